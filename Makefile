@@ -1,0 +1,118 @@
+# A fresh clone needs Python 3.10 to 3.13 and a C++20 compiler, nothing else.
+#
+#   make demo      set up, then train on 2 processes
+#   make test      set up, then pass all tests
+#   make build     compile what changed into ring_keras/
+#   make lint      style and types
+#   make sanitize  C++ tests under address, undefined behaviour and thread checks
+#   make clean     forget what was built; `rm -r .venv` forgets the environment
+#
+# PYTHON=python3.12 picks an interpreter, VENV=dir another environment,
+# PYTEST_ARGS="-k name" some tests, CMAKE_ARGS=-D... options of the build.
+
+PYTHON ?=
+VENV ?= .venv
+# Installed if the environment has no TensorFlow yet. The CPU build is half the
+# download; it is not made for arm64.
+TENSORFLOW ?= $(if $(filter x86_64,$(shell uname -m)),tensorflow-cpu,tensorflow)==2.21.*
+PYTEST_ARGS ?=
+
+SHELL := /bin/bash
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
+BUILD_EXT := $(BIN)/python setup.py --quiet build_ext --inplace
+# One per Python, as build_support/cmake_build.py has it.
+BUILD_DIR = build/cmake-$(shell $(BIN)/python -c "import sys; print(sys.implementation.cache_tag)")
+
+# Each stamp says that a step of the set-up is done.
+STAMPS := $(VENV)/.ring_keras
+TENSORFLOW_READY := $(STAMPS)/tensorflow
+TOOLS_READY := $(STAMPS)/tools
+INSTALLED := $(STAMPS)/installed
+TEST_READY := $(STAMPS)/test
+LINT_READY := $(STAMPS)/lint
+
+say = @printf '\n== %s\n' "$(1)"
+done = @mkdir -p $(STAMPS) && touch $@
+
+.PHONY: demo test test-cpp test-python build lint sanitize clean
+
+demo: build
+	$(call say,Training on 2 processes)
+	$(BIN)/ringrun -np 2 $(BIN)/python examples/keras_digits.py
+
+test: test-cpp test-python
+
+test-cpp: $(INSTALLED)
+	$(call say,C++ tests)
+	$(BUILD_EXT) --cpp-tests
+	$(BIN)/ctest --test-dir $(BUILD_DIR) --output-on-failure
+
+# After test-cpp, so that two builds never share the folder.
+test-python: test-cpp $(TEST_READY)
+	$(call say,Python tests)
+	$(BIN)/python -m pytest -m "not slow and not gpu and not peers" $(PYTEST_ARGS)
+
+build: $(INSTALLED)
+	$(call say,Compiling what changed)
+	$(BUILD_EXT)
+
+lint: $(LINT_READY)
+	$(call say,Style and types)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/codespell
+	find tf_ops tests/cpp -name '*.h' -o -name '*.cc' -o -name '*.inc' \
+	  | xargs $(BIN)/clang-format --dry-run --Werror
+
+sanitize: $(TOOLS_READY)
+	$(call sanitize,address)
+	$(call sanitize,thread)
+
+# Without Python and TensorFlow, which are not built with these checks. The
+# thread checks of older compilers want addresses that are not randomized.
+define sanitize
+	$(call say,C++ tests under RING_KERAS_SANITIZE=$(1))
+	$(BIN)/cmake -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DRING_KERAS_SANITIZE=$(1) -DRING_KERAS_BUILD_TESTS=ON \
+	  -DRING_KERAS_BUILD_KERNELS=OFF -DRING_KERAS_BUILD_BINDINGS=OFF $(CMAKE_ARGS)
+	$(BIN)/cmake --build build/$(1) --parallel $$(nproc)
+	setarch $$(uname -m) -R $(BIN)/ctest --test-dir build/$(1) --output-on-failure
+endef
+
+clean:
+	rm -rf build dist *.egg-info $(INSTALLED) $(TEST_READY) $(LINT_READY)
+	rm -f ring_keras/*.so ring_keras/_build_info.json
+
+$(BIN)/python:
+	@build_support/make_venv.sh $(VENV) $(PYTHON)
+
+$(TENSORFLOW_READY): | $(BIN)/python
+	$(call say,TensorFlow)
+	$(BIN)/python build_support/probe_tensorflow.py 2>/dev/null \
+	  || $(PIP_INSTALL) "$(TENSORFLOW)"
+	$(done)
+
+$(TOOLS_READY): pyproject.toml | $(BIN)/python
+	$(call say,Build tools)
+	$(PIP_INSTALL) --quiet $$($(BIN)/python -c 'from pip._vendor import tomli; \
+	  print(*tomli.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')
+	$(done)
+
+# Compiled before pip takes it over, because pip hides the progress.
+$(INSTALLED): pyproject.toml setup.py $(TENSORFLOW_READY) $(TOOLS_READY)
+	$(call say,Compiling; minutes the first time)
+	$(BUILD_EXT)
+	$(PIP_INSTALL) --quiet --no-build-isolation --editable ".[examples]"
+	$(done)
+
+$(TEST_READY): $(INSTALLED)
+	$(call say,Test tools)
+	$(PIP_INSTALL) --quiet --no-build-isolation --editable ".[test]"
+	$(done)
+
+$(LINT_READY): $(INSTALLED)
+	$(call say,Style tools)
+	$(PIP_INSTALL) --quiet --no-build-isolation --editable ".[dev]"
+	$(done)

@@ -1,0 +1,1 @@
+"""What setup.py and CMake need to build the package; never installed."""

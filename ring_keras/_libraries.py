@@ -1,0 +1,107 @@
+"""Loads the op library that was built for the running TensorFlow.
+
+An op library works with one minor version of TensorFlow. Where the versions
+differ, the errors here name both, and the command that mends it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.metadata
+import json
+import re
+import sys
+import urllib.parse
+from pathlib import Path
+from types import ModuleType
+
+from ring_keras._version import __version__
+
+_PACKAGE_DIR = Path(__file__).resolve().parent
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildInfo:
+    """How the libraries of this package were built.
+
+    Attributes:
+        version: Of ring_keras.
+        tensorflow_version: That the op library was compiled against.
+        cxx11_abi: The value of _GLIBCXX_USE_CXX11_ABI, TensorFlow's.
+        compiler: Name and version.
+        python_version: That the Python module was compiled for.
+    """
+
+    version: str
+    tensorflow_version: str
+    cxx11_abi: int
+    compiler: str
+    python_version: str
+
+
+def build_info() -> BuildInfo:
+    """Reads how the libraries were built; imports no TensorFlow.
+
+    Raises:
+        ImportError: If they were not.
+    """
+    path = _PACKAGE_DIR / "_build_info.json"
+    try:
+        return BuildInfo(**json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise ImportError(
+            f"ring_keras in {_PACKAGE_DIR} has no C++ libraries. Build them: "
+            f"{rebuild_command()}"
+        ) from None
+
+
+@functools.cache
+def ops() -> ModuleType:
+    """The TensorFlow ops of this package, as Python functions.
+
+    Raises:
+        ImportError: If the op library is missing or does not fit TensorFlow.
+    """
+    import tensorflow as tf
+
+    major, minor = tf.__version__.split(".")[:2]
+    path = _PACKAGE_DIR / f"libring_keras_tf_{major}_{minor}.so"
+    if not path.exists():
+        raise ImportError(_mismatch_message(tf.__version__))
+    try:
+        library: ModuleType = tf.load_op_library(str(path))
+    except tf.errors.NotFoundError as error:
+        if "undefined symbol" not in str(error):
+            raise
+        raise ImportError(f"{_mismatch_message(tf.__version__)} ({error})") from None
+    return library
+
+
+def _mismatch_message(found: str) -> str:
+    built_for = build_info().tensorflow_version
+    return (
+        f"ring_keras {__version__} was built for TensorFlow {built_for}, but "
+        f"TensorFlow {found} is installed. Its op library works with one minor "
+        f"version only. Rebuild it: {rebuild_command()}"
+    )
+
+
+def rebuild_command() -> str:
+    """The shell command that builds this installation's libraries anew."""
+    pip = f"{sys.executable} -m pip install"
+    try:
+        distribution = importlib.metadata.distribution("ring-keras")
+    except importlib.metadata.PackageNotFoundError:
+        return f"make -C {_PACKAGE_DIR.parent} build"
+    # Where pip took the package from (PEP 610); absent if from an index.
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    source_dir = urllib.parse.unquote(re.sub("^file://", "", origin.get("url", "")))
+    if "dir_info" not in origin:
+        return (
+            f"{pip} --force-reinstall --no-deps --no-cache-dir "
+            f"--no-binary ring-keras ring-keras=={__version__}"
+        )
+    if origin["dir_info"].get("editable"):
+        return f"{pip} --no-deps --editable {source_dir}"
+    return f"{pip} --force-reinstall --no-deps {source_dir}"

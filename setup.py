@@ -1,0 +1,13 @@
+"""Metadata is in pyproject.toml; the C++ build is in build_support/."""
+
+import sys
+from pathlib import Path
+
+from setuptools import setup
+
+# pip does not put the project's folder on the path.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from build_support.cmake_build import CMakeBuild, CMakeExtension
+
+setup(ext_modules=[CMakeExtension()], cmdclass={"build_ext": CMakeBuild})
