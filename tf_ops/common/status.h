@@ -1,0 +1,81 @@
+// The result of an operation that can fail: a code and a message for people.
+//
+// The core returns Status and never throws. It becomes an absl::Status in
+// kernels/conversions.h and a Python exception in bindings/errors.cc.
+#ifndef RING_KERAS_COMMON_STATUS_H_
+#define RING_KERAS_COMMON_STATUS_H_
+
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+
+namespace ring_keras {
+
+enum class StatusCode {
+  kOk,
+  kInvalidArgument,    // This rank's own input is wrong; no peer is involved.
+  kRankMismatch,       // Ranks disagree; the communicator stays usable.
+  kPeerLost,           // A rank died or left; the communicator is broken.
+  kDeadlineExceeded,   // A rank stayed silent; the communicator is broken.
+  kNotInitialized,     // init() has not run, or shutdown() has.
+  kUnauthenticated,    // A handshake failed.
+  kUnimplemented,      // This combination of dtype, op or collective.
+  kResourceExhausted,  // Memory, descriptors, or a bound of ours.
+  kAborted,            // Shut down while the operation was pending.
+  kInternal,           // A system call failed, or a defect of ours.
+};
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(StatusCode code, std::string message)
+      : code_(code), message_(std::move(message)) {}
+
+  static Status Ok() { return Status(); }
+  bool ok() const { return code_ == StatusCode::kOk; }
+  StatusCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+
+ private:
+  StatusCode code_ = StatusCode::kOk;
+  std::string message_;
+};
+
+// A value, or the Status that says why there is none.
+template <typename T>
+class [[nodiscard]] StatusOr {
+ public:
+  StatusOr(Status status) : status_(std::move(status)) {}  // NOLINT: implicit
+  StatusOr(T value) : value_(std::move(value)) {}          // NOLINT: implicit
+
+  bool ok() const { return status_.ok(); }
+  const Status& status() const { return status_; }
+  T& value() { return *value_; }
+  const T& value() const { return *value_; }
+
+ private:
+  Status status_;
+  std::optional<T> value_;
+};
+
+// Joins its arguments as operator<< prints them.
+template <typename... Args>
+std::string StrCat(const Args&... args) {
+  std::ostringstream out;
+  (out << ... << args);
+  return out.str();
+}
+
+// The message of `errno_value`, as strerror gives it, with the number.
+std::string ErrnoMessage(int errno_value);
+
+#define RING_KERAS_RETURN_IF_ERROR(expression)                      \
+  do {                                                              \
+    if (::ring_keras::Status status_ = (expression); !status_.ok()) \
+      return status_;                                               \
+  } while (false)
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_COMMON_STATUS_H_
