@@ -1,0 +1,128 @@
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "tests/cpp/reduce/reference.h"
+#include "tests/cpp/support/test.h"
+#include "tf_ops/reduce/kernel_table.h"
+#include "tf_ops/reduce/reduce.h"
+
+namespace ring_keras::testing {
+namespace {
+
+using reduce::KernelTable;
+
+constexpr int kMaxSourceCount = 20;
+
+// `source_count` buffers of random elements at odd addresses.
+std::vector<Buffer> RandomSources(DataType dtype, int source_count,
+                                  size_t count) {
+  std::vector<Buffer> sources;
+  for (int i = 0; i < source_count; ++i) {
+    const auto seed = static_cast<uint32_t>(i);
+    sources.emplace_back(RandomElements(dtype, count, seed), seed % 5);
+  }
+  return sources;
+}
+
+std::vector<const void*> Pointers(std::vector<Buffer>& buffers) {
+  std::vector<const void*> pointers;
+  for (Buffer& buffer : buffers) pointers.push_back(buffer.data());
+  return pointers;
+}
+
+RING_TEST(EveryTableMatchesTheReference) {
+  for (DataType dtype : AllDataTypes()) {
+    for (ReduceOp op : AllReduceOps()) {
+      if (!Supports(dtype, op)) continue;
+      for (int n = 2; n <= kMaxSourceCount; ++n) {
+        for (size_t count : {0, 1, 67, 515}) {
+          std::vector<Buffer> sources = RandomSources(dtype, n, count);
+          const auto pointers = Pointers(sources);
+          const Bytes expected = ReferenceReduce(dtype, op, pointers, count);
+          for (const KernelTable* table : RunnableTables()) {
+            Buffer out(expected.size(), 1);
+            table->reduce_many[static_cast<int>(dtype)][static_cast<int>(op)](
+                out.data(), pointers.data(), n, count);
+            EXPECT_EQ(FirstDifference(dtype, expected, out.data()), "")
+                << table->name << " " << NameOf(op) << " of " << n;
+            EXPECT_TRUE(out.IsEndIntact())
+                << table->name << " " << NameOf(op) << " of " << n;
+          }
+        }
+      }
+    }
+  }
+}
+
+RING_TEST(OutMayBeAnySource) {
+  constexpr size_t kCount = 301;
+  for (DataType dtype : AllDataTypes()) {
+    for (int n : {1, 2, 3, 8, 9, 20}) {
+      for (int in_place = 0; in_place < n; ++in_place) {
+        std::vector<Buffer> sources = RandomSources(dtype, n, kCount);
+        const auto pointers = Pointers(sources);
+        Bytes expected =
+            ReferenceReduce(dtype, ReduceOp::kMax, pointers, kCount);
+        // One source is a copy, NaN and all.
+        if (n == 1) std::memcpy(expected.data(), pointers[0], expected.size());
+        Buffer& out = sources[static_cast<size_t>(in_place)];
+        ReduceMany(dtype, ReduceOp::kMax, out.data(), pointers.data(), n,
+                   kCount);
+        EXPECT_EQ(FirstDifference(dtype, expected, out.data()), "")
+            << "out is source " << in_place << " of " << n;
+        EXPECT_TRUE(out.IsEndIntact());
+      }
+    }
+  }
+}
+
+RING_TEST(OneSourceIsCopied) {
+  const Bytes in = RandomElements(DataType::kFloat32, 77, 1);
+  Bytes out(in.size());
+  const void* const sources[] = {in.data()};
+  ReduceMany(DataType::kFloat32, ReduceOp::kSum, out.data(), sources, 1, 77);
+  EXPECT_EQ(FirstDifference(DataType::kFloat32, in, out.data()), "");
+  ReduceMany(DataType::kFloat32, ReduceOp::kSum, nullptr, sources, 1, 0);
+}
+
+RING_TEST(TwoSourcesMatchTheReduceFunction) {
+  constexpr size_t kCount = 1001;
+  for (DataType dtype : AllDataTypes()) {
+    for (ReduceOp op : AllReduceOps()) {
+      if (!Supports(dtype, op)) continue;
+      std::vector<Buffer> sources = RandomSources(dtype, 2, kCount);
+      const auto pointers = Pointers(sources);
+      Bytes many(kCount * SizeOf(dtype));
+      Bytes pair(many.size());
+      ReduceMany(dtype, op, many.data(), pointers.data(), 2, kCount);
+      GetReduceFunction(dtype, op)(pair.data(), pointers[0], pointers[1],
+                                   kCount);
+      EXPECT_EQ(FirstDifference(dtype, pair, many.data()), "") << NameOf(op);
+    }
+  }
+}
+
+RING_TEST(SixteenBitFloatsAreRoundedOnce) {
+  // 256 + 1 is not a bfloat16 and ties to 256, 2048 + 1 likewise in float16:
+  // rounding after each step would give the first source back.
+  const uint16_t bfloat16_256 = 0x4380, bfloat16_1 = 0x3f80;
+  const uint16_t float16_2048 = 0x6800, float16_1 = 0x3c00;
+  for (int n : {3, 9, 17}) {
+    std::vector<const void*> sources(static_cast<size_t>(n), &bfloat16_1);
+    sources[0] = &bfloat16_256;
+    uint16_t out = 0;
+    ReduceMany(DataType::kBfloat16, ReduceOp::kSum, &out, sources.data(), n, 1);
+    // 256 + (n - 1) is even, and bfloat16 counts in twos there.
+    EXPECT_EQ(out, 0x4380 + (n - 1) / 2) << n << " sources";
+
+    sources.assign(static_cast<size_t>(n), &float16_1);
+    sources[0] = &float16_2048;
+    ReduceMany(DataType::kFloat16, ReduceOp::kSum, &out, sources.data(), n, 1);
+    EXPECT_EQ(out, 0x6800 + (n - 1) / 2) << n << " sources";
+  }
+}
+
+}  // namespace
+}  // namespace ring_keras::testing
