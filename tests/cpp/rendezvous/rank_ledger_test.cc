@@ -1,0 +1,111 @@
+#include "tf_ops/rendezvous/rank_ledger.h"
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "tests/cpp/support/test.h"
+#include "tf_ops/rendezvous/limits.h"
+
+namespace ring_keras::rendezvous {
+namespace {
+
+const RankLedger::TimePoint kNow{std::chrono::hours(1)};
+
+RankLedger::TimePoint After(double seconds) {
+  return kNow + std::chrono::duration_cast<Deadline::Clock::duration>(
+                    std::chrono::duration<double>(seconds));
+}
+
+// A job of three ranks in which rank 1 has joined.
+RankLedger NewLedger() {
+  RankLedger ledger(3);
+  EXPECT_EQ(ledger.Admit(1, "10.0.0.1:99"), Refusal::kNone);
+  ledger.Name(1, "node7", 4711);
+  return ledger;
+}
+
+void ExpectOneEvent(RankLedger& ledger, RankLedger::TimePoint now,
+                    RankEvent::Kind kind, const std::string& description) {
+  const std::vector<RankEvent> events = ledger.TakeEvents(now);
+  ASSERT_EQ(events.size(), 1);
+  EXPECT_EQ(events[0].kind, kind);
+  EXPECT_EQ(events[0].description, description);
+  EXPECT_TRUE(ledger.TakeEvents(After(1000)).empty());
+  EXPECT_EQ(ledger.ended().size(), 1);
+  EXPECT_FALSE(ledger.NextDue().has_value());
+}
+
+RING_TEST(OnlyAFreshRankIsAdmitted) {
+  RankLedger ledger = NewLedger();
+  EXPECT_EQ(ledger.Admit(1, "x"), Refusal::kRankTaken);
+  EXPECT_EQ(ledger.Admit(3, "x"), Refusal::kRankOutOfRange);
+  EXPECT_EQ(ledger.Admit(-1, "x"), Refusal::kRankOutOfRange);
+  ledger.Close(1, "closed", kNow);
+  EXPECT_EQ(ledger.Admit(1, "x"), Refusal::kRankTaken);
+  EXPECT_EQ(ledger.TakeEvents(After(1)).size(), 1);
+  EXPECT_EQ(ledger.Admit(1, "x"), Refusal::kRankEnded);
+  EXPECT_EQ(ledger.Admit(0, "x"), Refusal::kNone);
+}
+
+RING_TEST(AClosedConnectionWaitsForTheLaunchersWord) {
+  RankLedger ledger = NewLedger();
+  ledger.Close(1, "its connection closed", kNow);
+  EXPECT_TRUE(ledger.TakeEvents(kNow).empty());
+  ASSERT_TRUE(ledger.NextDue().has_value());
+  EXPECT_TRUE(*ledger.NextDue() == After(kExitGraceS));
+  ExpectOneEvent(ledger, After(kExitGraceS), RankEvent::Kind::kLost,
+                 "rank 1 (host node7, pid 4711) died: its connection closed");
+}
+
+RING_TEST(TheLaunchersWordGoesIntoTheVerdict) {
+  RankLedger before = NewLedger();
+  before.ReportExit(1, "was killed by SIGKILL", kNow);
+  EXPECT_TRUE(before.TakeEvents(kNow).empty());
+  before.Close(1, "its connection closed", kNow);
+  ExpectOneEvent(before, kNow, RankEvent::Kind::kLost,
+                 "rank 1 (host node7, pid 4711) was killed by SIGKILL");
+
+  RankLedger after = NewLedger();
+  after.Close(1, "its connection closed", kNow);
+  after.ReportExit(1, "exited with code 1", After(0.1));
+  ExpectOneEvent(after, After(0.1), RankEvent::Kind::kLost,
+                 "rank 1 (host node7, pid 4711) exited with code 1");
+}
+
+RING_TEST(AGoodbyeStandsWhateverFollows) {
+  RankLedger ledger = NewLedger();
+  ledger.ReportExit(1, "exited with code 0", kNow);
+  ledger.Leave(1, "shutdown");
+  ledger.Close(1, "its connection closed", kNow);
+  ledger.ReportExit(1, "exited with code 0", kNow);
+  ledger.Silence(1, 10);
+  ExpectOneEvent(ledger, After(1), RankEvent::Kind::kLeft,
+                 "rank 1 (host node7, pid 4711) left: shutdown");
+}
+
+RING_TEST(AnExitIsBelievedThoughTheConnectionStaysOpen) {
+  RankLedger ledger = NewLedger();
+  ledger.ReportExit(1, "was killed by SIGKILL", kNow);
+  ExpectOneEvent(ledger, After(kExitGraceS), RankEvent::Kind::kLost,
+                 "rank 1 (host node7, pid 4711) was killed by SIGKILL");
+}
+
+RING_TEST(ARankThatNeverJoinedIsLostAtOnce) {
+  RankLedger ledger(3);
+  ledger.ReportExit(2, "exited with code 1", kNow);
+  ExpectOneEvent(ledger, kNow, RankEvent::Kind::kLost,
+                 "rank 2 exited with code 1 before it joined the job");
+  EXPECT_EQ(ledger.Admit(2, "x"), Refusal::kRankEnded);
+}
+
+RING_TEST(SilenceIsAVerdict) {
+  RankLedger ledger = NewLedger();
+  ledger.Silence(1, 10);
+  ExpectOneEvent(ledger, kNow, RankEvent::Kind::kLost,
+                 "rank 1 (host node7, pid 4711) has been silent for 10 s: "
+                 "stopped, swapped out, or cut off");
+}
+
+}  // namespace
+}  // namespace ring_keras::rendezvous

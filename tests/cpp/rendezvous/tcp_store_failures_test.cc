@@ -1,0 +1,194 @@
+// The store as arbiter: ranks that die, fall silent, or lose the store.
+#include <algorithm>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/cpp/rendezvous/store_test_support.h"
+#include "tests/cpp/support/test.h"
+#include "tf_ops/rendezvous/tcp_store.h"
+#include "tf_ops/rendezvous/tcp_store_server.h"
+
+namespace ring_keras {
+namespace {
+
+using rendezvous::FrameType;
+
+RING_TEST(AClosedConnectionIsADeath) {
+  const auto server = StartServer(3);
+  const auto first = Join(*server, 0);
+  const auto second = Join(*server, 1);
+  EventLog first_log, second_log;
+  first->Watch(first_log.Watcher());
+  second->Watch(second_log.Watcher());
+  auto parked = std::async(std::launch::async,
+                           [&] { return first->Get("never", Soon()); });
+  RawConnection::AsRank(*server, 2).Close();
+
+  const std::string expected =
+      "rank 2 (host node7, pid 4711) died: its connection to the store closed "
+      "without a goodbye";
+  for (EventLog* log : {&first_log, &second_log}) {
+    const RankEvent event = log->WaitFor(1)[0];
+    EXPECT_EQ(event.kind, RankEvent::Kind::kLost);
+    EXPECT_EQ(event.rank, 2);
+    EXPECT_EQ(event.description, expected);
+  }
+  const Status status = parked.get().status();
+  EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+  EXPECT_TRUE(Has(status.message(), "PeerLostError: " + expected))
+      << status.message();
+  ASSERT_EQ(server->ended_ranks().size(), 1);
+  EXPECT_EQ(server->ended_ranks()[0].description, expected);
+}
+
+RING_TEST(TheLaunchersWordReachesTheOthers) {
+  const auto server = StartServer(2);
+  const auto store = Join(*server, 0);
+  EventLog log;
+  store->Watch(log.Watcher());
+  RawConnection dying = RawConnection::AsRank(*server, 1);
+  EXPECT_OK(server->ReportExit(1, "was killed by SIGKILL"));
+  dying.Close();
+  EXPECT_EQ(log.WaitFor(1)[0].description,
+            "rank 1 (host node7, pid 4711) was killed by SIGKILL");
+}
+
+RING_TEST(AnExitCountsThoughAChildHoldsTheConnection) {
+  const auto server = StartServer(2);
+  const auto store = Join(*server, 0);
+  EventLog log;
+  store->Watch(log.Watcher());
+  RawConnection held = RawConnection::AsRank(*server, 1);
+  EXPECT_OK(server->ReportExit(1, "exited with code 3"));
+  EXPECT_EQ(log.WaitFor(1)[0].description,
+            "rank 1 (host node7, pid 4711) exited with code 3");
+  held.ReadUntilClosed();
+}
+
+RING_TEST(AnExitBeforeJoiningEndsTheWaitAtOnce) {
+  const auto server = StartServer(2);
+  const auto store = Join(*server, 0);
+  auto parked = std::async(std::launch::async,
+                           [&] { return store->Get("from/1", Soon()); });
+  EXPECT_OK(server->ReportExit(1, "exited with code 1"));
+  const Status status = parked.get().status();
+  EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+  EXPECT_TRUE(
+      Has(status.message(), "rank 1 exited with code 1 before it joined"))
+      << status.message();
+  EXPECT_EQ(server->ReportExit(2, "exited with code 1").code(),
+            StatusCode::kInvalidArgument);
+}
+
+RING_TEST(ASilentRankIsLostAndTheOthersAreNot) {
+  const auto server = StartServer(2, [](TcpStoreServerOptions& options) {
+    options.heartbeat_timeout_s = 1;
+  });
+  const auto store = Join(*server, 0);
+  EventLog log;
+  store->Watch(log.Watcher());
+  RawConnection silent = RawConnection::AsRank(*server, 1);
+  const std::string expected =
+      "rank 1 (host node7, pid 4711) has been silent for 1 s: stopped, "
+      "swapped out, or cut off";
+  EXPECT_EQ(log.WaitFor(1)[0].description, expected);
+  // It learns why, in case that it wakes up.
+  EXPECT_EQ(silent.ReadFrame(FrameType::kEvent).payload, expected);
+  silent.ReadUntilClosed();
+  EXPECT_OK(store->Set("still", "here"));
+}
+
+RING_TEST(ARankThatIsGivenUpLearnsWhy) {
+  const auto server = StartServer(1);
+  const auto store = Join(*server, 0);
+  EventLog log;
+  store->Watch(log.Watcher());
+  EXPECT_OK(server->ReportExit(0, "exited with code 0"));
+  const RankEvent event = log.WaitFor(1)[0];
+  EXPECT_EQ(event.rank, -1);
+  EXPECT_TRUE(Has(event.description, "gave this rank up: rank 0 (host node7"))
+      << event.description;
+}
+
+RING_TEST(AVanishedStoreFailsWhoWaitsAndTellsTheWatcher) {
+  auto server = StartServer(2);
+  const auto store = Join(*server, 0);
+  const std::string expected = StrCat("the store at 127.0.0.1:", server->port(),
+                                      " is gone: the launcher ended");
+  EventLog log;
+  store->Watch(log.Watcher());
+  auto parked = std::async(std::launch::async,
+                           [&] { return store->Get("never", Soon()); });
+  server.reset();
+
+  const RankEvent event = log.WaitFor(1)[0];
+  EXPECT_EQ(event.kind, RankEvent::Kind::kLost);
+  EXPECT_EQ(event.rank, -1);
+  EXPECT_TRUE(Has(event.description, expected)) << event.description;
+  const Status status = parked.get().status();
+  EXPECT_EQ(status.code(), StatusCode::kInternal);
+  EXPECT_TRUE(Has(status.message(), expected)) << status.message();
+  EXPECT_EQ(store->Set("key", "value").code(), StatusCode::kInternal);
+  // Leaving a store that is gone returns at once.
+  store->Leave("late");
+}
+
+RING_TEST(AClosedServerStillTellsWhatItKnew) {
+  const auto server = StartServer(2);
+  const auto store = Join(*server, 0);
+  EventLog log;
+  store->Watch(log.Watcher());
+  EXPECT_OK(server->ReportExit(1, "exited with code 1"));
+  log.WaitFor(1);
+  const int port = server->port();
+  server->Close();
+  server->Close();
+  EXPECT_EQ(server->ended_ranks().size(), 1);
+  EXPECT_EQ(server->port(), port);
+  EXPECT_OK(server->ReportExit(0, "exited with code 0"));
+}
+
+RING_TEST(ClosingWaitsForNoGraceButJudges) {
+  const auto server = StartServer(3);
+  RawConnection closed = RawConnection::AsRank(*server, 0);
+  RawConnection held = RawConnection::AsRank(*server, 1);
+  closed.Close();
+  EXPECT_OK(server->ReportExit(1, "was killed by SIGKILL"));
+  EXPECT_OK(server->ReportExit(2, "exited with code 1"));
+  server->Close();
+  std::vector<RankEvent> ended = server->ended_ranks();
+  ASSERT_EQ(ended.size(), 3);
+  std::sort(ended.begin(), ended.end(),
+            [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  EXPECT_TRUE(Has(ended[0].description, "without a goodbye"));
+  EXPECT_TRUE(Has(ended[1].description, "was killed by SIGKILL"));
+  EXPECT_TRUE(Has(ended[2].description, "exited with code 1"));
+}
+
+RING_TEST(AWatcherMayLeave) {
+  const auto server = StartServer(2);
+  const auto store = Join(*server, 0);
+  EventLog log;
+  store->Watch([&store, tell = log.Watcher()](const RankEvent& event) {
+    store->Leave("a peer is lost");
+    EXPECT_EQ(store->Set("key", "value").code(), StatusCode::kInternal);
+    tell(event);
+  });
+  RawConnection other = RawConnection::AsRank(*server, 1);
+  EXPECT_OK(server->ReportExit(1, "exited with code 1"));
+  log.WaitFor(1);
+}
+
+RING_TEST(LeavingAbortsOnesOwnWaits) {
+  const auto server = StartServer(2);
+  const auto store = Join(*server, 0);
+  auto parked = std::async(std::launch::async,
+                           [&] { return store->Get("never", Soon()); });
+  store->Leave("shutdown");
+  EXPECT_EQ(parked.get().status().code(), StatusCode::kAborted);
+}
+
+}  // namespace
+}  // namespace ring_keras

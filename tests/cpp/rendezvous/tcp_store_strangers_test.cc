@@ -1,0 +1,232 @@
+// The store against those who do not belong: nobody gets in, every one is
+// named in the log, and the job goes on.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/cpp/rendezvous/store_test_support.h"
+#include "tests/cpp/support/test.h"
+#include "tf_ops/rendezvous/limits.h"
+#include "tf_ops/rendezvous/tcp_store.h"
+#include "tf_ops/rendezvous/tcp_store_server.h"
+#include "tf_ops/rendezvous/wire.h"
+
+namespace ring_keras {
+namespace {
+
+using rendezvous::Frame;
+using rendezvous::FrameType;
+
+// Takes what is written to standard error while it lives.
+class StandardErrorCapture {
+ public:
+  StandardErrorCapture()
+      : original_(dup(STDERR_FILENO)), file_(memfd_create("stderr", 0)) {
+    dup2(file_.get(), STDERR_FILENO);
+  }
+  ~StandardErrorCapture() { dup2(original_.get(), STDERR_FILENO); }
+
+  std::string Text() const {
+    std::string text(size_t{64} << 10, '\0');
+    const ssize_t got = pread(file_.get(), text.data(), text.size(), 0);
+    text.resize(got > 0 ? static_cast<size_t>(got) : 0);
+    return text;
+  }
+
+ private:
+  rendezvous::FileDescriptor original_;
+  rendezvous::FileDescriptor file_;
+};
+
+void ExpectJobGoesOn(TcpStore& store) {
+  static int count = 0;
+  const std::string key = StrCat("still/", ++count);
+  EXPECT_OK(store.Set(key, "value"));
+  EXPECT_OK(store.Get(key, Soon()).status());
+}
+
+// A rank that joined the job so that it is wrong in one way only.
+Status JoinStatus(const TcpStoreServer& server,
+                  const std::function<void(TcpStoreOptions&)>& adjust) {
+  TcpStoreOptions options = RankOptions(server.port(), 1);
+  adjust(options);
+  return ConnectTcpStore(options).status();
+}
+
+RING_TEST(GarbageIsDroppedAndNamedWhileTheJobRuns) {
+  const auto server = StartServer(2);
+  const auto store = Join(*server, 0);
+  std::string log;
+  std::string address;
+  {
+    StandardErrorCapture capture;
+    RawConnection stranger(*server);
+    address = StrCat("127.0.0.1:", rendezvous::LocalPort(stranger.fd()));
+    stranger.Send("GET / HTTP/1.1\r\nHost: store\r\n\r\n");
+    EXPECT_EQ(stranger.ReadUntilClosed(), "");
+    log = capture.Text();
+  }
+  EXPECT_TRUE(Has(log, "WARNING") && Has(log, address) &&
+              Has(log, "not a ring_keras peer"))
+      << log;
+  ExpectJobGoesOn(*store);
+  EXPECT_TRUE(server->ended_ranks().empty());
+}
+
+RING_TEST(ASlowStrangerIsDroppedAtTheDeadline) {
+  const auto server = StartServer(2, [](TcpStoreServerOptions& options) {
+    options.handshake_timeout_s = 0.2;
+  });
+  const auto store = Join(*server, 0);
+  std::string log;
+  {
+    StandardErrorCapture capture;
+    RawConnection silent(*server);
+    RawConnection halfway(*server);
+    halfway.Send("RING");
+    EXPECT_EQ(silent.ReadUntilClosed(), "");
+    EXPECT_EQ(halfway.ReadUntilClosed(), "");
+    log = capture.Text();
+  }
+  EXPECT_TRUE(Has(log, "too slow")) << log;
+  ExpectJobGoesOn(*store);
+}
+
+RING_TEST(AProvenRankThatNeverSaysItsNameIsLost) {
+  const auto server = StartServer(2, [](TcpStoreServerOptions& options) {
+    options.handshake_timeout_s = 0.2;
+  });
+  const auto store = Join(*server, 0);
+  EventLog log;
+  store->Watch(log.Watcher());
+  RawConnection nameless(*server);
+  ASSERT_OK(HandshakeAsClient(nameless.fd(), Purpose::kStore,
+                              {1, kGeneration, 0}, -1, kToken, Soon())
+                .status());
+  const RankEvent event = log.WaitFor(1)[0];
+  EXPECT_EQ(event.rank, 1);
+  EXPECT_TRUE(Has(event.description, "rank 1 (at 127.0.0.1:") &&
+              Has(event.description, "too slow"))
+      << event.description;
+}
+
+RING_TEST(WrongTokenGenerationAndRankAreRefused) {
+  const auto server = StartServer(2);
+  const auto store = Join(*server, 0);
+  Status status = JoinStatus(
+      *server, [](TcpStoreOptions& o) { o.token = std::string(32, 'U'); });
+  EXPECT_EQ(status.code(), StatusCode::kUnauthenticated);
+  EXPECT_TRUE(Has(status.message(), "wrong token")) << status.message();
+
+  status = JoinStatus(*server, [](TcpStoreOptions& o) { o.generation = 9; });
+  EXPECT_EQ(status.code(), StatusCode::kUnauthenticated);
+  EXPECT_TRUE(Has(status.message(), "expected 4, came 9")) << status.message();
+
+  status = JoinStatus(*server, [](TcpStoreOptions& o) { o.rank = 2; });
+  EXPECT_EQ(status.code(), StatusCode::kUnauthenticated);
+  EXPECT_TRUE(Has(status.message(), "does not exist")) << status.message();
+
+  status = JoinStatus(*server, [](TcpStoreOptions& o) { o.token = "short"; });
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  ExpectJobGoesOn(*store);
+}
+
+RING_TEST(ALiveRankIsNotReplaced) {
+  const auto server = StartServer(2);
+  const auto store = Join(*server, 1);
+  Status status = JoinStatus(*server, [](TcpStoreOptions&) {});
+  EXPECT_EQ(status.code(), StatusCode::kUnauthenticated);
+  EXPECT_TRUE(Has(status.message(), "holds this rank already"))
+      << status.message();
+  ExpectJobGoesOn(*store);
+
+  store->Leave("done");
+  status = JoinStatus(*server, [](TcpStoreOptions&) {});
+  EXPECT_EQ(status.code(), StatusCode::kUnauthenticated);
+  EXPECT_TRUE(Has(status.message(), "has ended in generation 4"))
+      << status.message();
+}
+
+// Even a rank of the job is held to the bounds.
+void ExpectLostFor(const std::string& bytes, const std::string& why) {
+  const auto server = StartServer(2);
+  const auto store = Join(*server, 0);
+  EventLog log;
+  store->Watch(log.Watcher());
+  RawConnection bad = RawConnection::AsRank(*server, 1);
+  bad.Send(bytes);
+  const RankEvent event = log.WaitFor(1)[0];
+  EXPECT_EQ(event.kind, RankEvent::Kind::kLost);
+  EXPECT_TRUE(Has(event.description, why)) << event.description;
+  ExpectJobGoesOn(*store);
+}
+
+RING_TEST(AFrameOfExcessiveLengthEndsTheConnection) {
+  std::string length;
+  rendezvous::AppendInteger(length, uint32_t{0xfffffff0});
+  ExpectLostFor(length, "came 4294967280");
+}
+
+RING_TEST(AFrameOutOfOrderEndsTheConnection) {
+  Frame hello;
+  hello.type = FrameType::kHello;
+  ExpectLostFor(Encode(hello), "hello must come first, and once");
+  Frame answer;
+  answer.type = FrameType::kAnswer;
+  ExpectLostFor(Encode(answer), "only the server sends");
+}
+
+// Every key beyond the bounds is answered, not dropped: it is a request's
+// error.
+RING_TEST(ABadKeyIsAnsweredWithAnError) {
+  const auto server = StartServer(1);
+  RawConnection rank = RawConnection::AsRank(*server, 0);
+  for (FrameType type : {FrameType::kSet, FrameType::kGet}) {
+    Frame request;
+    request.type = type;
+    request.request_id = 7;
+    rank.Send(request);
+    const Frame answer = rank.ReadFrame(FrameType::kAnswer);
+    EXPECT_EQ(answer.request_id, 7);
+    EXPECT_EQ(ErrorOf(answer).code(), StatusCode::kInvalidArgument);
+  }
+}
+
+RING_TEST(AFloodOfStrangersKeepsNobodyOut) {
+  const auto server = StartServer(2);
+  const auto first = Join(*server, 0);
+  std::string log;
+  {
+    StandardErrorCapture capture;
+    std::vector<RawConnection> strangers;
+    const size_t count = 2 + kSpareUnauthenticatedConnections + 40;
+    for (size_t i = 0; i < count; ++i) strangers.emplace_back(*server);
+    const auto second = Join(*server, 1);
+    ExpectJobGoesOn(*second);
+    // The oldest had to go for the newest.
+    EXPECT_EQ(strangers.front().ReadUntilClosed(), "");
+    log = capture.Text();
+  }
+  EXPECT_TRUE(Has(log, "too many unauthenticated connections")) << log;
+  size_t lines = 0;
+  for (char c : log) lines += c == '\n';
+  EXPECT_LE(lines, static_cast<size_t>(kMaxWarningsPerWindow));
+  ExpectJobGoesOn(*first);
+}
+
+RING_TEST(AServerEndsWithEveryKindOfConnectionOpen) {
+  auto server = StartServer(3);
+  const auto store = Join(*server, 0);
+  RawConnection rank = RawConnection::AsRank(*server, 1);
+  RawConnection stranger(*server);
+  stranger.Send("RING");
+  server.reset();
+  rank.ReadUntilClosed();
+  EXPECT_EQ(stranger.ReadUntilClosed(), "");
+}
+
+}  // namespace
+}  // namespace ring_keras

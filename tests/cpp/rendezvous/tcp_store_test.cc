@@ -1,0 +1,230 @@
+// The store as ranks use it when nothing goes wrong.
+#include "tf_ops/rendezvous/tcp_store.h"
+
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/cpp/rendezvous/store_test_support.h"
+#include "tests/cpp/support/test.h"
+#include "tf_ops/rendezvous/limits.h"
+
+namespace ring_keras {
+namespace {
+
+RING_TEST(FourRanksExchangeKeys) {
+  constexpr int kSize = 4;
+  const auto server = StartServer(kSize);
+  const auto run_rank = [&](int rank) {
+    const auto store = Join(*server, rank);
+    EXPECT_OK(store->Set(StrCat("from/", rank), StrCat("value ", rank)));
+    for (int peer = 0; peer < kSize; ++peer) {
+      StatusOr<std::string> value = store->Get(StrCat("from/", peer), Soon());
+      ASSERT_OK(value.status());
+      EXPECT_EQ(value.value(), StrCat("value ", peer));
+    }
+    // Nobody leaves before all have read: a goodbye ends others' waits.
+    EXPECT_OK(store->Set(StrCat("done/", rank), ""));
+    for (int peer = 0; peer < kSize; ++peer) {
+      EXPECT_OK(store->Get(StrCat("done/", peer), Soon()).status());
+    }
+  };
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kSize; ++rank) ranks.emplace_back(run_rank, rank);
+  for (std::thread& thread : ranks) thread.join();
+}
+
+RING_TEST(AGetWaitsUntilTheKeyIsSet) {
+  const auto server = StartServer(2);
+  const auto reader = Join(*server, 0);
+  auto value = std::async(std::launch::async,
+                          [&] { return reader->Get("late", Soon()); });
+  // The late rank is late: the get is there, or comes after; both must work.
+  const auto writer = Join(*server, 1);
+  ASSERT_OK(writer->Set("late", "came"));
+  StatusOr<std::string> result = value.get();
+  ASSERT_OK(result.status());
+  EXPECT_EQ(result.value(), "came");
+}
+
+RING_TEST(OneRankMayCallFromManyThreads) {
+  const auto server = StartServer(1);
+  const auto store = Join(*server, 0);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] {
+      const std::string key = StrCat("key", i);
+      const std::string next = StrCat("key", (i + 1) % 8);
+      EXPECT_OK(store->Set(key, StrCat(i)));
+      StatusOr<std::string> value = store->Get(next, Soon());
+      ASSERT_OK(value.status());
+      EXPECT_EQ(value.value(), StrCat((i + 1) % 8));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+RING_TEST(ValuesAreBytesUpToTheLimit) {
+  const auto server = StartServer(1);
+  const auto store = Join(*server, 0);
+  std::string value(kMaxValueBytes, '\0');
+  for (size_t i = 0; i < value.size(); ++i) value[i] = static_cast<char>(i);
+  ASSERT_OK(store->Set("large", value));
+  StatusOr<std::string> got = store->Get("large", Soon());
+  ASSERT_OK(got.status());
+  EXPECT_TRUE(got.value() == value);
+  EXPECT_EQ(store->Set("too large", value + "x").code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(store->Set("", value).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(store->Get(std::string(257, 'k'), Soon()).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+RING_TEST(AGetEndsAtItsDeadline) {
+  const auto server = StartServer(1);
+  const auto store = Join(*server, 0);
+  const Status status = store->Get("never", Deadline::After(0.05)).status();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(Has(status.message(), "'never'")) << status.message();
+  // The connection is as good as before.
+  EXPECT_OK(store->Set("never", "after all"));
+  EXPECT_OK(store->Get("never", Soon()).status());
+}
+
+RING_TEST(ALeavingRankIsAnnouncedWithItsReason) {
+  const auto server = StartServer(2);
+  const auto watching = Join(*server, 0);
+  EventLog log;
+  watching->Watch(log.Watcher());
+  const auto leaving = Join(*server, 1);
+  leaving->Leave("training is over");
+  leaving->Leave("said twice");
+
+  const RankEvent event = log.WaitFor(1)[0];
+  EXPECT_EQ(event.kind, RankEvent::Kind::kLeft);
+  EXPECT_EQ(event.rank, 1);
+  EXPECT_TRUE(Has(event.description, "rank 1 (host node7, pid ") &&
+              Has(event.description, ") left: training is over"))
+      << event.description;
+  EXPECT_EQ(leaving->Set("key", "value").code(), StatusCode::kAborted);
+  ASSERT_EQ(server->ended_ranks().size(), 1);
+  EXPECT_EQ(server->ended_ranks()[0].description, event.description);
+}
+
+RING_TEST(ADestroyedStoreHasLeft) {
+  const auto server = StartServer(2);
+  const auto watching = Join(*server, 0);
+  EventLog log;
+  watching->Watch(log.Watcher());
+  Join(*server, 1).reset();
+  EXPECT_EQ(log.WaitFor(1)[0].kind, RankEvent::Kind::kLeft);
+}
+
+RING_TEST(ALateWatcherAndALateRankLearnWhatTheyMissed) {
+  const auto server = StartServer(3);
+  const auto early = Join(*server, 0);
+  EventLog first;
+  early->Watch(first.Watcher());
+  Join(*server, 1)->Leave("done");
+  first.WaitFor(1);
+
+  const auto late = Join(*server, 2);
+  EventLog second;
+  late->Watch(second.Watcher());
+  EXPECT_EQ(second.WaitFor(1)[0].rank, 1);
+}
+
+RING_TEST(AKeyOutlivesTheRankThatSetIt) {
+  const auto server = StartServer(2);
+  const auto reader = Join(*server, 0);
+  EventLog log;
+  reader->Watch(log.Watcher());
+  {
+    const auto writer = Join(*server, 1);
+    EXPECT_OK(writer->Set("key", "value"));
+  }
+  log.WaitFor(1);
+  EXPECT_OK(reader->Get("key", Soon()).status());
+  // One that the rank did not set will not come any more.
+  const Status status = reader->Get("other", Soon()).status();
+  EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+  EXPECT_TRUE(Has(status.message(), "left: shutdown")) << status.message();
+}
+
+RING_TEST(ARankJoinsAStoreThatComesLater) {
+  int port = 0;
+  {
+    const auto server = StartServer(1);
+    port = server->port();
+  }
+  auto rank = std::async(std::launch::async, [&] {
+    return ConnectTcpStore(RankOptions(port, 0)).status();
+  });
+  const auto server =
+      StartServer(1, [&](TcpStoreServerOptions& o) { o.port = port; });
+  EXPECT_OK(rank.get());
+}
+
+RING_TEST(NobodyThereEndsAtTheDeadline) {
+  int port = 0;
+  {
+    const auto server = StartServer(1);
+    port = server->port();
+  }
+  TcpStoreOptions options = RankOptions(port, 0);
+  options.connect_deadline = Deadline::After(0.05);
+  const Status status = ConnectTcpStore(options).status();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(Has(status.message(), StrCat("127.0.0.1:", port)))
+      << status.message();
+}
+
+RING_TEST(KnowsTheAddressThatReachesTheStore) {
+  const auto server = StartServer(1);
+  EXPECT_EQ(Join(*server, 0)->LocalAddress(), "127.0.0.1");
+}
+
+RING_TEST(NamesAreResolved) {
+  const auto server = StartServer(1);
+  TcpStoreOptions options = RankOptions(server->port(), 0);
+  options.host = "localhost";
+  EXPECT_OK(ConnectTcpStore(options).status());
+}
+
+RING_TEST(ServesOverIpv6WhereThereIsOne) {
+  TcpStoreServerOptions server_options;
+  server_options.bind_address = "::1";
+  server_options.generation = kGeneration;
+  server_options.token = kToken;
+  auto server = TcpStoreServer::Start(server_options);
+  if (!server.ok()) return;  // This machine has no IPv6.
+  TcpStoreOptions options = RankOptions(server.value()->port(), 0);
+  options.host = "::1";
+  StatusOr<std::unique_ptr<TcpStore>> store = ConnectTcpStore(options);
+  ASSERT_OK(store.status());
+  EXPECT_EQ(store.value()->LocalAddress(), "::1");
+}
+
+RING_TEST(ServerRefusesBadOptions) {
+  const auto code = [](const std::function<void(TcpStoreServerOptions&)>& set) {
+    TcpStoreServerOptions options;
+    options.token = kToken;
+    set(options);
+    return TcpStoreServer::Start(options).status().code();
+  };
+  using Options = TcpStoreServerOptions;
+  EXPECT_EQ(code([](Options& o) { o.token = "short"; }),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](Options& o) { o.size = 0; }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](Options& o) { o.port = 65536; }),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](Options& o) { o.bind_address = "0.0.0.0"; }),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](Options& o) { o.bind_address = "192.0.2.1"; }),
+            StatusCode::kInternal);
+}
+
+}  // namespace
+}  // namespace ring_keras

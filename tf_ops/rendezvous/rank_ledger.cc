@@ -1,0 +1,111 @@
+#include "tf_ops/rendezvous/rank_ledger.h"
+
+#include <chrono>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/rendezvous/limits.h"
+
+namespace ring_keras::rendezvous {
+namespace {
+
+RankLedger::TimePoint AfterGrace(RankLedger::TimePoint now) {
+  return now + std::chrono::duration_cast<Deadline::Clock::duration>(
+                   std::chrono::duration<double>(kExitGraceS));
+}
+
+}  // namespace
+
+Refusal RankLedger::Admit(int rank, const std::string& address) {
+  if (rank < 0 || rank >= size()) return Refusal::kRankOutOfRange;
+  Life& life = lives_[rank];
+  switch (life.state) {
+    case State::kConnected:
+    case State::kClosed:
+      return Refusal::kRankTaken;
+    case State::kEnded:
+      return Refusal::kRankEnded;
+    case State::kAbsent:
+      break;
+  }
+  life.state = State::kConnected;
+  life.who = StrCat("rank ", rank, " (at ", address, ")");
+  return Refusal::kNone;
+}
+
+void RankLedger::Name(int rank, const std::string& host_name, int64_t pid) {
+  lives_[rank].who =
+      StrCat("rank ", rank, " (host ", host_name, ", pid ", pid, ")");
+}
+
+void RankLedger::Leave(int rank, const std::string& reason) {
+  End(rank, RankEvent::Kind::kLeft, "left: " + reason);
+}
+
+void RankLedger::Close(int rank, const std::string& how, TimePoint now) {
+  Life& life = lives_[rank];
+  if (life.state != State::kConnected) return;
+  life.state = State::kClosed;
+  if (life.exit_reported) {
+    End(rank, RankEvent::Kind::kLost, life.how);
+    return;
+  }
+  life.how = "died: " + how;
+  life.due = AfterGrace(now);
+}
+
+void RankLedger::Silence(int rank, double seconds) {
+  End(rank, RankEvent::Kind::kLost,
+      StrCat("has been silent for ", seconds,
+             " s: stopped, swapped out, or cut off"));
+}
+
+void RankLedger::ReportExit(int rank, const std::string& how, TimePoint now) {
+  Life& life = lives_[rank];
+  switch (life.state) {
+    case State::kAbsent:
+      life.who = StrCat("rank ", rank);
+      End(rank, RankEvent::Kind::kLost, how + " before it joined the job");
+      break;
+    case State::kConnected:
+      life.exit_reported = true;
+      life.how = how;
+      life.due = AfterGrace(now);
+      break;
+    case State::kClosed:
+      End(rank, RankEvent::Kind::kLost, how);
+      break;
+    case State::kEnded:
+      break;  // The other ranks have been told; a verdict is final.
+  }
+}
+
+std::vector<RankEvent> RankLedger::TakeEvents(TimePoint now) {
+  for (int rank = 0; rank < size(); ++rank) {
+    const Life& life = lives_[rank];
+    if (life.due && *life.due <= now) {
+      End(rank, RankEvent::Kind::kLost, std::string(life.how));
+    }
+  }
+  std::vector<RankEvent> fresh(ended_.begin() + static_cast<long>(taken_),
+                               ended_.end());
+  taken_ = ended_.size();
+  return fresh;
+}
+
+std::optional<RankLedger::TimePoint> RankLedger::NextDue() const {
+  std::optional<TimePoint> next;
+  for (const Life& life : lives_) {
+    if (life.due && (!next || *life.due < *next)) next = life.due;
+  }
+  return next;
+}
+
+void RankLedger::End(int rank, RankEvent::Kind kind, const std::string& how) {
+  Life& life = lives_[rank];
+  if (life.state == State::kEnded) return;
+  life.state = State::kEnded;
+  life.due.reset();
+  ended_.push_back({kind, rank, StrCat(life.who, " ", how)});
+}
+
+}  // namespace ring_keras::rendezvous

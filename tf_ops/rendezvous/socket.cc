@@ -1,0 +1,202 @@
+#include "tf_ops/rendezvous/socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+namespace ring_keras::rendezvous {
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+Status SystemError(const std::string& what) {
+  return Status(StatusCode::kInternal, StrCat(what, ": ", ErrnoMessage(errno)));
+}
+
+StatusOr<AddressList> Resolve(const std::string& host, int port, int flags) {
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error =
+      getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error != 0) {
+    return Status(StatusCode::kInternal,
+                  StrCat("cannot resolve '", host, "': ", gai_strerror(error)));
+  }
+  return AddressList(found, freeaddrinfo);
+}
+
+bool IsWildcard(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    sockaddr_in ipv4;
+    std::memcpy(&ipv4, address, sizeof(ipv4));
+    return ipv4.sin_addr.s_addr == htonl(INADDR_ANY);
+  }
+  if (address->sa_family == AF_INET6) {
+    sockaddr_in6 ipv6;
+    std::memcpy(&ipv6, address, sizeof(ipv6));
+    return IN6_IS_ADDR_UNSPECIFIED(&ipv6.sin6_addr);
+  }
+  return false;
+}
+
+StatusOr<FileDescriptor> OpenSocket(const addrinfo& address) {
+  FileDescriptor fd(
+      socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return SystemError("cannot open a socket");
+  return fd;
+}
+
+StatusOr<FileDescriptor> ConnectTo(const addrinfo& address, Deadline deadline) {
+  StatusOr<FileDescriptor> fd = OpenSocket(address);
+  RING_KERAS_RETURN_IF_ERROR(fd.status());
+  const int socket_fd = fd.value().get();
+  if (connect(socket_fd, address.ai_addr, address.ai_addrlen) == 0) return fd;
+  if (errno != EINPROGRESS) return SystemError("cannot connect");
+  StatusOr<bool> ready = WaitUntilReady(socket_fd, POLLOUT, deadline);
+  RING_KERAS_RETURN_IF_ERROR(ready.status());
+  if (!ready.value()) {
+    return Status(StatusCode::kDeadlineExceeded, "cannot connect: no answer");
+  }
+  int error = 0;
+  socklen_t length = sizeof(error);
+  getsockopt(socket_fd, SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error != 0) {
+    errno = error;
+    return SystemError("cannot connect");
+  }
+  return fd;
+}
+
+using NameFunction = int (*)(int, sockaddr*, socklen_t*);
+
+// Numeric host and port of one end of a socket; empty if there is none.
+std::pair<std::string, std::string> NumericAddress(NameFunction name_function,
+                                                   int fd) {
+  sockaddr_storage address = {};
+  socklen_t length = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  char host[NI_MAXHOST] = "";
+  char port[NI_MAXSERV] = "0";
+  if (name_function(fd, generic, &length) != 0 ||
+      getnameinfo(generic, length, host, sizeof(host), port, sizeof(port),
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return {"", "0"};
+  }
+  return {host, port};
+}
+
+}  // namespace
+
+void FileDescriptor::Close() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+StatusOr<FileDescriptor> Listen(const std::string& address, int port) {
+  StatusOr<AddressList> list = Resolve(address, port, AI_PASSIVE);
+  RING_KERAS_RETURN_IF_ERROR(list.status());
+  const addrinfo& first = *list.value();
+  if (IsWildcard(first.ai_addr)) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("'", address,
+                         "' means every interface; name the one address that "
+                         "the other hosts reach"));
+  }
+  StatusOr<FileDescriptor> fd = OpenSocket(first);
+  RING_KERAS_RETURN_IF_ERROR(fd.status());
+  const int reuse = 1;
+  setsockopt(fd.value().get(), SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof(reuse));
+  if (bind(fd.value().get(), first.ai_addr, first.ai_addrlen) != 0 ||
+      listen(fd.value().get(), SOMAXCONN) != 0) {
+    return SystemError(StrCat("cannot listen on ", HostPort(address, port)));
+  }
+  return fd;
+}
+
+StatusOr<FileDescriptor> ConnectOnce(const std::string& host, int port,
+                                     Deadline deadline) {
+  StatusOr<AddressList> list = Resolve(host, port, 0);
+  RING_KERAS_RETURN_IF_ERROR(list.status());
+  Status last;
+  for (const addrinfo* address = list.value().get(); address != nullptr;
+       address = address->ai_next) {
+    StatusOr<FileDescriptor> fd = ConnectTo(*address, deadline);
+    if (fd.ok()) {
+      DisableNagle(fd.value().get());
+      return fd;
+    }
+    last = fd.status();
+  }
+  return last;
+}
+
+void DisableNagle(int fd) {
+  const int no_delay = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, sizeof(no_delay));
+}
+
+void LimitUnacknowledged(int fd, double limit_s) {
+  const auto limit_ms = static_cast<unsigned>(limit_s * 1e3);
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
+}
+
+StatusOr<bool> WaitUntilReady(int fd, short events, Deadline deadline) {
+  while (true) {
+    pollfd entry = {fd, events, 0};
+    // In slices, since a far deadline does not fit into poll()'s argument.
+    const double slice_s = std::min(deadline.RemainingSeconds(), 1000.0);
+    const int ready = poll(&entry, 1, static_cast<int>(slice_s * 1e3 + 0.999));
+    if (ready < 0 && errno != EINTR) return SystemError("poll failed");
+    if (deadline.Expired()) return false;
+    if (ready > 0) return true;
+  }
+}
+
+std::string LocalHost(int fd) { return NumericAddress(getsockname, fd).first; }
+
+int LocalPort(int fd) {
+  return std::stoi(NumericAddress(getsockname, fd).second);
+}
+
+std::string PeerAddress(int fd) {
+  const auto [host, port] = NumericAddress(getpeername, fd);
+  if (host.empty()) return "an unknown address";
+  return HostPort(host, std::stoi(port));
+}
+
+std::string HostPort(const std::string& host, int port) {
+  if (host.find(':') != std::string::npos) return StrCat("[", host, "]:", port);
+  return StrCat(host, ":", port);
+}
+
+StatusOr<WakeUp> WakeUp::Make() {
+  FileDescriptor fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!fd.valid()) return SystemError("cannot open an eventfd");
+  return WakeUp(std::move(fd));
+}
+
+void WakeUp::Notify() const {
+  // Fails only when the counter is full, and then it is awake.
+  [[maybe_unused]] const int result = eventfd_write(fd_.get(), 1);
+}
+
+void WakeUp::Clear() const {
+  eventfd_t count = 0;
+  // Fails only when nobody notified.
+  [[maybe_unused]] const int result = eventfd_read(fd_.get(), &count);
+}
+
+}  // namespace ring_keras::rendezvous

@@ -1,0 +1,75 @@
+// One connection of the store's server: bytes and state, no decisions.
+#ifndef RING_KERAS_RENDEZVOUS_STORE_CONNECTION_H_
+#define RING_KERAS_RENDEZVOUS_STORE_CONNECTION_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "tf_ops/common/deadline.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/rendezvous/handshake_protocol.h"
+#include "tf_ops/rendezvous/socket.h"
+#include "tf_ops/rendezvous/store_protocol.h"
+
+namespace ring_keras::rendezvous {
+
+class StoreConnection {
+ public:
+  enum class State {
+    kHandshake,  // A stranger.
+    kNaming,     // Proven; its hello is awaited.
+    kReady,      // A rank of the job.
+    kFarewell,   // Only its last messages go out, until they have.
+    kClosed,     // To be forgotten.
+  };
+
+  StoreConnection(FileDescriptor fd, ServerHandshake handshake,
+                  Deadline deadline);
+
+  int fd() const { return fd_.get(); }
+  const std::string& address() const { return address_; }
+  ServerHandshake& handshake() { return handshake_; }
+  FrameReader& reader() { return reader_; }
+  int rank() const { return handshake_.client().rank; }
+
+  State state() const { return state_; }
+  void set_state(State state) { state_ = state; }
+  bool IsMember() const {
+    return state_ == State::kNaming || state_ == State::kReady;
+  }
+
+  // Stops reading; closes once everything queued is sent, or soon.
+  void BeginFarewell();
+
+  // By when this state must be over; meaningless when ready.
+  bool Overdue() const;
+
+  // What poll() is to watch for.
+  short PollEvents() const;
+
+  // Reads what is there, at most one chunk; empty if nothing was. PeerLost:
+  // there is no more.
+  StatusOr<std::string> Receive();
+
+  void Queue(std::string_view bytes) { queued_ += bytes; }
+  // Sends what the socket takes. A broken connection is left for Receive() to
+  // find: what the peer said before it went may still be unread.
+  void Flush();
+
+  // The heartbeat: ticks of the server since anything came.
+  int silent_ticks = 0;
+
+ private:
+  FileDescriptor fd_;
+  std::string address_;
+  ServerHandshake handshake_;
+  FrameReader reader_;
+  Deadline deadline_;
+  State state_ = State::kHandshake;
+  std::string queued_;
+};
+
+}  // namespace ring_keras::rendezvous
+
+#endif  // RING_KERAS_RENDEZVOUS_STORE_CONNECTION_H_

@@ -1,0 +1,370 @@
+#include "tf_ops/rendezvous/tcp_store.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <string_view>
+#include <utility>
+
+#include "tf_ops/rendezvous/handshake.h"
+#include "tf_ops/rendezvous/limits.h"
+
+namespace ring_keras {
+namespace {
+
+using rendezvous::FileDescriptor;
+using rendezvous::Frame;
+using rendezvous::FrameType;
+
+constexpr size_t kChunkBytes = size_t{64} << 10;
+constexpr double kConnectRetryS = 0.1;
+constexpr double kLongestSliceS = 1000;
+
+// A connection whose two ends have proven themselves.
+StatusOr<FileDescriptor> ConnectOnce(const TcpStoreOptions& options) {
+  StatusOr<FileDescriptor> fd = rendezvous::ConnectOnce(
+      options.host, options.port, options.connect_deadline);
+  RING_KERAS_RETURN_IF_ERROR(fd.status());
+  // The pings make sure that there is something to acknowledge.
+  rendezvous::LimitUnacknowledged(fd.value().get(), kAnswerTimeoutS);
+  const HandshakeParty self = {options.rank, options.generation, 0};
+  StatusOr<HandshakeParty> server = HandshakeAsClient(
+      fd.value().get(), Purpose::kStore, self, /*expected_peer_rank=*/-1,
+      options.token, options.connect_deadline);
+  RING_KERAS_RETURN_IF_ERROR(server.status());
+  return fd;
+}
+
+// Tries again what time may heal: a launcher that is not there yet, or that is
+// flooded with strangers.
+StatusOr<FileDescriptor> ConnectUntilDeadline(const TcpStoreOptions& options) {
+  const std::string server = rendezvous::HostPort(options.host, options.port);
+  while (true) {
+    StatusOr<FileDescriptor> fd = ConnectOnce(options);
+    if (fd.ok()) return fd;
+    const Status& status = fd.status();
+    if (status.code() == StatusCode::kUnauthenticated) {
+      return Status(status.code(), StrCat("rank ", options.rank,
+                                          " cannot join through the store at ",
+                                          server, ": ", status.message()));
+    }
+    if (options.connect_deadline.Expired()) {
+      return Status(StatusCode::kDeadlineExceeded,
+                    StrCat("CollectiveTimeoutError: rank ", options.rank,
+                           " could not reach the store at ", server,
+                           " in time: ", status.message(),
+                           ". Is the launcher running, and its port "
+                           "open to this host?"));
+    }
+    const double pause_s =
+        std::min(kConnectRetryS, options.connect_deadline.RemainingSeconds());
+    std::this_thread::sleep_for(std::chrono::duration<double>(pause_s));
+  }
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<TcpStore>> ConnectTcpStore(
+    const TcpStoreOptions& options) {
+  RING_KERAS_RETURN_IF_ERROR(CheckToken(options.token));
+  StatusOr<FileDescriptor> fd = ConnectUntilDeadline(options);
+  RING_KERAS_RETURN_IF_ERROR(fd.status());
+  StatusOr<rendezvous::WakeUp> wake_up = rendezvous::WakeUp::Make();
+  RING_KERAS_RETURN_IF_ERROR(wake_up.status());
+  std::unique_ptr<TcpStore> store(
+      new TcpStore(options, std::move(fd.value()), std::move(wake_up.value())));
+  RING_KERAS_RETURN_IF_ERROR(store->Introduce(options));
+  return store;
+}
+
+TcpStore::TcpStore(const TcpStoreOptions& options, FileDescriptor fd,
+                   rendezvous::WakeUp wake_up)
+    : rank_(options.rank),
+      server_(rendezvous::HostPort(options.host, options.port)),
+      local_address_(rendezvous::LocalHost(fd.get())),
+      wake_up_(std::move(wake_up)),
+      fd_(std::move(fd)),
+      thread_([this] { Run(); }) {}
+
+TcpStore::~TcpStore() {
+  Leave("shutdown");
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  wake_up_.Notify();
+  thread_.join();
+}
+
+Status TcpStore::Introduce(const TcpStoreOptions& options) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  Frame hello;
+  hello.type = FrameType::kHello;
+  hello.number = getpid();
+  hello.name = options.host_name.substr(0, kMaxKeyBytes);
+  Queue(hello);
+  const bool done = changed_.wait_for(
+      lock,
+      std::chrono::duration<double>(std::min(
+          options.connect_deadline.RemainingSeconds(), kAnswerTimeoutS)),
+      [&] { return welcomed_ || !gone_.ok(); });
+  if (!gone_.ok()) return gone_;
+  if (done) return Status::Ok();
+  return Status(StatusCode::kDeadlineExceeded,
+                StrCat("CollectiveTimeoutError: the store at ", server_,
+                       " took the connection of rank ", rank_,
+                       ", but did not welcome it in time"));
+}
+
+Status TcpStore::Set(const std::string& key, const std::string& value) {
+  RING_KERAS_RETURN_IF_ERROR(rendezvous::CheckKey(key));
+  RING_KERAS_RETURN_IF_ERROR(rendezvous::CheckValue(key, value));
+  Frame request;
+  request.type = FrameType::kSet;
+  request.name = key;
+  request.payload = value;
+  const Status status =
+      CallServer(std::move(request), Deadline::After(kAnswerTimeoutS)).status();
+  if (status.code() != StatusCode::kDeadlineExceeded) return status;
+  return Status(status.code(),
+                StrCat("CollectiveTimeoutError: the store at ", server_,
+                       " did not confirm key '", key, "' within ",
+                       kAnswerTimeoutS, " s. Is the launcher stopped?"));
+}
+
+StatusOr<std::string> TcpStore::Get(const std::string& key, Deadline deadline) {
+  RING_KERAS_RETURN_IF_ERROR(rendezvous::CheckKey(key));
+  Frame request;
+  request.type = FrameType::kGet;
+  request.name = key;
+  StatusOr<std::string> value = CallServer(std::move(request), deadline);
+  if (value.status().code() != StatusCode::kDeadlineExceeded) return value;
+  return Status(StatusCode::kDeadlineExceeded,
+                StrCat("CollectiveTimeoutError: rank ", rank_,
+                       " waited in vain for key '", key, "' of the store at ",
+                       server_, ": no rank set it in time"));
+}
+
+void TcpStore::Watch(std::function<void(const RankEvent&)> on_event) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    watcher_ = std::move(on_event);
+  }
+  wake_up_.Notify();
+}
+
+void TcpStore::Leave(const std::string& reason) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!left_ && gone_.ok()) {
+    Frame goodbye;
+    goodbye.type = FrameType::kLeave;
+    goodbye.payload = rendezvous::Cut(reason);
+    Queue(goodbye);
+    left_ = true;
+    FailCalls(Status(StatusCode::kAborted,
+                     StrCat("rank ", rank_, " left the store: ", reason)));
+  }
+  // The server closes the connection once it has read the goodbye. Were it
+  // closed here, what is still unread could take the goodbye down with it.
+  if (IsOwnThread()) return;
+  changed_.wait_for(lock, std::chrono::duration<double>(kFarewellTimeoutS),
+                    [&] { return !gone_.ok(); });
+}
+
+StatusOr<std::string> TcpStore::CallServer(Frame request, Deadline deadline) {
+  if (IsOwnThread()) {
+    return Status(StatusCode::kInternal,
+                  "the watcher of a store must not call Set or Get");
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (left_) {
+    return Status(StatusCode::kAborted,
+                  StrCat("rank ", rank_, " has left the store"));
+  }
+  if (!gone_.ok()) return gone_;
+  request.request_id = next_request_id_++;
+  const auto call = std::make_shared<Call>();
+  calls_[request.request_id] = call;
+  Queue(request);
+
+  while (!call->done) {
+    const double left_s = deadline.RemainingSeconds();
+    if (left_s <= 0) {
+      calls_.erase(request.request_id);
+      Frame cancel;
+      cancel.type = FrameType::kCancel;
+      cancel.request_id = request.request_id;
+      Queue(cancel);
+      return Status(StatusCode::kDeadlineExceeded, "no answer");
+    }
+    // In slices, since a far deadline does not fit into the clock's duration.
+    changed_.wait_for(
+        lock, std::chrono::duration<double>(std::min(left_s, kLongestSliceS)));
+  }
+  RING_KERAS_RETURN_IF_ERROR(call->status);
+  return std::move(call->value);
+}
+
+bool TcpStore::IsOwnThread() const {
+  return std::this_thread::get_id() == thread_.get_id();
+}
+
+void TcpStore::Run() {
+  while (true) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (stop_) return;
+    }
+    Turn();
+  }
+}
+
+void TcpStore::Turn() {
+  const auto events =
+      static_cast<short>(sending_.empty() ? POLLIN : POLLIN | POLLOUT);
+  pollfd entries[] = {{wake_up_.get(), POLLIN, 0}, {fd_.get(), events, 0}};
+  const int ready = poll(entries, 2, PollTimeoutMs());
+  wake_up_.Clear();
+  // Before sending: a broken connection may still hold the store's last words.
+  if (ready > 0 && (entries[1].revents & ~POLLOUT) != 0) Receive();
+  if (fd_.valid()) Send();
+  TellWatcher();
+}
+
+int TcpStore::PollTimeoutMs() const {
+  if (!fd_.valid() || next_ping_ == TimePoint::max()) return -1;
+  const std::chrono::duration<double> left =
+      next_ping_ - Deadline::Clock::now();
+  return static_cast<int>(std::max(0.0, left.count()) * 1e3 + 0.999);
+}
+
+void TcpStore::Send() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const TimePoint now = Deadline::Clock::now();
+    if (now >= next_ping_) {
+      if (!left_) Queue(Frame{FrameType::kPing, 0, 0, "", ""});
+      next_ping_ = now + ping_interval_;
+    }
+    sending_ += queued_;
+    queued_.clear();
+  }
+  while (!sending_.empty()) {
+    const ssize_t sent = send(fd_.get(), sending_.data(), sending_.size(),
+                              MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent > 0) {
+      sending_.erase(0, static_cast<size_t>(sent));
+    } else if (errno != EINTR) {
+      // A broken connection is found by Receive().
+      if (errno != EAGAIN && errno != EWOULDBLOCK) sending_.clear();
+      return;
+    }
+  }
+}
+
+void TcpStore::Receive() {
+  std::string bytes(kChunkBytes, '\0');
+  const ssize_t got = recv(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (got == 0) {
+    Lose("is gone: the launcher ended");
+    return;
+  }
+  if (got < 0) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
+    Lose(StrCat("is gone: the launcher ended, or was cut off: ",
+                ErrnoMessage(errno)));
+    return;
+  }
+  reader_.Append(std::string_view(bytes).substr(0, static_cast<size_t>(got)));
+  while (fd_.valid()) {
+    Frame frame;
+    StatusOr<bool> whole = reader_.Next(&frame);
+    if (!whole.ok()) {
+      Lose("is unusable: " + whole.status().message());
+    } else if (whole.value()) {
+      Handle(frame);
+    } else {
+      return;
+    }
+  }
+}
+
+void TcpStore::Handle(const Frame& frame) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  switch (frame.type) {
+    case FrameType::kWelcome:
+      ping_interval_ = std::chrono::milliseconds(frame.number);
+      next_ping_ = Deadline::Clock::now();
+      welcomed_ = true;
+      break;
+    case FrameType::kAnswer: {
+      const auto found = calls_.find(frame.request_id);
+      if (found == calls_.end()) return;  // Its caller has given up.
+      found->second->status = rendezvous::ErrorOf(frame);
+      found->second->value = frame.payload;
+      found->second->done = true;
+      calls_.erase(found);
+      break;
+    }
+    case FrameType::kEvent: {
+      const RankEvent event = rendezvous::EventOf(frame);
+      if (event.rank == rank_) {
+        own_end_ = event.description;
+      } else {
+        events_.push_back(event);
+      }
+      break;
+    }
+    default:
+      return;  // Only clients send the others.
+  }
+  changed_.notify_all();
+}
+
+void TcpStore::Lose(const std::string& how) {
+  fd_.Close();
+  sending_.clear();
+  std::lock_guard<std::mutex> lock(mutex_);
+  const std::string text =
+      own_end_.empty()
+          ? StrCat("the store at ", server_, " ", how)
+          : StrCat("the store at ", server_, " gave this rank up: ", own_end_);
+  gone_ = Status(StatusCode::kInternal, text);
+  if (!left_) events_.push_back({RankEvent::Kind::kLost, -1, text});
+  FailCalls(gone_);
+  changed_.notify_all();
+}
+
+void TcpStore::TellWatcher() {
+  std::vector<RankEvent> news;
+  std::function<void(const RankEvent&)> watcher;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!watcher_ || told_count_ == events_.size()) return;
+    news.assign(events_.begin() + static_cast<long>(told_count_),
+                events_.end());
+    told_count_ = events_.size();
+    watcher = watcher_;
+  }
+  for (const RankEvent& event : news) watcher(event);
+}
+
+void TcpStore::Queue(const Frame& frame) {
+  queued_ += rendezvous::Encode(frame);
+  wake_up_.Notify();
+}
+
+void TcpStore::FailCalls(const Status& status) {
+  for (auto& [request_id, call] : calls_) {
+    call->status = status;
+    call->done = true;
+  }
+  calls_.clear();
+  changed_.notify_all();
+}
+
+}  // namespace ring_keras

@@ -1,0 +1,85 @@
+#include "tf_ops/rendezvous/tcp_store_server.h"
+
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "tf_ops/rendezvous/handshake.h"
+#include "tf_ops/rendezvous/socket.h"
+#include "tf_ops/rendezvous/store_protocol.h"
+#include "tf_ops/rendezvous/store_server_loop.h"
+
+namespace ring_keras {
+
+struct TcpStoreServer::Impl {
+  Impl(const TcpStoreServerOptions& options,
+       rendezvous::FileDescriptor listener, rendezvous::WakeUp wake_up)
+      : size(options.size),
+        port(rendezvous::LocalPort(listener.get())),
+        loop(std::make_unique<rendezvous::StoreServerLoop>(
+            options, std::move(listener), std::move(wake_up))),
+        thread([this] { loop->Run(); }) {}
+
+  const int size;
+  const int port;
+  std::mutex mutex;
+  std::unique_ptr<rendezvous::StoreServerLoop> loop;  // Null: closed.
+  std::vector<RankEvent> last_ended;  // Once closed: what the loop knew.
+  std::thread thread;
+};
+
+StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Start(
+    const TcpStoreServerOptions& options) {
+  RING_KERAS_RETURN_IF_ERROR(CheckToken(options.token));
+  if (options.size < 1) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("a job must have at least 1 rank, came ", options.size));
+  }
+  if (options.port < 0 || options.port > 65535) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("a port must be 0 to 65535, came ", options.port));
+  }
+  StatusOr<rendezvous::FileDescriptor> listener =
+      rendezvous::Listen(options.bind_address, options.port);
+  RING_KERAS_RETURN_IF_ERROR(listener.status());
+  StatusOr<rendezvous::WakeUp> wake_up = rendezvous::WakeUp::Make();
+  RING_KERAS_RETURN_IF_ERROR(wake_up.status());
+  return std::unique_ptr<TcpStoreServer>(
+      new TcpStoreServer(std::make_unique<Impl>(
+          options, std::move(listener.value()), std::move(wake_up.value()))));
+}
+
+TcpStoreServer::TcpStoreServer(std::unique_ptr<Impl> impl)
+    : impl_(std::move(impl)) {}
+
+TcpStoreServer::~TcpStoreServer() { Close(); }
+
+int TcpStoreServer::port() const { return impl_->port; }
+
+void TcpStoreServer::Close() {
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  if (impl_->loop == nullptr) return;
+  impl_->loop->Stop();
+  impl_->thread.join();
+  impl_->last_ended = impl_->loop->ended_ranks();
+  impl_->loop.reset();  // Closes every connection.
+}
+
+std::vector<RankEvent> TcpStoreServer::ended_ranks() const {
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  return impl_->loop ? impl_->loop->ended_ranks() : impl_->last_ended;
+}
+
+Status TcpStoreServer::ReportExit(int rank, const std::string& how) {
+  if (rank < 0 || rank >= impl_->size) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("rank ", rank, " is not one of the job's ", impl_->size));
+  }
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  if (impl_->loop) impl_->loop->ReportExit(rank, rendezvous::Cut(how));
+  return Status::Ok();
+}
+
+}  // namespace ring_keras
