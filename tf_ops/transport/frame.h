@@ -1,0 +1,39 @@
+// The header before every piece of data between two ranks.
+#ifndef RING_KERAS_TRANSPORT_FRAME_H_
+#define RING_KERAS_TRANSPORT_FRAME_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ring_keras {
+
+// The numbers travel between ranks: append, never renumber.
+enum class FrameType : uint16_t {
+  kAnnouncement = 1,  // This rank takes part in the collective `key`.
+  kData = 2,          // Bytes of the message (key, tag), from `offset` on.
+  kAbort = 3,         // The communicator `key` is broken; payload says why.
+};
+
+// In the byte order of the host: ranks of one job share an architecture, which
+// the handshake's generation check cannot tell but the first frame does.
+struct FrameHeader {
+  uint32_t magic = kMagic;
+  FrameType type = FrameType::kData;
+  uint16_t reserved = 0;
+  uint64_t key = 0;
+  uint64_t offset = 0;
+  uint64_t nbytes = 0;  // Of the payload that follows.
+  uint32_t tag = 0;
+  uint32_t reserved2 = 0;
+
+  static constexpr uint32_t kMagic = 0x52494e47;
+};
+static_assert(sizeof(FrameHeader) == 40, "no hidden padding on the wire");
+
+// Bounds that a receiver checks before it allocates.
+constexpr size_t kMaxControlBytes = size_t{1} << 20;
+constexpr size_t kMaxDataFrameBytes = size_t{64} << 20;
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_TRANSPORT_FRAME_H_

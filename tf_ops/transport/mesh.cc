@@ -1,0 +1,59 @@
+#include "tf_ops/transport/mesh.h"
+
+#include <poll.h>
+
+#include <atomic>
+
+namespace ring_keras {
+
+Mesh::Mesh(int rank, std::unique_ptr<Doorbell> doorbell,
+           std::unique_ptr<Segment> segment, std::vector<MeshPeer> peers)
+    : rank_(rank),
+      doorbell_(std::move(doorbell)),
+      segment_(std::move(segment)),
+      peers_(std::move(peers)) {
+  if (segment_ != nullptr) {
+    windows_ = std::make_unique<WindowAllocator>(segment_.get());
+  }
+}
+
+bool Mesh::Pump() {
+  bool moved = false;
+  for (MeshPeer& peer : peers_) {
+    if (peer.pair != nullptr) moved |= peer.pair->Pump();
+  }
+  return moved;
+}
+
+bool Mesh::flushed() const {
+  for (const MeshPeer& peer : peers_) {
+    if (peer.pair != nullptr && !peer.pair->flushed()) return false;
+  }
+  return true;
+}
+
+void Mesh::Sleep(int timeout_ms, const std::function<bool()>& has_news) {
+  std::atomic<uint32_t>* sleeping =
+      segment_ != nullptr ? &segment_->header().sleeping : nullptr;
+  if (sleeping != nullptr) {
+    sleeping->store(1, std::memory_order_relaxed);
+    // Pairs with the fence in RemoteDoorbell::RingIfSleeping.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  if (!has_news()) {
+    std::vector<pollfd> waiting;
+    waiting.push_back({doorbell_->descriptor(), POLLIN, 0});
+    for (const MeshPeer& peer : peers_) {
+      if (peer.pair == nullptr) continue;
+      peer.pair->VisitDescriptors([&](int descriptor, bool wants_write) {
+        const short events = POLLIN | (wants_write ? POLLOUT : 0);
+        waiting.push_back({descriptor, events, 0});
+      });
+    }
+    poll(waiting.data(), waiting.size(), timeout_ms);
+    if (waiting[0].revents != 0) doorbell_->Clear();
+  }
+  if (sleeping != nullptr) sleeping->store(0, std::memory_order_relaxed);
+}
+
+}  // namespace ring_keras

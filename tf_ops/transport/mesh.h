@@ -1,0 +1,66 @@
+// This rank's connections to every other rank of the job.
+#ifndef RING_KERAS_TRANSPORT_MESH_H_
+#define RING_KERAS_TRANSPORT_MESH_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tf_ops/transport/pair.h"
+#include "tf_ops/transport/shm/doorbell.h"
+#include "tf_ops/transport/shm/segment.h"
+#include "tf_ops/transport/shm/window.h"
+
+namespace ring_keras {
+
+// Another rank, as the mesh sees it.
+struct MeshPeer {
+  std::unique_ptr<Pair> pair;
+  // Set when the rank shares memory with this one.
+  std::unique_ptr<Segment> segment;
+  std::unique_ptr<RemoteDoorbell> doorbell;
+};
+
+class Mesh {
+ public:
+  // `segment` may be null when no peer shares memory with this rank. `peers`
+  // is indexed by rank; the entry of this rank itself is empty.
+  Mesh(int rank, std::unique_ptr<Doorbell> doorbell,
+       std::unique_ptr<Segment> segment, std::vector<MeshPeer> peers);
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(peers_.size()); }
+  Pair& pair(int peer) { return *peers_[peer].pair; }
+
+  bool SharesMemoryWith(int peer) const {
+    return peers_[peer].segment != nullptr;
+  }
+  Segment& neighbour_segment(int peer) { return *peers_[peer].segment; }
+  WindowAllocator& windows() { return *windows_; }
+
+  // Moves what can be moved on every pair; whether anything was.
+  bool Pump();
+
+  // Whether all that was queued for live peers has been handed over.
+  bool flushed() const;
+
+  // Tells `peer`, which shares memory, that window counters changed.
+  void Notify(int peer) { peers_[peer].doorbell->RingIfSleeping(); }
+
+  // Waits until something may have come from a peer, Wake is called, or
+  // `timeout_ms` passed. `has_news` is asked once more before sleeping.
+  void Sleep(int timeout_ms, const std::function<bool()>& has_news);
+  // Ends Sleep; from any thread.
+  void Wake() { doorbell_->Ring(); }
+
+ private:
+  int rank_;
+  std::unique_ptr<Doorbell> doorbell_;
+  std::unique_ptr<Segment> segment_;
+  std::unique_ptr<WindowAllocator> windows_;
+  std::vector<MeshPeer> peers_;
+};
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_TRANSPORT_MESH_H_

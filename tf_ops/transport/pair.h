@@ -1,0 +1,121 @@
+// Messages between this rank and one other, over one or more streams.
+//
+// A message is named by (key, tag): key is the collective, tag the step in it.
+// Receives may be posted before or after the data come; data that come first
+// wait in memory of their own, so that no message ever blocks another. Large
+// messages are spread over the streams. Not thread-safe: the engine's driver
+// is the only caller.
+#ifndef RING_KERAS_TRANSPORT_PAIR_H_
+#define RING_KERAS_TRANSPORT_PAIR_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tf_ops/transport/frame.h"
+#include "tf_ops/transport/stream.h"
+
+namespace ring_keras {
+
+// Progress of one Send; lives until done() or Cancel.
+struct SendOperation {
+  int frames_left = 0;
+  bool done() const { return frames_left == 0; }
+};
+
+// out = combine(a, b) elementwise; see reduce/reduce.h.
+using CombineFunction = void (*)(void* out, const void* a, const void* b,
+                                 size_t count);
+
+// One Receive; lives until done() or Cancel.
+struct ReceiveOperation {
+  char* target = nullptr;
+  size_t nbytes = 0;
+  // Null: the bytes replace `target`. Else they are combined into it, in whole
+  // elements of `element_nbytes`.
+  CombineFunction combine = nullptr;
+  size_t element_nbytes = 1;
+  size_t received = 0;
+  bool done() const { return received == nbytes; }
+};
+
+class Pair {
+ public:
+  // Called for every frame that is not data.
+  using ControlHandler =
+      std::function<void(FrameType type, uint64_t key, std::string payload)>;
+
+  // `streams` has 1 or more.
+  explicit Pair(std::vector<std::unique_ptr<Stream>> streams);
+  ~Pair();
+
+  void set_control_handler(ControlHandler handler) {
+    control_handler_ = std::move(handler);
+  }
+
+  // Queues a control frame; `payload` holds at most kMaxControlBytes.
+  void SendControl(FrameType type, uint64_t key, const std::string& payload);
+  // Queues a message; `data` must live until `operation` is done.
+  void Send(uint64_t key, uint32_t tag, const void* data, size_t nbytes,
+            SendOperation* operation);
+  // Posts a receive. Empty messages are not sent and are done at once.
+  void Receive(uint64_t key, uint32_t tag, ReceiveOperation* operation);
+
+  // Forgets operations of `key`; their memory is not touched again.
+  void Cancel(uint64_t key);
+
+  // Moves what can be moved without waiting; whether anything was.
+  bool Pump();
+
+  // Nothing waits to be sent, or nothing can be.
+  bool flushed() const;
+  // A stream ended or carried nonsense: nothing more will come.
+  bool closed() const { return closed_; }
+  void CloseForWriting();
+
+  // For poll(): each stream's descriptor and whether output waits for room.
+  void VisitDescriptors(
+      const std::function<void(int descriptor, bool wants_write)>& visit) const;
+
+ private:
+  struct Outgoing;
+  struct Incoming;
+  struct Channel;
+  struct MessageId {
+    uint64_t key;
+    uint32_t tag;
+    bool operator==(const MessageId& other) const {
+      return key == other.key && tag == other.tag;
+    }
+  };
+  struct MessageIdHash {
+    size_t operator()(const MessageId& id) const {
+      return id.key ^ (uint64_t{id.tag} * 0x9E3779B97F4A7C15u);
+    }
+  };
+  struct Early {
+    uint64_t offset;
+    std::vector<char> data;
+  };
+
+  bool PumpOut(Channel& channel);
+  bool PumpIn(Channel& channel);
+  bool ReadHeader(Channel& channel);
+  bool ReadPayload(Channel& channel);
+  void FinishFrame(Incoming& incoming);
+  void Fail(const std::string& why);
+
+  std::vector<std::unique_ptr<Channel>> channels_;
+  std::unordered_map<MessageId, ReceiveOperation*, MessageIdHash> posted_;
+  std::unordered_map<MessageId, std::vector<Early>, MessageIdHash> early_;
+  ControlHandler control_handler_;
+  bool closed_ = false;
+};
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_TRANSPORT_PAIR_H_

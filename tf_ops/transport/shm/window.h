@@ -1,0 +1,67 @@
+// Windows: pieces of a rank's segment through which one collective shows its
+// data to the other ranks of the host.
+//
+// The owner fills slots behind the header and counts them up; readers on the
+// host take the data straight from there. Counters only grow while a window is
+// in use, each is written by one rank (readers_done: by every reader), and
+// each has a cache line of its own.
+#ifndef RING_KERAS_TRANSPORT_SHM_WINDOW_H_
+#define RING_KERAS_TRANSPORT_SHM_WINDOW_H_
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/transport/shm/segment.h"
+
+namespace ring_keras {
+
+struct alignas(kCacheLine) Window {
+  alignas(kCacheLine) std::atomic<uint64_t> packed;   // Rounds filled.
+  alignas(kCacheLine) std::atomic<uint64_t> reduced;  // Rounds combined.
+  // Rounds of *all* windows that the owner has read.
+  alignas(kCacheLine) std::atomic<uint64_t> unpacked;
+  // Peers that will not touch this window again.
+  alignas(kCacheLine) std::atomic<uint32_t> readers_done;
+
+  char* data() { return reinterpret_cast<char*>(this + 1); }
+};
+
+// Hands out windows of one rank's segment. Not thread-safe.
+class WindowAllocator {
+ public:
+  explicit WindowAllocator(Segment* own) : own_(own) {}
+
+  // A window with `data_nbytes` of data, counters at 0, and its offset in the
+  // window area. Errors: ResourceExhausted.
+  StatusOr<Window*> Allocate(size_t data_nbytes);
+  uint64_t OffsetOf(const Window* window) const;
+
+  // Gives the window back once `reader_count` readers are done with it;
+  // returns at once.
+  void Release(Window* window, uint32_t reader_count);
+
+ private:
+  // Windows come in sizes of powers of two.
+  struct Pending {
+    Window* window;
+    uint32_t reader_count;
+    int size_class;
+  };
+  static constexpr int kSizeClasses = 33;
+  void Reclaim();
+
+  Segment* own_;
+  uint64_t next_offset_ = 0;
+  std::vector<Window*> free_[kSizeClasses];
+  std::vector<Pending> pending_;
+  std::vector<int> class_of_;  // Indexed by offset in units of 4 KiB.
+};
+
+// The window at `offset` of a neighbour's segment; null when out of range.
+Window* WindowAt(Segment& segment, uint64_t offset);
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_TRANSPORT_SHM_WINDOW_H_

@@ -1,0 +1,34 @@
+#include "tf_ops/transport/tcp/tcp_stream.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+
+namespace ring_keras {
+namespace {
+
+bool WouldBlock(int error) {
+  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+}  // namespace
+
+ssize_t TcpStream::TryWrite(const void* data, size_t nbytes) {
+  if (nbytes == 0) return 0;
+  const ssize_t count =
+      send(socket_.descriptor(), data, nbytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (count >= 0) return count;
+  return WouldBlock(errno) ? 0 : kClosed;
+}
+
+ssize_t TcpStream::TryRead(void* data, size_t nbytes) {
+  if (nbytes == 0) return 0;
+  const ssize_t count = recv(socket_.descriptor(), data, nbytes, MSG_DONTWAIT);
+  if (count > 0) return count;
+  if (count == 0) return kClosed;
+  return WouldBlock(errno) ? 0 : kClosed;
+}
+
+void TcpStream::CloseForWriting() { shutdown(socket_.descriptor(), SHUT_WR); }
+
+}  // namespace ring_keras
