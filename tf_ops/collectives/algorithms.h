@@ -1,0 +1,57 @@
+// Every algorithm there is. collective.cc picks one for each call; a new one is
+// a new file, a line here and a line there.
+//
+// "shared" algorithms need communicator.shares_memory(); the others send
+// messages over whatever transport each pair of ranks has, and also serve a
+// communicator of one rank. All give every rank the same bits, and the same
+// bits again when repeated.
+#ifndef RING_KERAS_COLLECTIVES_ALGORITHMS_H_
+#define RING_KERAS_COLLECTIVES_ALGORITHMS_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "tf_ops/collectives/collective.h"
+
+namespace ring_keras {
+
+using MakeAlgorithm =
+    std::unique_ptr<Collective>(const CollectiveArguments& arguments,
+                                Communicator& communicator, uint64_t key);
+
+// Each rank reads all ranks' data and reduces everything itself: one
+// synchronisation, size x nbytes read per rank. For 2 ranks, or few bytes.
+MakeAlgorithm MakeAllreduceSharedFlat;
+// Each rank reduces a part, then copies the other parts: two synchronisations
+// a round, 2 x nbytes read per rank whatever the size.
+MakeAlgorithm MakeAllreduceSharedParts;
+// Each rank sends everything to every other: one message of latency,
+// (size - 1) x nbytes sent per rank. For few bytes.
+MakeAlgorithm MakeAllreduceDirect;
+// Reduce-scatter, then allgather around a ring: 2 (size - 1) messages of
+// latency, 2 (size - 1) / size x nbytes sent per rank, which is the least
+// possible. Source: Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
+MakeAlgorithm MakeAllreduceRing;
+
+MakeAlgorithm MakeAllgatherShared;
+// Each rank sends its rows to every other.
+MakeAlgorithm MakeAllgatherDirect;
+
+MakeAlgorithm MakeBroadcastShared;
+// The data travel from rank to rank in pieces, so that each link carries
+// nbytes once and all links work at the same time.
+MakeAlgorithm MakeBroadcastChain;
+
+MakeAlgorithm MakeReduceScatterShared;
+// Each rank sends every other its rows and reduces its own in rank order.
+MakeAlgorithm MakeReduceScatterDirect;
+
+MakeAlgorithm MakeAlltoallShared;
+MakeAlgorithm MakeAlltoallDirect;
+
+// The announcements are the barrier; nothing is left to exchange.
+MakeAlgorithm MakeBarrier;
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_COLLECTIVES_ALGORITHMS_H_

@@ -1,0 +1,126 @@
+#include <vector>
+
+#include "tf_ops/collectives/algorithms.h"
+#include "tf_ops/collectives/fused_tensors.h"
+#include "tf_ops/collectives/partition.h"
+#include "tf_ops/collectives/reduction.h"
+#include "tf_ops/collectives/shared_collective.h"
+
+namespace ring_keras {
+namespace {
+
+// What both allreduces share: a round is a slot's worth of all tensors.
+class AllreduceShared : public SharedCollective {
+ public:
+  AllreduceShared(const CollectiveArguments& arguments,
+                  Communicator& communicator)
+      : SharedCollective(arguments, communicator),
+        tensors_(arguments),
+        reduction_(arguments, communicator.size()) {}
+
+ protected:
+  size_t pack_rounds() const override {
+    return CeilDivide(tensors_.nbytes(), kSlotBytes);
+  }
+  size_t first_pack_nbytes() const override { return RoundBytes(0).size(); }
+  void Pack(size_t round, char* slot) override {
+    const Range range = RoundBytes(round);
+    tensors_.ForEach(
+        range.begin, range.end,
+        [&](const char* input, char*, size_t offset, size_t nbytes) {
+          reduction_.CopyIn(slot + offset, input, nbytes);
+        });
+  }
+  StatusOr<size_t> Begin(const Participants&) override { return pack_rounds(); }
+
+  Range RoundBytes(size_t round) const {
+    return Piece({0, tensors_.nbytes()}, kSlotBytes, round);
+  }
+
+  // The slots of all ranks at `offset`, in rank order.
+  const void* const* Sources(size_t round, size_t offset) {
+    sources_.resize(communicator_.size());
+    for (int rank = 0; rank < communicator_.size(); ++rank) {
+      sources_[rank] = slot(rank, round) + offset;
+    }
+    return sources_.data();
+  }
+
+  FusedTensors tensors_;
+  Reduction reduction_;
+
+ private:
+  std::vector<const void*> sources_;
+};
+
+class AllreduceSharedFlat : public AllreduceShared {
+ public:
+  using AllreduceShared::AllreduceShared;
+
+ protected:
+  void Unpack(size_t round) override {
+    const Range range = RoundBytes(round);
+    tensors_.ForEach(
+        range.begin, range.end,
+        [&](const char*, char* output, size_t offset, size_t nbytes) {
+          reduction_.Combine(output, Sources(round, offset),
+                             communicator_.size(), nbytes);
+        });
+  }
+};
+
+class AllreduceSharedParts : public AllreduceShared {
+ public:
+  using AllreduceShared::AllreduceShared;
+
+ protected:
+  bool has_reduce() const override { return true; }
+
+  // In place: nobody else reads this rank's part of this rank's slot before
+  // it is reduced.
+  void Reduce(size_t round) override {
+    const Range part = PartOf(round, communicator_.rank());
+    reduction_.Combine(slot(communicator_.rank(), round) + part.begin,
+                       Sources(round, part.begin), communicator_.size(),
+                       part.size());
+  }
+
+  void Unpack(size_t round) override {
+    const Range range = RoundBytes(round);
+    for (int rank = 0; rank < communicator_.size(); ++rank) {
+      const Range part = PartOf(round, rank);
+      const char* reduced = slot(rank, round) + part.begin;
+      tensors_.ForEach(
+          range.begin + part.begin, range.begin + part.end,
+          [&](const char*, char* output, size_t offset, size_t nbytes) {
+            std::memcpy(output, reduced + offset, nbytes);
+          });
+    }
+  }
+
+ private:
+  // The bytes of a slot that `rank` reduces, in whole cache lines.
+  Range PartOf(size_t round, int rank) const {
+    const size_t nbytes = RoundBytes(round).size();
+    const Range lines =
+        Part(CeilDivide(nbytes, kCacheLine), communicator_.size(), rank);
+    return {std::min(nbytes, lines.begin * kCacheLine),
+            std::min(nbytes, lines.end * kCacheLine)};
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Collective> MakeAllreduceSharedFlat(
+    const CollectiveArguments& arguments, Communicator& communicator,
+    uint64_t) {
+  return std::make_unique<AllreduceSharedFlat>(arguments, communicator);
+}
+
+std::unique_ptr<Collective> MakeAllreduceSharedParts(
+    const CollectiveArguments& arguments, Communicator& communicator,
+    uint64_t) {
+  return std::make_unique<AllreduceSharedParts>(arguments, communicator);
+}
+
+}  // namespace ring_keras

@@ -1,0 +1,96 @@
+#include "tf_ops/collectives/arguments.h"
+
+#include "tf_ops/reduce/reduce.h"
+
+namespace ring_keras {
+namespace {
+
+Status ValidateReduction(const CollectiveArguments& arguments) {
+  if (arguments.reduce_op == ReduceOp::kAverage &&
+      !IsFloatingPoint(arguments.dtype)) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("average needs a floating-point dtype, got ",
+               NameOf(arguments.dtype), ". Sum, then divide, or cast first."));
+  }
+  if (!Supports(arguments.dtype, arguments.reduce_op)) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat(NameOf(arguments.reduce_op), " of ", NameOf(arguments.dtype),
+               " means nothing; bool takes min (and), max (or)."));
+  }
+  if (arguments.dtype == DataType::kBool &&
+      (arguments.prescale != 1.0 || arguments.postscale != 1.0)) {
+    return Status(StatusCode::kInvalidArgument, "bool cannot be scaled.");
+  }
+  return Status::Ok();
+}
+
+Status ValidateRoot(const CollectiveArguments& arguments, int size) {
+  if (arguments.root < 0 || arguments.root >= size) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("root is ", arguments.root,
+                         ", expected a rank from 0 to ", size - 1, "."));
+  }
+  return Status::Ok();
+}
+
+Status ValidateHasRows(const CollectiveArguments& arguments) {
+  if (arguments.inputs[0].shape.empty()) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat(NameOf(arguments.kind),
+                         " divides the first dimension; a scalar has none. "
+                         "Reshape it to [1] first."));
+  }
+  return Status::Ok();
+}
+
+Status ValidateSplits(const CollectiveArguments& arguments, int size) {
+  const int64_t rows = arguments.inputs[0].shape[0];
+  if (arguments.splits.empty()) {
+    if (rows % size == 0) return Status::Ok();
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("alltoall without splits needs a first dimension that "
+               "the ",
+               size, " ranks divide evenly, got ", rows, ". Pass splits."));
+  }
+  int64_t sum = 0;
+  bool negative = false;
+  for (int64_t split : arguments.splits) {
+    sum += split;
+    negative |= split < 0;
+  }
+  if (negative || sum != rows ||
+      arguments.splits.size() != static_cast<size_t>(size)) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("alltoall needs ", size,
+                         " splits, none negative, that sum to the first "
+                         "dimension ",
+                         rows, "; got ", DebugString(arguments.splits), "."));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status Validate(const CollectiveArguments& arguments, int size) {
+  switch (arguments.kind) {
+    case CollectiveKind::kAllreduce:
+      return ValidateReduction(arguments);
+    case CollectiveKind::kReduceScatter:
+      RING_KERAS_RETURN_IF_ERROR(ValidateReduction(arguments));
+      return ValidateHasRows(arguments);
+    case CollectiveKind::kBroadcast:
+      return ValidateRoot(arguments, size);
+    case CollectiveKind::kAlltoall:
+      RING_KERAS_RETURN_IF_ERROR(ValidateHasRows(arguments));
+      return ValidateSplits(arguments, size);
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kBarrier:
+      return Status::Ok();
+  }
+  return Status(StatusCode::kInternal, "unknown collective");
+}
+
+}  // namespace ring_keras

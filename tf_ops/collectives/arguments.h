@@ -1,0 +1,55 @@
+// What one rank brings to a collective.
+#ifndef RING_KERAS_COLLECTIVES_ARGUMENTS_H_
+#define RING_KERAS_COLLECTIVES_ARGUMENTS_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "tf_ops/common/collective_kind.h"
+#include "tf_ops/common/data_type.h"
+#include "tf_ops/common/reduce_op.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/common/tensor_view.h"
+
+namespace ring_keras {
+
+// Gives the memory for an output whose shape is known only once every rank
+// has joined. Called at most once, from any thread.
+using OutputAllocator = std::function<StatusOr<void*>(const Shape& shape)>;
+
+struct CollectiveArguments {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  DataType dtype = DataType::kUint8;
+  ReduceOp reduce_op = ReduceOp::kSum;  // kAllreduce, kReduceScatter.
+  int root = 0;                         // kBroadcast: rank in the communicator.
+
+  // Multiply the input before, the result after the reduction.
+  double prescale = 1.0;
+  double postscale = 1.0;
+
+  // kAllreduce: one or more tensors of `dtype`, reduced together.
+  // kBroadcast: one or more tensors; the data of the root's are sent.
+  // kAllgather, kReduceScatter, kAlltoall: exactly one. kBarrier: none.
+  std::vector<TensorView> inputs;
+
+  // kAllreduce, kBroadcast: as many and as large as `inputs`; may be the same
+  // memory.
+  std::vector<void*> outputs;
+
+  // kAllgather, kReduceScatter, kAlltoall.
+  OutputAllocator allocate_output;
+
+  // kAlltoall: rows of the input for each rank; empty splits evenly.
+  std::vector<int64_t> splits;
+  // kAlltoall, may be null: rows that came from each rank.
+  std::vector<int64_t>* received_splits = nullptr;
+};
+
+// Whether a communicator of `size` ranks can do this, judged by this rank's
+// arguments alone. Errors: InvalidArgument, Unimplemented.
+Status Validate(const CollectiveArguments& arguments, int size);
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_COLLECTIVES_ARGUMENTS_H_

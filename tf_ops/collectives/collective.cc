@@ -1,0 +1,53 @@
+#include "tf_ops/collectives/collective.h"
+
+#include "tf_ops/collectives/algorithms.h"
+#include "tf_ops/collectives/fused_tensors.h"
+
+namespace ring_keras {
+namespace {
+
+// Below these, fewer synchronisations or messages win over fewer bytes.
+constexpr size_t kSharedFlatMaxBytes = 16 << 10;
+constexpr size_t kDirectMaxBytes = 16 << 10;
+
+MakeAlgorithm* PickAllreduce(const CollectiveArguments& arguments,
+                             const Communicator& communicator) {
+  const size_t nbytes = FusedTensors(arguments).nbytes();
+  if (communicator.size() == 1) return MakeAllreduceDirect;
+  if (communicator.shares_memory()) {
+    return communicator.size() == 2 || nbytes <= kSharedFlatMaxBytes
+               ? MakeAllreduceSharedFlat
+               : MakeAllreduceSharedParts;
+  }
+  return nbytes <= kDirectMaxBytes ? MakeAllreduceDirect : MakeAllreduceRing;
+}
+
+MakeAlgorithm* Pick(const CollectiveArguments& arguments,
+                    const Communicator& communicator) {
+  const bool shared = communicator.size() > 1 && communicator.shares_memory();
+  switch (arguments.kind) {
+    case CollectiveKind::kAllreduce:
+      return PickAllreduce(arguments, communicator);
+    case CollectiveKind::kAllgather:
+      return shared ? MakeAllgatherShared : MakeAllgatherDirect;
+    case CollectiveKind::kBroadcast:
+      return shared ? MakeBroadcastShared : MakeBroadcastChain;
+    case CollectiveKind::kReduceScatter:
+      return shared ? MakeReduceScatterShared : MakeReduceScatterDirect;
+    case CollectiveKind::kAlltoall:
+      return shared ? MakeAlltoallShared : MakeAlltoallDirect;
+    case CollectiveKind::kBarrier:
+      break;
+  }
+  return MakeBarrier;
+}
+
+}  // namespace
+
+std::unique_ptr<Collective> MakeCollective(const CollectiveArguments& arguments,
+                                           Communicator& communicator,
+                                           uint64_t key) {
+  return Pick(arguments, communicator)(arguments, communicator, key);
+}
+
+}  // namespace ring_keras

@@ -1,0 +1,65 @@
+// An ordered set of ranks, with the connections between them.
+#ifndef RING_KERAS_COLLECTIVES_COMMUNICATOR_H_
+#define RING_KERAS_COLLECTIVES_COMMUNICATOR_H_
+
+#include <utility>
+#include <vector>
+
+#include "tf_ops/collectives/scheduler.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/transport/mesh.h"
+
+namespace ring_keras {
+
+class Communicator {
+ public:
+  // `ranks` of the job, ascending; this rank must be one of them. `mesh` and
+  // `scheduler` outlive this.
+  Communicator(int id, std::vector<int> ranks, Mesh& mesh,
+               Scheduler& scheduler);
+
+  int id() const { return id_; }
+  // This rank's place among `ranks()`; all "rank" below mean such a place.
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  // The job's number of the rank at each place.
+  const std::vector<int>& ranks() const { return ranks_; }
+  // Whether all ranks of it are on one host and share memory.
+  bool shares_memory() const { return shares_memory_; }
+
+  Mesh& mesh() { return mesh_; }
+  Pair& pair(int rank) { return mesh_.pair(ranks_[rank]); }
+  Segment& segment(int rank) { return mesh_.neighbour_segment(ranks_[rank]); }
+  // Tells every other rank that counters in shared memory changed.
+  void NotifyAll();
+
+  // Awaitable: resumes when `condition()` holds, or when the communicator is
+  // broken: look at status() afterwards.
+  template <typename Condition>
+  auto Until(Condition condition) {
+    auto either = [this, condition = std::move(condition)]() mutable {
+      return !status_.ok() || condition();
+    };
+    return Scheduler::Until<decltype(either)>(scheduler_, std::move(either));
+  }
+
+  // Ok, or why nothing works on this communicator any more.
+  const Status& status() const { return status_; }
+  // The first reason stays.
+  void Break(const Status& why) {
+    if (status_.ok()) status_ = why;
+  }
+
+ private:
+  int id_;
+  std::vector<int> ranks_;
+  int rank_;
+  bool shares_memory_;
+  Mesh& mesh_;
+  Scheduler& scheduler_;
+  Status status_;
+};
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_COLLECTIVES_COMMUNICATOR_H_
