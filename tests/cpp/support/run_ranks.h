@@ -1,0 +1,86 @@
+// Ranks of a job as threads of one process: each has its own engine, its own
+// connections and its own shared memory, found through a real store.
+#ifndef RING_KERAS_TESTS_SUPPORT_RUN_RANKS_H_
+#define RING_KERAS_TESTS_SUPPORT_RUN_RANKS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/cpp/support/test.h"
+#include "tf_ops/rendezvous/tcp_store_server.h"
+#include "tf_ops/runtime/engine.h"
+#include "tf_ops/runtime/join.h"
+
+namespace ring_keras::testing {
+
+struct RankOptions {
+  int size = 2;
+  std::string transport = "auto";
+  // Hosts that the ranks pretend to be on, round-robin.
+  int hosts = 1;
+  double collective_timeout_s = 60;
+  double stall_warning_s = 30;
+};
+
+struct Rank {
+  int rank = 0;
+  int size = 0;
+  Store* store = nullptr;
+  Engine* engine = nullptr;
+  const Membership* membership = nullptr;
+};
+
+// Runs `body` once per rank, all at the same time; returns when all are done.
+inline void RunRanks(const RankOptions& options,
+                     const std::function<void(Rank&)>& body) {
+  const std::string token(32, 't');
+  TcpStoreServerOptions server_options;
+  server_options.size = options.size;
+  server_options.token = token;
+  auto server = TcpStoreServer::Start(server_options);
+  ASSERT_OK(server.status());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < options.size; ++rank) {
+    threads.emplace_back([&, rank] {
+      InitOptions init;
+      init.rank = rank;
+      init.size = options.size;
+      init.store_host = "127.0.0.1";
+      init.store_port = server.value()->port();
+      init.token = token;
+      init.transport = options.transport;
+      init.host_name = StrCat("host", rank % options.hosts);
+      init.init_timeout_s = 60;
+      auto membership = Join(init);
+      ASSERT_OK(membership.status());
+      EngineOptions engine_options;
+      engine_options.collective_timeout_s = options.collective_timeout_s;
+      engine_options.stall_warning_s = options.stall_warning_s;
+      engine_options.rank_titles = membership.value().rank_titles;
+      auto engine = std::make_unique<Engine>(
+          engine_options, std::move(membership.value().mesh));
+      std::vector<int> everyone;
+      for (int other = 0; other < options.size; ++other) {
+        everyone.push_back(other);
+      }
+      engine->AddCommunicator(0, everyone);
+      Store* store = membership.value().store.get();
+      if (store != nullptr) {
+        store->Watch(
+            [&](const RankEvent& event) { engine->OnRankEvent(event); });
+      }
+      Rank self{rank, options.size, store, engine.get(), &membership.value()};
+      body(self);
+      if (store != nullptr) store->Leave("done");
+      membership.value().store.reset();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace ring_keras::testing
+
+#endif  // RING_KERAS_TESTS_SUPPORT_RUN_RANKS_H_

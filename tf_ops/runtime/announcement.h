@@ -1,0 +1,61 @@
+// What a rank tells its peers when it enters a collective.
+#ifndef RING_KERAS_RUNTIME_ANNOUNCEMENT_H_
+#define RING_KERAS_RUNTIME_ANNOUNCEMENT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tf_ops/runtime/request.h"
+
+namespace ring_keras {
+
+struct Announcement {
+  // Which collective: the `sequence`-th use of `name` on the communicator.
+  int32_t communicator_id = 0;
+  uint32_t sequence = 0;
+  std::string name;
+
+  // Must be equal on every rank (of the shapes, see FindMismatch).
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  DataType dtype = DataType::kUint8;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  int32_t root = 0;
+  double postscale = 1.0;
+  std::vector<Shape> shapes;
+
+  // This rank's own.
+  std::vector<int64_t> splits;
+  uint64_t window_offset = kNoWindow;
+  // Not empty: why this rank cannot take part, so that its peers do not wait.
+  std::string error;
+
+  static constexpr uint64_t kNoWindow = ~uint64_t{0};
+};
+
+Announcement MakeAnnouncement(const Request& request, uint32_t sequence);
+
+// The number by which messages name the collective: equal on every rank, and
+// different for different collectives but for a chance of 2^-64.
+uint64_t KeyOf(const Announcement& announcement);
+
+std::string Encode(const Announcement& announcement);
+// InvalidArgument when `bytes` is not an announcement.
+StatusOr<Announcement> DecodeAnnouncement(const std::string& bytes);
+
+// Compares the announcements of all ranks, none of which is empty. The text
+// names the tensor, two ranks and both values, and is the same on every rank.
+// First dimensions may differ in an allgather and an alltoall.
+//
+// `ranks` are the job's numbers of the announcements' ranks.
+std::optional<std::string> FindMismatch(
+    const std::vector<std::optional<Announcement>>& announcements,
+    const std::vector<int>& ranks);
+
+// "allreduce 'name'", for messages.
+std::string Title(const Announcement& announcement);
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_RUNTIME_ANNOUNCEMENT_H_

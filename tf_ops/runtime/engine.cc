@@ -1,0 +1,487 @@
+#include "tf_ops/runtime/engine.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "tf_ops/common/logging.h"
+
+namespace ring_keras {
+namespace {
+
+constexpr double kWatchIntervalS = 0.05;
+constexpr int kSleepMilliseconds = 50;
+// How long after a rank said goodbye its last bytes may take to arrive.
+constexpr double kLeftGraceS = 2.0;
+// How long the store may take to say why a connection ended.
+constexpr double kVerdictS = 3.0;
+constexpr double kFlushTimeoutS = 1.0;
+// Looks at the mesh before yielding the core, then before sleeping. A look
+// takes some 0.1 us.
+constexpr int kSpins = 200;
+constexpr int kYields = 20;
+
+void PauseBriefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+std::string JoinRanks(const std::vector<int>& ranks) {
+  std::string text = "{";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  }
+  return text + "}";
+}
+
+bool Contains(const Communicator& communicator, int job_rank) {
+  const std::vector<int>& ranks = communicator.ranks();
+  return std::find(ranks.begin(), ranks.end(), job_rank) != ranks.end();
+}
+
+// Codes and texts of Status travel in kAbort frames.
+std::string EncodeStatus(const Status& status) {
+  return std::string(1, static_cast<char>(status.code())) + status.message();
+}
+
+Status DecodeStatus(const std::string& bytes) {
+  if (bytes.empty()) return Status(StatusCode::kInternal, "aborted by a peer");
+  return Status(static_cast<StatusCode>(bytes[0]), bytes.substr(1));
+}
+
+}  // namespace
+
+Engine::Engine(const EngineOptions& options, std::unique_ptr<Mesh> mesh)
+    : options_(options), mesh_(std::move(mesh)) {
+  for (int rank = 0; rank < mesh_->size(); ++rank) {
+    if (rank == mesh_->rank()) continue;
+    mesh_->pair(rank).set_control_handler(
+        [this, rank](FrameType type, uint64_t key, std::string payload) {
+          HandleControl(rank, type, key, std::move(payload));
+        });
+  }
+  thread_ = std::thread([this] { ThreadMain(); });
+}
+
+void Engine::Stop() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    has_news_.store(true);
+  }
+  work_.notify_one();
+  mesh_->Wake();
+}
+
+Engine::~Engine() {
+  Stop();
+  thread_.join();
+  // Peers may still need what this rank sent last.
+  const Deadline flushed = Deadline::After(kFlushTimeoutS);
+  while (!mesh_->flushed() && !flushed.Expired()) mesh_->Pump();
+  for (int rank = 0; rank < mesh_->size(); ++rank) {
+    if (rank != mesh_->rank()) mesh_->pair(rank).CloseForWriting();
+  }
+}
+
+int Engine::pending_count() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return active_;
+}
+
+void Engine::AddCommunicator(int id, std::vector<int> ranks) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::shared_ptr<Communicator>& communicator = communicators_[id];
+  if (std::find(ranks.begin(), ranks.end(), mesh_->rank()) != ranks.end()) {
+    communicator = std::make_shared<Communicator>(id, std::move(ranks), *mesh_,
+                                                  scheduler_);
+  }
+}
+
+void Engine::RemoveCommunicator(int id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  communicators_.erase(id);
+}
+
+Status Engine::Enqueue(Request& request, DoneCallback& done) {
+  if (stopping_) {
+    return Status(StatusCode::kAborted, "shutdown() has been called");
+  }
+  const auto found = communicators_.find(request.communicator_id);
+  if (found == communicators_.end()) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("there is no process set ", request.communicator_id,
+                         ". Was it removed?"));
+  }
+  if (found->second == nullptr) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("rank ", mesh_->rank(), " is not in process set ",
+               request.communicator_id, "; only its ranks may use it."));
+  }
+  const uint32_t sequence =
+      next_sequence_[{request.communicator_id, request.name}]++;
+  submissions_.push_back(
+      {std::move(request), sequence, found->second, std::move(done)});
+  ++active_;
+  has_news_.store(true);
+  return Status::Ok();
+}
+
+void Engine::Submit(Request request, DoneCallback done) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const Status refused = Enqueue(request, done);
+  const bool driving = driving_;
+  lock.unlock();
+  if (!refused.ok()) {
+    done(refused);
+  } else if (!driving) {
+    work_.notify_one();
+  } else if (asleep_.load()) {
+    mesh_->Wake();
+  }
+}
+
+Status Engine::Run(Request request) {
+  std::atomic<bool> ended{false};
+  Status result;
+  DoneCallback done = [&](const Status& status) {
+    result = status;
+    ended.store(true, std::memory_order_release);
+  };
+  std::unique_lock<std::mutex> lock(mutex_);
+  RING_KERAS_RETURN_IF_ERROR(Enqueue(request, done));
+  while (!ended.load(std::memory_order_acquire)) {
+    if (driving_) {
+      if (asleep_.load()) mesh_->Wake();
+      ended_.wait(lock, [&] { return ended.load() || !driving_; });
+      continue;
+    }
+    driving_ = true;
+    lock.unlock();
+    DriveUntil([&] { return ended.load(std::memory_order_acquire); });
+    lock.lock();
+    StopDriving();
+  }
+  return result;
+}
+
+// The caller holds mutex_. Whoever still has something to do takes over.
+void Engine::StopDriving() {
+  driving_ = false;
+  ended_.notify_all();
+  if (active_ > 0 || stopping_) work_.notify_one();
+}
+
+void Engine::OnRankEvent(const RankEvent& event) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    events_.push_back(event);
+    has_news_.store(true);
+  }
+  mesh_->Wake();
+}
+
+void Engine::ThreadMain() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    work_.wait(lock, [&] { return !driving_ && (active_ > 0 || stopping_); });
+    if (active_ == 0 && stopping_) return;
+    driving_ = true;
+    lock.unlock();
+    DriveUntil([this] {
+      std::lock_guard<std::mutex> inner(mutex_);
+      return active_ == 0;
+    });
+    lock.lock();
+    StopDriving();
+  }
+}
+
+template <typename Condition>
+void Engine::DriveUntil(Condition condition) {
+  int idle = 0;
+  while (!condition()) {
+    if (Poll()) {
+      idle = 0;
+      continue;
+    }
+    ++idle;
+    if (idle <= kSpins) {
+      PauseBriefly();
+      continue;
+    }
+    if (idle <= kSpins + kYields) {
+      sched_yield();
+      continue;
+    }
+    if (Clock::now() >= next_watch_) Watch();
+    asleep_.store(true);
+    mesh_->Sleep(kSleepMilliseconds, [this] {
+      return has_news_.load() || mesh_->Pump() || scheduler_.AnyReady();
+    });
+    asleep_.store(false);
+  }
+}
+
+bool Engine::Poll() {
+  bool progress = false;
+  if (has_news_.load(std::memory_order_acquire)) {
+    progress |= TakeEvents();
+    progress |= TakeSubmissions();
+  }
+  progress |= mesh_->Pump();
+  progress |= scheduler_.RunReady();
+  if (!left_.empty()) progress |= FailWaitsForLeft();
+  progress |= FinishEnded();
+  return progress;
+}
+
+bool Engine::TakeSubmissions() {
+  std::vector<Submission> submissions;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    submissions.swap(submissions_);
+    has_news_.store(!events_.empty() || stopping_);
+  }
+  for (Submission& submission : submissions) {
+    Communicator& communicator = *submission.communicator;
+    for (const auto& [rank, why] : lost_) {
+      if (rank < 0 || Contains(communicator, rank)) communicator.Break(why);
+    }
+    operations_.push_back(std::make_unique<Operation>(
+        std::move(submission.request), submission.sequence,
+        std::move(submission.communicator), std::move(submission.done)));
+    Operation& operation = *operations_.back();
+    operation.next_stall_warning_s = options_.stall_warning_s;
+    by_key_[operation.key()] = &operation;
+    operation.Start();
+    auto early = early_.find(operation.key());
+    if (early == early_.end()) continue;
+    for (Early& peer : early->second) {
+      const auto& ranks = communicator.ranks();
+      const auto place = std::find(ranks.begin(), ranks.end(), peer.job_rank);
+      operation.Join(static_cast<int>(place - ranks.begin()),
+                     std::move(peer.announcement));
+    }
+    early_.erase(early);
+  }
+  return !submissions.empty();
+}
+
+bool Engine::TakeEvents() {
+  std::vector<RankEvent> events;
+  bool stopping;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    events.swap(events_);
+    stopping = stopping_;
+  }
+  for (const RankEvent& event : events) {
+    if (event.kind == RankEvent::Kind::kLost) {
+      HandleLost(event);
+    } else {
+      left_.emplace(event.rank, std::make_pair(event, Clock::now()));
+    }
+  }
+  if (stopping) {
+    for (auto& operation : operations_) {
+      const std::string what = StrCat("called shutdown() while ",
+                                      operation->title(), " was pending");
+      operation->communicator().Break(
+          Status(StatusCode::kAborted,
+                 StrCat(options_.rank_titles[mesh_->rank()], " ", what)));
+      TellPeers(operation->communicator(),
+                Status(StatusCode::kPeerLost,
+                       StrCat(options_.rank_titles[mesh_->rank()], " ", what)));
+    }
+  }
+  return !events.empty();
+}
+
+void Engine::HandleLost(const RankEvent& event) {
+  const Status why(StatusCode::kPeerLost, event.description);
+  lost_.emplace(event.rank, why);
+  for (auto& operation : operations_) {
+    Communicator& communicator = operation->communicator();
+    if (event.rank < 0 || Contains(communicator, event.rank)) {
+      communicator.Break(why);
+    }
+  }
+}
+
+bool Engine::FailWaitsForLeft() {
+  bool failed = false;
+  while (mesh_->Pump()) {
+  }
+  for (auto& operation : operations_) {
+    for (int rank : operation->MissingRanks()) {
+      const auto left = left_.find(rank);
+      if (left == left_.end() || operation->ended()) continue;
+      const auto& [event, since] = left->second;
+      const bool drained =
+          mesh_->SharesMemoryWith(rank) || mesh_->pair(rank).closed() ||
+          std::chrono::duration<double>(Clock::now() - since).count() >
+              kLeftGraceS;
+      if (!drained) continue;
+      operation->Fail(
+          Status(StatusCode::kPeerLost,
+                 StrCat(event.description, "; ", operation->title(),
+                        " still waits for it. Every rank must make the same "
+                        "collective calls before it ends.")));
+      failed = true;
+    }
+  }
+  return failed;
+}
+
+bool Engine::FinishEnded() {
+  std::vector<std::unique_ptr<Operation>> ended;
+  size_t kept = 0;
+  for (auto& operation : operations_) {
+    if (operation->ended()) {
+      ended.push_back(std::move(operation));
+    } else {
+      operations_[kept++] = std::move(operation);
+    }
+  }
+  if (ended.empty()) return false;
+  operations_.resize(kept);
+  for (auto& operation : ended) {
+    by_key_.erase(operation->key());
+    if (!operation->status().ok()) {
+      if (operation->missing_count() > 0) {
+        abandoned_[operation->key()] = operation->missing_count();
+      }
+      // Of a lost rank every rank hears from the store.
+      const Status& broken = operation->communicator().status();
+      if (!broken.ok() && broken.code() != StatusCode::kPeerLost) {
+        TellPeers(operation->communicator(), broken);
+      }
+    }
+    operation->Finish();
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  active_ -= static_cast<int>(ended.size());
+  ended_.notify_all();
+  return true;
+}
+
+void Engine::HandleControl(int job_rank, FrameType type, uint64_t key,
+                           std::string payload) {
+  if (type == FrameType::kAnnouncement) {
+    HandleAnnouncement(job_rank, key, payload);
+  } else if (type == FrameType::kAbort) {
+    std::shared_ptr<Communicator> communicator;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = communicators_.find(static_cast<int>(key));
+      if (found != communicators_.end()) communicator = found->second;
+    }
+    if (communicator == nullptr) return;
+    told_[communicator->id()] = true;
+    communicator->Break(DecodeStatus(payload));
+  }
+}
+
+void Engine::HandleAnnouncement(int job_rank, uint64_t key,
+                                const std::string& bytes) {
+  const auto abandoned = abandoned_.find(key);
+  if (abandoned != abandoned_.end()) {
+    if (--abandoned->second == 0) abandoned_.erase(abandoned);
+    return;
+  }
+  StatusOr<Announcement> announcement = DecodeAnnouncement(bytes);
+  if (!announcement.ok()) {
+    Log(LogLevel::kError,
+        StrCat("rank ", job_rank, ": ", announcement.status().message()));
+    return;
+  }
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end()) {
+    early_[key].push_back({job_rank, std::move(announcement.value())});
+    return;
+  }
+  Operation& operation = *found->second;
+  const auto& ranks = operation.communicator().ranks();
+  const auto place = std::find(ranks.begin(), ranks.end(), job_rank);
+  if (place == ranks.end()) return;
+  operation.Join(static_cast<int>(place - ranks.begin()),
+                 std::move(announcement.value()));
+}
+
+void Engine::Watch() {
+  const Clock::time_point now = Clock::now();
+  next_watch_ = now + std::chrono::duration_cast<Clock::duration>(
+                          std::chrono::duration<double>(kWatchIntervalS));
+  WatchConnections(now);
+  for (auto& operation : operations_) {
+    const double age_s = operation->AgeSeconds(now);
+    if (age_s > options_.collective_timeout_s) {
+      operation->communicator().Break(
+          Status(StatusCode::kDeadlineExceeded,
+                 StrCat(operation->title(), ": gave up after ", age_s,
+                        " s waiting for ", DescribeMissing(*operation),
+                        ". If slow input is expected, raise "
+                        "RING_KERAS_COLLECTIVE_TIMEOUT_S.")));
+    } else if (age_s > operation->next_stall_warning_s) {
+      WarnOfStall(*operation, age_s);
+      operation->next_stall_warning_s += options_.stall_warning_s;
+    }
+  }
+}
+
+void Engine::WatchConnections(Clock::time_point now) {
+  for (int rank = 0; rank < mesh_->size(); ++rank) {
+    if (rank == mesh_->rank() || !mesh_->pair(rank).closed()) continue;
+    if (left_.count(rank) > 0 || lost_.count(rank) > 0) continue;
+    const Clock::time_point since =
+        closed_since_.emplace(rank, now).first->second;
+    if (std::chrono::duration<double>(now - since).count() < kVerdictS)
+      continue;
+    HandleLost(
+        {RankEvent::Kind::kLost, rank,
+         StrCat(options_.rank_titles[rank], " closed its connection to rank ",
+                mesh_->rank(), " without a goodbye")});
+  }
+}
+
+void Engine::WarnOfStall(Operation& operation, double age_s) {
+  std::string text =
+      StrCat(operation.title(), ": waited ", age_s, " s for ",
+             DescribeMissing(operation),
+             ". A rank that skips a step or branches differently never joins. "
+             "If slow input is expected, raise RING_KERAS_STALL_TIMEOUT_S.");
+  const std::vector<int> missing = operation.MissingRanks();
+  for (const auto& [key, peers] : early_) {
+    for (const Early& peer : peers) {
+      if (std::find(missing.begin(), missing.end(), peer.job_rank) !=
+          missing.end()) {
+        text += StrCat(" Rank ", peer.job_rank, " waits in ",
+                       Title(peer.announcement),
+                       ", which this rank has not entered.");
+      }
+    }
+  }
+  Log(LogLevel::kWarning, text);
+}
+
+std::string Engine::DescribeMissing(const Operation& operation) const {
+  if (operation.complete()) return "data of ranks that have joined";
+  return StrCat("ranks ", JoinRanks(operation.MissingRanks()), " of ",
+                mesh_->size());
+}
+
+void Engine::TellPeers(Communicator& communicator, const Status& why) {
+  if (std::exchange(told_[communicator.id()], true)) return;
+  for (int rank = 0; rank < communicator.size(); ++rank) {
+    if (rank == communicator.rank()) continue;
+    communicator.pair(rank).SendControl(FrameType::kAbort, communicator.id(),
+                                        EncodeStatus(why));
+  }
+}
+
+}  // namespace ring_keras

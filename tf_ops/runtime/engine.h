@@ -1,0 +1,138 @@
+// Carries out this rank's collectives.
+//
+// One thread at a time drives: it takes requests, moves bytes, resumes
+// algorithms. Run() lets the calling thread drive, so that a blocking call
+// costs no thread switch; Submit() leaves it to the engine's own thread, which
+// sleeps while there is nothing to do.
+#ifndef RING_KERAS_RUNTIME_ENGINE_H_
+#define RING_KERAS_RUNTIME_ENGINE_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "tf_ops/collectives/communicator.h"
+#include "tf_ops/collectives/scheduler.h"
+#include "tf_ops/common/store.h"
+#include "tf_ops/runtime/operation.h"
+#include "tf_ops/runtime/request.h"
+#include "tf_ops/transport/mesh.h"
+
+namespace ring_keras {
+
+struct EngineOptions {
+  double collective_timeout_s = 600;
+  double stall_warning_s = 60;
+  // "rank 1 (host node7, pid 4711)" for every rank of the job.
+  std::vector<std::string> rank_titles;
+};
+
+class Engine {
+ public:
+  Engine(const EngineOptions& options, std::unique_ptr<Mesh> mesh);
+  // Stops, then joins the thread.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  void Submit(Request request, DoneCallback done);
+  Status Run(Request request);
+
+  // `ranks` ascending; this rank need not be among them. `id` is new.
+  void AddCommunicator(int id, std::vector<int> ranks);
+  void RemoveCommunicator(int id);
+
+  // Another rank ended. From any thread.
+  void OnRankEvent(const RankEvent& event);
+
+  // Ends what is pending with Aborted and takes nothing more. From any thread.
+  void Stop();
+  // Collectives that have not ended.
+  int pending_count() const;
+  Mesh& mesh() { return *mesh_; }
+
+ private:
+  using Clock = Operation::Clock;
+  struct Submission {
+    Request request;
+    uint32_t sequence;
+    std::shared_ptr<Communicator> communicator;
+    DoneCallback done;
+  };
+  struct Early {
+    int job_rank;
+    Announcement announcement;
+  };
+
+  // Queues the request; the caller holds mutex_. On an error nothing is taken.
+  Status Enqueue(Request& request, DoneCallback& done);
+  void ThreadMain();
+  void StopDriving();
+  // Drives until `condition()`; the caller has set driving_.
+  template <typename Condition>
+  void DriveUntil(Condition condition);
+
+  // Everything below runs on the driving thread.
+  bool Poll();
+  bool TakeSubmissions();
+  bool TakeEvents();
+  bool FinishEnded();
+  void HandleControl(int job_rank, FrameType type, uint64_t key,
+                     std::string payload);
+  void HandleAnnouncement(int job_rank, uint64_t key, const std::string& bytes);
+  void HandleLost(const RankEvent& event);
+  // Ends operations that wait for ranks that left.
+  bool FailWaitsForLeft();
+  // Deadlines and the stall watch.
+  void Watch();
+  // Connections that ended although the store says nothing of their ranks.
+  void WatchConnections(Clock::time_point now);
+  void WarnOfStall(Operation& operation, double age_s);
+  // Tells the other ranks, once, that the communicator is broken.
+  void TellPeers(Communicator& communicator, const Status& why);
+  std::string DescribeMissing(const Operation& operation) const;
+
+  const EngineOptions options_;
+  std::unique_ptr<Mesh> mesh_;
+  Scheduler scheduler_;
+
+  mutable std::mutex mutex_;       // Guards what follows, up to the blank line.
+  std::condition_variable work_;   // For the thread: there is work to drive.
+  std::condition_variable ended_;  // For Run(): requests ended, or no driver.
+  bool driving_ = false;
+  bool stopping_ = false;
+  int active_ = 0;  // Requests that have not ended.
+  std::vector<Submission> submissions_;
+  std::vector<RankEvent> events_;
+  std::map<int, std::shared_ptr<Communicator>> communicators_;
+  std::map<std::pair<int, std::string>, uint32_t> next_sequence_;
+
+  std::atomic<bool> has_news_{false};  // submissions_ or events_ is not empty.
+  std::atomic<bool> asleep_{false};
+
+  // The driver's own.
+  std::vector<std::unique_ptr<Operation>> operations_;
+  std::unordered_map<uint64_t, Operation*> by_key_;
+  std::unordered_map<uint64_t, std::vector<Early>> early_;
+  // Announcements still to come for operations that ended without them.
+  std::unordered_map<uint64_t, int> abandoned_;
+  std::map<int, std::pair<RankEvent, Clock::time_point>> left_;
+  std::map<int, Status> lost_;  // By rank; -1 is the store.
+  std::map<int, Clock::time_point> closed_since_;
+  std::map<int, bool> told_;  // Communicators whose ranks know it is broken.
+  Clock::time_point next_watch_ = Clock::now();
+
+  std::thread thread_;
+};
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_RUNTIME_ENGINE_H_

@@ -1,0 +1,34 @@
+// What ring_keras/config.py read from the environment.
+#ifndef RING_KERAS_RUNTIME_INIT_OPTIONS_H_
+#define RING_KERAS_RUNTIME_INIT_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "tf_ops/common/logging.h"
+
+namespace ring_keras {
+
+struct InitOptions {
+  int rank = 0;
+  int size = 1;
+  // The store; unused when size is 1.
+  std::string store_host;
+  int store_port = 0;
+  std::string token;  // The job's secret, 32 bytes.
+  uint64_t generation = 0;
+
+  std::string host_name;           // Empty: the machine's own name.
+  std::string bind_address;        // Empty: the address that reaches the store.
+  std::string transport = "auto";  // "auto", or "tcp": no shared memory.
+  int tcp_streams = 2;             // Connections per pair of ranks.
+
+  double init_timeout_s = 120;
+  double collective_timeout_s = 600;
+  double stall_warning_s = 60;
+  LogLevel log_level = LogLevel::kInfo;
+};
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_RUNTIME_INIT_OPTIONS_H_

@@ -1,0 +1,224 @@
+#include "tf_ops/runtime/join.h"
+
+#include <utility>
+
+#include "tf_ops/common/logging.h"
+#include "tf_ops/rendezvous/tcp_store.h"
+#include "tf_ops/runtime/tcp_links.h"
+#include "tf_ops/transport/shm/ring_stream.h"
+#include "tf_ops/transport/tcp/tcp_stream.h"
+
+namespace ring_keras {
+namespace {
+
+// Sets this rank's value of a topic, then reads every rank's, by rank.
+StatusOr<std::vector<std::string>> Exchange(Store& store,
+                                            const std::string& topic,
+                                            const std::string& own,
+                                            const InitOptions& options,
+                                            Deadline deadline) {
+  RING_KERAS_RETURN_IF_ERROR(store.Set(StrCat(topic, "/", options.rank), own));
+  std::vector<std::string> all;
+  for (int rank = 0; rank < options.size; ++rank) {
+    StatusOr<std::string> value = store.Get(StrCat(topic, "/", rank), deadline);
+    if (value.status().code() == StatusCode::kDeadlineExceeded) {
+      return Status(
+          StatusCode::kDeadlineExceeded,
+          StrCat("rank ", options.rank, " waited ", options.init_timeout_s,
+                 " s for rank ", rank, " of ", options.size,
+                 " to call init(). Did it start, and does it call "
+                 "init()? A slow start needs a larger "
+                 "RING_KERAS_INIT_TIMEOUT_S."));
+    }
+    RING_KERAS_RETURN_IF_ERROR(value.status());
+    all.push_back(std::move(value.value()));
+  }
+  return all;
+}
+
+// Maps the memory of each rank that may share it; a failure means TCP.
+std::vector<MeshPeer> AttachNeighbours(const std::vector<PeerCard>& cards,
+                                       int own_rank) {
+  const int size = static_cast<int>(cards.size());
+  std::vector<MeshPeer> peers(size);
+  for (int rank = 0; rank < size; ++rank) {
+    const PeerCard& card = cards[rank];
+    if (rank == own_rank || !card.MayShareMemory(cards[own_rank])) continue;
+    auto segment =
+        Segment::Attach(size, card.pid, card.segment_descriptor, card.nonce);
+    Status failure = segment.status();
+    if (failure.ok()) {
+      auto doorbell = RemoteDoorbell::Open(card.pid, card.doorbell_descriptor,
+                                           &segment.value()->header().sleeping);
+      failure = doorbell.status();
+      if (failure.ok()) {
+        peers[rank].segment = std::move(segment.value());
+        peers[rank].doorbell = std::move(doorbell.value());
+        continue;
+      }
+    }
+    Log(LogLevel::kWarning,
+        StrCat("no shared memory with rank ", rank,
+               " of this host, TCP instead: ", failure.message()));
+  }
+  return peers;
+}
+
+// Which ranks this one could attach, as a text of '0' and '1' by rank.
+std::string EncodeAttached(const std::vector<MeshPeer>& peers) {
+  std::string attached;
+  for (const MeshPeer& peer : peers) attached += peer.segment ? '1' : '0';
+  return attached;
+}
+
+std::unique_ptr<Pair> MakeSharedPair(Segment& own, MeshPeer& peer, int own_rank,
+                                     int peer_rank) {
+  std::vector<std::unique_ptr<Stream>> streams;
+  streams.push_back(std::make_unique<RingStream>(&peer.segment->inbox(own_rank),
+                                                 &own.inbox(peer_rank),
+                                                 peer.doorbell.get()));
+  return std::make_unique<Pair>(std::move(streams));
+}
+
+std::unique_ptr<Pair> MakeTcpPair(std::vector<Socket> sockets) {
+  std::vector<std::unique_ptr<Stream>> streams;
+  for (Socket& socket : sockets) {
+    streams.push_back(std::make_unique<TcpStream>(std::move(socket)));
+  }
+  return std::make_unique<Pair>(std::move(streams));
+}
+
+// Connects this rank to all others of a job of several ranks.
+class Joiner {
+ public:
+  Joiner(const InitOptions& options, std::unique_ptr<TcpStore> store,
+         Deadline deadline)
+      : options_(options), deadline_(deadline), store_(std::move(store)) {}
+
+  StatusOr<Membership> Join() {
+    auto doorbell = Doorbell::Create();
+    RING_KERAS_RETURN_IF_ERROR(doorbell.status());
+    std::unique_ptr<Segment> segment;
+    PeerCard own = MakePeerCard(options_.host_name);
+    if (options_.transport == "auto") {
+      auto created = Segment::Create(options_.size);
+      RING_KERAS_RETURN_IF_ERROR(created.status());
+      segment = std::move(created.value());
+      own.segment_descriptor = segment->descriptor();
+      own.doorbell_descriptor = doorbell.value()->write_descriptor();
+      own.nonce = segment->header().nonce;
+    }
+    RING_KERAS_RETURN_IF_ERROR(ExchangeCards(own));
+    RING_KERAS_RETURN_IF_ERROR(ShareMemory(segment.get()));
+    RING_KERAS_RETURN_IF_ERROR(ConnectTheRest());
+    // Nobody starts before all are connected.
+    RING_KERAS_RETURN_IF_ERROR(
+        Exchange(*store_, "ready", "", options_, deadline_).status());
+
+    Membership membership;
+    membership.topology = MakeTopology(options_.rank, cards_);
+    for (int rank = 0; rank < options_.size; ++rank) {
+      membership.rank_titles.push_back(StrCat("rank ", rank, " (host ",
+                                              cards_[rank].host_name, ", pid ",
+                                              cards_[rank].pid, ")"));
+    }
+    membership.mesh =
+        std::make_unique<Mesh>(options_.rank, std::move(doorbell.value()),
+                               std::move(segment), std::move(peers_));
+    membership.store = std::move(store_);
+    return membership;
+  }
+
+ private:
+  Status ExchangeCards(const PeerCard& own) {
+    auto texts = Exchange(*store_, "card", Encode(own), options_, deadline_);
+    RING_KERAS_RETURN_IF_ERROR(texts.status());
+    for (const std::string& text : texts.value()) {
+      StatusOr<PeerCard> card = DecodePeerCard(text);
+      RING_KERAS_RETURN_IF_ERROR(card.status());
+      cards_.push_back(std::move(card.value()));
+    }
+    return Status::Ok();
+  }
+
+  // Keeps the mappings that work in both directions.
+  Status ShareMemory(Segment* own) {
+    peers_ = AttachNeighbours(cards_, options_.rank);
+    auto attached = Exchange(*store_, "attached", EncodeAttached(peers_),
+                             options_, deadline_);
+    RING_KERAS_RETURN_IF_ERROR(attached.status());
+    for (int rank = 0; rank < options_.size; ++rank) {
+      MeshPeer& peer = peers_[rank];
+      if (peer.segment == nullptr) continue;
+      const std::string& theirs = attached.value()[rank];
+      const size_t place = options_.rank;
+      if (place < theirs.size() && theirs[place] == '1') {
+        peer.pair = MakeSharedPair(*own, peer, options_.rank, rank);
+      } else {
+        peer = MeshPeer();
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status ConnectTheRest() {
+    std::vector<int> remote;
+    for (int rank = 0; rank < options_.size; ++rank) {
+      if (rank != options_.rank && peers_[rank].pair == nullptr) {
+        remote.push_back(rank);
+      }
+    }
+    if (remote.empty()) return Status::Ok();
+    TcpLinkOptions link_options;
+    link_options.rank = options_.rank;
+    link_options.generation = options_.generation;
+    link_options.token = options_.token;
+    link_options.streams = options_.tcp_streams;
+    link_options.bind_address = options_.bind_address.empty()
+                                    ? store_->LocalAddress()
+                                    : options_.bind_address;
+    auto links = ConnectTcpLinks(link_options, remote, *store_, deadline_);
+    RING_KERAS_RETURN_IF_ERROR(links.status());
+    for (auto& [rank, sockets] : links.value()) {
+      peers_[rank].pair = MakeTcpPair(std::move(sockets));
+    }
+    return Status::Ok();
+  }
+
+  const InitOptions& options_;
+  const Deadline deadline_;
+  std::unique_ptr<TcpStore> store_;
+  std::vector<PeerCard> cards_;  // By rank.
+  std::vector<MeshPeer> peers_;  // By rank.
+};
+
+// A job of one rank needs nobody.
+StatusOr<Membership> JoinAlone() {
+  auto doorbell = Doorbell::Create();
+  RING_KERAS_RETURN_IF_ERROR(doorbell.status());
+  Membership membership;
+  membership.mesh = std::make_unique<Mesh>(0, std::move(doorbell.value()),
+                                           nullptr, std::vector<MeshPeer>(1));
+  membership.rank_titles = {"rank 0"};
+  return membership;
+}
+
+}  // namespace
+
+StatusOr<Membership> Join(const InitOptions& options) {
+  if (options.size == 1) return JoinAlone();
+  const Deadline deadline = Deadline::After(options.init_timeout_s);
+  TcpStoreOptions store_options;
+  store_options.host = options.store_host;
+  store_options.port = options.store_port;
+  store_options.token = options.token;
+  store_options.rank = options.rank;
+  store_options.generation = options.generation;
+  store_options.host_name = MakePeerCard(options.host_name).host_name;
+  store_options.connect_deadline = deadline;
+  auto store = ConnectTcpStore(store_options);
+  RING_KERAS_RETURN_IF_ERROR(store.status());
+  return Joiner(options, std::move(store.value()), deadline).Join();
+}
+
+}  // namespace ring_keras

@@ -1,0 +1,75 @@
+#include "tf_ops/runtime/peer_card.h"
+
+#include <limits.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+
+namespace ring_keras {
+namespace {
+
+std::string MachineName() {
+  char name[HOST_NAME_MAX + 1] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+std::string BootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot_id;
+  file >> boot_id;
+  return boot_id.empty() ? "unknown" : boot_id;
+}
+
+std::string PidNamespace() {
+  char target[64] = "";
+  const ssize_t length =
+      readlink("/proc/self/ns/pid", target, sizeof(target) - 1);
+  return length > 0 ? std::string(target, length) : "unknown";
+}
+
+}  // namespace
+
+PeerCard MakePeerCard(const std::string& host_name) {
+  PeerCard card;
+  card.host_name = host_name.empty() ? MachineName() : host_name;
+  card.boot_id = BootId();
+  card.pid_namespace = PidNamespace();
+  card.pid = getpid();
+  return card;
+}
+
+// One field a line; the host name, which may hold spaces, comes first.
+std::string Encode(const PeerCard& card) {
+  std::ostringstream out;
+  out << card.host_name << '\n'
+      << card.boot_id << '\n'
+      << card.pid_namespace << '\n'
+      << card.pid << ' ' << card.segment_descriptor << ' '
+      << card.doorbell_descriptor;
+  for (uint8_t byte : card.nonce) out << ' ' << static_cast<int>(byte);
+  return out.str();
+}
+
+StatusOr<PeerCard> DecodePeerCard(const std::string& text) {
+  PeerCard card;
+  std::istringstream in(text);
+  std::getline(in, card.host_name);
+  std::getline(in, card.boot_id);
+  std::getline(in, card.pid_namespace);
+  in >> card.pid >> card.segment_descriptor >> card.doorbell_descriptor;
+  for (uint8_t& byte : card.nonce) {
+    int value = 0;
+    in >> value;
+    byte = static_cast<uint8_t>(value);
+  }
+  if (in.fail()) {
+    return Status(StatusCode::kInternal,
+                  "another rank's card in the store cannot be read. Is the "
+                  "same ring_keras installed on every host?");
+  }
+  return card;
+}
+
+}  // namespace ring_keras

@@ -1,0 +1,42 @@
+// What each rank tells all others through the store when it joins.
+#ifndef RING_KERAS_RUNTIME_PEER_CARD_H_
+#define RING_KERAS_RUNTIME_PEER_CARD_H_
+
+#include <string>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/transport/shm/segment.h"
+
+namespace ring_keras {
+
+struct PeerCard {
+  std::string host_name;
+  std::string boot_id;        // Differs between machines and reboots.
+  std::string pid_namespace;  // Process numbers mean the same within one.
+  int pid = 0;
+  // Descriptors of the process, -1 if it offers no shared memory.
+  int segment_descriptor = -1;
+  int doorbell_descriptor = -1;
+  SegmentNonce nonce{};
+
+  // Whether the ranks count as being on one host.
+  bool SameHost(const PeerCard& other) const {
+    return host_name == other.host_name && boot_id == other.boot_id;
+  }
+  // Whether one may try to map the other's memory.
+  bool MayShareMemory(const PeerCard& other) const {
+    return SameHost(other) && pid_namespace == other.pid_namespace &&
+           segment_descriptor >= 0 && other.segment_descriptor >= 0;
+  }
+};
+
+// The card of this process, without shared memory. `host_name` empty: the
+// machine's own.
+PeerCard MakePeerCard(const std::string& host_name);
+
+std::string Encode(const PeerCard& card);
+StatusOr<PeerCard> DecodePeerCard(const std::string& text);
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_RUNTIME_PEER_CARD_H_

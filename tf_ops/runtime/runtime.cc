@@ -1,0 +1,237 @@
+#include "tf_ops/runtime/runtime.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <shared_mutex>
+#include <utility>
+
+#include "tf_ops/runtime/engine.h"
+#include "tf_ops/runtime/join.h"
+
+namespace ring_keras {
+namespace {
+
+Status NotInitialized() {
+  return Status(StatusCode::kNotInitialized,
+                "ring_keras is not initialized. Call ring_keras.init() first.");
+}
+
+Status CheckRanks(const std::vector<int>& ranks, int size) {
+  const bool ascending =
+      std::adjacent_find(ranks.begin(), ranks.end(),
+                         [](int a, int b) { return a >= b; }) == ranks.end();
+  if (!ranks.empty() && ascending && ranks.front() >= 0 &&
+      ranks.back() < size) {
+    return Status::Ok();
+  }
+  return Status(
+      StatusCode::kInvalidArgument,
+      StrCat("a process set needs one or more different ranks from 0 to ",
+             size - 1, " in ascending order, got ",
+             DebugString(Shape(ranks.begin(), ranks.end())), "."));
+}
+
+}  // namespace
+
+struct Runtime::Impl {
+  // Shared by calls, exclusive for Init and Shutdown.
+  mutable std::shared_mutex mutex;
+  std::unique_ptr<Engine> engine;
+  Membership membership;  // Its mesh has gone to the engine.
+
+  mutable std::mutex communicators_mutex;
+  std::map<int, std::vector<int>> communicators;
+  int next_communicator_id = 1;
+
+  // Every rank gives the same values, or an error on every rank.
+  Status Agree(const std::string& what, const std::vector<int64_t>& values);
+};
+
+Runtime::Runtime() : impl_(std::make_unique<Impl>()) {}
+Runtime::~Runtime() = default;
+
+Runtime& Runtime::Get() {
+  // Never destroyed: threads of TensorFlow may outlive static destructors.
+  static Runtime* runtime = new Runtime;
+  return *runtime;
+}
+
+Status Runtime::Init(const InitOptions& options) {
+  std::unique_lock<std::shared_mutex> lock(impl_->mutex);
+  if (impl_->engine != nullptr) {
+    return Status(StatusCode::kInvalidArgument,
+                  "ring_keras is initialized already.");
+  }
+  ConfigureLogging(options.size > 1 ? StrCat("rank ", options.rank) : "",
+                   options.log_level);
+  StatusOr<Membership> joined = Join(options);
+  RING_KERAS_RETURN_IF_ERROR(joined.status());
+  impl_->membership = std::move(joined.value());
+  EngineOptions engine_options;
+  engine_options.collective_timeout_s = options.collective_timeout_s;
+  engine_options.stall_warning_s = options.stall_warning_s;
+  engine_options.rank_titles = impl_->membership.rank_titles;
+  impl_->engine = std::make_unique<Engine>(engine_options,
+                                           std::move(impl_->membership.mesh));
+  std::vector<int> everyone(options.size);
+  std::iota(everyone.begin(), everyone.end(), 0);
+  impl_->engine->AddCommunicator(0, everyone);
+  impl_->communicators = {{0, everyone}};
+  impl_->next_communicator_id = 1;
+  if (impl_->membership.store != nullptr) {
+    Engine* engine = impl_->engine.get();
+    impl_->membership.store->Watch(
+        [engine](const RankEvent& event) { engine->OnRankEvent(event); });
+  }
+  return Status::Ok();
+}
+
+void Runtime::Shutdown(const std::string& reason) {
+  // Pending Run() calls hold the lock shared until the engine ends them.
+  {
+    std::shared_lock<std::shared_mutex> lock(impl_->mutex);
+    if (impl_->engine == nullptr) return;
+    const int pending = impl_->engine->pending_count();
+    if (impl_->membership.store != nullptr) {
+      impl_->membership.store->Leave(
+          pending == 0 ? reason
+                       : StrCat(reason, ", with ", pending,
+                                " collectives still pending"));
+    }
+    impl_->engine->Stop();
+  }
+  std::unique_lock<std::shared_mutex> lock(impl_->mutex);
+  // The store's thread may be telling the engine something: it ends first.
+  impl_->membership.store.reset();
+  impl_->engine.reset();
+  impl_->membership = Membership();
+  std::lock_guard<std::mutex> communicators_lock(impl_->communicators_mutex);
+  impl_->communicators.clear();
+}
+
+bool Runtime::initialized() const {
+  std::shared_lock<std::shared_mutex> lock(impl_->mutex);
+  return impl_->engine != nullptr;
+}
+
+StatusOr<Topology> Runtime::GetTopology() const {
+  std::shared_lock<std::shared_mutex> lock(impl_->mutex);
+  if (impl_->engine == nullptr) return NotInitialized();
+  return impl_->membership.topology;
+}
+
+void Runtime::Submit(Request request, DoneCallback done) {
+  std::shared_lock<std::shared_mutex> lock(impl_->mutex);
+  if (impl_->engine == nullptr) {
+    lock.unlock();
+    done(NotInitialized());
+    return;
+  }
+  impl_->engine->Submit(std::move(request), std::move(done));
+}
+
+Status Runtime::Run(Request request) {
+  std::shared_lock<std::shared_mutex> lock(impl_->mutex);
+  if (impl_->engine == nullptr) return NotInitialized();
+  return impl_->engine->Run(std::move(request));
+}
+
+Status Runtime::Impl::Agree(const std::string& what,
+                            const std::vector<int64_t>& values) {
+  std::vector<int64_t> gathered;
+  Request request;
+  request.kind = CollectiveKind::kAllgather;
+  request.name = "ring_keras/" + what;
+  request.dtype = DataType::kInt64;
+  request.inputs = {{values.data(), {1, static_cast<int64_t>(values.size())}}};
+  request.allocate_output = [&](const Shape& shape) -> StatusOr<void*> {
+    gathered.resize(ElementCount(shape));
+    return static_cast<void*>(gathered.data());
+  };
+  RING_KERAS_RETURN_IF_ERROR(engine->Run(std::move(request)));
+  const size_t count = values.size();
+  for (size_t rank = 0; rank * count < gathered.size(); ++rank) {
+    const Shape theirs(gathered.begin() + rank * count,
+                       gathered.begin() + (rank + 1) * count);
+    const Shape first(gathered.begin(), gathered.begin() + count);
+    if (theirs == first) continue;
+    return Status(StatusCode::kRankMismatch,
+                  StrCat(what, ": rank 0 has ", DebugString(first), ", rank ",
+                         rank, " has ", DebugString(theirs),
+                         ". Make the same process sets in the same order on "
+                         "every rank."));
+  }
+  return Status::Ok();
+}
+
+StatusOr<int> Runtime::AddCommunicator(const std::vector<int>& ranks) {
+  std::shared_lock<std::shared_mutex> lock(impl_->mutex);
+  if (impl_->engine == nullptr) return NotInitialized();
+  RING_KERAS_RETURN_IF_ERROR(
+      CheckRanks(ranks, impl_->membership.topology.size));
+  std::lock_guard<std::mutex> communicators_lock(impl_->communicators_mutex);
+  for (const auto& [id, existing] : impl_->communicators) {
+    if (existing == ranks) {
+      return Status(
+          StatusCode::kInvalidArgument,
+          StrCat("process set ", id, " has the ranks ",
+                 DebugString(Shape(ranks.begin(), ranks.end())), " already."));
+    }
+  }
+  RING_KERAS_RETURN_IF_ERROR(impl_->Agree(
+      "add_process_set", std::vector<int64_t>(ranks.begin(), ranks.end())));
+  const int id = impl_->next_communicator_id++;
+  impl_->engine->AddCommunicator(id, ranks);
+  impl_->communicators[id] = ranks;
+  return id;
+}
+
+Status Runtime::RemoveCommunicator(int communicator_id) {
+  std::shared_lock<std::shared_mutex> lock(impl_->mutex);
+  if (impl_->engine == nullptr) return NotInitialized();
+  std::lock_guard<std::mutex> communicators_lock(impl_->communicators_mutex);
+  if (communicator_id == 0 ||
+      impl_->communicators.count(communicator_id) == 0) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("process set ", communicator_id,
+               communicator_id == 0 ? " holds every rank and cannot be removed."
+                                    : " does not exist."));
+  }
+  RING_KERAS_RETURN_IF_ERROR(
+      impl_->Agree("remove_process_set", {communicator_id}));
+  impl_->engine->RemoveCommunicator(communicator_id);
+  impl_->communicators.erase(communicator_id);
+  return Status::Ok();
+}
+
+StatusOr<std::vector<int>> Runtime::CommunicatorRanks(
+    int communicator_id) const {
+  std::shared_lock<std::shared_mutex> lock(impl_->mutex);
+  if (impl_->engine == nullptr) return NotInitialized();
+  std::lock_guard<std::mutex> communicators_lock(impl_->communicators_mutex);
+  const auto found = impl_->communicators.find(communicator_id);
+  if (found == impl_->communicators.end()) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("there is no process set ", communicator_id, "."));
+  }
+  return found->second;
+}
+
+StatusOr<std::string> Runtime::TransportTo(int rank) const {
+  std::shared_lock<std::shared_mutex> lock(impl_->mutex);
+  if (impl_->engine == nullptr) return NotInitialized();
+  const Topology& topology = impl_->membership.topology;
+  if (rank < 0 || rank >= topology.size) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("expected a rank from 0 to ", topology.size - 1,
+                         ", got ", rank, "."));
+  }
+  if (rank == topology.rank) return std::string("self");
+  return std::string(impl_->engine->mesh().SharesMemoryWith(rank) ? "shm"
+                                                                  : "tcp");
+}
+
+}  // namespace ring_keras

@@ -1,0 +1,65 @@
+// The process's one runtime: joins the job, takes requests, leaves.
+//
+// Only kernels/ and bindings/ call Runtime::Get(); everything below takes what
+// it needs as an argument.
+#ifndef RING_KERAS_RUNTIME_RUNTIME_H_
+#define RING_KERAS_RUNTIME_RUNTIME_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tf_ops/common/export.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/runtime/init_options.h"
+#include "tf_ops/runtime/request.h"
+#include "tf_ops/runtime/topology.h"
+
+namespace ring_keras {
+
+class RING_KERAS_EXPORT Runtime {
+ public:
+  static Runtime& Get();
+
+  // Joins the job; returns when every rank has. Error if already initialized.
+  Status Init(const InitOptions& options);
+
+  // Leaves the job. Pending requests end with Aborted. `reason` is what the
+  // other ranks are told. Idempotent.
+  void Shutdown(const std::string& reason);
+
+  bool initialized() const;
+
+  // NotInitialized before Init.
+  StatusOr<Topology> GetTopology() const;
+
+  // Takes part in a collective. `done` gets the outcome; it may run before
+  // Submit returns. Memory of the request must live until then.
+  void Submit(Request request, DoneCallback done);
+
+  // Submit, then waits; this thread does the work where it can.
+  Status Run(Request request);
+
+  // Makes a communicator of `ranks` (of the whole job, ascending). Every rank
+  // of the job must call it, members or not, in the same order. Returns the
+  // same id on each. InvalidArgument: out of range, unordered, or the same
+  // ranks exist already.
+  StatusOr<int> AddCommunicator(const std::vector<int>& ranks);
+  // Forgets it; collective as above. Id 0, the whole job, cannot be removed.
+  Status RemoveCommunicator(int communicator_id);
+  // The job's ranks that belong to it, ascending.
+  StatusOr<std::vector<int>> CommunicatorRanks(int communicator_id) const;
+
+  // Which transport reaches `rank`: "self", "shm" or "tcp".
+  StatusOr<std::string> TransportTo(int rank) const;
+
+ private:
+  Runtime();
+  ~Runtime();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_RUNTIME_RUNTIME_H_

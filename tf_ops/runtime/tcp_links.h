@@ -1,0 +1,40 @@
+// Makes this rank's TCP connections to other ranks.
+//
+// Of two ranks the lower one listens. Both prove that they hold the job's
+// token before a connection counts; whoever fails to is turned away and logged,
+// and the job goes on.
+#ifndef RING_KERAS_RUNTIME_TCP_LINKS_H_
+#define RING_KERAS_RUNTIME_TCP_LINKS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tf_ops/common/deadline.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/common/store.h"
+#include "tf_ops/transport/tcp/socket.h"
+
+namespace ring_keras {
+
+struct TcpLinkOptions {
+  int rank = 0;
+  uint64_t generation = 0;
+  std::string token;
+  std::string bind_address;
+  int streams = 1;  // Connections per peer.
+};
+
+// By rank, `streams` sockets each.
+using TcpLinks = std::map<int, std::vector<Socket>>;
+
+// Connects to each of `peers`, which call this at the same time. Addresses are
+// exchanged through `store`. Errors: DeadlineExceeded, PeerLost, Internal.
+StatusOr<TcpLinks> ConnectTcpLinks(const TcpLinkOptions& options,
+                                   const std::vector<int>& peers, Store& store,
+                                   Deadline deadline);
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_RUNTIME_TCP_LINKS_H_
