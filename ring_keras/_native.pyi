@@ -1,0 +1,79 @@
+"""The C++ core, as tf_ops/bindings exposes it. Imports no TensorFlow."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Array = NDArray[Any]
+
+def init(
+    *,
+    rank: int = ...,
+    size: int = ...,
+    store_host: str = ...,
+    store_port: int = ...,
+    token: bytes = ...,
+    generation: int = ...,
+    host_name: str = ...,
+    bind_address: str = ...,
+    transport: str = ...,
+    tcp_streams: int = ...,
+    init_timeout_s: float = ...,
+    collective_timeout_s: float = ...,
+    stall_warning_s: float = ...,
+    log_level: str = ...,
+) -> None: ...
+def shutdown(reason: str) -> None: ...
+def is_initialized() -> bool: ...
+def topology() -> tuple[int, int, int, int, int, int]: ...
+def add_communicator(ranks: Sequence[int]) -> int: ...
+def remove_communicator(communicator_id: int) -> None: ...
+def communicator_ranks(communicator_id: int) -> list[int]: ...
+def transport_to(rank: int) -> str: ...
+def allreduce(
+    array: _Array,
+    op: str = "sum",
+    name: str = "",
+    communicator_id: int = 0,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+) -> _Array: ...
+def allgather(array: _Array, name: str = "", communicator_id: int = 0) -> _Array: ...
+def broadcast(
+    array: _Array, root: int, name: str = "", communicator_id: int = 0
+) -> _Array: ...
+def reduce_scatter(
+    array: _Array,
+    op: str = "sum",
+    name: str = "",
+    communicator_id: int = 0,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+) -> _Array: ...
+def alltoall(
+    array: _Array,
+    splits: Sequence[int] | None = None,
+    name: str = "",
+    communicator_id: int = 0,
+) -> tuple[_Array, NDArray[np.int64]]: ...
+def barrier(name: str = "", communicator_id: int = 0) -> None: ...
+def version() -> str: ...
+def instruction_set() -> str: ...
+
+class StoreServer:
+    def __init__(
+        self,
+        bind_address: str,
+        port: int,
+        size: int,
+        generation: int,
+        token: bytes,
+        heartbeat_timeout_s: float = ...,
+    ) -> None: ...
+    @property
+    def port(self) -> int: ...
+    def close(self) -> None: ...
+    def ended_ranks(self) -> list[tuple[int, str, bool]]: ...
+    def report_exit(self, rank: int, description: str) -> None: ...

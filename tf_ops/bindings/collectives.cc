@@ -1,0 +1,158 @@
+#include "tf_ops/bindings/collectives.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tf_ops/bindings/errors.h"
+#include "tf_ops/bindings/numpy_types.h"
+#include "tf_ops/runtime/runtime.h"
+
+namespace py = pybind11;
+
+namespace ring_keras {
+namespace {
+
+// Without a name, a call is the n-th of its kind.
+Request MakeRequest(CollectiveKind kind, const std::string& name,
+                    int communicator_id) {
+  Request request;
+  request.kind = kind;
+  request.name = name.empty() ? NameOf(kind) : name;
+  request.communicator_id = communicator_id;
+  return request;
+}
+
+py::array Contiguous(const py::array& array) {
+  return py::array::ensure(array, py::array::c_style);
+}
+
+void AddInput(Request& request, const py::array& array) {
+  request.dtype = DataTypeOf(array.dtype());
+  request.inputs.push_back(
+      {array.data(), Shape(array.shape(), array.shape() + array.ndim())});
+}
+
+void RunRequest(Request request) {
+  Status status;
+  {
+    py::gil_scoped_release release;
+    status = Runtime::Get().Run(std::move(request));
+  }
+  ThrowIfError(status);
+}
+
+// Runs a request whose output's shape the engine finds out.
+py::array RunWithOutput(Request request, const py::array& input) {
+  std::optional<py::array> output;
+  const py::dtype dtype = input.dtype();
+  request.allocate_output = [&](const Shape& shape) -> StatusOr<void*> {
+    py::gil_scoped_acquire acquire;
+    output.emplace(dtype, std::vector<py::ssize_t>(shape.begin(), shape.end()));
+    return output->mutable_data();
+  };
+  RunRequest(std::move(request));
+  return *output;
+}
+
+py::array NewLike(const py::array& array) {
+  return py::array(
+      array.dtype(),
+      std::vector<py::ssize_t>(array.shape(), array.shape() + array.ndim()));
+}
+
+py::array Allreduce(const py::array& array, const std::string& op,
+                    const std::string& name, int communicator_id,
+                    double prescale, double postscale) {
+  const py::array input = Contiguous(array);
+  py::array output = NewLike(input);
+  Request request =
+      MakeRequest(CollectiveKind::kAllreduce, name, communicator_id);
+  request.reduce_op = ParseReduceOp(op);
+  request.prescale = prescale;
+  request.postscale = postscale;
+  AddInput(request, input);
+  request.outputs = {output.mutable_data()};
+  RunRequest(std::move(request));
+  return output;
+}
+
+py::array Broadcast(const py::array& array, int root, const std::string& name,
+                    int communicator_id) {
+  const py::array input = Contiguous(array);
+  py::array output = NewLike(input);
+  Request request =
+      MakeRequest(CollectiveKind::kBroadcast, name, communicator_id);
+  request.root = root;
+  AddInput(request, input);
+  request.outputs = {output.mutable_data()};
+  RunRequest(std::move(request));
+  return output;
+}
+
+py::array Allgather(const py::array& array, const std::string& name,
+                    int communicator_id) {
+  const py::array input = Contiguous(array);
+  Request request =
+      MakeRequest(CollectiveKind::kAllgather, name, communicator_id);
+  AddInput(request, input);
+  return RunWithOutput(std::move(request), input);
+}
+
+py::array ReduceScatter(const py::array& array, const std::string& op,
+                        const std::string& name, int communicator_id,
+                        double prescale, double postscale) {
+  const py::array input = Contiguous(array);
+  Request request =
+      MakeRequest(CollectiveKind::kReduceScatter, name, communicator_id);
+  request.reduce_op = ParseReduceOp(op);
+  request.prescale = prescale;
+  request.postscale = postscale;
+  AddInput(request, input);
+  return RunWithOutput(std::move(request), input);
+}
+
+std::pair<py::array, py::array> Alltoall(
+    const py::array& array, const std::optional<std::vector<int64_t>>& splits,
+    const std::string& name, int communicator_id) {
+  const py::array input = Contiguous(array);
+  std::vector<int64_t> received_splits;
+  Request request =
+      MakeRequest(CollectiveKind::kAlltoall, name, communicator_id);
+  request.splits = splits.value_or(std::vector<int64_t>());
+  request.received_splits = &received_splits;
+  AddInput(request, input);
+  py::array output = RunWithOutput(std::move(request), input);
+  return {output, py::array(py::cast(received_splits))};
+}
+
+void Barrier(const std::string& name, int communicator_id) {
+  RunRequest(MakeRequest(CollectiveKind::kBarrier, name, communicator_id));
+}
+
+}  // namespace
+
+void BindCollectives(py::module_& module) {
+  module.def("allreduce", &Allreduce, py::arg("array"), py::arg("op") = "sum",
+             py::arg("name") = "", py::arg("communicator_id") = 0,
+             py::arg("prescale") = 1.0, py::arg("postscale") = 1.0);
+  module.def("broadcast", &Broadcast, py::arg("array"), py::arg("root"),
+             py::arg("name") = "", py::arg("communicator_id") = 0);
+  module.def("allgather", &Allgather, py::arg("array"), py::arg("name") = "",
+             py::arg("communicator_id") = 0);
+  module.def("reduce_scatter", &ReduceScatter, py::arg("array"),
+             py::arg("op") = "sum", py::arg("name") = "",
+             py::arg("communicator_id") = 0, py::arg("prescale") = 1.0,
+             py::arg("postscale") = 1.0);
+  module.def("alltoall", &Alltoall, py::arg("array"),
+             py::arg("splits") = py::none(), py::arg("name") = "",
+             py::arg("communicator_id") = 0);
+  module.def("barrier", &Barrier, py::arg("name") = "",
+             py::arg("communicator_id") = 0);
+}
+
+}  // namespace ring_keras

@@ -1,0 +1,115 @@
+#include "tf_ops/bindings/job.h"
+
+#include <pybind11/stl.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tf_ops/bindings/errors.h"
+#include "tf_ops/runtime/runtime.h"
+
+namespace py = pybind11;
+
+namespace ring_keras {
+namespace {
+
+LogLevel ParseLogLevel(const std::string& name) {
+  const std::vector<std::string> names = {"debug", "info", "warning", "error",
+                                          "off"};
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (name == names[i]) return static_cast<LogLevel>(i);
+  }
+  throw py::value_error(
+      "expected a log level of debug, info, warning, error, off, got '" + name +
+      "'.");
+}
+
+// Calls that wait for peers let other Python threads run.
+template <typename Function>
+auto WithoutGil(Function function) {
+  py::gil_scoped_release release;
+  return function();
+}
+
+void Init(int rank, int size, const std::string& store_host, int store_port,
+          const py::bytes& token, uint64_t generation,
+          const std::string& host_name, const std::string& bind_address,
+          const std::string& transport, int tcp_streams, double init_timeout_s,
+          double collective_timeout_s, double stall_warning_s,
+          const std::string& log_level) {
+  InitOptions options;
+  options.rank = rank;
+  options.size = size;
+  options.store_host = store_host;
+  options.store_port = store_port;
+  options.token = token;
+  options.generation = generation;
+  options.host_name = host_name;
+  options.bind_address = bind_address;
+  options.transport = transport;
+  options.tcp_streams = tcp_streams;
+  options.init_timeout_s = init_timeout_s;
+  options.collective_timeout_s = collective_timeout_s;
+  options.stall_warning_s = stall_warning_s;
+  options.log_level = ParseLogLevel(log_level);
+  ThrowIfError(WithoutGil([&] { return Runtime::Get().Init(options); }));
+}
+
+std::tuple<int, int, int, int, int, int> GetTopology() {
+  const Topology topology = ValueOrThrow(Runtime::Get().GetTopology());
+  return {topology.rank,       topology.size,       topology.local_rank,
+          topology.local_size, topology.cross_rank, topology.cross_size};
+}
+
+}  // namespace
+
+void BindJob(py::module_& module) {
+  const InitOptions defaults;
+  module.def("init", &Init, py::kw_only(), py::arg("rank") = defaults.rank,
+             py::arg("size") = defaults.size,
+             py::arg("store_host") = defaults.store_host,
+             py::arg("store_port") = defaults.store_port,
+             py::arg("token") = py::bytes(),
+             py::arg("generation") = defaults.generation,
+             py::arg("host_name") = defaults.host_name,
+             py::arg("bind_address") = defaults.bind_address,
+             py::arg("transport") = defaults.transport,
+             py::arg("tcp_streams") = defaults.tcp_streams,
+             py::arg("init_timeout_s") = defaults.init_timeout_s,
+             py::arg("collective_timeout_s") = defaults.collective_timeout_s,
+             py::arg("stall_warning_s") = defaults.stall_warning_s,
+             py::arg("log_level") = "info");
+  module.def(
+      "shutdown",
+      [](const std::string& reason) {
+        WithoutGil([&] { Runtime::Get().Shutdown(reason); });
+      },
+      py::arg("reason"));
+  module.def("is_initialized", [] { return Runtime::Get().initialized(); });
+  module.def("topology", &GetTopology);
+  module.def(
+      "add_communicator",
+      [](const std::vector<int>& ranks) {
+        return ValueOrThrow(
+            WithoutGil([&] { return Runtime::Get().AddCommunicator(ranks); }));
+      },
+      py::arg("ranks"));
+  module.def(
+      "remove_communicator",
+      [](int id) {
+        ThrowIfError(
+            WithoutGil([&] { return Runtime::Get().RemoveCommunicator(id); }));
+      },
+      py::arg("communicator_id"));
+  module.def(
+      "communicator_ranks",
+      [](int id) { return ValueOrThrow(Runtime::Get().CommunicatorRanks(id)); },
+      py::arg("communicator_id"));
+  module.def(
+      "transport_to",
+      [](int rank) { return ValueOrThrow(Runtime::Get().TransportTo(rank)); },
+      py::arg("rank"));
+}
+
+}  // namespace ring_keras

@@ -1,0 +1,16 @@
+// The Python module ring_keras._native.
+#include <pybind11/pybind11.h>
+
+#include "tf_ops/bindings/collectives.h"
+#include "tf_ops/bindings/job.h"
+#include "tf_ops/bindings/store_server.h"
+#include "tf_ops/reduce/reduce.h"
+
+PYBIND11_MODULE(_native, module) {
+  module.doc() = "The C++ core of ring_keras; imports no TensorFlow.";
+  ring_keras::BindJob(module);
+  ring_keras::BindCollectives(module);
+  ring_keras::BindStoreServer(module);
+  module.def("version", [] { return RING_KERAS_VERSION; });
+  module.def("instruction_set", &ring_keras::InstructionSet);
+}
