@@ -1,0 +1,45 @@
+#include <utility>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf_ops/kernels/attributes.h"
+#include "tf_ops/kernels/conversions.h"
+#include "tf_ops/kernels/pending.h"
+#include "tf_ops/kernels/reduction.h"
+
+namespace ring_keras {
+namespace {
+
+using tensorflow::AsyncOpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+
+class AllreduceKernel : public AsyncOpKernel {
+ public:
+  explicit AllreduceKernel(OpKernelConstruction* construction)
+      : AsyncOpKernel(construction),
+        attributes_(construction),
+        reduction_(construction) {}
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    Request request = attributes_.NewRequest(CollectiveKind::kAllreduce);
+    request.dtype = ToDataType(context->input_dtype(0));
+    OP_REQUIRES_OK_ASYNC(context, reduction_.ApplyTo(&request, context), done);
+
+    auto pending = Pending::Create();
+    OP_REQUIRES_OK_ASYNC(
+        context, pending->AddOutput(context, 0, 0, &request.outputs), done);
+    request.inputs.push_back(pending->AddInput(context->input(0)));
+
+    pending->Complete(std::move(request), context, std::move(done));
+  }
+
+ private:
+  const Attributes attributes_;
+  const Reduction reduction_;
+};
+
+REGISTER_KERNEL_BUILDER(
+    Name("RingKerasAllreduce").Device(tensorflow::DEVICE_CPU), AllreduceKernel);
+
+}  // namespace
+}  // namespace ring_keras

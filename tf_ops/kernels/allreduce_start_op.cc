@@ -1,0 +1,30 @@
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tf_ops/kernels/conversions.h"
+
+namespace ring_keras {
+
+REGISTER_OP("RingKerasAllreduceStart")
+    .Input("tensors: N * T")
+    .Input("prescale: double")
+    .Input("postscale: double")
+    .Output("handle: variant")
+    .Attr("T: " RING_KERAS_DTYPES)
+    .Attr("N: int >= 1")
+    .Attr("reduce_op: {'sum', 'average', 'min', 'max', 'product'}")
+    .Attr("request_name: string")
+    .Attr("communicator_id: int = 0")
+    .SetIsStateful()  // Never fold, merge or prune: every rank must issue it.
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Starts reducing tensors over all ranks of a communicator, and returns at once.
+
+tensors: Reduced together; same number, dtype and shapes on every rank.
+prescale: Scalar that multiplies this rank's tensors before the reduction.
+postscale: Scalar that multiplies the results.
+handle: For RingKerasAllreduceWait, which also reports errors.
+request_name: Pairs this request with its peers.
+communicator_id: 0 holds every rank.
+)doc");
+
+}  // namespace ring_keras

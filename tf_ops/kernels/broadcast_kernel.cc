@@ -1,0 +1,46 @@
+#include <utility>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf_ops/kernels/attributes.h"
+#include "tf_ops/kernels/conversions.h"
+#include "tf_ops/kernels/pending.h"
+
+namespace ring_keras {
+namespace {
+
+using tensorflow::AsyncOpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+
+class BroadcastKernel : public AsyncOpKernel {
+ public:
+  explicit BroadcastKernel(OpKernelConstruction* construction)
+      : AsyncOpKernel(construction), attributes_(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("root", &root_));
+  }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    Request request = attributes_.NewRequest(CollectiveKind::kBroadcast);
+    request.dtype = ToDataType(context->input_dtype(0));
+    request.root = root_;
+
+    auto pending = Pending::Create();
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      OP_REQUIRES_OK_ASYNC(
+          context, pending->AddOutput(context, i, i, &request.outputs), done);
+      request.inputs.push_back(pending->AddInput(context->input(i)));
+    }
+
+    pending->Complete(std::move(request), context, std::move(done));
+  }
+
+ private:
+  const Attributes attributes_;
+  int root_ = 0;
+};
+
+REGISTER_KERNEL_BUILDER(
+    Name("RingKerasBroadcast").Device(tensorflow::DEVICE_CPU), BroadcastKernel);
+
+}  // namespace
+}  // namespace ring_keras

@@ -1,0 +1,110 @@
+// TensorFlow's words for the core's types, and back.
+#ifndef RING_KERAS_KERNELS_CONVERSIONS_H_
+#define RING_KERAS_KERNELS_CONVERSIONS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
+#include "tf_ops/common/data_type.h"
+#include "tf_ops/common/reduce_op.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/common/tensor_view.h"
+
+namespace ring_keras {
+
+// For the `Attr` of an op's element type: what collectives move.
+#define RING_KERAS_DTYPES                                                     \
+  "{uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double," \
+  " bool}"
+
+// The core's number of `dtype`; only for types of RING_KERAS_DTYPES.
+inline DataType ToDataType(tensorflow::DataType dtype) {
+  switch (dtype) {
+    case tensorflow::DT_UINT8:
+      return DataType::kUint8;
+    case tensorflow::DT_INT8:
+      return DataType::kInt8;
+    case tensorflow::DT_UINT16:
+      return DataType::kUint16;
+    case tensorflow::DT_INT16:
+      return DataType::kInt16;
+    case tensorflow::DT_INT32:
+      return DataType::kInt32;
+    case tensorflow::DT_INT64:
+      return DataType::kInt64;
+    case tensorflow::DT_HALF:
+      return DataType::kFloat16;
+    case tensorflow::DT_BFLOAT16:
+      return DataType::kBfloat16;
+    case tensorflow::DT_DOUBLE:
+      return DataType::kFloat64;
+    case tensorflow::DT_BOOL:
+      return DataType::kBool;
+    default:  // The op's definition admits nothing else.
+      return DataType::kFloat32;
+  }
+}
+
+// The op that an attribute names; the op's definition checks the name.
+inline ReduceOp ToReduceOp(const std::string& name) {
+  for (int i = 0; i < kReduceOpCount; ++i) {
+    if (name == NameOf(static_cast<ReduceOp>(i))) {
+      return static_cast<ReduceOp>(i);
+    }
+  }
+  return ReduceOp::kSum;
+}
+
+inline Shape ToShape(const tensorflow::TensorShape& shape) {
+  Shape sizes(shape.dims());
+  for (int i = 0; i < shape.dims(); ++i) sizes[i] = shape.dim_size(i);
+  return sizes;
+}
+
+inline void* DataOf(const tensorflow::Tensor& tensor) { return tensor.data(); }
+
+inline TensorView ViewOf(const tensorflow::Tensor& tensor) {
+  return {DataOf(tensor), ToShape(tensor.shape())};
+}
+
+// The status as TensorFlow carries it. Where ring_keras has a class of its own,
+// the text begins with its name, by which ring_keras/errors.py finds it.
+inline absl::Status ToTensorFlow(const Status& status) {
+  const auto named = [&status](const std::string& name) {
+    const std::string prefix = name + ": ";
+    const std::string& text = status.message();
+    return text.compare(0, prefix.size(), prefix) == 0 ? text : prefix + text;
+  };
+  switch (status.code()) {
+    case StatusCode::kOk:
+      return absl::OkStatus();
+    case StatusCode::kInvalidArgument:
+      return absl::InvalidArgumentError(status.message());
+    case StatusCode::kRankMismatch:
+      return absl::FailedPreconditionError(named("RankMismatchError"));
+    case StatusCode::kPeerLost:
+      return absl::UnavailableError(named("PeerLostError"));
+    case StatusCode::kDeadlineExceeded:
+      return absl::DeadlineExceededError(named("CollectiveTimeoutError"));
+    case StatusCode::kNotInitialized:
+      return absl::FailedPreconditionError(named("NotInitializedError"));
+    case StatusCode::kUnauthenticated:
+      return absl::UnauthenticatedError(named("RingKerasError"));
+    case StatusCode::kUnimplemented:
+      return absl::UnimplementedError(status.message());
+    case StatusCode::kResourceExhausted:
+      return absl::ResourceExhaustedError(named("RingKerasError"));
+    case StatusCode::kAborted:
+      return absl::AbortedError(named("RingKerasError"));
+    case StatusCode::kInternal:
+      break;
+  }
+  return absl::InternalError(named("RingKerasError"));
+}
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_KERNELS_CONVERSIONS_H_

@@ -1,0 +1,82 @@
+// A collective that a TensorFlow op has handed to the engine.
+#ifndef RING_KERAS_KERNELS_PENDING_H_
+#define RING_KERAS_KERNELS_PENDING_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tf_ops/runtime/request.h"
+
+namespace ring_keras {
+
+// Owns the memory that the engine works on. It depends on no kernel's context,
+// because a step may end, by an error elsewhere, while the engine still works.
+class Pending : public std::enable_shared_from_this<Pending> {
+ public:
+  static std::shared_ptr<Pending> Create() {
+    return std::shared_ptr<Pending>(new Pending);
+  }
+
+  // Tensor whose memory the request reads; returns the view of it.
+  TensorView AddInput(const tensorflow::Tensor& input);
+
+  // Output number `output_index`, like input number `input_index`: the input's
+  // own memory where nobody else uses it. Call before AddInput, which is one
+  // more user.
+  //
+  // `output_index` is kNoOutput where this kernel has none of its own.
+  static constexpr int kNoOutput = -1;
+  absl::Status AddOutput(tensorflow::OpKernelContext* context, int input_index,
+                         int output_index, std::vector<void*>* pointers);
+
+  // For the request's only output, if its shape is known late.
+  OutputAllocator LateOutput(tensorflow::OpKernelContext* context);
+
+  // Rows that came from each rank become the second output.
+  std::vector<int64_t>* ReceivedSplits();
+
+  // Hands the request to the engine and returns. Errors are told to those who
+  // wait.
+  void Submit(Request request);
+
+  // Carries out the request for an asynchronous op, as Submit and Await do.
+  void Complete(Request request, tensorflow::OpKernelContext* context,
+                tensorflow::AsyncOpKernel::DoneCallback done);
+
+  // Ends an asynchronous op when the collective has ended: sets its outputs or
+  // its error, then calls `done`; at once if that is now. If the step is
+  // cancelled, the op ends then, and the collective goes on without it.
+  void Await(tensorflow::OpKernelContext* context,
+             tensorflow::AsyncOpKernel::DoneCallback done);
+
+ private:
+  struct Waiter;
+
+  Pending() = default;
+
+  // The engine's callback.
+  void Finish(const Status& status);
+  // Only after Finish: nothing changes any more.
+  void Emit(tensorflow::OpKernelContext* context) const;
+
+  std::string what_;  // "collective 'name'", for messages.
+  std::vector<tensorflow::Tensor> inputs_;
+  std::vector<tensorflow::Tensor> outputs_;
+  std::vector<int64_t> received_splits_;
+  bool wants_received_splits_ = false;
+
+  std::mutex mutex_;  // Guards the rest.
+  bool finished_ = false;
+  absl::Status status_;
+  std::vector<std::shared_ptr<Waiter>> waiters_;
+};
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_KERNELS_PENDING_H_
