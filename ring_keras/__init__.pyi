@@ -1,0 +1,43 @@
+from . import callbacks as callbacks
+from . import data as data
+from . import errors as errors
+from ._version import __version__ as __version__
+from .basics import cross_rank as cross_rank
+from .basics import cross_size as cross_size
+from .basics import init as init
+from .basics import is_initialized as is_initialized
+from .basics import local_rank as local_rank
+from .basics import local_size as local_size
+from .basics import rank as rank
+from .basics import shutdown as shutdown
+from .basics import size as size
+from .communicator import ProcessSet as ProcessSet
+from .communicator import add_process_set as add_process_set
+from .communicator import global_process_set as global_process_set
+from .communicator import remove_process_set as remove_process_set
+from .errors import CollectiveTimeoutError as CollectiveTimeoutError
+from .errors import CommunicationError as CommunicationError
+from .errors import NotInitializedError as NotInitializedError
+from .errors import PeerLostError as PeerLostError
+from .errors import RankMismatchError as RankMismatchError
+from .errors import RingKerasError as RingKerasError
+from .gradient_tape import DistributedGradientTape as DistributedGradientTape
+from .objects import allgather_object as allgather_object
+from .objects import broadcast_object as broadcast_object
+from .ops.allgather import allgather as allgather
+from .ops.allreduce import allreduce as allreduce
+from .ops.alltoall import alltoall as alltoall
+from .ops.barrier import barrier as barrier
+from .ops.broadcast import broadcast as broadcast
+from .ops.broadcast_variables import broadcast_variables as broadcast_variables
+from .ops.grouped_allreduce import grouped_allreduce as grouped_allreduce
+from .ops.reduce_scatter import reducescatter as reducescatter
+from .optimizers.distributed_optimizer import (
+    DistributedOptimizer as DistributedOptimizer,
+)
+from .reduce_op import Average as Average
+from .reduce_op import Max as Max
+from .reduce_op import Min as Min
+from .reduce_op import Product as Product
+from .reduce_op import ReduceOp as ReduceOp
+from .reduce_op import Sum as Sum

@@ -1,0 +1,128 @@
+"""Joining a job, leaving it, and this process's place in it."""
+
+import atexit
+import sys
+from collections.abc import Sequence
+
+from ring_keras import _libraries, _native
+from ring_keras.communicator import (
+    ProcessSet,
+    add_process_set,
+    forget_process_sets,
+)
+from ring_keras.config import Config
+from ring_keras.errors import NotInitializedError
+
+__all__ = [
+    "cross_rank",
+    "cross_size",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shutdown",
+    "size",
+]
+
+
+def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
+    """Joins the job; returns when every rank has.
+
+    Without a launcher, the job is this process alone. A second call while the
+    first is in force does nothing.
+
+    Args:
+        process_sets: Made at once, as `add_process_set` does; the same on every
+            rank.
+
+    Raises:
+        ConfigError: If a `RING_KERAS_*` variable has a value it cannot take.
+        ImportError: If the op library does not fit the installed TensorFlow.
+        PeerLostError: If a rank ended before all had joined.
+        CollectiveTimeoutError: If a rank has not joined within
+            `RING_KERAS_INIT_TIMEOUT_S` seconds.
+    """
+    if not _native.is_initialized():
+        options = Config.from_environment().init_options()
+        # First, because nobody should wait for a rank that cannot compute.
+        _libraries.ops()
+        _native.init(**options)
+        # Once, however often a process joins a job.
+        atexit.unregister(_shutdown_at_exit)
+        atexit.register(_shutdown_at_exit)
+    for process_set in process_sets:
+        if isinstance(process_set, ProcessSet) and process_set.added:
+            continue
+        add_process_set(process_set)
+
+
+def shutdown(reason: str = "called ring_keras.shutdown()") -> None:
+    """Leaves the job; without effect if this process is in none.
+
+    Collectives that are still pending fail. Other ranks that wait for this one
+    get a `PeerLostError`.
+
+    Args:
+        reason: Why, as the other ranks are told.
+    """
+    _native.shutdown(reason)
+    forget_process_sets()
+
+
+def _shutdown_at_exit() -> None:
+    # Python leaves the exception that ends a script there.
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        shutdown("its script ended")
+        return
+    lines = str(error).splitlines() or [""]
+    shutdown(f"raised {type(error).__name__}: {lines[0]}"[:500])
+
+
+def is_initialized() -> bool:
+    """Whether `init()` has run, and `shutdown()` has not since."""
+    return _native.is_initialized()
+
+
+def rank() -> int:
+    """This process's number in the job, from 0.
+
+    Raises:
+        NotInitializedError: If `init()` has not run; so do the functions below.
+    """
+    return _topology("rank")[0]
+
+
+def size() -> int:
+    """Number of processes in the job."""
+    return _topology("size")[1]
+
+
+def local_rank() -> int:
+    """This process's number among those on its host, from 0."""
+    return _topology("local_rank")[2]
+
+
+def local_size() -> int:
+    """Number of the job's processes on this host."""
+    return _topology("local_size")[3]
+
+
+def cross_rank() -> int:
+    """This host's number among those with a process of this local rank."""
+    return _topology("cross_rank")[4]
+
+
+def cross_size() -> int:
+    """Number of hosts with a process of this local rank."""
+    return _topology("cross_size")[5]
+
+
+def _topology(function: str) -> tuple[int, int, int, int, int, int]:
+    if not _native.is_initialized():
+        raise NotInitializedError(
+            f"ring_keras.{function}() has no answer yet: call ring_keras.init() "
+            "once, at the start of the script."
+        )
+    return _native.topology()

@@ -1,0 +1,119 @@
+"""What ring_keras raises, and how TensorFlow's errors become it.
+
+A collective that fails inside TensorFlow surfaces as a `tf.errors.OpError`
+whose text starts with one of the names below. `translated()` turns it into the
+class of that name, so that one `except` clause serves eager calls, graph calls
+and `model.fit`.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+__all__ = [
+    "CollectiveTimeoutError",
+    "CommunicationError",
+    "NotInitializedError",
+    "PeerLostError",
+    "RankMismatchError",
+    "RingKerasError",
+    "from_tensorflow",
+    "translated",
+]
+
+
+class RingKerasError(Exception):
+    """Base class of every error that is ring_keras's own."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
+    @property
+    def message(self) -> str:
+        """The text, without the name of the class."""
+        return str(self.args[0]).removeprefix(f"{type(self).__name__}: ")
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[type["RingKerasError"], tuple[str]]:
+        return type(self), (self.message,)
+
+
+class NotInitializedError(RingKerasError):
+    """`ring_keras.init()` has not run, or `shutdown()` has."""
+
+
+class RankMismatchError(RingKerasError, tf.errors.FailedPreconditionError):  # type: ignore[misc]
+    """The ranks disagree about a collective; the communicator stays usable."""
+
+    def __init__(self, message: str) -> None:
+        tf.errors.FailedPreconditionError.__init__(self, None, None, message)
+        self.args = (message,)
+
+
+class CommunicationError(RingKerasError):
+    """The communicator is broken: no further collective can run on it."""
+
+
+class PeerLostError(CommunicationError, tf.errors.UnavailableError):  # type: ignore[misc]
+    """A rank died or left while the others needed it."""
+
+    def __init__(self, message: str) -> None:
+        tf.errors.UnavailableError.__init__(self, None, None, message)
+        self.args = (message,)
+
+
+class CollectiveTimeoutError(CommunicationError, tf.errors.DeadlineExceededError):  # type: ignore[misc]
+    """A rank stayed silent for `RING_KERAS_COLLECTIVE_TIMEOUT_S` seconds."""
+
+    def __init__(self, message: str) -> None:
+        tf.errors.DeadlineExceededError.__init__(self, None, None, message)
+        self.args = (message,)
+
+
+_BY_NAME: dict[str, type[RingKerasError]] = {
+    cls.__name__: cls
+    for cls in (
+        RingKerasError,
+        NotInitializedError,
+        RankMismatchError,
+        PeerLostError,
+        CollectiveTimeoutError,
+    )
+}
+
+# TensorFlow puts the node's name in front and the op's name or a stack trace
+# behind; the message itself begins with the class's name.
+_MESSAGE = re.compile(rf"\b({'|'.join(_BY_NAME)}): (.*)", re.DOTALL)
+_DECORATION = re.compile(r"\s*(?:\[\[|\[Op:|\n\nOriginal stack trace).*", re.DOTALL)
+
+
+def from_tensorflow(error: BaseException) -> RingKerasError | None:
+    """The ring_keras error that `error` carries, or None if it carries none."""
+    if isinstance(error, RingKerasError):
+        return error
+    if not isinstance(error, tf.errors.OpError):
+        return None
+    match = _MESSAGE.search(error.message)
+    if match is None:
+        return None
+    name, text = match.groups()
+    return _BY_NAME[name](_DECORATION.sub("", text))
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Raises TensorFlow's errors of failed collectives as ring_keras's.
+
+    Other errors pass unchanged. Serves as context manager and as decorator.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        ours = from_tensorflow(error)
+        if ours is None or ours is error:
+            raise
+        raise ours from error

@@ -1,0 +1,122 @@
+"""Collectives on plain Python values.
+
+Values travel in the form of `ring_keras.encoding`, inside collectives among
+ranks that have proved that they know the job's token. Nothing is pickled, so
+no rank runs what another one sent.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from ring_keras import _native
+from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.encoding import decode, encode
+from ring_keras.errors import RingKerasError
+
+__all__ = ["allgather_object", "broadcast_object"]
+
+# In place of a length: the sender could not encode its value.
+_FAILED = -1
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> Any:
+    """Sends a value from one rank to all.
+
+    Args:
+        obj: Plain values: None, bool, numbers, str, bytes, NumPy arrays, lists,
+            tuples, dicts and sets of these; tensors arrive as NumPy arrays.
+            Matters on the root alone.
+        root_rank: The rank of the whole job that sends.
+        name: See `allreduce`. Defaults to "broadcast_object".
+        process_set: Ranks taking part. Defaults to all.
+
+    Returns:
+        The root's value: a copy elsewhere, `obj` itself on the root.
+
+    Raises:
+        TypeError: On the root, if `obj` holds anything but plain values.
+        RingKerasError: On the others then.
+        RankMismatchError: If the ranks disagree on the root.
+        PeerLostError: If a rank died or left.
+    """
+    process_set = process_set or global_process_set
+    name = name or "broadcast_object"
+    communicator_id = process_set.communicator_id()
+    root = process_set.position_of(root_rank)
+    is_root = process_set.rank() == root
+
+    encoded, failure = _try_encode(obj) if is_root else (b"", None)
+    length = np.array([_FAILED if failure else len(encoded)], np.int64)
+    length = _native.broadcast(length, root, f"{name}/nbytes", communicator_id)
+    if failure is not None:
+        raise failure
+    if length[0] == _FAILED:
+        raise RingKerasError(
+            f"broadcast_object '{name}': rank {root_rank} could not encode its "
+            "value; the error there says why."
+        )
+    content = np.zeros(int(length[0]), np.uint8)
+    if is_root:
+        content[:] = np.frombuffer(encoded, np.uint8)
+    content = _native.broadcast(content, root, name, communicator_id)
+    return obj if is_root else decode(content.tobytes())
+
+
+def allgather_object(
+    obj: Any,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> list[Any]:
+    """Collects a value from every rank.
+
+    Args:
+        obj: This rank's; see `broadcast_object`.
+        name: See `allreduce`. Defaults to "allgather_object".
+        process_set: Ranks taking part. Defaults to all.
+
+    Returns:
+        The values in the order of ranks, the same on every rank.
+
+    Raises:
+        TypeError: If `obj` holds anything but plain values.
+        RingKerasError: On the other ranks then.
+        PeerLostError: If a rank died or left.
+    """
+    process_set = process_set or global_process_set
+    name = name or "allgather_object"
+    communicator_id = process_set.communicator_id()
+
+    encoded, failure = _try_encode(obj)
+    length = np.array([_FAILED if failure else len(encoded)], np.int64)
+    lengths = _native.allgather(length, f"{name}/nbytes", communicator_id)
+    if failure is not None:
+        raise failure
+    for rank, rank_length in zip(process_set.ranks, lengths, strict=True):
+        if rank_length == _FAILED:
+            raise RingKerasError(
+                f"allgather_object '{name}': rank {rank} could not encode its "
+                "value; the error there says why."
+            )
+    content = np.frombuffer(encoded, np.uint8)
+    gathered = _native.allgather(content, name, communicator_id)
+    ends = np.cumsum(lengths)
+    return [
+        decode(gathered[end - rank_length : end].tobytes())
+        for end, rank_length in zip(ends, lengths, strict=True)
+    ]
+
+
+def _try_encode(obj: Any) -> tuple[bytes, Exception | None]:
+    """An error is reported once the other ranks know of it."""
+    try:
+        return encode(obj), None
+    except (TypeError, ValueError) as error:
+        return b"", error

@@ -1,0 +1,102 @@
+"""Allreduce: every rank gets the reduction of all ranks' tensors."""
+
+import tensorflow as tf
+
+from ring_keras import _libraries
+from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.errors import translated
+from ring_keras.ops.allgather import allgather
+from ring_keras.ops.arguments import (
+    Factor,
+    TensorLike,
+    to_communicator,
+    to_factor,
+    to_reduce_op,
+    to_tensor,
+)
+from ring_keras.reduce_op import ReduceOp
+
+__all__ = ["allreduce"]
+
+
+@translated()
+def allreduce(
+    tensor: TensorLike,
+    op: ReduceOp | str = ReduceOp.AVERAGE,
+    *,
+    name: str | None = None,
+    prescale_factor: Factor = 1.0,
+    postscale_factor: Factor = 1.0,
+    process_set: ProcessSet | None = None,
+) -> tf.Tensor | tf.IndexedSlices:
+    """Reduces a tensor elementwise over all ranks.
+
+    Differentiable for `SUM` and `AVERAGE`: the gradient is reduced the same
+    way.
+
+    Args:
+        tensor: Tensor of any shape; shape and dtype must agree on every rank.
+            `tf.IndexedSlices` are gathered instead, so the result holds the
+            slices of all ranks; they may differ in number.
+        op: How to combine values. `AVERAGE` rejects integers; bool takes `MIN`
+            and `MAX`.
+        name: Pairs this call with the other ranks' calls. The n-th call of a
+            name on one rank meets the n-th on every other, so ranks that make
+            their calls in the same order need no name. Defaults to "allreduce".
+        prescale_factor: Multiplies this rank's tensor before the reduction;
+            may differ between ranks.
+        postscale_factor: Multiplies the result; the same on every rank.
+        process_set: Ranks taking part. Defaults to all.
+
+    Returns:
+        Tensor like `tensor`, bitwise equal on every rank.
+
+    Raises:
+        NotInitializedError: If `ring_keras.init()` has not run.
+        RankMismatchError: If ranks disagree on shape, dtype or op.
+        PeerLostError: If a rank died or left.
+        CollectiveTimeoutError: If a rank stays silent for
+            `RING_KERAS_COLLECTIVE_TIMEOUT_S` seconds.
+    """
+    if isinstance(tensor, tf.IndexedSlices):
+        return _allreduce_slices(
+            tensor, op, name, prescale_factor, postscale_factor, process_set
+        )
+    tensor = to_tensor(tensor, "allreduce")
+    return _libraries.ops().ring_keras_allreduce(
+        tensor=tensor,
+        prescale=to_factor(prescale_factor),
+        postscale=to_factor(postscale_factor),
+        reduce_op=to_reduce_op(op, tensor.dtype, "allreduce"),
+        request_name=name or "allreduce",
+        communicator_id=to_communicator(process_set),
+    )
+
+
+def _allreduce_slices(
+    slices: tf.IndexedSlices,
+    op: ReduceOp | str,
+    name: str | None,
+    prescale_factor: Factor,
+    postscale_factor: Factor,
+    process_set: ProcessSet | None,
+) -> tf.IndexedSlices:
+    """Sums sparsely: slices with the same index add up wherever they are used."""
+    values = to_tensor(slices.values, "allreduce")
+    reduce_op = to_reduce_op(op, values.dtype, "allreduce")
+    if reduce_op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
+        raise ValueError(
+            "ring_keras.allreduce of tf.IndexedSlices takes op='sum' or 'average'; "
+            "for others, convert with tf.convert_to_tensor() first. "
+            f"Received: op={reduce_op!r}"
+        )
+    name = name or "allreduce"
+    values = values * tf.cast(to_factor(prescale_factor), values.dtype)
+    values = allgather(values, name=f"{name}/values", process_set=process_set)
+    indices = allgather(slices.indices, name=f"{name}/indices", process_set=process_set)
+    scale = to_factor(postscale_factor)
+    if reduce_op == ReduceOp.AVERAGE:
+        scale = scale / (process_set or global_process_set).size()
+    return tf.IndexedSlices(
+        values * tf.cast(scale, values.dtype), indices, slices.dense_shape
+    )

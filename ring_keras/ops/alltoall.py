@@ -1,0 +1,65 @@
+"""Alltoall: every rank sends some of its rows to every other."""
+
+import tensorflow as tf
+
+from ring_keras import _libraries
+from ring_keras.communicator import ProcessSet
+from ring_keras.errors import translated
+from ring_keras.ops.arguments import TensorLike, to_communicator, to_tensor
+
+__all__ = ["alltoall"]
+
+
+@translated()
+def alltoall(
+    tensor: TensorLike,
+    splits: TensorLike | None = None,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+    """Sends rows of a tensor to every rank, and receives rows from each.
+
+    Differentiable: gradients travel back the way the rows came.
+
+    Args:
+        tensor: At least one dimension. The first may differ between ranks; the
+            others and the dtype must agree.
+        splits: Integers, one per rank: how many rows go to it, in order. They
+            add up to the rows of `tensor`. By default every rank gets equally
+            many, and the rows must divide evenly.
+        name: See `allreduce`. Defaults to "alltoall".
+        process_set: Ranks taking part. Defaults to all.
+
+    Returns:
+        The rows from rank 0, then those from rank 1, and so on. If `splits` is
+        given: a tuple of that and of a vector, in the dtype of `splits`, with
+        the number of rows that came from each rank.
+
+    Raises:
+        NotInitializedError: If `ring_keras.init()` has not run.
+        tf.errors.InvalidArgumentError: If the splits do not fit the tensor.
+        RankMismatchError: If ranks disagree on dtype or inner dimensions.
+        PeerLostError: If a rank died or left.
+        CollectiveTimeoutError: If a rank stays silent too long.
+    """
+    tensor = to_tensor(tensor, "alltoall")
+    rows_for = tf.constant([], tf.int64)
+    if splits is not None:
+        splits = tf.convert_to_tensor(splits)
+        if not splits.dtype.is_integer or splits.shape.num_elements() == 0:
+            raise ValueError(
+                "`splits` of ring_keras.alltoall counts rows, in integers, for "
+                "each rank. "
+                f"Received: dtype={splits.dtype.name}, shape={splits.shape}"
+            )
+        rows_for = tf.cast(splits, tf.int64)
+    received, rows_from = _libraries.ops().ring_keras_alltoall(
+        tensor=tensor,
+        splits=rows_for,
+        request_name=name or "alltoall",
+        communicator_id=to_communicator(process_set),
+    )
+    if splits is None:
+        return received
+    return received, tf.cast(rows_from, splits.dtype)

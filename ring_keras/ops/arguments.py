@@ -1,0 +1,82 @@
+"""What the collectives share in reading their arguments."""
+
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.reduce_op import ReduceOp
+
+TensorLike: TypeAlias = Any
+"""Anything `tf.convert_to_tensor` takes: tensors, variables, arrays, numbers."""
+
+Factor: TypeAlias = float | tf.Tensor
+"""A number, or a scalar tensor whose value may change from step to step."""
+
+COLLECTIVE_DTYPES = (
+    tf.uint8,
+    tf.int8,
+    tf.uint16,
+    tf.int16,
+    tf.int32,
+    tf.int64,
+    tf.float16,
+    tf.bfloat16,
+    tf.float32,
+    tf.float64,
+    tf.bool,
+)
+
+
+def to_tensor(value: TensorLike, function: str) -> tf.Tensor:
+    """Converts `value`, and refuses element types that no collective moves."""
+    tensor = tf.convert_to_tensor(value)
+    if tensor.dtype not in COLLECTIVE_DTYPES:
+        names = ", ".join(dtype.name for dtype in COLLECTIVE_DTYPES)
+        raise TypeError(
+            f"ring_keras.{function} moves tensors of {names}. "
+            f"Received: dtype={tensor.dtype.name}. Cast the tensor first."
+        )
+    return tensor
+
+
+def to_reduce_op(op: ReduceOp | str, dtype: tf.DType, function: str) -> str:
+    """The native name of `op`, if it means something for `dtype`."""
+    try:
+        reduce_op = ReduceOp(op)
+    except ValueError:
+        names = ", ".join(repr(member.value) for member in ReduceOp)
+        raise ValueError(
+            f"`op` of ring_keras.{function} must be a ReduceOp or one of {names}. "
+            f"Received: op={op!r}"
+        ) from None
+    if reduce_op is ReduceOp.AVERAGE and not dtype.is_floating:
+        raise ValueError(
+            f"ring_keras.{function} cannot average {dtype.name}: the mean of "
+            "integers is none. Use op=ring_keras.Sum, or cast to a "
+            f"floating-point type. Received: op='average', dtype={dtype.name}"
+        )
+    if dtype == tf.bool and reduce_op not in (ReduceOp.MIN, ReduceOp.MAX):
+        raise ValueError(
+            f"ring_keras.{function} on bool takes op=ring_keras.Min (all ranks) "
+            "or op=ring_keras.Max (any rank). "
+            f"Received: op={reduce_op.value!r}, dtype=bool"
+        )
+    return reduce_op.value
+
+
+def to_factor(value: Factor) -> tf.Tensor:
+    """A scalar of float64: exact for every float, whatever the tensor's type."""
+    if tf.is_tensor(value):
+        return tf.cast(value, tf.float64)
+    return tf.constant(value, tf.float64)
+
+
+def to_communicator(process_set: ProcessSet | None) -> int:
+    """Number of the communicator; the whole job for None."""
+    return (process_set or global_process_set).communicator_id()
+
+
+def to_root(root_rank: int, process_set: ProcessSet | None) -> int:
+    """Position of rank `root_rank` of the job in the process set."""
+    return (process_set or global_process_set).position_of(int(root_rank))

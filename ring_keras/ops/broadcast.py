@@ -1,0 +1,80 @@
+"""Broadcast: every rank gets one rank's tensors."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from ring_keras import _libraries
+from ring_keras.communicator import ProcessSet
+from ring_keras.errors import translated
+from ring_keras.ops.arguments import (
+    TensorLike,
+    to_communicator,
+    to_root,
+    to_tensor,
+)
+
+__all__ = ["broadcast", "grouped_broadcast"]
+
+
+def broadcast(
+    tensor: TensorLike,
+    root_rank: int = 0,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> tf.Tensor:
+    """Copies the root's tensor to every rank.
+
+    Differentiable: the root gets the sum of all ranks' gradients, the others
+    get zeros.
+
+    Args:
+        tensor: Shape and dtype must agree on every rank; the values matter on
+            the root alone.
+        root_rank: The rank of the whole job that sends.
+        name: See `allreduce`. Defaults to "broadcast".
+        process_set: Ranks taking part. Defaults to all.
+
+    Returns:
+        The root's tensor.
+
+    Raises:
+        NotInitializedError: If `ring_keras.init()` has not run.
+        ValueError: If `root_rank` is no member of `process_set`.
+        RankMismatchError: If ranks disagree on shape, dtype or root.
+        PeerLostError: If a rank died or left.
+        CollectiveTimeoutError: If a rank stays silent too long.
+    """
+    return grouped_broadcast(
+        [tensor], root_rank, name=name or "broadcast", process_set=process_set
+    )[0]
+
+
+@translated()
+def grouped_broadcast(
+    tensors: Sequence[TensorLike],
+    root_rank: int = 0,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> list[tf.Tensor]:
+    """Copies the root's tensors of one dtype to every rank, as one message.
+
+    Args:
+        tensors: One or more tensors of the same dtype. Their number, shapes and
+            order must agree on every rank.
+        root_rank: See `broadcast`.
+        name: Defaults to "grouped_broadcast".
+        process_set: See `broadcast`.
+
+    Returns:
+        The root's tensors.
+    """
+    copies: list[tf.Tensor] = _libraries.ops().ring_keras_broadcast(
+        tensors=[to_tensor(tensor, "broadcast") for tensor in tensors],
+        root=to_root(root_rank, process_set),
+        request_name=name or "grouped_broadcast",
+        communicator_id=to_communicator(process_set),
+    )
+    return copies

@@ -1,0 +1,110 @@
+"""Broadcast of variables, in place."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.encoding import encode
+from ring_keras.errors import RankMismatchError, translated
+from ring_keras.objects import allgather_object
+from ring_keras.ops.broadcast import grouped_broadcast
+
+__all__ = ["broadcast_variables"]
+
+# A `tf.Variable` or a `keras.Variable`.
+_Variable = Any
+
+
+@translated()
+def broadcast_variables(
+    variables: Sequence[_Variable],
+    root_rank: int = 0,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> None:
+    """Gives variables the values they have on one rank; one message per dtype.
+
+    Args:
+        variables: `tf.Variable`s or `keras.Variable`s. They are matched by
+            position; number, shapes and dtypes must agree on every rank, names
+            need not.
+        root_rank: The rank of the whole job that sends.
+        name: See `allreduce`. Defaults to "broadcast_variables".
+        process_set: Ranks taking part. Defaults to all.
+
+    Raises:
+        NotInitializedError: If `ring_keras.init()` has not run.
+        RankMismatchError: If the ranks' variables differ. Called eagerly, this
+            names the first variable that does, and none has been changed.
+        PeerLostError: If a rank died or left.
+        CollectiveTimeoutError: If a rank stays silent too long.
+    """
+    name = name or "broadcast_variables"
+    process_set = process_set or global_process_set
+    if tf.executing_eagerly():
+        _agree(variables, name, process_set)
+    by_dtype: dict[tf.DType, list[_Variable]] = {}
+    for variable in variables:
+        by_dtype.setdefault(tf.as_dtype(variable.dtype), []).append(variable)
+    for dtype, group in by_dtype.items():
+        values = grouped_broadcast(
+            group, root_rank, name=f"{name}/{dtype.name}", process_set=process_set
+        )
+        for variable, value in zip(group, values, strict=True):
+            variable.assign(value)
+
+
+def _agree(variables: Sequence[_Variable], name: str, process_set: ProcessSet) -> None:
+    """Raises the same error on every rank if the variables differ."""
+    described = [
+        [f"{tf.as_dtype(variable.dtype).name} {list(variable.shape)}", _path(variable)]
+        for variable in variables
+    ]
+    digest = hashlib.sha256(encode([what for what, _ in described])).digest()
+    digests = allgather_object(digest, name=f"{name}/digest", process_set=process_set)
+    if len(set(digests)) <= 1:
+        return
+    all_described = allgather_object(
+        described, name=f"{name}/described", process_set=process_set
+    )
+    raise RankMismatchError(_first_difference(name, process_set.ranks, all_described))
+
+
+def _first_difference(
+    name: str, ranks: list[int], described: list[list[list[str]]]
+) -> str:
+    position = next(
+        position
+        for position in range(max(len(one) for one in described))
+        if len({_what(one, position) for one in described}) > 1
+    )
+    other = next(
+        index
+        for index, one in enumerate(described)
+        if _what(one, position) != _what(described[0], position)
+    )
+    return (
+        f"broadcast_variables '{name}': variable {position} differs across ranks: "
+        f"rank {ranks[0]} has {_text(described[0], position)}, "
+        f"rank {ranks[other]} has {_text(described[other], position)}. "
+        "Build the same model, and the same optimizer, on every rank."
+    )
+
+
+def _what(described: list[list[str]], position: int) -> str | None:
+    return described[position][0] if position < len(described) else None
+
+
+def _text(described: list[list[str]], position: int) -> str:
+    if position >= len(described):
+        return f"no such variable, only {len(described)}"
+    what, path = described[position]
+    return f"'{path}' ({what})"
+
+
+def _path(variable: _Variable) -> str:
+    return str(getattr(variable, "path", None) or variable.name)

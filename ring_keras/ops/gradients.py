@@ -1,0 +1,182 @@
+"""Gradients of the collectives.
+
+Each is a collective itself, so every rank must take the gradient, in the same
+order. Its name is that of the forward collective with "/gradient" appended.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from ring_keras import _libraries, _native
+from ring_keras.errors import translated
+from ring_keras.reduce_op import ReduceOp
+
+# An operation in a graph, or what stands for one when a tape replays it.
+_Operation = Any
+
+
+def _text_attribute(operation: _Operation, attribute: str) -> str:
+    value: bytes | str = operation.get_attr(attribute)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _name_of(operation: _Operation) -> str:
+    """Name of the gradient's own collective."""
+    return f"{_text_attribute(operation, 'request_name')}/gradient"
+
+
+def _linear_op_of(operation: _Operation, function: str) -> str:
+    """The reduce op, if its gradient is the same reduction."""
+    reduce_op = _text_attribute(operation, "reduce_op")
+    if reduce_op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
+        name = _text_attribute(operation, "request_name")
+        raise NotImplementedError(
+            f"{function} '{name}': op='{reduce_op}' has no gradient; "
+            "only 'sum' and 'average' do. Wrap the input in tf.stop_gradient() if "
+            "none is wanted."
+        )
+    return reduce_op
+
+
+def _one() -> tf.Tensor:
+    return tf.constant(1.0, tf.float64)
+
+
+def _ranks_of(operation: _Operation) -> list[int]:
+    return _native.communicator_ranks(operation.get_attr("communicator_id"))
+
+
+def _allreduce_gradient(operation: _Operation, upstream: tf.Tensor) -> list[Any]:
+    # The ranks agree on the postscale only, so the prescale stays at home.
+    _, prescale, postscale = operation.inputs
+    total = _libraries.ops().ring_keras_allreduce(
+        tensor=upstream,
+        prescale=postscale,
+        postscale=_one(),
+        reduce_op=_linear_op_of(operation, "allreduce"),
+        request_name=_name_of(operation),
+        communicator_id=operation.get_attr("communicator_id"),
+    )
+    return [total * tf.cast(prescale, total.dtype), None, None]
+
+
+def _allgather_gradient(operation: _Operation, upstream: tf.Tensor) -> tf.Tensor:
+    # A reduce-scatter whose parts are the ranks' own rows: each rank's rows go
+    # home, where the ranks' shares are added in one order.
+    name = _name_of(operation)
+    communicator_id = operation.get_attr("communicator_id")
+    tensor = operation.inputs[0]
+    rows = tf.shape(tensor, out_type=tf.int64)[:1]
+    rows_of_ranks = _libraries.ops().ring_keras_allgather(
+        tensor=rows, request_name=f"{name}/rows", communicator_id=communicator_id
+    )
+    shares, _ = _libraries.ops().ring_keras_alltoall(
+        tensor=upstream,
+        splits=rows_of_ranks,
+        request_name=name,
+        communicator_id=communicator_id,
+    )
+    size = len(_ranks_of(operation))
+    by_rank = tf.reshape(
+        shares, tf.concat([[size], tf.shape(tensor)], axis=0), name="by_rank"
+    )
+    # TensorFlow adds 16-bit floats in 16 bits.
+    wide = tf.float64 if upstream.dtype == tf.float64 else tf.float32
+    return tf.cast(tf.reduce_sum(tf.cast(by_rank, wide), axis=0), upstream.dtype)
+
+
+def _broadcast_gradient(
+    operation: _Operation, *upstreams: tf.Tensor
+) -> list[tf.Tensor]:
+    root = operation.get_attr("root")
+    is_root = _ranks_of(operation)[root] == _native.topology()[0]
+    handle = _libraries.ops().ring_keras_allreduce_start(
+        tensors=list(upstreams),
+        prescale=_one(),
+        postscale=_one(),
+        reduce_op=ReduceOp.SUM.value,
+        request_name=_name_of(operation),
+        communicator_id=operation.get_attr("communicator_id"),
+    )
+    sums: list[tf.Tensor] = _libraries.ops().ring_keras_allreduce_wait(
+        handle=handle,
+        T=upstreams[0].dtype,
+        N=len(upstreams),
+        shapes=[upstream.shape for upstream in upstreams],
+        reduce_op=ReduceOp.SUM.value,
+        request_name=_name_of(operation),
+        communicator_id=operation.get_attr("communicator_id"),
+    )
+    return sums if is_root else [tf.zeros_like(upstream) for upstream in upstreams]
+
+
+def _reduce_scatter_gradient(operation: _Operation, upstream: tf.Tensor) -> list[Any]:
+    _, prescale, postscale = operation.inputs
+    factor = prescale * postscale
+    if _linear_op_of(operation, "reducescatter") == ReduceOp.AVERAGE:
+        factor = factor / len(_ranks_of(operation))
+    gathered = _libraries.ops().ring_keras_allgather(
+        tensor=upstream,
+        request_name=_name_of(operation),
+        communicator_id=operation.get_attr("communicator_id"),
+    )
+    return [gathered * tf.cast(factor, gathered.dtype), None, None]
+
+
+def _alltoall_gradient(
+    operation: _Operation, upstream: tf.Tensor, _: tf.Tensor
+) -> list[Any]:
+    downstream, _ = _libraries.ops().ring_keras_alltoall(
+        tensor=upstream,
+        splits=operation.outputs[1],
+        request_name=_name_of(operation),
+        communicator_id=operation.get_attr("communicator_id"),
+    )
+    return [downstream, None]
+
+
+# The gradient of a wait starts, and that of a start waits: backward, too, the
+# collective runs while TensorFlow computes what lies between.
+
+
+def _allreduce_wait_gradient(operation: _Operation, *upstreams: tf.Tensor) -> tf.Tensor:
+    return _libraries.ops().ring_keras_allreduce_start(
+        tensors=list(upstreams),
+        prescale=_one(),
+        postscale=_one(),
+        reduce_op=_linear_op_of(operation, "grouped_allreduce"),
+        request_name=_name_of(operation),
+        communicator_id=operation.get_attr("communicator_id"),
+    )
+
+
+def _allreduce_start_gradient(
+    operation: _Operation, pending: tf.Tensor
+) -> list[tf.Tensor | None]:
+    *tensors, prescale, postscale = operation.inputs
+    sums = _libraries.ops().ring_keras_allreduce_wait(
+        handle=pending,
+        T=tensors[0].dtype,
+        N=len(tensors),
+        shapes=[tensor.shape for tensor in tensors],
+        reduce_op=_linear_op_of(operation, "grouped_allreduce"),
+        request_name=_name_of(operation),
+        communicator_id=operation.get_attr("communicator_id"),
+    )
+    factor = tf.cast(prescale * postscale, tensors[0].dtype)
+    return [total * factor for total in sums] + [None, None]
+
+
+_GRADIENTS: dict[str, Callable[..., Any]] = {
+    "RingKerasAllreduce": _allreduce_gradient,
+    "RingKerasAllgather": _allgather_gradient,
+    "RingKerasBroadcast": _broadcast_gradient,
+    "RingKerasReduceScatter": _reduce_scatter_gradient,
+    "RingKerasAlltoall": _alltoall_gradient,
+    "RingKerasAllreduceWait": _allreduce_wait_gradient,
+    "RingKerasAllreduceStart": _allreduce_start_gradient,
+}
+for _op, _gradient in _GRADIENTS.items():
+    tf.RegisterGradient(_op)(translated()(_gradient))

@@ -1,0 +1,176 @@
+"""Allreduce of many tensors at once, and its two halves: start and wait.
+
+Started collectives run while TensorFlow computes on; waiting late is what
+overlaps communication with the rest of a step.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from ring_keras import _libraries
+from ring_keras.communicator import ProcessSet
+from ring_keras.errors import translated
+from ring_keras.ops.allreduce import allreduce
+from ring_keras.ops.arguments import (
+    Factor,
+    TensorLike,
+    to_communicator,
+    to_factor,
+    to_reduce_op,
+    to_tensor,
+)
+from ring_keras.reduce_op import ReduceOp
+
+__all__ = [
+    "PendingAllreduce",
+    "allreduce_start",
+    "allreduce_wait",
+    "grouped_allreduce",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class PendingAllreduce:
+    """An allreduce on its way; `allreduce_wait` takes it."""
+
+    handle: tf.Tensor
+    dtype: tf.DType
+    shapes: tuple[tf.TensorShape, ...]
+    reduce_op: str
+    name: str
+    communicator_id: int
+
+
+@translated()
+def allreduce_start(
+    tensors: Sequence[TensorLike],
+    op: ReduceOp | str = ReduceOp.AVERAGE,
+    *,
+    name: str | None = None,
+    prescale_factor: Factor = 1.0,
+    postscale_factor: Factor = 1.0,
+    process_set: ProcessSet | None = None,
+) -> PendingAllreduce:
+    """Starts reducing tensors of one dtype, as one message, and returns at once.
+
+    An error of the collective, such as ranks that disagree, is raised by the
+    wait.
+
+    Args:
+        tensors: One or more tensors of the same dtype. Their number, shapes and
+            order must agree on every rank.
+        op: As for `allreduce`, and so are the other arguments.
+        name: Defaults to "grouped_allreduce".
+        prescale_factor: See `allreduce`.
+        postscale_factor: See `allreduce`.
+        process_set: See `allreduce`.
+
+    Returns:
+        What `allreduce_wait` takes. Dropping it is allowed: the collective runs
+        to its end all the same, and its memory is released then.
+    """
+    tensors = [to_tensor(tensor, "allreduce_start") for tensor in tensors]
+    dtypes = sorted({tensor.dtype.name for tensor in tensors})
+    if len(dtypes) != 1:
+        raise ValueError(
+            "ring_keras.ops.allreduce_start takes one or more tensors of one dtype. "
+            f"Received: {len(tensors)} tensors, dtypes={dtypes}"
+        )
+    dtype = tensors[0].dtype
+    reduce_op = to_reduce_op(op, dtype, "allreduce_start")
+    name = name or "grouped_allreduce"
+    communicator_id = to_communicator(process_set)
+    handle = _libraries.ops().ring_keras_allreduce_start(
+        tensors=tensors,
+        prescale=to_factor(prescale_factor),
+        postscale=to_factor(postscale_factor),
+        reduce_op=reduce_op,
+        request_name=name,
+        communicator_id=communicator_id,
+    )
+    shapes = tuple(tensor.shape for tensor in tensors)
+    return PendingAllreduce(handle, dtype, shapes, reduce_op, name, communicator_id)
+
+
+@translated()
+def allreduce_wait(pending: PendingAllreduce) -> list[tf.Tensor]:
+    """Waits for a started allreduce.
+
+    Returns:
+        The reduced tensors, in the order they were given to the start.
+    """
+    reduced: list[tf.Tensor] = _libraries.ops().ring_keras_allreduce_wait(
+        handle=pending.handle,
+        T=pending.dtype,
+        N=len(pending.shapes),
+        shapes=pending.shapes,
+        reduce_op=pending.reduce_op,
+        request_name=pending.name,
+        communicator_id=pending.communicator_id,
+    )
+    return reduced
+
+
+@translated()
+def grouped_allreduce(
+    tensors: Sequence[TensorLike],
+    op: ReduceOp | str = ReduceOp.AVERAGE,
+    *,
+    name: str | None = None,
+    prescale_factor: Factor = 1.0,
+    postscale_factor: Factor = 1.0,
+    process_set: ProcessSet | None = None,
+) -> list[tf.Tensor | tf.IndexedSlices]:
+    """Reduces many tensors, those of one dtype as one message.
+
+    Args:
+        tensors: Tensors of any dtypes; `tf.IndexedSlices` are reduced one by
+            one. Their number, shapes, dtypes and order must agree on every rank.
+        op: As for `allreduce`, and so are the other arguments.
+        name: Defaults to "grouped_allreduce".
+        prescale_factor: See `allreduce`.
+        postscale_factor: See `allreduce`.
+        process_set: See `allreduce`.
+
+    Returns:
+        The reduced tensors, in the order given.
+    """
+    name = name or "grouped_allreduce"
+    reduced: list[tf.Tensor | tf.IndexedSlices] = list(tensors)
+    positions_by_dtype: dict[tf.DType, list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        if not isinstance(tensor, tf.IndexedSlices):
+            reduced[position] = to_tensor(tensor, "grouped_allreduce")
+            dtype = reduced[position].dtype
+            positions_by_dtype.setdefault(dtype, []).append(position)
+
+    started = [
+        (
+            positions,
+            allreduce_start(
+                [reduced[position] for position in positions],
+                op,
+                name=f"{name}/{dtype.name}",
+                prescale_factor=prescale_factor,
+                postscale_factor=postscale_factor,
+                process_set=process_set,
+            ),
+        )
+        for dtype, positions in positions_by_dtype.items()
+    ]
+    for position, tensor in enumerate(tensors):
+        if isinstance(tensor, tf.IndexedSlices):
+            reduced[position] = allreduce(
+                tensor,
+                op,
+                name=f"{name}/{position}",
+                prescale_factor=prescale_factor,
+                postscale_factor=postscale_factor,
+                process_set=process_set,
+            )
+    for positions, pending in started:
+        for position, tensor in zip(positions, allreduce_wait(pending), strict=True):
+            reduced[position] = tensor
+    return reduced

@@ -1,0 +1,30 @@
+"""How a reduction combines the values of the ranks."""
+
+import enum
+
+__all__ = ["Average", "Max", "Min", "Product", "ReduceOp", "Sum"]
+
+
+class ReduceOp(str, enum.Enum):
+    """How a reduction combines the values of the ranks.
+
+    A member equals its name in lower case, and functions take either:
+    `op=ReduceOp.SUM` or `op="sum"`.
+    """
+
+    SUM = "sum"
+    AVERAGE = "average"
+    """The sum divided by the number of ranks; floating-point types only."""
+    MIN = "min"
+    MAX = "max"
+    PRODUCT = "product"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+Sum = ReduceOp.SUM
+Average = ReduceOp.AVERAGE
+Min = ReduceOp.MIN
+Max = ReduceOp.MAX
+Product = ReduceOp.PRODUCT
