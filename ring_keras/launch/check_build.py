@@ -1,0 +1,140 @@
+"""`ringrun --check-build`: what is there, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import resource
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_TENSORFLOW_WHEELS = ("tensorflow", "tensorflow-cpu")
+# Every rank holds connections to the others, and its data's files.
+_FEW_FILES = 1024
+
+
+@dataclass(frozen=True)
+class _Finding:
+    title: str
+    text: str
+    good: bool = True
+
+
+def check_build() -> int:
+    """Prints the findings; returns 1 if training cannot work here, else 0."""
+    findings = [finding for check in _CHECKS for finding in check()]
+    width = max(len(finding.title) for finding in findings)
+    for finding in findings:
+        mark = "ok" if finding.good else "NO"
+        print(f"  [{mark}] {finding.title:<{width}}  {finding.text}")
+    return 0 if all(finding.good for finding in findings) else 1
+
+
+def _versions() -> list[_Finding]:
+    from ring_keras import __version__
+
+    return [
+        _Finding("ring_keras", f"{__version__} in {_PACKAGE}"),
+        _Finding("Python", f"{platform.python_version()} ({sys.executable})"),
+        _Finding("machine", f"{platform.machine()}, {_cores()} cores"),
+    ]
+
+
+def _core() -> list[_Finding]:
+    try:
+        from ring_keras import _native
+    except ImportError as error:
+        text = f"{error}; build it: pip install ."
+        return [_Finding("C++ core", text, good=False)]
+    return [
+        _Finding("C++ core", _native.version()),
+        _Finding("reductions", _native.instruction_set()),
+    ]
+
+
+def _operations() -> list[_Finding]:
+    """Without importing TensorFlow, which would take seconds."""
+    libraries = {
+        tuple(path.stem.removeprefix("libring_keras_tf_").split("_"))
+        for path in _PACKAGE.glob("libring_keras_tf_*.so")
+    }
+    built = ", ".join(sorted(".".join(minor) for minor in libraries)) or "none"
+    found = _distribution(_TENSORFLOW_WHEELS)
+    if found is None:
+        missing = "not installed; pip install tensorflow-cpu"
+        return [
+            _Finding("TensorFlow", missing, good=False),
+            _Finding("operations", f"built for TensorFlow {built}", bool(libraries)),
+        ]
+    name, version = found
+    fits = tuple(version.split(".")[:2]) in libraries
+    text = f"built for TensorFlow {built}"
+    if not fits:
+        text += f"; not for the {version} installed here: pip install ring_keras again"
+    return [
+        _Finding("TensorFlow", f"{version} ({name})"),
+        _Finding("operations", text, good=fits),
+    ]
+
+
+def _keras() -> list[_Finding]:
+    found = _distribution(("keras",))
+    if found is None:
+        return [_Finding("Keras", "not installed; pip install keras", good=False)]
+    fits = int(found[1].split(".")[0]) >= 3
+    return [_Finding("Keras", found[1] + ("" if fits else "; needs 3"), good=fits)]
+
+
+def _shared_memory() -> list[_Finding]:
+    try:
+        os.close(os.memfd_create("ring_keras"))
+    except OSError as error:
+        text = f"no memfd ({error.strerror}); ranks on one host use TCP"
+        return [_Finding("transport shm", text, good=False)]
+    return [_Finding("transport shm", "memfd works")]
+
+
+def _tcp() -> list[_Finding]:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = "{}:{}".format(*server.getsockname())
+    except OSError as error:
+        text = f"cannot listen on 127.0.0.1: {error.strerror}"
+        return [_Finding("transport tcp", text, good=False)]
+    return [_Finding("transport tcp", f"could listen on {address}")]
+
+
+def _limits() -> list[_Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = soft == resource.RLIM_INFINITY or soft >= _FEW_FILES
+    text = f"{soft} (may be raised to {hard}: ulimit -n)"
+    return [_Finding("open files", text, good=enough)]
+
+
+def _distribution(names: tuple[str, ...]) -> tuple[str, str] | None:
+    for name in names:
+        try:
+            return name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+_CHECKS: tuple[Callable[[], list[_Finding]], ...] = (
+    _versions,
+    _core,
+    _operations,
+    _keras,
+    _shared_memory,
+    _tcp,
+    _limits,
+)

@@ -1,0 +1,262 @@
+"""`ringrun`: the command line."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shlex
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from ring_keras.config import (
+    Config,
+    ConfigError,
+    inherited_environment,
+    variables,
+)
+from ring_keras.launch.environment import added_variables, job_variables
+from ring_keras.launch.guard import run_guarded
+from ring_keras.launch.launcher import GENERATION, JobOptions, Launcher
+from ring_keras.launch.output import say
+
+_DESCRIPTION = """\
+Runs COMMAND as the N ranks of one job on this machine. Each line that a rank
+prints appears after its number. When a rank fails, the others are stopped, and
+ringrun exits with the code of the first that failed: 128 plus the signal, if a
+signal killed it. Ranks read no input. Processes that ranks leave behind are
+killed in the end.
+"""
+
+_EPILOG = """\
+Ctrl-C, or SIGTERM, asks the ranks to end, and kills them after the grace
+period; a second one kills them at once. `ringrun --print-env` lists the
+environment variables that ring_keras reads.
+"""
+
+_USAGE_ERROR = 2
+_NOT_FOUND = 127
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs ringrun; returns its exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.version:
+        from ring_keras import __version__
+
+        print(f"ring_keras {__version__}")
+        return 0
+    if options.check_build:
+        from ring_keras.launch.check_build import check_build
+
+        return check_build()
+    if options.print_env:
+        return _print_variables()
+
+    command = options.command[options.command[:1] == ["--"] :]
+    if options.size is None:
+        parser.error("-np N is required: how many ranks?")
+    if not command:
+        parser.error("a command is required, such as: python train.py")
+    inherited = inherited_environment()
+    added = added_variables(
+        size=options.size, inherited=inherited, chosen=_chosen(options)
+    )
+    try:
+        Config.from_environment(inherited | added | _job_variables(0, options.size))
+    except ConfigError as error:
+        parser.error(str(error))
+    environment = inherited | added
+    if shutil.which(command[0], path=environment.get("PATH")) is None:
+        say(f"{command[0]}: no such command; is it installed, and executable?")
+        return _NOT_FOUND
+    if options.dry_run:
+        return _print_plan(options.size, command, added)
+    job = JobOptions(
+        size=options.size,
+        command=command,
+        environment=environment,
+        grace_period_s=options.grace_period_s,
+        output_directory=_output_directory(parser, options.output_dir),
+        colour="NO_COLOR" not in inherited,
+        verbose=options.verbose,
+    )
+    if options.verbose:
+        for name, value in added.items():
+            say(f"every rank gets {name}={value}")
+    return run_guarded(lambda fd, directory: Launcher(job, fd, directory).run())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ringrun",
+        usage="ringrun -np N [option ...] COMMAND [argument ...]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "-np",
+        "-n",
+        "--num-proc",
+        dest="size",
+        type=_count,
+        metavar="N",
+        help="number of ranks",
+    )
+    add(
+        "-x",
+        "--env",
+        dest="env",
+        type=_assignment,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set a variable for every rank; may be repeated",
+    )
+    add(
+        "--output-dir",
+        type=Path,
+        metavar="DIR",
+        help="also write what rank N prints to DIR/rank.N/stdout and stderr, as it "
+        "is; files of an earlier run are overwritten",
+    )
+    add(
+        "--grace-period",
+        dest="grace_period_s",
+        type=_seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="time between asking ranks to end and killing them (default: %(default)g)",
+    )
+    add(
+        "--start-timeout",
+        metavar="SECONDS",
+        help="time for all ranks to join the job: RING_KERAS_INIT_TIMEOUT_S",
+    )
+    add("--transport", metavar="NAME", help="auto or tcp: RING_KERAS_TRANSPORT")
+    add(
+        "--log-level",
+        metavar="LEVEL",
+        help="debug, info, warning, error or off: RING_KERAS_LOG_LEVEL",
+    )
+    add(
+        "-v", "--verbose", action="store_true", help="tell of each rank's start and end"
+    )
+    add(
+        "--dry-run",
+        action="store_true",
+        help="print each rank's command and what is added to its environment",
+    )
+    add(
+        "--print-env",
+        action="store_true",
+        help="list the environment variables that ring_keras reads",
+    )
+    add(
+        "--check-build",
+        action="store_true",
+        help="show what is installed, and what this machine lacks",
+    )
+    add("--version", action="store_true", help="print the version")
+    add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"must be an integer of at least 1, not {text}"
+        )
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if value < 0 or not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text}")
+    return value
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not {text}")
+    if any(
+        variable.name == name
+        and variable.set_by_launcher
+        and name != "RING_KERAS_HOST_NAME"
+        for variable in variables()
+    ):
+        raise argparse.ArgumentTypeError(f"{name} is for ringrun itself to set")
+    return name, value
+
+
+def _chosen(options: argparse.Namespace) -> dict[str, str]:
+    chosen = dict(options.env)
+    for name, value in (
+        ("RING_KERAS_INIT_TIMEOUT_S", options.start_timeout),
+        ("RING_KERAS_TRANSPORT", options.transport),
+        ("RING_KERAS_LOG_LEVEL", options.log_level),
+    ):
+        if value is not None:
+            chosen[name] = value
+    return chosen
+
+
+def _output_directory(
+    parser: argparse.ArgumentParser, directory: Path | None
+) -> Path | None:
+    if directory is not None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"--output-dir {directory}: {error.strerror}")
+    return directory
+
+
+def _job_variables(rank: int, size: int) -> dict[str, str]:
+    """As they will be, but for what is only known once the job runs."""
+    return job_variables(
+        rank,
+        size,
+        store_address="127.0.0.1:1",
+        token_file="TOKEN_FILE",
+        generation=GENERATION,
+    )
+
+
+def _print_plan(size: int, command: Sequence[str], added: dict[str, str]) -> int:
+    for rank in range(size):
+        job = _job_variables(rank, size)
+        job["RING_KERAS_STORE_ADDRESS"] = "127.0.0.1:PORT"
+        words = [
+            f"{name}={shlex.quote(value)}"
+            for name, value in sorted((added | job).items())
+        ]
+        print(f"[{rank}]", *words, shlex.join(command))
+    return 0
+
+
+def _print_variables() -> int:
+    environment = inherited_environment()
+    for variable in variables():
+        value = environment.get(variable.name)
+        now = f", now {value!r}" if value else ""
+        print(f"{variable.name} (default {variable.default}{now})")
+        who = " Set by the launcher." if variable.set_by_launcher else ""
+        text = f"{variable.help} Takes {variable.takes}.{who}"
+        print(textwrap.fill(text, 76, initial_indent="    ", subsequent_indent="    "))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""The environment that each rank gets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+# Either one says that the user has divided the cores already.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+
+
+def added_variables(
+    *,
+    size: int,
+    inherited: Mapping[str, str],
+    chosen: Mapping[str, str],
+) -> dict[str, str]:
+    """What every rank gets on top of what ringrun inherited.
+
+    Args:
+        size: Ranks on this machine.
+        inherited: ringrun's own environment.
+        chosen: What ringrun's options say; this always wins.
+    """
+    added: dict[str, str] = {}
+    if not any(name in inherited or name in chosen for name in _THREAD_VARIABLES):
+        # Each rank's TensorFlow would otherwise start a thread per core.
+        cores = len(os.sched_getaffinity(0))
+        added["TF_NUM_INTRAOP_THREADS"] = str(max(1, cores // size))
+    if "PYTHONUNBUFFERED" not in inherited:
+        # To Python a pipe is no terminal: lines would come late and in heaps.
+        added["PYTHONUNBUFFERED"] = "1"
+    return added | dict(chosen)
+
+
+def job_variables(
+    rank: int, size: int, *, store_address: str, token_file: Path | str, generation: int
+) -> dict[str, str]:
+    """What makes a process one rank of a job."""
+    return {
+        "RING_KERAS_RANK": str(rank),
+        "RING_KERAS_SIZE": str(size),
+        "RING_KERAS_STORE_ADDRESS": store_address,
+        "RING_KERAS_TOKEN_FILE": str(token_file),
+        "RING_KERAS_GENERATION": str(generation),
+    }

@@ -1,0 +1,163 @@
+"""No process outlives the job, whichever process of it is killed.
+
+ringrun is two processes. The front is the one a user sees and signals; the
+launcher is its child and does the work. Both are subreapers, so every process
+that a rank starts, even one that leaves its session, stays below them. If the
+launcher dies, the front kills what is left; if the front dies, the launcher
+does. If both die at once, the kernel kills the ranks themselves (exec_rank.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PR_SET_CHILD_SUBREAPER = 36
+
+# Passed on to the launcher, which alone decides what they mean.
+FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# A process that does not die of SIGKILL hangs in the kernel: give up on it.
+KILL_TIMEOUT_S = 5.0
+_KILL_POLL_S = 0.01
+
+
+def run_guarded(launcher: Callable[[int, Path], int]) -> int:
+    """Runs `launcher` in a child process, and leaves nothing behind.
+
+    Must be called while this process has one thread.
+
+    Args:
+        launcher: Gets a descriptor that reads end of file once this process
+            has died, and a directory of its own that is removed in the end.
+            Runs with `FORWARDED_SIGNALS` blocked, until it unblocks them.
+
+    Returns:
+        What `launcher` returned, or 128 plus the signal that killed it.
+    """
+    _become_subreaper()
+    directory = Path(tempfile.mkdtemp(prefix="ringrun-"))
+    alive_read, alive_write = os.pipe()
+    # Until both sides are ready, a signal waits.
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
+    try:
+        launcher_pid = os.fork()
+        if launcher_pid == 0:
+            os.close(alive_write)
+            _be_launcher(launcher, alive_read, directory)
+        os.close(alive_read)
+        return _be_front(launcher_pid)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def kill_descendants() -> None:
+    """Kills every process below this one, and waits until they are gone."""
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while time.monotonic() < deadline:
+        # What starts between the listing and the kill is in the next listing.
+        descendants = list(_descendants(os.getpid()))
+        if not descendants:
+            return
+        for pid in descendants:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        while reap() is not None:
+            pass
+        time.sleep(_KILL_POLL_S)
+
+
+def reap() -> tuple[int, int] | None:
+    """Takes one ended child, ours or adopted: its pid and return code.
+
+    The code is negative for a signal. None if no child has ended.
+    """
+    try:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return (pid, os.waitstatus_to_exitcode(status)) if pid else None
+
+
+def _be_launcher(
+    launcher: Callable[[int, Path], int], alive_fd: int, directory: Path
+) -> None:
+    status = 1
+    try:
+        # Out of the terminal's reach: its Ctrl-C goes to the front alone, which
+        # passes it on once.
+        os.setsid()
+        _become_subreaper()
+        status = launcher(alive_fd, directory)
+    except SystemExit as leave:
+        status = leave.code if isinstance(leave.code, int) else 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        # The front's own frames are on this stack: they must not run twice.
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        kill_descendants()
+        os._exit(status)
+
+
+def _be_front(launcher_pid: int) -> int:
+    def forward(number: int, _frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(launcher_pid, number)
+
+    for number in FORWARDED_SIGNALS:
+        signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
+    # It stays a zombie until the handlers above are harmless: no other process
+    # can get its pid meanwhile.
+    os.waitid(os.P_PID, launcher_pid, os.WEXITED | os.WNOWAIT)
+    for number in FORWARDED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    _, status = os.waitpid(launcher_pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    kill_descendants()
+    if code >= 0:
+        return code
+    name = signal.Signals(-code).name
+    sys.stderr.write(
+        f"ringrun: its launcher process was killed by {name}; the ranks were killed\n"
+    )
+    return 128 - code
+
+
+def _become_subreaper() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl: {os.strerror(error)}")
+
+
+def _descendants(ancestor: int) -> Iterator[int]:
+    """Live processes below `ancestor`."""
+    children: dict[int, list[int]] = {}
+    zombies = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            # The command's name, in parentheses, may hold anything.
+            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+            pid, state, parent = int(entry.name), fields[0], int(fields[1])
+            children.setdefault(parent, []).append(pid)
+            if state == b"Z":
+                zombies.add(pid)
+    frontier = [ancestor]
+    while frontier:
+        below = children.get(frontier.pop(), [])
+        frontier += below
+        yield from (pid for pid in below if pid not in zombies)

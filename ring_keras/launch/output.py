@@ -1,0 +1,154 @@
+"""Brings what the ranks print to this terminal, line by line, and to files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from ring_keras.launch.lines import LineBuffer
+
+_READ_NBYTES = 1 << 16
+_COLOURS = (36, 33, 32, 35, 34, 31)  # Of a terminal: cyan, yellow, ...
+
+
+@dataclass
+class _Stream:
+    """One rank's standard output or error."""
+
+    prefix: bytes
+    console: Console
+    file: BinaryIO | None
+    lines: LineBuffer = field(default_factory=LineBuffer)
+
+
+class Console:
+    """Our own standard output or error, where only whole lines mix.
+
+    On a terminal the latest progress bar stays below the lines that pass by.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.is_terminal = os.isatty(fd)
+        self._progress = b""
+
+    def write(self, prefix: bytes, lines: Sequence[bytes]) -> None:
+        """Writes each line after the prefix; OSError if nobody reads."""
+        if not lines:
+            return
+        text = b"".join(prefix + line + b"\n" for line in lines)
+        if self._progress:
+            text = b"\r\x1b[K" + text + self._progress
+        self._write(text)
+
+    def show_progress(self, progress: bytes) -> None:
+        """Puts a progress bar in place of the one before; empty for none."""
+        if self.is_terminal and progress != self._progress:
+            self._progress = progress
+            self._write(b"\r\x1b[K" + progress)
+
+    def _write(self, text: bytes) -> None:
+        view = memoryview(text)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+
+class OutputPump:
+    """A thread that reads every rank's output until all have closed it.
+
+    A thread of its own: a terminal that is held up must hold up the ranks, but
+    not the launcher's watch over them.
+
+    Args:
+        directory: Gets `rank.N/stdout` and `rank.N/stderr`, byte for byte.
+        colour: Whether prefixes on a terminal are coloured.
+        on_broken: Called once, from the thread, when nobody reads our own
+            output any more.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None,
+        *,
+        colour: bool,
+        on_broken: Callable[[], None],
+    ) -> None:
+        self._directory = directory
+        self._colour = colour
+        self._on_broken = on_broken
+        self._broken = False
+        self._stdout = Console(1)
+        self._stderr = Console(2)
+        self._selector = selectors.DefaultSelector()
+        self.done_fd, self._done_write = os.pipe()
+        """Reads end of file when all output has been written."""
+
+    def add_rank(self, rank: int, stdout_fd: int, stderr_fd: int) -> None:
+        """Takes over the reading ends of a rank's pipes. Before `start`."""
+        for name, fd, console in (
+            ("stdout", stdout_fd, self._stdout),
+            ("stderr", stderr_fd, self._stderr),
+        ):
+            file: BinaryIO | None = None
+            if self._directory is not None:
+                path = self._directory / f"rank.{rank}" / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = path.open("wb", buffering=0)
+            stream = _Stream(self._prefix(rank, console), console, file)
+            self._selector.register(fd, selectors.EVENT_READ, stream)
+
+    def start(self) -> None:
+        """Starts to read."""
+        threading.Thread(target=self._run, name="output", daemon=True).start()
+
+    def _prefix(self, rank: int, console: Console) -> bytes:
+        prefix = f"[{rank}]"
+        if self._colour and console.is_terminal:
+            prefix = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{prefix}\x1b[0m"
+        return prefix.encode() + b" "
+
+    def _run(self) -> None:
+        while self._selector.get_map():
+            for key, _ in self._selector.select():
+                self._read(key.fd, key.data)
+        os.close(self._done_write)
+
+    def _read(self, fd: int, stream: _Stream) -> None:
+        data = os.read(fd, _READ_NBYTES)
+        if not data:
+            self._selector.unregister(fd)
+            os.close(fd)
+        if stream.file is not None:
+            if data:
+                stream.file.write(data)
+            else:
+                stream.file.close()
+        if self._broken:
+            return
+        try:
+            self._show(stream, data)
+        except OSError:
+            # Go on reading: the ranks shall end as they are told, not block.
+            self._broken = True
+            self._on_broken()
+
+    def _show(self, stream: _Stream, data: bytes) -> None:
+        lines = stream.lines.feed(data) if data else stream.lines.finish()
+        progress = stream.lines.progress()
+        if progress is not None:
+            stream.console.show_progress(stream.prefix + progress)
+        elif lines:
+            stream.console.show_progress(b"")
+        stream.console.write(stream.prefix, lines)
+
+
+def say(message: str) -> None:
+    """Writes a line of ringrun's own to standard error."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"ringrun: {message}\n".encode(errors="replace"))

@@ -1,0 +1,57 @@
+"""Which rank's failure was the cause of the others', and how to say it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ring_keras.launch.workers import Worker, exit_status, how_ended
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a job ended: ringrun's exit code, and why, or None if all is well."""
+
+    exit_code: int
+    message: str | None
+
+
+def judge(
+    workers: Sequence[Worker],
+    ended_ranks: Sequence[tuple[int, str, bool]],
+    hung: Collection[int],
+    host_name: str,
+) -> Verdict:
+    """Finds the first failure of a job that has ended without being told to.
+
+    A rank that fails takes others along: they raise PeerLostError, and one of
+    them may even be the first to exit. The store has seen who left first.
+
+    Args:
+        workers: All ranks, ended.
+        ended_ranks: The store's list, oldest first: rank, description, and
+            whether the rank was lost rather than left.
+        hung: Ranks that the store had given up before we stopped them.
+        host_name: This host.
+    """
+    order = {rank: position for position, (rank, _, _) in enumerate(ended_ranks)}
+    descriptions = {rank: text for rank, text, _ in ended_ranks}
+    culprits = [w for w in workers if w.failed or w.rank in hung]
+    if not culprits:
+        return Verdict(0, None)
+    last = len(order)
+    first = min(
+        culprits,
+        key=lambda worker: (order.get(worker.rank, last), worker.ended_at or 0.0),
+    )
+    assert first.returncode is not None
+    if first.failed:
+        who = f"rank {first.rank} (host {host_name}, pid {first.pid})"
+        text = f"{who} {how_ended(first.returncode)} after {first.seconds:.1f} s"
+    else:
+        text = descriptions[first.rank]
+    if any(worker.told_to_stop for worker in workers if worker is not first):
+        text += "; the other ranks were stopped"
+    elif len(workers) > 1:
+        text += "; the other ranks have ended too"
+    return Verdict(exit_status(first.returncode) or 1, text)

@@ -1,0 +1,123 @@
+"""The ranks' processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_EXEC_RANK = str(Path(__file__).with_name("exec_rank.py"))
+
+
+@dataclass
+class Worker:
+    """One rank's process, the leader of its own session.
+
+    Attributes:
+        rank: The rank.
+        pid: Its process and process group.
+        stdout_fd: Where its standard output is to be read.
+        stderr_fd: The same of its standard error.
+        started_at: On the monotonic clock.
+        ended_at: The same, None while it runs.
+        returncode: Negative for a signal; None while it runs.
+        told_to_stop: Whether it got a signal from us before it ended.
+    """
+
+    rank: int
+    pid: int
+    stdout_fd: int
+    stderr_fd: int
+    started_at: float
+    ended_at: float | None = None
+    returncode: int | None = None
+    told_to_stop: bool = False
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.returncode is None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended badly, and not because we stopped it."""
+        return self.returncode not in (None, 0) and not self.told_to_stop
+
+    @property
+    def seconds(self) -> float:
+        """How long it has run."""
+        return (self.ended_at or time.monotonic()) - self.started_at
+
+    def end(self, returncode: int) -> None:
+        """Notes that it ended."""
+        self.ended_at = time.monotonic()
+        self.returncode = returncode
+
+    def signal(self, number: int) -> None:
+        """Signals the process and what it started, while it runs."""
+        # Once it has been reaped, its pid may be somebody else's.
+        if self.running:
+            self.told_to_stop = True
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+
+def start_worker(
+    rank: int, command: Sequence[str], environment: Mapping[str, str]
+) -> Worker:
+    """Starts `command` as a rank, in a session of its own, without input.
+
+    Must be called from the main thread: the rank dies with the thread that
+    started it.
+    """
+    stdout_read, stdout_write = os.pipe()
+    stderr_read, stderr_write = os.pipe()
+    # -I and -S: no file of the user's, and no site-packages, before the command.
+    arguments = [sys.executable, "-I", "-S", _EXEC_RANK, str(os.getpid()), *command]
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            arguments,
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, stdout_write, 1),
+                (os.POSIX_SPAWN_DUP2, stderr_write, 2),
+            ],
+            setsid=True,
+            setsigmask=[],
+            setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP],
+        )
+    except BaseException:
+        os.close(stdout_read)
+        os.close(stderr_read)
+        raise
+    finally:
+        os.close(stdout_write)
+        os.close(stderr_write)
+    return Worker(rank, pid, stdout_read, stderr_read, time.monotonic())
+
+
+def how_ended(returncode: int) -> str:
+    """In words, to follow a rank's name."""
+    if returncode < 0:
+        return f"was killed by {signal_name(-returncode)}"
+    return f"exited with code {returncode}"
+
+
+def signal_name(number: int) -> str:
+    """Such as SIGKILL."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # A real-time signal.
+        return f"signal {number}"
+
+
+def exit_status(returncode: int) -> int:
+    """As a shell reports it: 128 plus the signal."""
+    return 128 - returncode if returncode < 0 else returncode
