@@ -1,0 +1,117 @@
+"""What ranks get, and that the job's secret stays one."""
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def test_options_become_variables(ringrun):
+    script = """
+    for name in ("NAME", "RING_KERAS_TRANSPORT", "RING_KERAS_INIT_TIMEOUT_S",
+                 "RING_KERAS_LOG_LEVEL", "RING_KERAS_GENERATION"):
+        print(name, os.environ[name])
+    """
+
+    finished = ringrun.run(
+        script,
+        *("-x", "NAME=a=b c", "--transport", "tcp"),
+        *("--start-timeout", "7", "--log-level", "debug"),
+        size=1,
+    )
+
+    assert finished.stdout.decode().splitlines() == [
+        "[0] NAME a=b c",
+        "[0] RING_KERAS_TRANSPORT tcp",
+        "[0] RING_KERAS_INIT_TIMEOUT_S 7",
+        "[0] RING_KERAS_LOG_LEVEL debug",
+        "[0] RING_KERAS_GENERATION 0",
+    ]
+
+
+def test_ringruns_options_end_where_the_command_begins(ringrun):
+    finished = ringrun.finish(
+        ringrun.start_raw("-np", "1", "--", "echo", "-np", "2", "--dry-run")
+    )
+
+    assert finished.stdout == b"[0] -np 2 --dry-run\n"
+
+
+def test_a_rank_has_no_open_files_but_its_own(ringrun):
+    script = 'print(sorted(map(int, os.listdir("/proc/self/fd"))))'
+
+    # The fourth is the listing's own.
+    assert ringrun.run(script, size=1).stdout == b"[0] [0, 1, 2, 3]\n"
+
+
+def test_signals_reach_a_command_as_they_reach_it_from_a_shell(ringrun):
+    # Not a Python script: Python ignores some by itself.
+    command = ["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"]
+
+    finished = ringrun.finish(ringrun.start_raw("-np", "1", *command))
+
+    for line in finished.stdout.decode().splitlines():
+        mask = int(line.split()[-1], 16)
+        for number in ("SIGINT", "SIGTERM", "SIGHUP", "SIGPIPE", "SIGXFSZ", "SIGCHLD"):
+            assert not mask >> (signal.Signals[number] - 1) & 1, (line, number)
+
+
+@pytest.fixture
+def secret(ringrun):
+    """A running job, and its token file."""
+    script = """
+    note(f"pid{rank}", os.getpid())
+    note("token_file", os.environ["RING_KERAS_TOKEN_FILE"])
+    wait_for("go")
+    """
+    process = ringrun.start(script)
+    token_file = ringrun.noted("token_file")
+    yield process, token_file, ringrun.pids("pid0", "pid1")
+    (ringrun.directory / "go").touch()
+    assert ringrun.finish(process).returncode == 0
+
+
+def test_the_token_is_in_a_private_file_and_nowhere_else(secret):
+    process, token_file, pids = secret
+    path = Path(token_file)
+    token = path.read_text()
+
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert len(bytes.fromhex(token)) == 32
+    for pid in [process.pid, *pids]:
+        for name in ("cmdline", "environ"):
+            content = Path(f"/proc/{pid}/{name}").read_bytes()
+            assert token.encode() not in content
+            assert bytes.fromhex(token) not in content
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "sys.exit(1)", "os.abort()"])
+def test_no_file_is_left(ringrun, ending):
+    ringrun.run(f"assert os.path.exists(os.environ['RING_KERAS_TOKEN_FILE'])\n{ending}")
+
+    assert list(ringrun.temporary.iterdir()) == []
+
+
+def test_dry_run_shows_the_plan_without_running_it(ringrun):
+    finished = ringrun.run('note("ran")', "--dry-run", "-x", "NAME=a b", size=3)
+
+    lines = finished.stdout.decode().splitlines()
+    assert finished.returncode == 0
+    assert len(lines) == 3
+    for rank, line in enumerate(lines):
+        assert line.startswith(f"[{rank}] NAME='a b' ")
+        assert f"RING_KERAS_RANK={rank} RING_KERAS_SIZE=3" in line
+        assert line.endswith(f"{sys.executable} {ringrun.directory}/script.py")
+    assert not (ringrun.directory / "ran").exists()
+    assert list(ringrun.temporary.iterdir()) == []
+
+
+def test_verbose_tells_of_starts_and_ends(ringrun):
+    finished = ringrun.run("pass", "-v", size=1, env={"OMP_NUM_THREADS": "1"})
+
+    text = finished.stderr.decode()
+    assert "ringrun: rank 0 is pid " in text
+    assert "exited with code 0 after " in text
+    assert "TF_NUM_INTRAOP_THREADS" not in text

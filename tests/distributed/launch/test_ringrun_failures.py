@@ -1,0 +1,159 @@
+"""Exit codes, root causes, and who is stopped."""
+
+import re
+import socket
+import time
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "how"),
+    [
+        ("sys.exit(3)", 3, "exited with code 3"),
+        ("raise RuntimeError('no')", 1, "exited with code 1"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "was killed by SIGKILL"),
+        ("os.abort()", 134, "was killed by SIGABRT"),
+    ],
+)
+def test_the_failing_rank_is_named_and_gives_the_exit_code(ringrun, failure, code, how):
+    script = f"""
+    if rank == 1:
+        note("pid1", os.getpid())
+        {failure}
+    wait_for("pid1")
+    while Path("/proc", (here / "pid1").read_text()).exists():
+        time.sleep(0.01)
+    sys.exit(1)
+    """
+
+    finished = ringrun.run(script, size=3)
+
+    assert finished.returncode == code
+    (pid,) = ringrun.pids("pid1")
+    who = f"rank 1 (host {socket.gethostname()}, pid {pid})"
+    assert re.fullmatch(
+        re.escape(f"ringrun: {who} {how} after ")
+        + r"\d+\.\d s; the other ranks have ended too",
+        finished.verdict,
+    )
+
+
+def test_ranks_that_do_not_notice_are_stopped(ringrun):
+    finished = ringrun.run("sys.exit(3) if rank == 1 else wait_to_be_ended()")
+
+    assert finished.returncode == 3
+    assert re.search(r"rank 1 .*; the other ranks were stopped$", finished.verdict)
+
+
+def test_the_first_of_two_failures_counts(ringrun):
+    script = """
+    if rank == 2:
+        sys.exit(5)
+    time.sleep(0.5)
+    sys.exit(6)
+    """
+
+    finished = ringrun.run(script, size=3)
+
+    assert finished.returncode == 5
+    assert "rank 2 " in finished.verdict
+    assert finished.verdict.endswith("; the other ranks have ended too")
+
+
+def test_others_may_notice_and_say_why_before_they_are_stopped(ringrun):
+    script = """
+    if rank == 1:
+        sys.exit(4)
+    time.sleep(1)
+    print("rank 1 is gone, says rank", rank)
+    sys.exit(1)
+    """
+
+    finished = ringrun.run(script)
+
+    assert finished.stdout == b"[0] rank 1 is gone, says rank 0\n"
+    assert finished.returncode == 4
+
+
+def test_a_rank_that_ends_well_early_stops_nobody(ringrun):
+    script = """
+    if rank == 0:
+        note("done")
+        sys.exit(0)
+    wait_for("done")
+    time.sleep(0.3)
+    print("went on")
+    """
+
+    finished = ringrun.run(script)
+
+    assert finished.returncode == 0
+    assert finished.stdout == b"[1] went on\n"
+    assert finished.verdict == ""
+
+
+def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_period(ringrun):
+    script = """
+    signal.signal(signal.SIGTERM, lambda *_: note("asked"))
+    note(f"ready{rank}")
+    if rank == 1:
+        wait_for("ready0")
+        sys.exit(7)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        time.sleep(1)
+    """
+    start = time.monotonic()
+
+    finished = ringrun.run(script, "--grace-period", "0.5")
+
+    assert finished.returncode == 7
+    ringrun.noted("asked")
+    assert time.monotonic() - start < 50  # It did not run to its own end.
+
+
+def test_a_command_that_cannot_be_executed(ringrun, tmp_path):
+    program = tmp_path / "program"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o755)
+
+    finished = ringrun.finish(ringrun.start_raw("-np", "1", str(program)))
+
+    assert finished.returncode == 127
+    assert b"cannot run" in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "-np N is required"),
+        (["-np", "2"], 2, "a command is required"),
+        (["-np", "0", "true"], 2, "an integer of at least 1, not 0"),
+        (["-np", "two", "true"], 2, "an integer of at least 1, not two"),
+        (["-np", "1", "no-such-program"], 127, "no-such-program: no such command"),
+        (["-np", "1", "--grace-period", "-1", "true"], 2, "number of seconds, not -1"),
+        (["-np", "1", "-x", "NAME", "true"], 2, "must be NAME=VALUE, not NAME"),
+        (["-np", "1", "-x", "RING_KERAS_RANK=1", "true"], 2, "for ringrun itself"),
+        (["-np", "1", "--transport", "x", "true"], 2, "one of auto, tcp"),
+        (["-np", "1", "--start-timeout", "x", "true"], 2, "RING_KERAS_INIT_TIMEOUT_S"),
+        (["-np", "1", "--output-dir", "/dev/null/x", "true"], 2, "Not a directory"),
+        (["-np", "1", "--no-such-option", "true"], 2, "--no-such-option"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(ringrun, arguments, code, message):
+    finished = ringrun.finish(ringrun.start_raw(*arguments))
+
+    assert finished.returncode == code
+    assert message in finished.stderr.decode()
+    assert b"Traceback" not in finished.stderr
+
+
+def test_a_bad_inherited_variable_is_refused_before_anything_starts(ringrun):
+    finished = ringrun.run(
+        'note("started")', env={"RING_KERAS_TCP_STREAMS": "many"}, size=1
+    )
+
+    assert finished.returncode == 2
+    assert b"RING_KERAS_TCP_STREAMS='many'" in finished.stderr
+    assert not (ringrun.directory / "started").exists()

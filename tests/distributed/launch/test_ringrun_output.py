@@ -1,0 +1,142 @@
+"""What ranks print arrives whole, marked, and in files."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_every_rank_runs_and_its_lines_are_marked(ringrun, size):
+    finished = ringrun.run('print("I am", rank, "of", size)', size=size)
+
+    assert finished.returncode == 0
+    expected = [f"[{rank}] I am {rank} of {size}" for rank in range(size)]
+    assert sorted(finished.stdout.decode().splitlines()) == expected
+    assert finished.stderr == b""
+
+
+def test_lines_stay_whole_while_all_ranks_write(ringrun):
+    script = """
+    for index in range(3000):
+        # In pieces, so that writes of different ranks fall between each other.
+        for piece in (f"{index:05d}", ":", "abc" * (index % 50), "\\n"):
+            os.write(1, piece.encode())
+    """
+
+    finished = ringrun.run(script, size=4)
+
+    lines = finished.stdout.decode().splitlines()
+    for rank in range(4):
+        mine = [line for line in lines if line.startswith(f"[{rank}] ")]
+        assert mine == [
+            f"[{rank}] {index:05d}:" + "abc" * (index % 50) for index in range(3000)
+        ]
+    assert len(lines) == 4 * 3000
+
+
+def test_standard_error_is_kept_apart(ringrun):
+    finished = ringrun.run('print("out"); print("err", file=sys.stderr)', size=1)
+
+    assert finished.stdout == b"[0] out\n"
+    assert finished.stderr == b"[0] err\n"
+
+
+def test_any_bytes_pass_and_a_line_of_a_megabyte_stays_whole(ringrun):
+    script = r"""
+    os.write(1, b"nul \0, no utf-8 \xff\xfe\n" + b"x" * (1 << 20) + b"\n")
+    """
+
+    finished = ringrun.run(script, size=1)
+
+    assert finished.stdout == (
+        b"[0] nul \0, no utf-8 \xff\xfe\n[0] " + b"x" * (1 << 20) + b"\n"
+    )
+
+
+def test_a_last_line_without_newline_is_shown(ringrun):
+    script = 'sys.stdout.write("no newline"); sys.stdout.flush(); os._exit(0)'
+
+    assert ringrun.run(script, size=1).stdout == b"[0] no newline\n"
+
+
+def test_a_progress_bar_leaves_its_last_state(ringrun):
+    script = r'print("10%\r20%\r100%")'
+
+    assert ringrun.run(script, size=1).stdout == b"[0] 100%\n"
+
+
+def test_output_dir_holds_each_ranks_bytes(ringrun, tmp_path):
+    script = r"""
+    os.write(1, b"out %d\r\xff" % rank)
+    os.write(2, b"err %d\n" % rank)
+    """
+    directory = tmp_path / "new" / "logs"
+
+    finished = ringrun.run(script, "--output-dir", str(directory), size=2)
+
+    assert finished.returncode == 0
+    for rank in range(2):
+        folder = directory / f"rank.{rank}"
+        assert (folder / "stdout").read_bytes() == b"out %d\r\xff" % rank
+        assert (folder / "stderr").read_bytes() == b"err %d\n" % rank
+        assert b"[%d] err %d\n" % (rank, rank) in finished.stderr
+
+
+def test_lines_appear_while_the_rank_still_runs(ringrun):
+    process = ringrun.start('print("first"); wait_for("go"); print("last")', size=1)
+
+    assert process.stdout.readline() == b"[0] first\n"
+    (ringrun.directory / "go").touch()
+    assert ringrun.finish(process).stdout == b"[0] last\n"
+
+
+def test_ranks_read_no_input(ringrun):
+    finished = ringrun.run("print(repr(sys.stdin.read()))", size=2)
+
+    assert sorted(finished.stdout.splitlines()) == [b"[0] ''", b"[1] ''"]
+
+
+def test_the_job_ends_when_nobody_reads_its_output(ringrun):
+    script = """
+    note(f"pid{rank}", os.getpid())
+    while True:
+        print("line", flush=True)
+        time.sleep(0.001)
+    """
+    process = ringrun.start(script, "--grace-period", "1")
+    process.stdout.readline()
+
+    process.stdout.close()
+
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 128 + 13
+    assert b"nobody reads its output" in stderr
+
+
+def test_a_terminal_shows_coloured_prefixes_and_one_moving_bar(ringrun):
+    script = r"""
+    sys.stdout.write("\r10%"); sys.stdout.flush()
+    wait_for("go")
+    sys.stdout.write("\r20%\ndone\n")
+    """
+    ours, theirs = os.openpty()
+    file = ringrun.directory / "script.py"
+    ringrun.start(script, size=1).kill()  # Writes the script.
+    with subprocess.Popen(
+        [sys.executable, "-m", "ring_keras.launch", "-np", "1", sys.executable, file],
+        stdout=theirs,
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while b"10%" not in shown:
+            shown += os.read(ours, 1000)
+        (ringrun.directory / "go").touch()
+        while b"done" not in shown:
+            shown += os.read(ours, 1000)
+        assert process.wait(timeout=30) == 0
+    os.close(ours)
+    mark = b"\x1b[36m[0]\x1b[0m "
+    assert shown.startswith(b"\r\x1b[K" + mark + b"10%\r\x1b[K")
+    assert mark + b"20%\r\n" + mark + b"done" in shown

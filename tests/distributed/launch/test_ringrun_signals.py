@@ -1,0 +1,140 @@
+"""Ctrl-C once and twice; no process outlives the job."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from support.processes import is_alive, wait_until_dead
+
+# A child of its own, and one that leaves the rank's session.
+WITH_CHILDREN = f"""
+sleep = [{sys.executable!r}, "-c", "import time; time.sleep(60)"]
+near = subprocess.Popen(sleep)
+far = subprocess.Popen(sleep, start_new_session=True)
+note(f"near{{rank}}", near.pid)
+note(f"far{{rank}}", far.pid)
+note(f"pid{{rank}}", os.getpid())
+"""
+NAMES = [f"{kind}{rank}" for kind in ("near", "far", "pid") for rank in range(2)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_lets_ranks_clean_up(ringrun, number):
+    script = """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    note(f"pid{rank}", os.getpid())
+    try:
+        wait_to_be_ended()
+    except KeyboardInterrupt:
+        print("cleaned up")
+    """
+    process = ringrun.start(script)
+    pids = ringrun.pids("pid0", "pid1")
+
+    process.send_signal(number)
+
+    finished = ringrun.finish(process)
+    assert finished.returncode == 128 + number
+    assert sorted(finished.stdout.splitlines()) == [
+        b"[0] cleaned up",
+        b"[1] cleaned up",
+    ]
+    assert finished.verdict == f"ringrun: stopped by {number.name}"
+    assert not any(map(is_alive, pids))
+
+
+STUBBORN = """
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda *_: note(f"asked{rank}"))
+note(f"pid{rank}", os.getpid())
+deadline = time.monotonic() + 60
+while time.monotonic() < deadline:
+    time.sleep(1)
+"""
+
+
+def test_ranks_that_ignore_it_are_killed_after_the_grace_period(ringrun):
+    process = ringrun.start(STUBBORN, "--grace-period", "0.5")
+    pids = ringrun.pids("pid0", "pid1")
+
+    process.send_signal(signal.SIGINT)
+
+    finished = ringrun.finish(process)
+    ringrun.noted("asked0")
+    assert finished.returncode == 130
+    assert "killed the ranks that did not end: [0, 1]" in finished.verdict
+    assert not any(map(is_alive, pids))
+
+
+def test_a_second_ctrl_c_kills_at_once(ringrun):
+    process = ringrun.start(STUBBORN, "--grace-period", "1000")
+    pids = ringrun.pids("pid0", "pid1")
+    process.send_signal(signal.SIGINT)
+    ringrun.noted("asked0")
+    ringrun.noted("asked1")
+
+    process.send_signal(signal.SIGINT)
+
+    assert ringrun.finish(process).returncode == 130
+    assert not any(map(is_alive, pids))
+
+
+def test_children_of_ranks_end_with_the_job(ringrun):
+    finished = ringrun.run(WITH_CHILDREN)
+
+    assert finished.returncode == 0
+    assert not any(map(is_alive, ringrun.pids(*NAMES)))
+
+
+def test_children_of_a_killed_rank_end_with_the_job(ringrun):
+    script = WITH_CHILDREN + (
+        "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nwait_to_be_ended()"
+    )
+
+    finished = ringrun.run(script)
+
+    assert finished.returncode == 137
+    assert not any(map(is_alive, ringrun.pids(*NAMES)))
+
+
+def test_nothing_is_left_when_ringrun_is_killed(ringrun):
+    process = ringrun.start(WITH_CHILDREN + STUBBORN)
+    pids = ringrun.pids(*NAMES)
+
+    process.kill()
+
+    wait_until_dead(pids)
+
+
+def test_nothing_is_left_when_the_launcher_process_is_killed(ringrun):
+    process = ringrun.start(WITH_CHILDREN + STUBBORN + "\n")
+    pids = ringrun.pids(*NAMES)
+    parent = _parent(pids[-1])
+    assert _parent(parent) == process.pid
+
+    os.kill(parent, signal.SIGKILL)
+
+    finished = ringrun.finish(process)
+    assert finished.returncode == 137
+    assert "its launcher process was killed by SIGKILL" in finished.verdict
+    assert not any(map(is_alive, pids))
+    assert list(ringrun.temporary.iterdir()) == []
+
+
+def test_ranks_die_when_both_processes_of_ringrun_are_killed(ringrun):
+    process = ringrun.start("note(f'pid{rank}', os.getpid())\nwait_to_be_ended()")
+    pids = ringrun.pids("pid0", "pid1")
+    parent = _parent(pids[0])
+    # Stopped, neither can react to the other's death.
+    process.send_signal(signal.SIGSTOP)
+
+    os.kill(parent, signal.SIGKILL)
+    process.kill()
+
+    wait_until_dead(pids)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])

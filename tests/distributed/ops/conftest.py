@@ -1,0 +1,39 @@
+"""The jobs in which every collective is tested."""
+
+from __future__ import annotations
+
+import pytest
+from support import RankPool
+from support.rank_pool import RankPools
+
+# Shared memory at every size; TCP with two ranks, and where rings differ from
+# pairs.
+_JOBS = [(1, "auto"), (2, "auto"), (3, "auto"), (4, "auto"), (2, "tcp"), (3, "tcp")]
+
+
+def _name(job: tuple[int, str]) -> str:
+    return f"{job[0]}-{job[1]}"
+
+
+def _pool(rank_pool: RankPools, job: tuple[int, str]) -> RankPool:
+    size, transport = job
+    return rank_pool(
+        size,
+        env={
+            "RING_KERAS_TRANSPORT": transport,
+            "RING_KERAS_COLLECTIVE_TIMEOUT_S": "30",
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+        },
+    )
+
+
+@pytest.fixture(scope="session", params=_JOBS, ids=_name)
+def ranks(request: pytest.FixtureRequest, rank_pool: RankPools) -> RankPool:
+    """Warm ranks, alone and together, over each transport."""
+    return _pool(rank_pool, request.param)
+
+
+@pytest.fixture(scope="session", params=[job for job in _JOBS if job[0] > 1], ids=_name)
+def peers(request: pytest.FixtureRequest, rank_pool: RankPools) -> RankPool:
+    """The same, where there is more than one rank."""
+    return _pool(rank_pool, request.param)

@@ -1,0 +1,90 @@
+"""An op library that does not fit TensorFlow says so, and what mends it.
+
+Each case is a copy of the package with real files changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+import ring_keras
+
+LOAD = "from ring_keras import _libraries; _libraries.ops()"
+
+
+@pytest.fixture
+def package_dir(tmp_path: Path) -> Path:
+    copy = tmp_path / "ring_keras"
+    shutil.copytree(Path(ring_keras.__file__).parent, copy)
+    return copy
+
+
+def load_ops(package_dir: Path) -> str:
+    """What a process prints that loads the ops of the copy, and fails."""
+    ended = subprocess.run(
+        [sys.executable, "-c", LOAD],
+        env={**os.environ, "PYTHONPATH": str(package_dir.parent)},
+        cwd=package_dir.parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 1, ended.stderr
+    return ended.stderr
+
+
+def op_library(package_dir: Path) -> Path:
+    (path,) = package_dir.glob("libring_keras_tf_*.so")
+    return path
+
+
+def test_other_minor_version_names_both_and_the_remedy(package_dir: Path) -> None:
+    op_library(package_dir).rename(package_dir / "libring_keras_tf_2_5.so")
+    info_file = package_dir / "_build_info.json"
+    info = json.loads(info_file.read_text())
+    info_file.write_text(json.dumps({**info, "tensorflow_version": "2.5.1"}))
+
+    printed = load_ops(package_dir)
+
+    assert "ImportError: ring_keras" in printed
+    assert "built for TensorFlow 2.5.1" in printed
+    assert f"TensorFlow {tf.__version__} is installed" in printed
+    assert "Rebuild it: " in printed
+    assert "pip install" in printed or "make -C" in printed
+
+
+def test_undefined_symbol_is_explained(package_dir: Path, tmp_path: Path) -> None:
+    source = tmp_path / "stale.cc"
+    source.write_text(
+        "void SymbolOfAnotherTensorFlow();\n"
+        "namespace { int call = (SymbolOfAnotherTensorFlow(), 0); }\n"
+    )
+    library = op_library(package_dir)
+    library.unlink()
+    compiler = os.environ.get("CXX", "c++")
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", library, source], check=True, timeout=60
+    )
+
+    printed = load_ops(package_dir)
+
+    assert "ImportError: ring_keras" in printed
+    assert "SymbolOfAnotherTensorFlow" in printed
+    assert "Rebuild it: " in printed
+
+
+def test_package_that_was_never_built_says_how(package_dir: Path) -> None:
+    op_library(package_dir).unlink()
+    (package_dir / "_build_info.json").unlink()
+
+    printed = load_ops(package_dir)
+
+    assert "has no C++ libraries. Build them: " in printed

@@ -1,0 +1,101 @@
+"""The wheel holds what it must, and works where it is installed."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ring_keras._version import __version__
+
+# Compiles everything if the tree was never built.
+pytestmark = pytest.mark.timeout(1200)
+
+RunCommand = Callable[..., str]
+
+TRAIN_ON_ONE_RANK = """
+import pathlib, sys
+import numpy as np
+import ring_keras as ring
+
+assert pathlib.Path(ring.__file__).is_relative_to(sys.prefix), ring.__file__
+ring.init()
+reduced = ring.allreduce(np.array([1.0, 2.0], np.float32), name="x")
+assert reduced.numpy().tolist() == [1.0, 2.0], reduced
+ring.shutdown()
+print("works on", sys.prefix)
+"""
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"ring_keras/__init__\.pyi",
+        r"ring_keras/_build_info\.json",
+        r"ring_keras/_native\.pyi",
+        r"ring_keras/_native\.cpython-.*\.so",
+        r"ring_keras/launch/cli\.py",
+        r"ring_keras/libring_keras_core\.so",
+        r"ring_keras/libring_keras_tf_\d+_\d+\.so",
+        r"ring_keras/py\.typed",
+        r"ring_keras-.*/licenses/LICENSE",
+    ],
+)
+def test_holds_once(wheel: Path, pattern: str) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert len([name for name in names if re.fullmatch(pattern, name)]) == 1, names
+
+
+def test_holds_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names} == {
+        "ring_keras",
+        f"ring_keras-{__version__}.dist-info",
+    }
+    kinds = {Path(n).suffix for n in names if n.startswith("ring_keras/")}
+    assert kinds == {".json", ".py", ".pyi", ".so", ".typed"}
+
+
+def test_installs_and_works(
+    wheel: Path,
+    tmp_path: Path,
+    make_environment: Callable[[Path], Path],
+    run_command: RunCommand,
+) -> None:
+    bin_dir = make_environment(tmp_path / "venv")
+    run_command(
+        *(bin_dir / "python", "-m", "pip", "install", "--no-deps", "--no-index", wheel),
+        timeout_s=300,
+    )
+    assert __version__ in run_command(bin_dir / "ringrun", "--version")
+    printed = run_command(bin_dir / "python", "-c", TRAIN_ON_ONE_RANK, cwd=tmp_path)
+    assert f"works on {tmp_path / 'venv'}" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_sdist_builds_in_isolation(
+    tmp_path: Path,
+    make_environment: Callable[[Path], Path],
+    run_command: RunCommand,
+) -> None:
+    """As a user installs it: pip fetches the tools, finds our TensorFlow."""
+    root_dir = Path(__file__).resolve().parent.parent.parent
+    bin_dir = make_environment(tmp_path / "venv")
+    make_sdist = (
+        "import setuptools.build_meta as backend, sys; "
+        "print(backend.build_sdist(sys.argv[1]))"
+    )
+    run_command(bin_dir / "python", "-c", make_sdist, tmp_path, cwd=root_dir)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+
+    run_command(
+        *(bin_dir / "python", "-m", "pip", "install", "-v", "--no-deps", sdist),
+        timeout_s=1500,
+    )
+
+    printed = run_command(bin_dir / "python", "-c", TRAIN_ON_ONE_RANK, cwd=tmp_path)
+    assert f"works on {tmp_path / 'venv'}" in printed

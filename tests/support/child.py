@@ -1,0 +1,113 @@
+"""A rank's process: runs the workers its parent names, one after the other.
+
+`python -m support.child PARENT_PID DONE_FD WARM`. Each line on standard input
+names a task file; the outcome is written beside it, and a byte on DONE_FD says
+so. The end of standard input ends the process, and so does a worker's failure.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib.util
+import os
+import pickle
+import resource
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Serves the parent until it closes our standard input."""
+    parent_pid, done_fd, warm = (int(word) for word in sys.argv[1:4])
+    _die_with_parent(parent_pid)
+    os.set_inheritable(done_fd, False)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # The parent ends a rank that hangs with SIGABRT: this prints where it was.
+    faulthandler.enable(all_threads=True)
+    tasks = os.fdopen(os.dup(0), encoding="utf-8")
+    # A worker, or what it starts, must not eat the parent's next task.
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    if warm:
+        _warm_up()
+        os.write(done_fd, b".")
+    for line in tasks:
+        task = Path(line.rstrip("\n"))
+        outcome = _run(task)
+        _write(task.with_suffix(".outcome"), outcome)
+        os.write(done_fd, b".")
+        if not outcome["returned"]:
+            # The other ranks may wait for this one: leaving the job tells them.
+            return 1
+    return 0
+
+
+def _die_with_parent(parent_pid: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:  # It died before the call above.
+        os._exit(1)
+
+
+def _warm_up() -> None:
+    """Pays for TensorFlow and for joining the job once, not once per test."""
+    import ring_keras as ring
+
+    ring.init()
+    import keras  # noqa: F401
+    import tensorflow  # noqa: F401
+
+
+def _run(task: Path) -> dict[str, Any]:
+    try:
+        with task.open("rb") as file:
+            module_name, module_file = pickle.load(file)
+            _load(module_name, module_file)
+            worker, args, kwargs = pickle.load(file)
+        result = pickle.dumps(worker(*args, **kwargs))
+    except BaseException as error:
+        return {
+            "returned": False,
+            "exception_type": type(error).__name__,
+            "exception_bases": tuple(base.__name__ for base in type(error).__mro__),
+            "message": str(error),
+            "traceback": traceback.format_exc(),
+            "ended_at": time.monotonic(),
+        }
+    return {"returned": True, "result": result, "ended_at": time.monotonic()}
+
+
+def _load(name: str, file: str) -> None:
+    """Imports the worker's module from its file, under the parent's name for it.
+
+    The name may be one that only pytest's import mode can resolve.
+    """
+    if name in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None, file
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def _write(path: Path, outcome: dict[str, Any]) -> None:
+    """Appears whole or not at all."""
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_bytes(pickle.dumps(outcome))
+    unfinished.rename(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

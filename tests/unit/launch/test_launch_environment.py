@@ -1,0 +1,46 @@
+"""What ranks get on top of what ringrun inherited."""
+
+import os
+
+import pytest
+
+from ring_keras.config import variables
+from ring_keras.launch.cli import main
+from ring_keras.launch.environment import added_variables
+
+
+def test_ranks_share_the_cores():
+    cores = len(os.sched_getaffinity(0))
+
+    for size in (1, 2, 1000):
+        added = added_variables(size=size, inherited={}, chosen={})
+        assert added["TF_NUM_INTRAOP_THREADS"] == str(max(1, cores // size))
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"])
+def test_a_users_own_division_of_cores_stands(name):
+    by_shell = added_variables(size=2, inherited={name: "7"}, chosen={})
+    by_option = added_variables(size=2, inherited={}, chosen={name: "7"})
+
+    assert "TF_NUM_INTRAOP_THREADS" not in by_shell
+    assert by_option == {name: "7", "PYTHONUNBUFFERED": "1"}
+
+
+def test_print_env_lists_every_variable(capsys, monkeypatch):
+    monkeypatch.setenv("RING_KERAS_TCP_STREAMS", "3")
+
+    assert main(["--print-env"]) == 0
+
+    text = capsys.readouterr().out
+    for variable in variables():
+        assert f"{variable.name} (default {variable.default}" in text
+    assert "RING_KERAS_TCP_STREAMS (default 2, now '3')" in text
+
+
+def test_check_build_reports_each_part(capsys):
+    code = main(["--check-build"])
+
+    text = capsys.readouterr().out
+    for part in ("ring_keras", "C++ core", "TensorFlow", "Keras", "open files"):
+        assert part in text
+    assert code == (1 if "[NO]" in text else 0)

@@ -1,0 +1,70 @@
+"""Whose failure was the cause."""
+
+import pytest
+
+from ring_keras.launch.verdict import judge
+from ring_keras.launch.workers import Worker
+
+
+def ended(rank, returncode, ended_at=1.0, told_to_stop=False):
+    return Worker(
+        rank=rank,
+        pid=100 + rank,
+        stdout_fd=-1,
+        stderr_fd=-1,
+        started_at=0.0,
+        ended_at=ended_at,
+        returncode=returncode,
+        told_to_stop=told_to_stop,
+    )
+
+
+def test_all_well():
+    verdict = judge([ended(0, 0), ended(1, 0)], [(0, "left", False)], (), "h")
+
+    assert (verdict.exit_code, verdict.message) == (0, None)
+
+
+def test_the_store_knows_better_than_the_order_of_exits():
+    # Rank 1 raised and said goodbye; rank 0 noticed, and exited before it.
+    workers = [ended(0, 1, ended_at=1.0), ended(1, 3, ended_at=1.2)]
+    store = [(1, "rank 1 left: ValueError", False), (0, "rank 0 left", False)]
+
+    verdict = judge(workers, store, (), "h")
+
+    assert verdict.exit_code == 3
+    assert verdict.message == (
+        "rank 1 (host h, pid 101) exited with code 3 after 1.2 s; "
+        "the other ranks have ended too"
+    )
+
+
+def test_without_the_stores_word_the_first_exit_counts():
+    verdict = judge([ended(0, 1, 2.0), ended(1, -9, 1.0)], [], (), "h")
+
+    assert verdict.exit_code == 137
+    assert verdict.message.startswith("rank 1 (host h, pid 101) was killed by SIGKILL")
+
+
+@pytest.mark.parametrize("returncode", [0, -15, -9])
+def test_a_rank_that_hung_is_the_cause_although_we_stopped_it(returncode):
+    workers = [ended(0, 1), ended(1, returncode, told_to_stop=True)]
+    silent = "rank 1 (host h, pid 101) has been silent for 10 s"
+
+    verdict = judge(workers, [(1, silent, True)], {1}, "h")
+
+    assert verdict.exit_code == (128 - returncode if returncode else 1)
+    assert verdict.message == f"{silent}; the other ranks have ended too"
+
+
+def test_ranks_that_we_stopped_are_not_the_cause():
+    workers = [ended(0, -15, 1.0, told_to_stop=True), ended(1, 3, 2.0)]
+
+    verdict = judge(workers, [], (), "h")
+
+    assert verdict.exit_code == 3
+    assert verdict.message.endswith("; the other ranks were stopped")
+
+
+def test_a_single_rank_has_no_others():
+    assert judge([ended(0, 3)], [], (), "h").message.endswith("code 3 after 1.0 s")

@@ -1,0 +1,88 @@
+"""The classes of errors, and how TensorFlow's become them."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import tensorflow as tf
+
+from ring_keras import errors
+
+CLASSES = [
+    (errors.RingKerasError, Exception),
+    (errors.NotInitializedError, errors.RingKerasError),
+    (errors.RankMismatchError, tf.errors.FailedPreconditionError),
+    (errors.PeerLostError, tf.errors.UnavailableError),
+    (errors.CollectiveTimeoutError, tf.errors.DeadlineExceededError),
+]
+
+
+@pytest.mark.parametrize(("cls", "base"), CLASSES)
+def test_each_is_ours_and_tensorflows(
+    cls: type[errors.RingKerasError], base: type[Exception]
+) -> None:
+    error = cls("rank 1 is gone")
+
+    assert isinstance(error, errors.RingKerasError)
+    assert isinstance(error, base)
+    assert str(error) == error.message == "rank 1 is gone"
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is cls
+    assert str(copy) == str(error)
+
+
+def test_broken_communicators_have_a_class() -> None:
+    assert issubclass(errors.PeerLostError, errors.CommunicationError)
+    assert issubclass(errors.CollectiveTimeoutError, errors.CommunicationError)
+    assert not issubclass(errors.RankMismatchError, errors.CommunicationError)
+
+
+def test_the_name_of_the_class_is_not_said_twice() -> None:
+    assert str(errors.PeerLostError("PeerLostError: rank 1")) == "rank 1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{} [Op:RingKerasAllreduce] name: ",
+        "{{{{function_node __wrapped__X}}}} {} [Op:RingKerasAllreduce]",
+        "Graph execution error:\n\nDetected at node X defined at (most recent call "
+        'last):\n  File "a.py", line 1\n{}\n\t [[{{{{node X}}}}]] [Op:__inference_1]',
+        "2 root error(s) found.\n  (0) UNAVAILABLE:  {}\n\t [[{{{{node X}}}}]]\n  (1) "
+        "UNAVAILABLE:  {}\n\t [[{{{{node Y}}}}]]\n0 successful operations.",
+    ],
+)
+def test_tensorflows_decorations_go(text: str) -> None:
+    message = "rank 1 (host h, pid 7) was killed by SIGKILL: see [rank 1]'s output."
+    raw = tf.errors.UnavailableError(
+        None, None, text.format(*[f"PeerLostError: {message}"] * 2)
+    )
+
+    with pytest.raises(errors.PeerLostError) as info, errors.translated():
+        raise raw
+
+    assert str(info.value) == message
+    assert info.value.__cause__ is raw
+
+
+def test_other_errors_pass_unchanged() -> None:
+    ours = errors.RankMismatchError("text")
+    for error in (
+        tf.errors.UnavailableError(None, None, "no network"),
+        ValueError("PeerLostError: no error of TensorFlow's"),
+        ours,
+    ):
+        with pytest.raises(type(error)) as info, errors.translated():
+            raise error
+        assert info.value is error
+
+
+def test_translates_as_a_decorator() -> None:
+    @errors.translated()
+    def fail() -> None:
+        raise tf.errors.FailedPreconditionError(None, None, "RankMismatchError: x")
+
+    for _ in range(2):
+        with pytest.raises(errors.RankMismatchError, match=r"^x$"):
+            fail()
