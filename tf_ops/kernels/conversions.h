@@ -74,9 +74,7 @@ inline TensorView ViewOf(const tensorflow::Tensor& tensor) {
 // the text begins with its name, by which ring_keras/errors.py finds it.
 inline absl::Status ToTensorFlow(const Status& status) {
   const auto named = [&status](const std::string& name) {
-    const std::string prefix = name + ": ";
-    const std::string& text = status.message();
-    return text.compare(0, prefix.size(), prefix) == 0 ? text : prefix + text;
+    return name + ": " + status.message();
   };
   switch (status.code()) {
     case StatusCode::kOk:
