@@ -1,0 +1,187 @@
+"""Every private name of Keras and tf.data that this package relies on.
+
+Nothing else in the package touches one. A test compares `PRIVATE_NAMES` with
+the installed releases and fails by name when one is gone.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+# Where Keras or TensorFlow defines it -> what we call, replace or read there.
+PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
+    # Public, but replaced on the instance: `train_step`, `train_function`,
+    # `make_train_function` and `apply` must keep their meaning.
+    "keras.Model": (
+        "_compile_loss",
+        "_get_metrics_result_or_logs",
+        "_symbolic_build",
+        "make_train_function",
+        "train_step",
+    ),
+    "keras.optimizers.Optimizer": (
+        "_backend_apply_gradients",
+        "_clip_gradients",
+        "apply",
+    ),
+    "tf.data.Dataset": ("_inputs",),
+}
+
+# Attributes that exist only on instances.
+TRAIN_FUNCTION = "train_function"
+INITIAL_EPOCH = "_initial_epoch"
+SHUFFLE_SEEDS = ("_seed", "_seed2")
+
+CLIP_GRADIENTS = "_clip_gradients"
+BACKEND_APPLY_GRADIENTS = "_backend_apply_gradients"
+APPLY = "apply"
+TRAIN_STEP = "train_step"
+METRICS_RESULT = "_get_metrics_result_or_logs"
+
+SHUFFLE_DATASET = "_ShuffleDataset"
+BATCH_DATASETS = frozenset(
+    {
+        "_BatchDataset",
+        "_MapAndBatchDataset",
+        "_PaddedBatchDataset",
+        "_ParallelBatchDataset",
+        "_DenseToRaggedDataset",
+        "_DenseToSparseBatchDataset",
+    }
+)
+UNBATCH_DATASET = "_UnbatchDataset"
+
+# Deep enough for LossScaleOptimizer.apply -> cond -> Optimizer.apply -> hook.
+_MAX_FRAMES = 48
+
+
+def replace(target: Any, name: str, value: Callable[..., Any]) -> None:
+    """Puts `value` before the method `name` of this one instance.
+
+    Past `__setattr__`, so that neither Keras nor TensorFlow tracks it.
+    """
+    vars(target)[name] = value
+
+
+def restore(target: Any, name: str) -> None:
+    """Undoes `replace`."""
+    vars(target).pop(name, None)
+
+
+def replacement(target: Any, name: str) -> Any:
+    """What `replace` put there, or None."""
+    return vars(target).get(name)
+
+
+def is_wrapper(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether it hands its gradients to other optimizers."""
+    return bool(inner_optimizers(optimizer))
+
+
+def inner_optimizers(
+    optimizer: keras.optimizers.Optimizer,
+) -> list[keras.optimizers.Optimizer]:
+    """The optimizers that a wrapping one hands its gradients to."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        return [inner]
+    multi = getattr(keras.optimizers, "MultiOptimizer", None)
+    if multi is not None and isinstance(optimizer, multi):
+        return list(optimizer.optimizers)
+    return []
+
+
+def called_by_loss_scale_optimizer() -> bool:
+    """Whether a `LossScaleOptimizer` is applying gradients further up."""
+    frame = sys._getframe(1)
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            return False
+        if isinstance(frame.f_locals.get("self"), keras.optimizers.LossScaleOptimizer):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """The compiled optimizer, and others a custom model keeps (as GANs do)."""
+    found = [getattr(model, "optimizer", None), *vars(model).values()]
+    unique = {id(o): o for o in found if isinstance(o, keras.optimizers.Optimizer)}
+    return list(unique.values())
+
+
+def loss_is_summed(model: keras.Model) -> bool:
+    """Whether a compiled loss adds up its batch instead of taking the mean."""
+    losses = tf.nest.flatten(getattr(model, "loss", None))
+    return any(getattr(loss, "reduction", None) == "sum" for loss in losses)
+
+
+def symbolic_build(model: keras.Model, element_spec: Any) -> None:
+    """Creates every variable of model, metrics and optimizers; runs no step.
+
+    Args:
+        model: A compiled model.
+        element_spec: The spec of the batches it will get.
+    """
+    batch = tf.nest.map_structure(_none_if_absent, element_spec)
+    try:
+        model._symbolic_build(data_batch=batch)
+    except Exception as first:
+        # A model without `call`, such as a GAN, makes its variables in its
+        # train_step; tracing that creates them all.
+        try:
+            tf.function(model.train_step).get_concrete_function(batch)
+        except Exception:
+            raise first from None
+
+
+def _none_if_absent(spec: Any) -> Any:
+    absent = isinstance(spec, (tf.OptionalSpec, type(tf.type_spec_from_value(None))))
+    return None if absent else spec
+
+
+def train_function(model: keras.Model) -> Callable[[Any], Any]:
+    """The function that runs one execution, made if there is none."""
+    model.make_train_function()
+    function: Callable[[Any], Any] = model.train_function
+    return function
+
+
+def set_train_function(
+    model: keras.Model, function: Callable[[Any], Any] | None
+) -> None:
+    """Replaces it; with None, Keras makes and traces a new one."""
+    model.train_function = function
+
+
+def initial_epoch(model: keras.Model) -> int | None:
+    """The epoch that a callback wants `fit` to begin with."""
+    epoch = getattr(model, INITIAL_EPOCH, None)
+    return None if epoch is None else int(epoch)
+
+
+def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:
+    """Makes `fit` begin with that epoch."""
+    setattr(model, INITIAL_EPOCH, epoch)
+
+
+def upstream(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
+    """The dataset and everything it reads from, sink first."""
+    yield dataset
+    for source in dataset._inputs():
+        yield from upstream(source)
+
+
+def shuffle_seeds(dataset: tf.data.Dataset) -> tuple[int, int] | None:
+    """What governs the order of a shuffle; None for other transformations.
+
+    (0, 0) leaves it to chance. One number comes from the shuffle's own seed,
+    the other from `tf.random.set_seed`.
+    """
+    if type(dataset).__name__ != SHUFFLE_DATASET:
+        return None
+    first, second = (int(getattr(dataset, name)) for name in SHUFFLE_SEEDS)
+    return first, second

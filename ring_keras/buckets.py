@@ -1,0 +1,130 @@
+"""Static plans: which gradients travel together, and in which order.
+
+The gradients of a training step are known when the step is traced, so the plan
+is made once and replayed by every step. It is a pure function of the
+gradients' dtypes and shapes: ranks that train the same model make the same
+plan without asking each other.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Bucket", "BucketPlan", "GradientSpec", "plan_buckets"]
+
+# The first bucket is small: the wire has work soon after backward starts.
+FIRST_BUCKET_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class GradientSpec:
+    """What a plan needs to know of one gradient.
+
+    Attributes:
+        name: Its variable, for messages. Names may differ between ranks.
+        dtype: Name of its dtype; None if the variable has no gradient.
+        itemsize_bytes: Bytes per element.
+        shape: Its static shape; None if it is sparse, or none at all, and
+            goes into no bucket.
+    """
+
+    name: str
+    dtype: str | None
+    itemsize_bytes: int
+    shape: tuple[int, ...] | None
+
+    @property
+    def nbytes(self) -> int:
+        """Its size; 0 if that is known only when the step runs."""
+        if self.shape is None:
+            return 0
+        return math.prod(self.shape) * self.itemsize_bytes
+
+    def describe(self) -> str:
+        """Dtype and shape, the part on which the ranks must agree."""
+        if self.dtype is None:
+            return "no gradient"
+        return f"{self.dtype} {'sparse' if self.shape is None else list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Gradients reduced by one collective.
+
+    Attributes:
+        indices: Their positions in the list of gradients.
+        dtype: Their common dtype.
+        nbytes: Their size together.
+    """
+
+    indices: tuple[int, ...]
+    dtype: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class BucketPlan:
+    """The buckets of a step, in the order in which their starts are issued."""
+
+    specs: tuple[GradientSpec, ...]
+    buckets: tuple[Bucket, ...]
+
+    def agreement(self) -> list[str]:
+        """One line per gradient, then one per bucket: equal on every rank."""
+        lines = [spec.describe() for spec in self.specs]
+        lines += [f"bucket {list(bucket.indices)}" for bucket in self.buckets]
+        return lines
+
+    def digest(self) -> bytes:
+        """32 bytes that stand for `agreement()`."""
+        return hashlib.sha256("\n".join(self.agreement()).encode()).digest()
+
+
+def plan_buckets(
+    specs: Sequence[GradientSpec],
+    bucket_size_bytes: int,
+    first_bucket_bytes: int = FIRST_BUCKET_BYTES,
+) -> BucketPlan:
+    """Groups gradients into buckets.
+
+    Backpropagation makes the gradients in about the reverse of the order in
+    which their variables were created, so buckets fill from the end of the
+    list, and are issued in the order in which they get full.
+
+    Args:
+        specs: The gradients, in the order of their variables.
+        bucket_size_bytes: A bucket takes no further gradient that would make
+            it larger. A gradient of this size or more has its own.
+        first_bucket_bytes: The same for the first bucket.
+
+    Returns:
+        The plan. Every dense gradient is in exactly one bucket; sparse ones
+        are in none.
+    """
+    if bucket_size_bytes < 1:
+        raise ValueError(
+            "`bucket_size_bytes` must be at least 1. "
+            f"Received: bucket_size_bytes={bucket_size_bytes}"
+        )
+    full: list[Bucket] = []
+    open_: dict[str, Bucket] = {}  # By dtype, in the order of their first gradient.
+    for index in reversed(range(len(specs))):
+        spec = specs[index]
+        if spec.dtype is None or spec.shape is None:
+            continue
+        bucket = open_.get(spec.dtype)
+        limit = (
+            bucket_size_bytes if full else min(first_bucket_bytes, bucket_size_bytes)
+        )
+        if bucket is not None and bucket.nbytes + spec.nbytes > limit:
+            full.append(open_.pop(spec.dtype))
+            bucket = None
+        if bucket is None:
+            bucket = Bucket((), spec.dtype, 0)
+        open_[spec.dtype] = Bucket(
+            (*bucket.indices, index), spec.dtype, bucket.nbytes + spec.nbytes
+        )
+    # A bucket is ready with its last gradient, the one with the lowest index.
+    buckets = sorted([*full, *open_.values()], key=lambda b: -min(b.indices))
+    return BucketPlan(tuple(specs), tuple(buckets))

@@ -1,0 +1,13 @@
+"""Keras callbacks for training on several ranks, one per file."""
+
+from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVariables
+from ring_keras.callbacks.learning_rate_schedule import LearningRateSchedule
+from ring_keras.callbacks.learning_rate_warmup import LearningRateWarmup
+from ring_keras.callbacks.metric_average import MetricAverage
+
+__all__ = [
+    "BroadcastGlobalVariables",
+    "LearningRateSchedule",
+    "LearningRateWarmup",
+    "MetricAverage",
+]

@@ -1,0 +1,80 @@
+"""Prepares a model for a distributed `fit`; every callback here begins so."""
+
+import keras
+from absl import logging
+
+from ring_keras import _keras_internals as internals
+from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.optimizers.train_function import TrainFunction
+from ring_keras.optimizers.train_step import DistributedTrainStep
+from ring_keras.reduce_op import ReduceOp
+
+__all__ = ["attach", "process_set_of"]
+
+
+def attach(
+    model: keras.Model, *, adopt_optimizers: bool = False, retrace: bool = False
+) -> tuple[DistributedTrainStep, TrainFunction]:
+    """Hooks the train step and the optimizers that the user has distributed.
+
+    Doing it again changes nothing, and traces nothing again.
+
+    Args:
+        model: A compiled model, in `on_train_begin` or later.
+        adopt_optimizers: Whether to hook optimizers too that
+            `DistributedOptimizer` has not seen, such as a loaded model's.
+        retrace: Whether to have Keras make a new train function in any case.
+
+    Returns:
+        The model's train step and its train function.
+    """
+    for optimizer in internals.optimizers_of(model):
+        retrace |= _hook(optimizer, adopt_optimizers)
+    step = DistributedTrainStep.of(model)
+    if step is None:
+        step = DistributedTrainStep(model)
+        step.install()
+        retrace = True
+    if model.jit_compile and step.process_set().size() > 1:
+        logging.warning(
+            "ring_keras: training '%s' without XLA (jit_compile=False): its "
+            "collectives have no XLA kernel.",
+            model.name,
+        )
+        model.jit_compile = False
+        retrace = True
+    before = internals.train_function(model)
+    if isinstance(before, TrainFunction) and not retrace:
+        return step, before
+    if retrace:
+        internals.set_train_function(model, None)
+    function = TrainFunction(internals.train_function(model))
+    if isinstance(before, TrainFunction):
+        function.before_next_call = before.before_next_call
+    internals.set_train_function(model, function)
+    return step, function
+
+
+def process_set_of(model: keras.Model) -> ProcessSet:
+    """The ranks that train, or evaluate, this model together."""
+    step = DistributedTrainStep.of(model)
+    return global_process_set if step is None else step.process_set()
+
+
+def _hook(optimizer: keras.optimizers.Optimizer, adopt: bool) -> bool:
+    """Hooks one optimizer; returns whether it was not hooked before."""
+    if OptimizerHook.of(optimizer) is not None:
+        return False
+    # compile() may have put a LossScaleOptimizer around a hooked optimizer.
+    for inner in internals.inner_optimizers(optimizer):
+        hook = OptimizerHook.of(inner)
+        if hook is not None:
+            hook.moved_to(optimizer).install()
+            return True
+    if not adopt:
+        return False
+    OptimizerHook(
+        optimizer, ReduceOp.AVERAGE, global_process_set, None, adopted=True
+    ).install()
+    return True

@@ -1,0 +1,117 @@
+"""Starts every rank from the same state."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from ring_keras import _keras_internals as internals
+from ring_keras import _native
+from ring_keras.callbacks.attachment import attach, process_set_of
+from ring_keras.errors import RankMismatchError
+from ring_keras.ops.broadcast_variables import broadcast_variables
+
+__all__ = ["BroadcastGlobalVariables"]
+
+_UNKNOWN = -1
+
+
+class BroadcastGlobalVariables(keras.callbacks.Callback):
+    """Copies one rank's weights and optimizer state to all, before step 1.
+
+    Variables that exist only once the first batch is seen are created first,
+    so the first step runs with equal weights too. State of random generators
+    stays each rank's own: dropout masks differ between ranks.
+
+    It also sees to the rest of a common start: an optimizer that
+    `DistributedOptimizer` has not seen, a loaded model's for instance, is made
+    a distributed one; all ranks begin with the root's epoch; and ranks that
+    are about to run different numbers of steps are told so instead of waiting
+    for each other. List it after callbacks that restore state, such as
+    `keras.callbacks.BackupAndRestore`.
+
+    Args:
+        root_rank: The rank whose state all take.
+    """
+
+    def __init__(self, root_rank: int = 0) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Hooks the model, and prepares the broadcast for the first step."""
+        _, function = attach(self.model, adopt_optimizers=True)
+        process_set = process_set_of(self.model)
+        if process_set.size() == 1 or not process_set.included():
+            return
+        root = process_set.position_of(self.root_rank)
+        plans = self._gather(
+            "fit",
+            _or_unknown(internals.initial_epoch(self.model)),
+            _or_unknown(self.params.get("epochs")),
+            _or_unknown(self.params.get("steps")),
+        )
+        self._require_equal(plans[:, 1], "epochs", "epochs of fit()")
+        self._require_equal(
+            plans[:, 2],
+            "steps per epoch",
+            "data, with ring_keras.data.shard() or steps_per_epoch",
+        )
+        epoch = int(plans[root, 0])
+        internals.set_initial_epoch(self.model, None if epoch == _UNKNOWN else epoch)
+        function.before_next_call = self._broadcast
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Checks that all ranks are in the same epoch."""
+        process_set = process_set_of(self.model)
+        if process_set.size() == 1 or not process_set.included():
+            return
+        self._require_equal(
+            self._gather("epoch", epoch)[:, 0],
+            "epoch",
+            "initial epoch; list BroadcastGlobalVariables after callbacks that "
+            "restore one",
+        )
+
+    def _broadcast(self, iterator: Any) -> None:
+        element_spec = getattr(iterator, "element_spec", None)
+        if element_spec is not None:
+            internals.symbolic_build(self.model, element_spec)
+        # Not model.variables, which has the random generators' state.
+        variables = list(self.model.weights)
+        for optimizer in internals.optimizers_of(self.model):
+            variables += optimizer.variables
+        unique = {id(variable): variable for variable in variables}
+        broadcast_variables(
+            list(unique.values()),
+            self.root_rank,
+            process_set=process_set_of(self.model),
+        )
+
+    def _gather(self, name: str, *numbers: int) -> np.ndarray[Any, Any]:
+        """One row per rank."""
+        process_set = process_set_of(self.model)
+        row = np.array([numbers], np.int64)
+        return _native.allgather(row, name, process_set.communicator_id())
+
+    def _require_equal(
+        self, values: np.ndarray[Any, Any], what: str, remedy: str
+    ) -> None:
+        known = [
+            (rank, int(value))
+            for rank, value in zip(
+                process_set_of(self.model).ranks, values, strict=True
+            )
+            if value != _UNKNOWN
+        ]
+        for rank, value in known:
+            if value != known[0][1]:
+                raise RankMismatchError(
+                    f"fit(): {what} differ across ranks: rank {known[0][0]} has "
+                    f"{known[0][1]}, rank {rank} has {value}. Give every rank the "
+                    f"same {remedy}."
+                )
+
+
+def _or_unknown(number: int | None) -> int:
+    return _UNKNOWN if number is None else int(number)

@@ -1,0 +1,107 @@
+"""Sets the learning rate of every step from a function of the step's number."""
+
+import abc
+import math
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ring_keras.callbacks.attachment import attach
+
+__all__ = ["LearningRateRule"]
+
+
+class LearningRateRule(keras.callbacks.Callback, abc.ABC):
+    """Base of the learning rate callbacks.
+
+    The rate is a pure function of `optimizer.iterations`, so a restored run
+    goes on where it stopped. It is kept in the optimizer's own variable, so
+    saved files stay ordinary ones, and other callbacks may set it outside of
+    the steps that the rule covers.
+
+    With `steps_per_execution=n`, Keras calls back every n steps only. The rates
+    of the next n steps are then put into a table beforehand, from which each
+    step takes its own.
+    """
+
+    steps_per_epoch: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._table: tf.Variable | None = None
+        self._first_step: tf.Variable | None = None
+
+    @abc.abstractmethod
+    def learning_rate_at(self, step: int) -> float | None:
+        """The rate for the step after `step` updates; None leaves it alone."""
+
+    def known_steps_per_epoch(self) -> int:
+        """As given, or else as `fit` counts them."""
+        steps = self.steps_per_epoch or (self.params or {}).get("steps")
+        if not steps:
+            raise ValueError(
+                f"{type(self).__name__} counts epochs, but fit() does not know how "
+                "many steps one has, as with a generator. Pass steps_per_epoch to "
+                "the callback."
+            )
+        return int(steps)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Checks that the rate can be set, and makes room for the table."""
+        optimizer = self.model.optimizer
+        if not isinstance(optimizer.learning_rate, keras.Variable):
+            raise ValueError(
+                f"{type(self).__name__} sets the learning rate, but the optimizer "
+                f"'{optimizer.name}' follows a LearningRateSchedule or a callable. "
+                "Give the optimizer a float learning_rate, or drop the callback. "
+                f"Received: {optimizer.get_config().get('learning_rate')}"
+            )
+        count = self.model.steps_per_execution
+        if count == 1:
+            attach(self.model)
+            return
+        self._table = tf.Variable(
+            tf.fill([count], math.nan), trainable=False, dtype=tf.float32
+        )
+        self._first_step = tf.Variable(0, trainable=False, dtype=tf.int64)
+        step, _ = attach(self.model, retrace=True)
+        if self._assign_from_table not in step.prologues:  # A fit that failed.
+            step.prologues.append(self._assign_from_table)
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Sets the rate of the next step, or of the next few."""
+        step = int(self.model.optimizer.iterations)
+        if self._table is None or self._first_step is None:
+            rate = self.learning_rate_at(step)
+            if rate is not None:
+                self.model.optimizer.learning_rate = rate
+            return
+        count = int(self._table.shape[0])
+        rates = [self.learning_rate_at(step + offset) for offset in range(count)]
+        self._table.assign([math.nan if rate is None else rate for rate in rates])
+        self._first_step.assign(step)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Adds the rate to the epoch's logs, as Keras's own scheduler does."""
+        if logs is not None:
+            logs["learning_rate"] = float(self.model.optimizer.learning_rate.numpy())
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Takes the table out of the step again."""
+        if self._table is not None:
+            self._table = self._first_step = None
+            step, _ = attach(self.model, retrace=True)
+            step.prologues.remove(self._assign_from_table)
+
+    def _assign_from_table(self) -> None:
+        """Part of the traced step."""
+        assert self._table is not None and self._first_step is not None
+        optimizer = self.model.optimizer
+        step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64)
+        rate = tf.gather(self._table, step - self._first_step)
+        now = tf.convert_to_tensor(optimizer.learning_rate)
+        rate = tf.cast(rate, now.dtype)
+        optimizer.learning_rate.assign(tf.where(tf.math.is_nan(rate), now, rate))

@@ -1,0 +1,66 @@
+"""Multiplies the learning rate by a function of the epoch."""
+
+import math
+from collections.abc import Callable
+
+from ring_keras.callbacks.learning_rate_rule import LearningRateRule
+from ring_keras.communicator import global_process_set
+
+__all__ = ["LearningRateSchedule"]
+
+
+class LearningRateSchedule(LearningRateRule):
+    """Sets the rate to `scale * base_lr * multiplier(epoch)` in some epochs.
+
+    Several can follow each other, and a `LearningRateWarmup` go before them,
+    each in its own epochs. The epoch is computed from `optimizer.iterations`.
+
+    Args:
+        base_lr: Learning rate tuned for one rank.
+        multiplier: A number, or a function of the epoch.
+        start_epoch: The first epoch it applies to.
+        end_epoch: The first epoch it no longer applies to; None for never.
+        staircase: Whether `multiplier` sees whole epochs. Otherwise it is
+            called for every step with a fraction, such as 2.75.
+        steps_per_epoch: Defaults to what `fit` knows.
+        scale: Factor for the whole job. Defaults to the number of ranks.
+    """
+
+    def __init__(
+        self,
+        base_lr: float,
+        multiplier: float | Callable[[float], float],
+        *,
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        steps_per_epoch: int | None = None,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        if end_epoch is not None and end_epoch <= start_epoch:
+            raise ValueError(
+                "`end_epoch` must be greater than `start_epoch`. Received: "
+                f"start_epoch={start_epoch}, end_epoch={end_epoch}"
+            )
+        self.base_lr = base_lr
+        self.multiplier = multiplier
+        self.start_epoch = start_epoch
+        self.end_epoch = end_epoch
+        self.staircase = staircase
+        self.steps_per_epoch = steps_per_epoch
+        self.scale = scale
+
+    def learning_rate_at(self, step: int) -> float | None:
+        """The rate after `step` updates; None outside of the epochs."""
+        epoch = step / self.known_steps_per_epoch()
+        if epoch < self.start_epoch:
+            return None
+        if self.end_epoch is not None and epoch >= self.end_epoch:
+            return None
+        if callable(self.multiplier):
+            factor = self.multiplier(math.floor(epoch) if self.staircase else epoch)
+        else:
+            factor = self.multiplier
+        scale = global_process_set.size() if self.scale is None else self.scale
+        return self.base_lr * scale * factor

@@ -1,0 +1,62 @@
+"""Reaches the learning rate of a large batch gradually."""
+
+from ring_keras.callbacks.learning_rate_rule import LearningRateRule
+from ring_keras.communicator import global_process_set
+
+__all__ = ["LearningRateWarmup"]
+
+
+class LearningRateWarmup(LearningRateRule):
+    """Ramps the learning rate from `base_lr` to `scale * base_lr`.
+
+    The global batch is as many times larger as there are ranks, and the rate
+    should grow with it, but not in the first steps. After the ramp the rate is
+    left to others. Source: Goyal et al. 2017, section 2.2, arXiv:1706.02677.
+
+    Args:
+        base_lr: Learning rate tuned for one rank.
+        warmup_steps: Length of the ramp, in optimizer steps; this or
+            `warmup_epochs`.
+        warmup_epochs: Length of the ramp, in epochs.
+        steps_per_epoch: With `warmup_epochs`; defaults to what `fit` knows.
+        scale: Factor at the end of the ramp. Defaults to the number of ranks.
+    """
+
+    def __init__(
+        self,
+        base_lr: float,
+        warmup_steps: int | None = None,
+        *,
+        warmup_epochs: float | None = None,
+        steps_per_epoch: int | None = None,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        if (warmup_steps is None) == (warmup_epochs is None):
+            raise ValueError(
+                "LearningRateWarmup takes either `warmup_steps` or `warmup_epochs`. "
+                f"Received: warmup_steps={warmup_steps}, warmup_epochs={warmup_epochs}"
+            )
+        for name, value in (
+            ("warmup_steps", warmup_steps),
+            ("warmup_epochs", warmup_epochs),
+        ):
+            if value is not None and value <= 0:
+                raise ValueError(f"`{name}` must be positive. Received: {name}={value}")
+        self.base_lr = base_lr
+        self.warmup_steps = warmup_steps
+        self.warmup_epochs = warmup_epochs
+        self.steps_per_epoch = steps_per_epoch
+        self.scale = scale
+
+    def learning_rate_at(self, step: int) -> float | None:
+        """The rate after `step` updates; None once the ramp is over."""
+        if self.warmup_steps is not None:
+            length: float = self.warmup_steps
+        else:
+            assert self.warmup_epochs is not None
+            length = self.warmup_epochs * self.known_steps_per_epoch()
+        if step > length:
+            return None
+        scale = global_process_set.size() if self.scale is None else self.scale
+        return self.base_lr * (1.0 + step / length * (scale - 1.0))

@@ -1,0 +1,122 @@
+"""Metrics over all ranks' data."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+
+from ring_keras import _keras_internals as internals
+from ring_keras import _native
+from ring_keras.callbacks.attachment import attach, process_set_of
+from ring_keras.reduce_op import ReduceOp
+
+__all__ = ["MetricAverage"]
+
+
+class MetricAverage(keras.callbacks.Callback):
+    """Makes epoch and evaluation metrics those of all ranks' data together.
+
+    The state of each metric (its totals and counts) is summed over the ranks
+    and the result computed from that, so loss, accuracy, AUC, precision, R2
+    and so on are what one process would report, also with uneven data. Every
+    callback sees the same values wherever it stands in the list, hence
+    `EarlyStopping` and `ReduceLROnPlateau` decide alike on all ranks. Give it
+    to `fit` and, on every rank, to `evaluate`.
+
+    Exact for metrics whose state adds up, which is Keras's default; a mean of
+    batch results such as `PearsonCorrelation` is averaged over all batches. If
+    `train_step` returns other keys than the model's metrics, their scalars are
+    averaged. Logs of single batches, and so the progress bar within an epoch,
+    stay this rank's own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._training = False
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Metrics are summed from here on."""
+        attach(self.model)
+        self._training = True
+        self._install()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Metrics are local again."""
+        self._training = False
+        self._uninstall()
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As `on_train_begin`, for `evaluate`."""
+        self._install()
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """As `on_train_end`; `fit` goes on after its validation."""
+        if not self._training:
+            self._uninstall()
+
+    def _install(self) -> None:
+        internals.replace(self.model, internals.METRICS_RESULT, self._result)
+
+    def _uninstall(self) -> None:
+        # Later, evaluate() without this callback asks no other rank, so that
+        # one rank may call it alone.
+        internals.restore(self.model, internals.METRICS_RESULT)
+
+    def _result(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Replaces the model's method; called at the end of an epoch."""
+        local = getattr(type(self.model), internals.METRICS_RESULT)
+        process_set = process_set_of(self.model)
+        if process_set.size() == 1 or not process_set.included():
+            result: Mapping[str, Any] = local(self.model, logs)
+            return result
+        communicator_id = process_set.communicator_id()
+        with _summed(self.model, communicator_id):
+            result = local(self.model, logs)
+        if result is logs and isinstance(logs, Mapping):
+            return _averaged(logs, communicator_id)
+        return result
+
+
+@contextmanager
+def _summed(model: keras.Model, communicator_id: int) -> Iterator[None]:
+    """The metrics' state is that of all ranks inside, and this rank's after."""
+    by_dtype: dict[str, list[Any]] = {}
+    seen: set[int] = set()
+    for metric in model.metrics:
+        for variable in metric.variables:
+            if id(variable) not in seen:
+                seen.add(id(variable))
+                by_dtype.setdefault(str(variable.dtype), []).append(variable)
+    local = {
+        dtype: [np.asarray(variable.numpy()) for variable in variables]
+        for dtype, variables in by_dtype.items()
+    }
+    for dtype, variables in sorted(by_dtype.items()):
+        flat = np.concatenate([value.ravel() for value in local[dtype]])
+        total = _native.allreduce(
+            flat, op="sum", name=f"metrics/{dtype}", communicator_id=communicator_id
+        )
+        start = 0
+        for variable, value in zip(variables, local[dtype], strict=True):
+            variable.assign(total[start : start + value.size].reshape(value.shape))
+            start += value.size
+    try:
+        yield
+    finally:
+        for dtype, variables in by_dtype.items():
+            for variable, value in zip(variables, local[dtype], strict=True):
+                variable.assign(value)
+
+
+def _averaged(logs: Mapping[str, Any], communicator_id: int) -> dict[str, Any]:
+    """The logs with the mean over ranks of every scalar."""
+    keys = sorted(key for key, value in logs.items() if np.ndim(value) == 0)
+    means = _native.allreduce(
+        np.array([float(logs[key]) for key in keys], np.float64),
+        op=ReduceOp.AVERAGE.value,
+        name="metrics/logs",
+        communicator_id=communicator_id,
+    )
+    return {**logs, **dict(zip(keys, means.tolist(), strict=True))}

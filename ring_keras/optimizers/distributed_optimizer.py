@@ -1,0 +1,49 @@
+"""Makes a Keras optimizer average its gradients over the ranks."""
+
+import keras
+
+from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.reduce_op import ReduceOp
+
+__all__ = ["DistributedOptimizer"]
+
+
+def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
+    optimizer: keras.optimizers.Optimizer | str,
+    *,
+    op: ReduceOp | str = ReduceOp.AVERAGE,
+    process_set: ProcessSet | None = None,
+    bucket_size_bytes: int | None = None,
+) -> keras.optimizers.Optimizer:
+    """Makes an optimizer apply the average of all ranks' gradients.
+
+    The optimizer stays what it is: the same object, of the same class, which
+    saves, loads and prints as before. Gradients are reduced once per weight
+    update, after gradient accumulation and before clipping, so clipping and
+    the update see what one process with the global batch would see.
+
+    A copy of the optimizer (`keras.models.load_model`, `copy.deepcopy`) is an
+    ordinary one again: pass it here, or let
+    `ring_keras.callbacks.BroadcastGlobalVariables` do that.
+
+    Args:
+        optimizer: A Keras optimizer, or the name of one. Doing this again to
+            the same one changes nothing.
+        op: `AVERAGE` or `SUM`.
+        process_set: Ranks that train together. Defaults to all.
+        bucket_size_bytes: Gradients travel in buckets of about this size.
+            Defaults to `RING_KERAS_BUCKET_SIZE_BYTES`.
+
+    Returns:
+        `optimizer`.
+
+    Raises:
+        ValueError: If `op` is neither of the two.
+    """
+    optimizer = keras.optimizers.get(optimizer)
+    if OptimizerHook.of(optimizer) is None:
+        OptimizerHook(
+            optimizer, op, process_set or global_process_set, bucket_size_bytes
+        ).install()
+    return optimizer

@@ -1,0 +1,101 @@
+"""A model's `train_step`, aware of the other ranks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ring_keras import _keras_internals as internals
+from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.errors import RingKerasError
+from ring_keras.ops.allreduce import allreduce
+from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.optimizers.step_scope import StepScope, enter_step
+from ring_keras.reduce_op import ReduceOp
+
+__all__ = ["DistributedTrainStep"]
+
+
+class DistributedTrainStep:
+    """Replaces `train_step` on one model instance.
+
+    It weights the ranks by their number of examples, so that an uneven last
+    batch averages to what one process would compute, and refuses a step whose
+    gradients went to no other rank.
+
+    Args:
+        model: A compiled model.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._train_step = model.train_step
+        self.prologues: list[Callable[[], None]] = []
+        """Run, in graph mode traced, at the beginning of every step."""
+
+    @staticmethod
+    def of(model: keras.Model) -> "DistributedTrainStep | None":
+        """The one installed in this very model."""
+        step = internals.replacement(model, internals.TRAIN_STEP)
+        return step if isinstance(step, DistributedTrainStep) else None
+
+    def install(self) -> None:
+        """Puts it into the model. The train function must be made anew."""
+        internals.replace(self._model, internals.TRAIN_STEP, self)
+
+    def process_set(self) -> ProcessSet:
+        """The ranks that train this model together."""
+        return next((hook.process_set for hook in self._hooks()), global_process_set)
+
+    def __call__(self, data: Any) -> Any:
+        """Runs, or traces, one step on a batch."""
+        for prologue in self.prologues:
+            prologue()
+        process_set = self.process_set()
+        if process_set.size() == 1 or not process_set.included():
+            return self._train_step(data)
+        scope = StepScope(process_set, self._weight(data, process_set))
+        with enter_step(scope):
+            result = self._train_step(data)
+        if not scope.communicated and self._model.trainable_variables:
+            raise RingKerasError(
+                f"A training step of model '{self._model.name}' on "
+                f"{process_set.size()} ranks reduced no gradients: every rank would "
+                "train alone. Compile with ring_keras.DistributedOptimizer("
+                "optimizer), or use ring_keras.DistributedGradientTape in a custom "
+                "train_step that applies gradients itself."
+            )
+        return result
+
+    def _hooks(self) -> list[OptimizerHook]:
+        hooks = map(OptimizerHook.of, internals.optimizers_of(self._model))
+        return [hook for hook in hooks if hook is not None]
+
+    def _weight(self, data: Any, process_set: ProcessSet) -> tf.Tensor | None:
+        """This rank's share of the global batch, times the number of ranks.
+
+        Nothing in the forward pass waits for it: the first gradients do.
+        """
+        count = _example_count(data)
+        if count is None or internals.loss_is_summed(self._model):
+            return None
+        ops = {ReduceOp(hook.op) for hook in self._hooks()}
+        if ops and ReduceOp.AVERAGE not in ops:
+            return None
+        total = allreduce(
+            count, ReduceOp.SUM, name="train_step/batch_size", process_set=process_set
+        )
+        return tf.math.divide_no_nan(count * process_set.size(), total)
+
+
+def _example_count(data: Any) -> tf.Tensor | None:
+    """Rows of the first input that has any, as float64."""
+    for leaf in tf.nest.flatten(data):
+        if isinstance(leaf, tf.RaggedTensor):
+            return tf.cast(leaf.nrows(), tf.float64)
+        if isinstance(leaf, tf.SparseTensor):
+            return tf.cast(leaf.dense_shape[0], tf.float64)
+        if leaf is not None and len(leaf.shape):
+            return tf.cast(tf.shape(leaf)[0], tf.float64)
+    return None

@@ -1,0 +1,176 @@
+"""The optimizer stays an ordinary one, and the graph leaves room to overlap."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import training
+
+import ring_keras as ring
+
+BLOCKER = textwrap.dedent(
+    """
+    import sys
+
+    class Blocker:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] == "ring_keras":
+                raise ImportError("ring_keras is not installed here")
+
+    sys.meta_path.insert(0, Blocker())
+    import keras
+    model = keras.models.load_model(sys.argv[1])
+    print(type(model.optimizer).__module__, type(model.optimizer).__name__)
+    print(int(model.optimizer.iterations))
+    """
+)
+
+
+def saved_file_worker(directory):
+    """Trains, saves on rank 0, and makes every kind of copy."""
+    model = training.build(1)
+    optimizer = keras.optimizers.Adam(0.01)
+    same = ring.DistributedOptimizer(optimizer)
+    hook = vars(same)["_clip_gradients"]
+    assert same is optimizer
+    assert ring.DistributedOptimizer(same) is optimizer
+    assert vars(same)["_clip_gradients"] is hook, "hooked twice"
+    training.compile_model(model, optimizer)
+    training.fit(
+        model,
+        ring.data.shard(training.dataset(16)),
+        4,
+        callbacks=[
+            ring.callbacks.BroadcastGlobalVariables(),
+            ring.callbacks.LearningRateWarmup(0.01, 10),
+        ],
+    )
+    for duplicate in (
+        copy.deepcopy(optimizer),
+        pickle.loads(pickle.dumps(optimizer)),
+        pickle.loads(pickle.dumps(model)).optimizer,
+    ):
+        assert type(duplicate) is keras.optimizers.Adam
+        assert "_clip_gradients" not in vars(duplicate)
+    if ring.rank() == 0:
+        model.save(f"{directory}/model.keras")
+    return keras.saving.serialize_keras_object(optimizer)["module"]
+
+
+def test_the_saved_file_loads_without_this_package(rank_pool, tmp_path):
+    modules = rank_pool(2).run(saved_file_worker, args=(str(tmp_path),))
+
+    assert modules == ["keras.optimizers"] * 2
+    loaded = subprocess.run(
+        [sys.executable, "-c", BLOCKER, str(tmp_path / "model.keras")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert loaded.returncode == 0, loaded.stderr
+    assert loaded.stdout.split() == ["keras.src.optimizers.adam", "Adam", "2"]
+
+
+def graph_worker():
+    """Where the collectives of a traced step stand."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((16,))])
+    for _ in range(5):
+        model.add(keras.layers.Dense(16, activation="relu"))
+    model.add(keras.layers.BatchNormalization())
+    model.add(keras.layers.Dropout(0.5))
+    model.add(keras.layers.Dense(1))
+    optimizer = ring.DistributedOptimizer(
+        keras.optimizers.Adam(), bucket_size_bytes=16 * 17 * 4
+    )
+    model.compile(optimizer, "mse")
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(x, y, model(x, training=True))
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+    spec = tf.TensorSpec((4, 16)), tf.TensorSpec((4, 1))
+    graph = step.get_concrete_function(*spec).graph
+    starts = [op for op in graph.get_operations() if op.type.endswith("AllreduceStart")]
+    waits = {op for op in graph.get_operations() if op.type.endswith("AllreduceWait")}
+    gradients = [{tensor.op for tensor in op.inputs} for op in starts]
+    early, waited = [], []
+    for number, start in enumerate(starts):
+        before = ancestors(start)
+        early += [later for g in gradients[number + 1 :] for later in g & before]
+        waited += [op.name for op in before & waits]
+    return {
+        "starts": len(starts),
+        "waits": len(waits),
+        "needs_later_gradients": [op.name for op in early if op.type != "Const"],
+        "needs_waits": waited,
+    }
+
+
+def ancestors(operation):
+    found, stack = set(), [operation]
+    while stack:
+        op = stack.pop()
+        for before in [tensor.op for tensor in op.inputs] + list(op.control_inputs):
+            if before not in found:
+                found.add(before)
+                stack.append(before)
+    return found
+
+
+def test_starts_wait_for_nothing_but_their_gradients(rank_pool):
+    for result in rank_pool(2).run(graph_worker):
+        assert result["starts"] == result["waits"] > 4
+        assert result["needs_later_gradients"] == []
+        assert result["needs_waits"] == []
+
+
+def one_rank_worker():
+    """On one rank nothing is added to the graph."""
+    model = training.build(1)
+    optimizer = ring.DistributedOptimizer("sgd")
+    training.compile_model(model, optimizer)
+    training.fit(model, training.dataset(8), 4)
+    x, _ = training.arrays()
+    variables = model.trainable_variables
+
+    @tf.function
+    def step():
+        optimizer.apply([tf.ones(v.shape) for v in variables], variables)
+
+    graph = step.get_concrete_function().graph
+    assert np.isfinite(model.predict(x[:4], verbose=0)).all()
+    return [op.type for op in graph.get_operations() if op.type.startswith("RingKeras")]
+
+
+def test_one_rank_communicates_nothing(rank_pool):
+    assert rank_pool(1).run(one_rank_worker) == [[]]
+
+
+def test_other_reductions_are_refused():
+    with pytest.raises(ValueError, match=r"op=ring_keras\.Average"):
+        ring.DistributedOptimizer(keras.optimizers.SGD(), op=ring.Max)
+
+
+def sum_worker():
+    """With Sum the update is as many times larger as there are ranks."""
+    variable = keras.Variable([0.0])
+    optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(1.0), op=ring.Sum)
+    optimizer.apply([tf.constant([1.0 + ring.rank()])], [variable])
+    return float(variable.numpy()[0])
+
+
+def test_sum(rank_pool):
+    assert rank_pool(2).run(sum_worker) == [-3.0, -3.0]

@@ -1,0 +1,163 @@
+"""The private names of Keras and tf.data that the package relies on.
+
+A failure here names what a new release has changed; `_keras_internals.py` is
+the one file to mend.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ring_keras import _keras_internals as internals
+
+NAMES = [
+    (owner, name) for owner, names in internals.PRIVATE_NAMES.items() for name in names
+]
+
+
+@pytest.mark.parametrize(("owner", "name"), NAMES)
+def test_the_name_exists(owner, name):
+    package, *parts = owner.split(".")
+    target = {"keras": keras, "tf": tf}[package]
+    for part in parts:
+        target = getattr(target, part)
+    if name == "_compile_loss":  # Made by the constructor.
+        target = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+
+    assert hasattr(target, name), f"{owner}.{name} is gone"
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        ("_clip_gradients", ["self", "grads"]),
+        ("_backend_apply_gradients", ["self", "grads", "trainable_variables"]),
+        ("apply", ["self", "grads", "trainable_variables"]),
+    ],
+)
+def test_optimizer_methods_take_what_the_hook_takes(method, parameters):
+    for cls in (keras.optimizers.SGD, keras.optimizers.LossScaleOptimizer):
+        assert list(inspect.signature(getattr(cls, method)).parameters) == parameters
+
+
+def compiled():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
+    return model
+
+
+def test_an_update_calls_the_replaced_methods_of_the_instance():
+    model = compiled()
+    called = []
+
+    def note(name):
+        original = getattr(model.optimizer, name)
+
+        def method(*args):
+            called.append(name)
+            return original(*args)
+
+        internals.replace(model.optimizer, name, method)
+
+    note(internals.BACKEND_APPLY_GRADIENTS)
+    note(internals.CLIP_GRADIENTS)
+    variables = model.trainable_variables
+    model.optimizer.apply([tf.ones(v.shape) for v in variables], variables)
+    assert called == [internals.BACKEND_APPLY_GRADIENTS]
+    model.optimizer.apply([tf.ones(v.shape) for v in variables], variables)
+
+    assert called[1:] == [internals.BACKEND_APPLY_GRADIENTS, internals.CLIP_GRADIENTS]
+    internals.restore(model.optimizer, internals.CLIP_GRADIENTS)
+    assert internals.replacement(model.optimizer, internals.CLIP_GRADIENTS) is None
+
+
+def test_fit_calls_the_replaced_methods_of_the_model():
+    model = compiled()
+    called = []
+
+    class Replaces(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            function = internals.train_function(model)
+
+            def train_function(iterator):
+                called.append(iterator.element_spec[0].shape.as_list())
+                return function(iterator)
+
+            def result(logs):
+                called.append("metrics")
+                return {"of": 1.0}
+
+            internals.set_train_function(model, train_function)
+            internals.replace(model, internals.METRICS_RESULT, result)
+            internals.set_initial_epoch(model, 3)
+
+    history = model.fit(
+        np.ones((4, 2)),
+        np.ones((4, 1)),
+        batch_size=4,
+        epochs=4,
+        verbose=0,
+        callbacks=[Replaces()],
+    )
+
+    assert called == [[4, 2], "metrics"]
+    assert history.history == {"of": [1.0]}
+    assert internals.initial_epoch(model) == 3
+
+
+def test_a_model_is_built_from_the_spec_of_its_batches():
+    model = keras.Sequential([keras.layers.Dense(3)])
+    model.compile("adam", "mse", metrics=["mae"])
+    spec = tf.TensorSpec((None, 2)), tf.TensorSpec((None, 3))
+
+    internals.symbolic_build(model, spec)
+
+    assert [list(weight.shape) for weight in model.weights] == [[2, 3], [3]]
+    assert len(model.optimizer.variables) == 2 + 2 * 2
+    assert int(model.optimizer.iterations) == 0
+
+
+def test_optimizers_inside_and_beside_a_model():
+    model = compiled()
+    model.other = keras.optimizers.Adam()
+    wrapper = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+
+    assert internals.optimizers_of(model) == [model.optimizer, model.other]
+    assert internals.inner_optimizers(wrapper) == [wrapper.inner_optimizer]
+    assert not internals.is_wrapper(model.optimizer)
+
+
+def test_summed_losses_are_seen():
+    model = compiled()
+    assert not internals.loss_is_summed(model)
+    model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
+    assert internals.loss_is_summed(model)
+
+
+def test_seeds_of_shuffles_are_seen():
+    dataset = tf.data.Dataset.range(4)
+
+    assert internals.shuffle_seeds(dataset) is None
+    assert internals.shuffle_seeds(dataset.shuffle(4)) == (0, 0)
+    assert internals.shuffle_seeds(dataset.shuffle(4, seed=0)) != (0, 0)
+    assert internals.shuffle_seeds(dataset.shuffle(4, seed=3))[1] == 3
+
+
+def test_batches_have_known_class_names():
+    dataset = tf.data.Dataset.range(4)
+    batched = [
+        dataset.batch(2),
+        dataset.batch(2, num_parallel_calls=2, deterministic=True),
+        dataset.padded_batch(2),
+        dataset.ragged_batch(2),
+        dataset.apply(tf.data.experimental.map_and_batch(lambda x: x, 2)),
+    ]
+
+    for one in batched:
+        assert type(one).__name__ in internals.BATCH_DATASETS
+    assert type(batched[0].unbatch()).__name__ == internals.UNBATCH_DATASET
