@@ -121,13 +121,19 @@ def run_cmake(*arguments: str) -> None:
 
 
 def find_tool(name: str, directory_name: str) -> str:
-    """The tool of the pip package of that name, else the one on PATH."""
+    """The tool of the pip package of that name, else the one on PATH.
+
+    A package's own idea of its folder is wrong under pip's build isolation,
+    where PATH is right; PATH is wrong if the environment is not activated.
+    """
+    directories = os.environ.get("PATH", "").split(os.pathsep)
     try:
         package = importlib.import_module(name)
     except ImportError:
-        path = shutil.which(name)
+        pass
     else:
-        path = shutil.which(name, path=getattr(package, directory_name))
+        directories.insert(0, getattr(package, directory_name))
+    path = shutil.which(name, path=os.pathsep.join(directories))
     if path is None:
         raise SystemExit(
             f"ring_keras is built with {name}, which was not found. Run `pip "

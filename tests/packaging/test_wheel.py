@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -89,7 +90,7 @@ def test_sdist_builds_in_isolation(
         "import setuptools.build_meta as backend, sys; "
         "print(backend.build_sdist(sys.argv[1]))"
     )
-    run_command(bin_dir / "python", "-c", make_sdist, tmp_path, cwd=root_dir)
+    run_command(sys.executable, "-c", make_sdist, tmp_path, cwd=root_dir)
     (sdist,) = tmp_path.glob("*.tar.gz")
 
     run_command(

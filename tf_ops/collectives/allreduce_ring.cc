@@ -52,9 +52,7 @@ class AllreduceRing : public Collective {
     // Tasks must not be destroyed while they wait; a broken communicator ends
     // their waits.
     std::vector<Task>* all = &tasks;
-    while (!AllDone(*all)) {
-      co_await communicator_.Until([all] { return AllDone(*all); });
-    }
+    co_await communicator_.UntilAlways([all] { return AllDone(*all); });
     RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
     if (!in_place_) {
       tensors_.ForEach(

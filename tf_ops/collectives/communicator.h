@@ -43,6 +43,12 @@ class Communicator {
     return Scheduler::Until<decltype(either)>(scheduler_, std::move(either));
   }
 
+  // Awaitable: resumes when `condition()` holds, broken or not.
+  template <typename Condition>
+  auto UntilAlways(Condition condition) {
+    return Scheduler::Until<Condition>(scheduler_, std::move(condition));
+  }
+
   // Ok, or why nothing works on this communicator any more.
   const Status& status() const { return status_; }
   // The first reason stays.

@@ -14,6 +14,15 @@ class MessageExchange {
  public:
   MessageExchange(Communicator& communicator, uint64_t key)
       : communicator_(communicator), key_(key) {}
+  // Nothing may touch the operations of an exchange that failed; they go.
+  ~MessageExchange() {
+    if (done()) return;
+    for (int rank = 0; rank < communicator_.size(); ++rank) {
+      if (rank != communicator_.rank()) communicator_.pair(rank).Cancel(key_);
+    }
+  }
+  MessageExchange(const MessageExchange&) = delete;
+  MessageExchange& operator=(const MessageExchange&) = delete;
 
   void Send(int to, uint32_t tag, const void* data, size_t nbytes) {
     sends_.emplace_back();

@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <string_view>
 
+#include "tf_ops/common/socket.h"
 #include "tf_ops/rendezvous/limits.h"
-#include "tf_ops/rendezvous/socket.h"
 
 namespace ring_keras {
 namespace {
@@ -24,7 +24,7 @@ Status TooSlow() {
 }
 
 Status Await(int fd, short events, Deadline deadline) {
-  StatusOr<bool> ready = rendezvous::WaitUntilReady(fd, events, deadline);
+  StatusOr<bool> ready = WaitUntilReady(fd, events, deadline);
   RING_KERAS_RETURN_IF_ERROR(ready.status());
   return ready.value() ? Status::Ok() : TooSlow();
 }

@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "tf_ops/common/deadline.h"
+#include "tf_ops/common/socket.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/rendezvous/handshake_protocol.h"
-#include "tf_ops/rendezvous/socket.h"
 #include "tf_ops/rendezvous/store_protocol.h"
 
 namespace ring_keras::rendezvous {

@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "tf_ops/common/deadline.h"
+#include "tf_ops/common/socket.h"
 #include "tf_ops/common/store.h"
 #include "tf_ops/rendezvous/key_table.h"
 #include "tf_ops/rendezvous/rank_ledger.h"
-#include "tf_ops/rendezvous/socket.h"
 #include "tf_ops/rendezvous/store_connection.h"
 #include "tf_ops/rendezvous/tcp_store_server.h"
+#include "tf_ops/rendezvous/wake_up.h"
 #include "tf_ops/rendezvous/warning_limiter.h"
 
 namespace ring_keras::rendezvous {

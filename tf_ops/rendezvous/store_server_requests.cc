@@ -125,7 +125,7 @@ Status StoreServerLoop::EndedRankError(const std::string& key) const {
       });
   const RankEvent& cause = lost == ended.end() ? ended.front() : *lost;
   return Status(StatusCode::kPeerLost,
-                StrCat("PeerLostError: ", cause.description, ". Key '", key,
+                StrCat(cause.description, ". Key '", key,
                        "' of the store was not set by then"));
 }
 

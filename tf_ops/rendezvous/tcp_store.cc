@@ -16,7 +16,6 @@
 namespace ring_keras {
 namespace {
 
-using rendezvous::FileDescriptor;
 using rendezvous::Frame;
 using rendezvous::FrameType;
 
@@ -25,12 +24,12 @@ constexpr double kConnectRetryS = 0.1;
 constexpr double kLongestSliceS = 1000;
 
 // A connection whose two ends have proven themselves.
-StatusOr<FileDescriptor> ConnectOnce(const TcpStoreOptions& options) {
-  StatusOr<FileDescriptor> fd = rendezvous::ConnectOnce(
-      options.host, options.port, options.connect_deadline);
+StatusOr<FileDescriptor> ConnectAndProve(const TcpStoreOptions& options) {
+  StatusOr<FileDescriptor> fd =
+      ConnectOnce(options.host, options.port, options.connect_deadline);
   RING_KERAS_RETURN_IF_ERROR(fd.status());
   // The pings make sure that there is something to acknowledge.
-  rendezvous::LimitUnacknowledged(fd.value().get(), kAnswerTimeoutS);
+  LimitUnacknowledged(fd.value().get(), kAnswerTimeoutS);
   const HandshakeParty self = {options.rank, options.generation, 0};
   StatusOr<HandshakeParty> server = HandshakeAsClient(
       fd.value().get(), Purpose::kStore, self, /*expected_peer_rank=*/-1,
@@ -42,9 +41,9 @@ StatusOr<FileDescriptor> ConnectOnce(const TcpStoreOptions& options) {
 // Tries again what time may heal: a launcher that is not there yet, or that is
 // flooded with strangers.
 StatusOr<FileDescriptor> ConnectUntilDeadline(const TcpStoreOptions& options) {
-  const std::string server = rendezvous::HostPort(options.host, options.port);
+  const std::string server = HostPort(options.host, options.port);
   while (true) {
-    StatusOr<FileDescriptor> fd = ConnectOnce(options);
+    StatusOr<FileDescriptor> fd = ConnectAndProve(options);
     if (fd.ok()) return fd;
     const Status& status = fd.status();
     if (status.code() == StatusCode::kUnauthenticated) {
@@ -53,12 +52,12 @@ StatusOr<FileDescriptor> ConnectUntilDeadline(const TcpStoreOptions& options) {
                                           server, ": ", status.message()));
     }
     if (options.connect_deadline.Expired()) {
-      return Status(StatusCode::kDeadlineExceeded,
-                    StrCat("CollectiveTimeoutError: rank ", options.rank,
-                           " could not reach the store at ", server,
-                           " in time: ", status.message(),
-                           ". Is the launcher running, and its port "
-                           "open to this host?"));
+      return Status(
+          StatusCode::kDeadlineExceeded,
+          StrCat("rank ", options.rank, " could not reach the store at ",
+                 server, " in time: ", status.message(),
+                 ". Is the launcher running, and its port "
+                 "open to this host?"));
     }
     const double pause_s =
         std::min(kConnectRetryS, options.connect_deadline.RemainingSeconds());
@@ -84,8 +83,8 @@ StatusOr<std::unique_ptr<TcpStore>> ConnectTcpStore(
 TcpStore::TcpStore(const TcpStoreOptions& options, FileDescriptor fd,
                    rendezvous::WakeUp wake_up)
     : rank_(options.rank),
-      server_(rendezvous::HostPort(options.host, options.port)),
-      local_address_(rendezvous::LocalHost(fd.get())),
+      server_(HostPort(options.host, options.port)),
+      local_address_(LocalHost(fd.get())),
       wake_up_(std::move(wake_up)),
       fd_(std::move(fd)),
       thread_([this] { Run(); }) {}
@@ -114,10 +113,10 @@ Status TcpStore::Introduce(const TcpStoreOptions& options) {
       [&] { return welcomed_ || !gone_.ok(); });
   if (!gone_.ok()) return gone_;
   if (done) return Status::Ok();
-  return Status(StatusCode::kDeadlineExceeded,
-                StrCat("CollectiveTimeoutError: the store at ", server_,
-                       " took the connection of rank ", rank_,
-                       ", but did not welcome it in time"));
+  return Status(
+      StatusCode::kDeadlineExceeded,
+      StrCat("the store at ", server_, " took the connection of rank ", rank_,
+             ", but did not welcome it in time"));
 }
 
 Status TcpStore::Set(const std::string& key, const std::string& value) {
@@ -130,10 +129,10 @@ Status TcpStore::Set(const std::string& key, const std::string& value) {
   const Status status =
       CallServer(std::move(request), Deadline::After(kAnswerTimeoutS)).status();
   if (status.code() != StatusCode::kDeadlineExceeded) return status;
-  return Status(status.code(),
-                StrCat("CollectiveTimeoutError: the store at ", server_,
-                       " did not confirm key '", key, "' within ",
-                       kAnswerTimeoutS, " s. Is the launcher stopped?"));
+  return Status(
+      status.code(),
+      StrCat("the store at ", server_, " did not confirm key '", key,
+             "' within ", kAnswerTimeoutS, " s. Is the launcher stopped?"));
 }
 
 StatusOr<std::string> TcpStore::Get(const std::string& key, Deadline deadline) {
@@ -143,10 +142,10 @@ StatusOr<std::string> TcpStore::Get(const std::string& key, Deadline deadline) {
   request.name = key;
   StatusOr<std::string> value = CallServer(std::move(request), deadline);
   if (value.status().code() != StatusCode::kDeadlineExceeded) return value;
-  return Status(StatusCode::kDeadlineExceeded,
-                StrCat("CollectiveTimeoutError: rank ", rank_,
-                       " waited in vain for key '", key, "' of the store at ",
-                       server_, ": no rank set it in time"));
+  return Status(
+      StatusCode::kDeadlineExceeded,
+      StrCat("rank ", rank_, " waited in vain for key '", key,
+             "' of the store at ", server_, ": no rank set it in time"));
 }
 
 void TcpStore::Watch(std::function<void(const RankEvent&)> on_event) {

@@ -13,10 +13,11 @@
 #include <vector>
 
 #include "tf_ops/common/deadline.h"
+#include "tf_ops/common/socket.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/store.h"
-#include "tf_ops/rendezvous/socket.h"
 #include "tf_ops/rendezvous/store_protocol.h"
+#include "tf_ops/rendezvous/wake_up.h"
 
 namespace ring_keras {
 
@@ -68,7 +69,7 @@ class TcpStore : public Store {
   };
   using TimePoint = Deadline::Clock::time_point;
 
-  TcpStore(const TcpStoreOptions& options, rendezvous::FileDescriptor fd,
+  TcpStore(const TcpStoreOptions& options, FileDescriptor fd,
            rendezvous::WakeUp wake_up);
 
   // Sends hello and waits for the server's welcome.
@@ -97,7 +98,7 @@ class TcpStore : public Store {
   const rendezvous::WakeUp wake_up_;
 
   // The thread's own.
-  rendezvous::FileDescriptor fd_;
+  FileDescriptor fd_;
   rendezvous::FrameReader reader_;
   std::string sending_;
   size_t told_count_ = 0;  // Events that the watcher has got.

@@ -4,18 +4,19 @@
 #include <thread>
 #include <utility>
 
+#include "tf_ops/common/socket.h"
 #include "tf_ops/rendezvous/handshake.h"
-#include "tf_ops/rendezvous/socket.h"
 #include "tf_ops/rendezvous/store_protocol.h"
 #include "tf_ops/rendezvous/store_server_loop.h"
+#include "tf_ops/rendezvous/wake_up.h"
 
 namespace ring_keras {
 
 struct TcpStoreServer::Impl {
-  Impl(const TcpStoreServerOptions& options,
-       rendezvous::FileDescriptor listener, rendezvous::WakeUp wake_up)
+  Impl(const TcpStoreServerOptions& options, FileDescriptor listener,
+       rendezvous::WakeUp wake_up)
       : size(options.size),
-        port(rendezvous::LocalPort(listener.get())),
+        port(LocalPort(listener.get())),
         loop(std::make_unique<rendezvous::StoreServerLoop>(
             options, std::move(listener), std::move(wake_up))),
         thread([this] { loop->Run(); }) {}
@@ -40,8 +41,8 @@ StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Start(
     return Status(StatusCode::kInvalidArgument,
                   StrCat("a port must be 0 to 65535, came ", options.port));
   }
-  StatusOr<rendezvous::FileDescriptor> listener =
-      rendezvous::Listen(options.bind_address, options.port);
+  StatusOr<FileDescriptor> listener =
+      Listen(options.bind_address, options.port);
   RING_KERAS_RETURN_IF_ERROR(listener.status());
   StatusOr<rendezvous::WakeUp> wake_up = rendezvous::WakeUp::Make();
   RING_KERAS_RETURN_IF_ERROR(wake_up.status());

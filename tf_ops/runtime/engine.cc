@@ -436,7 +436,7 @@ void Engine::Watch() {
 
 void Engine::WatchConnections(Clock::time_point now) {
   for (int rank = 0; rank < mesh_->size(); ++rank) {
-    if (rank == mesh_->rank() || !mesh_->pair(rank).closed()) continue;
+    if (rank == mesh_->rank() || !mesh_->pair(rank).ending()) continue;
     if (left_.count(rank) > 0 || lost_.count(rank) > 0) continue;
     const Clock::time_point since =
         closed_since_.emplace(rank, now).first->second;

@@ -80,9 +80,9 @@ std::unique_ptr<Pair> MakeSharedPair(Segment& own, MeshPeer& peer, int own_rank,
   return std::make_unique<Pair>(std::move(streams));
 }
 
-std::unique_ptr<Pair> MakeTcpPair(std::vector<Socket> sockets) {
+std::unique_ptr<Pair> MakeTcpPair(std::vector<FileDescriptor> sockets) {
   std::vector<std::unique_ptr<Stream>> streams;
-  for (Socket& socket : sockets) {
+  for (FileDescriptor& socket : sockets) {
     streams.push_back(std::make_unique<TcpStream>(std::move(socket)));
   }
   return std::make_unique<Pair>(std::move(streams));

@@ -37,6 +37,8 @@ Task Operation::Run() {
   ran_ = true;
   Task exchange = collective_->Run(participants.value());
   Status status = co_await exchange;
+  // The peers wait for this rank's data; whatever the reason, they must know.
+  if (!status.ok()) communicator_->Break(status);
   co_return status;
 }
 
@@ -109,7 +111,11 @@ StatusOr<Participants> Operation::Match() {
 void Operation::Finish() {
   const Status status = task_->result();
   if (window_ != nullptr) {
-    const uint32_t readers = ran_ ? communicator_->size() - 1 : 0;
+    // To a mismatch all ranks agree. Any other failure is this rank's alone:
+    // peers may have gone on, and read the window.
+    const bool readable =
+        ran_ || !failure_.ok() || !communicator_->status().ok();
+    const uint32_t readers = readable ? communicator_->size() - 1 : 0;
     communicator_->mesh().windows().Release(window_, readers);
   }
   if (!status.ok()) {

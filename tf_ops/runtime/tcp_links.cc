@@ -1,75 +1,113 @@
 #include "tf_ops/runtime/tcp_links.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <cstdlib>
+#include <list>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "tf_ops/common/logging.h"
+#include "tf_ops/common/tensor_view.h"
 #include "tf_ops/rendezvous/handshake.h"
 
 namespace ring_keras {
 namespace {
 
-constexpr double kHandshakeTimeoutS = 10;
 constexpr double kAcceptIntervalS = 0.05;
 // Strangers beyond this wait in the listen queue.
-constexpr int kMaxHandshakesAtOnce = 64;
+constexpr size_t kMaxHandshakesAtOnce = 64;
 
 // Takes connections until every expected one is there.
 class Acceptor {
  public:
-  Acceptor(const TcpLinkOptions& options, std::vector<int> expected,
-           Socket listener)
-      : options_(options),
-        expected_(std::move(expected)),
-        listener_(std::move(listener)),
-        thread_([this] { AcceptAll(); }) {}
+  Acceptor(const TcpLinkOptions& options, const std::vector<int>& expected,
+           FileDescriptor listener)
+      : options_(options), listener_(std::move(listener)) {
+    for (int rank : expected) links_[rank].resize(options_.streams);
+    thread_ = std::thread([this] { AcceptAll(); });
+  }
 
+  // Does not wait for strangers.
   ~Acceptor() {
     stop_ = true;
     thread_.join();
-    for (std::thread& handshake : handshakes_) handshake.join();
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (const Knock& knock : knocks_) {
+        if (knock.socket.valid()) shutdown(knock.socket.get(), SHUT_RDWR);
+      }
+    }
+    for (Knock& knock : knocks_) knock.thread.join();
   }
 
   // The accepted sockets, once complete.
   StatusOr<TcpLinks> Take(Deadline deadline) {
     std::unique_lock<std::mutex> lock(mutex_);
-    while (!Complete()) {
+    while (!Missing().empty()) {
       if (deadline.Expired()) {
         return Status(StatusCode::kDeadlineExceeded,
-                      StrCat("rank ", options_.rank,
-                             ": not every rank connected in time"));
+                      StrCat("rank ", options_.rank, " waited in vain for ",
+                             options_.streams, " connections from each of ",
+                             DebugString(Missing()),
+                             ". RING_KERAS_TCP_STREAMS must be the same on "
+                             "every rank."));
       }
       changed_.wait_for(lock, std::chrono::milliseconds(20));
     }
-    return std::move(links_);
+    return std::exchange(links_, {});
   }
 
  private:
+  // Somebody at the door.
+  struct Knock {
+    FileDescriptor socket;  // Under mutex_; gone once it is a link.
+    std::string address;
+    std::thread thread;
+    std::atomic<bool> ended{false};
+  };
+
   void AcceptAll() {
     while (!stop_) {
-      StatusOr<Socket> accepted =
-          Accept(listener_, Deadline::After(kAcceptIntervalS));
-      if (!accepted.ok()) continue;
-      while (!stop_ && under_way_ >= kMaxHandshakesAtOnce) {
+      knocks_.remove_if([](Knock& knock) {
+        const bool ended = knock.ended;
+        if (ended) knock.thread.join();
+        return ended;
+      });
+      if (knocks_.size() >= kMaxHandshakesAtOnce) {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        continue;
       }
-      ++under_way_;
-      handshakes_.emplace_back(
-          [this, socket = std::move(accepted.value())]() mutable {
-            Admit(std::move(socket));
-            --under_way_;
-          });
+      StatusOr<FileDescriptor> accepted =
+          Accept(listener_, Deadline::After(kAcceptIntervalS));
+      if (!accepted.ok()) {
+        if (accepted.status().code() != StatusCode::kDeadlineExceeded) {
+          Log(LogLevel::kWarning, accepted.status().message());
+          std::this_thread::sleep_for(
+              std::chrono::duration<double>(kAcceptIntervalS));
+        }
+        continue;
+      }
+      Knock& knock = knocks_.emplace_back();
+      knock.socket = std::move(accepted.value());
+      knock.address = PeerAddress(knock.socket.get());
+      knock.thread = std::thread([this, &knock] {
+        Admit(knock);
+        knock.ended = true;
+      });
     }
   }
 
-  void Admit(Socket socket) {
-    StatusOr<HandshakeParty> peer =
-        HandshakeAsServer(socket.descriptor(), Purpose::kRankToRank,
+  void Admit(Knock& knock) {
+    const StatusOr<HandshakeParty> peer =
+        HandshakeAsServer(knock.socket.get(), Purpose::kRankToRank,
                           options_.rank, options_.generation, options_.token,
-                          Deadline::After(kHandshakeTimeoutS));
+                          Deadline::After(options_.handshake_timeout_s));
     std::lock_guard<std::mutex> lock(mutex_);
     Status refused = peer.status();
     if (refused.ok() && !Expects(peer.value())) {
@@ -78,50 +116,52 @@ class Acceptor {
                               peer.value().channel, " is not expected"));
     }
     if (!refused.ok()) {
-      Log(LogLevel::kWarning,
-          StrCat("turned a connection away: ", refused.message()));
+      knock.socket.Close();
+      if (stop_) return;
+      Log(LogLevel::kWarning, StrCat("turned away the connection from ",
+                                     knock.address, ": ", refused.message()));
       return;
     }
-    links_[peer.value().rank][peer.value().channel] = std::move(socket);
+    links_[peer.value().rank][peer.value().channel] = std::move(knock.socket);
     changed_.notify_all();
   }
 
-  bool Expects(const HandshakeParty& peer) {
-    if (std::find(expected_.begin(), expected_.end(), peer.rank) ==
-        expected_.end()) {
-      return false;
-    }
-    std::vector<Socket>& sockets = links_[peer.rank];
-    sockets.resize(options_.streams);
-    return peer.channel < sockets.size() &&
-           sockets[peer.channel].descriptor() < 0;
+  bool Expects(const HandshakeParty& peer) const {
+    const auto found = links_.find(peer.rank);
+    return found != links_.end() && peer.channel < found->second.size() &&
+           !found->second[peer.channel].valid();
   }
 
-  bool Complete() const {
-    for (int rank : expected_) {
-      const auto found = links_.find(rank);
-      if (found == links_.end()) return false;
-      for (const Socket& socket : found->second) {
-        if (socket.descriptor() < 0) return false;
-      }
+  // Ranks of which a connection is still to come.
+  Shape Missing() const {
+    Shape missing;
+    for (const auto& [rank, sockets] : links_) {
+      const bool complete =
+          std::all_of(sockets.begin(), sockets.end(),
+                      [](const FileDescriptor& fd) { return fd.valid(); });
+      if (!complete) missing.push_back(rank);
     }
-    return true;
+    return missing;
   }
 
   const TcpLinkOptions& options_;
-  const std::vector<int> expected_;
-  Socket listener_;
+  FileDescriptor listener_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  TcpLinks links_;
-  std::vector<std::thread> handshakes_;
-  std::atomic<int> under_way_{0};
+  TcpLinks links_;           // Under mutex_.
+  std::list<Knock> knocks_;  // The thread's own, while it runs.
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };
 
 std::string AddressKey(int rank) { return StrCat("tcp/address/", rank); }
 std::string ConnectedKey(int rank) { return StrCat("tcp/connected/", rank); }
+
+// Where another rank listens.
+struct SocketAddress {
+  std::string host;
+  int port = 0;
+};
 
 StatusOr<SocketAddress> AddressOf(int rank, Store& store, Deadline deadline) {
   StatusOr<std::string> text = store.Get(AddressKey(rank), deadline);
@@ -135,22 +175,24 @@ StatusOr<SocketAddress> AddressOf(int rank, Store& store, Deadline deadline) {
                        std::atoi(text.value().c_str() + space + 1)};
 }
 
-StatusOr<std::vector<Socket>> ConnectTo(int peer, const TcpLinkOptions& options,
-                                        Store& store, Deadline deadline) {
+StatusOr<std::vector<FileDescriptor>> ConnectTo(int peer,
+                                                const TcpLinkOptions& options,
+                                                Store& store,
+                                                Deadline deadline) {
   StatusOr<SocketAddress> address = AddressOf(peer, store, deadline);
   RING_KERAS_RETURN_IF_ERROR(address.status());
-  std::vector<Socket> sockets;
+  std::vector<FileDescriptor> sockets;
   for (int channel = 0; channel < options.streams; ++channel) {
-    StatusOr<Socket> socket = Connect(address.value(), deadline);
+    StatusOr<FileDescriptor> socket =
+        Connect(address.value().host, address.value().port, deadline);
     RING_KERAS_RETURN_IF_ERROR(socket.status());
     const HandshakeParty self{options.rank, options.generation,
                               static_cast<uint32_t>(channel)};
-    RING_KERAS_RETURN_IF_ERROR(
-        HandshakeAsClient(socket.value().descriptor(), Purpose::kRankToRank,
-                          self, peer, options.token,
-                          Deadline::After(std::min(
-                              kHandshakeTimeoutS, deadline.RemainingSeconds())))
-            .status());
+    // All the time there is: the peer may be busy with slow strangers.
+    RING_KERAS_RETURN_IF_ERROR(HandshakeAsClient(socket.value().get(),
+                                                 Purpose::kRankToRank, self,
+                                                 peer, options.token, deadline)
+                                   .status());
     sockets.push_back(std::move(socket.value()));
   }
   return sockets;
@@ -163,19 +205,22 @@ StatusOr<TcpLinks> ConnectTcpLinks(const TcpLinkOptions& options,
                                    Deadline deadline) {
   const auto first_higher =
       std::upper_bound(peers.begin(), peers.end(), options.rank);
-  const int backlog = static_cast<int>(peers.size()) * options.streams + 16;
-  StatusOr<Socket> listener = Listen(options.bind_address, backlog);
-  RING_KERAS_RETURN_IF_ERROR(listener.status());
-  StatusOr<SocketAddress> own = LocalAddress(listener.value());
-  RING_KERAS_RETURN_IF_ERROR(own.status());
+  StatusOr<FileDescriptor> listener = Listen(options.bind_address, 0);
+  if (!listener.ok()) {
+    return Status(
+        listener.status().code(),
+        StrCat("rank ", options.rank, ": ", listener.status().message(),
+               ". RING_KERAS_BIND_ADDRESS must be an address of "
+               "this host that the other hosts reach."));
+  }
+  const std::string own_address = StrCat(LocalHost(listener.value().get()), " ",
+                                         LocalPort(listener.value().get()));
   Acceptor acceptor(options, {first_higher, peers.end()},
                     std::move(listener.value()));
-  RING_KERAS_RETURN_IF_ERROR(
-      store.Set(AddressKey(options.rank),
-                StrCat(own.value().host, " ", own.value().port)));
+  RING_KERAS_RETURN_IF_ERROR(store.Set(AddressKey(options.rank), own_address));
   TcpLinks links;
   for (auto peer = peers.begin(); peer != first_higher; ++peer) {
-    StatusOr<std::vector<Socket>> sockets =
+    StatusOr<std::vector<FileDescriptor>> sockets =
         ConnectTo(*peer, options, store, deadline);
     if (!sockets.ok()) {
       return Status(sockets.status().code(),

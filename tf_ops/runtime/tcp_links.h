@@ -12,9 +12,10 @@
 #include <vector>
 
 #include "tf_ops/common/deadline.h"
+#include "tf_ops/common/socket.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/store.h"
-#include "tf_ops/transport/tcp/socket.h"
+#include "tf_ops/rendezvous/limits.h"
 
 namespace ring_keras {
 
@@ -24,10 +25,12 @@ struct TcpLinkOptions {
   std::string token;
   std::string bind_address;
   int streams = 1;  // Connections per peer.
+  // A stranger that takes longer is turned away.
+  double handshake_timeout_s = kHandshakeTimeoutS;
 };
 
 // By rank, `streams` sockets each.
-using TcpLinks = std::map<int, std::vector<Socket>>;
+using TcpLinks = std::map<int, std::vector<FileDescriptor>>;
 
 // Connects to each of `peers`, which call this at the same time. Addresses are
 // exchanged through `store`. Errors: DeadlineExceeded, PeerLost, Internal.

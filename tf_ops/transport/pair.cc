@@ -24,6 +24,19 @@ size_t RoundUp(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+// Whether the frame lies in what `operation` waits for; sums must not wrap.
+bool Fits(const FrameHeader& header, const ReceiveOperation& operation) {
+  return header.offset <= operation.nbytes &&
+         header.nbytes <= operation.nbytes - header.offset;
+}
+
+std::string DescribeMisfit(const FrameHeader& header,
+                           const ReceiveOperation& operation) {
+  return StrCat(header.nbytes, " bytes at ", header.offset,
+                " came where a message of ", operation.nbytes,
+                " bytes was expected");
+}
+
 }  // namespace
 
 // A frame on its way out. `owned` holds the header and, for small frames, the
@@ -53,6 +66,8 @@ struct Pair::Channel {
   std::unique_ptr<Stream> stream;
   std::deque<Outgoing> outgoing;
   Incoming incoming;
+  bool writable = true;
+  bool ended = false;  // Nothing more to read.
 };
 
 Pair::Pair(std::vector<std::unique_ptr<Stream>> streams) {
@@ -176,7 +191,7 @@ bool Pair::Pump() {
 
 bool Pair::PumpOut(Channel& channel) {
   bool moved = false;
-  while (!closed_ && !channel.outgoing.empty()) {
+  while (!closed_ && channel.writable && !channel.outgoing.empty()) {
     Outgoing& frame = channel.outgoing.front();
     const bool in_owned = frame.position < frame.owned.size();
     const char* from = in_owned
@@ -186,7 +201,8 @@ bool Pair::PumpOut(Channel& channel) {
                                  : frame.nbytes() - frame.position;
     const ssize_t count = channel.stream->TryWrite(from, left);
     if (count == Stream::kClosed) {
-      Fail("the connection was closed");
+      // What the peer sent before it went is still to be read.
+      channel.writable = false;
       return moved;
     }
     if (count == 0) return moved;
@@ -204,7 +220,7 @@ bool Pair::PumpIn(Channel& channel) {
   // One peer's flood must not keep the others from their turn.
   constexpr int kMaxReads = 64;
   bool moved = false;
-  for (int i = 0; i < kMaxReads && !closed_; ++i) {
+  for (int i = 0; i < kMaxReads && !closed_ && !channel.ended; ++i) {
     const bool reading_header =
         channel.incoming.header_position < sizeof(FrameHeader);
     if (!(reading_header ? ReadHeader(channel) : ReadPayload(channel))) break;
@@ -218,7 +234,7 @@ bool Pair::ReadHeader(Channel& channel) {
   const ssize_t count = channel.stream->TryRead(
       reinterpret_cast<char*>(&incoming.header) + incoming.header_position,
       sizeof(FrameHeader) - incoming.header_position);
-  if (count == Stream::kClosed) Fail("the connection was closed");
+  if (count == Stream::kClosed) End(channel);
   if (count <= 0) return false;
   incoming.header_position += count;
   if (incoming.header_position < sizeof(FrameHeader)) return true;
@@ -237,10 +253,8 @@ bool Pair::ReadHeader(Channel& channel) {
   }
   if (incoming.operation == nullptr) {
     incoming.buffer.resize(header.nbytes);
-  } else if (header.offset + header.nbytes > incoming.operation->nbytes) {
-    Fail(StrCat("a message of ", header.offset + header.nbytes,
-                " bytes came where ", incoming.operation->nbytes,
-                " were expected"));
+  } else if (!Fits(header, *incoming.operation)) {
+    Fail(DescribeMisfit(header, *incoming.operation));
     return false;
   } else if (incoming.operation->combine != nullptr) {
     incoming.buffer.resize(std::min<size_t>(header.nbytes, kScratchBytes));
@@ -271,7 +285,7 @@ bool Pair::ReadPayload(Channel& channel) {
     want = std::min(left, incoming.buffer.size() - scratch_position);
   }
   const ssize_t count = channel.stream->TryRead(into, want);
-  if (count == Stream::kClosed) Fail("the connection was closed");
+  if (count == Stream::kClosed) End(channel);
   if (count <= 0) return false;
   incoming.position += count;
   const bool finished = incoming.position == incoming.header.nbytes;
@@ -310,9 +324,8 @@ void Pair::FinishFrame(Incoming& incoming) {
       return;
     }
     operation = posted->second;
-    if (header.offset + header.nbytes > operation->nbytes) {
-      Fail(StrCat("a message of ", header.offset + header.nbytes,
-                  " bytes came where ", operation->nbytes, " were expected"));
+    if (!Fits(header, *operation)) {
+      Fail(DescribeMisfit(header, *operation));
       return;
     }
     char* target = operation->target + header.offset;
@@ -329,7 +342,8 @@ void Pair::FinishFrame(Incoming& incoming) {
 
 bool Pair::flushed() const {
   for (const auto& channel : channels_) {
-    if (!closed_ && !channel->outgoing.empty()) return false;
+    const bool live = !closed_ && channel->writable;
+    if (live && !channel->outgoing.empty()) return false;
   }
   return true;
 }
@@ -341,9 +355,17 @@ void Pair::CloseForWriting() {
 void Pair::VisitDescriptors(const std::function<void(int, bool)>& visit) const {
   if (closed_) return;
   for (const auto& channel : channels_) {
-    if (channel->stream->descriptor() >= 0) {
-      visit(channel->stream->descriptor(), !channel->outgoing.empty());
+    if (channel->stream->descriptor() >= 0 && !channel->ended) {
+      visit(channel->stream->descriptor(),
+            channel->writable && !channel->outgoing.empty());
     }
+  }
+}
+
+void Pair::End(Channel& channel) {
+  channel.ended = true;
+  if (++ended_count_ == channels_.size()) {
+    Fail("every stream of it was closed");
   }
 }
 

@@ -73,8 +73,11 @@ class Pair {
 
   // Nothing waits to be sent, or nothing can be.
   bool flushed() const;
-  // A stream ended or carried nonsense: nothing more will come.
+  // Every stream ended, or one carried nonsense: nothing more will come.
   bool closed() const { return closed_; }
+  // Some stream ended. The others may still bring what the peer sent before it
+  // went, but no peer that means to stay closes one.
+  bool ending() const { return ended_count_ > 0 || closed_; }
   void CloseForWriting();
 
   // For poll(): each stream's descriptor and whether output waits for room.
@@ -107,12 +110,14 @@ class Pair {
   bool ReadHeader(Channel& channel);
   bool ReadPayload(Channel& channel);
   void FinishFrame(Incoming& incoming);
+  void End(Channel& channel);
   void Fail(const std::string& why);
 
   std::vector<std::unique_ptr<Channel>> channels_;
   std::unordered_map<MessageId, ReceiveOperation*, MessageIdHash> posted_;
   std::unordered_map<MessageId, std::vector<Early>, MessageIdHash> early_;
   ControlHandler control_handler_;
+  size_t ended_count_ = 0;  // Channels that brought their last byte.
   bool closed_ = false;
 };
 

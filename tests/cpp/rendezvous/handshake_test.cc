@@ -8,12 +8,10 @@
 #include <string>
 
 #include "tests/cpp/support/test.h"
-#include "tf_ops/rendezvous/socket.h"
+#include "tf_ops/common/socket.h"
 
 namespace ring_keras {
 namespace {
-
-using rendezvous::FileDescriptor;
 
 const std::string kToken(32, 'T');
 const std::string kOtherToken(32, 'U');

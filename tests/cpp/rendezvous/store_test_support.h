@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "tests/cpp/support/test.h"
+#include "tf_ops/common/socket.h"
 #include "tf_ops/rendezvous/handshake.h"
-#include "tf_ops/rendezvous/socket.h"
 #include "tf_ops/rendezvous/store_protocol.h"
 #include "tf_ops/rendezvous/tcp_store.h"
 #include "tf_ops/rendezvous/tcp_store_server.h"
@@ -106,8 +106,8 @@ class RawConnection {
  public:
   // Not proven.
   explicit RawConnection(const TcpStoreServer& server) {
-    StatusOr<rendezvous::FileDescriptor> fd =
-        rendezvous::ConnectOnce("127.0.0.1", server.port(), Soon());
+    StatusOr<FileDescriptor> fd =
+        ConnectOnce("127.0.0.1", server.port(), Soon());
     EXPECT_OK(fd.status());
     fd_ = std::move(fd.value());
   }
@@ -160,14 +160,14 @@ class RawConnection {
  private:
   // Empty when the server has closed.
   std::string ReadSome() {
-    StatusOr<bool> ready = rendezvous::WaitUntilReady(fd(), POLLIN, Soon());
+    StatusOr<bool> ready = WaitUntilReady(fd(), POLLIN, Soon());
     EXPECT_TRUE(ready.ok() && ready.value()) << "nothing came in time";
     char bytes[4096];
     const ssize_t got = recv(fd(), bytes, sizeof(bytes), MSG_DONTWAIT);
     return std::string(bytes, got > 0 ? static_cast<size_t>(got) : 0);
   }
 
-  rendezvous::FileDescriptor fd_;
+  FileDescriptor fd_;
   rendezvous::FrameReader reader_;
 };
 

@@ -37,8 +37,8 @@ class StandardErrorCapture {
   }
 
  private:
-  rendezvous::FileDescriptor original_;
-  rendezvous::FileDescriptor file_;
+  FileDescriptor original_;
+  FileDescriptor file_;
 };
 
 void ExpectJobGoesOn(TcpStore& store) {
@@ -64,7 +64,7 @@ RING_TEST(GarbageIsDroppedAndNamedWhileTheJobRuns) {
   {
     StandardErrorCapture capture;
     RawConnection stranger(*server);
-    address = StrCat("127.0.0.1:", rendezvous::LocalPort(stranger.fd()));
+    address = StrCat("127.0.0.1:", LocalPort(stranger.fd()));
     stranger.Send("GET / HTTP/1.1\r\nHost: store\r\n\r\n");
     EXPECT_EQ(stranger.ReadUntilClosed(), "");
     log = capture.Text();

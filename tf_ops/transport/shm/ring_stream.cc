@@ -38,8 +38,12 @@ ssize_t RingStream::TryRead(void* data, size_t nbytes) {
   std::memcpy(target, ring.data + offset, first);
   std::memcpy(target + first, ring.data, count - first);
   ring.read.store(read + count, std::memory_order_release);
-  // A writer that found the ring full may sleep until there is room.
-  if (written - read == kInboxBytes) peer_->RingIfSleeping();
+  // A writer that found the ring full may sleep until there is room. It may
+  // have filled it after the look above: look again, after the store.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (ring.written.load(std::memory_order_relaxed) - read == kInboxBytes) {
+    peer_->RingIfSleeping();
+  }
   return static_cast<ssize_t>(count);
 }
 

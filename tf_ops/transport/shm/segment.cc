@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -22,6 +23,8 @@ size_t WindowsOffset(int size) {
   return (end + kPage - 1) / kPage * kPage;
 }
 
+size_t SegmentBytes(int size) { return WindowsOffset(size) + kWindowAreaBytes; }
+
 }  // namespace
 
 Segment::Segment(int descriptor, int size, char* base, size_t nbytes)
@@ -36,7 +39,7 @@ Segment::~Segment() {
 }
 
 StatusOr<std::unique_ptr<Segment>> Segment::Map(int descriptor, int size) {
-  const size_t nbytes = WindowsOffset(size) + kWindowAreaBytes;
+  const size_t nbytes = SegmentBytes(size);
   void* base = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE,
                     MAP_SHARED | MAP_NORESERVE, descriptor, 0);
   if (base == MAP_FAILED) {
@@ -59,7 +62,7 @@ StatusOr<std::unique_ptr<Segment>> Segment::Create(int size) {
     return Status(StatusCode::kInternal,
                   StrCat("memfd_create failed: ", ErrnoMessage(errno)));
   }
-  if (ftruncate(descriptor, WindowsOffset(size) + kWindowAreaBytes) != 0) {
+  if (ftruncate(descriptor, static_cast<off_t>(SegmentBytes(size))) != 0) {
     const Status status(
         StatusCode::kInternal,
         StrCat("cannot size shared memory: ", ErrnoMessage(errno)));
@@ -89,11 +92,17 @@ StatusOr<std::unique_ptr<Segment>> Segment::Attach(int size, int pid,
     return Status(StatusCode::kInternal,
                   StrCat("cannot open ", path, ": ", ErrnoMessage(errno)));
   }
-  auto segment = Map(opened, size);
-  if (segment.ok() && segment.value()->header().nonce != nonce) {
-    return Status(StatusCode::kInternal,
-                  StrCat(path, " is not the segment that was announced"));
+  const Status not_it(StatusCode::kInternal,
+                      StrCat(path, " is not the segment that was announced"));
+  // To touch memory past the end of a file is fatal: the size comes first.
+  struct stat file = {};
+  if (fstat(opened, &file) != 0 ||
+      static_cast<size_t>(file.st_size) != SegmentBytes(size)) {
+    close(opened);
+    return not_it;
   }
+  auto segment = Map(opened, size);
+  if (segment.ok() && segment.value()->header().nonce != nonce) return not_it;
   return segment;
 }
 

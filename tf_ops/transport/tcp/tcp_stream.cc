@@ -16,19 +16,19 @@ bool WouldBlock(int error) {
 ssize_t TcpStream::TryWrite(const void* data, size_t nbytes) {
   if (nbytes == 0) return 0;
   const ssize_t count =
-      send(socket_.descriptor(), data, nbytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+      send(socket_.get(), data, nbytes, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (count >= 0) return count;
   return WouldBlock(errno) ? 0 : kClosed;
 }
 
 ssize_t TcpStream::TryRead(void* data, size_t nbytes) {
   if (nbytes == 0) return 0;
-  const ssize_t count = recv(socket_.descriptor(), data, nbytes, MSG_DONTWAIT);
+  const ssize_t count = recv(socket_.get(), data, nbytes, MSG_DONTWAIT);
   if (count > 0) return count;
   if (count == 0) return kClosed;
   return WouldBlock(errno) ? 0 : kClosed;
 }
 
-void TcpStream::CloseForWriting() { shutdown(socket_.descriptor(), SHUT_WR); }
+void TcpStream::CloseForWriting() { shutdown(socket_.get(), SHUT_WR); }
 
 }  // namespace ring_keras

@@ -2,23 +2,25 @@
 #ifndef RING_KERAS_TRANSPORT_TCP_TCP_STREAM_H_
 #define RING_KERAS_TRANSPORT_TCP_TCP_STREAM_H_
 
+#include <utility>
+
+#include "tf_ops/common/socket.h"
 #include "tf_ops/transport/stream.h"
-#include "tf_ops/transport/tcp/socket.h"
 
 namespace ring_keras {
 
 class TcpStream : public Stream {
  public:
   // `socket` is non-blocking, and both ends have proved who they are.
-  explicit TcpStream(Socket socket) : socket_(std::move(socket)) {}
+  explicit TcpStream(FileDescriptor socket) : socket_(std::move(socket)) {}
 
   ssize_t TryWrite(const void* data, size_t nbytes) override;
   ssize_t TryRead(void* data, size_t nbytes) override;
-  int descriptor() const override { return socket_.descriptor(); }
+  int descriptor() const override { return socket_.get(); }
   void CloseForWriting() override;
 
  private:
-  Socket socket_;
+  FileDescriptor socket_;
 };
 
 }  // namespace ring_keras

@@ -1,6 +1,6 @@
-// Small helpers around TCP sockets and file descriptors.
-#ifndef RING_KERAS_RENDEZVOUS_SOCKET_H_
-#define RING_KERAS_RENDEZVOUS_SOCKET_H_
+// File descriptors and TCP sockets. Sockets are non-blocking and close-on-exec.
+#ifndef RING_KERAS_COMMON_SOCKET_H_
+#define RING_KERAS_COMMON_SOCKET_H_
 
 #include <string>
 #include <utility>
@@ -8,7 +8,7 @@
 #include "tf_ops/common/deadline.h"
 #include "tf_ops/common/status.h"
 
-namespace ring_keras::rendezvous {
+namespace ring_keras {
 
 // Owns a file descriptor.
 class FileDescriptor {
@@ -31,15 +31,27 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// A non-blocking listening socket on exactly one address; port 0 takes a free
-// one. InvalidArgument for an address that means every interface.
+// Listens on exactly one address; port 0 takes a free one, and nobody else can
+// take it while the socket is open. Errors: InvalidArgument (the address means
+// every interface), Internal.
 StatusOr<FileDescriptor> Listen(const std::string& address, int port);
 
-// A non-blocking connection to one of the host's addresses, each tried once.
+// Waits for a connection. Errors: DeadlineExceeded, Internal.
+StatusOr<FileDescriptor> Accept(const FileDescriptor& listener,
+                                Deadline deadline);
+
+// Connects to one of the host's addresses, each tried once. Errors:
+// DeadlineExceeded, Internal.
 StatusOr<FileDescriptor> ConnectOnce(const std::string& host, int port,
                                      Deadline deadline);
 
-// Small messages must not wait for each other. Best effort.
+// Tries until the deadline: the peer may not listen yet. DeadlineExceeded, with
+// what was wrong the last time.
+StatusOr<FileDescriptor> Connect(const std::string& host, int port,
+                                 Deadline deadline);
+
+// Small messages must not wait for each other. Best effort; what Accept and
+// Connect return has it.
 void DisableNagle(int fd);
 
 // Breaks the connection when what was sent stays unacknowledged for so long:
@@ -57,19 +69,6 @@ int LocalPort(int fd);
 std::string PeerAddress(int fd);
 std::string HostPort(const std::string& host, int port);
 
-// Wakes a thread that polls get().
-class WakeUp {
- public:
-  static StatusOr<WakeUp> Make();
-  int get() const { return fd_.get(); }
-  void Notify() const;
-  void Clear() const;
+}  // namespace ring_keras
 
- private:
-  explicit WakeUp(FileDescriptor fd) : fd_(std::move(fd)) {}
-  FileDescriptor fd_;
-};
-
-}  // namespace ring_keras::rendezvous
-
-#endif  // RING_KERAS_RENDEZVOUS_SOCKET_H_
+#endif  // RING_KERAS_COMMON_SOCKET_H_

@@ -1,21 +1,25 @@
-#include "tf_ops/rendezvous/socket.h"
+#include "tf_ops/common/socket.h"
 
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <thread>
+#include <utility>
 
-namespace ring_keras::rendezvous {
+namespace ring_keras {
 namespace {
+
+constexpr double kConnectRetryS = 0.02;
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -112,8 +116,8 @@ StatusOr<FileDescriptor> Listen(const std::string& address, int port) {
   if (IsWildcard(first.ai_addr)) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("'", address,
-                         "' means every interface; name the one address that "
-                         "the other hosts reach"));
+                         "' means every interface: listen on the one address "
+                         "that the other hosts reach"));
   }
   StatusOr<FileDescriptor> fd = OpenSocket(first);
   RING_KERAS_RETURN_IF_ERROR(fd.status());
@@ -124,6 +128,28 @@ StatusOr<FileDescriptor> Listen(const std::string& address, int port) {
     return SystemError(StrCat("cannot listen on ", HostPort(address, port)));
   }
   return fd;
+}
+
+StatusOr<FileDescriptor> Accept(const FileDescriptor& listener,
+                                Deadline deadline) {
+  while (true) {
+    FileDescriptor fd(accept4(listener.get(), nullptr, nullptr,
+                              SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (fd.valid()) {
+      DisableNagle(fd.get());
+      return fd;
+    }
+    // Any other error is that of one connection, which is gone.
+    if (errno == EMFILE || errno == ENFILE || errno == EBADF ||
+        errno == EINVAL || errno == ENOTSOCK) {
+      return SystemError("cannot accept a connection");
+    }
+    StatusOr<bool> ready = WaitUntilReady(listener.get(), POLLIN, deadline);
+    RING_KERAS_RETURN_IF_ERROR(ready.status());
+    if (!ready.value()) {
+      return Status(StatusCode::kDeadlineExceeded, "no connection came");
+    }
+  }
 }
 
 StatusOr<FileDescriptor> ConnectOnce(const std::string& host, int port,
@@ -141,6 +167,20 @@ StatusOr<FileDescriptor> ConnectOnce(const std::string& host, int port,
     last = fd.status();
   }
   return last;
+}
+
+StatusOr<FileDescriptor> Connect(const std::string& host, int port,
+                                 Deadline deadline) {
+  while (true) {
+    StatusOr<FileDescriptor> fd = ConnectOnce(host, port, deadline);
+    if (fd.ok()) return fd;
+    if (deadline.RemainingSeconds() <= kConnectRetryS) {
+      return Status(StatusCode::kDeadlineExceeded,
+                    StrCat("cannot reach ", HostPort(host, port),
+                           " in time: ", fd.status().message()));
+    }
+    std::this_thread::sleep_for(std::chrono::duration<double>(kConnectRetryS));
+  }
 }
 
 void DisableNagle(int fd) {
@@ -182,21 +222,4 @@ std::string HostPort(const std::string& host, int port) {
   return StrCat(host, ":", port);
 }
 
-StatusOr<WakeUp> WakeUp::Make() {
-  FileDescriptor fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!fd.valid()) return SystemError("cannot open an eventfd");
-  return WakeUp(std::move(fd));
-}
-
-void WakeUp::Notify() const {
-  // Fails only when the counter is full, and then it is awake.
-  [[maybe_unused]] const int result = eventfd_write(fd_.get(), 1);
-}
-
-void WakeUp::Clear() const {
-  eventfd_t count = 0;
-  // Fails only when nobody notified.
-  [[maybe_unused]] const int result = eventfd_read(fd_.get(), &count);
-}
-
-}  // namespace ring_keras::rendezvous
+}  // namespace ring_keras

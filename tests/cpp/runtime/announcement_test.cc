@@ -1,0 +1,199 @@
+// Announcements: what travels, what comes of damage, how ranks disagree.
+#include "tf_ops/runtime/announcement.h"
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/cpp/support/test.h"
+
+namespace ring_keras {
+namespace {
+
+Announcement Sample() {
+  Announcement sample;
+  sample.communicator_id = 3;
+  sample.sequence = 41;
+  sample.name = "grads/dense/bias";
+  sample.kind = CollectiveKind::kAllreduce;
+  sample.dtype = DataType::kBfloat16;
+  sample.reduce_op = ReduceOp::kAverage;
+  sample.postscale = 0.25;
+  sample.shapes = {{}, {0, 7}, {int64_t{1} << 40}};
+  sample.splits = {1, 0, int64_t{1} << 50};
+  sample.window_offset = 4096 * 5;
+  sample.error = "why not";
+  return sample;
+}
+
+RING_TEST(AnAnnouncementSurvivesTheJourney) {
+  for (const Announcement& sent : {Sample(), Announcement()}) {
+    const auto got = DecodeAnnouncement(Encode(sent));
+    ASSERT_OK(got);
+    EXPECT_EQ(got.value().communicator_id, sent.communicator_id);
+    EXPECT_EQ(got.value().sequence, sent.sequence);
+    EXPECT_EQ(got.value().name, sent.name);
+    EXPECT_EQ(got.value().kind, sent.kind);
+    EXPECT_EQ(got.value().dtype, sent.dtype);
+    EXPECT_EQ(got.value().reduce_op, sent.reduce_op);
+    EXPECT_EQ(got.value().root, sent.root);
+    EXPECT_EQ(got.value().postscale, sent.postscale);
+    EXPECT_TRUE(got.value().shapes == sent.shapes);
+    EXPECT_EQ(got.value().splits, sent.splits);
+    EXPECT_EQ(got.value().window_offset, sent.window_offset);
+    EXPECT_EQ(got.value().error, sent.error);
+    EXPECT_EQ(KeyOf(got.value()), KeyOf(sent));
+  }
+}
+
+RING_TEST(TheLargestRequestThatIsAnnouncedCanBeRead) {
+  Announcement many;
+  many.shapes.resize(100000);
+  EXPECT_OK(DecodeAnnouncement(Encode(many)));
+}
+
+RING_TEST(ATruncatedAnnouncementIsRefused) {
+  const std::string whole = Encode(Sample());
+  for (size_t length = 0; length < whole.size(); ++length) {
+    const Status status = DecodeAnnouncement(whole.substr(0, length)).status();
+    ASSERT_EQ(status.code(), StatusCode::kInvalidArgument) << length;
+  }
+  EXPECT_FALSE(DecodeAnnouncement(whole + "x").ok());
+}
+
+// Memory that a decoded announcement holds.
+size_t HeldBytes(const Announcement& announcement) {
+  size_t held = announcement.name.capacity() + announcement.error.capacity() +
+                announcement.splits.capacity() * sizeof(int64_t) +
+                announcement.shapes.capacity() * sizeof(Shape);
+  for (const Shape& shape : announcement.shapes) {
+    held += shape.capacity() * sizeof(int64_t);
+  }
+  return held;
+}
+
+// What is read is in range, and takes memory in proportion to its bytes.
+void ExpectHarmless(const std::string& bytes) {
+  const auto got = DecodeAnnouncement(bytes);
+  if (!got.ok()) return;
+  EXPECT_TRUE(static_cast<int>(got.value().kind) < kCollectiveKindCount);
+  EXPECT_TRUE(static_cast<int>(got.value().dtype) < kDataTypeCount);
+  EXPECT_TRUE(static_cast<int>(got.value().reduce_op) < kReduceOpCount);
+  EXPECT_LE(HeldBytes(got.value()), 8 * bytes.size() + 256);
+  Title(got.value());
+  KeyOf(got.value());
+}
+
+RING_TEST(DamageNeverCrashesNorCostsMemory) {
+  std::mt19937 random(12345);
+  const std::string whole = Encode(Sample());
+  for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
+    std::string flipped = whole;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+    ExpectHarmless(flipped);
+  }
+  for (int round = 0; round < 20000; ++round) {
+    std::string bytes = whole;
+    for (unsigned flips = 1 + random() % 8; flips > 0; --flips) {
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    }
+    if (random() % 2 == 0) bytes.resize(random() % (bytes.size() + 1));
+    ExpectHarmless(bytes);
+  }
+  for (int round = 0; round < 20000; ++round) {
+    std::string bytes(random() % 200, '\0');
+    for (char& byte : bytes) {
+      // Many zeros, or counts would all be too large to get far.
+      byte = static_cast<char>(random() % 3 == 0 ? random() : 0);
+    }
+    ExpectHarmless(bytes);
+  }
+}
+
+RING_TEST(TheKeyNamesNameSequenceAndCommunicator) {
+  const Announcement sample = Sample();
+  Announcement other = Sample();
+  other.dtype = DataType::kInt8;
+  EXPECT_EQ(KeyOf(other), KeyOf(sample));
+  other.name += "x";
+  EXPECT_NE(KeyOf(other), KeyOf(sample));
+  other = Sample();
+  ++other.sequence;
+  EXPECT_NE(KeyOf(other), KeyOf(sample));
+  other = Sample();
+  ++other.communicator_id;
+  EXPECT_NE(KeyOf(other), KeyOf(sample));
+}
+
+// What ranks {2, 5, 8} hear when the last of them differs by `change`.
+std::string Mismatch(const Announcement& common,
+                     const std::function<void(Announcement&)>& change) {
+  std::vector<std::optional<Announcement>> all(3, common);
+  change(*all[2]);
+  return FindMismatch(all, {2, 5, 8}).value_or("none");
+}
+
+void ExpectSays(const std::string& text, const std::string& what) {
+  EXPECT_EQ(text.rfind(what, 0), 0) << text << "\n  expected: " << what;
+}
+
+RING_TEST(EveryDisagreementSaysWhatAndWho) {
+  Announcement sample;
+  sample.name = "x";
+  sample.kind = CollectiveKind::kAllreduce;
+  sample.dtype = DataType::kFloat32;
+  sample.shapes = {{2, 3}};
+  const std::string start = "allreduce 'x': ";
+  const std::string across = " differs across ranks: rank 2 has ";
+  const auto mismatch = [&](std::function<void(Announcement&)> change) {
+    return Mismatch(sample, change);
+  };
+  EXPECT_EQ(mismatch([](Announcement&) {}), "none");
+  ExpectSays(
+      mismatch([](auto& a) { a.kind = CollectiveKind::kAllgather; }),
+      start + "collective" + across + "allreduce, rank 8 has allgather. ");
+  ExpectSays(mismatch([](auto& a) { a.dtype = DataType::kFloat16; }),
+             start + "dtype" + across + "float32, rank 8 has float16. ");
+  ExpectSays(mismatch([](auto& a) { a.reduce_op = ReduceOp::kMax; }),
+             start + "reduce op" + across + "sum, rank 8 has max. ");
+  ExpectSays(mismatch([](auto& a) { a.root = 1; }),
+             start + "root" + across + "0, rank 8 has 1. ");
+  ExpectSays(mismatch([](auto& a) { a.postscale = 0.5; }),
+             start + "postscale factor" + across + "1, rank 8 has 0.5. ");
+  ExpectSays(mismatch([](auto& a) { a.shapes.push_back({1}); }),
+             start + "number of tensors" + across + "1, rank 8 has 2. ");
+  ExpectSays(mismatch([](auto& a) { a.shapes = {{2, 4}}; }),
+             start + "shape" + across + "[2,3], rank 8 has [2,4]. ");
+  ExpectSays(mismatch([](auto& a) { a.shapes = {{6}}; }),
+             start + "shape" + across + "[2,3], rank 8 has [6]. ");
+  EXPECT_EQ(mismatch([](auto& a) { a.error = "no memory"; }),
+            start + "rank 8 cannot take part: no memory");
+  // A rank's own matters differ.
+  EXPECT_EQ(mismatch([](auto& a) {
+              a.window_offset = 0;
+              a.splits = {1};
+            }),
+            "none");
+  sample.shapes = {{1}, {2, 3}};
+  ExpectSays(
+      mismatch([](auto& a) { a.shapes[1] = {}; }),
+      start + "shape of tensor 1 of 2" + across + "[2,3], rank 8 has []. ");
+}
+
+RING_TEST(RowsMayDifferWhereTheyAreGathered) {
+  for (CollectiveKind kind :
+       {CollectiveKind::kAllgather, CollectiveKind::kAlltoall}) {
+    Announcement sample;
+    sample.kind = kind;
+    sample.shapes = {{2, 3}};
+    EXPECT_EQ(Mismatch(sample, [](auto& a) { a.shapes = {{0, 3}}; }), "none");
+    EXPECT_NE(Mismatch(sample, [](auto& a) { a.shapes = {{2, 4}}; }), "none");
+    EXPECT_NE(Mismatch(sample, [](auto& a) { a.shapes = {{2}}; }), "none");
+  }
+}
+
+}  // namespace
+}  // namespace ring_keras

@@ -1,0 +1,164 @@
+// Collectives that fail after they began: everything ends, nothing is touched
+// afterwards, other communicators go on.
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/cpp/support/run_ranks.h"
+#include "tests/cpp/support/test.h"
+#include "tf_ops/runtime/engine.h"
+
+namespace ring_keras {
+namespace {
+
+using testing::Rank;
+using testing::RankOptions;
+using testing::RunRanks;
+
+RankOptions Setup(int size, const char* transport) {
+  RankOptions setup;
+  setup.size = size;
+  setup.transport = transport;
+  return setup;
+}
+
+bool WaitFor(const std::function<bool()>& condition) {
+  const Deadline deadline = Deadline::After(30);
+  while (!condition() && !deadline.Expired()) std::this_thread::yield();
+  return condition();
+}
+
+Request Allreduce(const std::string& name, std::vector<float>& data) {
+  Request request;
+  request.kind = CollectiveKind::kAllreduce;
+  request.name = name;
+  request.dtype = DataType::kFloat32;
+  request.inputs = {{data.data(), {static_cast<int64_t>(data.size())}}};
+  request.outputs = {data.data()};
+  return request;
+}
+
+// Starts large collectives of every kind whose memory goes the moment that
+// they end, which AddressSanitizer watches.
+class Load {
+ public:
+  explicit Load(Rank& self) : self_(self) {}
+
+  void Submit() {
+    constexpr int64_t kCount = 3000000;
+    for (CollectiveKind kind :
+         {CollectiveKind::kAllreduce, CollectiveKind::kBroadcast,
+          CollectiveKind::kAllgather, CollectiveKind::kReduceScatter,
+          CollectiveKind::kAlltoall}) {
+      auto data = std::make_shared<std::vector<float>>(kCount, 1.0f);
+      auto output = std::make_shared<std::vector<float>>();
+      Request request = Allreduce(NameOf(kind), *data);
+      request.kind = kind;
+      request.allocate_output = [output](const Shape& shape) {
+        output->resize(ElementCount(shape));
+        return StatusOr<void*>(output->data());
+      };
+      const bool fused = kind == CollectiveKind::kAllreduce ||
+                         kind == CollectiveKind::kBroadcast;
+      if (!fused) request.outputs.clear();
+      ++started_;
+      self_.engine->Submit(std::move(request),
+                           [this, data, output](const Status& status) {
+                             data->assign(1, 0.0f);
+                             data->shrink_to_fit();
+                             output->clear();
+                             output->shrink_to_fit();
+                             failed_ += status.ok() ? 0 : 1;
+                             ++ended_;
+                           });
+    }
+  }
+  bool ended() const { return ended_ == started_; }
+  int failed() const { return failed_; }
+
+ private:
+  Rank& self_;
+  int started_ = 0;
+  std::atomic<int> ended_{0};
+  std::atomic<int> failed_{0};
+};
+
+// One rank shuts down when the data are about to flow, or do; at another
+// moment in every round.
+RING_TEST(AShutdownInTheMiddleEndsEverythingEverywhere) {
+  for (const char* transport : {"auto", "tcp"}) {
+    for (int round = 0; round < 4; ++round) {
+      RunRanks(Setup(3, transport), [&](Rank& self) {
+        Load load(self);
+        load.Submit();
+        if (self.rank == 2) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(3 * round));
+          self.engine->Stop();
+        }
+        ASSERT_TRUE(WaitFor([&] { return load.ended(); }))
+            << transport << " rank " << self.rank << " round " << round;
+      });
+    }
+  }
+}
+
+// The store's verdict comes while the data flow.
+RING_TEST(ALossInTheMiddleEndsEverythingEverywhere) {
+  for (const char* transport : {"auto", "tcp"}) {
+    RunRanks(Setup(4, transport), [&](Rank& self) {
+      Load load(self);
+      load.Submit();
+      self.engine->OnRankEvent(
+          {RankEvent::Kind::kLost, (self.rank + 1) % 4, "a rank died"});
+      ASSERT_TRUE(WaitFor([&] { return load.ended(); }))
+          << transport << " rank " << self.rank;
+      EXPECT_TRUE(load.failed() > 0);
+    });
+  }
+}
+
+// One rank cannot get memory for its output: the others must not wait for it.
+RING_TEST(AFailedAllocationIsToldToThePeers) {
+  for (const char* transport : {"auto", "tcp"}) {
+    RunRanks(Setup(3, transport), [&](Rank& self) {
+      self.engine->AddCommunicator(1, {0, 1, 2});
+      std::vector<float> data(200000, 1.0f);
+      std::vector<float> output;
+      Request request = Allreduce("gather", data);
+      request.kind = CollectiveKind::kAllgather;
+      request.outputs.clear();
+      request.allocate_output = [&](const Shape& shape) -> StatusOr<void*> {
+        if (self.rank == 1) {
+          return Status(StatusCode::kResourceExhausted, "no memory on rank 1");
+        }
+        output.resize(ElementCount(shape));
+        return static_cast<void*>(output.data());
+      };
+      const Status status = self.engine->Run(std::move(request));
+      EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+      EXPECT_EQ(status.message(), "no memory on rank 1");
+      // The other communicator still works.
+      std::vector<float> more(100000, 1.0f);
+      Request next = Allreduce("next", more);
+      next.communicator_id = 1;
+      ASSERT_OK(self.engine->Run(std::move(next)));
+      EXPECT_EQ(more.back(), 3.0f);
+    });
+  }
+}
+
+// The last collective is complete on every rank though one leaves at once.
+RING_TEST(LeavingRightAfterwardsTakesNothingFromTheOthers) {
+  for (int round = 0; round < 5; ++round) {
+    RunRanks(Setup(2, "tcp"), [&](Rank& self) {
+      std::vector<float> data(1000000, 1.0f);
+      ASSERT_OK(self.engine->Run(Allreduce("last", data)));
+      EXPECT_EQ(data.back(), 2.0f);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace ring_keras

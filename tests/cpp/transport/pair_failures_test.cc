@@ -1,0 +1,196 @@
+// What goes wrong between two ranks: operations given up, streams that end,
+// peers that send nonsense.
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tests/cpp/support/test.h"
+#include "tests/cpp/transport/transport_test_support.h"
+#include "tf_ops/transport/pair.h"
+
+namespace ring_keras {
+namespace {
+
+constexpr uint64_t kKey = 77;
+constexpr uint64_t kNextKey = 78;
+
+void ExpectAMessagePasses(Link& link, uint64_t key) {
+  const std::string data = Pattern(200000, 9);
+  std::string got(data.size(), '\0');
+  SendOperation send;
+  ReceiveOperation receive = Into(&got);
+  link.second().Receive(key, 0, &receive);
+  link.first().Send(key, 0, data.data(), data.size(), &send);
+  link.PumpUntil([&] { return send.done() && receive.done(); });
+  EXPECT_TRUE(got == data);
+}
+
+enum class WhoCancels { kSender, kReceiver, kBoth };
+
+// The memory goes as soon as the operation is cancelled, which AddressSanitizer
+// watches; the next message must find its frame.
+void CancelInTheMiddle(Link& link, WhoCancels who, bool combine) {
+  auto data = std::make_unique<std::string>(Pattern(5000000, 1));
+  auto got = std::make_unique<std::string>(data->size(), '\0');
+  auto send = std::make_unique<SendOperation>();
+  auto receive = std::make_unique<ReceiveOperation>(Into(got.get()));
+  if (combine) {
+    receive->combine = [](void* out, const void*, const void* b, size_t count) {
+      std::memcpy(out, b, count);
+    };
+  }
+  link.second().Receive(kKey, 0, receive.get());
+  link.first().Send(kKey, 0, data->data(), data->size(), send.get());
+  link.PumpUntil([&] { return (*got)[0] == (*data)[0] && (*got)[1] != 0; });
+  if (who != WhoCancels::kReceiver) {
+    link.first().Cancel(kKey);
+    send.reset();
+    data.reset();
+  }
+  if (who != WhoCancels::kSender) {
+    link.second().Cancel(kKey);
+    receive.reset();
+    got.reset();
+  }
+  ExpectAMessagePasses(link, kNextKey);
+  // The rest of what was under way still refers to this memory.
+  if (send != nullptr) link.PumpUntil([&] { return send->done(); });
+  link.second().Cancel(kKey);
+}
+
+RING_TEST(CancellingInTheMiddleKeepsTheStreamsUsable) {
+  for (WhoCancels who :
+       {WhoCancels::kSender, WhoCancels::kReceiver, WhoCancels::kBoth}) {
+    for (bool combine : {false, true}) {
+      for (const auto& link : Link::OfEveryKind()) {
+        CancelInTheMiddle(*link, who, combine);
+      }
+    }
+  }
+}
+
+RING_TEST(CancellingForgetsWhatHasNotBegunAndWhatCameEarly) {
+  const auto link = Link::Memory(1);
+  const std::string data = Pattern(1000, 1);
+  SendOperation send;
+  link->first().Send(kKey, 0, data.data(), data.size(), &send);
+  while (link->second().Pump()) {
+  }
+  link->second().Cancel(kKey);
+  std::string got(data.size(), '\0');
+  ReceiveOperation receive = Into(&got);
+  link->second().Receive(kKey, 0, &receive);
+  EXPECT_EQ(receive.received, 0);
+}
+
+// A frame that a broken or hostile peer might send after valid handshakes.
+void ExpectClosed(const FrameHeader& header, const std::string& why) {
+  const auto link = Link::Memory(1);
+  std::string target(100, '\0');
+  ReceiveOperation receive = Into(&target);
+  link->second().Receive(kKey, 0, &receive);
+  link->to_second(0).bytes.assign(reinterpret_cast<const char*>(&header),
+                                  sizeof(header));
+  link->to_second(0).bytes += std::string(200, 'x');
+  link->second().Pump();
+  EXPECT_TRUE(link->second().closed()) << why;
+  EXPECT_EQ(target, std::string(100, '\0')) << why;
+  EXPECT_FALSE(link->second().Pump()) << why;
+}
+
+FrameHeader DataHeader(uint64_t offset, uint64_t nbytes) {
+  FrameHeader header;
+  header.key = kKey;
+  header.offset = offset;
+  header.nbytes = nbytes;
+  return header;
+}
+
+RING_TEST(AMalformedFrameClosesThePair) {
+  FrameHeader header = DataHeader(0, 100);
+  header.magic = 0x20544547;  // "GET "
+  ExpectClosed(header, "magic");
+  ExpectClosed(DataHeader(0, kMaxDataFrameBytes + 1), "data size");
+  header = DataHeader(0, kMaxControlBytes + 1);
+  header.type = FrameType::kAnnouncement;
+  ExpectClosed(header, "control size");
+  ExpectClosed(DataHeader(0, 101), "longer than expected");
+  ExpectClosed(DataHeader(99, 2), "past the end");
+  // offset + nbytes wraps around to 1.
+  ExpectClosed(DataHeader(~uint64_t{0}, 2), "wrapped");
+}
+
+RING_TEST(AnEarlyMessageOfTheWrongSizeClosesThePair) {
+  const auto link = Link::Memory(1);
+  const std::string data = Pattern(101, 0);
+  SendOperation send;
+  link->first().Send(kKey, 0, data.data(), data.size(), &send);
+  while (link->second().Pump()) {
+  }
+  std::string target(100, '\0');
+  ReceiveOperation receive = Into(&target);
+  link->second().Receive(kKey, 0, &receive);
+  EXPECT_TRUE(link->second().closed());
+  EXPECT_EQ(target, std::string(100, '\0'));
+}
+
+// A peer that leaves closes all streams; the first may be seen to end while
+// another still carries the last message.
+RING_TEST(AStreamThatEndsDoesNotSilenceTheOthers) {
+  const auto link = Link::Memory(2);
+  const std::string data = Pattern(400000, 2);
+  std::string got(data.size(), '\0');
+  SendOperation send;
+  ReceiveOperation receive = Into(&got);
+  link->second().Receive(kKey, 0, &receive);
+  link->first().Send(kKey, 0, data.data(), data.size(), &send);
+  ASSERT_TRUE(send.done());
+  link->first().CloseForWriting();
+  link->to_second(1).held = true;
+  while (link->second().Pump()) {
+  }
+  EXPECT_TRUE(link->second().ending());
+  EXPECT_FALSE(link->second().closed());
+  EXPECT_FALSE(receive.done());
+  link->to_second(1).held = false;
+  while (link->second().Pump()) {
+  }
+  EXPECT_TRUE(receive.done());
+  EXPECT_TRUE(got == data);
+  EXPECT_TRUE(link->second().closed());
+}
+
+// A peer that has gone takes nothing more, but its last words count.
+RING_TEST(WhatCameIsReadThoughNothingCanBeSent) {
+  const auto link = Link::Memory(1);
+  link->first().SendControl(FrameType::kAbort, 1, "last words");
+  link->first().CloseForWriting();
+  // What the second writes goes nowhere.
+  link->to_first(0).broken = true;
+  link->second().SendControl(FrameType::kAnnouncement, 2, "hello");
+  EXPECT_TRUE(link->second().flushed());
+  while (link->second().Pump()) {
+  }
+  ASSERT_EQ(link->controls.size(), 1);
+  EXPECT_EQ(link->controls[0].payload, "last words");
+  EXPECT_TRUE(link->second().closed());
+}
+
+RING_TEST(AClosedTcpConnectionIsSeen) {
+  const auto link = Link::Tcp(3);
+  const std::string data = Pattern(3000000, 5);
+  std::string got(data.size(), '\0');
+  SendOperation send;
+  ReceiveOperation receive = Into(&got);
+  link->second().Receive(kKey, 0, &receive);
+  link->first().Send(kKey, 0, data.data(), data.size(), &send);
+  link->PumpUntil([&] { return link->first().flushed(); });
+  link->first().CloseForWriting();
+  link->PumpUntil([&] { return link->second().closed(); });
+  EXPECT_TRUE(receive.done());
+  EXPECT_TRUE(got == data);
+}
+
+}  // namespace
+}  // namespace ring_keras

@@ -1,0 +1,200 @@
+// Two ends of a pair in one process, over each kind of stream.
+#ifndef RING_KERAS_TESTS_TRANSPORT_TRANSPORT_TEST_SUPPORT_H_
+#define RING_KERAS_TESTS_TRANSPORT_TRANSPORT_TEST_SUPPORT_H_
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/cpp/support/test.h"
+#include "tf_ops/common/socket.h"
+#include "tf_ops/transport/pair.h"
+#include "tf_ops/transport/shm/doorbell.h"
+#include "tf_ops/transport/shm/ring_stream.h"
+#include "tf_ops/transport/shm/segment.h"
+#include "tf_ops/transport/tcp/tcp_stream.h"
+
+namespace ring_keras {
+
+using Streams = std::vector<std::unique_ptr<Stream>>;
+
+// Far beyond what anything here takes.
+inline Deadline Soon() { return Deadline::After(30); }
+
+// Two connected sockets on loopback.
+inline std::pair<FileDescriptor, FileDescriptor> ConnectedSockets() {
+  auto listener = Listen("127.0.0.1", 0);
+  EXPECT_OK(listener);
+  auto client = Connect("127.0.0.1", LocalPort(listener.value().get()), Soon());
+  EXPECT_OK(client);
+  auto server = Accept(listener.value(), Soon());
+  EXPECT_OK(server);
+  return {std::move(client.value()), std::move(server.value())};
+}
+
+// One rank's shared memory, attached by this same process as if by a peer.
+struct SharedEnd {
+  SharedEnd()
+      : segment(std::move(Segment::Create(2).value())),
+        doorbell(std::move(Doorbell::Create().value())),
+        remote(std::move(RemoteDoorbell::Open(getpid(),
+                                              doorbell->write_descriptor(),
+                                              &segment->header().sleeping)
+                             .value())) {}
+  std::unique_ptr<Segment> segment;
+  std::unique_ptr<Doorbell> doorbell;
+  std::unique_ptr<RemoteDoorbell> remote;
+};
+
+// A pipe in memory that moves at most `chunk_nbytes` at a time.
+struct MemoryPipe {
+  std::string bytes;
+  size_t read_count = 0;
+  size_t chunk_nbytes = SIZE_MAX;
+  bool held = false;    // Keeps what is in it to itself.
+  bool ended = false;   // Nothing follows what is in it.
+  bool broken = false;  // Takes nothing more.
+};
+
+class MemoryStream : public Stream {
+ public:
+  MemoryStream(MemoryPipe* out, MemoryPipe* in) : out_(out), in_(in) {}
+
+  ssize_t TryWrite(const void* data, size_t nbytes) override {
+    if (out_->broken) return kClosed;
+    const size_t count = std::min(nbytes, out_->chunk_nbytes);
+    out_->bytes.append(static_cast<const char*>(data), count);
+    return static_cast<ssize_t>(count);
+  }
+  ssize_t TryRead(void* data, size_t nbytes) override {
+    if (in_->held) return 0;
+    const size_t left = in_->bytes.size() - in_->read_count;
+    if (left == 0) return in_->ended ? kClosed : 0;
+    const size_t count = std::min({nbytes, in_->chunk_nbytes, left});
+    std::memcpy(data, in_->bytes.data() + in_->read_count, count);
+    in_->read_count += count;
+    return static_cast<ssize_t>(count);
+  }
+  int descriptor() const override { return -1; }
+  void CloseForWriting() override { out_->ended = true; }
+
+ private:
+  MemoryPipe* out_;
+  MemoryPipe* in_;
+};
+
+struct Control {
+  FrameType type;
+  uint64_t key;
+  std::string payload;
+};
+
+// Both ends, and the control frames that reached the second.
+class Link {
+ public:
+  static std::unique_ptr<Link> Shared() {
+    auto link = std::make_unique<Link>();
+    link->shared_.resize(2);
+    SharedEnd& a = link->shared_[0];
+    SharedEnd& b = link->shared_[1];
+    Streams first, second;
+    first.push_back(std::make_unique<RingStream>(
+        &b.segment->inbox(0), &a.segment->inbox(1), b.remote.get()));
+    second.push_back(std::make_unique<RingStream>(
+        &a.segment->inbox(1), &b.segment->inbox(0), a.remote.get()));
+    link->Connect(std::move(first), std::move(second));
+    return link;
+  }
+  static std::unique_ptr<Link> Tcp(int stream_count) {
+    auto link = std::make_unique<Link>();
+    Streams first, second;
+    for (int i = 0; i < stream_count; ++i) {
+      auto [client, server] = ConnectedSockets();
+      first.push_back(std::make_unique<TcpStream>(std::move(client)));
+      second.push_back(std::make_unique<TcpStream>(std::move(server)));
+    }
+    link->Connect(std::move(first), std::move(second));
+    return link;
+  }
+  static std::unique_ptr<Link> Memory(int stream_count) {
+    auto link = std::make_unique<Link>();
+    link->to_first_.resize(stream_count);
+    link->to_second_.resize(stream_count);
+    Streams first, second;
+    for (int i = 0; i < stream_count; ++i) {
+      MemoryPipe* there = &link->to_second_[i];
+      MemoryPipe* back = &link->to_first_[i];
+      first.push_back(std::make_unique<MemoryStream>(there, back));
+      second.push_back(std::make_unique<MemoryStream>(back, there));
+    }
+    link->Connect(std::move(first), std::move(second));
+    return link;
+  }
+  static std::vector<std::unique_ptr<Link>> OfEveryKind() {
+    std::vector<std::unique_ptr<Link>> links;
+    links.push_back(Shared());
+    links.push_back(Tcp(1));
+    links.push_back(Tcp(3));
+    return links;
+  }
+
+  Pair& first() { return *first_; }
+  Pair& second() { return *second_; }
+  MemoryPipe& to_second(int stream) { return to_second_[stream]; }
+  MemoryPipe& to_first(int stream) { return to_first_[stream]; }
+  std::vector<Control> controls;
+
+  // Pumps both ends until `condition()`; a failure when that takes too long.
+  void PumpUntil(const std::function<bool()>& condition) {
+    const Deadline deadline = Soon();
+    while (!condition() && !deadline.Expired()) {
+      first_->Pump();
+      second_->Pump();
+    }
+    EXPECT_TRUE(condition()) << "not in time";
+  }
+
+ private:
+  void Connect(Streams first, Streams second) {
+    first_ = std::make_unique<Pair>(std::move(first));
+    second_ = std::make_unique<Pair>(std::move(second));
+    first_->set_control_handler([](FrameType, uint64_t, std::string) {});
+    second_->set_control_handler(
+        [this](FrameType type, uint64_t key, std::string payload) {
+          controls.push_back({type, key, std::move(payload)});
+        });
+  }
+
+  std::vector<SharedEnd> shared_;
+  std::vector<MemoryPipe> to_first_;
+  std::vector<MemoryPipe> to_second_;
+  std::unique_ptr<Pair> first_;
+  std::unique_ptr<Pair> second_;
+};
+
+// Bytes that tell their place.
+inline std::string Pattern(size_t nbytes, int seed) {
+  std::string bytes(nbytes, '\0');
+  for (size_t i = 0; i < nbytes; ++i) {
+    bytes[i] = static_cast<char>(i * 31 + (i >> 8) * 7 + seed);
+  }
+  return bytes;
+}
+
+inline ReceiveOperation Into(std::string* target) {
+  ReceiveOperation operation;
+  operation.target = target->data();
+  operation.nbytes = target->size();
+  return operation;
+}
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_TESTS_TRANSPORT_TRANSPORT_TEST_SUPPORT_H_
