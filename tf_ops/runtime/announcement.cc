@@ -6,9 +6,6 @@
 namespace ring_keras {
 namespace {
 
-// Rejects counts that no request has, before anything is allocated.
-constexpr uint32_t kMaxCount = 1 << 17;
-
 class Writer {
  public:
   template <typename T>
@@ -47,11 +44,12 @@ class Reader {
     text->resize(GetCount(1));
     GetBytes(text->data(), text->size());
   }
-  // A count of items of `item_nbytes` that the rest can hold.
+  // A count of items of at least `item_nbytes`, which the rest can hold: so
+  // that damage does not make us allocate.
   uint32_t GetCount(size_t item_nbytes) {
     uint32_t count = 0;
     Get(&count);
-    if (count > kMaxCount || count * item_nbytes > bytes_.size() - position_) {
+    if (count * item_nbytes > bytes_.size() - position_) {
       ok_ = false;
     }
     return ok_ ? count : 0;
@@ -61,10 +59,11 @@ class Reader {
 
  private:
   void GetBytes(void* to, size_t nbytes) {
+    if (nbytes == 0) return;  // `to` may be null.
     if (nbytes > bytes_.size() - position_) ok_ = false;
     if (!ok_) {
       std::memset(to, 0, nbytes);
-    } else if (nbytes > 0) {
+    } else {
       std::memcpy(to, bytes_.data() + position_, nbytes);
       position_ += nbytes;
     }

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "tf_ops/common/logging.h"
 
@@ -81,7 +82,11 @@ Engine::~Engine() {
   thread_.join();
   // Peers may still need what this rank sent last.
   const Deadline flushed = Deadline::After(kFlushTimeoutS);
-  while (!mesh_->flushed() && !flushed.Expired()) mesh_->Pump();
+  while (!mesh_->flushed() && !flushed.Expired()) {
+    if (!mesh_->Pump()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
   for (int rank = 0; rank < mesh_->size(); ++rank) {
     if (rank != mesh_->rank()) mesh_->pair(rank).CloseForWriting();
   }
@@ -437,7 +442,12 @@ void Engine::Watch() {
 void Engine::WatchConnections(Clock::time_point now) {
   for (int rank = 0; rank < mesh_->size(); ++rank) {
     if (rank == mesh_->rank() || !mesh_->pair(rank).ending()) continue;
-    if (left_.count(rank) > 0 || lost_.count(rank) > 0) continue;
+    if (lost_.count(rank) > 0) continue;
+    const auto left = left_.find(rank);
+    if (left != left_.end()) {
+      if (mesh_->pair(rank).closed()) FailUsesOfLeft(rank, left->second.first);
+      continue;
+    }
     const Clock::time_point since =
         closed_since_.emplace(rank, now).first->second;
     if (std::chrono::duration<double>(now - since).count() < kVerdictS)
@@ -446,6 +456,20 @@ void Engine::WatchConnections(Clock::time_point now) {
         {RankEvent::Kind::kLost, rank,
          StrCat(options_.rank_titles[rank], " closed its connection to rank ",
                 mesh_->rank(), " without a goodbye")});
+  }
+}
+
+void Engine::FailUsesOfLeft(int rank, const RankEvent& event) {
+  for (auto& operation : operations_) {
+    Communicator& communicator = operation->communicator();
+    if (!Contains(communicator, rank) ||
+        !mesh_->pair(rank).Serves(operation->key())) {
+      continue;
+    }
+    communicator.Break(
+        Status(StatusCode::kPeerLost,
+               StrCat(event.description, "; ", operation->title(),
+                      " had begun and still needs it.")));
   }
 }
 

@@ -93,8 +93,11 @@ class Engine {
   bool FailWaitsForLeft();
   // Deadlines and the stall watch.
   void Watch();
-  // Connections that ended although the store says nothing of their ranks.
+  // Connections that ended: without a word of the store's, or while an
+  // operation needs them.
   void WatchConnections(Clock::time_point now);
+  // `rank` left by its own will, and all that it sent has been read.
+  void FailUsesOfLeft(int rank, const RankEvent& event);
   void WarnOfStall(Operation& operation, double age_s);
   // Tells the other ranks, once, that the communicator is broken.
   void TellPeers(Communicator& communicator, const Status& why);

@@ -41,7 +41,7 @@ class Mesh {
   // Moves what can be moved on every pair; whether anything was.
   bool Pump();
 
-  // Whether all that was queued for live peers has been handed over.
+  // Whether all that was queued for live peers has reached their hosts.
   bool flushed() const;
 
   // Tells `peer`, which shares memory, that window counters changed.

@@ -179,6 +179,18 @@ void Pair::Cancel(uint64_t key) {
   }
 }
 
+bool Pair::Serves(uint64_t key) const {
+  for (const auto& [id, operation] : posted_) {
+    if (id.key == key) return true;
+  }
+  for (const auto& channel : channels_) {
+    for (const Outgoing& frame : channel->outgoing) {
+      if (frame.key == key && frame.operation != nullptr) return true;
+    }
+  }
+  return false;
+}
+
 bool Pair::Pump() {
   bool moved = false;
   for (auto& channel : channels_) {
@@ -343,7 +355,10 @@ void Pair::FinishFrame(Incoming& incoming) {
 bool Pair::flushed() const {
   for (const auto& channel : channels_) {
     const bool live = !closed_ && channel->writable;
-    if (live && !channel->outgoing.empty()) return false;
+    if (!live) continue;
+    if (!channel->outgoing.empty() || !channel->stream->delivered()) {
+      return false;
+    }
   }
   return true;
 }

@@ -68,10 +68,13 @@ class Pair {
   // Forgets operations of `key`; their memory is not touched again.
   void Cancel(uint64_t key);
 
+  // Whether operations of `key` are under way.
+  bool Serves(uint64_t key) const;
+
   // Moves what can be moved without waiting; whether anything was.
   bool Pump();
 
-  // Nothing waits to be sent, or nothing can be.
+  // All that was queued has reached the peer's host, or nothing more can.
   bool flushed() const;
   // Every stream ended, or one carried nonsense: nothing more will come.
   bool closed() const { return closed_; }

@@ -22,6 +22,10 @@ class Stream {
   // The descriptor to poll for input, or -1 when a doorbell announces it.
   virtual int descriptor() const = 0;
 
+  // Whether all that was written has reached the peer's host. To close earlier
+  // may take it back.
+  virtual bool delivered() const = 0;
+
   // No more writes; the peer reads what is under way, then kClosed.
   virtual void CloseForWriting() = 0;
 };

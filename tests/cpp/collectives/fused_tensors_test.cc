@@ -72,7 +72,9 @@ RING_TEST(EveryRangeVisitsItsBytesOnceInOrder) {
         for (size_t i = 0; i < total; ++i) {
           const bool inside = begin <= i && i < end;
           ASSERT_EQ(output[i], inside ? i : size_t{0xff});
-          if (inside) ASSERT_EQ(visited[i - begin], i);
+          if (inside) {
+            ASSERT_EQ(visited[i - begin], i);
+          }
         }
       }
     }

@@ -1,13 +1,11 @@
 // The store against those who do not belong: nobody gets in, every one is
 // named in the log, and the job goes on.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/cpp/rendezvous/store_test_support.h"
+#include "tests/cpp/support/standard_error_capture.h"
 #include "tests/cpp/support/test.h"
 #include "tf_ops/rendezvous/limits.h"
 #include "tf_ops/rendezvous/tcp_store.h"
@@ -19,27 +17,7 @@ namespace {
 
 using rendezvous::Frame;
 using rendezvous::FrameType;
-
-// Takes what is written to standard error while it lives.
-class StandardErrorCapture {
- public:
-  StandardErrorCapture()
-      : original_(dup(STDERR_FILENO)), file_(memfd_create("stderr", 0)) {
-    dup2(file_.get(), STDERR_FILENO);
-  }
-  ~StandardErrorCapture() { dup2(original_.get(), STDERR_FILENO); }
-
-  std::string Text() const {
-    std::string text(size_t{64} << 10, '\0');
-    const ssize_t got = pread(file_.get(), text.data(), text.size(), 0);
-    text.resize(got > 0 ? static_cast<size_t>(got) : 0);
-    return text;
-  }
-
- private:
-  FileDescriptor original_;
-  FileDescriptor file_;
-};
+using testing::StandardErrorCapture;
 
 void ExpectJobGoesOn(TcpStore& store) {
   static int count = 0;

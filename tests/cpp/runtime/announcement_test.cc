@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/cpp/support/test.h"
+#include "tf_ops/transport/frame.h"
 
 namespace ring_keras {
 namespace {
@@ -51,8 +52,11 @@ RING_TEST(AnAnnouncementSurvivesTheJourney) {
 
 RING_TEST(TheLargestRequestThatIsAnnouncedCanBeRead) {
   Announcement many;
-  many.shapes.resize(100000);
-  EXPECT_OK(DecodeAnnouncement(Encode(many)));
+  // Scalars are the most that fit.
+  many.shapes.resize((kMaxControlBytes - 100) / sizeof(uint32_t));
+  const std::string bytes = Encode(many);
+  EXPECT_LE(bytes.size(), kMaxControlBytes);
+  EXPECT_OK(DecodeAnnouncement(bytes));
 }
 
 RING_TEST(ATruncatedAnnouncementIsRefused) {

@@ -104,6 +104,26 @@ RING_TEST(AShutdownInTheMiddleEndsEverythingEverywhere) {
   }
 }
 
+// A ring with pieces at every stage.
+RING_TEST(ARingThatBreaksEndsAllItsPieces) {
+  for (int round = 0; round < 6; ++round) {
+    RunRanks(Setup(3, "tcp"), [&](Rank& self) {
+      std::vector<float> data(12000000, 1.0f);
+      std::atomic<bool> ended{false};
+      Request barrier;
+      barrier.name = "start";
+      ASSERT_OK(self.engine->Run(std::move(barrier)));
+      self.engine->Submit(Allreduce("ring", data),
+                          [&](const Status&) { ended = true; });
+      std::this_thread::sleep_for(std::chrono::milliseconds(4 * round));
+      self.engine->OnRankEvent(
+          {RankEvent::Kind::kLost, (self.rank + 1) % 3, "a rank died"});
+      ASSERT_TRUE(WaitFor([&] { return ended.load(); }))
+          << "rank " << self.rank << " round " << round;
+    });
+  }
+}
+
 // The store's verdict comes while the data flow.
 RING_TEST(ALossInTheMiddleEndsEverythingEverywhere) {
   for (const char* transport : {"auto", "tcp"}) {

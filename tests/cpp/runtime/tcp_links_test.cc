@@ -1,12 +1,10 @@
 // Ranks connect to each other while strangers knock at their doors.
 #include "tf_ops/runtime/tcp_links.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <future>
@@ -15,12 +13,14 @@
 #include <string>
 #include <vector>
 
+#include "tests/cpp/support/standard_error_capture.h"
 #include "tests/cpp/support/test.h"
-#include "tf_ops/common/logging.h"
 #include "tf_ops/rendezvous/handshake.h"
 
 namespace ring_keras {
 namespace {
+
+using testing::StandardErrorCapture;
 
 const std::string kToken(32, 'T');
 constexpr uint64_t kGeneration = 4;
@@ -56,27 +56,6 @@ class MapStore : public Store {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;
-};
-
-// Takes what is written to standard error while it lives.
-class StandardErrorCapture {
- public:
-  StandardErrorCapture()
-      : original_(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0)),
-        file_(memfd_create("stderr", MFD_CLOEXEC)) {
-    dup2(file_.get(), STDERR_FILENO);
-  }
-  ~StandardErrorCapture() { dup2(original_.get(), STDERR_FILENO); }
-  std::string Text() const {
-    std::string text(size_t{64} << 10, '\0');
-    const ssize_t got = pread(file_.get(), text.data(), text.size(), 0);
-    text.resize(got > 0 ? static_cast<size_t>(got) : 0);
-    return text;
-  }
-
- private:
-  FileDescriptor original_;
-  FileDescriptor file_;
 };
 
 TcpLinkOptions OptionsOf(int rank, int streams) {
@@ -250,7 +229,7 @@ RING_TEST(AMissingConnectionIsNamedAtTheDeadline) {
                   "waited in vain for 3 connections from each of [1]") &&
               Has(status.message(), "RING_KERAS_TCP_STREAMS"))
       << status.message();
-  second.get();
+  second.wait();
 }
 
 }  // namespace

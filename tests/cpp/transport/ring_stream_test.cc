@@ -38,7 +38,7 @@ bool MoveOrSleep(SharedEnd& end, Attempt attempt) {
 
 // Neither end may sleep while the other waits for it, however the sizes fall.
 RING_TEST(NoBellIsMissed) {
-  constexpr uint64_t kTotalBytes = uint64_t{48} << 20;
+  constexpr uint64_t kTotalBytes = uint64_t{192} << 20;
   SharedEnd writer_end, reader_end;
   RingStream writer(&reader_end.segment->inbox(0),
                     &writer_end.segment->inbox(1), reader_end.remote.get());

@@ -83,6 +83,7 @@ class MemoryStream : public Stream {
     return static_cast<ssize_t>(count);
   }
   int descriptor() const override { return -1; }
+  bool delivered() const override { return true; }
   void CloseForWriting() override { out_->ended = true; }
 
  private:

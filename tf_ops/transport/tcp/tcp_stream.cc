@@ -1,5 +1,7 @@
 #include "tf_ops/transport/tcp/tcp_stream.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -27,6 +29,14 @@ ssize_t TcpStream::TryRead(void* data, size_t nbytes) {
   if (count > 0) return count;
   if (count == 0) return kClosed;
   return WouldBlock(errno) ? 0 : kClosed;
+}
+
+// A socket that is closed with input unread is reset, and what the peer has not
+// acknowledged by then is lost.
+bool TcpStream::delivered() const {
+  int unacknowledged = 0;
+  return ioctl(socket_.get(), SIOCOUTQ, &unacknowledged) != 0 ||
+         unacknowledged == 0;
 }
 
 void TcpStream::CloseForWriting() { shutdown(socket_.get(), SHUT_WR); }

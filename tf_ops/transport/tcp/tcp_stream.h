@@ -17,6 +17,7 @@ class TcpStream : public Stream {
   ssize_t TryWrite(const void* data, size_t nbytes) override;
   ssize_t TryRead(void* data, size_t nbytes) override;
   int descriptor() const override { return socket_.get(); }
+  bool delivered() const override;
   void CloseForWriting() override;
 
  private:
