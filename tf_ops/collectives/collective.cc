@@ -10,11 +10,19 @@ namespace {
 constexpr size_t kSharedFlatMaxBytes = 16 << 10;
 constexpr size_t kDirectMaxBytes = 16 << 10;
 
+// Slots of a window are cut into a piece for each rank.
+constexpr int kSharedMaxRanks = 256;
+
+bool UsesSharedMemory(const Communicator& communicator) {
+  return communicator.size() > 1 && communicator.size() <= kSharedMaxRanks &&
+         communicator.shares_memory();
+}
+
 MakeAlgorithm* PickAllreduce(const CollectiveArguments& arguments,
                              const Communicator& communicator) {
   const size_t nbytes = FusedTensors(arguments).nbytes();
   if (communicator.size() == 1) return MakeAllreduceDirect;
-  if (communicator.shares_memory()) {
+  if (UsesSharedMemory(communicator)) {
     return communicator.size() == 2 || nbytes <= kSharedFlatMaxBytes
                ? MakeAllreduceSharedFlat
                : MakeAllreduceSharedParts;
@@ -24,7 +32,7 @@ MakeAlgorithm* PickAllreduce(const CollectiveArguments& arguments,
 
 MakeAlgorithm* Pick(const CollectiveArguments& arguments,
                     const Communicator& communicator) {
-  const bool shared = communicator.size() > 1 && communicator.shares_memory();
+  const bool shared = UsesSharedMemory(communicator);
   switch (arguments.kind) {
     case CollectiveKind::kAllreduce:
       return PickAllreduce(arguments, communicator);

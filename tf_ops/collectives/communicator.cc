@@ -8,9 +8,7 @@ Communicator::Communicator(int id, std::vector<int> ranks, Mesh& mesh,
                            Scheduler& scheduler)
     : id_(id),
       ranks_(std::move(ranks)),
-      rank_(static_cast<int>(
-          std::find(ranks_.begin(), ranks_.end(), mesh.rank()) -
-          ranks_.begin())),
+      rank_(PlaceOf(mesh.rank())),
       shares_memory_(std::all_of(ranks_.begin(), ranks_.end(),
                                  [&](int rank) {
                                    return rank == mesh.rank() ||
@@ -18,6 +16,16 @@ Communicator::Communicator(int id, std::vector<int> ranks, Mesh& mesh,
                                  })),
       mesh_(mesh),
       scheduler_(scheduler) {}
+
+bool Communicator::Contains(int job_rank) const {
+  return std::binary_search(ranks_.begin(), ranks_.end(), job_rank);
+}
+
+int Communicator::PlaceOf(int job_rank) const {
+  return static_cast<int>(
+      std::lower_bound(ranks_.begin(), ranks_.end(), job_rank) -
+      ranks_.begin());
+}
 
 void Communicator::NotifyAll() {
   for (int rank : ranks_) {

@@ -24,6 +24,9 @@ class Communicator {
   int size() const { return static_cast<int>(ranks_.size()); }
   // The job's number of the rank at each place.
   const std::vector<int>& ranks() const { return ranks_; }
+  bool Contains(int job_rank) const;
+  // The place of a rank that it contains.
+  int PlaceOf(int job_rank) const;
   // Whether all ranks of it are on one host and share memory.
   bool shares_memory() const { return shares_memory_; }
 

@@ -102,11 +102,15 @@ class Joiner {
     PeerCard own = MakePeerCard(options_.host_name);
     if (options_.transport == "auto") {
       auto created = Segment::Create(options_.size);
-      RING_KERAS_RETURN_IF_ERROR(created.status());
-      segment = std::move(created.value());
-      own.segment_descriptor = segment->descriptor();
-      own.doorbell_descriptor = doorbell.value()->write_descriptor();
-      own.nonce = segment->header().nonce;
+      if (created.ok()) {
+        segment = std::move(created.value());
+        own.segment_descriptor = segment->descriptor();
+        own.doorbell_descriptor = doorbell.value()->write_descriptor();
+        own.nonce = segment->header().nonce;
+      } else {
+        Log(LogLevel::kWarning, StrCat("no shared memory, TCP instead: ",
+                                       created.status().message()));
+      }
     }
     RING_KERAS_RETURN_IF_ERROR(ExchangeCards(own));
     RING_KERAS_RETURN_IF_ERROR(ShareMemory(segment.get()));

@@ -1,0 +1,144 @@
+// How the engine notices that peers are late, gone, or silent.
+#include <algorithm>
+#include <chrono>
+
+#include "tf_ops/common/logging.h"
+#include "tf_ops/runtime/engine.h"
+
+namespace ring_keras {
+namespace {
+
+constexpr double kWatchIntervalS = 0.05;
+// How long after a rank said goodbye its last bytes may take to arrive.
+constexpr double kLeftGraceS = 2.0;
+// How long the store may take to say why a connection ended.
+constexpr double kVerdictS = 3.0;
+
+std::string JoinRanks(const std::vector<int>& ranks) {
+  std::string text = "{";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  }
+  return text + "}";
+}
+
+}  // namespace
+
+void Engine::HandleLost(const RankEvent& event) {
+  const Status why(StatusCode::kPeerLost, event.description);
+  lost_.emplace(event.rank, why);
+  for (auto& operation : operations_) {
+    Communicator& communicator = operation->communicator();
+    if (event.rank < 0 || communicator.Contains(event.rank)) {
+      communicator.Break(why);
+    }
+  }
+}
+
+bool Engine::FailWaitsForLeft() {
+  bool failed = false;
+  while (mesh_->Pump()) {
+  }
+  for (auto& operation : operations_) {
+    for (int rank : operation->MissingRanks()) {
+      const auto left = left_.find(rank);
+      if (left == left_.end() || operation->ended()) continue;
+      const auto& [event, since] = left->second;
+      const bool drained =
+          mesh_->SharesMemoryWith(rank) || mesh_->pair(rank).closed() ||
+          std::chrono::duration<double>(Clock::now() - since).count() >
+              kLeftGraceS;
+      if (!drained) continue;
+      operation->Fail(
+          Status(StatusCode::kPeerLost,
+                 StrCat(event.description, "; ", operation->title(),
+                        " still waits for it. Every rank must make the same "
+                        "collective calls before it ends.")));
+      failed = true;
+    }
+  }
+  return failed;
+}
+
+void Engine::Watch() {
+  const Clock::time_point now = Clock::now();
+  next_watch_ = now + std::chrono::duration_cast<Clock::duration>(
+                          std::chrono::duration<double>(kWatchIntervalS));
+  WatchConnections(now);
+  for (auto& operation : operations_) {
+    const double age_s = operation->AgeSeconds(now);
+    if (age_s > options_.collective_timeout_s) {
+      operation->communicator().Break(
+          Status(StatusCode::kDeadlineExceeded,
+                 StrCat(operation->title(), ": gave up after ", age_s,
+                        " s waiting for ", DescribeMissing(*operation),
+                        ". If slow input is expected, raise "
+                        "RING_KERAS_COLLECTIVE_TIMEOUT_S.")));
+    } else if (age_s > operation->next_stall_warning_s) {
+      WarnOfStall(*operation, age_s);
+      operation->next_stall_warning_s += options_.stall_warning_s;
+    }
+  }
+}
+
+void Engine::WatchConnections(Clock::time_point now) {
+  for (int rank = 0; rank < mesh_->size(); ++rank) {
+    if (rank == mesh_->rank() || !mesh_->pair(rank).ending()) continue;
+    if (lost_.count(rank) > 0) continue;
+    const auto left = left_.find(rank);
+    if (left != left_.end()) {
+      if (mesh_->pair(rank).closed()) FailUsesOfLeft(rank, left->second.first);
+      continue;
+    }
+    const Clock::time_point since =
+        closed_since_.emplace(rank, now).first->second;
+    if (std::chrono::duration<double>(now - since).count() < kVerdictS)
+      continue;
+    HandleLost(
+        {RankEvent::Kind::kLost, rank,
+         StrCat(options_.rank_titles[rank], " closed its connection to rank ",
+                mesh_->rank(), " without a goodbye")});
+  }
+}
+
+void Engine::FailUsesOfLeft(int rank, const RankEvent& event) {
+  for (auto& operation : operations_) {
+    Communicator& communicator = operation->communicator();
+    if (!communicator.Contains(rank) ||
+        !mesh_->pair(rank).Serves(operation->key())) {
+      continue;
+    }
+    communicator.Break(
+        Status(StatusCode::kPeerLost,
+               StrCat(event.description, "; ", operation->title(),
+                      " had begun and still needs it.")));
+  }
+}
+
+void Engine::WarnOfStall(Operation& operation, double age_s) {
+  std::string text =
+      StrCat(operation.title(), ": waited ", age_s, " s for ",
+             DescribeMissing(operation),
+             ". A rank that skips a step or branches differently never joins. "
+             "If slow input is expected, raise RING_KERAS_STALL_TIMEOUT_S.");
+  const std::vector<int> missing = operation.MissingRanks();
+  for (const auto& [key, peers] : early_) {
+    for (const Early& peer : peers) {
+      if (std::find(missing.begin(), missing.end(), peer.job_rank) !=
+          missing.end()) {
+        text += StrCat(" Rank ", peer.job_rank, " waits in ",
+                       Title(peer.announcement),
+                       ", which this rank has not entered.");
+      }
+    }
+  }
+  Log(LogLevel::kWarning, text);
+}
+
+std::string Engine::DescribeMissing(const Operation& operation) const {
+  if (operation.complete()) return "data of ranks that have joined";
+  return StrCat("ranks ", JoinRanks(operation.MissingRanks()), " of ",
+                mesh_->size());
+}
+
+}  // namespace ring_keras
