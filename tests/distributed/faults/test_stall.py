@@ -27,10 +27,10 @@ def test_the_stall_watch_names_who_is_missing(transport: str) -> None:
     assert all(outcome.ok for outcome in outcomes), [
         outcome.describe() for outcome in outcomes
     ]
-    # One of the two deadlines passed first, and its error went to all.
-    (message,) = {outcome.result for outcome in outcomes}
-    assert "gave up after" in message
-    assert "RING_KERAS_COLLECTIVE_TIMEOUT_S" in message
+    # The deadline that passed first is told to all; two may pass together.
+    for outcome in outcomes:
+        assert "gave up after" in outcome.result, outcome.describe()
+        assert "RING_KERAS_COLLECTIVE_TIMEOUT_S" in outcome.result
     warning = outcomes[0].stderr
     assert "allreduce 'all but rank 1': waited" in warning
     assert "ranks {1} of 3" in warning
