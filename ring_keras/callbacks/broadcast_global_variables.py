@@ -21,7 +21,8 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
 
     Variables that exist only once the first batch is seen are created first,
     so the first step runs with equal weights too. State of random generators
-    stays each rank's own: dropout masks differ between ranks.
+    stays each rank's own: dropout masks differ between ranks that were seeded
+    differently, or not at all.
 
     It also sees to the rest of a common start: an optimizer that
     `DistributedOptimizer` has not seen, a loaded model's for instance, is made

@@ -37,8 +37,9 @@ def shard(
             rank.
         seed: Shuffles all items before they are split, on every rank alike;
             the same number on every rank. A dataset is shuffled anew each time
-            it is iterated, arrays once. A dataset that was shuffled before
-            needs no seed here, but must have had one there.
+            it is iterated, so every rank must iterate it as often; arrays are
+            shuffled once. A dataset that was shuffled before needs no seed
+            here, but must have had one there.
         remainder: What to do if the number of items is no multiple of the
             number of ranks. "drop" leaves out the last few, fewer than the
             number of ranks, so that all ranks have as many: needed for

@@ -23,6 +23,10 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     update, after gradient accumulation and before clipping, so clipping and
     the update see what one process with the global batch would see.
 
+    Give `fit` a callback of `ring_keras.callbacks` too: with one, an uneven last
+    batch is weighted by its size, a step that reduces nothing raises, and XLA,
+    which has no kernel for collectives, is turned off.
+
     A copy of the optimizer (`keras.models.load_model`, `copy.deepcopy`) is an
     ordinary one again: pass it here, or let
     `ring_keras.callbacks.BroadcastGlobalVariables` do that.
