@@ -91,12 +91,18 @@ def _allreduce_slices(
             f"Received: op={reduce_op!r}"
         )
     name = name or "allreduce"
-    values = values * tf.cast(to_factor(prescale_factor), values.dtype)
+    values = _scaled(values, to_factor(prescale_factor))
     values = allgather(values, name=f"{name}/values", process_set=process_set)
     indices = allgather(slices.indices, name=f"{name}/indices", process_set=process_set)
     scale = to_factor(postscale_factor)
     if reduce_op == ReduceOp.AVERAGE:
         scale = scale / (process_set or global_process_set).size()
-    return tf.IndexedSlices(
-        values * tf.cast(scale, values.dtype), indices, slices.dense_shape
-    )
+    return tf.IndexedSlices(_scaled(values, scale), indices, slices.dense_shape)
+
+
+def _scaled(values: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    """Like the engine's scaling: integers in float64, rounded toward zero."""
+    if values.dtype.is_integer:
+        return tf.cast(tf.cast(values, tf.float64) * factor, values.dtype)
+    wide = tf.float32 if values.dtype.size == 2 else values.dtype
+    return tf.cast(tf.cast(values, wide) * tf.cast(factor, wide), values.dtype)

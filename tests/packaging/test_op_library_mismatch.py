@@ -17,7 +17,16 @@ import tensorflow as tf
 
 import ring_keras
 
-LOAD = "from ring_keras import _libraries; _libraries.ops()"
+# TensorFlow first or last, as scripts do.
+SCRIPTS = (
+    "import tensorflow, ring_keras",
+    "import ring_keras, tensorflow; ring_keras.init()",
+)
+
+
+@pytest.fixture(params=SCRIPTS)
+def script(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
@@ -27,10 +36,10 @@ def package_dir(tmp_path: Path) -> Path:
     return copy
 
 
-def load_ops(package_dir: Path) -> str:
-    """What a process prints that loads the ops of the copy, and fails."""
+def load_ops(package_dir: Path, script: str = SCRIPTS[0]) -> str:
+    """What a script prints that uses the copy, and fails."""
     ended = subprocess.run(
-        [sys.executable, "-c", LOAD],
+        [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": str(package_dir.parent)},
         cwd=package_dir.parent,
         capture_output=True,
@@ -46,13 +55,15 @@ def op_library(package_dir: Path) -> Path:
     return path
 
 
-def test_other_minor_version_names_both_and_the_remedy(package_dir: Path) -> None:
+def test_other_minor_version_names_both_and_the_remedy(
+    package_dir: Path, script: str
+) -> None:
     op_library(package_dir).rename(package_dir / "libring_keras_tf_2_5.so")
     info_file = package_dir / "_build_info.json"
     info = json.loads(info_file.read_text())
     info_file.write_text(json.dumps({**info, "tensorflow_version": "2.5.1"}))
 
-    printed = load_ops(package_dir)
+    printed = load_ops(package_dir, script)
 
     assert "ImportError: ring_keras" in printed
     assert "built for TensorFlow 2.5.1" in printed

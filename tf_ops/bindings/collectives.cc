@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,7 +29,9 @@ Request MakeRequest(CollectiveKind kind, const std::string& name,
 }
 
 py::array Contiguous(const py::array& array) {
-  return py::array::ensure(array, py::array::c_style);
+  py::array contiguous = py::array::ensure(array, py::array::c_style);
+  if (!contiguous) throw py::error_already_set();
+  return contiguous;
 }
 
 void AddInput(Request& request, const py::array& array) {
@@ -52,7 +55,14 @@ py::array RunWithOutput(Request request, const py::array& input) {
   const py::dtype dtype = input.dtype();
   request.allocate_output = [&](const Shape& shape) -> StatusOr<void*> {
     py::gil_scoped_acquire acquire;
-    output.emplace(dtype, std::vector<py::ssize_t>(shape.begin(), shape.end()));
+    try {
+      output.emplace(dtype,
+                     std::vector<py::ssize_t>(shape.begin(), shape.end()));
+    } catch (const std::exception& error) {  // The core takes no exceptions.
+      return Status(StatusCode::kResourceExhausted,
+                    StrCat("NumPy cannot allocate an output of shape ",
+                           DebugString(shape), ": ", error.what()));
+    }
     return output->mutable_data();
   };
   RunRequest(std::move(request));

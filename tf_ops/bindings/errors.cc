@@ -29,8 +29,6 @@ void ThrowIfError(const Status& status) {
       return;
     case StatusCode::kInvalidArgument:
       ThrowBuiltin(PyExc_ValueError, status);
-    case StatusCode::kUnimplemented:
-      ThrowBuiltin(PyExc_NotImplementedError, status);
     case StatusCode::kRankMismatch:
       ThrowOurs("RankMismatchError", status);
     case StatusCode::kPeerLost:

@@ -25,7 +25,8 @@ LogLevel ParseLogLevel(const std::string& name) {
       "'.");
 }
 
-// Calls that wait for peers let other Python threads run.
+// Calls that wait, for peers or for a mutex held by one that does, let other
+// Python threads run.
 template <typename Function>
 auto WithoutGil(Function function) {
   py::gil_scoped_release release;
@@ -57,7 +58,8 @@ void Init(int rank, int size, const std::string& store_host, int store_port,
 }
 
 std::tuple<int, int, int, int, int, int> GetTopology() {
-  const Topology topology = ValueOrThrow(Runtime::Get().GetTopology());
+  const Topology topology =
+      ValueOrThrow(WithoutGil([] { return Runtime::Get().GetTopology(); }));
   return {topology.rank,       topology.size,       topology.local_rank,
           topology.local_size, topology.cross_rank, topology.cross_size};
 }
@@ -86,7 +88,9 @@ void BindJob(py::module_& module) {
         WithoutGil([&] { Runtime::Get().Shutdown(reason); });
       },
       py::arg("reason"));
-  module.def("is_initialized", [] { return Runtime::Get().initialized(); });
+  module.def("is_initialized", [] {
+    return WithoutGil([] { return Runtime::Get().initialized(); });
+  });
   module.def("topology", &GetTopology);
   module.def(
       "add_communicator",
@@ -104,11 +108,17 @@ void BindJob(py::module_& module) {
       py::arg("communicator_id"));
   module.def(
       "communicator_ranks",
-      [](int id) { return ValueOrThrow(Runtime::Get().CommunicatorRanks(id)); },
+      [](int id) {
+        return ValueOrThrow(
+            WithoutGil([&] { return Runtime::Get().CommunicatorRanks(id); }));
+      },
       py::arg("communicator_id"));
   module.def(
       "transport_to",
-      [](int rank) { return ValueOrThrow(Runtime::Get().TransportTo(rank)); },
+      [](int rank) {
+        return ValueOrThrow(
+            WithoutGil([&] { return Runtime::Get().TransportTo(rank); }));
+      },
       py::arg("rank"));
 }
 

@@ -8,6 +8,12 @@ namespace ring_keras {
 
 DataType DataTypeOf(const py::dtype& dtype) {
   const auto name = py::cast<std::string>(dtype.attr("name"));
+  if (!py::cast<bool>(dtype.attr("isnative"))) {
+    throw py::value_error(StrCat("expected ", name,
+                                 " in this machine's byte order. Convert it "
+                                 "with array.astype(array.dtype.newbyteorder"
+                                 "('='))."));
+  }
   for (int i = 0; i < kDataTypeCount; ++i) {
     const auto candidate = static_cast<DataType>(i);
     if (name == NameOf(candidate)) return candidate;

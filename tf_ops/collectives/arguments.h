@@ -47,7 +47,7 @@ struct CollectiveArguments {
 };
 
 // Whether a communicator of `size` ranks can do this, judged by this rank's
-// arguments alone. Errors: InvalidArgument, Unimplemented.
+// arguments alone. Errors: InvalidArgument.
 Status Validate(const CollectiveArguments& arguments, int size);
 
 }  // namespace ring_keras

@@ -20,7 +20,6 @@ enum class StatusCode {
   kDeadlineExceeded,   // A rank stayed silent; the communicator is broken.
   kNotInitialized,     // init() has not run, or shutdown() has.
   kUnauthenticated,    // A handshake failed.
-  kUnimplemented,      // This combination of dtype, op or collective.
   kResourceExhausted,  // Memory, descriptors, or a bound of ours.
   kAborted,            // Shut down while the operation was pending.
   kInternal,           // A system call failed, or a defect of ours.

@@ -91,8 +91,6 @@ inline absl::Status ToTensorFlow(const Status& status) {
       return absl::FailedPreconditionError(named("NotInitializedError"));
     case StatusCode::kUnauthenticated:
       return absl::UnauthenticatedError(named("RingKerasError"));
-    case StatusCode::kUnimplemented:
-      return absl::UnimplementedError(status.message());
     case StatusCode::kResourceExhausted:
       return absl::ResourceExhaustedError(named("RingKerasError"));
     case StatusCode::kAborted:

@@ -8,10 +8,12 @@ import threading
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from support import RankOutcome, run_ranks
 
 import ring_keras as ring
 from ring_keras import _native
+from ring_keras.ops.grouped_allreduce import allreduce_start, allreduce_wait
 
 # What the design promises.
 DETECTION_S = 5.0
@@ -42,9 +44,11 @@ def killed_while_others_wait(victim: int) -> None:
 
 def killed_while_data_move(victim: int) -> None:
     ring.init()
-    if ring.rank() == victim:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
     tensor = np.ones(3_000_000, np.float32)
+    _native.allreduce(tensor, "sum", "big")
+    if ring.rank() == victim:
+        # Whenever that is, it is in one of the allreduces below.
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
     while True:
         _native.allreduce(tensor, "sum", "big")
 
@@ -128,15 +132,16 @@ def test_a_rank_that_left_is_named_with_its_reason(transport: str) -> None:
 
 def shuts_down_while_pending() -> str:
     ring.init()
-    if ring.rank() == 0:
-        threading.Timer(0.3, ring.shutdown).start()
-    elif ring.rank() == 2:
+    if ring.rank() == 2:
         # Never joins the collective, and outlasts the others.
         with pytest.raises(ring.PeerLostError):
             ring.barrier(name="something else")
         return ""
+    pending = allreduce_start([tf.ones(3)], "sum", name="pending")
+    if ring.rank() == 0:
+        ring.shutdown()
     with pytest.raises(ring.RingKerasError) as info:
-        ring.allreduce(1.0, name="pending")
+        allreduce_wait(pending)
     return str(info.value)
 
 

@@ -142,6 +142,10 @@ def check_slices() -> None:
             dense * 2,
             rtol=1e-6,
         )
+    # Integers are scaled as dense ones are: rounded toward zero, not to nothing.
+    whole = tf.IndexedSlices(tf.constant([4, 7]), tf.range(2), tf.constant([2]))
+    halved = ring.allreduce(whole, "sum", postscale_factor=0.5).values
+    np.testing.assert_array_equal(halved, [2, 3] * size)
 
 
 def test_sparse_tensors_are_gathered(ranks: RankPool) -> None:
