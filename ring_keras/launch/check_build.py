@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ring_keras._libraries import build_info, rebuild_command
+
 _PACKAGE = Path(__file__).resolve().parent.parent
 _TENSORFLOW_WHEELS = ("tensorflow", "tensorflow-cpu")
 # Every rank holds connections to the others, and its data's files.
@@ -49,7 +51,7 @@ def _core() -> list[_Finding]:
     try:
         from ring_keras import _native
     except ImportError as error:
-        text = f"{error}; build it: pip install ."
+        text = f"{error}; build it: {rebuild_command()}"
         return [_Finding("C++ core", text, good=False)]
     return [
         _Finding("C++ core", _native.version()),
@@ -59,27 +61,22 @@ def _core() -> list[_Finding]:
 
 def _operations() -> list[_Finding]:
     """Without importing TensorFlow, which would take seconds."""
-    libraries = {
-        tuple(path.stem.removeprefix("libring_keras_tf_").split("_"))
-        for path in _PACKAGE.glob("libring_keras_tf_*.so")
-    }
-    built = ", ".join(sorted(".".join(minor) for minor in libraries)) or "none"
     found = _distribution(_TENSORFLOW_WHEELS)
     if found is None:
         missing = "not installed; pip install tensorflow-cpu"
-        return [
-            _Finding("TensorFlow", missing, good=False),
-            _Finding("operations", f"built for TensorFlow {built}", bool(libraries)),
-        ]
+        return [_Finding("TensorFlow", missing, good=False)]
     name, version = found
-    fits = tuple(version.split(".")[:2]) in libraries
-    text = f"built for TensorFlow {built}"
+    tensorflow = _Finding("TensorFlow", f"{version} ({name})")
+    try:
+        text = f"built for TensorFlow {build_info().tensorflow_version}"
+    except ImportError as error:
+        return [tensorflow, _Finding("operations", str(error), good=False)]
+    major, minor = version.split(".")[:2]
+    library = _PACKAGE / f"libring_keras_tf_{major}_{minor}.so"
+    fits = library.exists()
     if not fits:
-        text += f"; not for the {version} installed here: pip install ring_keras again"
-    return [
-        _Finding("TensorFlow", f"{version} ({name})"),
-        _Finding("operations", text, good=fits),
-    ]
+        text += f", and there is no {library.name}; build it: {rebuild_command()}"
+    return [tensorflow, _Finding("operations", text, good=fits)]
 
 
 def _keras() -> list[_Finding]:

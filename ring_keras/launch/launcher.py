@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
+from ring_keras._libraries import rebuild_command
 from ring_keras.launch.environment import job_variables
 from ring_keras.launch.guard import FORWARDED_SIGNALS, kill_descendants, reap
 from ring_keras.launch.output import OutputPump, say
@@ -82,7 +83,7 @@ class Launcher:
         try:
             from ring_keras import _native
         except ImportError as error:
-            say(f"ring_keras is not built here ({error}); build it: pip install .")
+            say(f"ring_keras is not built ({error}); build it: {rebuild_command()}")
             return 1
         token = secrets.token_bytes(_TOKEN_NBYTES)
         token_file = self._directory / "token"
@@ -96,7 +97,11 @@ class Launcher:
             on_broken=self._note_broken_output,
         )
         try:
-            self._start_workers(token_file)
+            try:
+                self._start_workers(token_file)
+            except OSError as error:
+                say(f"cannot start the ranks: {error}")
+                return 1
             self._pump.start()
             self._watch()
         finally:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 from ring_keras.launch.lines import LineBuffer
 
@@ -23,8 +23,47 @@ class _Stream:
 
     prefix: bytes
     console: Console
-    file: BinaryIO | None
+    file: _RankFile | None
     lines: LineBuffer = field(default_factory=LineBuffer)
+
+
+class _RankFile:
+    """Holds what one stream brought. A full disk costs the file, not the job."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._fd: int | None = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666
+        )
+
+    def write(self, data: bytes) -> None:
+        """Adds the data, unless an earlier write failed."""
+        if self._fd is None:
+            return
+        try:
+            _write_all(self._fd, data)
+        except OSError as error:
+            self._tell(error)
+            fd, self._fd = self._fd, None
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def close(self) -> None:
+        """Ends the file; over a network, only this may show a failed write."""
+        if self._fd is None:
+            return
+        fd, self._fd = self._fd, None
+        try:
+            os.close(fd)
+        except OSError as error:
+            self._tell(error)
+
+    def _tell(self, error: OSError) -> None:
+        say(
+            f"cannot write {self._path} ({error.strerror}): it is incomplete; "
+            "the job goes on"
+        )
 
 
 class Console:
@@ -45,18 +84,13 @@ class Console:
         text = b"".join(prefix + line + b"\n" for line in lines)
         if self._progress:
             text = b"\r\x1b[K" + text + self._progress
-        self._write(text)
+        _write_all(self._fd, text)
 
     def show_progress(self, progress: bytes) -> None:
         """Puts a progress bar in place of the one before; empty for none."""
         if self.is_terminal and progress != self._progress:
             self._progress = progress
-            self._write(b"\r\x1b[K" + progress)
-
-    def _write(self, text: bytes) -> None:
-        view = memoryview(text)
-        while view:
-            view = view[os.write(self._fd, view) :]
+            _write_all(self._fd, b"\r\x1b[K" + progress)
 
 
 class OutputPump:
@@ -90,16 +124,18 @@ class OutputPump:
         """Reads end of file when all output has been written."""
 
     def add_rank(self, rank: int, stdout_fd: int, stderr_fd: int) -> None:
-        """Takes over the reading ends of a rank's pipes. Before `start`."""
+        """Takes over the reading ends of a rank's pipes. Before `start`.
+
+        Raises:
+            OSError: If a file for them cannot be opened.
+        """
         for name, fd, console in (
             ("stdout", stdout_fd, self._stdout),
             ("stderr", stderr_fd, self._stderr),
         ):
-            file: BinaryIO | None = None
+            file = None
             if self._directory is not None:
-                path = self._directory / f"rank.{rank}" / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                file = path.open("wb", buffering=0)
+                file = _RankFile(self._directory / f"rank.{rank}" / name)
             stream = _Stream(self._prefix(rank, console), console, file)
             self._selector.register(fd, selectors.EVENT_READ, stream)
 
@@ -114,10 +150,15 @@ class OutputPump:
         return prefix.encode() + b" "
 
     def _run(self) -> None:
-        while self._selector.get_map():
-            for key, _ in self._selector.select():
-                self._read(key.fd, key.data)
-        os.close(self._done_write)
+        try:
+            while self._selector.get_map():
+                for key, _ in self._selector.select():
+                    self._read(key.fd, key.data)
+        finally:
+            # If this thread fails, the ranks must not wait for a reader.
+            for key in self._selector.get_map().values():
+                os.close(key.fd)
+            os.close(self._done_write)
 
     def _read(self, fd: int, stream: _Stream) -> None:
         data = os.read(fd, _READ_NBYTES)
@@ -151,4 +192,15 @@ class OutputPump:
 def say(message: str) -> None:
     """Writes a line of ringrun's own to standard error."""
     with contextlib.suppress(OSError):
-        os.write(2, f"ringrun: {message}\n".encode(errors="replace"))
+        _write_all(2, f"ringrun: {message}\n".encode(errors="replace"))
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:  # Whoever shares it made it non-blocking.
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+            poll.poll()

@@ -24,11 +24,18 @@ def note(name, text=""):
     unfinished = here / (name + ".unfinished")
     unfinished.write_text(str(text))
     unfinished.rename(here / name)
-def wait_for(name):
+def wait_until(condition, what):
     deadline = time.monotonic() + 60
-    while not (here / name).exists():
-        assert time.monotonic() < deadline, name
+    while not condition():
+        assert time.monotonic() < deadline, what
         time.sleep(0.01)
+def wait_for(name):
+    wait_until((here / name).exists, name)
+def wait_for_the_end_of(name):
+    # By the pid noted there; it is gone once ringrun has seen its end.
+    wait_for(name)
+    process = Path("/proc", (here / name).read_text())
+    wait_until(lambda: not process.exists(), f"the end of {name}")
 def wait_to_be_ended():
     time.sleep(60)
     sys.exit("nobody ended this rank")
@@ -66,21 +73,25 @@ class Ringrun:
         *options: str,
         size: int = 2,
         env: Mapping[str, str] | None = None,
+        stdout: int = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
         """Starts `script`, some lines of Python, on `size` ranks."""
         file = self.directory / "script.py"
         file.write_text(_PROLOGUE + textwrap.dedent(script))
         command = ["-np", str(size), *options, sys.executable, str(file)]
-        return self.start_raw(*command, env=env)
+        return self.start_raw(*command, env=env, stdout=stdout)
 
     def start_raw(
-        self, *arguments: str, env: Mapping[str, str] | None = None
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        stdout: int = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
         """Starts ringrun with exactly these arguments."""
         process = subprocess.Popen(
             [sys.executable, "-m", "ring_keras.launch", *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             env=os.environ | {"TMPDIR": str(self.temporary)} | dict(env or {}),
             start_new_session=True,
@@ -92,7 +103,7 @@ class Ringrun:
     def finish(process: subprocess.Popen[bytes], timeout_s: float = 60) -> Finished:
         """Waits for its end."""
         stdout, stderr = process.communicate(timeout=timeout_s)
-        return Finished(process.returncode, stdout, stderr)
+        return Finished(process.returncode, stdout or b"", stderr)
 
     def run(
         self,

@@ -1,10 +1,11 @@
 """What ranks print arrives whole, marked, and in files."""
 
 import os
-import subprocess
-import sys
+import select
+import time
 
 import pytest
+from support.processes import wait_until
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -84,6 +85,39 @@ def test_output_dir_holds_each_ranks_bytes(ringrun, tmp_path):
         assert b"[%d] err %d\n" % (rank, rank) in finished.stderr
 
 
+def test_a_file_that_cannot_be_written_costs_only_itself(ringrun, tmp_path):
+    # More than a pipe holds: a rank whose output is not read would wait.
+    script = 'print("x" * (1 << 20))'
+    line = b"x" * (1 << 20) + b"\n"
+    full = tmp_path / "logs" / "rank.0" / "stdout"
+    full.parent.mkdir(parents=True)
+    full.symlink_to("/dev/full")
+
+    finished = ringrun.run(script, "--output-dir", str(tmp_path / "logs"), size=2)
+
+    assert finished.returncode == 0
+    assert sorted(finished.stdout.splitlines(keepends=True)) == [
+        b"[0] " + line,
+        b"[1] " + line,
+    ]
+    assert (tmp_path / "logs" / "rank.1" / "stdout").read_bytes() == line
+    assert finished.stderr.decode() == (
+        f"ringrun: cannot write {full} (No space left on device): "
+        "it is incomplete; the job goes on\n"
+    )
+
+
+def test_a_file_that_cannot_be_opened_is_told_at_the_start(ringrun, tmp_path):
+    (tmp_path / "rank.1").write_text("no directory")
+
+    finished = ringrun.run("wait_to_be_ended()", "--output-dir", str(tmp_path))
+
+    assert finished.returncode == 1
+    assert finished.verdict.startswith("ringrun: cannot start the ranks: ")
+    assert "rank.1" in finished.verdict
+    assert b"Traceback" not in finished.stderr
+
+
 def test_lines_appear_while_the_rank_still_runs(ringrun):
     process = ringrun.start('print("first"); wait_for("go"); print("last")', size=1)
 
@@ -115,6 +149,26 @@ def test_the_job_ends_when_nobody_reads_its_output(ringrun):
     assert b"nobody reads its output" in stderr
 
 
+def test_a_non_blocking_output_is_waited_for(ringrun):
+    line = b"x" * (1 << 20) + b"\n"
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    try:
+        process = ringrun.start('print("x" * (1 << 20))', size=1, stdout=theirs)
+        wait_until(
+            lambda: not select.select([], [theirs], [], 0)[1], "the pipe is full"
+        )
+        shown = read_until(ours, b"\n")
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+    assert shown == b"[0] " + line
+    finished = ringrun.finish(process)
+    assert finished.returncode == 0
+    assert finished.stderr == b""
+
+
 def test_a_terminal_shows_coloured_prefixes_and_one_moving_bar(ringrun):
     script = r"""
     sys.stdout.write("\r10%"); sys.stdout.flush()
@@ -122,21 +176,26 @@ def test_a_terminal_shows_coloured_prefixes_and_one_moving_bar(ringrun):
     sys.stdout.write("\r20%\ndone\n")
     """
     ours, theirs = os.openpty()
-    file = ringrun.directory / "script.py"
-    ringrun.start(script, size=1).kill()  # Writes the script.
-    with subprocess.Popen(
-        [sys.executable, "-m", "ring_keras.launch", "-np", "1", sys.executable, file],
-        stdout=theirs,
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        while b"10%" not in shown:
-            shown += os.read(ours, 1000)
+    try:
+        process = ringrun.start(script, size=1, stdout=theirs)
+        shown = read_until(ours, b"10%")
         (ringrun.directory / "go").touch()
-        while b"done" not in shown:
-            shown += os.read(ours, 1000)
-        assert process.wait(timeout=30) == 0
-    os.close(ours)
+        shown += read_until(ours, b"done")
+        assert ringrun.finish(process).returncode == 0
+    finally:
+        os.close(ours)
+        os.close(theirs)
     mark = b"\x1b[36m[0]\x1b[0m "
     assert shown.startswith(b"\r\x1b[K" + mark + b"10%\r\x1b[K")
     assert mark + b"20%\r\n" + mark + b"done" in shown
+
+
+def read_until(fd: int, end: bytes, timeout_s: float = 30) -> bytes:
+    """Reads up to the first time that `end` has come."""
+    deadline = time.monotonic() + timeout_s
+    got = b""
+    while end not in got:
+        time_left = max(0.0, deadline - time.monotonic())
+        assert select.select([fd], [], [], time_left)[0], f"only {got[-200:]!r} came"
+        got += os.read(fd, 1 << 16)
+    return got

@@ -49,7 +49,7 @@ def test_without_the_stores_word_the_first_exit_counts():
 @pytest.mark.parametrize("returncode", [0, -15, -9])
 def test_a_rank_that_hung_is_the_cause_although_we_stopped_it(returncode):
     workers = [ended(0, 1), ended(1, returncode, told_to_stop=True)]
-    silent = "rank 1 (host h, pid 101) has been silent for 10 s"
+    silent = "rank 1 (host h, pid 101) has been silent for 5 s"
 
     verdict = judge(workers, [(1, silent, True)], {1}, "h")
 

@@ -1,0 +1,81 @@
+"""Where libraries are missing, ringrun tells the command that builds them."""
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import ring_keras
+
+
+@pytest.fixture
+def unbuilt(tmp_path):
+    """A directory with a copy of the package that has no working library."""
+    copy = tmp_path / "ring_keras"
+    shutil.copytree(
+        Path(ring_keras.__file__).parent,
+        copy,
+        ignore=shutil.ignore_patterns("*.so", "_build_info.json", "__pycache__"),
+    )
+    # Empty, not absent: an editable install would find its own one instead.
+    (copy / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}").touch()
+    return tmp_path
+
+
+def python(directory, *arguments):
+    """Runs Python where the copy is what it imports first."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def rebuild_command(directory):
+    script = (
+        "from ring_keras._libraries import rebuild_command; print(rebuild_command())"
+    )
+    return python(directory, "-c", script).stdout.strip()
+
+
+def test_check_build_of_what_was_not_built(unbuilt):
+    finished = python(unbuilt, "-m", "ring_keras.launch", "--check-build")
+
+    assert finished.returncode == 1, finished.stderr
+    for part in ("C++ core", "operations"):
+        (line,) = (x for x in finished.stdout.splitlines() if part in x)
+        assert line.startswith("  [NO] ")
+        assert line.endswith(rebuild_command(unbuilt))
+
+
+def test_check_build_for_another_tensorflow(unbuilt):
+    info = {
+        "version": ring_keras.__version__,
+        "tensorflow_version": "2.0.1",
+        "cxx11_abi": 1,
+        "compiler": "GNU 12.2.0",
+        "python_version": "3.10.0",
+    }
+    (unbuilt / "ring_keras" / "_build_info.json").write_text(json.dumps(info))
+
+    finished = python(unbuilt, "-m", "ring_keras.launch", "--check-build")
+
+    assert finished.returncode == 1, finished.stderr
+    (line,) = (x for x in finished.stdout.splitlines() if "operations" in x)
+    assert "built for TensorFlow 2.0.1, and there is no libring_keras_tf_" in line
+    assert line.endswith(rebuild_command(unbuilt))
+
+
+def test_a_job_without_libraries(unbuilt):
+    finished = python(unbuilt, "-m", "ring_keras.launch", "-np", "1", "true")
+
+    assert finished.returncode == 1
+    assert finished.stderr.startswith("ringrun: ring_keras is not built (")
+    assert finished.stderr.endswith(f"; build it: {rebuild_command(unbuilt)}\n")
