@@ -11,6 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from ring_keras.errors import from_tensorflow
+
 # Where Keras or TensorFlow defines it -> what we call, replace or read there.
 PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     # Public, but replaced on the instance: `train_step`, `train_function`,
@@ -77,8 +79,11 @@ def replacement(target: Any, name: str) -> Any:
 
 
 def is_wrapper(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Whether it hands its gradients to other optimizers."""
-    return bool(inner_optimizers(optimizer))
+    """Whether it hands its gradients to other optimizers.
+
+    A `MultiOptimizer` may not know them before it is built.
+    """
+    return _is_multi_optimizer(optimizer) or bool(inner_optimizers(optimizer))
 
 
 def inner_optimizers(
@@ -88,10 +93,13 @@ def inner_optimizers(
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
         return [inner]
+    return list(optimizer.optimizers) if _is_multi_optimizer(optimizer) else []
+
+
+def _is_multi_optimizer(optimizer: keras.optimizers.Optimizer) -> bool:
+    # Older Keras has no such class.
     multi = getattr(keras.optimizers, "MultiOptimizer", None)
-    if multi is not None and isinstance(optimizer, multi):
-        return list(optimizer.optimizers)
-    return []
+    return multi is not None and isinstance(optimizer, multi)
 
 
 def called_by_loss_scale_optimizer() -> bool:
@@ -115,8 +123,17 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
 
 def loss_is_summed(model: keras.Model) -> bool:
     """Whether a compiled loss adds up its batch instead of taking the mean."""
+    return "sum" in _reductions(model)
+
+
+def loss_divides_by_sample_weight(model: keras.Model) -> bool:
+    """Whether a compiled loss is divided by the sum of the sample weights."""
+    return "mean_with_sample_weight" in _reductions(model)
+
+
+def _reductions(model: keras.Model) -> set[str | None]:
     losses = tf.nest.flatten(getattr(model, "loss", None))
-    return any(getattr(loss, "reduction", None) == "sum" for loss in losses)
+    return {getattr(loss, "reduction", None) for loss in losses}
 
 
 def symbolic_build(model: keras.Model, element_spec: Any) -> None:
@@ -125,17 +142,29 @@ def symbolic_build(model: keras.Model, element_spec: Any) -> None:
     Args:
         model: A compiled model.
         element_spec: The spec of the batches it will get.
+
+    Raises:
+        RingKerasError: If tracing the step failed so, since it may communicate.
     """
     batch = tf.nest.map_structure(_none_if_absent, element_spec)
     try:
         model._symbolic_build(data_batch=batch)
     except Exception as first:
+        _raise_own(first)
         # A model without `call`, such as a GAN, makes its variables in its
-        # train_step; tracing that creates them all.
+        # train_step; tracing that creates them all. Keras traces without
+        # autograph too.
         try:
-            tf.function(model.train_step).get_concrete_function(batch)
-        except Exception:
+            tf.function(model.train_step, autograph=False).get_concrete_function(batch)
+        except Exception as second:
+            _raise_own(second)
             raise first from None
+
+
+def _raise_own(error: Exception) -> None:
+    ours = from_tensorflow(error)
+    if ours is not None:
+        raise ours from (None if ours is error else error)
 
 
 def _none_if_absent(spec: Any) -> Any:

@@ -13,6 +13,7 @@ __all__ = [
 
 _GLOBAL_ID = 0
 _added: list["ProcessSet"] = []
+_jobs_left = 0
 
 
 class ProcessSet:
@@ -147,6 +148,16 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 def forget_process_sets() -> None:
     """Marks every process set as having no communicator, as after shutdown."""
+    global _jobs_left
+    _jobs_left += 1
     for process_set in _added:
         process_set.process_set_id = None
     _added.clear()
+
+
+def job_number() -> int:
+    """Tells the jobs apart that this process joins one after the other.
+
+    What ranks have agreed on holds only among those of the same job.
+    """
+    return _jobs_left

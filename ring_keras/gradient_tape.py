@@ -79,13 +79,13 @@ class DistributedGradientTape:
                 number.
         """
         gradients = self._tape.gradient(target, sources, *args, **kwargs)
-        step = current_step()
-        if step is not None and self._reducer.active:
-            step.tape_communicated = True
         names = [
             str(getattr(source, "path", None) or getattr(source, "name", "source"))
             for source in tf.nest.flatten(sources)
         ]
         flat = tf.nest.flatten(gradients)
         reduced = self._reducer.reduce(flat, names, self._reducer.step_weight())
+        step = current_step()
+        if step is not None:
+            step.tape_gradients.update((id(g), g) for g in reduced)
         return tf.nest.pack_sequence_as(gradients, reduced)

@@ -4,6 +4,7 @@ import keras
 from absl import logging
 
 from ring_keras import _keras_internals as internals
+from ring_keras.basics import rank
 from ring_keras.communicator import ProcessSet, global_process_set
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.train_function import TrainFunction
@@ -37,21 +38,26 @@ def attach(
         step.install()
         retrace = True
     if model.jit_compile and step.process_set().size() > 1:
-        logging.warning(
-            "ring_keras: training '%s' without XLA (jit_compile=False): its "
-            "collectives have no XLA kernel.",
-            model.name,
-        )
+        if rank() == 0:
+            logging.log_first_n(
+                logging.WARNING,
+                "ring_keras: training '%s' without XLA (jit_compile=False): its "
+                "collectives have no XLA kernel.",
+                1,
+                model.name,
+            )
         model.jit_compile = False
         retrace = True
-    before = internals.train_function(model)
-    if isinstance(before, TrainFunction) and not retrace:
-        return step, before
+    function = internals.train_function(model)
+    if isinstance(function, TrainFunction) and not retrace:
+        return step, function
     if retrace:
         internals.set_train_function(model, None)
-    function = TrainFunction(internals.train_function(model))
-    if isinstance(before, TrainFunction):
-        function.before_next_call = before.before_next_call
+    made = internals.train_function(model)
+    if isinstance(function, TrainFunction):
+        function.wrap(made)  # Other callbacks may have it already.
+    else:
+        function = TrainFunction(made)
     internals.set_train_function(model, function)
     return step, function
 

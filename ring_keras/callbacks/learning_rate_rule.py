@@ -49,6 +49,7 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks that the rate can be set, and makes room for the table."""
+        self._remove_table()  # A fit that failed may have left one.
         optimizer = self.model.optimizer
         if not isinstance(optimizer.learning_rate, keras.Variable):
             raise ValueError(
@@ -66,8 +67,7 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         )
         self._first_step = tf.Variable(0, trainable=False, dtype=tf.int64)
         step, _ = attach(self.model, retrace=True)
-        if self._assign_from_table not in step.prologues:  # A fit that failed.
-            step.prologues.append(self._assign_from_table)
+        step.prologues.append(self._assign_from_table)
 
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -91,9 +91,14 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Takes the table out of the step again."""
-        if self._table is not None:
-            self._table = self._first_step = None
-            step, _ = attach(self.model, retrace=True)
+        self._remove_table()
+
+    def _remove_table(self) -> None:
+        if self._table is None:
+            return
+        self._table = self._first_step = None
+        step, _ = attach(self.model, retrace=True)
+        if self._assign_from_table in step.prologues:  # Not those of a new model.
             step.prologues.remove(self._assign_from_table)
 
     def _assign_from_table(self) -> None:

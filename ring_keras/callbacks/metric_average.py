@@ -10,6 +10,7 @@ import numpy as np
 from ring_keras import _keras_internals as internals
 from ring_keras import _native
 from ring_keras.callbacks.attachment import attach, process_set_of
+from ring_keras.optimizers.train_function import TrainFunction
 from ring_keras.reduce_op import ReduceOp
 
 __all__ = ["MetricAverage"]
@@ -30,30 +31,40 @@ class MetricAverage(keras.callbacks.Callback):
     `train_step` returns other keys than the model's metrics, their scalars are
     averaged. Logs of single batches, and so the progress bar within an epoch,
     stay this rank's own.
+
+    A callback that stops training because of such a batch, as
+    `keras.callbacks.TerminateOnNaN` does, therefore stops its own rank only,
+    and the others wait for it until `RING_KERAS_COLLECTIVE_TIMEOUT_S`, warned
+    by then of the missing rank. Decide at the end of an epoch, where all ranks
+    see the same, or raise an exception, which ends the whole job.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._training = False
+        self._training: TrainFunction | None = None
+        self._testing = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Metrics are summed from here on."""
-        attach(self.model)
-        self._training = True
+        _, self._training = attach(self.model)
+        self._training.unreported = False
+        self._testing = False
         self._install()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Metrics are local again."""
-        self._training = False
+        self._training = None
         self._uninstall()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """As `on_train_begin`, for `evaluate`."""
+        self._testing = True
         self._install()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """As `on_train_end`; `fit` goes on after its validation."""
-        if not self._training:
+        self._testing = False
+        if self._training is None:
             self._uninstall()
 
     def _install(self) -> None:
@@ -68,7 +79,12 @@ class MetricAverage(keras.callbacks.Callback):
         """Replaces the model's method; called at the end of an epoch."""
         local = getattr(type(self.model), internals.METRICS_RESULT)
         process_set = process_set_of(self.model)
-        if process_set.size() == 1 or not process_set.included():
+        alone = process_set.size() == 1 or not process_set.included()
+        if not self._all_ranks_report():
+            # A `fit` that failed has left this here; now one rank evaluates.
+            self.on_train_end()
+            alone = True
+        if alone:
             result: Mapping[str, Any] = local(self.model, logs)
             return result
         communicator_id = process_set.communicator_id()
@@ -77,6 +93,15 @@ class MetricAverage(keras.callbacks.Callback):
         if result is logs and isinstance(logs, Mapping):
             return _averaged(logs, communicator_id)
         return result
+
+    def _all_ranks_report(self) -> bool:
+        """Whether this is the end of an epoch, or of a test with this callback."""
+        if self._testing:
+            return True
+        if self._training is None or not self._training.unreported:
+            return False
+        self._training.unreported = False
+        return True
 
 
 @contextmanager

@@ -27,6 +27,15 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     batch is weighted by its size, a step that reduces nothing raises, and XLA,
     which has no kernel for collectives, is turned off.
 
+    That makes training exactly that of one process with the global batch where
+    a loss is the mean over its examples (Keras's default, `"mean"`, with sample
+    weights too) or their sum, and where a single one with a single array of
+    sample weights has `reduction="mean_with_sample_weight"`. It is close to it,
+    not exact, where Keras divides by a number that only the forward pass knows:
+    the entries that a mask leaves of a rank's batch (the output of a model of
+    sequences with `mask_zero=True` or `Masking`). All ranks still apply the
+    same update.
+
     A copy of the optimizer (`keras.models.load_model`, `copy.deepcopy`) is an
     ordinary one again: pass it here, or let
     `ring_keras.callbacks.BroadcastGlobalVariables` do that.

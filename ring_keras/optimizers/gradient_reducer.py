@@ -7,7 +7,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from ring_keras.buckets import BucketPlan, GradientSpec, plan_buckets
-from ring_keras.communicator import ProcessSet
+from ring_keras.communicator import ProcessSet, job_number
 from ring_keras.config import Config
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.grouped_allreduce import allreduce_start, allreduce_wait
@@ -39,7 +39,8 @@ class GradientReducer:
         self.op = ReduceOp(op)
         self.process_set = process_set
         self._bucket_size_bytes = bucket_size_bytes
-        self._agreed_digests: set[bytes] = set()
+        # With the number of the job in which the ranks agreed.
+        self._agreed: set[tuple[int, bytes]] = set()
         if self.op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
             raise ValueError(
                 "Gradients can be combined with op=ring_keras.Average or "
@@ -113,18 +114,20 @@ class GradientReducer:
         return reduced
 
     def _plan(self, gradients: Sequence[Gradient], names: Sequence[str]) -> BucketPlan:
-        size_bytes = self._bucket_size_bytes or _configured_bucket_size_bytes()
+        size_bytes = self._bucket_size_bytes
+        if size_bytes is None:
+            size_bytes = _configured_bucket_size_bytes()
         plan = plan_buckets(
             [_spec(g, name) for g, name in zip(gradients, names, strict=True)],
             size_bytes,
         )
-        digest = plan.digest()
-        if digest not in self._agreed_digests:
+        agreement = job_number(), plan.digest()
+        if agreement not in self._agreed:
             # Ranks meet a new plan together, when they trace the first step that
             # has it. One may trace again on its own, for a last batch of another
             # shape: that is the same plan, so it asks nobody.
             agree_on_plan(plan, self.process_set)
-            self._agreed_digests.add(digest)
+            self._agreed.add(agreement)
         return plan
 
 

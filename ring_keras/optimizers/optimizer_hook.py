@@ -45,8 +45,10 @@ class OptimizerHook:
         op: `AVERAGE` or `SUM`.
         process_set: Ranks that train together.
         bucket_size_bytes: See `GradientReducer`.
-        adopted: Whether the user did not ask for it; then it leaves a step
-            alone whose gradients a tape has reduced.
+        adopted: Whether the user did not ask for it; then it leaves gradients
+            alone that come from a `DistributedGradientTape`. Those changed in
+            between, by clipping for instance, are averaged once more, which
+            leaves them as they are.
     """
 
     def __init__(
@@ -109,11 +111,11 @@ class OptimizerHook:
         grads = list(grads)
         variables = None if trainable_variables is None else list(trainable_variables)
         apply = type(self._optimizer).apply
-        if _outer.active or self._left_to_tape():
+        if _outer.active:
             apply(self._optimizer, grads, variables)
             return
         names = _names(variables or (), grads)
-        reduced = self._reducer.reduce(grads, names, self._reducer.step_weight())
+        reduced = self._reduced(grads, names, self._reducer.step_weight())
         _outer.active = True
         try:
             apply(self._optimizer, reduced, variables)
@@ -142,7 +144,7 @@ class OptimizerHook:
         )
 
     def _clip_gradients(self, grads: Sequence[Gradient]) -> Any:
-        if not (_outer.active or self._left_to_tape()):
+        if not _outer.active:
             self._refuse_inside_loss_scaling()
             weight = self._reducer.step_weight()
             if self._optimizer.gradient_accumulation_steps:
@@ -152,12 +154,26 @@ class OptimizerHook:
                 if len(self._names) == len(grads)
                 else [f"gradient {index}" for index in range(len(grads))]
             )
-            grads = self._reducer.reduce(grads, names, weight)
+            grads = self._reduced(grads, names, weight)
         return type(self._optimizer)._clip_gradients(self._optimizer, grads)
 
-    def _left_to_tape(self) -> bool:
+    def _reduced(
+        self,
+        grads: Sequence[Gradient],
+        names: Sequence[str],
+        weight: tf.Tensor | None,
+    ) -> list[Gradient]:
         step = current_step()
-        return self._adopted and step is not None and step.tape_communicated
+        if not self._adopted or step is None or not step.tape_gradients:
+            return self._reducer.reduce(grads, names, weight)
+        own = [None if id(g) in step.tape_gradients else g for g in grads]
+        if all(g is None for g in own):
+            return list(grads)
+        reduced = self._reducer.reduce(own, names, weight)
+        return [
+            g if mine is None else r
+            for g, mine, r in zip(grads, own, reduced, strict=True)
+        ]
 
     def _refuse_inside_loss_scaling(self) -> None:
         if self._reducer.active and internals.called_by_loss_scale_optimizer():

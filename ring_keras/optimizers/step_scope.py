@@ -7,7 +7,8 @@ this rank's weight there, and leaves word that the step communicated.
 import contextlib
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import tensorflow as tf
 
@@ -26,13 +27,14 @@ class StepScope:
             of ranks, so 1.0 where every rank has as many examples. None where
             all ranks count the same.
         communicated: Whether gradients have been reduced in this step.
-        tape_communicated: Whether a gradient tape did so.
+        tape_gradients: What gradient tapes have returned, by `id`. Kept here,
+            so that no other object gets the same `id`.
     """
 
     process_set: ProcessSet
     weight: tf.Tensor | None = None
     communicated: bool = False
-    tape_communicated: bool = False
+    tape_gradients: dict[int, Any] = field(default_factory=dict)
 
 
 class _Scopes(threading.local):

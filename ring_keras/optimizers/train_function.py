@@ -1,7 +1,9 @@
-"""A model's train function, with the ring's errors and a first-call task."""
+"""A model's train function, with the ring's errors and what callbacks need."""
 
 from collections.abc import Callable
 from typing import Any
+
+import tensorflow as tf
 
 from ring_keras.errors import translated
 
@@ -19,6 +21,13 @@ class TrainFunction:
         self._function = function
         self.before_next_call: Callable[[Any], None] | None = None
         """Called once, with the iterator of the next call, before that runs."""
+        self.unreported = False
+        """Whether steps have run since the last report of metrics. Not after an
+        error, since that ends `fit`."""
+
+    def wrap(self, function: Callable[[Any], Any]) -> None:
+        """Goes on with another one that Keras made."""
+        self._function = function
 
     @translated()
     def __call__(self, iterator: Any) -> Any:
@@ -26,4 +35,12 @@ class TrainFunction:
         task, self.before_next_call = self.before_next_call, None
         if task is not None:
             task(iterator)
-        return self._function(iterator)
+        try:
+            result = self._function(iterator)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            raise  # The end of an epoch of unknown length.
+        except BaseException:
+            self.unreported = False
+            raise
+        self.unreported = True
+        return result

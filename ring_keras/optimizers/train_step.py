@@ -5,8 +5,10 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from ring_keras import _keras_internals as internals
+from ring_keras.basics import rank
 from ring_keras.communicator import ProcessSet, global_process_set
 from ring_keras.errors import RingKerasError
 from ring_keras.ops.allreduce import allreduce
@@ -22,7 +24,8 @@ class DistributedTrainStep:
 
     It weights the ranks by their number of examples, so that an uneven last
     batch averages to what one process would compute, and refuses a step whose
-    gradients went to no other rank.
+    gradients went to no other rank. Where a loss is divided by the sum of its
+    sample weights, that sum takes the place of the number of examples.
 
     Args:
         model: A compiled model.
@@ -77,7 +80,7 @@ class DistributedTrainStep:
 
         Nothing in the forward pass waits for it: the first gradients do.
         """
-        count = _example_count(data)
+        count = self._count(data)
         if count is None or internals.loss_is_summed(self._model):
             return None
         ops = {ReduceOp(hook.op) for hook in self._hooks()}
@@ -88,6 +91,31 @@ class DistributedTrainStep:
         )
         return tf.math.divide_no_nan(count * process_set.size(), total)
 
+    def _count(self, data: Any) -> tf.Tensor | None:
+        """What this rank's loss has been divided by, up to a common factor."""
+        if not internals.loss_divides_by_sample_weight(self._model):
+            return _example_count(data)
+        weights = _sample_weights(data)
+        if len(weights) == 1 and len(tf.nest.flatten(self._model.loss)) == 1:
+            return tf.reduce_sum(tf.cast(weights[0], tf.float64))
+        if weights and rank() == 0:
+            logging.log_first_n(
+                logging.WARNING,
+                "ring_keras: '%s' has several losses or sample weights, and one "
+                "with reduction='mean_with_sample_weight': ranks are weighted by "
+                "their number of examples, so the update is not exactly that of "
+                "one process.",
+                1,
+                self._model.name,
+            )
+        return _example_count(data)
+
+
+def _sample_weights(data: Any) -> list[tf.Tensor]:
+    if not isinstance(data, tuple) or len(data) != 3:
+        return []
+    return [weight for weight in tf.nest.flatten(data[2]) if weight is not None]
+
 
 def _example_count(data: Any) -> tf.Tensor | None:
     """Rows of the first input that has any, as float64."""
@@ -96,6 +124,8 @@ def _example_count(data: Any) -> tf.Tensor | None:
             return tf.cast(leaf.nrows(), tf.float64)
         if isinstance(leaf, tf.SparseTensor):
             return tf.cast(leaf.dense_shape[0], tf.float64)
-        if leaf is not None and len(leaf.shape):
-            return tf.cast(tf.shape(leaf)[0], tf.float64)
+        if leaf is None or tf.TensorShape(leaf.shape).rank == 0:
+            continue
+        # The 1 is for a leaf of unknown rank that turns out to be a scalar.
+        return tf.cast(tf.concat([tf.shape(leaf), [1]], 0)[0], tf.float64)
     return None

@@ -215,25 +215,88 @@ class TwoOptimizers(keras.Model):
         return {"loss": loss}
 
 
-def two_optimizers_worker():
+class OneTape(TwoOptimizers):
+    """Averages the gradients of one of its layers itself."""
+
+    distributed = True
+    clips = False
+
+    def train_step(self, data):
+        x, y = data
+        tape = tf.GradientTape()
+        if self.distributed:
+            tape = ring.DistributedGradientTape(tape)
+        with tape, tf.GradientTape() as plain:
+            loss = tf.reduce_mean(tf.square(self.second(self.first(x)) - y))
+        first = tape.gradient(loss, self.first.trainable_variables)
+        second = plain.gradient(loss, self.second.trainable_variables)
+        if self.clips:
+            first = [tf.clip_by_value(gradient, -0.1, 0.1) for gradient in first]
+        self.first_optimizer.apply(first, self.first.trainable_variables)
+        self.second_optimizer.apply(second, self.second.trainable_variables)
+        return {"loss": loss}
+
+
+class OneTapeClips(OneTape):
+    """Changes what the tape returned, which is averaged once more."""
+
+    clips = True
+
+
+def two_optimizers_worker(cls):
     size, rank = ring.size(), ring.rank()
-    data = training.dataset(6 * training.BATCH * size)
-    model = TwoOptimizers(1 + rank)
+    data = training.dataset(training.steps_of(6, size))
+    model = cls(1 + rank)
     model.compile(0.01)
     training.fit(
         model,
-        ring.data.shard(data),
+        ring.data.shard(data, remainder="keep"),
         training.BATCH,
         callbacks=[ring.callbacks.BroadcastGlobalVariables()],
     )
-    alone = TwoOptimizers(1)
+    alone = cls(1)
+    alone.distributed = False
     alone.compile(0.01)
     training.fit(alone, data, training.BATCH * size)
     return training.largest_difference(model.get_weights(), alone.get_weights())
 
 
-def test_a_model_without_call_and_with_two_optimizers(rank_pool):
-    assert max(rank_pool(2).run(two_optimizers_worker)) <= LIMIT
+@pytest.mark.parametrize("cls", [TwoOptimizers, OneTape, OneTapeClips])
+def test_a_model_without_call_and_with_two_optimizers(rank_pool, cls):
+    results = rank_pool(2).run(two_optimizers_worker, args=(cls,))
+
+    assert max(results) <= LIMIT
+
+
+class Fails(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        raise KeyError("a callback failed")
+
+
+def failed_fit_worker(in_step):
+    """One rank evaluates alone after a fit that failed on all of them."""
+    model = distributed_model(1)
+    average = ring.callbacks.MetricAverage()
+    data = ring.data.shard(training.dataset(8 * ring.size())).batch(4)
+    if in_step:  # The second one.
+        data = data.enumerate().map(
+            lambda n, batch: (batch[0][: 4 - tf.cast(n, tf.int32)], batch[1])
+        )
+    with pytest.raises((KeyError, tf.errors.InvalidArgumentError)):
+        model.fit(data, epochs=2, verbose=0, callbacks=[average, Fails()])
+    local = ring.data.shard(training.dataset(8 * ring.size())).batch(4)
+    if ring.rank() == 0:
+        model.evaluate(local, verbose=0)
+    # Whoever trains again reports together again.
+    model.fit(local, verbose=0, callbacks=[average])
+    return model.history.history["loss"]
+
+
+@pytest.mark.parametrize("in_step", [True, False])
+def test_one_rank_evaluates_alone_after_a_failed_fit(rank_pool, in_step):
+    first, second = rank_pool(2).run(failed_fit_worker, args=(in_step,))
+
+    assert first == second
 
 
 class Assigns(keras.Model):
@@ -344,6 +407,37 @@ def test_learning_rates(rank_pool, steps_per_execution):
         np.testing.assert_allclose(rates, every, rtol=1e-6)
         np.testing.assert_allclose(by_epoch, [0.2, 0.1, 0.05, 0.05], rtol=1e-6)
         np.testing.assert_allclose(total, sum(expected), rtol=1e-5)
+
+
+class FailsOnce(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        raise KeyError("a callback failed")
+
+
+def warmup_after_failure_worker():
+    """A table of rates, left by a fit that failed, is no longer looked at."""
+    warmup = ring.callbacks.LearningRateWarmup(0.1, warmup_steps=4, scale=2.0)
+    model = training.build(1)
+    for steps_per_execution, failure in ((3, [FailsOnce()]), (1, [])):
+        rates = Rates()
+        training.compile_model(
+            model,
+            keras.optimizers.SGD(7.0),
+            steps_per_execution=steps_per_execution,
+        )
+        try:
+            training.fit(
+                model, training.dataset(24), 4, callbacks=[warmup, *failure, rates]
+            )
+        except KeyError:
+            assert failure
+    return rates.rates
+
+
+def test_rates_after_a_failed_fit(rank_pool):
+    rates = rank_pool(1).run(warmup_after_failure_worker)[0]
+
+    np.testing.assert_allclose(rates, [0.1, 0.125, 0.15, 0.175, 0.2, 0.2], rtol=1e-6)
 
 
 def schedule_worker():

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import training
+from support.rank_processes import report
+from support.run_ranks import run_ranks
 
 import ring_keras as ring
+from ring_keras import _native
 
 STEPS = 20
 LIMIT = 1e-6
@@ -117,6 +120,8 @@ def mode_worker(mode):
         return compare(adam, CustomStep)
     if mode == "multi_optimizer":
         return compare(multi_optimizer)
+    if mode == "multi_optimizer_by_function":
+        return compare(multi_optimizer_by_function)
     assert mode == "jit_compile"
     return compare(adam, jit_compile=True)
 
@@ -129,6 +134,19 @@ def multi_optimizer():
     )
 
 
+def multi_optimizer_by_function():
+    """It learns of its optimizers only when it is built."""
+    sgd, adam = training.OPTIMIZERS["sgd"](), training.OPTIMIZERS["adam"]()
+    return keras.optimizers.MultiOptimizer(
+        lambda variable: adam if variable.path.endswith("bias") else sgd
+    )
+
+
+needs_multi_optimizer = pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has none"
+)
+
+
 @pytest.mark.parametrize(
     "mode",
     [
@@ -136,12 +154,61 @@ def multi_optimizer():
         "steps_per_execution",
         "gradient_accumulation",
         "custom_train_step",
-        "multi_optimizer",
+        pytest.param("multi_optimizer", marks=needs_multi_optimizer),
+        pytest.param("multi_optimizer_by_function", marks=needs_multi_optimizer),
         "jit_compile",
     ],
 )
 def test_modes_match_one_process(rank_pool, mode):
     check(rank_pool(2).run(mode_worker, args=(mode,), timeout_s=60))
+
+
+def tcp_worker():
+    """The same over TCP, with XLA asked for, twice: it says once that it is off."""
+    ring.init()
+    transport = _native.transport_to(1 - ring.rank())
+    adam = training.OPTIMIZERS["adam"]
+    return transport, [compare(adam, jit_compile=True) for _ in range(2)]
+
+
+def test_tcp_matches_one_process():
+    outcomes = run_ranks(
+        tcp_worker, 2, env={"RING_KERAS_TRANSPORT": "tcp"}, check=False
+    )
+
+    assert all(outcome.ok for outcome in outcomes), report(outcomes, "tcp")
+    assert {outcome.result[0] for outcome in outcomes} == {"tcp"}
+    for number in range(2):
+        check([outcome.result[1][number] for outcome in outcomes])
+    assert [outcome.stderr.count("without XLA") for outcome in outcomes] == [1, 0]
+
+
+def sample_weight_worker():
+    """Divided by the sum of weights, which differs between the ranks."""
+    size, rank = ring.size(), ring.rank()
+    x, y = training.arrays()
+    weights = np.random.default_rng(5).uniform(0, 3, len(x)).astype(np.float32)
+    count = training.steps_of(STEPS, size)
+    data = tf.data.Dataset.from_tensor_slices((x, y, weights)).take(count)
+    loss = keras.losses.BinaryCrossentropy(reduction="mean_with_sample_weight")
+    model = training.build(1 + rank)
+    optimizer = ring.DistributedOptimizer(training.OPTIMIZERS["sgd"]())
+    model.compile(optimizer, loss)
+    part = ring.data.shard(data, remainder="keep")
+    training.fit(model, part, training.BATCH, callbacks=callbacks())
+    alone = training.build(1)
+    alone.compile(training.OPTIMIZERS["sgd"](), loss)
+    training.fit(alone, data, training.BATCH * size)
+    difference = training.largest_difference(model.get_weights(), alone.get_weights())
+    return difference, 0.0, training.as_bytes(model.get_weights())
+
+
+def test_a_mean_over_sample_weights_matches_one_process(rank_pool):
+    try:
+        keras.losses.BinaryCrossentropy(reduction="mean_with_sample_weight")
+    except ValueError:
+        pytest.skip("this Keras has no such reduction")
+    check(rank_pool(2).run(sample_weight_worker))
 
 
 def tape_in_step_worker():

@@ -7,6 +7,7 @@ import signal
 
 import keras
 import pytest
+import tensorflow as tf
 from support import training
 from support.run_ranks import run_ranks
 
@@ -43,6 +44,39 @@ def test_different_models_are_named(rank_pool):
     for message in results[0]:
         assert "rank 0 has" in message and "rank 1 has" in message
         assert "[8, 1]" in message and "[8, 2]" in message
+
+
+class OtherGenerators(keras.Model):
+    """Has no `call`: its variables are made by tracing its step."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = keras.layers.Dense(3 + ring.rank())
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.layer(data[0])))
+        variables = self.layer.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def mismatch_in_tracing_worker():
+    model = OtherGenerators()
+    model.compile(ring.DistributedOptimizer("sgd"))
+    with pytest.raises(ring.RankMismatchError) as caught:
+        training.fit(
+            model,
+            training.dataset(8),
+            4,
+            callbacks=[ring.callbacks.BroadcastGlobalVariables()],
+        )
+    return str(caught.value)
+
+
+def test_a_mismatch_found_in_tracing_is_named(rank_pool):
+    for message in rank_pool(2).run(mismatch_in_tracing_worker):
+        assert "[6, 3]" in message and "[6, 4]" in message
 
 
 class Dies(keras.callbacks.Callback):

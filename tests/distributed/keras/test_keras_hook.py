@@ -15,6 +15,8 @@ import tensorflow as tf
 from support import training
 
 import ring_keras as ring
+from ring_keras.communicator import forget_process_sets
+from ring_keras.optimizers.gradient_reducer import GradientReducer
 
 BLOCKER = textwrap.dedent(
     """
@@ -162,6 +164,26 @@ def test_one_rank_communicates_nothing(rank_pool):
 def test_other_reductions_are_refused():
     with pytest.raises(ValueError, match=r"op=ring_keras\.Average"):
         ring.DistributedOptimizer(keras.optimizers.SGD(), op=ring.Max)
+
+
+def agreement_worker():
+    """Plans are agreed on once per job, and a bucket size of 0 is no default."""
+    reducer = GradientReducer("average", ring.global_process_set, None)
+    gradients = [tf.constant([1.0 + ring.rank()])]
+    agreed = []
+    for leave in (False, False, True):
+        if leave:  # What shutdown() does here; the job itself goes on.
+            forget_process_sets()
+        assert float(reducer.reduce(gradients, ["v"])[0][0]) == 1.5
+        agreed.append(len(reducer._agreed))
+    none = GradientReducer("average", ring.global_process_set, 0)
+    with pytest.raises(ValueError, match="bucket_size_bytes=0"):
+        none.reduce(gradients, ["v"])
+    return agreed
+
+
+def test_plans_are_agreed_on_once_per_job(rank_pool):
+    assert rank_pool(2).run(agreement_worker) == [[1, 1, 2]] * 2
 
 
 def sum_worker():

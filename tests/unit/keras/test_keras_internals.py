@@ -139,6 +139,16 @@ def test_summed_losses_are_seen():
     assert internals.loss_is_summed(model)
 
 
+@pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has none"
+)
+def test_a_wrapper_is_one_before_it_is_built():
+    wrapper = keras.optimizers.MultiOptimizer(lambda variable: None)
+
+    assert internals.is_wrapper(wrapper)
+    assert internals.inner_optimizers(wrapper) == []
+
+
 def test_seeds_of_shuffles_are_seen():
     dataset = tf.data.Dataset.range(4)
 
