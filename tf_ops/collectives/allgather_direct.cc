@@ -1,4 +1,3 @@
-#include <cstring>
 #include <vector>
 
 #include "tf_ops/collectives/algorithms.h"
@@ -34,12 +33,8 @@ class AllgatherDirect : public Collective {
     MessageExchange exchange(communicator_, key_);
     for (int rank = 0; rank < communicator_.size(); ++rank) {
       const Range part = parts[rank];
-      if (rank != communicator_.rank()) {
-        exchange.Receive(rank, 0, output + part.begin, part.size());
-        exchange.Send(rank, 0, input, parts[communicator_.rank()].size());
-      } else if (part.size() > 0) {
-        std::memcpy(output + part.begin, input, part.size());
-      }
+      exchange.Trade(rank, 0, input, parts[communicator_.rank()].size(),
+                     output + part.begin, part.size());
     }
     co_await exchange.Done();
     co_return communicator_.status();

@@ -1,4 +1,3 @@
-#include <cstring>
 #include <vector>
 
 #include "tf_ops/collectives/algorithms.h"
@@ -31,12 +30,8 @@ class AlltoallDirect : public Collective {
     for (int rank = 0; rank < size; ++rank) {
       const Range to = SplitBytes(splits, RowBytes(arguments_), rank);
       const Range from = output.parts[rank];
-      if (rank != communicator_.rank()) {
-        exchange.Receive(rank, 0, output.data + from.begin, from.size());
-        exchange.Send(rank, 0, input + to.begin, to.size());
-      } else if (to.size() > 0) {
-        std::memcpy(output.data + from.begin, input + to.begin, to.size());
-      }
+      exchange.Trade(rank, 0, input + to.begin, to.size(),
+                     output.data + from.begin, from.size());
     }
     co_await exchange.Done();
     co_return communicator_.status();

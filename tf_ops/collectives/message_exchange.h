@@ -3,6 +3,7 @@
 #define RING_KERAS_COLLECTIVES_MESSAGE_EXCHANGE_H_
 
 #include <cstdint>
+#include <cstring>
 #include <deque>
 
 #include "tf_ops/collectives/communicator.h"
@@ -31,6 +32,16 @@ class MessageExchange {
   void Receive(int from, uint32_t tag, void* target, size_t nbytes) {
     receives_.push_back({static_cast<char*>(target), nbytes});
     communicator_.pair(from).Receive(key_, tag, &receives_.back());
+  }
+  // Sends one piece and receives another; with this rank itself, copies.
+  void Trade(int with, uint32_t tag, const void* outgoing,
+             size_t outgoing_nbytes, void* incoming, size_t incoming_nbytes) {
+    if (with != communicator_.rank()) {
+      Receive(with, tag, incoming, incoming_nbytes);
+      Send(with, tag, outgoing, outgoing_nbytes);
+    } else if (incoming_nbytes > 0) {
+      std::memcpy(incoming, outgoing, incoming_nbytes);
+    }
   }
   // target = combine(target, what comes).
   void ReceiveInto(int from, uint32_t tag, void* target, size_t nbytes,

@@ -12,11 +12,10 @@ namespace {
 
 constexpr int kSleepMilliseconds = 50;
 constexpr double kFlushTimeoutS = 1.0;
-// Looks at the mesh before yielding the core, then before sleeping. A look
-// takes some 0.1 us.
+// Looks at the mesh before yielding the core, then before sleeping.
 constexpr int kSpins = 200;
 constexpr int kYields = 20;
-// Looking at the clock costs some 0.03 us.
+// A turn is too short to look at the clock in each.
 constexpr unsigned kTurnsPerClock = 64;
 
 void PauseBriefly() {

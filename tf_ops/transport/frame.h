@@ -14,8 +14,8 @@ enum class FrameType : uint16_t {
   kAbort = 3,         // The communicator `key` is broken; payload says why.
 };
 
-// In the byte order of the host: ranks of one job share an architecture, which
-// the handshake's generation check cannot tell but the first frame does.
+// In the byte order of the host. Ranks of one job share an architecture; where
+// they do not, the magic of the first frame is wrong, and the pair is closed.
 struct FrameHeader {
   uint32_t magic = kMagic;
   FrameType type = FrameType::kData;
