@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 _Array = NDArray[Any]
 
@@ -39,7 +39,9 @@ def allreduce(
     communicator_id: int = 0,
     prescale: float = 1.0,
     postscale: float = 1.0,
+    out: _Array | None = None,
 ) -> _Array: ...
+def shared_empty(shape: Sequence[int], dtype: DTypeLike) -> _Array: ...
 def allgather(array: _Array, name: str = "", communicator_id: int = 0) -> _Array: ...
 def broadcast(
     array: _Array, root: int, name: str = "", communicator_id: int = 0

@@ -3,7 +3,9 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,7 +30,12 @@ Request MakeRequest(CollectiveKind kind, const std::string& name,
   return request;
 }
 
+bool IsContiguous(const py::array& array) {
+  return (array.flags() & py::array::c_style) != 0;
+}
+
 py::array Contiguous(const py::array& array) {
+  if (IsContiguous(array)) return array;
   py::array contiguous = py::array::ensure(array, py::array::c_style);
   if (!contiguous) throw py::error_already_set();
   return contiguous;
@@ -75,11 +82,27 @@ py::array NewLike(const py::array& array) {
       std::vector<py::ssize_t>(array.shape(), array.shape() + array.ndim()));
 }
 
+// `out`, if it can take the result for `input`.
+py::array CheckedOutput(const py::array& out, const py::array& input) {
+  const bool fits =
+      out.dtype().is(input.dtype()) && out.ndim() == input.ndim() &&
+      std::equal(out.shape(), out.shape() + out.ndim(), input.shape()) &&
+      IsContiguous(out) && out.writeable();
+  if (!fits) {
+    throw py::value_error(
+        "out must be a writeable C-contiguous array of the input's shape and "
+        "dtype.");
+  }
+  return out;
+}
+
 py::array Allreduce(const py::array& array, const std::string& op,
                     const std::string& name, int communicator_id,
-                    double prescale, double postscale) {
+                    double prescale, double postscale,
+                    const std::optional<py::array>& out) {
   const py::array input = Contiguous(array);
-  py::array output = NewLike(input);
+  py::array output =
+      out.has_value() ? CheckedOutput(*out, input) : NewLike(input);
   Request request =
       MakeRequest(CollectiveKind::kAllreduce, name, communicator_id);
   request.reduce_op = ParseReduceOp(op);
@@ -89,6 +112,21 @@ py::array Allreduce(const py::array& array, const std::string& op,
   request.outputs = {output.mutable_data()};
   RunRequest(std::move(request));
   return output;
+}
+
+py::array SharedEmpty(const std::vector<py::ssize_t>& shape,
+                      const py::object& dtype_like) {
+  const py::dtype dtype = py::dtype::from_args(dtype_like);
+  size_t nbytes = dtype.itemsize();
+  for (py::ssize_t dimension : shape) nbytes *= dimension;
+  auto buffer = Runtime::Get().AllocateBuffer(nbytes);
+  ThrowIfError(buffer.status());
+  void* data = buffer.value().get();
+  auto owner = std::make_unique<std::shared_ptr<void>>(buffer.value());
+  py::capsule keeper(owner.release(), [](void* kept) {
+    delete static_cast<std::shared_ptr<void>*>(kept);
+  });
+  return py::array(dtype, shape, data, keeper);
 }
 
 py::array Broadcast(const py::array& array, int root, const std::string& name,
@@ -149,7 +187,9 @@ void Barrier(const std::string& name, int communicator_id) {
 void BindCollectives(py::module_& module) {
   module.def("allreduce", &Allreduce, py::arg("array"), py::arg("op") = "sum",
              py::arg("name") = "", py::arg("communicator_id") = 0,
-             py::arg("prescale") = 1.0, py::arg("postscale") = 1.0);
+             py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
+             py::arg("out") = py::none());
+  module.def("shared_empty", &SharedEmpty, py::arg("shape"), py::arg("dtype"));
   module.def("broadcast", &Broadcast, py::arg("array"), py::arg("root"),
              py::arg("name") = "", py::arg("communicator_id") = 0);
   module.def("allgather", &Allgather, py::arg("array"), py::arg("name") = "",

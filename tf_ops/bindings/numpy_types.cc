@@ -1,12 +1,36 @@
 #include "tf_ops/bindings/numpy_types.h"
 
+#include <optional>
+
 #include "tf_ops/common/status.h"
 
 namespace py = pybind11;
 
 namespace ring_keras {
+namespace {
+
+// NumPy's own types by number, without its way through Python.
+std::optional<DataType> BuiltInType(const py::dtype& dtype) {
+  using Numpy = py::detail::npy_api;
+  if (dtype.byteorder() != '=' && dtype.byteorder() != '|') return std::nullopt;
+  switch (dtype.num()) {
+    case Numpy::NPY_FLOAT_:
+      return DataType::kFloat32;
+    case Numpy::NPY_DOUBLE_:
+      return DataType::kFloat64;
+    case Numpy::NPY_INT32_:
+      return DataType::kInt32;
+    case Numpy::NPY_INT64_:
+      return DataType::kInt64;
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace
 
 DataType DataTypeOf(const py::dtype& dtype) {
+  if (const auto built_in = BuiltInType(dtype)) return *built_in;
   const auto name = py::cast<std::string>(dtype.attr("name"));
   if (!py::cast<bool>(dtype.attr("isnative"))) {
     throw py::value_error(StrCat("expected ", name,

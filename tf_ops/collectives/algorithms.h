@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "tf_ops/collectives/collective.h"
 
@@ -25,6 +26,24 @@ MakeAlgorithm MakeAllreduceSharedFlat;
 // Each rank reduces a part, then copies the other parts: two synchronisations
 // a round, 2 x nbytes read per rank whatever the size.
 MakeAlgorithm MakeAllreduceSharedParts;
+
+// Where this rank's one tensor lies among the shared buffers.
+struct SharedBuffers {
+  size_t nbytes = 0;
+  uint64_t input_offset = WindowPost::kNowhere;
+  uint64_t output_offset = WindowPost::kNowhere;
+};
+// Nothing if it lies in private memory, or must be scaled first.
+std::optional<SharedBuffers> FindSharedBuffers(
+    const CollectiveArguments& arguments, Communicator& communicator);
+// Where every rank's tensor lies in shared buffers: each rank reduces a part of
+// them in place, for all ranks; one synchronisation before, one after, nothing
+// staged. Becomes `staged`, one of the two above and the same on every rank, if
+// a peer's tensor lies elsewhere.
+std::unique_ptr<Collective> MakeAllreduceSharedBuffers(
+    const CollectiveArguments& arguments, Communicator& communicator,
+    uint64_t key, const SharedBuffers& buffers, MakeAlgorithm* staged);
+
 // Each rank sends everything to every other: one message of latency,
 // (size - 1) x nbytes sent per rank. For few bytes.
 MakeAlgorithm MakeAllreduceDirect;
@@ -49,8 +68,9 @@ MakeAlgorithm MakeReduceScatterDirect;
 MakeAlgorithm MakeAlltoallShared;
 MakeAlgorithm MakeAlltoallDirect;
 
-// The announcements are the barrier; nothing is left to exchange.
-MakeAlgorithm MakeBarrier;
+// To enter is the barrier; nothing is left to exchange.
+MakeAlgorithm MakeBarrierMessages;
+MakeAlgorithm MakeBarrierShared;
 
 }  // namespace ring_keras
 

@@ -23,7 +23,7 @@ class AllgatherShared : public SharedCollective {
   size_t pack_rounds() const override {
     return CeilDivide(nbytes_, kSlotBytes);
   }
-  size_t first_pack_nbytes() const override {
+  size_t max_pack_nbytes() const override {
     return std::min(nbytes_, kSlotBytes);
   }
   void Pack(size_t round, char* slot) override {
@@ -31,7 +31,7 @@ class AllgatherShared : public SharedCollective {
     std::memcpy(slot, input_ + piece.begin, piece.size());
   }
 
-  StatusOr<size_t> Begin(const Participants& participants) override {
+  StatusOr<Rounds> Begin(const Participants& participants) override {
     int64_t rows = 0;
     size_t rounds = 0;
     for (const Participant& participant : participants) {
@@ -44,7 +44,7 @@ class AllgatherShared : public SharedCollective {
         arguments_.allocate_output(WithRows(arguments_, rows));
     if (!output.ok()) return output.status();
     output_ = static_cast<char*>(output.value());
-    return rounds;
+    return Rounds{rounds};
   }
 
   void Unpack(size_t round) override {

@@ -16,9 +16,10 @@ class AllreduceDirect : public Collective {
       : communicator_(communicator),
         key_(key),
         tensors_(arguments),
-        reduction_(arguments, communicator.size()) {}
+        reduction_(arguments) {}
 
-  Task Run(const Participants&) override {
+  Task Run(const Participants& participants) override {
+    reduction_.Begin(participants);
     if (communicator_.size() == 1) {
       Combine();
       co_return Status::Ok();

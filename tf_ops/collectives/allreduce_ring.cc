@@ -21,11 +21,12 @@ class AllreduceRing : public Collective {
       : communicator_(communicator),
         key_(key),
         tensors_(arguments),
-        reduction_(arguments, communicator.size()),
+        reduction_(arguments),
         in_place_(arguments.outputs.size() == 1),
         data_(in_place_ ? static_cast<char*>(arguments.outputs[0]) : nullptr) {}
 
-  Task Run(const Participants&) override {
+  Task Run(const Participants& participants) override {
+    reduction_.Begin(participants);
     const size_t nbytes = tensors_.nbytes();
     if (!in_place_) {
       fusion_buffer_.reset(new char[nbytes]);

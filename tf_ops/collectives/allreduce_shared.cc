@@ -16,13 +16,15 @@ class AllreduceShared : public SharedCollective {
                   Communicator& communicator)
       : SharedCollective(arguments, communicator),
         tensors_(arguments),
-        reduction_(arguments, communicator.size()) {}
+        reduction_(arguments) {}
+
+  bool can_repeat() const override { return true; }
 
  protected:
   size_t pack_rounds() const override {
     return CeilDivide(tensors_.nbytes(), kSlotBytes);
   }
-  size_t first_pack_nbytes() const override { return RoundBytes(0).size(); }
+  size_t max_pack_nbytes() const override { return RoundBytes(0).size(); }
   void Pack(size_t round, char* slot) override {
     const Range range = RoundBytes(round);
     tensors_.ForEach(
@@ -31,7 +33,10 @@ class AllreduceShared : public SharedCollective {
           reduction_.CopyIn(slot + offset, input, nbytes);
         });
   }
-  StatusOr<size_t> Begin(const Participants&) override { return pack_rounds(); }
+  StatusOr<Rounds> Begin(const Participants& participants) override {
+    const bool pack_anew = reduction_.Begin(participants);
+    return Rounds{pack_rounds(), pack_anew};
+  }
 
   Range RoundBytes(size_t round) const {
     return Piece({0, tensors_.nbytes()}, kSlotBytes, round);

@@ -31,7 +31,7 @@ class AlltoallShared : public SharedCollective {
         *std::max_element(splits_.begin(), splits_.end()) * row_nbytes_,
         piece_nbytes_);
   }
-  size_t first_pack_nbytes() const override {
+  size_t max_pack_nbytes() const override {
     return pack_rounds() == 0 ? 0 : kSlotBytes;
   }
   void Pack(size_t round, char* slot) override {
@@ -43,7 +43,7 @@ class AlltoallShared : public SharedCollective {
     }
   }
 
-  StatusOr<size_t> Begin(const Participants& participants) override {
+  StatusOr<Rounds> Begin(const Participants& participants) override {
     StatusOr<AlltoallOutput> output =
         AllocateAlltoallOutput(arguments_, participants, communicator_.rank());
     if (!output.ok()) return output.status();
@@ -58,7 +58,7 @@ class AlltoallShared : public SharedCollective {
                                  row_nbytes_,
                              piece_nbytes_));
     }
-    return rounds;
+    return Rounds{rounds};
   }
 
   void Unpack(size_t round) override {

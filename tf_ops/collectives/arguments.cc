@@ -1,5 +1,7 @@
 #include "tf_ops/collectives/arguments.h"
 
+#include <cmath>
+
 #include "tf_ops/reduce/reduce.h"
 
 namespace ring_keras {
@@ -22,6 +24,11 @@ Status ValidateReduction(const CollectiveArguments& arguments) {
   if (arguments.dtype == DataType::kBool &&
       (arguments.prescale != 1.0 || arguments.postscale != 1.0)) {
     return Status(StatusCode::kInvalidArgument, "bool cannot be scaled.");
+  }
+  if (!(arguments.weight >= 0 && std::isfinite(arguments.weight))) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("weight is ", arguments.weight,
+                         ", expected a finite number that is not negative."));
   }
   return Status::Ok();
 }
@@ -73,6 +80,14 @@ Status ValidateSplits(const CollectiveArguments& arguments, int size) {
 }
 
 }  // namespace
+
+size_t TotalBytes(const CollectiveArguments& arguments) {
+  size_t count = 0;
+  for (const TensorView& input : arguments.inputs) {
+    count += ElementCount(input.shape);
+  }
+  return count * SizeOf(arguments.dtype);
+}
 
 Status Validate(const CollectiveArguments& arguments, int size) {
   switch (arguments.kind) {

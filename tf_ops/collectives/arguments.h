@@ -28,6 +28,11 @@ struct CollectiveArguments {
   double prescale = 1.0;
   double postscale = 1.0;
 
+  // kAverage: this rank's weight, 0 or more. The result is the sum of weight x
+  // input over the sum of the weights, and 0 if all weights are. The ranks need
+  // not know each other's.
+  double weight = 1.0;
+
   // kAllreduce: one or more tensors of `dtype`, reduced together.
   // kBroadcast: one or more tensors; the data of the root's are sent.
   // kAllgather, kReduceScatter, kAlltoall: exactly one. kBarrier: none.
@@ -45,6 +50,9 @@ struct CollectiveArguments {
   // kAlltoall, may be null: rows that came from each rank.
   std::vector<int64_t>* received_splits = nullptr;
 };
+
+// Bytes of all inputs.
+size_t TotalBytes(const CollectiveArguments& arguments);
 
 // Whether a communicator of `size` ranks can do this, judged by this rank's
 // arguments alone. Errors: InvalidArgument.

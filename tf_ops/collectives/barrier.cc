@@ -3,16 +3,28 @@
 namespace ring_keras {
 namespace {
 
-class Barrier : public Collective {
+class BarrierMessages : public Collective {
  public:
   Task Run(const Participants&) override { co_return Status::Ok(); }
 };
 
+// Its window has no data, only the posts of a channel.
+class BarrierShared : public BarrierMessages {
+ public:
+  std::optional<size_t> slot_nbytes() const override { return 0; }
+  bool can_repeat() const override { return true; }
+};
+
 }  // namespace
 
-std::unique_ptr<Collective> MakeBarrier(const CollectiveArguments&,
-                                        Communicator&, uint64_t) {
-  return std::make_unique<Barrier>();
+std::unique_ptr<Collective> MakeBarrierMessages(const CollectiveArguments&,
+                                                Communicator&, uint64_t) {
+  return std::make_unique<BarrierMessages>();
+}
+
+std::unique_ptr<Collective> MakeBarrierShared(const CollectiveArguments&,
+                                              Communicator&, uint64_t) {
+  return std::make_unique<BarrierShared>();
 }
 
 }  // namespace ring_keras

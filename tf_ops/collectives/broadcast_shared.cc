@@ -14,11 +14,11 @@ class BroadcastShared : public SharedCollective {
                   Communicator& communicator)
       : SharedCollective(arguments, communicator), tensors_(arguments) {}
 
+  bool can_repeat() const override { return true; }
+
  protected:
   size_t pack_rounds() const override { return is_root() ? all_rounds() : 0; }
-  size_t first_pack_nbytes() const override {
-    return is_root() ? RoundBytes(0).size() : 0;
-  }
+  size_t max_pack_nbytes() const override { return RoundBytes(0).size(); }
   void Pack(size_t round, char* slot) override {
     const Range range = RoundBytes(round);
     tensors_.ForEach(
@@ -28,7 +28,9 @@ class BroadcastShared : public SharedCollective {
           if (output != input) std::memcpy(output, input, nbytes);
         });
   }
-  StatusOr<size_t> Begin(const Participants&) override { return all_rounds(); }
+  StatusOr<Rounds> Begin(const Participants&) override {
+    return Rounds{all_rounds()};
+  }
   void Unpack(size_t round) override {
     if (is_root()) return;
     const Range range = RoundBytes(round);

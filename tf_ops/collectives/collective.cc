@@ -1,7 +1,6 @@
 #include "tf_ops/collectives/collective.h"
 
 #include "tf_ops/collectives/algorithms.h"
-#include "tf_ops/collectives/fused_tensors.h"
 
 namespace ring_keras {
 namespace {
@@ -20,7 +19,7 @@ bool UsesSharedMemory(const Communicator& communicator) {
 
 MakeAlgorithm* PickAllreduce(const CollectiveArguments& arguments,
                              const Communicator& communicator) {
-  const size_t nbytes = FusedTensors(arguments).nbytes();
+  const size_t nbytes = TotalBytes(arguments);
   if (communicator.size() == 1) return MakeAllreduceDirect;
   if (UsesSharedMemory(communicator)) {
     return communicator.size() == 2 || nbytes <= kSharedFlatMaxBytes
@@ -47,7 +46,7 @@ MakeAlgorithm* Pick(const CollectiveArguments& arguments,
     case CollectiveKind::kBarrier:
       break;
   }
-  return MakeBarrier;
+  return shared ? MakeBarrierShared : MakeBarrierMessages;
 }
 
 }  // namespace
@@ -55,7 +54,15 @@ MakeAlgorithm* Pick(const CollectiveArguments& arguments,
 std::unique_ptr<Collective> MakeCollective(const CollectiveArguments& arguments,
                                            Communicator& communicator,
                                            uint64_t key) {
-  return Pick(arguments, communicator)(arguments, communicator, key);
+  MakeAlgorithm* make = Pick(arguments, communicator);
+  if (arguments.kind == CollectiveKind::kAllreduce &&
+      UsesSharedMemory(communicator)) {
+    if (const auto buffers = FindSharedBuffers(arguments, communicator)) {
+      return MakeAllreduceSharedBuffers(arguments, communicator, key, *buffers,
+                                        make);
+    }
+  }
+  return make(arguments, communicator, key);
 }
 
 }  // namespace ring_keras

@@ -21,21 +21,45 @@ namespace ring_keras {
 struct Participant {
   int64_t rows = 0;             // First dimension of its input.
   std::vector<int64_t> splits;  // kAlltoall: rows for each rank.
+  double weight = 1.0;          // In an average.
   Window* window = nullptr;     // Where its data appear, if memory is shared.
+  // Where its tensors lie among the shared buffers of its segment, if they do.
+  uint64_t input_offset = WindowPost::kNowhere;
+  uint64_t output_offset = WindowPost::kNowhere;
 };
 using Participants = std::vector<Participant>;  // Indexed by rank.
+
+// Slots in the data of a window.
+constexpr size_t kWindowSlots = 2;
+
+// What a collective may use of this rank's window.
+struct WindowUse {
+  Window* window = nullptr;
+  size_t slot_nbytes = 0;
+  uint64_t first_round = 0;  // Counters of the window begin here.
+  bool first_slot_is_free = true;
+};
 
 class Collective {
  public:
   virtual ~Collective() = default;
 
-  // Bytes of data in this rank's window; none: the algorithm needs no window.
-  virtual std::optional<size_t> window_nbytes() const { return std::nullopt; }
-  // Fills what fits of `window`, if the algorithm needs one.
-  virtual void Prepare(Window* window) { (void)window; }
+  // Bytes that each slot of this rank's window must hold; none: the algorithm
+  // needs no window.
+  virtual std::optional<size_t> slot_nbytes() const { return std::nullopt; }
+  // Whether the slot's size, and all else that a window has, is the same on
+  // every rank whose arguments agree, so that later uses can share a channel.
+  virtual bool can_repeat() const { return false; }
+  // Adds what the peers must know of this rank's memory.
+  virtual void Describe(Participant* own) const { (void)own; }
+  // Fills what fits of the window, if the algorithm needs one.
+  virtual void Prepare(const WindowUse& window) { (void)window; }
 
   // Exchanges the data. `participants` outlives the task.
   virtual Task Run(const Participants& participants) = 0;
+
+  // Rounds by which Run advanced the windows' counters.
+  virtual uint64_t rounds() const { return 0; }
 };
 
 // The algorithm for `arguments` on `communicator`. `key` names the collective

@@ -32,7 +32,11 @@ class Communicator {
 
   Mesh& mesh() { return mesh_; }
   Pair& pair(int rank) { return mesh_.pair(ranks_[rank]); }
-  Segment& segment(int rank) { return mesh_.neighbour_segment(ranks_[rank]); }
+  // Only where the communicator shares memory.
+  Segment& segment(int rank) {
+    return rank == rank_ ? mesh_.own_segment()
+                         : mesh_.neighbour_segment(ranks_[rank]);
+  }
   // Tells every other rank that counters in shared memory changed.
   void NotifyAll();
 
@@ -40,10 +44,13 @@ class Communicator {
   // broken: look at status() afterwards.
   template <typename Condition>
   auto Until(Condition condition) {
-    auto either = [this, condition = std::move(condition)]() mutable {
-      return !status_.ok() || condition();
-    };
-    return Scheduler::Until<decltype(either)>(scheduler_, std::move(either));
+    return UntilOrBroken(std::move(condition), false);
+  }
+
+  // The same, for conditions on the memory of ranks that share it.
+  template <typename Condition>
+  auto UntilShared(Condition condition) {
+    return UntilOrBroken(std::move(condition), true);
   }
 
   // Awaitable: resumes when `condition()` holds, broken or not.
@@ -60,6 +67,15 @@ class Communicator {
   }
 
  private:
+  template <typename Condition>
+  auto UntilOrBroken(Condition condition, bool spins) {
+    auto either = [this, condition = std::move(condition)]() mutable {
+      return !status_.ok() || condition();
+    };
+    return Scheduler::Until<decltype(either)>(scheduler_, std::move(either),
+                                              spins);
+  }
+
   int id_;
   std::vector<int> ranks_;
   int rank_;

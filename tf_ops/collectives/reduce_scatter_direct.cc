@@ -16,9 +16,10 @@ class ReduceScatterDirect : public Collective {
       : arguments_(arguments),
         communicator_(communicator),
         key_(key),
-        reduction_(arguments, communicator.size()) {}
+        reduction_(arguments) {}
 
-  Task Run(const Participants&) override {
+  Task Run(const Participants& participants) override {
+    reduction_.Begin(participants);
     const int size = communicator_.size();
     const int64_t rows = RowCount(arguments_.inputs[0].shape);
     const size_t row_nbytes = RowBytes(arguments_);

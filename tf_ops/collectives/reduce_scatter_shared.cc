@@ -15,19 +15,21 @@ class ReduceScatterShared : public SharedCollective {
   ReduceScatterShared(const CollectiveArguments& arguments,
                       Communicator& communicator)
       : SharedCollective(arguments, communicator),
-        reduction_(arguments, communicator.size()),
+        reduction_(arguments),
         input_(static_cast<const char*>(arguments.inputs[0].data)),
         row_nbytes_(RowBytes(arguments)),
         rows_(RowCount(arguments.inputs[0].shape)),
         piece_nbytes_(kSlotBytes / communicator.size() / kCacheLine *
                       kCacheLine) {}
 
+  bool can_repeat() const override { return true; }
+
  protected:
   // Rank 0 has no fewer rows than any other.
   size_t pack_rounds() const override {
     return CeilDivide(PartOf(0).size(), piece_nbytes_);
   }
-  size_t first_pack_nbytes() const override {
+  size_t max_pack_nbytes() const override {
     return pack_rounds() == 0 ? 0 : kSlotBytes;
   }
   void Pack(size_t round, char* slot) override {
@@ -38,14 +40,15 @@ class ReduceScatterShared : public SharedCollective {
     }
   }
 
-  StatusOr<size_t> Begin(const Participants&) override {
+  StatusOr<Rounds> Begin(const Participants& participants) override {
     const Range own =
         ReduceScatterRows(rows_, communicator_.size(), communicator_.rank());
     StatusOr<void*> output =
         arguments_.allocate_output(WithRows(arguments_, own.size()));
     if (!output.ok()) return output.status();
     output_ = static_cast<char*>(output.value());
-    return pack_rounds();
+    const bool pack_anew = reduction_.Begin(participants);
+    return Rounds{pack_rounds(), pack_anew};
   }
 
   void Unpack(size_t round) override {

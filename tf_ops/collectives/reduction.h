@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tf_ops/collectives/arguments.h"
+#include "tf_ops/collectives/collective.h"
 #include "tf_ops/reduce/reduce.h"
 
 namespace ring_keras {
@@ -12,14 +13,31 @@ namespace ring_keras {
 // Sizes are in bytes and whole elements.
 class Reduction {
  public:
-  // `size`: ranks that take part, by which an average divides.
-  Reduction(const CollectiveArguments& arguments, int size)
+  explicit Reduction(const CollectiveArguments& arguments)
       : dtype_(arguments.dtype),
         op_(arguments.reduce_op),
         element_nbytes_(SizeOf(arguments.dtype)),
         prescale_(arguments.prescale),
-        postscale_(op_ == ReduceOp::kAverage ? arguments.postscale / size
-                                             : arguments.postscale) {}
+        postscale_(arguments.postscale),
+        weight_(arguments.weight) {}
+
+  // Every rank is there: says what an average divides by. Call once, before
+  // Combine and Finish. Whether CopyIn did something else before: weights that
+  // differ go into it, as shares of their mean.
+  bool Begin(const Participants& participants) {
+    if (op_ != ReduceOp::kAverage) return false;
+    const double size = static_cast<double>(participants.size());
+    postscale_ /= size;
+    double total = 0;
+    bool equal = true;
+    for (const Participant& participant : participants) {
+      total += participant.weight;
+      equal &= participant.weight == participants[0].weight;
+    }
+    if (equal && total > 0) return false;
+    prescale_ *= total > 0 ? weight_ * size / total : 0;
+    return true;
+  }
 
   size_t element_nbytes() const { return element_nbytes_; }
   ReduceFunction function() const { return GetReduceFunction(dtype_, op_); }
@@ -54,6 +72,7 @@ class Reduction {
   size_t element_nbytes_;
   double prescale_;
   double postscale_;
+  double weight_;
 };
 
 }  // namespace ring_keras

@@ -1,15 +1,24 @@
 // Resumes coroutines whose condition has come true. Not thread-safe.
+//
+// A driver with nothing else to do can make it patient: coroutines that wait
+// for shared memory then look for a while before they suspend.
 #ifndef RING_KERAS_COLLECTIVES_SCHEDULER_H_
 #define RING_KERAS_COLLECTIVES_SCHEDULER_H_
 
+#include <atomic>
+#include <chrono>
 #include <coroutine>
 #include <utility>
 #include <vector>
+
+#include "tf_ops/common/pause.h"
 
 namespace ring_keras {
 
 class Scheduler {
  public:
+  using Clock = std::chrono::steady_clock;
+
   class Waiter {
    public:
     virtual ~Waiter() = default;
@@ -21,14 +30,19 @@ class Scheduler {
   };
 
   // Awaitable: resumes once `condition()` is true. The condition is asked
-  // often, on the driver's thread, and must be cheap.
+  // often, on the driver's thread, and must be cheap. `spins` if it comes true
+  // by what other processes write, while the driver does nothing.
   template <typename Condition>
   class Until final : public Waiter {
    public:
-    Until(Scheduler& scheduler, Condition condition)
-        : scheduler_(scheduler), condition_(std::move(condition)) {}
+    Until(Scheduler& scheduler, Condition condition, bool spins = false)
+        : scheduler_(scheduler),
+          condition_(std::move(condition)),
+          spins_(spins) {}
     bool Ready() override { return condition_(); }
-    bool await_ready() { return condition_(); }
+    bool await_ready() {
+      return condition_() || (spins_ && scheduler_.Spin(condition_));
+    }
     void await_suspend(std::coroutine_handle<> handle) {
       scheduler_.Add(this, handle);
     }
@@ -37,7 +51,31 @@ class Scheduler {
    private:
     Scheduler& scheduler_;
     Condition condition_;
+    bool spins_;
   };
+
+  // Until `patience_end` or `interrupt`, Spin waits.
+  void BePatient(Clock::time_point patience_end,
+                 const std::atomic<bool>* interrupt) {
+    patience_end_ = patience_end;
+    interrupt_ = interrupt;
+  }
+  void BeImpatient() { interrupt_ = nullptr; }
+
+  // Waits for `condition()` while patience lasts; whether it came true.
+  template <typename Condition>
+  bool Spin(Condition& condition) {
+    constexpr unsigned kTurnsPerClock = 32;
+    for (unsigned turn = 1; interrupt_ != nullptr; ++turn) {
+      Pause();
+      if (condition()) return true;
+      if (interrupt_->load(std::memory_order_relaxed) ||
+          (turn % kTurnsPerClock == 0 && Clock::now() >= patience_end_)) {
+        BeImpatient();
+      }
+    }
+    return false;
+  }
 
   // Resumes what is ready; whether anything was.
   bool RunReady() {
@@ -70,6 +108,8 @@ class Scheduler {
   }
 
   std::vector<Waiter*> waiters_;
+  Clock::time_point patience_end_;
+  const std::atomic<bool>* interrupt_ = nullptr;  // Null: no patience.
 };
 
 }  // namespace ring_keras

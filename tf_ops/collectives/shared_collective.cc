@@ -1,102 +1,124 @@
 #include "tf_ops/collectives/shared_collective.h"
 
-#include <algorithm>
 #include <limits>
 
 namespace ring_keras {
 namespace {
 
 // A rank that packs no more is ahead of everybody.
-constexpr uint64_t kAllPacked = std::numeric_limits<uint64_t>::max();
+constexpr uint64_t kAllPacked = std::numeric_limits<int64_t>::max();
 
 }  // namespace
 
-std::optional<size_t> SharedCollective::window_nbytes() const {
-  const size_t slots = std::min(pack_rounds(), kSlots);
-  return slots <= 1 ? first_pack_nbytes() : slots * kSlotBytes;
+std::optional<size_t> SharedCollective::slot_nbytes() const {
+  return SlotBytes(max_pack_nbytes());
 }
 
-void SharedCollective::Prepare(Window* window) {
-  own_ = window;
+void SharedCollective::Prepare(const WindowUse& window) {
+  own_ = window.window;
+  first_round_ = window.first_round;
+  if (can_repeat()) slot_stride_ = window.slot_nbytes;
   if (pack_rounds() == 0) {
-    own_->packed.store(kAllPacked, std::memory_order_release);
-  } else {
+    SayPacked();
+  } else if (window.first_slot_is_free) {
     PackNext();
   }
 }
 
-// The lowest value of a counter among all ranks' windows.
-uint64_t SharedCollective::Least(Counter counter) const {
-  uint64_t least = kAllPacked;
+// Whether every rank has done `count` rounds of a stage. Rounds before this use
+// count as well: `count` may be less than 0.
+bool SharedCollective::AllDid(Counter stage, int64_t count) const {
   for (Window* window : windows_) {
-    least = std::min(least, (window->*counter).load(std::memory_order_acquire));
+    const uint64_t done = (window->*stage).load(std::memory_order_acquire);
+    if (static_cast<int64_t>(done) <
+        static_cast<int64_t>(first_round_) + count) {
+      return false;
+    }
   }
-  return least;
+  return true;
 }
 
-// Each of these does one round of its stage if it can; whether it did.
-bool SharedCollective::PackNext() {
-  if (packed_ == pack_rounds()) return false;
-  if (packed_ >= kSlots && packed_ - kSlots >= Least(&Window::unpacked)) {
-    return false;
-  }
-  Pack(packed_, own_->data() + (packed_ % kSlots) * kSlotBytes);
+bool SharedCollective::CanPack() const {
+  // The round that was in the slot before.
+  const int64_t previous = static_cast<int64_t>(packed_) - kWindowSlots;
+  return packed_ < pack_rounds() && AllDid(&Window::unpacked, previous + 1);
+}
+
+bool SharedCollective::CanReduce() const {
+  return reduced_ < rounds_ && AllDid(&Window::packed, reduced_ + 1);
+}
+
+bool SharedCollective::CanUnpack() const {
+  return unpacked_ < rounds_ &&
+         AllDid(has_reduce() ? &Window::reduced : &Window::packed,
+                unpacked_ + 1);
+}
+
+void SharedCollective::PackNext() {
+  Pack(packed_, SlotOf(own_, packed_));
   ++packed_;
-  own_->packed.store(packed_ == pack_rounds() ? kAllPacked : packed_,
+  SayPacked();
+}
+
+void SharedCollective::SayPacked() {
+  // Where a rank cannot know how many rounds the others pack, the window is for
+  // this use alone.
+  const bool ahead = !can_repeat() && packed_ == pack_rounds();
+  own_->packed.store(ahead ? kAllPacked : first_round_ + packed_,
                      std::memory_order_release);
-  return true;
 }
 
-bool SharedCollective::ReduceNext() {
-  if (reduced_ == rounds_ || Least(&Window::packed) <= reduced_) return false;
-  Reduce(reduced_);
-  own_->reduced.store(++reduced_, std::memory_order_release);
-  return true;
-}
-
-bool SharedCollective::UnpackNext() {
-  const Counter before = has_reduce() ? &Window::reduced : &Window::packed;
-  if (unpacked_ == rounds_ || Least(before) <= unpacked_) return false;
-  Unpack(unpacked_);
-  own_->unpacked.store(++unpacked_, std::memory_order_release);
-  return true;
+void SharedCollective::PackAnew() {
+  void_rounds_ = kWindowSlots;
+  first_round_ += void_rounds_;
+  packed_ = 0;
+  own_->reduced.store(first_round_, std::memory_order_release);
+  own_->unpacked.store(first_round_, std::memory_order_release);
+  communicator_.NotifyAll();
 }
 
 Task SharedCollective::Run(const Participants& participants) {
   for (const Participant& participant : participants) {
     windows_.push_back(participant.window);
   }
-  StatusOr<size_t> rounds = Begin(participants);
-  if (!rounds.ok()) {
+  StatusOr<Rounds> begun = Begin(participants);
+  if (!begun.ok()) {
     // The peers go on without us; let them not wait for this rank's memory.
-    communicator_.Break(rounds.status());
-    co_return rounds.status();
+    communicator_.Break(begun.status());
+    co_return begun.status();
   }
-  rounds_ = rounds.value();
+  if (begun.value().pack_anew) PackAnew();
+  rounds_ = begun.value().count;
   if (!has_reduce()) reduced_ = rounds_;
-  while (unpacked_ < rounds_ || packed_ < pack_rounds()) {
-    bool advanced = PackNext();
-    advanced |= ReduceNext();
-    advanced |= UnpackNext();
-    if (advanced) {
-      communicator_.NotifyAll();
-      continue;
-    }
-    co_await communicator_.Until([this] {
-      if (packed_ < pack_rounds() &&
-          packed_ - kSlots < Least(&Window::unpacked)) {
-        return true;
-      }
-      if (reduced_ < rounds_ && Least(&Window::packed) > reduced_) return true;
-      const Counter before = has_reduce() ? &Window::reduced : &Window::packed;
-      return unpacked_ < rounds_ && Least(before) > unpacked_;
-    });
-    RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
+  if (can_repeat() && pack_rounds() == 0 && rounds_ > 0) {
+    own_->packed.store(first_round_ + rounds_, std::memory_order_release);
+    communicator_.NotifyAll();
   }
-  for (Window* window : windows_) {
-    if (window != own_) {
-      window->readers_done.fetch_add(1, std::memory_order_release);
+  while (unpacked_ < rounds_ || packed_ < pack_rounds()) {
+    bool news = false;
+    if (CanPack()) {
+      PackNext();
+      news = true;
     }
+    if (CanReduce()) {
+      Reduce(reduced_);
+      own_->reduced.store(first_round_ + ++reduced_, std::memory_order_release);
+      news = true;
+    }
+    bool unpacked = false;
+    if (CanUnpack()) {
+      Unpack(unpacked_);
+      own_->unpacked.store(first_round_ + ++unpacked_,
+                           std::memory_order_release);
+      unpacked = true;
+      // Nobody waits for the slot of a single round: there is another one.
+      news |= rounds() > 1;
+    }
+    if (news) communicator_.NotifyAll();
+    if (news || unpacked) continue;
+    co_await communicator_.UntilShared(
+        [this] { return CanPack() || CanReduce() || CanUnpack(); });
+    RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
   }
   co_return Status::Ok();
 }

@@ -2,11 +2,12 @@
 //
 // In each round a rank packs a slot of its window, reduces (if the algorithm
 // has that stage) once every rank has packed, and unpacks once every rank has
-// reduced. Windows have kSlots slots, so packing runs ahead of the peers. Ranks
-// synchronise by counters in the windows alone; nothing is sent.
+// reduced. Windows have kWindowSlots slots, so packing runs ahead of the peers.
+// Ranks synchronise by counters in the windows alone; nothing is sent.
 #ifndef RING_KERAS_COLLECTIVES_SHARED_COLLECTIVE_H_
 #define RING_KERAS_COLLECTIVES_SHARED_COLLECTIVE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <vector>
@@ -17,35 +18,44 @@ namespace ring_keras {
 
 class SharedCollective : public Collective {
  public:
-  std::optional<size_t> window_nbytes() const final;
-  void Prepare(Window* window) final;
+  std::optional<size_t> slot_nbytes() const final;
+  void Prepare(const WindowUse& window) final;
   Task Run(const Participants& participants) final;
+  uint64_t rounds() const final { return void_rounds_ + rounds_; }
 
- protected:
   // Two of them, read and written by each of a few ranks, stay in L2.
   static constexpr size_t kSlotBytes = size_t{128} << 10;
-  static constexpr size_t kSlots = 2;
+  // The slot for data of this size: whole cache lines.
+  static constexpr size_t SlotBytes(size_t nbytes) {
+    return (std::min(nbytes, kSlotBytes) + kCacheLine - 1) / kCacheLine *
+           kCacheLine;
+  }
 
+ protected:
   SharedCollective(const CollectiveArguments& arguments,
                    Communicator& communicator)
       : arguments_(arguments), communicator_(communicator) {}
 
   // Known before any peer is there: rounds in which this rank packs, and the
-  // bytes it packs in the first, which no later round exceeds.
+  // bytes that the largest of them needs.
   virtual size_t pack_rounds() const = 0;
-  virtual size_t first_pack_nbytes() const = 0;
+  virtual size_t max_pack_nbytes() const = 0;
   virtual void Pack(size_t round, char* slot) = 0;
 
-  // Every rank is there: allocates the output, says how many rounds all ranks
-  // do together.
-  virtual StatusOr<size_t> Begin(const Participants& participants) = 0;
+  // What Begin finds out.
+  struct Rounds {
+    size_t count = 0;        // That all ranks do together.
+    bool pack_anew = false;  // What any rank packed before is void.
+  };
+  // Every rank is there. May allocate the output.
+  virtual StatusOr<Rounds> Begin(const Participants& participants) = 0;
   virtual bool has_reduce() const { return false; }
   virtual void Reduce(size_t round) { (void)round; }
   virtual void Unpack(size_t round) = 0;
 
   // The slot of `rank` in `round`, from Begin on.
   char* slot(int rank, size_t round) const {
-    return windows_[rank]->data() + (round % kSlots) * kSlotBytes;
+    return SlotOf(windows_[rank], round);
   }
 
   const CollectiveArguments& arguments_;
@@ -53,13 +63,23 @@ class SharedCollective : public Collective {
 
  private:
   using Counter = std::atomic<uint64_t> Window::*;
-  uint64_t Least(Counter counter) const;
-  bool PackNext();
-  bool ReduceNext();
-  bool UnpackNext();
+  char* SlotOf(Window* window, size_t round) const {
+    return window->data() +
+           (first_round_ + round) % kWindowSlots * slot_stride_;
+  }
+  bool AllDid(Counter stage, int64_t count) const;
+  bool CanPack() const;
+  bool CanReduce() const;
+  bool CanUnpack() const;
+  void PackNext();
+  void SayPacked();
+  void PackAnew();
 
   Window* own_ = nullptr;
   std::vector<Window*> windows_;  // Indexed by rank; empty before Run.
+  size_t slot_stride_ = kSlotBytes;
+  uint64_t first_round_ = 0;  // The counters' value before this use.
+  size_t void_rounds_ = 0;
   size_t packed_ = 0;
   size_t reduced_ = 0;
   size_t unpacked_ = 0;

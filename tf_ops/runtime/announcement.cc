@@ -1,5 +1,6 @@
 #include "tf_ops/runtime/announcement.h"
 
+#include <bit>
 #include <cstring>
 #include <type_traits>
 
@@ -170,6 +171,7 @@ Announcement MakeAnnouncement(const Request& request, uint32_t sequence) {
     announcement.shapes.push_back(input.shape);
   }
   announcement.splits = request.splits;
+  announcement.weight = request.weight;
   return announcement;
 }
 
@@ -190,6 +192,24 @@ uint64_t KeyOf(const Announcement& announcement) {
   return hash ^ (hash >> 29);
 }
 
+uint64_t SignatureOf(const Announcement& announcement) {
+  uint64_t hash = 0;
+  const auto add = [&hash](uint64_t value) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 32;
+  };
+  add(static_cast<uint64_t>(announcement.kind) << 48 |
+      static_cast<uint64_t>(announcement.dtype) << 40 |
+      static_cast<uint64_t>(announcement.reduce_op) << 32 |
+      static_cast<uint32_t>(announcement.root));
+  add(std::bit_cast<uint64_t>(announcement.postscale));
+  for (const Shape& shape : announcement.shapes) {
+    add(shape.size());
+    for (int64_t dimension : shape) add(static_cast<uint64_t>(dimension));
+  }
+  return hash | 1;
+}
+
 std::string Encode(const Announcement& announcement) {
   Writer writer;
   writer.Put(announcement.communicator_id);
@@ -203,7 +223,10 @@ std::string Encode(const Announcement& announcement) {
   writer.Put(static_cast<uint32_t>(announcement.shapes.size()));
   for (const Shape& shape : announcement.shapes) writer.PutList(shape);
   writer.PutList(announcement.splits);
+  writer.Put(announcement.weight);
   writer.Put(announcement.window_offset);
+  writer.Put(announcement.input_offset);
+  writer.Put(announcement.output_offset);
   writer.PutText(announcement.error);
   return writer.Take();
 }
@@ -222,7 +245,10 @@ StatusOr<Announcement> DecodeAnnouncement(const std::string& bytes) {
   announcement.shapes.resize(reader.GetCount(sizeof(uint32_t)));
   for (Shape& shape : announcement.shapes) reader.GetList(&shape);
   reader.GetList(&announcement.splits);
+  reader.Get(&announcement.weight);
   reader.Get(&announcement.window_offset);
+  reader.Get(&announcement.input_offset);
+  reader.Get(&announcement.output_offset);
   reader.GetText(&announcement.error);
   const bool known =
       static_cast<int>(announcement.kind) < kCollectiveKindCount &&

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tf_ops/runtime/request.h"
+#include "tf_ops/transport/shm/window.h"
 
 namespace ring_keras {
 
@@ -25,9 +26,12 @@ struct Announcement {
   double postscale = 1.0;
   std::vector<Shape> shapes;
 
-  // This rank's own.
+  // This rank's own; see Participant.
   std::vector<int64_t> splits;
+  double weight = 1.0;
   uint64_t window_offset = kNoWindow;
+  uint64_t input_offset = WindowPost::kNowhere;
+  uint64_t output_offset = WindowPost::kNowhere;
   // Not empty: why this rank cannot take part, so that its peers do not wait.
   std::string error;
 
@@ -39,6 +43,10 @@ Announcement MakeAnnouncement(const Request& request, uint32_t sequence);
 // The number by which messages name the collective: equal on every rank, and
 // different for different collectives but for a chance of 2^-64.
 uint64_t KeyOf(const Announcement& announcement);
+
+// Stands for all that must be equal on every rank; never 0. Different for
+// different arguments but for a chance of 2^-64.
+uint64_t SignatureOf(const Announcement& announcement);
 
 std::string Encode(const Announcement& announcement);
 // InvalidArgument when `bytes` is not an announcement.

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "tf_ops/common/logging.h"
+#include "tf_ops/common/pause.h"
 
 namespace ring_keras {
 namespace {
@@ -17,14 +18,6 @@ constexpr int kSpins = 200;
 constexpr int kYields = 20;
 // A turn is too short to look at the clock in each.
 constexpr unsigned kTurnsPerClock = 64;
-
-void PauseBriefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // Codes and texts of Status travel in kAbort frames.
 std::string EncodeStatus(const Status& status) {
@@ -82,19 +75,25 @@ int Engine::pending_count() const {
 
 void Engine::AddCommunicator(int id, std::vector<int> ranks) {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::shared_ptr<Communicator>& communicator = communicators_[id];
+  std::shared_ptr<Member>& member = communicators_[id];
   if (std::find(ranks.begin(), ranks.end(), mesh_->rank()) != ranks.end()) {
-    communicator = std::make_shared<Communicator>(id, std::move(ranks), *mesh_,
-                                                  scheduler_);
+    member = std::make_shared<Member>();
+    member->communicator = std::make_shared<Communicator>(id, std::move(ranks),
+                                                          *mesh_, scheduler_);
   }
 }
 
 void Engine::RemoveCommunicator(int id) {
   std::lock_guard<std::mutex> lock(mutex_);
-  communicators_.erase(id);
+  const auto found = communicators_.find(id);
+  if (found == communicators_.end()) return;
+  removed_.push_back(std::move(found->second));
+  communicators_.erase(found);
+  has_news_.store(true);
 }
 
-Status Engine::Enqueue(Request& request, DoneCallback& done) {
+StatusOr<Engine::Submission> Engine::Accept(Request& request,
+                                            DoneCallback& done) {
   if (stopping_) {
     return Status(StatusCode::kAborted, "shutdown() has been called");
   }
@@ -104,29 +103,37 @@ Status Engine::Enqueue(Request& request, DoneCallback& done) {
                   StrCat("there is no process set ", request.communicator_id,
                          ". Was it removed?"));
   }
-  if (found->second == nullptr) {
+  const std::shared_ptr<Member>& member = found->second;
+  if (member == nullptr) {
     return Status(
         StatusCode::kInvalidArgument,
         StrCat("rank ", mesh_->rank(), " is not in process set ",
                request.communicator_id, "; only its ranks may use it."));
   }
-  const uint32_t sequence =
-      next_sequence_[{request.communicator_id, request.name}]++;
-  submissions_.push_back(
-      {std::move(request), sequence, found->second, std::move(done)});
+  NameUse& name = member->names[request.name];
   ++active_;
-  has_news_.store(true);
-  return Status::Ok();
+  return std::make_unique<Operation>(std::move(request), name.next_sequence++,
+                                     std::shared_ptr<NameUse>(member, &name),
+                                     member->communicator, std::move(done));
 }
 
-void Engine::Submit(Request request, DoneCallback done) {
+void Engine::Submit(Request request, DoneCallback done, double patience_s) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const Status refused = Enqueue(request, done);
+  StatusOr<Submission> accepted = Accept(request, done);
+  if (!accepted.ok()) {
+    lock.unlock();
+    done(accepted.status());
+    return;
+  }
+  Submission operation = std::move(accepted.value());
+  const bool alone = patience_s > 0 && IsIdleBut(1);
+  if (alone) operation = TryAlone(std::move(operation), patience_s, lock);
+  if (operation == nullptr) return;
+  submissions_.push_back(std::move(operation));
+  has_news_.store(true);
   const bool driving = driving_;
   lock.unlock();
-  if (!refused.ok()) {
-    done(refused);
-  } else if (!driving) {
+  if (!driving) {
     work_.notify_one();
   } else if (asleep_.load()) {
     mesh_->Wake();
@@ -141,7 +148,15 @@ Status Engine::Run(Request request) {
     ended.store(true, std::memory_order_release);
   };
   std::unique_lock<std::mutex> lock(mutex_);
-  RING_KERAS_RETURN_IF_ERROR(Enqueue(request, done));
+  StatusOr<Submission> accepted = Accept(request, done);
+  RING_KERAS_RETURN_IF_ERROR(accepted.status());
+  Submission operation = std::move(accepted.value());
+  if (IsIdleBut(1)) {
+    operation = TryAlone(std::move(operation), options_.spin_s, lock);
+    if (operation == nullptr) return result;
+  }
+  submissions_.push_back(std::move(operation));
+  has_news_.store(true);
   while (!ended.load(std::memory_order_acquire)) {
     if (driving_) {
       if (asleep_.load()) mesh_->Wake();
@@ -155,6 +170,34 @@ Status Engine::Run(Request request) {
     StopDriving();
   }
   return result;
+}
+
+// Whether `count` requests are all there is. The caller holds mutex_.
+bool Engine::IsIdleBut(int count) const {
+  return active_ == count && !driving_ &&
+         !has_news_.load(std::memory_order_relaxed);
+}
+
+Engine::Submission Engine::TryAlone(Submission operation, double patience_s,
+                                    std::unique_lock<std::mutex>& lock) {
+  driving_ = true;
+  lock.unlock();
+  BreakIfLost(operation->communicator());
+  scheduler_.BePatient(
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                         std::chrono::duration<double>(patience_s)),
+      &has_news_);
+  operation->Start();
+  scheduler_.BeImpatient();
+  const bool ended = operation->ended();
+  if (ended) {
+    End(*operation);
+    operation.reset();
+  }
+  lock.lock();
+  if (ended) --active_;
+  StopDriving();
+  return operation;
 }
 
 // The caller holds mutex_. Whoever still has something to do takes over.
@@ -202,7 +245,7 @@ void Engine::DriveUntil(Condition condition) {
     }
     ++idle;
     if (idle <= kSpins) {
-      PauseBriefly();
+      Pause();
       continue;
     }
     if (idle <= kSpins + kYields) {
@@ -233,33 +276,39 @@ bool Engine::Poll() {
 
 bool Engine::TakeSubmissions() {
   std::vector<Submission> submissions;
+  std::vector<std::shared_ptr<Member>> removed;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     submissions.swap(submissions_);
+    removed.swap(removed_);
     has_news_.store(!events_.empty() || stopping_);
   }
-  for (Submission& submission : submissions) {
-    Communicator& communicator = *submission.communicator;
-    for (const auto& [rank, why] : lost_) {
-      if (rank < 0 || communicator.Contains(rank)) communicator.Break(why);
-    }
-    operations_.push_back(std::make_unique<Operation>(
-        std::move(submission.request), submission.sequence,
-        std::move(submission.communicator), std::move(submission.done)));
-    Operation& operation = *operations_.back();
-    operation.next_stall_warning_s = options_.stall_warning_s;
-    by_key_[operation.key()] = &operation;
-    operation.Start();
-    auto early = early_.find(operation.key());
-    if (early == early_.end()) continue;
-    for (Early& peer : early->second) {
-      if (!communicator.Contains(peer.job_rank)) continue;
-      operation.Join(communicator.PlaceOf(peer.job_rank),
-                     std::move(peer.announcement));
-    }
-    early_.erase(early);
-  }
+  for (Submission& submission : submissions) Adopt(std::move(submission));
   return !submissions.empty();
+}
+
+void Engine::BreakIfLost(Communicator& communicator) {
+  for (const auto& [rank, why] : lost_) {
+    if (rank < 0 || communicator.Contains(rank)) communicator.Break(why);
+  }
+}
+
+void Engine::Adopt(Submission submission) {
+  operations_.push_back(std::move(submission));
+  Operation& operation = *operations_.back();
+  Communicator& communicator = operation.communicator();
+  BreakIfLost(communicator);
+  operation.next_stall_warning_s = options_.stall_warning_s;
+  by_key_[operation.key()] = &operation;
+  if (!operation.started()) operation.Start();
+  auto early = early_.find(operation.key());
+  if (early == early_.end()) return;
+  for (Early& peer : early->second) {
+    if (!communicator.Contains(peer.job_rank)) continue;
+    operation.Join(communicator.PlaceOf(peer.job_rank),
+                   std::move(peer.announcement));
+  }
+  early_.erase(early);
 }
 
 bool Engine::TakeEvents() {
@@ -306,22 +355,28 @@ bool Engine::FinishEnded() {
   operations_.resize(kept);
   for (auto& operation : ended) {
     by_key_.erase(operation->key());
-    if (!operation->status().ok()) {
-      if (operation->missing_count() > 0) {
-        abandoned_[operation->key()] = operation->missing_count();
-      }
-      // Of a lost rank every rank hears from the store.
-      const Status& broken = operation->communicator().status();
-      if (!broken.ok() && broken.code() != StatusCode::kPeerLost) {
-        TellPeers(operation->communicator(), broken);
-      }
-    }
-    operation->Finish();
+    End(*operation);
   }
+  const int count = static_cast<int>(ended.size());
+  ended.clear();
   std::lock_guard<std::mutex> lock(mutex_);
-  active_ -= static_cast<int>(ended.size());
+  active_ -= count;
   ended_.notify_all();
   return true;
+}
+
+void Engine::End(Operation& operation) {
+  if (!operation.status().ok()) {
+    if (const int unread = operation.unread_announcements()) {
+      abandoned_[operation.key()] = unread;
+    }
+    // Of a lost rank every rank hears from the store.
+    const Status& broken = operation.communicator().status();
+    if (!broken.ok() && broken.code() != StatusCode::kPeerLost) {
+      TellPeers(operation.communicator(), broken);
+    }
+  }
+  operation.Finish();
 }
 
 void Engine::HandleControl(int job_rank, FrameType type, uint64_t key,
@@ -333,7 +388,9 @@ void Engine::HandleControl(int job_rank, FrameType type, uint64_t key,
     {
       std::lock_guard<std::mutex> lock(mutex_);
       const auto found = communicators_.find(static_cast<int>(key));
-      if (found != communicators_.end()) communicator = found->second;
+      if (found != communicators_.end() && found->second != nullptr) {
+        communicator = found->second->communicator;
+      }
     }
     if (communicator == nullptr) return;
     told_[communicator->id()] = true;

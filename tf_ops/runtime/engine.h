@@ -31,6 +31,9 @@ namespace ring_keras {
 struct EngineOptions {
   double collective_timeout_s = 600;
   double stall_warning_s = 60;
+  // How long a blocking call looks for its peers' data before it lets other
+  // threads have the core.
+  double spin_s = 100e-6;
   // "rank 1 (host node7, pid 4711)" for every rank of the job.
   std::vector<std::string> rank_titles;
 };
@@ -43,7 +46,10 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  void Submit(Request request, DoneCallback done);
+  // Takes part in a collective; `done` gets the outcome. For about `patience_s`
+  // the calling thread does the work, as long as nothing else is under way.
+  void Submit(Request request, DoneCallback done, double patience_s = 0);
+  // The same, and waits; this thread does the work where it can.
   Status Run(Request request);
 
   // `ranks` ascending; this rank need not be among them. `id` is new.
@@ -61,19 +67,24 @@ class Engine {
 
  private:
   using Clock = Operation::Clock;
-  struct Submission {
-    Request request;
-    uint32_t sequence;
+  // A communicator that this rank belongs to.
+  struct Member {
     std::shared_ptr<Communicator> communicator;
-    DoneCallback done;
+    std::unordered_map<std::string, NameUse> names;
   };
+  using Submission = std::unique_ptr<Operation>;
   struct Early {
     int job_rank;
     Announcement announcement;
   };
 
-  // Queues the request; the caller holds mutex_. On an error nothing is taken.
-  Status Enqueue(Request& request, DoneCallback& done);
+  // The caller holds mutex_. On an error nothing is taken.
+  StatusOr<Submission> Accept(Request& request, DoneCallback& done);
+  bool IsIdleBut(int count) const;
+  // Drives this operation alone while patience lasts and nothing else comes up.
+  // Null if it has ended; else it has started. The caller holds `lock`.
+  Submission TryAlone(Submission operation, double patience_s,
+                      std::unique_lock<std::mutex>& lock);
   void ThreadMain();
   void StopDriving();
   // Drives until `condition()`; the caller has set driving_.
@@ -83,6 +94,11 @@ class Engine {
   // Everything below runs on the driving thread.
   bool Poll();
   bool TakeSubmissions();
+  // It becomes one of operations_, and starts unless it has.
+  void Adopt(Submission submission);
+  // Clears up after an operation, and tells its caller.
+  void End(Operation& operation);
+  void BreakIfLost(Communicator& communicator);
   bool TakeEvents();
   bool FinishEnded();
   void HandleControl(int job_rank, FrameType type, uint64_t key,
@@ -115,8 +131,9 @@ class Engine {
   int active_ = 0;  // Requests that have not ended.
   std::vector<Submission> submissions_;
   std::vector<RankEvent> events_;
-  std::map<int, std::shared_ptr<Communicator>> communicators_;
-  std::map<std::pair<int, std::string>, uint32_t> next_sequence_;
+  std::map<int, std::shared_ptr<Member>> communicators_;
+  // Communicators that were removed; their end is the driver's.
+  std::vector<std::shared_ptr<Member>> removed_;
 
   std::atomic<bool> has_news_{false};  // submissions_ or events_ is not empty.
   std::atomic<bool> asleep_{false};

@@ -74,7 +74,8 @@ void Engine::Watch() {
                         " s waiting for ", DescribeMissing(*operation),
                         ". If slow input is expected, raise "
                         "RING_KERAS_COLLECTIVE_TIMEOUT_S.")));
-    } else if (age_s > operation->next_stall_warning_s) {
+    } else if (age_s > operation->next_stall_warning_s &&
+               !operation->queued()) {
       WarnOfStall(*operation, age_s);
       operation->next_stall_warning_s += options_.stall_warning_s;
     }
@@ -132,13 +133,27 @@ void Engine::WarnOfStall(Operation& operation, double age_s) {
       }
     }
   }
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [id, member] : communicators_) {
+    if (member == nullptr) continue;
+    for (const auto& [name, use] : member->names) {
+      if (use.channel == nullptr) continue;
+      for (int rank : missing) {
+        if (!member->communicator->Contains(rank)) continue;
+        if (!use.channel->IsAhead(member->communicator->PlaceOf(rank)))
+          continue;
+        text += StrCat(" Rank ", rank, " waits in '", name,
+                       "', which this rank has not entered.");
+      }
+    }
+  }
   Log(LogLevel::kWarning, text);
 }
 
 std::string Engine::DescribeMissing(const Operation& operation) const {
-  if (operation.complete()) return "data of ranks that have joined";
-  return StrCat("ranks ", JoinRanks(operation.MissingRanks()), " of ",
-                mesh_->size());
+  const std::vector<int> missing = operation.MissingRanks();
+  if (missing.empty()) return "data of ranks that have joined";
+  return StrCat("ranks ", JoinRanks(missing), " of ", mesh_->size());
 }
 
 }  // namespace ring_keras

@@ -8,14 +8,15 @@
 namespace ring_keras {
 
 Operation::Operation(Request request, uint32_t sequence,
+                     std::shared_ptr<NameUse> name,
                      std::shared_ptr<Communicator> communicator,
                      DoneCallback done)
     : request_(std::move(request)),
+      name_(std::move(name)),
       communicator_(std::move(communicator)),
       done_(std::move(done)),
       own_(MakeAnnouncement(request_, sequence)),
-      key_(KeyOf(own_)),
-      announcements_(communicator_->size()) {}
+      key_(KeyOf(own_)) {}
 
 void Operation::Start() {
   task_.emplace(Run());
@@ -23,58 +24,124 @@ void Operation::Start() {
 }
 
 Task Operation::Run() {
+  if (!IsMyTurn()) {
+    co_await communicator_->Until([this] { return IsMyTurn(); });
+  }
   RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
-  const Status prepared = Prepare();
-  own_.error = prepared.message();
-  Announce();
-  RING_KERAS_CO_RETURN_IF_ERROR(prepared);
-  co_await communicator_->Until(
-      [this] { return complete() || !failure_.ok(); });
-  RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
-  RING_KERAS_CO_RETURN_IF_ERROR(failure_);
-  StatusOr<Participants> participants = Match();
-  RING_KERAS_CO_RETURN_IF_ERROR(participants.status());
+  Status ready = Prepare();
+  Participants participants;
+  if (name_->channel != nullptr && !(ready.ok() && FitsChannel())) {
+    // So the channel ends on every rank, and all announce themselves.
+    name_->channel->Post(Channel::kCannot, {});
+    name_->channel.reset();
+  }
+  if (name_->channel != nullptr) {
+    Channel& channel = *name_->channel;
+    Participant own;
+    own.weight = request_.weight;
+    collective_->Describe(&own);
+    collective_->Prepare(channel.NextUse());
+    stage_ = Stage::kPosted;
+    channel.Post(SignatureOf(own_), own);
+    co_await communicator_->UntilShared(
+        [&] { return channel.AllPosted() || !failure_.ok(); });
+    RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
+    RING_KERAS_CO_RETURN_IF_ERROR(failure_);
+    if (channel.Agreed()) {
+      participants = channel.participants();
+    } else {
+      name_->channel.reset();
+      collective_ = MakeCollective(request_, *communicator_, key_);
+    }
+  }
+  if (name_->channel == nullptr) {
+    if (ready.ok()) ready = TakeWindow();
+    own_.error = ready.message();
+    stage_ = Stage::kAnnounced;
+    RING_KERAS_CO_RETURN_IF_ERROR(Announce());
+    RING_KERAS_CO_RETURN_IF_ERROR(ready);
+    co_await communicator_->Until(
+        [this] { return joined_ == communicator_->size() || !failure_.ok(); });
+    RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
+    RING_KERAS_CO_RETURN_IF_ERROR(failure_);
+    StatusOr<Participants> matched = Match();
+    RING_KERAS_CO_RETURN_IF_ERROR(matched.status());
+    participants = std::move(matched.value());
+  }
   ran_ = true;
-  Task exchange = collective_->Run(participants.value());
+  Task exchange = collective_->Run(participants);
   Status status = co_await exchange;
-  // The peers wait for this rank's data; whatever the reason, they must know.
-  if (!status.ok()) communicator_->Break(status);
+  if (status.ok()) {
+    KeepOrEndWindow(participants);
+  } else {
+    // The peers wait for this rank's data; whatever the reason, they must know.
+    communicator_->Break(status);
+  }
   co_return status;
+}
+
+// In shared memory the uses of a name take turns, from the third on: whether
+// there is a channel is known when the second has ended.
+bool Operation::IsMyTurn() const {
+  return own_.sequence < 2 || !communicator_->shares_memory() ||
+         name_->ended == own_.sequence;
 }
 
 Status Operation::Prepare() {
   RING_KERAS_RETURN_IF_ERROR(Validate(request_, communicator_->size()));
-  if (Encode(own_).size() > kMaxControlBytes) {
-    own_.shapes.clear();
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat(title(), ": ", request_.inputs.size(),
-                         " tensors are too many for one request. Reduce them "
-                         "in several groups."));
-  }
   collective_ = MakeCollective(request_, *communicator_, key_);
-  const auto window_nbytes = collective_->window_nbytes();
-  if (window_nbytes.has_value()) {
+  return Status::Ok();
+}
+
+bool Operation::FitsChannel() const {
+  return collective_->can_repeat() &&
+         *collective_->slot_nbytes() <= name_->channel->slot_nbytes();
+}
+
+Status Operation::TakeWindow() {
+  if (const auto slot_nbytes = collective_->slot_nbytes()) {
     WindowAllocator& windows = communicator_->mesh().windows();
-    StatusOr<Window*> window = windows.Allocate(*window_nbytes);
+    StatusOr<Window*> window = windows.Allocate(kWindowSlots * *slot_nbytes);
     RING_KERAS_RETURN_IF_ERROR(window.status());
     window_ = window.value();
+    Participant own;
+    collective_->Describe(&own);
     own_.window_offset = windows.OffsetOf(window_);
-    collective_->Prepare(window_);
+    own_.input_offset = own.input_offset;
+    own_.output_offset = own.output_offset;
+    WindowUse use;
+    use.window = window_;
+    use.slot_nbytes = *slot_nbytes;
+    collective_->Prepare(use);
+  } else {
+    collective_->Prepare({});
   }
   return Status::Ok();
 }
 
-void Operation::Announce() {
-  const std::string encoded = Encode(own_);
+Status Operation::Announce() {
+  std::string encoded = Encode(own_);
+  Status fits;
+  if (encoded.size() > kMaxControlBytes) {
+    fits = Status(StatusCode::kInvalidArgument,
+                  StrCat(title(), ": ", request_.inputs.size(),
+                         " tensors are too many for one request. Reduce them "
+                         "in several groups."));
+    own_.error = fits.message();
+    own_.shapes.clear();
+    encoded = Encode(own_);
+  }
   for (int rank = 0; rank < communicator_->size(); ++rank) {
     if (rank == communicator_->rank()) continue;
     communicator_->pair(rank).SendControl(FrameType::kAnnouncement, key_,
                                           encoded);
   }
   Join(communicator_->rank(), own_);
+  return fits;
 }
 
 void Operation::Join(int rank, Announcement announcement) {
+  announcements_.resize(communicator_->size());
   if (announcements_[rank].has_value()) return;
   announcements_[rank] = std::move(announcement);
   ++joined_;
@@ -94,6 +161,9 @@ StatusOr<Participants> Operation::Match() {
       participant.rows = RowCount(announcement.shapes[0]);
     }
     participant.splits = std::move(announcement.splits);
+    participant.weight = announcement.weight;
+    participant.input_offset = announcement.input_offset;
+    participant.output_offset = announcement.output_offset;
     if (window_ == nullptr) continue;
     participant.window = rank == communicator_->rank()
                              ? window_
@@ -108,8 +178,32 @@ StatusOr<Participants> Operation::Match() {
   return participants;
 }
 
+void Operation::KeepOrEndWindow(const Participants& participants) {
+  if (name_->channel != nullptr) {
+    name_->channel->Finish(collective_->rounds());
+    return;
+  }
+  if (window_ == nullptr) return;
+  if (own_.sequence > 0 && collective_->can_repeat()) {
+    std::vector<Window*> windows;
+    for (const Participant& participant : participants) {
+      windows.push_back(participant.window);
+    }
+    name_->channel = std::make_unique<Channel>(
+        *communicator_, std::move(windows), *collective_->slot_nbytes(),
+        collective_->rounds());
+    window_ = nullptr;
+    return;
+  }
+  for (const Participant& participant : participants) {
+    if (participant.window == window_) continue;
+    participant.window->readers_done.fetch_add(1, std::memory_order_release);
+  }
+}
+
 void Operation::Finish() {
-  const Status status = task_->result();
+  const Status& status = task_->result();
+  ++name_->ended;
   if (window_ != nullptr) {
     // To a mismatch all ranks agree. Any other failure is this rank's alone:
     // peers may have gone on, and read the window.
@@ -118,7 +212,7 @@ void Operation::Finish() {
     const uint32_t readers = readable ? communicator_->size() - 1 : 0;
     communicator_->mesh().windows().Release(window_, readers);
   }
-  if (!status.ok()) {
+  if (!status.ok() && stage_ == Stage::kAnnounced) {
     for (int rank = 0; rank < communicator_->size(); ++rank) {
       if (rank == communicator_->rank()) continue;
       communicator_->pair(rank).Cancel(key_);
@@ -129,12 +223,26 @@ void Operation::Finish() {
   done(status);
 }
 
+int Operation::unread_announcements() const {
+  return stage_ == Stage::kAnnounced ? communicator_->size() - joined_ : 0;
+}
+
+bool Operation::IsMissing(int rank) const {
+  switch (stage_) {
+    case Stage::kQueued:
+      return false;
+    case Stage::kPosted:
+      return name_->channel != nullptr && !name_->channel->HasPosted(rank);
+    case Stage::kAnnounced:
+      return !announcements_[rank].has_value();
+  }
+  return false;
+}
+
 std::vector<int> Operation::MissingRanks() const {
   std::vector<int> missing;
   for (int rank = 0; rank < communicator_->size(); ++rank) {
-    if (!announcements_[rank].has_value()) {
-      missing.push_back(communicator_->ranks()[rank]);
-    }
+    if (IsMissing(rank)) missing.push_back(communicator_->ranks()[rank]);
   }
   return missing;
 }

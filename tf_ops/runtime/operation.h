@@ -12,6 +12,7 @@
 #include "tf_ops/collectives/communicator.h"
 #include "tf_ops/collectives/task.h"
 #include "tf_ops/runtime/announcement.h"
+#include "tf_ops/runtime/name_use.h"
 #include "tf_ops/runtime/request.h"
 
 namespace ring_keras {
@@ -20,11 +21,13 @@ class Operation {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Operation(Request request, uint32_t sequence,
+  // The `sequence`-th use of a name on a communicator.
+  Operation(Request request, uint32_t sequence, std::shared_ptr<NameUse> name,
             std::shared_ptr<Communicator> communicator, DoneCallback done);
 
   // Starts; the task ends when the collective has, well or not.
   void Start();
+  bool started() const { return task_.has_value(); }
   bool ended() const { return task_->done(); }
   const Status& status() const { return task_->result(); }
   // Gives up what is left under way after a failure, then tells the caller.
@@ -40,11 +43,11 @@ class Operation {
   uint64_t key() const { return key_; }
   Communicator& communicator() { return *communicator_; }
   std::string title() const { return Title(own_); }
-  // Whether every rank has announced itself.
-  bool complete() const { return joined_ == communicator_->size(); }
-  // Ranks whose announcement is still to come.
-  int missing_count() const { return communicator_->size() - joined_; }
-  // Their numbers in the job.
+  // Announcements of this collective that are still to come.
+  int unread_announcements() const;
+  // Behind an earlier use of its name, which says who is missing.
+  bool queued() const { return stage_ == Stage::kQueued; }
+  // The job's numbers of the ranks that have not joined.
   std::vector<int> MissingRanks() const;
 
   double AgeSeconds(Clock::time_point now) const {
@@ -54,24 +57,40 @@ class Operation {
   double next_stall_warning_s = 0;
 
  private:
+  // How the ranks find each other.
+  enum class Stage {
+    kQueued,     // Behind earlier uses of the name.
+    kPosted,     // In the name's channel.
+    kAnnounced,  // By messages.
+  };
+
   Task Run();
-  // Does all that needs no peer.
   Status Prepare();
-  void Announce();
+  bool IsMyTurn() const;
+  // Whether a channel there is can carry this collective, on every rank that
+  // means the same.
+  bool FitsChannel() const;
+  Status TakeWindow();
+  Status Announce();
   StatusOr<Participants> Match();
+  // The collective is over, and well; what its window becomes.
+  void KeepOrEndWindow(const Participants& participants);
+  bool IsMissing(int rank) const;
 
   Request request_;
+  std::shared_ptr<NameUse> name_;
   std::shared_ptr<Communicator> communicator_;
   DoneCallback done_;
   Announcement own_;
   uint64_t key_;
   Clock::time_point started_ = Clock::now();
 
+  Stage stage_ = Stage::kQueued;
   std::vector<std::optional<Announcement>> announcements_;  // By rank.
   int joined_ = 0;
   Status failure_;
-  bool ran_ = false;  // Peers may read this rank's window.
-  Window* window_ = nullptr;
+  bool ran_ = false;          // Peers may read this rank's window.
+  Window* window_ = nullptr;  // This operation's own.
   std::unique_ptr<Collective> collective_;
   std::optional<Task> task_;
 };

@@ -1,6 +1,7 @@
 #include "tf_ops/runtime/runtime.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -122,14 +123,14 @@ StatusOr<Topology> Runtime::GetTopology() const {
   return impl_->membership.topology;
 }
 
-void Runtime::Submit(Request request, DoneCallback done) {
+void Runtime::Submit(Request request, DoneCallback done, double patience_s) {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
   if (impl_->engine == nullptr) {
     lock.unlock();
     done(NotInitialized());
     return;
   }
-  impl_->engine->Submit(std::move(request), std::move(done));
+  impl_->engine->Submit(std::move(request), std::move(done), patience_s);
 }
 
 Status Runtime::Run(Request request) {
@@ -218,6 +219,19 @@ StatusOr<std::vector<int>> Runtime::CommunicatorRanks(
                   StrCat("there is no process set ", communicator_id, "."));
   }
   return found->second;
+}
+
+StatusOr<std::shared_ptr<void>> Runtime::AllocateBuffer(size_t nbytes) {
+  std::shared_lock<std::shared_mutex> lock(impl_->mutex);
+  if (impl_->engine == nullptr) return NotInitialized();
+  Mesh& mesh = impl_->engine->mesh();
+  if (mesh.has_segment()) return mesh.buffers().Allocate(nbytes);
+  void* memory = std::calloc(std::max<size_t>(nbytes, 1), 1);
+  if (memory == nullptr) {
+    return Status(StatusCode::kResourceExhausted,
+                  StrCat("no memory for a buffer of ", nbytes, " bytes."));
+  }
+  return std::shared_ptr<void>(memory, std::free);
 }
 
 StatusOr<std::string> Runtime::TransportTo(int rank) const {

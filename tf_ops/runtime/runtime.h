@@ -34,8 +34,10 @@ class RING_KERAS_EXPORT Runtime {
   StatusOr<Topology> GetTopology() const;
 
   // Takes part in a collective. `done` gets the outcome; it may run before
-  // Submit returns. Memory of the request must live until then.
-  void Submit(Request request, DoneCallback done);
+  // Submit returns. Memory of the request must live until then. For about
+  // `patience_s` the calling thread does the work itself while its peers are in
+  // step, then leaves it to the engine's thread.
+  void Submit(Request request, DoneCallback done, double patience_s = 0);
 
   // Submit, then waits; this thread does the work where it can.
   Status Run(Request request);
@@ -49,6 +51,10 @@ class RING_KERAS_EXPORT Runtime {
   Status RemoveCommunicator(int communicator_id);
   // The job's ranks that belong to it, ascending.
   StatusOr<std::vector<int>> CommunicatorRanks(int communicator_id) const;
+
+  // Zeroed memory that the ranks of this host can reduce in place; private
+  // memory where no rank shares any with this one. May outlive the job.
+  StatusOr<std::shared_ptr<void>> AllocateBuffer(size_t nbytes);
 
   // Which transport reaches `rank`: "self", "shm" or "tcp".
   StatusOr<std::string> TransportTo(int rank) const;

@@ -14,6 +14,7 @@ Mesh::Mesh(int rank, std::unique_ptr<Doorbell> doorbell,
       peers_(std::move(peers)) {
   if (segment_ != nullptr) {
     windows_ = std::make_unique<WindowAllocator>(segment_.get());
+    buffers_ = std::make_shared<BufferAllocator>(segment_);
   }
 }
 

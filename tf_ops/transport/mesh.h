@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tf_ops/transport/pair.h"
+#include "tf_ops/transport/shm/buffer_allocator.h"
 #include "tf_ops/transport/shm/doorbell.h"
 #include "tf_ops/transport/shm/segment.h"
 #include "tf_ops/transport/shm/window.h"
@@ -36,7 +37,11 @@ class Mesh {
     return peers_[peer].segment != nullptr;
   }
   Segment& neighbour_segment(int peer) { return *peers_[peer].segment; }
+  // Only where a peer shares memory with this rank.
   WindowAllocator& windows() { return *windows_; }
+  BufferAllocator& buffers() { return *buffers_; }
+  Segment& own_segment() { return *segment_; }
+  bool has_segment() const { return segment_ != nullptr; }
 
   // Moves what can be moved on every pair; whether anything was.
   bool Pump();
@@ -56,8 +61,9 @@ class Mesh {
  private:
   int rank_;
   std::unique_ptr<Doorbell> doorbell_;
-  std::unique_ptr<Segment> segment_;
+  std::shared_ptr<Segment> segment_;
   std::unique_ptr<WindowAllocator> windows_;
+  std::shared_ptr<BufferAllocator> buffers_;
   std::vector<MeshPeer> peers_;
 };
 

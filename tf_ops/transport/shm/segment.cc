@@ -13,17 +13,19 @@ namespace ring_keras {
 namespace {
 
 constexpr size_t kHeaderBytes = 4096;
+constexpr size_t kHugePage = size_t{2} << 20;
 static_assert(sizeof(SegmentHeader) <= kHeaderBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free,
               "atomics in shared memory must not hide a lock");
 
 size_t WindowsOffset(int size) {
-  constexpr size_t kPage = 4096;
   const size_t end = kHeaderBytes + size * sizeof(InboxRing);
-  return (end + kPage - 1) / kPage * kPage;
+  return (end + kHugePage - 1) / kHugePage * kHugePage;
 }
 
-size_t SegmentBytes(int size) { return WindowsOffset(size) + kWindowAreaBytes; }
+size_t SegmentBytes(int size) {
+  return WindowsOffset(size) + kWindowAreaBytes + kBufferAreaBytes;
+}
 
 }  // namespace
 
@@ -52,6 +54,8 @@ StatusOr<std::unique_ptr<Segment>> Segment::Map(int descriptor, int size) {
     close(descriptor);
     return status;
   }
+  // Fewer page faults and address translations, where the system allows it.
+  madvise(base, nbytes, MADV_HUGEPAGE);
   return std::unique_ptr<Segment>(
       new Segment(descriptor, size, static_cast<char*>(base), nbytes));
 }

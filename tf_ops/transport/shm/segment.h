@@ -2,8 +2,9 @@
 //
 // Each rank creates one segment (a memfd: no name to leak, no /dev/shm limit)
 // and maps those of its neighbours. A segment holds, in this order: a header,
-// one inbox ring per rank of the job, and windows (see window.h). Pages that
-// nobody touches cost nothing, so the sizes below are address space.
+// one inbox ring per rank of the job, windows (see window.h), and buffers (see
+// buffer_allocator.h). Pages that nobody touches cost nothing, so the sizes
+// below are address space.
 #ifndef RING_KERAS_TRANSPORT_SHM_SEGMENT_H_
 #define RING_KERAS_TRANSPORT_SHM_SEGMENT_H_
 
@@ -21,6 +22,7 @@ constexpr size_t kCacheLine = 64;
 // Room for the announcements of a deep pipeline, small enough to stay in L2.
 constexpr size_t kInboxBytes = size_t{64} << 10;
 constexpr size_t kWindowAreaBytes = size_t{4} << 30;
+constexpr size_t kBufferAreaBytes = size_t{16} << 30;
 
 using SegmentNonce = std::array<uint8_t, 16>;
 
@@ -59,6 +61,8 @@ class Segment {
   InboxRing& inbox(int sender);
   // Start of the window area, which is kWindowAreaBytes long.
   char* windows() { return base_ + windows_offset_; }
+  // Start of the memory that callers may ask for, kBufferAreaBytes long.
+  char* buffers() { return windows() + kWindowAreaBytes; }
 
  private:
   Segment(int descriptor, int size, char* base, size_t nbytes);
@@ -69,6 +73,11 @@ class Segment {
   size_t nbytes_;
   size_t windows_offset_;
 };
+
+// Whether a peer's word for where its buffer is can be true.
+inline bool IsWithinBuffers(uint64_t offset, size_t nbytes) {
+  return offset <= kBufferAreaBytes && nbytes <= kBufferAreaBytes - offset;
+}
 
 }  // namespace ring_keras
 

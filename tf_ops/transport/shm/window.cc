@@ -38,6 +38,9 @@ StatusOr<Window*> WindowAllocator::Allocate(size_t data_nbytes) {
     next_offset_ += nbytes;
   }
   new (window) Window;
+  for (WindowPost& post : window->posts) {
+    post.use.store(0, std::memory_order_relaxed);
+  }
   window->packed.store(0, std::memory_order_relaxed);
   window->reduced.store(0, std::memory_order_relaxed);
   window->unpacked.store(0, std::memory_order_relaxed);

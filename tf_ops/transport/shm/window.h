@@ -1,10 +1,11 @@
-// Windows: pieces of a rank's segment through which one collective shows its
+// Windows: pieces of a rank's segment through which collectives show their
 // data to the other ranks of the host.
 //
 // The owner fills slots behind the header and counts them up; readers on the
 // host take the data straight from there. Counters only grow while a window is
-// in use, each is written by one rank (readers_done: by every reader), and
-// each has a cache line of its own.
+// taken, each is written by one rank (readers_done: by every reader), and
+// each has a cache line of its own. A window serves one collective, or, in a
+// channel, all uses of a name, one after the other.
 #ifndef RING_KERAS_TRANSPORT_SHM_WINDOW_H_
 #define RING_KERAS_TRANSPORT_SHM_WINDOW_H_
 
@@ -17,7 +18,22 @@
 
 namespace ring_keras {
 
+// What the owner says when it enters the `use`-th use of its window: in one
+// cache line, so that a peer has all of it with one miss. `use` comes last.
+struct alignas(kCacheLine) WindowPost {
+  std::atomic<uint64_t> use;
+  uint64_t signature;
+  double weight;
+  // Where the owner's tensors lie in its segment; kNowhere: in private memory.
+  uint64_t input_offset;
+  uint64_t output_offset;
+
+  static constexpr uint64_t kNowhere = ~uint64_t{0};
+};
+
 struct alignas(kCacheLine) Window {
+  // Of even and of odd uses: a rank is never two uses ahead of another.
+  WindowPost posts[2];
   alignas(kCacheLine) std::atomic<uint64_t> packed;   // Rounds filled.
   alignas(kCacheLine) std::atomic<uint64_t> reduced;  // Rounds combined.
   // Rounds of *all* windows that the owner has read.

@@ -1,0 +1,87 @@
+#include "tf_ops/collectives/channel.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ring_keras {
+
+Channel::Channel(Communicator& communicator, std::vector<Window*> windows,
+                 size_t slot_nbytes, uint64_t round)
+    : communicator_(communicator),
+      windows_(std::move(windows)),
+      slot_nbytes_(slot_nbytes),
+      round_(round) {}
+
+Channel::~Channel() {
+  for (int rank = 0; rank < communicator_.size(); ++rank) {
+    if (rank == communicator_.rank()) continue;
+    windows_[rank]->readers_done.fetch_add(1, std::memory_order_release);
+  }
+  communicator_.mesh().windows().Release(windows_[communicator_.rank()],
+                                         communicator_.size() - 1);
+}
+
+WindowUse Channel::NextUse() {
+  WindowUse next;
+  next.window = windows_[communicator_.rank()];
+  next.slot_nbytes = slot_nbytes_;
+  next.first_round = round_;
+  if (unpacked_ + kWindowSlots <= round_) {
+    unpacked_ = round_;
+    for (Window* window : windows_) {
+      unpacked_ =
+          std::min(unpacked_, window->unpacked.load(std::memory_order_acquire));
+    }
+  }
+  next.first_slot_is_free = round_ < unpacked_ + kWindowSlots;
+  return next;
+}
+
+void Channel::Post(uint64_t signature, const Participant& own) {
+  ++use_;
+  WindowPost& post = windows_[communicator_.rank()]->posts[use_ % 2];
+  post.signature = signature;
+  post.weight = own.weight;
+  post.input_offset = own.input_offset;
+  post.output_offset = own.output_offset;
+  post.use.store(use_, std::memory_order_release);
+  communicator_.NotifyAll();
+}
+
+bool Channel::HasPosted(int rank) const {
+  return post(rank).use.load(std::memory_order_acquire) == use_;
+}
+
+bool Channel::AllPosted() const {
+  for (int rank = 0; rank < communicator_.size(); ++rank) {
+    if (!HasPosted(rank)) return false;
+  }
+  return true;
+}
+
+bool Channel::Agreed() const {
+  const uint64_t own = post(communicator_.rank()).signature;
+  if (own == kCannot) return false;
+  for (int rank = 0; rank < communicator_.size(); ++rank) {
+    if (post(rank).signature != own) return false;
+  }
+  return true;
+}
+
+bool Channel::IsAhead(int rank) const {
+  return windows_[rank]->posts[(use_ + 1) % 2].use.load(
+             std::memory_order_acquire) > use_;
+}
+
+Participants Channel::participants() const {
+  Participants participants(communicator_.size());
+  for (int rank = 0; rank < communicator_.size(); ++rank) {
+    participants[rank].window = windows_[rank];
+    participants[rank].weight = post(rank).weight;
+    participants[rank].input_offset = post(rank).input_offset;
+    participants[rank].output_offset = post(rank).output_offset;
+  }
+  return participants;
+}
+
+}  // namespace ring_keras

@@ -1,0 +1,69 @@
+// Windows that the uses of one name share, one use after the other.
+//
+// The first uses of a name are announced in full. After that every rank knows
+// where the others' windows are, and all that is left to find out is whether
+// all ranks mean the same collective: each posts a signature of its arguments,
+// and equal signatures stand for equal announcements.
+#ifndef RING_KERAS_COLLECTIVES_CHANNEL_H_
+#define RING_KERAS_COLLECTIVES_CHANNEL_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "tf_ops/collectives/collective.h"
+#include "tf_ops/collectives/communicator.h"
+
+namespace ring_keras {
+
+class Channel {
+ public:
+  // `windows` by rank, each with kWindowSlots slots of `slot_nbytes` and
+  // counters at `round`. All of it is equal on all ranks, bar the addresses.
+  Channel(Communicator& communicator, std::vector<Window*> windows,
+          size_t slot_nbytes, uint64_t round);
+  // Gives this rank's window back, once its peers have ended theirs.
+  ~Channel();
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  size_t slot_nbytes() const { return slot_nbytes_; }
+  // What the next use may write to.
+  WindowUse NextUse();
+
+  // A signature that agrees with no other: this rank cannot take part.
+  static constexpr uint64_t kCannot = 0;
+
+  // Enters the next use. What is packed by now, the peers may read.
+  void Post(uint64_t signature, const Participant& own);
+  bool HasPosted(int rank) const;
+  bool AllPosted() const;
+  // Whether all ranks, which have posted, gave the same signature.
+  bool Agreed() const;
+  // Whether `rank` is in a use that this rank has not entered.
+  bool IsAhead(int rank) const;
+
+  // What the ranks posted for the present use.
+  Participants participants() const;
+  // The present use has ended, after `rounds` rounds.
+  void Finish(uint64_t rounds) {
+    // Who entered this use has ended the one before.
+    unpacked_ = round_;
+    round_ += rounds;
+  }
+
+ private:
+  const WindowPost& post(int rank) const {
+    return windows_[rank]->posts[use_ % 2];
+  }
+
+  Communicator& communicator_;
+  std::vector<Window*> windows_;
+  size_t slot_nbytes_;
+  uint64_t round_;
+  uint64_t unpacked_ = 0;  // Rounds that every rank has unpacked, at least.
+  uint64_t use_ = 0;
+};
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_COLLECTIVES_CHANNEL_H_

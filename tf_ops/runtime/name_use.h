@@ -1,0 +1,25 @@
+// How often a name has been used on a communicator, and what that has left.
+#ifndef RING_KERAS_RUNTIME_NAME_USE_H_
+#define RING_KERAS_RUNTIME_NAME_USE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "tf_ops/collectives/channel.h"
+
+namespace ring_keras {
+
+struct NameUse {
+  // Guarded by the engine's mutex.
+  uint32_t next_sequence = 0;
+
+  // The driver's.
+  uint32_t ended = 0;
+  // From the end of the second use on, if the ranks share memory. Not from the
+  // first: names that are made up for one use leave nothing behind.
+  std::unique_ptr<Channel> channel;
+};
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_RUNTIME_NAME_USE_H_

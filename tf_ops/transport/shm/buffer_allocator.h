@@ -1,0 +1,40 @@
+// Memory for callers in this rank's segment, so that the ranks of its host can
+// reduce it in place.
+#ifndef RING_KERAS_TRANSPORT_SHM_BUFFER_ALLOCATOR_H_
+#define RING_KERAS_TRANSPORT_SHM_BUFFER_ALLOCATOR_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/transport/shm/segment.h"
+
+namespace ring_keras {
+
+// Thread-safe.
+class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
+ public:
+  explicit BufferAllocator(std::shared_ptr<Segment> own);
+
+  // Zeroed memory, aligned to a page. It goes back, and its pages to the
+  // system, with the last reference. Errors: ResourceExhausted.
+  StatusOr<std::shared_ptr<void>> Allocate(size_t nbytes);
+
+  // Offset in the buffer area; nothing if the range is not all in one buffer.
+  bool Find(const void* data, size_t nbytes, uint64_t* offset) const;
+
+ private:
+  StatusOr<uint64_t> Take(size_t nbytes);
+  void Free(uint64_t offset);
+
+  std::shared_ptr<Segment> own_;
+  mutable std::mutex mutex_;          // Guards the rest.
+  std::map<uint64_t, size_t> taken_;  // Size by offset.
+  std::map<uint64_t, size_t> free_;   // The gaps between them.
+};
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_TRANSPORT_SHM_BUFFER_ALLOCATOR_H_
