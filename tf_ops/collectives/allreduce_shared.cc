@@ -43,7 +43,7 @@ class AllreduceShared : public SharedCollective {
   }
 
   // The slots of all ranks at `offset`, in rank order.
-  const void* const* Sources(size_t round, size_t offset) {
+  const void** Sources(size_t round, size_t offset) {
     sources_.resize(communicator_.size());
     for (int rank = 0; rank < communicator_.size(); ++rank) {
       sources_[rank] = slot(rank, round) + offset;
@@ -67,9 +67,11 @@ class AllreduceSharedFlat : public AllreduceShared {
     const Range range = RoundBytes(round);
     tensors_.ForEach(
         range.begin, range.end,
-        [&](const char*, char* output, size_t offset, size_t nbytes) {
-          reduction_.Combine(output, Sources(round, offset),
-                             communicator_.size(), nbytes);
+        [&](const char* input, char* output, size_t offset, size_t nbytes) {
+          const void** sources = Sources(round, offset);
+          // Still in this core's cache, and nobody else's.
+          if (!reduction_.scales_input()) sources[communicator_.rank()] = input;
+          reduction_.Combine(output, sources, communicator_.size(), nbytes);
         });
   }
 };

@@ -51,6 +51,9 @@ class Reduction {
     }
   }
 
+  // Whether CopyIn changes what it copies.
+  bool scales_input() const { return prescale_ != 1.0; }
+
   // out = the sources combined in their order, times postscale.
   void Combine(void* out, const void* const* sources, int source_count,
                size_t nbytes) const {
