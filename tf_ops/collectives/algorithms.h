@@ -16,6 +16,10 @@
 
 namespace ring_keras {
 
+// Of a communicator that the "shared" algorithms serve: they cut slots of
+// windows into a piece for each rank.
+constexpr int kSharedMaxRanks = 256;
+
 using MakeAlgorithm =
     std::unique_ptr<Collective>(const CollectiveArguments& arguments,
                                 Communicator& communicator, uint64_t key);

@@ -1,5 +1,3 @@
-#include <vector>
-
 #include "tf_ops/collectives/algorithms.h"
 #include "tf_ops/collectives/fused_tensors.h"
 #include "tf_ops/collectives/partition.h"
@@ -42,20 +40,20 @@ class AllreduceShared : public SharedCollective {
     return Piece({0, tensors_.nbytes()}, kSlotBytes, round);
   }
 
-  // The slots of all ranks at `offset`, in rank order.
-  const void** Sources(size_t round, size_t offset) {
-    sources_.resize(communicator_.size());
+  // out = the slots of all ranks at `offset`, combined in rank order; of this
+  // rank's slot, `own` is another copy, if not null.
+  void Combine(void* out, size_t round, size_t offset, const void* own,
+               size_t nbytes) const {
+    const void* sources[kSharedMaxRanks];
     for (int rank = 0; rank < communicator_.size(); ++rank) {
-      sources_[rank] = slot(rank, round) + offset;
+      sources[rank] = slot(rank, round) + offset;
     }
-    return sources_.data();
+    if (own != nullptr) sources[communicator_.rank()] = own;
+    reduction_.Combine(out, sources, communicator_.size(), nbytes);
   }
 
   FusedTensors tensors_;
   Reduction reduction_;
-
- private:
-  std::vector<const void*> sources_;
 };
 
 class AllreduceSharedFlat : public AllreduceShared {
@@ -68,10 +66,9 @@ class AllreduceSharedFlat : public AllreduceShared {
     tensors_.ForEach(
         range.begin, range.end,
         [&](const char* input, char* output, size_t offset, size_t nbytes) {
-          const void** sources = Sources(round, offset);
-          // Still in this core's cache, and nobody else's.
-          if (!reduction_.scales_input()) sources[communicator_.rank()] = input;
-          reduction_.Combine(output, sources, communicator_.size(), nbytes);
+          // The input is still in this core's cache, and in nobody else's.
+          const bool as_is = !reduction_.scales_input();
+          Combine(output, round, offset, as_is ? input : nullptr, nbytes);
         });
   }
 };
@@ -87,9 +84,8 @@ class AllreduceSharedParts : public AllreduceShared {
   // it is reduced.
   void Reduce(size_t round) override {
     const Range part = PartOf(round, communicator_.rank());
-    reduction_.Combine(slot(communicator_.rank(), round) + part.begin,
-                       Sources(round, part.begin), communicator_.size(),
-                       part.size());
+    Combine(slot(communicator_.rank(), round) + part.begin, round, part.begin,
+            nullptr, part.size());
   }
 
   void Unpack(size_t round) override {

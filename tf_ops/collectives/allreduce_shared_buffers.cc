@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "tf_ops/collectives/algorithms.h"
 #include "tf_ops/collectives/partition.h"
@@ -54,8 +53,7 @@ class AllreduceSharedBuffers : public Collective {
       Task staged = staged_->Run(participants);
       co_return co_await staged;
     }
-    FindBuffers(participants);
-    ReducePart();
+    ReducePart(participants);
     const uint64_t after = window_.first_round + 1;
     window_.window->packed.store(after, std::memory_order_relaxed);
     window_.window->unpacked.store(after, std::memory_order_relaxed);
@@ -74,29 +72,28 @@ class AllreduceSharedBuffers : public Collective {
   }
 
  private:
-  void FindBuffers(const Participants& participants) {
-    for (int rank = 0; rank < communicator_.size(); ++rank) {
-      char* buffers = communicator_.segment(rank).buffers();
-      inputs_.push_back(buffers + participants[rank].input_offset);
-      outputs_.push_back(buffers + participants[rank].output_offset);
-    }
-  }
-
   // Nobody else touches this rank's part of any buffer.
-  void ReducePart() {
+  void ReducePart(const Participants& participants) {
     const int size = communicator_.size();
     const int rank = communicator_.rank();
-    const Range lines = Part(CeilDivide(buffers_.nbytes, kCacheLine), size, rank);
+    const char* inputs[kSharedMaxRanks];  // As this process sees them.
+    char* outputs[kSharedMaxRanks];
+    for (int peer = 0; peer < size; ++peer) {
+      char* buffers = communicator_.segment(peer).buffers();
+      inputs[peer] = buffers + participants[peer].input_offset;
+      outputs[peer] = buffers + participants[peer].output_offset;
+    }
+    const Range lines =
+        Part(CeilDivide(buffers_.nbytes, kCacheLine), size, rank);
     const size_t end = std::min(buffers_.nbytes, lines.end * kCacheLine);
-    std::vector<const void*> sources(size);
+    const void* sources[kSharedMaxRanks];
     for (size_t at = lines.begin * kCacheLine; at < end; at += kBlockBytes) {
       const size_t nbytes = std::min(kBlockBytes, end - at);
-      for (int peer = 0; peer < size; ++peer)
-        sources[peer] = inputs_[peer] + at;
-      reduction_.Combine(outputs_[rank] + at, sources.data(), size, nbytes);
+      for (int peer = 0; peer < size; ++peer) sources[peer] = inputs[peer] + at;
+      reduction_.Combine(outputs[rank] + at, sources, size, nbytes);
       for (int peer = 0; peer < size; ++peer) {
         if (peer == rank) continue;
-        std::memcpy(outputs_[peer] + at, outputs_[rank] + at, nbytes);
+        std::memcpy(outputs[peer] + at, outputs[rank] + at, nbytes);
       }
     }
   }
@@ -109,8 +106,6 @@ class AllreduceSharedBuffers : public Collective {
   Reduction reduction_;
   WindowUse window_;
   std::unique_ptr<Collective> staged_;  // If a rank's tensor lies elsewhere.
-  std::vector<const char*> inputs_;     // By rank, as this process sees them.
-  std::vector<char*> outputs_;
 };
 
 }  // namespace

@@ -5,32 +5,32 @@
 
 namespace ring_keras {
 
-Channel::Channel(Communicator& communicator, std::vector<Window*> windows,
+Channel::Channel(Communicator& communicator, Participants participants,
                  size_t slot_nbytes, uint64_t round)
     : communicator_(communicator),
-      windows_(std::move(windows)),
+      participants_(std::move(participants)),
       slot_nbytes_(slot_nbytes),
       round_(round) {}
 
 Channel::~Channel() {
   for (int rank = 0; rank < communicator_.size(); ++rank) {
     if (rank == communicator_.rank()) continue;
-    windows_[rank]->readers_done.fetch_add(1, std::memory_order_release);
+    window(rank).readers_done.fetch_add(1, std::memory_order_release);
   }
-  communicator_.mesh().windows().Release(windows_[communicator_.rank()],
+  communicator_.mesh().windows().Release(&window(communicator_.rank()),
                                          communicator_.size() - 1);
 }
 
 WindowUse Channel::NextUse() {
   WindowUse next;
-  next.window = windows_[communicator_.rank()];
+  next.window = &window(communicator_.rank());
   next.slot_nbytes = slot_nbytes_;
   next.first_round = round_;
   if (unpacked_ + kWindowSlots <= round_) {
     unpacked_ = round_;
-    for (Window* window : windows_) {
-      unpacked_ =
-          std::min(unpacked_, window->unpacked.load(std::memory_order_acquire));
+    for (const Participant& participant : participants_) {
+      unpacked_ = std::min(unpacked_, participant.window->unpacked.load(
+                                          std::memory_order_acquire));
     }
   }
   next.first_slot_is_free = round_ < unpacked_ + kWindowSlots;
@@ -39,7 +39,7 @@ WindowUse Channel::NextUse() {
 
 void Channel::Post(uint64_t signature, const Participant& own) {
   ++use_;
-  WindowPost& post = windows_[communicator_.rank()]->posts[use_ % 2];
+  WindowPost& post = window(communicator_.rank()).posts[use_ % 2];
   post.signature = signature;
   post.weight = own.weight;
   post.input_offset = own.input_offset;
@@ -69,19 +69,18 @@ bool Channel::Agreed() const {
 }
 
 bool Channel::IsAhead(int rank) const {
-  return windows_[rank]->posts[(use_ + 1) % 2].use.load(
+  return window(rank).posts[(use_ + 1) % 2].use.load(
              std::memory_order_acquire) > use_;
 }
 
-Participants Channel::participants() const {
-  Participants participants(communicator_.size());
+const Participants& Channel::participants() {
   for (int rank = 0; rank < communicator_.size(); ++rank) {
-    participants[rank].window = windows_[rank];
-    participants[rank].weight = post(rank).weight;
-    participants[rank].input_offset = post(rank).input_offset;
-    participants[rank].output_offset = post(rank).output_offset;
+    Participant& participant = participants_[rank];
+    participant.weight = post(rank).weight;
+    participant.input_offset = post(rank).input_offset;
+    participant.output_offset = post(rank).output_offset;
   }
-  return participants;
+  return participants_;
 }
 
 }  // namespace ring_keras

@@ -8,7 +8,6 @@
 #define RING_KERAS_COLLECTIVES_CHANNEL_H_
 
 #include <cstdint>
-#include <vector>
 
 #include "tf_ops/collectives/collective.h"
 #include "tf_ops/collectives/communicator.h"
@@ -17,9 +16,9 @@ namespace ring_keras {
 
 class Channel {
  public:
-  // `windows` by rank, each with kWindowSlots slots of `slot_nbytes` and
-  // counters at `round`. All of it is equal on all ranks, bar the addresses.
-  Channel(Communicator& communicator, std::vector<Window*> windows,
+  // Goes on with the windows of `participants`, each with kWindowSlots slots of
+  // `slot_nbytes` and counters at `round`, which is the same on every rank.
+  Channel(Communicator& communicator, Participants participants,
           size_t slot_nbytes, uint64_t round);
   // Gives this rank's window back, once its peers have ended theirs.
   ~Channel();
@@ -42,8 +41,8 @@ class Channel {
   // Whether `rank` is in a use that this rank has not entered.
   bool IsAhead(int rank) const;
 
-  // What the ranks posted for the present use.
-  Participants participants() const;
+  // What the ranks posted for the present use; until the next.
+  const Participants& participants();
   // The present use has ended, after `rounds` rounds.
   void Finish(uint64_t rounds) {
     // Who entered this use has ended the one before.
@@ -52,12 +51,13 @@ class Channel {
   }
 
  private:
+  Window& window(int rank) const { return *participants_[rank].window; }
   const WindowPost& post(int rank) const {
-    return windows_[rank]->posts[use_ % 2];
+    return window(rank).posts[use_ % 2];
   }
 
   Communicator& communicator_;
-  std::vector<Window*> windows_;
+  Participants participants_;
   size_t slot_nbytes_;
   uint64_t round_;
   uint64_t unpacked_ = 0;  // Rounds that every rank has unpacked, at least.

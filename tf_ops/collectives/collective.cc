@@ -9,9 +9,6 @@ namespace {
 constexpr size_t kSharedFlatMaxBytes = 16 << 10;
 constexpr size_t kDirectMaxBytes = 16 << 10;
 
-// Slots of a window are cut into a piece for each rank.
-constexpr int kSharedMaxRanks = 256;
-
 bool UsesSharedMemory(const Communicator& communicator) {
   return communicator.size() > 1 && communicator.size() <= kSharedMaxRanks &&
          communicator.shares_memory();

@@ -3,13 +3,14 @@
 namespace ring_keras {
 
 FusedTensors::FusedTensors(const CollectiveArguments& arguments) {
-  size_t end = 0;
-  starts_.push_back(end);
+  tensors_.reserve(arguments.inputs.size());
   for (size_t i = 0; i < arguments.inputs.size(); ++i) {
-    inputs_.push_back(static_cast<const char*>(arguments.inputs[i].data));
-    outputs_.push_back(static_cast<char*>(arguments.outputs[i]));
-    end += ElementCount(arguments.inputs[i].shape) * SizeOf(arguments.dtype);
-    starts_.push_back(end);
+    const TensorView& input = arguments.inputs[i];
+    const size_t begin = nbytes_;
+    nbytes_ += ElementCount(input.shape) * SizeOf(arguments.dtype);
+    tensors_.push_back({static_cast<const char*>(input.data),
+                        static_cast<char*>(arguments.outputs[i]), begin,
+                        nbytes_});
   }
 }
 

@@ -15,19 +15,20 @@ class FusedTensors {
   // The tensors of a kAllreduce or kBroadcast, in their order, no gaps.
   explicit FusedTensors(const CollectiveArguments& arguments);
 
-  size_t nbytes() const { return starts_.back(); }
+  size_t nbytes() const { return nbytes_; }
 
   // Calls visit(input, output, offset, nbytes) for each stretch of the range
   // [begin, end) that lies in one tensor; `offset` is relative to `begin`.
   template <typename Visit>
   void ForEach(size_t begin, size_t end, Visit visit) const {
-    size_t tensor = std::upper_bound(starts_.begin(), starts_.end(), begin) -
-                    starts_.begin() - 1;
+    auto tensor = std::upper_bound(
+        tensors_.begin(), tensors_.end(), begin,
+        [](size_t at, const Tensor& other) { return at < other.end; });
     for (size_t at = begin; at < end; ++tensor) {
-      const size_t stop = std::min(end, starts_[tensor + 1]);
+      const size_t stop = std::min(end, tensor->end);
       if (stop > at) {
-        const size_t within = at - starts_[tensor];
-        visit(inputs_[tensor] + within, outputs_[tensor] + within, at - begin,
+        const size_t within = at - tensor->begin;
+        visit(tensor->input + within, tensor->output + within, at - begin,
               stop - at);
         at = stop;
       }
@@ -35,9 +36,14 @@ class FusedTensors {
   }
 
  private:
-  std::vector<const char*> inputs_;
-  std::vector<char*> outputs_;
-  std::vector<size_t> starts_;  // One more than tensors: the last is the end.
+  struct Tensor {
+    const char* input;
+    char* output;
+    size_t begin;
+    size_t end;
+  };
+  std::vector<Tensor> tensors_;
+  size_t nbytes_ = 0;
 };
 
 }  // namespace ring_keras

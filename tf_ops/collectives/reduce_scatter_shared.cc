@@ -1,5 +1,3 @@
-#include <vector>
-
 #include "tf_ops/collectives/algorithms.h"
 #include "tf_ops/collectives/partition.h"
 #include "tf_ops/collectives/reduction.h"
@@ -54,12 +52,11 @@ class ReduceScatterShared : public SharedCollective {
   void Unpack(size_t round) override {
     const Range part = PartOf(communicator_.rank());
     const Range piece = Piece(part, piece_nbytes_, round);
-    std::vector<const void*> sources;
+    const void* sources[kSharedMaxRanks];
     for (int rank = 0; rank < communicator_.size(); ++rank) {
-      sources.push_back(slot(rank, round) +
-                        communicator_.rank() * piece_nbytes_);
+      sources[rank] = slot(rank, round) + communicator_.rank() * piece_nbytes_;
     }
-    reduction_.Combine(output_ + (piece.begin - part.begin), sources.data(),
+    reduction_.Combine(output_ + (piece.begin - part.begin), sources,
                        communicator_.size(), piece.size());
   }
 

@@ -54,10 +54,10 @@ class Scheduler {
     bool spins_;
   };
 
-  // Until `patience_end` or `interrupt`, Spin waits.
-  void BePatient(Clock::time_point patience_end,
-                 const std::atomic<bool>* interrupt) {
-    patience_end_ = patience_end;
+  // For about `patience`, and until `interrupt`, Spin waits.
+  void BePatient(Clock::duration patience, const std::atomic<bool>* interrupt) {
+    patience_ = patience;
+    patience_end_ = Clock::time_point();
     interrupt_ = interrupt;
   }
   void BeImpatient() { interrupt_ = nullptr; }
@@ -70,7 +70,7 @@ class Scheduler {
       Pause();
       if (condition()) return true;
       if (interrupt_->load(std::memory_order_relaxed) ||
-          (turn % kTurnsPerClock == 0 && Clock::now() >= patience_end_)) {
+          (turn % kTurnsPerClock == 0 && PatienceHasEnded())) {
         BeImpatient();
       }
     }
@@ -102,12 +102,20 @@ class Scheduler {
   }
 
  private:
+  // The clock starts at the first look: most waits end before.
+  bool PatienceHasEnded() {
+    const Clock::time_point now = Clock::now();
+    if (patience_end_ == Clock::time_point()) patience_end_ = now + patience_;
+    return now >= patience_end_;
+  }
+
   void Add(Waiter* waiter, std::coroutine_handle<> handle) {
     waiter->handle_ = handle;
     waiters_.push_back(waiter);
   }
 
   std::vector<Waiter*> waiters_;
+  Clock::duration patience_{};
   Clock::time_point patience_end_;
   const std::atomic<bool>* interrupt_ = nullptr;  // Null: no patience.
 };

@@ -28,8 +28,9 @@ void SharedCollective::Prepare(const WindowUse& window) {
 // Whether every rank has done `count` rounds of a stage. Rounds before this use
 // count as well: `count` may be less than 0.
 bool SharedCollective::AllDid(Counter stage, int64_t count) const {
-  for (Window* window : windows_) {
-    const uint64_t done = (window->*stage).load(std::memory_order_acquire);
+  for (const Participant& participant : *participants_) {
+    const uint64_t done =
+        (participant.window->*stage).load(std::memory_order_acquire);
     if (static_cast<int64_t>(done) <
         static_cast<int64_t>(first_round_) + count) {
       return false;
@@ -78,9 +79,7 @@ void SharedCollective::PackAnew() {
 }
 
 Task SharedCollective::Run(const Participants& participants) {
-  for (const Participant& participant : participants) {
-    windows_.push_back(participant.window);
-  }
+  participants_ = &participants;
   StatusOr<Rounds> begun = Begin(participants);
   if (!begun.ok()) {
     // The peers go on without us; let them not wait for this rank's memory.

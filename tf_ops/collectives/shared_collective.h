@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <vector>
 
 #include "tf_ops/collectives/collective.h"
 
@@ -55,7 +54,7 @@ class SharedCollective : public Collective {
 
   // The slot of `rank` in `round`, from Begin on.
   char* slot(int rank, size_t round) const {
-    return SlotOf(windows_[rank], round);
+    return SlotOf((*participants_)[rank].window, round);
   }
 
   const CollectiveArguments& arguments_;
@@ -76,7 +75,7 @@ class SharedCollective : public Collective {
   void PackAnew();
 
   Window* own_ = nullptr;
-  std::vector<Window*> windows_;  // Indexed by rank; empty before Run.
+  const Participants* participants_ = nullptr;  // From Run on.
   size_t slot_stride_ = kSlotBytes;
   uint64_t first_round_ = 0;  // The counters' value before this use.
   size_t void_rounds_ = 0;

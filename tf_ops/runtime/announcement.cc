@@ -144,9 +144,9 @@ class Comparison {
   template <typename T>
   std::string Say(const std::string& what, const T& a, const T& b,
                   const char* remedy) const {
-    return StrCat(Title(first_), ": ", what, " differs across ranks: rank ",
-                  first_rank_, " has ", a, ", rank ", other_rank_, " has ", b,
-                  ". ", remedy);
+    return StrCat(Title(first_.kind, first_.name), ": ", what,
+                  " differs across ranks: rank ", first_rank_, " has ", a,
+                  ", rank ", other_rank_, " has ", b, ". ", remedy);
   }
 
   const Announcement& first_;
@@ -176,7 +176,8 @@ Announcement MakeAnnouncement(const Request& request, uint32_t sequence) {
 }
 
 // FNV-1a, finished by a multiplicative mix.
-uint64_t KeyOf(const Announcement& announcement) {
+uint64_t KeyOf(int32_t communicator_id, uint32_t sequence,
+               const std::string& name) {
   uint64_t hash = 0xcbf29ce484222325u;
   const auto add = [&hash](const void* data, size_t nbytes) {
     const auto* bytes = static_cast<const unsigned char*>(data);
@@ -184,28 +185,28 @@ uint64_t KeyOf(const Announcement& announcement) {
       hash = (hash ^ bytes[i]) * 0x100000001b3u;
     }
   };
-  add(&announcement.communicator_id, sizeof(announcement.communicator_id));
-  add(&announcement.sequence, sizeof(announcement.sequence));
-  add(announcement.name.data(), announcement.name.size());
+  add(&communicator_id, sizeof(communicator_id));
+  add(&sequence, sizeof(sequence));
+  add(name.data(), name.size());
   hash ^= hash >> 32;
   hash *= 0x9E3779B97F4A7C15u;
   return hash ^ (hash >> 29);
 }
 
-uint64_t SignatureOf(const Announcement& announcement) {
+uint64_t SignatureOf(const Request& request) {
   uint64_t hash = 0;
   const auto add = [&hash](uint64_t value) {
     hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
     hash ^= hash >> 32;
   };
-  add(static_cast<uint64_t>(announcement.kind) << 48 |
-      static_cast<uint64_t>(announcement.dtype) << 40 |
-      static_cast<uint64_t>(announcement.reduce_op) << 32 |
-      static_cast<uint32_t>(announcement.root));
-  add(std::bit_cast<uint64_t>(announcement.postscale));
-  for (const Shape& shape : announcement.shapes) {
-    add(shape.size());
-    for (int64_t dimension : shape) add(static_cast<uint64_t>(dimension));
+  add(static_cast<uint64_t>(request.kind) << 48 |
+      static_cast<uint64_t>(request.dtype) << 40 |
+      static_cast<uint64_t>(request.reduce_op) << 32 |
+      static_cast<uint32_t>(request.root));
+  add(std::bit_cast<uint64_t>(request.postscale));
+  for (const TensorView& input : request.inputs) {
+    add(input.shape.size());
+    for (int64_t dimension : input.shape) add(static_cast<uint64_t>(dimension));
   }
   return hash | 1;
 }
@@ -268,7 +269,8 @@ std::optional<std::string> FindMismatch(
     const std::vector<int>& ranks) {
   for (size_t i = 0; i < announcements.size(); ++i) {
     if (!announcements[i]->error.empty()) {
-      return StrCat(Title(*announcements[i]), ": rank ", ranks[i],
+      return StrCat(Title(announcements[i]->kind, announcements[i]->name),
+                    ": rank ", ranks[i],
                     " cannot take part: ", announcements[i]->error);
     }
   }
@@ -280,8 +282,8 @@ std::optional<std::string> FindMismatch(
   return std::nullopt;
 }
 
-std::string Title(const Announcement& announcement) {
-  return StrCat(NameOf(announcement.kind), " '", announcement.name, "'");
+std::string Title(CollectiveKind kind, const std::string& name) {
+  return StrCat(NameOf(kind), " '", name, "'");
 }
 
 }  // namespace ring_keras

@@ -42,11 +42,12 @@ Announcement MakeAnnouncement(const Request& request, uint32_t sequence);
 
 // The number by which messages name the collective: equal on every rank, and
 // different for different collectives but for a chance of 2^-64.
-uint64_t KeyOf(const Announcement& announcement);
+uint64_t KeyOf(int32_t communicator_id, uint32_t sequence,
+               const std::string& name);
 
 // Stands for all that must be equal on every rank; never 0. Different for
 // different arguments but for a chance of 2^-64.
-uint64_t SignatureOf(const Announcement& announcement);
+uint64_t SignatureOf(const Request& request);
 
 std::string Encode(const Announcement& announcement);
 // InvalidArgument when `bytes` is not an announcement.
@@ -62,7 +63,7 @@ std::optional<std::string> FindMismatch(
     const std::vector<int>& ranks);
 
 // "allreduce 'name'", for messages.
-std::string Title(const Announcement& announcement);
+std::string Title(CollectiveKind kind, const std::string& name);
 
 }  // namespace ring_keras
 

@@ -183,10 +183,9 @@ Engine::Submission Engine::TryAlone(Submission operation, double patience_s,
   driving_ = true;
   lock.unlock();
   BreakIfLost(operation->communicator());
-  scheduler_.BePatient(
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                         std::chrono::duration<double>(patience_s)),
-      &has_news_);
+  scheduler_.BePatient(std::chrono::duration_cast<Scheduler::Clock::duration>(
+                           std::chrono::duration<double>(patience_s)),
+                       &has_news_);
   operation->Start();
   scheduler_.BeImpatient();
   const bool ended = operation->ended();
@@ -298,7 +297,7 @@ void Engine::Adopt(Submission submission) {
   Operation& operation = *operations_.back();
   Communicator& communicator = operation.communicator();
   BreakIfLost(communicator);
-  operation.next_stall_warning_s = options_.stall_warning_s;
+  operation.Watch(Clock::now(), options_.stall_warning_s);
   by_key_[operation.key()] = &operation;
   if (!operation.started()) operation.Start();
   auto early = early_.find(operation.key());

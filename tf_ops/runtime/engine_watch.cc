@@ -128,7 +128,7 @@ void Engine::WarnOfStall(Operation& operation, double age_s) {
       if (std::find(missing.begin(), missing.end(), peer.job_rank) !=
           missing.end()) {
         text += StrCat(" Rank ", peer.job_rank, " waits in ",
-                       Title(peer.announcement),
+                       Title(peer.announcement.kind, peer.announcement.name),
                        ", which this rank has not entered.");
       }
     }

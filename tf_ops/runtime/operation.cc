@@ -15,8 +15,8 @@ Operation::Operation(Request request, uint32_t sequence,
       name_(std::move(name)),
       communicator_(std::move(communicator)),
       done_(std::move(done)),
-      own_(MakeAnnouncement(request_, sequence)),
-      key_(KeyOf(own_)) {}
+      sequence_(sequence),
+      key_(KeyOf(request_.communicator_id, sequence, request_.name)) {}
 
 void Operation::Start() {
   task_.emplace(Run());
@@ -29,7 +29,8 @@ Task Operation::Run() {
   }
   RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
   Status ready = Prepare();
-  Participants participants;
+  const Participants* participants = nullptr;
+  Participants announced;
   if (name_->channel != nullptr && !(ready.ok() && FitsChannel())) {
     // So the channel ends on every rank, and all announce themselves.
     name_->channel->Post(Channel::kCannot, {});
@@ -42,13 +43,13 @@ Task Operation::Run() {
     collective_->Describe(&own);
     collective_->Prepare(channel.NextUse());
     stage_ = Stage::kPosted;
-    channel.Post(SignatureOf(own_), own);
+    channel.Post(SignatureOf(request_), own);
     co_await communicator_->UntilShared(
         [&] { return channel.AllPosted() || !failure_.ok(); });
     RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
     RING_KERAS_CO_RETURN_IF_ERROR(failure_);
     if (channel.Agreed()) {
-      participants = channel.participants();
+      participants = &channel.participants();
     } else {
       name_->channel.reset();
       collective_ = MakeCollective(request_, *communicator_, key_);
@@ -56,9 +57,8 @@ Task Operation::Run() {
   }
   if (name_->channel == nullptr) {
     if (ready.ok()) ready = TakeWindow();
-    own_.error = ready.message();
     stage_ = Stage::kAnnounced;
-    RING_KERAS_CO_RETURN_IF_ERROR(Announce());
+    RING_KERAS_CO_RETURN_IF_ERROR(Announce(ready));
     RING_KERAS_CO_RETURN_IF_ERROR(ready);
     co_await communicator_->Until(
         [this] { return joined_ == communicator_->size() || !failure_.ok(); });
@@ -66,13 +66,14 @@ Task Operation::Run() {
     RING_KERAS_CO_RETURN_IF_ERROR(failure_);
     StatusOr<Participants> matched = Match();
     RING_KERAS_CO_RETURN_IF_ERROR(matched.status());
-    participants = std::move(matched.value());
+    announced = std::move(matched.value());
+    participants = &announced;
   }
   ran_ = true;
-  Task exchange = collective_->Run(participants);
+  Task exchange = collective_->Run(*participants);
   Status status = co_await exchange;
   if (status.ok()) {
-    KeepOrEndWindow(participants);
+    KeepOrEndWindow(*participants);
   } else {
     // The peers wait for this rank's data; whatever the reason, they must know.
     communicator_->Break(status);
@@ -83,8 +84,8 @@ Task Operation::Run() {
 // In shared memory the uses of a name take turns, from the third on: whether
 // there is a channel is known when the second has ended.
 bool Operation::IsMyTurn() const {
-  return own_.sequence < 2 || !communicator_->shares_memory() ||
-         name_->ended == own_.sequence;
+  return sequence_ < 2 || !communicator_->shares_memory() ||
+         name_->ended == sequence_;
 }
 
 Status Operation::Prepare() {
@@ -104,11 +105,6 @@ Status Operation::TakeWindow() {
     StatusOr<Window*> window = windows.Allocate(kWindowSlots * *slot_nbytes);
     RING_KERAS_RETURN_IF_ERROR(window.status());
     window_ = window.value();
-    Participant own;
-    collective_->Describe(&own);
-    own_.window_offset = windows.OffsetOf(window_);
-    own_.input_offset = own.input_offset;
-    own_.output_offset = own.output_offset;
     WindowUse use;
     use.window = window_;
     use.slot_nbytes = *slot_nbytes;
@@ -119,24 +115,33 @@ Status Operation::TakeWindow() {
   return Status::Ok();
 }
 
-Status Operation::Announce() {
-  std::string encoded = Encode(own_);
+Status Operation::Announce(const Status& ready) {
+  Announcement own = MakeAnnouncement(request_, sequence_);
+  own.error = ready.message();
+  if (window_ != nullptr) {
+    Participant described;
+    collective_->Describe(&described);
+    own.window_offset = communicator_->mesh().windows().OffsetOf(window_);
+    own.input_offset = described.input_offset;
+    own.output_offset = described.output_offset;
+  }
+  std::string encoded = Encode(own);
   Status fits;
   if (encoded.size() > kMaxControlBytes) {
     fits = Status(StatusCode::kInvalidArgument,
                   StrCat(title(), ": ", request_.inputs.size(),
                          " tensors are too many for one request. Reduce them "
                          "in several groups."));
-    own_.error = fits.message();
-    own_.shapes.clear();
-    encoded = Encode(own_);
+    own.error = fits.message();
+    own.shapes.clear();
+    encoded = Encode(own);
   }
   for (int rank = 0; rank < communicator_->size(); ++rank) {
     if (rank == communicator_->rank()) continue;
     communicator_->pair(rank).SendControl(FrameType::kAnnouncement, key_,
                                           encoded);
   }
-  Join(communicator_->rank(), own_);
+  Join(communicator_->rank(), std::move(own));
   return fits;
 }
 
@@ -184,14 +189,10 @@ void Operation::KeepOrEndWindow(const Participants& participants) {
     return;
   }
   if (window_ == nullptr) return;
-  if (own_.sequence > 0 && collective_->can_repeat()) {
-    std::vector<Window*> windows;
-    for (const Participant& participant : participants) {
-      windows.push_back(participant.window);
-    }
-    name_->channel = std::make_unique<Channel>(
-        *communicator_, std::move(windows), *collective_->slot_nbytes(),
-        collective_->rounds());
+  if (sequence_ > 0 && collective_->can_repeat()) {
+    name_->channel = std::make_unique<Channel>(*communicator_, participants,
+                                               *collective_->slot_nbytes(),
+                                               collective_->rounds());
     window_ = nullptr;
     return;
   }

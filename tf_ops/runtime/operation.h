@@ -42,7 +42,7 @@ class Operation {
 
   uint64_t key() const { return key_; }
   Communicator& communicator() { return *communicator_; }
-  std::string title() const { return Title(own_); }
+  std::string title() const { return Title(request_.kind, request_.name); }
   // Announcements of this collective that are still to come.
   int unread_announcements() const;
   // Behind an earlier use of its name, which says who is missing.
@@ -50,8 +50,13 @@ class Operation {
   // The job's numbers of the ranks that have not joined.
   std::vector<int> MissingRanks() const;
 
+  // Begins to count its age; the stall watch speaks at `stall_warning_s`.
+  void Watch(Clock::time_point now, double stall_warning_s) {
+    watched_since_ = now;
+    next_stall_warning_s = stall_warning_s;
+  }
   double AgeSeconds(Clock::time_point now) const {
-    return std::chrono::duration<double>(now - started_).count();
+    return std::chrono::duration<double>(now - watched_since_).count();
   }
   // When the stall watch speaks next, in seconds of age.
   double next_stall_warning_s = 0;
@@ -71,7 +76,8 @@ class Operation {
   // means the same.
   bool FitsChannel() const;
   Status TakeWindow();
-  Status Announce();
+  // `ready`: whether this rank can take part.
+  Status Announce(const Status& ready);
   StatusOr<Participants> Match();
   // The collective is over, and well; what its window becomes.
   void KeepOrEndWindow(const Participants& participants);
@@ -81,9 +87,9 @@ class Operation {
   std::shared_ptr<NameUse> name_;
   std::shared_ptr<Communicator> communicator_;
   DoneCallback done_;
-  Announcement own_;
+  uint32_t sequence_;
   uint64_t key_;
-  Clock::time_point started_ = Clock::now();
+  Clock::time_point watched_since_;
 
   Stage stage_ = Stage::kQueued;
   std::vector<std::optional<Announcement>> announcements_;  // By rank.

@@ -25,9 +25,17 @@ Announcement Sample() {
   sample.postscale = 0.25;
   sample.shapes = {{}, {0, 7}, {int64_t{1} << 40}};
   sample.splits = {1, 0, int64_t{1} << 50};
+  sample.weight = 0.5;
   sample.window_offset = 4096 * 5;
+  sample.input_offset = 8192;
+  sample.output_offset = 12288;
   sample.error = "why not";
   return sample;
+}
+
+uint64_t KeyOfAnnounced(const Announcement& announcement) {
+  return KeyOf(announcement.communicator_id, announcement.sequence,
+               announcement.name);
 }
 
 RING_TEST(AnAnnouncementSurvivesTheJourney) {
@@ -44,9 +52,12 @@ RING_TEST(AnAnnouncementSurvivesTheJourney) {
     EXPECT_EQ(got.value().postscale, sent.postscale);
     EXPECT_TRUE(got.value().shapes == sent.shapes);
     EXPECT_EQ(got.value().splits, sent.splits);
+    EXPECT_EQ(got.value().weight, sent.weight);
     EXPECT_EQ(got.value().window_offset, sent.window_offset);
+    EXPECT_EQ(got.value().input_offset, sent.input_offset);
+    EXPECT_EQ(got.value().output_offset, sent.output_offset);
     EXPECT_EQ(got.value().error, sent.error);
-    EXPECT_EQ(KeyOf(got.value()), KeyOf(sent));
+    EXPECT_EQ(KeyOfAnnounced(got.value()), KeyOfAnnounced(sent));
   }
 }
 
@@ -87,8 +98,8 @@ void ExpectHarmless(const std::string& bytes) {
   EXPECT_TRUE(static_cast<int>(got.value().dtype) < kDataTypeCount);
   EXPECT_TRUE(static_cast<int>(got.value().reduce_op) < kReduceOpCount);
   EXPECT_LE(HeldBytes(got.value()), 8 * bytes.size() + 256);
-  Title(got.value());
-  KeyOf(got.value());
+  Title(got.value().kind, got.value().name);
+  KeyOfAnnounced(got.value());
 }
 
 RING_TEST(DamageNeverCrashesNorCostsMemory) {
@@ -121,15 +132,15 @@ RING_TEST(TheKeyNamesNameSequenceAndCommunicator) {
   const Announcement sample = Sample();
   Announcement other = Sample();
   other.dtype = DataType::kInt8;
-  EXPECT_EQ(KeyOf(other), KeyOf(sample));
+  EXPECT_EQ(KeyOfAnnounced(other), KeyOfAnnounced(sample));
   other.name += "x";
-  EXPECT_NE(KeyOf(other), KeyOf(sample));
+  EXPECT_NE(KeyOfAnnounced(other), KeyOfAnnounced(sample));
   other = Sample();
   ++other.sequence;
-  EXPECT_NE(KeyOf(other), KeyOf(sample));
+  EXPECT_NE(KeyOfAnnounced(other), KeyOfAnnounced(sample));
   other = Sample();
   ++other.communicator_id;
-  EXPECT_NE(KeyOf(other), KeyOf(sample));
+  EXPECT_NE(KeyOfAnnounced(other), KeyOfAnnounced(sample));
 }
 
 // What ranks {2, 5, 8} hear when the last of them differs by `change`.
