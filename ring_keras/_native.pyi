@@ -1,6 +1,6 @@
 """The C++ core, as tf_ops/bindings exposes it. Imports no TensorFlow."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ def init(
     bind_address: str = ...,
     transport: str = ...,
     tcp_streams: int = ...,
+    tuning: Mapping[str, int] = ...,
     init_timeout_s: float = ...,
     collective_timeout_s: float = ...,
     stall_warning_s: float = ...,

@@ -40,6 +40,8 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         ConfigError: If a `RING_KERAS_*` variable has a value it cannot take.
         ImportError: If the op library does not fit the installed TensorFlow.
         PeerLostError: If a rank ended before all had joined.
+        RankMismatchError: If a variable that must be the same on every rank is
+            not.
         CollectiveTimeoutError: If a rank has not joined within
             `RING_KERAS_INIT_TIMEOUT_S` seconds.
     """

@@ -31,6 +31,13 @@ __all__ = [
 PREFIX = "RING_KERAS_"
 TOKEN_NBYTES = 32
 
+# Which of the fields below go to the engine as its `tuning`.
+TUNING_SETTINGS = (
+    "shared_flat_max_bytes",
+    "direct_max_bytes",
+    "recursive_doubling_max_bytes",
+)
+
 
 class ConfigError(ValueError):
     """An environment variable, or the token file, is not what it must be."""
@@ -174,6 +181,24 @@ class Config:
         _SECONDS,
         "After how long a waiting collective logs which ranks have not joined it.",
     )
+    shared_flat_max_bytes: int | None = _variable(
+        None,
+        _integer(0),
+        "Ranks of one host, if more than two, each reduce all of an allreduce up to "
+        "this many bytes, and a part each of a larger one. The same on every rank.",
+    )
+    direct_max_bytes: int | None = _variable(
+        None,
+        _integer(0),
+        "Ranks on several hosts send an allreduce up to this many bytes each to all. "
+        "The same on every rank.",
+    )
+    recursive_doubling_max_bytes: int | None = _variable(
+        None,
+        _integer(0),
+        "Above RING_KERAS_DIRECT_MAX_BYTES and up to this many bytes they reduce it "
+        "by recursive doubling, and in a ring above. The same on every rank.",
+    )
     bucket_size_bytes: int = _variable(
         4 * 1024 * 1024,
         _integer(1),
@@ -224,6 +249,7 @@ class Config:
             "bind_address": self.bind_address or "",
             "transport": self.transport,
             "tcp_streams": self.tcp_streams,
+            "tuning": self.tuning(),
             "init_timeout_s": self.init_timeout_s,
             "collective_timeout_s": self.collective_timeout_s,
             "stall_warning_s": self.stall_timeout_s,
@@ -236,6 +262,11 @@ class Config:
             options["store_port"] = int(port)
             options["token"] = read_token(self.token_file)
         return options
+
+    def tuning(self) -> dict[str, int]:
+        """The thresholds that are set; the engine has defaults for the others."""
+        thresholds = {name: getattr(self, name) for name in TUNING_SETTINGS}
+        return {name: value for name, value in thresholds.items() if value is not None}
 
     def _check_job(self, given: set[str]) -> None:
         job = ("rank", "size", "store_address", "token_file")

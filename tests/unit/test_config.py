@@ -78,6 +78,20 @@ def test_a_users_variables_are_read():
     )
 
 
+def test_only_the_thresholds_that_are_set_go_to_the_engine():
+    config = Config.from_environment(
+        {
+            "RING_KERAS_SHARED_FLAT_MAX_BYTES": "0",
+            "RING_KERAS_DIRECT_MAX_BYTES": "4096",
+        }
+    )
+
+    assert config.init_options()["tuning"] == {
+        "shared_flat_max_bytes": 0,
+        "direct_max_bytes": 4096,
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "value", "takes"),
     [
@@ -93,6 +107,7 @@ def test_a_users_variables_are_read():
         ("INIT_TIMEOUT_S", "0", "a number of seconds above 0"),
         ("COLLECTIVE_TIMEOUT_S", "nan", "a number of seconds above 0"),
         ("STALL_TIMEOUT_S", "inf", "a number of seconds above 0"),
+        ("DIRECT_MAX_BYTES", "-1", "an integer of at least 0"),
         ("BUCKET_SIZE_BYTES", "4MB", "an integer of at least 1"),
         ("LOG_LEVEL", "loud", "one of debug, info, warning, error, off"),
     ],

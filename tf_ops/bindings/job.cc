@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <map>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -33,10 +34,29 @@ auto WithoutGil(Function function) {
   return function();
 }
 
+// Settings that `values` leaves out keep their default.
+Tuning ParseTuning(const std::map<std::string, size_t>& values) {
+  Tuning tuning;
+  size_t known = 0;
+  for (const auto& [name, value] : kTuningSettings) {
+    const auto found = values.find(name);
+    if (found == values.end()) continue;
+    tuning.*value = found->second;
+    ++known;
+  }
+  if (known == values.size()) return tuning;
+  std::string names;
+  for (const auto& [name, value] : kTuningSettings) {
+    names += StrCat(names.empty() ? "" : ", ", name);
+  }
+  throw py::value_error("expected in `tuning` only " + names + ".");
+}
+
 void Init(int rank, int size, const std::string& store_host, int store_port,
           const py::bytes& token, uint64_t generation,
           const std::string& host_name, const std::string& bind_address,
-          const std::string& transport, int tcp_streams, double init_timeout_s,
+          const std::string& transport, int tcp_streams,
+          const std::map<std::string, size_t>& tuning, double init_timeout_s,
           double collective_timeout_s, double stall_warning_s,
           const std::string& log_level) {
   InitOptions options;
@@ -50,6 +70,7 @@ void Init(int rank, int size, const std::string& store_host, int store_port,
   options.bind_address = bind_address;
   options.transport = transport;
   options.tcp_streams = tcp_streams;
+  options.tuning = ParseTuning(tuning);
   options.init_timeout_s = init_timeout_s;
   options.collective_timeout_s = collective_timeout_s;
   options.stall_warning_s = stall_warning_s;
@@ -78,6 +99,7 @@ void BindJob(py::module_& module) {
              py::arg("bind_address") = defaults.bind_address,
              py::arg("transport") = defaults.transport,
              py::arg("tcp_streams") = defaults.tcp_streams,
+             py::arg("tuning") = std::map<std::string, size_t>(),
              py::arg("init_timeout_s") = defaults.init_timeout_s,
              py::arg("collective_timeout_s") = defaults.collective_timeout_s,
              py::arg("stall_warning_s") = defaults.stall_warning_s,

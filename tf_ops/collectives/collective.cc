@@ -5,10 +5,6 @@
 namespace ring_keras {
 namespace {
 
-// Below these, fewer synchronisations or messages win over fewer bytes.
-constexpr size_t kSharedFlatMaxBytes = 16 << 10;
-constexpr size_t kDirectMaxBytes = 16 << 10;
-
 bool UsesSharedMemory(const Communicator& communicator) {
   return communicator.size() > 1 && communicator.size() <= kSharedMaxRanks &&
          communicator.shares_memory();
@@ -17,13 +13,15 @@ bool UsesSharedMemory(const Communicator& communicator) {
 MakeAlgorithm* PickAllreduce(const CollectiveArguments& arguments,
                              const Communicator& communicator) {
   const size_t nbytes = TotalBytes(arguments);
+  const Tuning& tuning = communicator.tuning();
   if (communicator.size() == 1) return MakeAllreduceDirect;
   if (UsesSharedMemory(communicator)) {
-    return communicator.size() == 2 || nbytes <= kSharedFlatMaxBytes
+    return communicator.size() == 2 || nbytes <= tuning.shared_flat_max_bytes
                ? MakeAllreduceSharedFlat
                : MakeAllreduceSharedParts;
   }
-  return nbytes <= kDirectMaxBytes ? MakeAllreduceDirect : MakeAllreduceRing;
+  return nbytes <= tuning.direct_max_bytes ? MakeAllreduceDirect
+                                           : MakeAllreduceRing;
 }
 
 MakeAlgorithm* Pick(const CollectiveArguments& arguments,

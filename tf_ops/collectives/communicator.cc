@@ -4,8 +4,8 @@
 
 namespace ring_keras {
 
-Communicator::Communicator(int id, std::vector<int> ranks, Mesh& mesh,
-                           Scheduler& scheduler)
+Communicator::Communicator(int id, std::vector<int> ranks, const Tuning& tuning,
+                           Mesh& mesh, Scheduler& scheduler)
     : id_(id),
       ranks_(std::move(ranks)),
       rank_(PlaceOf(mesh.rank())),
@@ -14,6 +14,7 @@ Communicator::Communicator(int id, std::vector<int> ranks, Mesh& mesh,
                                    return rank == mesh.rank() ||
                                           mesh.SharesMemoryWith(rank);
                                  })),
+      tuning_(tuning),
       mesh_(mesh),
       scheduler_(scheduler) {}
 

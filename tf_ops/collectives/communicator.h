@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tf_ops/collectives/scheduler.h"
+#include "tf_ops/collectives/tuning.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/transport/mesh.h"
 
@@ -15,7 +16,7 @@ class Communicator {
  public:
   // `ranks` of the job, ascending; this rank must be one of them. `mesh` and
   // `scheduler` outlive this.
-  Communicator(int id, std::vector<int> ranks, Mesh& mesh,
+  Communicator(int id, std::vector<int> ranks, const Tuning& tuning, Mesh& mesh,
                Scheduler& scheduler);
 
   int id() const { return id_; }
@@ -29,6 +30,8 @@ class Communicator {
   int PlaceOf(int job_rank) const;
   // Whether all ranks of it are on one host and share memory.
   bool shares_memory() const { return shares_memory_; }
+  // Equal on all ranks of it.
+  const Tuning& tuning() const { return tuning_; }
 
   Mesh& mesh() { return mesh_; }
   Pair& pair(int rank) { return mesh_.pair(ranks_[rank]); }
@@ -80,6 +83,7 @@ class Communicator {
   std::vector<int> ranks_;
   int rank_;
   bool shares_memory_;
+  const Tuning tuning_;
   Mesh& mesh_;
   Scheduler& scheduler_;
   Status status_;

@@ -73,13 +73,14 @@ int Engine::pending_count() const {
   return active_;
 }
 
-void Engine::AddCommunicator(int id, std::vector<int> ranks) {
+void Engine::AddCommunicator(int id, std::vector<int> ranks,
+                             const Tuning& tuning) {
   std::lock_guard<std::mutex> lock(mutex_);
   std::shared_ptr<Member>& member = communicators_[id];
   if (std::find(ranks.begin(), ranks.end(), mesh_->rank()) != ranks.end()) {
     member = std::make_shared<Member>();
-    member->communicator = std::make_shared<Communicator>(id, std::move(ranks),
-                                                          *mesh_, scheduler_);
+    member->communicator = std::make_shared<Communicator>(
+        id, std::move(ranks), tuning, *mesh_, scheduler_);
   }
 }
 

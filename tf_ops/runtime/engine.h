@@ -53,7 +53,8 @@ class Engine {
   Status Run(Request request);
 
   // `ranks` ascending; this rank need not be among them. `id` is new.
-  void AddCommunicator(int id, std::vector<int> ranks);
+  void AddCommunicator(int id, std::vector<int> ranks,
+                       const Tuning& tuning = {});
   void RemoveCommunicator(int id);
 
   // Another rank ended. From any thread.

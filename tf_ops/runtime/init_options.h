@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "tf_ops/collectives/tuning.h"
 #include "tf_ops/common/logging.h"
 
 namespace ring_keras {
@@ -22,6 +23,7 @@ struct InitOptions {
   std::string bind_address;        // Empty: the address that reaches the store.
   std::string transport = "auto";  // "auto", or "tcp": no shared memory.
   int tcp_streams = 2;             // Connections per pair of ranks.
+  Tuning tuning;                   // The same on every rank.
 
   double init_timeout_s = 120;
   double collective_timeout_s = 600;

@@ -100,6 +100,7 @@ class Joiner {
     RING_KERAS_RETURN_IF_ERROR(doorbell.status());
     std::unique_ptr<Segment> segment;
     PeerCard own = MakePeerCard(options_.host_name);
+    own.tuning = options_.tuning;
     if (options_.transport == "auto") {
       auto created = Segment::Create(options_.size);
       if (created.ok()) {
@@ -113,6 +114,11 @@ class Joiner {
       }
     }
     RING_KERAS_RETURN_IF_ERROR(ExchangeCards(own));
+    if (Status mismatch = CheckSameTuning(cards_); !mismatch.ok()) {
+      // Nobody leaves before all have read the cards, so all say the same.
+      static_cast<void>(Exchange(*store_, "ready", "", options_, deadline_));
+      return mismatch;
+    }
     RING_KERAS_RETURN_IF_ERROR(ShareMemory(segment.get()));
     RING_KERAS_RETURN_IF_ERROR(ConnectTheRest());
     // Nobody starts before all are connected.

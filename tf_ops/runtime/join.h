@@ -22,8 +22,8 @@ struct Membership {
 
 // Returns when every rank of the job has joined and every pair of ranks is
 // connected: by shared memory where both ends can map the other's, else by TCP.
-// Errors: DeadlineExceeded (says which rank is missing), PeerLost,
-// Unauthenticated, Internal.
+// Errors: DeadlineExceeded (says which rank is missing), RankMismatch (of the
+// tuning), PeerLost, Unauthenticated, Internal.
 StatusOr<Membership> Join(const InitOptions& options);
 
 }  // namespace ring_keras

@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <fstream>
 #include <sstream>
 
@@ -29,6 +30,12 @@ std::string PidNamespace() {
   return length > 0 ? std::string(target, length) : "unknown";
 }
 
+// "direct_max_bytes" as the environment has it.
+std::string VariableName(std::string setting) {
+  for (char& letter : setting) letter = static_cast<char>(toupper(letter));
+  return "RING_KERAS_" + setting;
+}
+
 }  // namespace
 
 PeerCard MakePeerCard(const std::string& host_name) {
@@ -40,6 +47,23 @@ PeerCard MakePeerCard(const std::string& host_name) {
   return card;
 }
 
+Status CheckSameTuning(const std::vector<PeerCard>& cards) {
+  for (size_t rank = 1; rank < cards.size(); ++rank) {
+    for (const auto& [name, value] : kTuningSettings) {
+      const size_t first = cards[0].tuning.*value;
+      const size_t theirs = cards[rank].tuning.*value;
+      if (first == theirs) continue;
+      const std::string variable = VariableName(name);
+      return Status(
+          StatusCode::kRankMismatch,
+          StrCat(variable, " must be the same on every rank: it is ", first,
+                 " on rank 0 and ", theirs, " on rank ", rank, ". Set ",
+                 variable, " to one value for all ranks, or nowhere."));
+    }
+  }
+  return Status::Ok();
+}
+
 // One field a line; the host name, which may hold spaces, comes first.
 std::string Encode(const PeerCard& card) {
   std::ostringstream out;
@@ -49,6 +73,9 @@ std::string Encode(const PeerCard& card) {
       << card.pid << ' ' << card.segment_descriptor << ' '
       << card.doorbell_descriptor;
   for (uint8_t byte : card.nonce) out << ' ' << static_cast<int>(byte);
+  for (const auto& [name, value] : kTuningSettings) {
+    out << ' ' << card.tuning.*value;
+  }
   return out.str();
 }
 
@@ -64,6 +91,7 @@ StatusOr<PeerCard> DecodePeerCard(const std::string& text) {
     in >> value;
     byte = static_cast<uint8_t>(value);
   }
+  for (const auto& [name, value] : kTuningSettings) in >> card.tuning.*value;
   if (in.fail()) {
     return Status(StatusCode::kInternal,
                   "another rank's card in the store cannot be read. Is the "

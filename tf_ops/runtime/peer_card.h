@@ -3,7 +3,9 @@
 #define RING_KERAS_RUNTIME_PEER_CARD_H_
 
 #include <string>
+#include <vector>
 
+#include "tf_ops/collectives/tuning.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/transport/shm/segment.h"
 
@@ -18,6 +20,7 @@ struct PeerCard {
   int segment_descriptor = -1;
   int doorbell_descriptor = -1;
   SegmentNonce nonce{};
+  Tuning tuning;  // Must be the same on every rank.
 
   // Whether the ranks count as being on one host.
   bool SameHost(const PeerCard& other) const {
@@ -33,6 +36,10 @@ struct PeerCard {
 // The card of this process, without shared memory. `host_name` empty: the
 // machine's own.
 PeerCard MakePeerCard(const std::string& host_name);
+
+// RankMismatch if the ranks of `cards` are tuned differently: says which rank,
+// which setting, both values.
+Status CheckSameTuning(const std::vector<PeerCard>& cards);
 
 std::string Encode(const PeerCard& card);
 StatusOr<PeerCard> DecodePeerCard(const std::string& text);

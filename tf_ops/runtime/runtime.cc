@@ -41,6 +41,7 @@ struct Runtime::Impl {
   mutable std::shared_mutex mutex;
   std::unique_ptr<Engine> engine;
   Membership membership;  // Its mesh has gone to the engine.
+  Tuning tuning;
 
   mutable std::mutex communicators_mutex;
   std::map<int, std::vector<int>> communicators;
@@ -78,7 +79,8 @@ Status Runtime::Init(const InitOptions& options) {
                                            std::move(impl_->membership.mesh));
   std::vector<int> everyone(options.size);
   std::iota(everyone.begin(), everyone.end(), 0);
-  impl_->engine->AddCommunicator(0, everyone);
+  impl_->tuning = options.tuning;
+  impl_->engine->AddCommunicator(0, everyone, impl_->tuning);
   impl_->communicators = {{0, everyone}};
   impl_->next_communicator_id = 1;
   if (impl_->membership.store != nullptr) {
@@ -184,7 +186,7 @@ StatusOr<int> Runtime::AddCommunicator(const std::vector<int>& ranks) {
   RING_KERAS_RETURN_IF_ERROR(impl_->Agree(
       "add_process_set", std::vector<int64_t>(ranks.begin(), ranks.end())));
   const int id = impl_->next_communicator_id++;
-  impl_->engine->AddCommunicator(id, ranks);
+  impl_->engine->AddCommunicator(id, ranks, impl_->tuning);
   impl_->communicators[id] = ranks;
   return id;
 }

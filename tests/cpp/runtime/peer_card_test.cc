@@ -1,0 +1,56 @@
+// What ranks tell each other when they join.
+#include "tf_ops/runtime/peer_card.h"
+
+#include <string>
+#include <vector>
+
+#include "tests/cpp/support/test.h"
+
+namespace ring_keras {
+namespace {
+
+RING_TEST(ACardComesBackAsItWas) {
+  PeerCard card = MakePeerCard("a host");
+  card.segment_descriptor = 5;
+  card.doorbell_descriptor = 6;
+  card.nonce[0] = 255;
+  card.tuning = {1, 2, size_t{3} << 40};
+
+  const auto decoded = DecodePeerCard(Encode(card));
+
+  ASSERT_OK(decoded.status());
+  EXPECT_EQ(decoded.value().host_name, "a host");
+  EXPECT_TRUE(decoded.value().MayShareMemory(card));
+  EXPECT_TRUE(decoded.value().nonce == card.nonce);
+  EXPECT_OK(CheckSameTuning({card, decoded.value()}));
+}
+
+RING_TEST(ACardCutShortIsRefused) {
+  std::string text = Encode(MakePeerCard("a"));
+  text.resize(text.rfind(' '));
+
+  EXPECT_EQ(DecodePeerCard(text).status().code(), StatusCode::kInternal);
+}
+
+RING_TEST(EqualTuningIsFine) {
+  EXPECT_OK(CheckSameTuning({}));
+  EXPECT_OK(CheckSameTuning(std::vector<PeerCard>(3)));
+}
+
+RING_TEST(AnotherTuningNamesTheRankTheVariableAndBothValues) {
+  std::vector<PeerCard> cards(3);
+  cards[0].tuning.direct_max_bytes = 7;
+  cards[1].tuning.direct_max_bytes = 7;
+  cards[2].tuning.direct_max_bytes = 8;
+
+  const Status status = CheckSameTuning(cards);
+
+  EXPECT_EQ(status.code(), StatusCode::kRankMismatch);
+  EXPECT_EQ(status.message(),
+            "RING_KERAS_DIRECT_MAX_BYTES must be the same on every rank: it is "
+            "7 on rank 0 and 8 on rank 2. Set RING_KERAS_DIRECT_MAX_BYTES to "
+            "one value for all ranks, or nowhere.");
+}
+
+}  // namespace
+}  // namespace ring_keras

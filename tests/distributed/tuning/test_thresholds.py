@@ -1,0 +1,69 @@
+"""The thresholds between algorithms: one setting for all ranks, same results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import run_ranks, tensors
+from support.rank_pool import RankPools
+
+import ring_keras as ring
+from ring_keras import _native
+
+HUGE = str(1 << 40)
+# Every algorithm for every size: shared memory, and hosts that only TCP joins.
+SETTINGS = {
+    "parts": {"RING_KERAS_SHARED_FLAT_MAX_BYTES": "0"},
+    "flat": {"RING_KERAS_SHARED_FLAT_MAX_BYTES": HUGE},
+    "ring": {"RING_KERAS_TRANSPORT": "tcp", "RING_KERAS_DIRECT_MAX_BYTES": "0"},
+    "direct": {"RING_KERAS_TRANSPORT": "tcp", "RING_KERAS_DIRECT_MAX_BYTES": HUGE},
+    "recursive_doubling": {
+        "RING_KERAS_TRANSPORT": "tcp",
+        "RING_KERAS_DIRECT_MAX_BYTES": "0",
+        "RING_KERAS_RECURSIVE_DOUBLING_MAX_BYTES": HUGE,
+    },
+}
+
+
+def sums() -> list[bytes]:
+    results = []
+    for count in (1, 1021, 100_003):
+        # Whole numbers: exact in any order, so every algorithm gives the same bits.
+        inputs = [
+            tensors.small_values(rank, (count,), "float32")
+            for rank in range(ring.size())
+        ]
+        total = _native.allreduce(inputs[ring.rank()], "sum", f"sum{count}")
+        np.testing.assert_array_equal(total, np.sum(inputs, axis=0))
+        results.append(total.tobytes())
+        noise = tensors.random_values(ring.rank(), count, "float32")
+        results.append(_native.allreduce(noise, "sum", f"noise{count}").tobytes())
+    return results
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_threshold_gives_equal_bits_on_all_ranks(
+    rank_pool: RankPools, setting: str, size: int
+) -> None:
+    results = rank_pool(size, SETTINGS[setting]).run(sums)
+
+    assert all(result == results[0] for result in results)
+
+
+def joined() -> None:
+    ring.init()
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_ranks_with_different_thresholds_do_not_join(transport: str) -> None:
+    env = [
+        {"RING_KERAS_TRANSPORT": transport, "RING_KERAS_DIRECT_MAX_BYTES": value}
+        for value in ("100", "100", "200")
+    ]
+
+    outcomes = run_ranks(joined, 3, env=env, check=False)
+
+    for outcome in outcomes:
+        assert outcome.exception_type == "RankMismatchError", outcome.describe()
+        assert "it is 100 on rank 0 and 200 on rank 2" in outcome.message
