@@ -1,0 +1,173 @@
+"""The command line of the benchmark."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ring_keras.benchmark.collectives import COLLECTIVES, Collective
+from ring_keras.benchmark.values import DTYPES
+
+__all__ = ["Options", "parse"]
+
+_DESCRIPTION = """\
+Measures one collective on the ranks of a job, and checks its results. Run it under
+a launcher: ringrun -np N python -m ring_keras.benchmark [option ...]
+"""
+
+_EPILOG = """\
+columns:
+  size     bytes of the larger of one rank's input and output
+  count    its elements
+  time     microseconds of one call on the slowest rank: median, least and greatest
+           of the samples. A sample is several calls in a row, if one is short.
+  algbw    size / median time, in GB/s
+  busbw    what the busiest connection must carry at least: algbw times 2(N-1)/N for
+           allreduce, (N-1)/N for allgather, reduce_scatter and alltoall, 1 for
+           broadcast. Comparable across numbers of ranks.
+  #wrong   elements, of all ranks, that are not what they must be
+
+Rank 0 prints. The exit code is 1 if any element was wrong.
+"""
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure.
+
+    Attributes:
+        collective: Which one.
+        sizes_bytes: Ascending.
+        dtype: Name of the elements' dtype.
+        op: How to reduce, if the collective does.
+        iterations: Samples per size.
+        warmup: Calls before them.
+        tensorflow: Whether to call the TensorFlow op, in a `tf.function`.
+        json: Where to write the results besides.
+    """
+
+    collective: Collective
+    sizes_bytes: tuple[int, ...]
+    dtype: str
+    op: str
+    iterations: int
+    warmup: int
+    tensorflow: bool
+    json: Path | None
+
+
+def parse(arguments: Sequence[str] | None = None) -> Options:
+    """Reads the command line; exits with a message if it is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ring_keras.benchmark",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("collective", nargs="?", choices=list(COLLECTIVES), default="allreduce")
+    add(
+        "--min-bytes",
+        type=_size,
+        default=4,
+        metavar="SIZE",
+        help="the first size; may end in K, M or G, powers of 1024 (default: 4)",
+    )
+    add(
+        "--max-bytes",
+        type=_size,
+        default=64 << 20,
+        metavar="SIZE",
+        help="the last size (default: 64M)",
+    )
+    add(
+        "--factor",
+        type=_factor,
+        default=4.0,
+        help="from one size to the next (default: 4)",
+    )
+    add("--dtype", choices=list(DTYPES), default="float32")
+    add(
+        "--op",
+        choices=("sum", "average", "min", "max", "product"),
+        default="sum",
+        help="of allreduce and reduce_scatter (default: sum)",
+    )
+    add(
+        "--iterations",
+        type=_at_least_1,
+        default=20,
+        help="samples for each size (default: 20)",
+    )
+    add(
+        "--warmup",
+        type=_at_least_1,
+        default=5,
+        help="calls before the first sample (default: 5)",
+    )
+    add(
+        "--tensorflow",
+        action="store_true",
+        help="call the TensorFlow op in a tf.function, not the engine on NumPy arrays",
+    )
+    add("--json", type=Path, metavar="FILE", help="where rank 0 writes all results")
+    given = parser.parse_args(arguments)
+    if given.min_bytes > given.max_bytes:
+        parser.error(
+            "--min-bytes must not exceed --max-bytes. "
+            f"Received: {given.min_bytes} and {given.max_bytes}"
+        )
+    collective = COLLECTIVES[given.collective]
+    if collective.reduces and given.op == "average" and "int" in given.dtype:
+        parser.error(f"--op average takes no integers. Received: --dtype {given.dtype}")
+    return Options(
+        collective=collective,
+        sizes_bytes=_sizes(given.min_bytes, given.max_bytes, given.factor),
+        dtype=given.dtype,
+        op=given.op,
+        iterations=given.iterations,
+        warmup=given.warmup,
+        tensorflow=given.tensorflow,
+        json=given.json,
+    )
+
+
+def _sizes(first: int, last: int, factor: float) -> tuple[int, ...]:
+    sizes = [first]
+    while sizes[-1] * factor <= last:
+        sizes.append(max(sizes[-1] + 1, int(sizes[-1] * factor)))
+    return tuple(sizes)
+
+
+def _size(text: str) -> int:
+    number = text.upper().removesuffix("B").removesuffix("I")
+    unit = number[-1:] if number[-1:] in ("K", "M", "G") else ""
+    size = int(number.removesuffix(unit)) * _UNITS[unit]
+    if size < 1:
+        raise ValueError(text)
+    return size
+
+
+def _factor(text: str) -> float:
+    factor = float(text)
+    if not 1 < factor <= 1 << 30:
+        raise ValueError(text)
+    return factor
+
+
+def _at_least_1(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+# argparse puts these into "invalid ... value".
+_size.__name__ = "size"
+_factor.__name__ = "factor above 1"
+_at_least_1.__name__ = "positive integer"

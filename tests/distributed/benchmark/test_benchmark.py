@@ -1,0 +1,75 @@
+"""`python -m ring_keras.benchmark` on real ranks, with tiny buffers."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ring_keras.benchmark.collectives import COLLECTIVES
+
+TINY = ["--min-bytes", "64", "--max-bytes", "1K", "--iterations", "2"]
+
+
+def run_benchmark(size: int, *options: str) -> str:
+    """What rank 0 prints."""
+    command = [sys.executable, "-m", "ring_keras.benchmark", *TINY, *options]
+    if size > 1:
+        launcher = [sys.executable, "-m", "ring_keras.launch", "-np", str(size)]
+        command = launcher + command
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return re.sub(r"^\[0\] ", "", ended.stdout, flags=re.MULTILINE)
+
+
+def check_rows(content: dict[str, Any], size: int, name: str) -> None:
+    assert [row["collective"] for row in content["rows"]] == [name] * 3
+    for row in content["rows"]:
+        assert row["wrong"] == 0
+        times = row["timing"]
+        assert 0 < times["least_s"] <= times["median_s"] <= times["greatest_s"]
+        assert row["bus_gbps"] == row["algorithm_gbps"] * row["bus_factor"]
+    assert content["job"]["ranks"] == size == len(content["job"]["hosts"])
+    assert content["job"]["transports"][0] == "self"
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_every_collective(size: int, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+
+    printed = run_benchmark(size, name, "--json", str(file))
+
+    content = json.loads(file.read_text())
+    check_rows(content, size, name)
+    lines = printed.splitlines()
+    assert f"ranks: {size}; hosts: " in printed
+    table = [line.split() for line in lines if not line.startswith("#")][-3:]
+    for row, cells in zip(content["rows"], table, strict=True):
+        assert cells[:3] == [str(row["nbytes"]), str(row["count"]), "float32"]
+        assert cells[-1] == "0"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "uint8"])
+def test_another_dtype_and_op(dtype: str) -> None:
+    printed = run_benchmark(2, "reduce_scatter", "--dtype", dtype, "--op", "max")
+
+    assert re.search(
+        rf"^ +64 +{64 if dtype == 'uint8' else 32} .* max .* 0$", printed, re.M
+    )
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_tensorflow_ops(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+
+    printed = run_benchmark(2, name, "--tensorflow", "--json", str(file))
+
+    check_rows(json.loads(file.read_text()), 2, name)
+    assert "by the TensorFlow op" in printed
+    assert "TensorFlow 2." in printed
