@@ -4,7 +4,7 @@ import atexit
 import sys
 from collections.abc import Sequence
 
-from ring_keras import _libraries, _native
+from ring_keras import _libraries, _native, autotune, bucket_size
 from ring_keras.communicator import (
     ProcessSet,
     add_process_set,
@@ -46,13 +46,17 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
             `RING_KERAS_INIT_TIMEOUT_S` seconds.
     """
     if not _native.is_initialized():
-        options = Config.from_environment().init_options()
+        config = Config.from_environment()
+        options = config.init_options()
         # First, because nobody should wait for a rank that cannot compute.
         _libraries.ops()
         _native.init(**options)
+        bucket_size.set_tuned_bytes(None)
         # Once, however often a process joins a job.
         atexit.unregister(_shutdown_at_exit)
         atexit.register(_shutdown_at_exit)
+        if config.autotune:
+            autotune.tune(config)
     for process_set in process_sets:
         if isinstance(process_set, ProcessSet) and process_set.added:
             continue

@@ -23,6 +23,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "Variable",
+    "cache_directory",
     "inherited_environment",
     "read_token",
     "variables",
@@ -107,6 +108,13 @@ def _parse_address(text: str) -> str:
     return text
 
 
+def _parse_switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError(text)
+    return text == "1"
+
+
+_SWITCH = _Reader("0 or 1", _parse_switch)
 _SECONDS = _Reader("a number of seconds above 0", _parse_seconds)
 _TEXT = _Reader("text", str)
 _PATH = _Reader("the path of a file", str)
@@ -199,10 +207,17 @@ class Config:
         "Above RING_KERAS_DIRECT_MAX_BYTES and up to this many bytes they reduce it "
         "by recursive doubling, and in a ring above. The same on every rank.",
     )
-    bucket_size_bytes: int = _variable(
-        4 * 1024 * 1024,
+    bucket_size_bytes: int | None = _variable(
+        None,
         _integer(1),
-        "Gradients are reduced in buckets of about this many bytes.",
+        "Gradients are reduced in buckets of about this many bytes. Default: 4 MiB.",
+    )
+    autotune: bool = _variable(
+        False,
+        _SWITCH,
+        "1: init() measures, for a few seconds, which of the sizes above are best "
+        "for this job, unless an earlier job on the same hosts did. Those that are "
+        "set stay. The same on every rank.",
     )
     log_level: str = _variable(
         "info",
@@ -250,6 +265,7 @@ class Config:
             "transport": self.transport,
             "tcp_streams": self.tcp_streams,
             "tuning": self.tuning(),
+            "autotune": self.autotune,
             "init_timeout_s": self.init_timeout_s,
             "collective_timeout_s": self.collective_timeout_s,
             "stall_warning_s": self.stall_timeout_s,
@@ -293,12 +309,27 @@ def variables() -> list[Variable]:
         Variable(
             name=_name(field),
             takes=field.metadata["reader"].takes,
-            default="unset" if field.default is None else str(field.default),
+            default=_in_words(field.default),
             help=field.metadata["help"],
             set_by_launcher=field.metadata["launcher"],
         )
         for field in dataclasses.fields(Config)
     ]
+
+
+def cache_directory() -> Path | None:
+    """Where ring_keras keeps what it can find out again; None if there is no home.
+
+    The directory need not exist.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The specification wants relative paths to be ignored.
+    if Path(base).is_absolute():
+        return Path(base) / "ring_keras"
+    try:
+        return Path.home() / ".cache" / "ring_keras"
+    except RuntimeError:
+        return None
 
 
 def inherited_environment() -> dict[str, str]:
@@ -337,6 +368,12 @@ def read_token(path: str | Path) -> bytes:
             f"Received: {len(content)} bytes of something else."
         )
     return bytes.fromhex(text)
+
+
+def _in_words(default: Any) -> str:
+    if default is None:
+        return "unset"
+    return str(int(default)) if isinstance(default, bool) else str(default)
 
 
 def _name(field: dataclasses.Field[Any]) -> str:

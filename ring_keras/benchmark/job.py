@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import platform
-import socket
 import sys
 from dataclasses import dataclass
 
 import numpy as np
 
 import ring_keras
-from ring_keras import _native
+from ring_keras import _native, autotune
 from ring_keras.config import Config
+from ring_keras.texts import gather_texts
 
 __all__ = ["JobDescription", "describe_job", "join"]
-
-_NAME_BYTES = 256
 
 
 @dataclass(frozen=True)
@@ -28,6 +26,7 @@ class JobDescription:
         transports: How rank 0 reaches each rank: self, shm or tcp.
         versions: By the name of the software.
         instruction_set: What the engine reduces with.
+        tuning: The thresholds between algorithms, in bytes.
     """
 
     ranks: int
@@ -35,6 +34,7 @@ class JobDescription:
     transports: list[str]
     versions: dict[str, str]
     instruction_set: str
+    tuning: dict[str, int]
 
     def lines(self) -> list[str]:
         """For people."""
@@ -51,6 +51,7 @@ class JobDescription:
             f"{software}; reduces with {self.instruction_set}",
             f"ranks: {self.ranks}; hosts: {hosts}",
             f"transport from rank 0: {links or 'none'}",
+            "tuning: " + ", ".join(f"{n}={v}" for n, v in self.tuning.items()),
         ]
 
 
@@ -59,18 +60,17 @@ def join(tensorflow: bool) -> tuple[int, int]:
     if tensorflow:
         ring_keras.init()
     else:
-        _native.init(**Config.from_environment().init_options())
+        config = Config.from_environment()
+        _native.init(**config.init_options())
+        if config.autotune:
+            autotune.tune(config)
     rank, size, *_ = _native.topology()
     return rank, size
 
 
 def describe_job(size: int) -> JobDescription:
     """Asks all ranks: a collective."""
-    name = Config.from_environment().host_name or socket.gethostname()
-    padded = name.encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
-    names = _native.allgather(
-        np.frombuffer(padded, np.uint8).reshape(1, -1), "benchmark/hosts"
-    )
+    name = Config.from_environment().host_name or platform.node()
     versions = {
         "ring_keras": ring_keras.__version__,
         "Python": platform.python_version(),
@@ -80,8 +80,9 @@ def describe_job(size: int) -> JobDescription:
         versions["TensorFlow"] = sys.modules["tensorflow"].__version__
     return JobDescription(
         ranks=size,
-        hosts=[row.tobytes().rstrip(b"\0").decode(errors="replace") for row in names],
+        hosts=gather_texts(name, "benchmark/hosts"),
         transports=[_native.transport_to(rank) for rank in range(size)],
         versions=versions,
         instruction_set=_native.instruction_set(),
+        tuning=_native.tuning(),
     )

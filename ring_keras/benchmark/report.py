@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ring_keras.benchmark.job import JobDescription
-from ring_keras.benchmark.timing import Timing
+from ring_keras.timing import Timing
 
 __all__ = ["Row", "header", "write_json"]
 

@@ -11,8 +11,8 @@ from ring_keras.benchmark.job import describe_job, join
 from ring_keras.benchmark.numpy_calls import numpy_call
 from ring_keras.benchmark.options import Options, parse
 from ring_keras.benchmark.report import Row, header, write_json
-from ring_keras.benchmark.timing import time_call
 from ring_keras.benchmark.values import DTYPES, Array, tolerance
+from ring_keras.timing import time_call
 
 __all__ = ["main"]
 

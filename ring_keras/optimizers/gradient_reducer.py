@@ -1,14 +1,13 @@
 """Reduces the gradients of a step: starts first, waits last."""
 
-import functools
 from collections.abc import Sequence
 from typing import TypeAlias
 
 import tensorflow as tf
 
+from ring_keras import bucket_size
 from ring_keras.buckets import BucketPlan, GradientSpec, plan_buckets
 from ring_keras.communicator import ProcessSet, job_number
-from ring_keras.config import Config
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.grouped_allreduce import allreduce_start, allreduce_wait
 from ring_keras.optimizers.plan_agreement import agree_on_plan
@@ -116,7 +115,7 @@ class GradientReducer:
     def _plan(self, gradients: Sequence[Gradient], names: Sequence[str]) -> BucketPlan:
         size_bytes = self._bucket_size_bytes
         if size_bytes is None:
-            size_bytes = _configured_bucket_size_bytes()
+            size_bytes = bucket_size.current_bytes()
         plan = plan_buckets(
             [_spec(g, name) for g, name in zip(gradients, names, strict=True)],
             size_bytes,
@@ -129,11 +128,6 @@ class GradientReducer:
             agree_on_plan(plan, self.process_set)
             self._agreed.add(agreement)
         return plan
-
-
-@functools.cache
-def _configured_bucket_size_bytes() -> int:
-    return Config.from_environment().bucket_size_bytes
 
 
 def _spec(gradient: Gradient, name: str) -> GradientSpec:

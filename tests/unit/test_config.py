@@ -107,6 +107,7 @@ def test_only_the_thresholds_that_are_set_go_to_the_engine():
         ("INIT_TIMEOUT_S", "0", "a number of seconds above 0"),
         ("COLLECTIVE_TIMEOUT_S", "nan", "a number of seconds above 0"),
         ("STALL_TIMEOUT_S", "inf", "a number of seconds above 0"),
+        ("AUTOTUNE", "yes", "0 or 1"),
         ("DIRECT_MAX_BYTES", "-1", "an integer of at least 0"),
         ("BUCKET_SIZE_BYTES", "4MB", "an integer of at least 1"),
         ("LOG_LEVEL", "loud", "one of debug, info, warning, error, off"),

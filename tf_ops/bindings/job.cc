@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tf_ops/bindings/errors.h"
+#include "tf_ops/common/logging.h"
 #include "tf_ops/runtime/runtime.h"
 
 namespace py = pybind11;
@@ -52,13 +53,23 @@ Tuning ParseTuning(const std::map<std::string, size_t>& values) {
   throw py::value_error("expected in `tuning` only " + names + ".");
 }
 
+std::map<std::string, size_t> GetTuning() {
+  const Tuning tuning =
+      ValueOrThrow(WithoutGil([] { return Runtime::Get().GetTuning(); }));
+  std::map<std::string, size_t> values;
+  for (const auto& [name, value] : kTuningSettings) {
+    values[name] = tuning.*value;
+  }
+  return values;
+}
+
 void Init(int rank, int size, const std::string& store_host, int store_port,
           const py::bytes& token, uint64_t generation,
           const std::string& host_name, const std::string& bind_address,
           const std::string& transport, int tcp_streams,
-          const std::map<std::string, size_t>& tuning, double init_timeout_s,
-          double collective_timeout_s, double stall_warning_s,
-          const std::string& log_level) {
+          const std::map<std::string, size_t>& tuning, bool autotune,
+          double init_timeout_s, double collective_timeout_s,
+          double stall_warning_s, const std::string& log_level) {
   InitOptions options;
   options.rank = rank;
   options.size = size;
@@ -71,6 +82,7 @@ void Init(int rank, int size, const std::string& store_host, int store_port,
   options.transport = transport;
   options.tcp_streams = tcp_streams;
   options.tuning = ParseTuning(tuning);
+  options.autotune = autotune;
   options.init_timeout_s = init_timeout_s;
   options.collective_timeout_s = collective_timeout_s;
   options.stall_warning_s = stall_warning_s;
@@ -100,6 +112,7 @@ void BindJob(py::module_& module) {
              py::arg("transport") = defaults.transport,
              py::arg("tcp_streams") = defaults.tcp_streams,
              py::arg("tuning") = std::map<std::string, size_t>(),
+             py::arg("autotune") = defaults.autotune,
              py::arg("init_timeout_s") = defaults.init_timeout_s,
              py::arg("collective_timeout_s") = defaults.collective_timeout_s,
              py::arg("stall_warning_s") = defaults.stall_warning_s,
@@ -114,6 +127,21 @@ void BindJob(py::module_& module) {
     return WithoutGil([] { return Runtime::Get().initialized(); });
   });
   module.def("topology", &GetTopology);
+  module.def("tuning", &GetTuning);
+  module.def(
+      "set_tuning",
+      [](const std::map<std::string, size_t>& values) {
+        const Tuning tuning = ParseTuning(values);
+        ThrowIfError(
+            WithoutGil([&] { return Runtime::Get().SetTuning(tuning); }));
+      },
+      py::arg("tuning"));
+  module.def(
+      "log",
+      [](const std::string& level, const std::string& text) {
+        Log(ParseLogLevel(level), text);
+      },
+      py::arg("level"), py::arg("text"));
   module.def(
       "add_communicator",
       [](const std::vector<int>& ranks) {

@@ -32,6 +32,8 @@ class Communicator {
   bool shares_memory() const { return shares_memory_; }
   // Equal on all ranks of it.
   const Tuning& tuning() const { return tuning_; }
+  // Only while no collective runs on it, on any rank.
+  void set_tuning(const Tuning& tuning) { tuning_ = tuning; }
 
   Mesh& mesh() { return mesh_; }
   Pair& pair(int rank) { return mesh_.pair(ranks_[rank]); }
@@ -83,7 +85,7 @@ class Communicator {
   std::vector<int> ranks_;
   int rank_;
   bool shares_memory_;
-  const Tuning tuning_;
+  Tuning tuning_;
   Mesh& mesh_;
   Scheduler& scheduler_;
   Status status_;

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "tf_ops/common/export.h"
+
 namespace ring_keras {
 
 enum class LogLevel {
@@ -18,7 +20,7 @@ enum class LogLevel {
 void ConfigureLogging(const std::string& speaker, LogLevel lowest);
 
 // Prints one line with one write, so that lines of processes do not mix.
-void Log(LogLevel level, const std::string& text);
+RING_KERAS_EXPORT void Log(LogLevel level, const std::string& text);
 
 }  // namespace ring_keras
 

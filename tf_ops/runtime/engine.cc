@@ -93,6 +93,13 @@ void Engine::RemoveCommunicator(int id) {
   has_news_.store(true);
 }
 
+void Engine::SetTuning(const Tuning& tuning) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [id, member] : communicators_) {
+    if (member != nullptr) member->communicator->set_tuning(tuning);
+  }
+}
+
 StatusOr<Engine::Submission> Engine::Accept(Request& request,
                                             DoneCallback& done) {
   if (stopping_) {

@@ -56,6 +56,8 @@ class Engine {
   void AddCommunicator(int id, std::vector<int> ranks,
                        const Tuning& tuning = {});
   void RemoveCommunicator(int id);
+  // Of all communicators there are. Only while nothing is pending.
+  void SetTuning(const Tuning& tuning);
 
   // Another rank ended. From any thread.
   void OnRankEvent(const RankEvent& event);

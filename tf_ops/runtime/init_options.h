@@ -24,6 +24,7 @@ struct InitOptions {
   std::string transport = "auto";  // "auto", or "tcp": no shared memory.
   int tcp_streams = 2;             // Connections per pair of ranks.
   Tuning tuning;                   // The same on every rank.
+  bool autotune = false;           // The same; the caller tunes, after Init.
 
   double init_timeout_s = 120;
   double collective_timeout_s = 600;

@@ -101,6 +101,7 @@ class Joiner {
     std::unique_ptr<Segment> segment;
     PeerCard own = MakePeerCard(options_.host_name);
     own.tuning = options_.tuning;
+    own.autotune = options_.autotune;
     if (options_.transport == "auto") {
       auto created = Segment::Create(options_.size);
       if (created.ok()) {
@@ -114,7 +115,7 @@ class Joiner {
       }
     }
     RING_KERAS_RETURN_IF_ERROR(ExchangeCards(own));
-    if (Status mismatch = CheckSameTuning(cards_); !mismatch.ok()) {
+    if (Status mismatch = CheckSameSettings(cards_); !mismatch.ok()) {
       // Nobody leaves before all have read the cards, so all say the same.
       static_cast<void>(Exchange(*store_, "ready", "", options_, deadline_));
       return mismatch;

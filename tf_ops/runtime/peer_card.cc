@@ -30,10 +30,15 @@ std::string PidNamespace() {
   return length > 0 ? std::string(target, length) : "unknown";
 }
 
-// "direct_max_bytes" as the environment has it.
-std::string VariableName(std::string setting) {
+Status CheckSame(std::string setting, size_t first, size_t other, size_t rank) {
+  if (first == other) return Status::Ok();
   for (char& letter : setting) letter = static_cast<char>(toupper(letter));
-  return "RING_KERAS_" + setting;
+  const std::string variable = "RING_KERAS_" + setting;
+  return Status(
+      StatusCode::kRankMismatch,
+      StrCat(variable, " must be the same on every rank: it is ", first,
+             " on rank 0 and ", other, " on rank ", rank, ". Set ", variable,
+             " to one value for all ranks, or nowhere."));
 }
 
 }  // namespace
@@ -47,18 +52,13 @@ PeerCard MakePeerCard(const std::string& host_name) {
   return card;
 }
 
-Status CheckSameTuning(const std::vector<PeerCard>& cards) {
+Status CheckSameSettings(const std::vector<PeerCard>& cards) {
   for (size_t rank = 1; rank < cards.size(); ++rank) {
+    RING_KERAS_RETURN_IF_ERROR(
+        CheckSame("autotune", cards[0].autotune, cards[rank].autotune, rank));
     for (const auto& [name, value] : kTuningSettings) {
-      const size_t first = cards[0].tuning.*value;
-      const size_t theirs = cards[rank].tuning.*value;
-      if (first == theirs) continue;
-      const std::string variable = VariableName(name);
-      return Status(
-          StatusCode::kRankMismatch,
-          StrCat(variable, " must be the same on every rank: it is ", first,
-                 " on rank 0 and ", theirs, " on rank ", rank, ". Set ",
-                 variable, " to one value for all ranks, or nowhere."));
+      RING_KERAS_RETURN_IF_ERROR(CheckSame(name, cards[0].tuning.*value,
+                                           cards[rank].tuning.*value, rank));
     }
   }
   return Status::Ok();
@@ -76,6 +76,7 @@ std::string Encode(const PeerCard& card) {
   for (const auto& [name, value] : kTuningSettings) {
     out << ' ' << card.tuning.*value;
   }
+  out << ' ' << card.autotune;
   return out.str();
 }
 
@@ -92,6 +93,7 @@ StatusOr<PeerCard> DecodePeerCard(const std::string& text) {
     byte = static_cast<uint8_t>(value);
   }
   for (const auto& [name, value] : kTuningSettings) in >> card.tuning.*value;
+  in >> card.autotune;
   if (in.fail()) {
     return Status(StatusCode::kInternal,
                   "another rank's card in the store cannot be read. Is the "

@@ -20,7 +20,9 @@ struct PeerCard {
   int segment_descriptor = -1;
   int doorbell_descriptor = -1;
   SegmentNonce nonce{};
-  Tuning tuning;  // Must be the same on every rank.
+  // These must be the same on every rank.
+  Tuning tuning;
+  bool autotune = false;
 
   // Whether the ranks count as being on one host.
   bool SameHost(const PeerCard& other) const {
@@ -37,9 +39,9 @@ struct PeerCard {
 // machine's own.
 PeerCard MakePeerCard(const std::string& host_name);
 
-// RankMismatch if the ranks of `cards` are tuned differently: says which rank,
-// which setting, both values.
-Status CheckSameTuning(const std::vector<PeerCard>& cards);
+// RankMismatch if a setting that must be the same on every rank is not: says
+// which, on which rank, both values.
+Status CheckSameSettings(const std::vector<PeerCard>& cards);
 
 std::string Encode(const PeerCard& card);
 StatusOr<PeerCard> DecodePeerCard(const std::string& text);

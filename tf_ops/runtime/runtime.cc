@@ -14,6 +14,9 @@
 namespace ring_keras {
 namespace {
 
+constexpr char kSameSetsAdvice[] =
+    "Make the same process sets in the same order on every rank.";
+
 Status NotInitialized() {
   return Status(StatusCode::kNotInitialized,
                 "ring_keras is not initialized. Call ring_keras.init() first.");
@@ -41,14 +44,15 @@ struct Runtime::Impl {
   mutable std::shared_mutex mutex;
   std::unique_ptr<Engine> engine;
   Membership membership;  // Its mesh has gone to the engine.
-  Tuning tuning;
 
-  mutable std::mutex communicators_mutex;
+  mutable std::mutex communicators_mutex;  // Guards what follows.
   std::map<int, std::vector<int>> communicators;
   int next_communicator_id = 1;
+  Tuning tuning;
 
-  // Every rank gives the same values, or an error on every rank.
-  Status Agree(const std::string& what, const std::vector<int64_t>& values);
+  // Every rank gives the same values, or an error on every rank, with `advice`.
+  Status Agree(const std::string& what, const std::vector<int64_t>& values,
+               const std::string& advice);
 };
 
 Runtime::Runtime() : impl_(std::make_unique<Impl>()) {}
@@ -142,7 +146,8 @@ Status Runtime::Run(Request request) {
 }
 
 Status Runtime::Impl::Agree(const std::string& what,
-                            const std::vector<int64_t>& values) {
+                            const std::vector<int64_t>& values,
+                            const std::string& advice) {
   std::vector<int64_t> gathered;
   Request request;
   request.kind = CollectiveKind::kAllgather;
@@ -162,9 +167,7 @@ Status Runtime::Impl::Agree(const std::string& what,
     if (theirs == first) continue;
     return Status(StatusCode::kRankMismatch,
                   StrCat(what, ": rank 0 has ", DebugString(first), ", rank ",
-                         rank, " has ", DebugString(theirs),
-                         ". Make the same process sets in the same order on "
-                         "every rank."));
+                         rank, " has ", DebugString(theirs), ". ", advice));
   }
   return Status::Ok();
 }
@@ -184,7 +187,8 @@ StatusOr<int> Runtime::AddCommunicator(const std::vector<int>& ranks) {
     }
   }
   RING_KERAS_RETURN_IF_ERROR(impl_->Agree(
-      "add_process_set", std::vector<int64_t>(ranks.begin(), ranks.end())));
+      "add_process_set", std::vector<int64_t>(ranks.begin(), ranks.end()),
+      kSameSetsAdvice));
   const int id = impl_->next_communicator_id++;
   impl_->engine->AddCommunicator(id, ranks, impl_->tuning);
   impl_->communicators[id] = ranks;
@@ -204,7 +208,7 @@ Status Runtime::RemoveCommunicator(int communicator_id) {
                                     : " does not exist."));
   }
   RING_KERAS_RETURN_IF_ERROR(
-      impl_->Agree("remove_process_set", {communicator_id}));
+      impl_->Agree("remove_process_set", {communicator_id}, kSameSetsAdvice));
   impl_->engine->RemoveCommunicator(communicator_id);
   impl_->communicators.erase(communicator_id);
   return Status::Ok();
@@ -234,6 +238,28 @@ StatusOr<std::shared_ptr<void>> Runtime::AllocateBuffer(size_t nbytes) {
                   StrCat("no memory for a buffer of ", nbytes, " bytes."));
   }
   return std::shared_ptr<void>(memory, std::free);
+}
+
+Status Runtime::SetTuning(const Tuning& tuning) {
+  std::shared_lock<std::shared_mutex> lock(impl_->mutex);
+  if (impl_->engine == nullptr) return NotInitialized();
+  std::lock_guard<std::mutex> communicators_lock(impl_->communicators_mutex);
+  std::vector<int64_t> values;
+  for (const auto& [name, value] : kTuningSettings) {
+    values.push_back(static_cast<int64_t>(tuning.*value));
+  }
+  RING_KERAS_RETURN_IF_ERROR(
+      impl_->Agree("tuning", values, "Tune every rank alike."));
+  impl_->engine->SetTuning(tuning);
+  impl_->tuning = tuning;
+  return Status::Ok();
+}
+
+StatusOr<Tuning> Runtime::GetTuning() const {
+  std::shared_lock<std::shared_mutex> lock(impl_->mutex);
+  if (impl_->engine == nullptr) return NotInitialized();
+  std::lock_guard<std::mutex> communicators_lock(impl_->communicators_mutex);
+  return impl_->tuning;
 }
 
 StatusOr<std::string> Runtime::TransportTo(int rank) const {

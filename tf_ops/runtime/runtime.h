@@ -56,6 +56,11 @@ class RING_KERAS_EXPORT Runtime {
   // memory where no rank shares any with this one. May outlive the job.
   StatusOr<std::shared_ptr<void>> AllocateBuffer(size_t nbytes);
 
+  // Replaces the thresholds of all communicators. Every rank of the job must
+  // call it, with the same values, while no collective is pending.
+  Status SetTuning(const Tuning& tuning);
+  StatusOr<Tuning> GetTuning() const;
+
   // Which transport reaches `rank`: "self", "shm" or "tcp".
   StatusOr<std::string> TransportTo(int rank) const;
 

@@ -15,6 +15,7 @@ RING_TEST(ACardComesBackAsItWas) {
   card.doorbell_descriptor = 6;
   card.nonce[0] = 255;
   card.tuning = {1, 2, size_t{3} << 40};
+  card.autotune = true;
 
   const auto decoded = DecodePeerCard(Encode(card));
 
@@ -22,7 +23,7 @@ RING_TEST(ACardComesBackAsItWas) {
   EXPECT_EQ(decoded.value().host_name, "a host");
   EXPECT_TRUE(decoded.value().MayShareMemory(card));
   EXPECT_TRUE(decoded.value().nonce == card.nonce);
-  EXPECT_OK(CheckSameTuning({card, decoded.value()}));
+  EXPECT_OK(CheckSameSettings({card, decoded.value()}));
 }
 
 RING_TEST(ACardCutShortIsRefused) {
@@ -32,18 +33,18 @@ RING_TEST(ACardCutShortIsRefused) {
   EXPECT_EQ(DecodePeerCard(text).status().code(), StatusCode::kInternal);
 }
 
-RING_TEST(EqualTuningIsFine) {
-  EXPECT_OK(CheckSameTuning({}));
-  EXPECT_OK(CheckSameTuning(std::vector<PeerCard>(3)));
+RING_TEST(EqualSettingsAreFine) {
+  EXPECT_OK(CheckSameSettings({}));
+  EXPECT_OK(CheckSameSettings(std::vector<PeerCard>(3)));
 }
 
-RING_TEST(AnotherTuningNamesTheRankTheVariableAndBothValues) {
+RING_TEST(AnotherSettingNamesTheRankTheVariableAndBothValues) {
   std::vector<PeerCard> cards(3);
   cards[0].tuning.direct_max_bytes = 7;
   cards[1].tuning.direct_max_bytes = 7;
   cards[2].tuning.direct_max_bytes = 8;
 
-  const Status status = CheckSameTuning(cards);
+  const Status status = CheckSameSettings(cards);
 
   EXPECT_EQ(status.code(), StatusCode::kRankMismatch);
   EXPECT_EQ(status.message(),

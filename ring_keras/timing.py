@@ -47,7 +47,7 @@ def time_call(call: Callable[[], object], *, samples: int, warmup: int) -> Timin
     _run(call, warmup)
     calls = _agreed_calls(_run(call, 1))
     own = np.array([_run(call, calls) / calls for _ in range(samples)])
-    slowest = _native.allreduce(own, "max", "benchmark/times")
+    slowest = _native.allreduce(own, "max", "timing/samples")
     return Timing(
         median_s=float(np.median(slowest)),
         least_s=float(slowest.min()),
@@ -58,7 +58,7 @@ def time_call(call: Callable[[], object], *, samples: int, warmup: int) -> Timin
 
 def _run(call: Callable[[], object], calls: int) -> float:
     """Seconds of `calls` calls in a row, from a barrier on."""
-    _native.barrier("benchmark/start")
+    _native.barrier("timing/start")
     start = time.perf_counter()
     for _ in range(calls):
         call()
@@ -67,5 +67,5 @@ def _run(call: Callable[[], object], calls: int) -> float:
 
 def _agreed_calls(one_call_s: float) -> int:
     """Calls per sample: as many on every rank."""
-    longest = _native.allreduce(np.array([one_call_s]), "max", "benchmark/calls")
+    longest = _native.allreduce(np.array([one_call_s]), "max", "timing/calls")
     return max(1, math.ceil(_SAMPLE_S / float(longest[0])))

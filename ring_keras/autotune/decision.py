@@ -1,0 +1,53 @@
+"""From measured times to settings. Pure functions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+__all__ = ["best_bucket_bytes", "best_thresholds"]
+
+# Larger buckets start later, and so leave less of backward to hide behind: the
+# smallest one is taken whose rate is this near to the best.
+_ENOUGH = 0.9
+
+
+def best_thresholds(
+    times_s: Sequence[Mapping[int, float]], fixed: Sequence[int | None]
+) -> list[int]:
+    """The thresholds with which the measured sizes take the least time.
+
+    What counts is the product of the times: a size that takes long by nature
+    weighs no more than a small one.
+
+    Args:
+        times_s: For each algorithm, in the order of the sizes for which they are
+            meant, the time by size in bytes. All have the same sizes.
+        fixed: For each algorithm but the last, the most bytes that it must take,
+            or None to choose.
+
+    Returns:
+        The most bytes for each algorithm but the last. Of equally good ones, the
+        lowest.
+    """
+    sizes = sorted(times_s[0])
+
+    def cost(thresholds: tuple[int, ...]) -> float:
+        total = 0.0
+        for size in sizes:
+            picked = [i for i, most in enumerate(thresholds) if size <= most]
+            algorithm = picked[0] if picked else len(thresholds)
+            total += math.log(times_s[algorithm][size])
+        return total
+
+    choices = [[0, *sizes] if one is None else [one] for one in fixed]
+    best: tuple[int, ...] = min(itertools.product(*choices), key=cost)
+    return list(best)
+
+
+def best_bucket_bytes(times_s: Mapping[int, float]) -> int:
+    """The smallest size whose rate is near the best, of the times by size."""
+    rates = {size: size / time_s for size, time_s in times_s.items()}
+    best = max(rates.values())
+    return min(size for size, rate in rates.items() if rate >= _ENOUGH * best)

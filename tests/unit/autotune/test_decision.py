@@ -1,0 +1,61 @@
+"""From times to thresholds and bucket sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+from ring_keras.autotune.decision import best_bucket_bytes, best_thresholds
+
+
+def times(latency: float, per_byte: float) -> dict[int, float]:
+    return {size: latency + per_byte * size for size in (1, 10, 100, 1000, 10_000)}
+
+
+def test_a_threshold_is_the_last_size_at_which_the_first_wins() -> None:
+    first, second = times(1, 1), times(100, 0.1)
+
+    assert best_thresholds([first, second], [None]) == [100]
+
+
+def test_one_that_never_wins_gets_nothing_and_one_that_always_does_everything() -> None:
+    good, bad = times(1, 1), times(2, 2)
+
+    assert best_thresholds([bad, good], [None]) == [0]
+    assert best_thresholds([good, bad], [None]) == [10_000]
+
+
+def test_three_algorithms() -> None:
+    low, middle, high = times(1, 1), times(50, 0.5), times(1000, 0.1)
+
+    assert best_thresholds([low, middle, high], [None, None]) == [10, 1000]
+
+
+def test_one_outlier_does_not_move_a_threshold_far() -> None:
+    first, second = times(1, 1), times(100, 0.1)
+    first[1] = 101  # Slower than the second, by an accident.
+
+    assert best_thresholds([first, second], [None]) == [100]
+
+
+@pytest.mark.parametrize("fixed", [0, 7, 10**9])
+def test_what_the_user_fixed_stays(fixed: int) -> None:
+    low, middle, high = times(1, 1), times(50, 0.5), times(1000, 0.1)
+
+    assert best_thresholds([low, middle, high], [fixed, None])[0] == fixed
+
+
+def test_a_middle_one_that_the_user_left_nothing_for_is_not_given_sizes() -> None:
+    low, middle, high = times(1, 1), times(50, 0.5), times(1000, 0.1)
+
+    assert best_thresholds([low, middle, high], [10**9, None]) == [10**9, 0]
+
+
+def test_the_smallest_bucket_of_a_good_rate() -> None:
+    # Rates: 1, 1.6, 1.9, 2, and less out of cache.
+    by_size = {1: 1.0, 2: 1.25, 4: 4 / 1.9, 8: 4.0, 16: 16 / 1.5}
+
+    assert best_bucket_bytes(by_size) == 4
+
+
+def test_a_single_measured_bucket_is_taken() -> None:
+    assert best_bucket_bytes({1 << 20: 0.5}) == 1 << 20
