@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 
 __all__ = ["best_bucket_bytes", "best_thresholds"]
 
-# Larger buckets start later, and so leave less of backward to hide behind: the
-# smallest one is taken whose rate is this near to the best.
-_ENOUGH = 0.9
+# Gradients of a model of middling size, for which buckets are chosen.
+_MODEL_BYTES = 64 << 20
 
 
 def best_thresholds(
@@ -47,7 +46,10 @@ def best_thresholds(
 
 
 def best_bucket_bytes(times_s: Mapping[int, float]) -> int:
-    """The smallest size whose rate is near the best, of the times by size."""
-    rates = {size: size / time_s for size, time_s in times_s.items()}
-    best = max(rates.values())
-    return min(size for size, rate in rates.items() if rate >= _ENOUGH * best)
+    """The size with the shortest step, of the times of an allreduce by size.
+
+    All buckets of a model one after the other, and one again: the last one is
+    complete only when backward is over, so nothing hides it. Where a time is
+    latency + size / rate, the best size is sqrt(latency * rate * model's size).
+    """
+    return min(times_s, key=lambda size: times_s[size] * (_MODEL_BYTES / size + 1))

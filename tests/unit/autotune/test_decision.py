@@ -50,11 +50,18 @@ def test_a_middle_one_that_the_user_left_nothing_for_is_not_given_sizes() -> Non
     assert best_thresholds([low, middle, high], [10**9, None]) == [10**9, 0]
 
 
-def test_the_smallest_bucket_of_a_good_rate() -> None:
-    # Rates: 1, 1.6, 1.9, 2, and less out of cache.
-    by_size = {1: 1.0, 2: 1.25, 4: 4 / 1.9, 8: 4.0, 16: 16 / 1.5}
+def test_a_bucket_weighs_latency_against_what_nothing_hides() -> None:
+    sizes = [1 << power for power in range(20, 26)]
 
-    assert best_bucket_bytes(by_size) == 4
+    def chosen(latency_s: float, rate: float) -> int:
+        return best_bucket_bytes({size: latency_s + size / rate for size in sizes})
+
+    # sqrt(latency * rate * 64 MiB) is 1, 4 and 16 MiB.
+    assert chosen(2**14 / 1e9, 1e9) == 1 << 20
+    assert chosen(2**18 / 1e9, 1e9) == 4 << 20
+    assert chosen(2**22 / 1e9, 1e9) == 16 << 20
+    assert chosen(0, 1e9) == 1 << 20
+    assert chosen(1, 1e9) == 32 << 20
 
 
 def test_a_single_measured_bucket_is_taken() -> None:
