@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ring_keras.benchmark.collectives import COLLECTIVES, Collective
+from ring_keras.benchmark.numpy_calls import BUFFERS
 from ring_keras.benchmark.values import DTYPES
 
 __all__ = ["Options", "parse"]
@@ -46,6 +47,8 @@ class Options:
         op: How to reduce, if the collective does.
         iterations: Samples per size.
         warmup: Calls before them.
+        buffers: Where it reads and writes, one of `BUFFERS`; "new" where there is
+            no choice.
         tensorflow: Whether to call the TensorFlow op, in a `tf.function`.
         json: Where to write the results besides.
     """
@@ -56,6 +59,7 @@ class Options:
     op: str
     iterations: int
     warmup: int
+    buffers: str
     tensorflow: bool
     json: Path | None
 
@@ -111,6 +115,13 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         help="calls before the first sample (default: 5)",
     )
     add(
+        "--buffers",
+        choices=list(BUFFERS),
+        help="of allreduce on NumPy arrays: "
+        + "; ".join(f"{name}: {text}" for name, text in BUFFERS.items())
+        + " (default: separate)",
+    )
+    add(
         "--tensorflow",
         action="store_true",
         help="call the TensorFlow op in a tf.function, not the engine on NumPy arrays",
@@ -125,6 +136,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     collective = COLLECTIVES[given.collective]
     if collective.reduces and given.op == "average" and "int" in given.dtype:
         parser.error(f"--op average takes no integers. Received: --dtype {given.dtype}")
+    has_choice = given.collective == "allreduce" and not given.tensorflow
+    if given.buffers and not has_choice:
+        parser.error("--buffers is for allreduce on NumPy arrays only.")
     return Options(
         collective=collective,
         sizes_bytes=_sizes(given.min_bytes, given.max_bytes, given.factor),
@@ -132,6 +146,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         op=given.op,
         iterations=given.iterations,
         warmup=given.warmup,
+        buffers=given.buffers or ("separate" if has_choice else "new"),
         tensorflow=given.tensorflow,
         json=given.json,
     )

@@ -33,6 +33,7 @@ class Row:
         count: Its elements.
         dtype: Theirs.
         op: How they were reduced; none if they were not.
+        buffers: One of `BUFFERS`, or tensors.
         timing: See `Timing`.
         bus_factor: See `Collective`.
         wrong: Elements of all ranks that were not what they must be.
@@ -43,6 +44,7 @@ class Row:
     count: int
     dtype: str
     op: str
+    buffers: str
     timing: Timing
     bus_factor: float
     wrong: int

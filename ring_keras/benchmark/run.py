@@ -8,7 +8,7 @@ import numpy as np
 
 from ring_keras import _native
 from ring_keras.benchmark.job import describe_job, join
-from ring_keras.benchmark.numpy_calls import numpy_call
+from ring_keras.benchmark.numpy_calls import BUFFERS, numpy_call
 from ring_keras.benchmark.options import Options, parse
 from ring_keras.benchmark.report import Row, header, write_json
 from ring_keras.benchmark.values import DTYPES, Array, tolerance
@@ -22,11 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     rank, size = join(options.tensorflow)
     job = describe_job(size)
-    title = f"{options.collective.name} " + (
-        "by the TensorFlow op in a tf.function"
-        if options.tensorflow
-        else "of NumPy arrays"
-    )
+    how = "by the TensorFlow op in a tf.function"
+    if not options.tensorflow:
+        how = f"of NumPy arrays, {BUFFERS[options.buffers]}"
+    title = f"{options.collective.name} {how}"
     if rank == 0:
         print(header(title, job), flush=True)
     rows = []
@@ -45,16 +44,19 @@ def _measure(options: Options, nbytes: int, rank: int, size: int) -> Row:
     collective, dtype, op = options.collective, options.dtype, options.op
     itemsize = DTYPES[dtype].itemsize
     count = collective.count(nbytes, itemsize, size)
-    make_call: Callable[[str, Array, str], Callable[[], object]] = numpy_call
-    if options.tensorflow:
+    values = collective.input(rank, size, count, dtype)
+
+    def make_call() -> Callable[[], object]:
+        if not options.tensorflow:
+            return numpy_call(collective.name, values, op, options.buffers)
         # Imported only here: it takes seconds.
         from ring_keras.benchmark.tensorflow_calls import tensorflow_call
 
-        make_call = tensorflow_call
-    call = make_call(collective.name, collective.input(rank, size, count, dtype), op)
-    timing = time_call(call, samples=options.iterations, warmup=options.warmup)
+        return tensorflow_call(collective.name, values, op)
+
+    timing = time_call(make_call(), samples=options.iterations, warmup=options.warmup)
     wrong = _count_wrong(
-        np.asarray(call()),
+        np.asarray(make_call()()),
         collective.output(rank, size, count, dtype, op),
         tolerance(size, dtype, op) if collective.reduces else 0.0,
     )
@@ -64,6 +66,7 @@ def _measure(options: Options, nbytes: int, rank: int, size: int) -> Row:
         count=count,
         dtype=dtype,
         op=op if collective.reduces else "none",
+        buffers="tensors" if options.tensorflow else options.buffers,
         timing=timing,
         bus_factor=collective.bus_factor(size),
         wrong=wrong,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ring_keras.benchmark.collectives import COLLECTIVES
+from ring_keras.benchmark.numpy_calls import BUFFERS
 
 TINY = ["--min-bytes", "64", "--max-bytes", "1K", "--iterations", "2"]
 
@@ -53,6 +54,17 @@ def test_every_collective(size: int, name: str, tmp_path: Path) -> None:
     for row, cells in zip(content["rows"], table, strict=True):
         assert cells[:3] == [str(row["nbytes"]), str(row["count"]), "float32"]
         assert cells[-1] == "0"
+
+
+@pytest.mark.parametrize("buffers", BUFFERS)
+def test_every_kind_of_buffers(buffers: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+
+    run_benchmark(2, "--buffers", buffers, "--json", str(file))
+
+    content = json.loads(file.read_text())
+    check_rows(content, 2, "allreduce")
+    assert {row["buffers"] for row in content["rows"]} == {buffers}
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "uint8"])

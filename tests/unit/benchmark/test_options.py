@@ -37,6 +37,8 @@ def test_a_small_factor_still_makes_progress() -> None:
         (["--factor", "1"], "invalid factor above 1 value: '1'"),
         (["--iterations", "0"], "invalid positive integer value: '0'"),
         (["--dtype", "int32", "--op", "average"], "takes no integers"),
+        (["broadcast", "--buffers", "in-place"], "allreduce on NumPy arrays only"),
+        (["--buffers", "shared", "--tensorflow"], "allreduce on NumPy arrays only"),
         (["gather"], "invalid choice: 'gather'"),
     ],
 )
