@@ -99,7 +99,8 @@ py::array CheckedOutput(const py::array& out, const py::array& input) {
 py::array Allreduce(const py::array& array, const std::string& op,
                     const std::string& name, int communicator_id,
                     double prescale, double postscale,
-                    const std::optional<py::array>& out) {
+                    const std::optional<py::array>& out,
+                    const std::optional<std::string>& wire_dtype) {
   const py::array input = Contiguous(array);
   py::array output =
       out.has_value() ? CheckedOutput(*out, input) : NewLike(input);
@@ -108,6 +109,7 @@ py::array Allreduce(const py::array& array, const std::string& op,
   request.reduce_op = ParseReduceOp(op);
   request.prescale = prescale;
   request.postscale = postscale;
+  if (wire_dtype.has_value()) request.wire_dtype = ParseDataType(*wire_dtype);
   AddInput(request, input);
   request.outputs = {output.mutable_data()};
   RunRequest(std::move(request));
@@ -188,7 +190,7 @@ void BindCollectives(py::module_& module) {
   module.def("allreduce", &Allreduce, py::arg("array"), py::arg("op") = "sum",
              py::arg("name") = "", py::arg("communicator_id") = 0,
              py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
-             py::arg("out") = py::none());
+             py::arg("out") = py::none(), py::arg("wire_dtype") = py::none());
   module.def("shared_empty", &SharedEmpty, py::arg("shape"), py::arg("dtype"));
   module.def("broadcast", &Broadcast, py::arg("array"), py::arg("root"),
              py::arg("name") = "", py::arg("communicator_id") = 0);

@@ -38,10 +38,11 @@ DataType DataTypeOf(const py::dtype& dtype) {
                                  "with array.astype(array.dtype.newbyteorder"
                                  "('='))."));
   }
-  for (int i = 0; i < kDataTypeCount; ++i) {
-    const auto candidate = static_cast<DataType>(i);
-    if (name == NameOf(candidate)) return candidate;
-  }
+  return ParseDataType(name);
+}
+
+DataType ParseDataType(const std::string& name) {
+  if (const auto dtype = DataTypeNamed(name)) return *dtype;
   std::string known = NameOf(static_cast<DataType>(0));
   for (int i = 1; i < kDataTypeCount; ++i) {
     known += StrCat(", ", NameOf(static_cast<DataType>(i)));

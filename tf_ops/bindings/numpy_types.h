@@ -15,6 +15,9 @@ namespace ring_keras {
 // ml_dtypes', which TensorFlow's own arrays use.
 DataType DataTypeOf(const pybind11::dtype& dtype);
 
+// The type of that name; throws ValueError for others.
+DataType ParseDataType(const std::string& name);
+
 // "sum", "average", "min", "max", "product"; throws ValueError for others.
 ReduceOp ParseReduceOp(const std::string& name);
 

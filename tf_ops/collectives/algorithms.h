@@ -48,13 +48,19 @@ std::unique_ptr<Collective> MakeAllreduceSharedBuffers(
     const CollectiveArguments& arguments, Communicator& communicator,
     uint64_t key, const SharedBuffers& buffers, MakeAlgorithm* staged);
 
-// Each rank sends everything to every other: one message of latency,
-// (size - 1) x nbytes sent per rank. For few bytes.
+// For a communicator of one rank.
+MakeAlgorithm MakeAllreduceAlone;
+// Announcements carry the data: one trip, (size - 1) x nbytes sent per rank.
+// For what a payload holds.
 MakeAlgorithm MakeAllreduceDirect;
-// Reduce-scatter, then allgather around a ring: 2 (size - 1) messages of
-// latency, 2 (size - 1) / size x nbytes sent per rank, which is the least
-// possible. Source: Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
+// All ranks as one lane, in pieces; see lane.h for the three.
+MakeAlgorithm MakeAllreduceDoubling;
+MakeAlgorithm MakeAllreduceParts;
 MakeAlgorithm MakeAllreduceRing;
+// Several hosts, several ranks on some: reduced within each host through shared
+// memory, then across, so that data cross between hosts once per host and
+// several ranks drive the wire. For a communicator that spans hosts.
+MakeAlgorithm MakeAllreduceHierarchical;
 
 MakeAlgorithm MakeAllgatherShared;
 // Each rank sends its rows to every other.

@@ -1,82 +1,97 @@
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "tf_ops/collectives/algorithms.h"
-#include "tf_ops/collectives/fused_tensors.h"
-#include "tf_ops/collectives/message_exchange.h"
-#include "tf_ops/collectives/reduction.h"
+#include "tf_ops/collectives/wire_tensors.h"
 
 namespace ring_keras {
 namespace {
 
 class AllreduceDirect : public Collective {
  public:
-  AllreduceDirect(const CollectiveArguments& arguments,
-                  Communicator& communicator, uint64_t key)
-      : communicator_(communicator),
-        key_(key),
-        tensors_(arguments),
-        reduction_(arguments) {}
+  explicit AllreduceDirect(const CollectiveArguments& arguments)
+      : is_average_(arguments.reduce_op == ReduceOp::kAverage),
+        wire_dtype_(arguments.wire_dtype.value_or(arguments.dtype)),
+        tensors_(arguments) {}
+
+  std::string Payload() override {
+    std::string payload(tensors_.nbytes(), '\0');
+    tensors_.Pack({0, payload.size()}, payload.data());
+    return payload;
+  }
 
   Task Run(const Participants& participants) override {
-    reduction_.Begin(participants);
-    if (communicator_.size() == 1) {
-      Combine();
-      co_return Status::Ok();
+    std::optional<double> share;
+    if (is_average_) share = ShareOfWeight(participants);
+    std::vector<std::string> weighted(participants.size());
+    std::vector<const void*> sources;
+    for (size_t rank = 0; rank < participants.size(); ++rank) {
+      const std::string* payload = &participants[rank].payload;
+      if (payload->size() != tensors_.nbytes()) {
+        co_return Status(
+            StatusCode::kInternal,
+            StrCat("a rank sent ", payload->size(), " of ", tensors_.nbytes(),
+                   " bytes. Is the same ring_keras installed on every host?"));
+      }
+      if (share.has_value()) {
+        // Unknown when the payload was packed.
+        weighted[rank].resize(payload->size());
+        Scale(wire_dtype_, weighted[rank].data(), payload->data(),
+              participants[rank].weight * *share,
+              payload->size() / SizeOf(wire_dtype_));
+        payload = &weighted[rank];
+      }
+      sources.push_back(payload->data());
     }
-    // One place per rank, in rank order; this rank's is what it sends.
-    const size_t nbytes = tensors_.nbytes();
-    gathered_.resize(nbytes * communicator_.size());
-    char* own = gathered_.data() + nbytes * communicator_.rank();
-    tensors_.ForEach(
-        0, nbytes, [&](const char* input, char*, size_t offset, size_t length) {
-          reduction_.CopyIn(own + offset, input, length);
-        });
-    MessageExchange exchange(communicator_, key_);
-    for (int rank = 0; rank < communicator_.size(); ++rank) {
-      if (rank == communicator_.rank()) continue;
-      exchange.Receive(rank, 0, gathered_.data() + nbytes * rank, nbytes);
-      exchange.Send(rank, 0, own, nbytes);
-    }
-    co_await exchange.Done();
-    RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
-    Combine();
+    tensors_.Begin(participants);
+    std::string reduced(tensors_.nbytes(), '\0');
+    tensors_.reduction().Combine(reduced.data(), sources.data(),
+                                 static_cast<int>(sources.size()),
+                                 reduced.size());
+    tensors_.Unpack({0, reduced.size()}, reduced.data());
     co_return Status::Ok();
   }
 
  private:
-  void Combine() {
-    const size_t total = tensors_.nbytes();
-    std::vector<const void*> sources(communicator_.size());
+  const bool is_average_;
+  const DataType wire_dtype_;
+  WireTensors tensors_;
+};
+
+// Nobody to talk to: the result is this rank's own data, whatever the size.
+class AllreduceAlone : public Collective {
+ public:
+  explicit AllreduceAlone(const CollectiveArguments& arguments)
+      : tensors_(arguments), reduction_(arguments) {}
+
+  Task Run(const Participants& participants) override {
+    reduction_.Begin(participants);
     tensors_.ForEach(
-        0, total,
-        [&](const char* input, char* output, size_t offset, size_t nbytes) {
-          if (communicator_.size() == 1) {
-            reduction_.CopyIn(output, input, nbytes);
-            reduction_.Finish(output, nbytes);
-            return;
-          }
-          for (size_t rank = 0; rank < sources.size(); ++rank) {
-            sources[rank] = gathered_.data() + total * rank + offset;
-          }
-          reduction_.Combine(output, sources.data(), communicator_.size(),
-                             nbytes);
+        0, tensors_.nbytes(),
+        [&](const char* input, char* output, size_t, size_t nbytes) {
+          reduction_.CopyIn(output, input, nbytes);
+          reduction_.Finish(output, nbytes);
         });
+    co_return Status::Ok();
   }
 
-  Communicator& communicator_;
-  uint64_t key_;
+ private:
   FusedTensors tensors_;
   Reduction reduction_;
-  std::vector<char> gathered_;
 };
 
 }  // namespace
 
 std::unique_ptr<Collective> MakeAllreduceDirect(
-    const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t key) {
-  return std::make_unique<AllreduceDirect>(arguments, communicator, key);
+    const CollectiveArguments& arguments, Communicator&, uint64_t) {
+  return std::make_unique<AllreduceDirect>(arguments);
+}
+
+std::unique_ptr<Collective> MakeAllreduceAlone(
+    const CollectiveArguments& arguments, Communicator&, uint64_t) {
+  return std::make_unique<AllreduceAlone>(arguments);
 }
 
 }  // namespace ring_keras

@@ -33,6 +33,20 @@ Status ValidateReduction(const CollectiveArguments& arguments) {
   return Status::Ok();
 }
 
+Status ValidateWire(const CollectiveArguments& arguments) {
+  if (!arguments.wire_dtype.has_value()) return Status::Ok();
+  const DataType wire = *arguments.wire_dtype;
+  if (wire != DataType::kFloat16 && wire != DataType::kBfloat16) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("compression is to float16 or bfloat16, got ",
+                         NameOf(wire), "."));
+  }
+  if (arguments.dtype == DataType::kFloat32) return Status::Ok();
+  return Status(StatusCode::kInvalidArgument,
+                StrCat("compression to ", NameOf(wire), " takes float32, got ",
+                       NameOf(arguments.dtype), ". Reduce it as it is."));
+}
+
 Status ValidateRoot(const CollectiveArguments& arguments, int size) {
   if (arguments.root < 0 || arguments.root >= size) {
     return Status(StatusCode::kInvalidArgument,
@@ -92,6 +106,7 @@ size_t TotalBytes(const CollectiveArguments& arguments) {
 Status Validate(const CollectiveArguments& arguments, int size) {
   switch (arguments.kind) {
     case CollectiveKind::kAllreduce:
+      RING_KERAS_RETURN_IF_ERROR(ValidateWire(arguments));
       return ValidateReduction(arguments);
     case CollectiveKind::kReduceScatter:
       RING_KERAS_RETURN_IF_ERROR(ValidateReduction(arguments));

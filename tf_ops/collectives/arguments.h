@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "tf_ops/common/collective_kind.h"
@@ -23,6 +24,10 @@ struct CollectiveArguments {
   DataType dtype = DataType::kUint8;
   ReduceOp reduce_op = ReduceOp::kSum;  // kAllreduce, kReduceScatter.
   int root = 0;                         // kBroadcast: rank in the communicator.
+
+  // kAllreduce of float32, float16 or bfloat16: the form in which data travel
+  // between hosts, half as long. Sums are made in float32. None: as they are.
+  std::optional<DataType> wire_dtype;
 
   // Multiply the input before, the result after the reduction.
   double prescale = 1.0;

@@ -1,9 +1,15 @@
 #include "tf_ops/collectives/collective.h"
 
+#include <algorithm>
+
 #include "tf_ops/collectives/algorithms.h"
 
 namespace ring_keras {
 namespace {
+
+// Up to this, each rank sends every other its part; above, a ring moves no more
+// than the links carry.
+constexpr size_t kPartsMaxBytes = 1 << 20;
 
 bool UsesSharedMemory(const Communicator& communicator) {
   return communicator.size() > 1 && communicator.size() <= kSharedMaxRanks &&
@@ -12,16 +18,31 @@ bool UsesSharedMemory(const Communicator& communicator) {
 
 MakeAlgorithm* PickAllreduce(const CollectiveArguments& arguments,
                              const Communicator& communicator) {
+  if (communicator.size() == 1) return MakeAllreduceAlone;
   const size_t nbytes = TotalBytes(arguments);
   const Tuning& tuning = communicator.tuning();
-  if (communicator.size() == 1) return MakeAllreduceDirect;
   if (UsesSharedMemory(communicator)) {
     return communicator.size() == 2 || nbytes <= tuning.shared_flat_max_bytes
                ? MakeAllreduceSharedFlat
                : MakeAllreduceSharedParts;
   }
-  return nbytes <= tuning.direct_max_bytes ? MakeAllreduceDirect
-                                           : MakeAllreduceRing;
+  // The payload travels in the announcement.
+  if (nbytes <=
+      std::min(tuning.direct_max_bytes, Collective::kMaxPayloadBytes)) {
+    return MakeAllreduceDirect;
+  }
+  const size_t hosts = communicator.hosts().size();
+  if (hosts > 1 && hosts < static_cast<size_t>(communicator.size())) {
+    return MakeAllreduceHierarchical;
+  }
+  if (nbytes <= tuning.recursive_doubling_max_bytes) {
+    return MakeAllreduceDoubling;
+  }
+  // Each part is rounded once, rather than at every step of a ring.
+  if (nbytes <= kPartsMaxBytes || arguments.wire_dtype.has_value()) {
+    return MakeAllreduceParts;
+  }
+  return MakeAllreduceRing;
 }
 
 MakeAlgorithm* Pick(const CollectiveArguments& arguments,

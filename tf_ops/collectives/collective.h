@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tf_ops/collectives/arguments.h"
@@ -22,10 +23,12 @@ struct Participant {
   int64_t rows = 0;             // First dimension of its input.
   std::vector<int64_t> splits;  // kAlltoall: rows for each rank.
   double weight = 1.0;          // In an average.
-  Window* window = nullptr;     // Where its data appear, if memory is shared.
   // Where its tensors lie among the shared buffers of its segment, if they do.
   uint64_t input_offset = WindowPost::kNowhere;
   uint64_t output_offset = WindowPost::kNowhere;
+  // Where its data appear, if it shares memory with this rank.
+  Window* window = nullptr;
+  std::string payload;  // See Collective::Payload.
 };
 using Participants = std::vector<Participant>;  // Indexed by rank.
 
@@ -54,6 +57,12 @@ class Collective {
   virtual void Describe(Participant* own) const { (void)own; }
   // Fills what fits of the window, if the algorithm needs one.
   virtual void Prepare(const WindowUse& window) { (void)window; }
+
+  // At most kMaxPayloadBytes that go with this rank's announcement, so that
+  // every rank has them when Run begins: one trip for all of a small
+  // collective.
+  static constexpr size_t kMaxPayloadBytes = size_t{64} << 10;
+  virtual std::string Payload() { return {}; }
 
   // Exchanges the data. `participants` outlives the task.
   virtual Task Run(const Participants& participants) = 0;

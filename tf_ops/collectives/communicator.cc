@@ -1,6 +1,7 @@
 #include "tf_ops/collectives/communicator.h"
 
 #include <algorithm>
+#include <map>
 
 namespace ring_keras {
 
@@ -9,14 +10,20 @@ Communicator::Communicator(int id, std::vector<int> ranks, const Tuning& tuning,
     : id_(id),
       ranks_(std::move(ranks)),
       rank_(PlaceOf(mesh.rank())),
-      shares_memory_(std::all_of(ranks_.begin(), ranks_.end(),
-                                 [&](int rank) {
-                                   return rank == mesh.rank() ||
-                                          mesh.SharesMemoryWith(rank);
-                                 })),
       tuning_(tuning),
       mesh_(mesh),
-      scheduler_(scheduler) {}
+      scheduler_(scheduler) {
+  std::map<int, int> place_of_host;
+  for (int place = 0; place < size(); ++place) {
+    const int host = place_of_host
+                         .emplace(mesh.host_of(ranks_[place]),
+                                  static_cast<int>(hosts_.size()))
+                         .first->second;
+    if (host == static_cast<int>(hosts_.size())) hosts_.emplace_back();
+    hosts_[host].push_back(place);
+    if (place == rank_) host_ = host;
+  }
+}
 
 bool Communicator::Contains(int job_rank) const {
   return std::binary_search(ranks_.begin(), ranks_.end(), job_rank);
@@ -29,8 +36,8 @@ int Communicator::PlaceOf(int job_rank) const {
 }
 
 void Communicator::NotifyAll() {
-  for (int rank : ranks_) {
-    if (rank != mesh_.rank()) mesh_.Notify(rank);
+  for (int place : neighbours()) {
+    if (place != rank_) mesh_.Notify(ranks_[place]);
   }
 }
 

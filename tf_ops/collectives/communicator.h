@@ -28,8 +28,18 @@ class Communicator {
   bool Contains(int job_rank) const;
   // The place of a rank that it contains.
   int PlaceOf(int job_rank) const;
-  // Whether all ranks of it are on one host and share memory.
-  bool shares_memory() const { return shares_memory_; }
+  // Its ranks by host, each ascending, and the hosts by their lowest rank.
+  // Ranks that share memory are on one host.
+  const std::vector<std::vector<int>>& hosts() const { return hosts_; }
+  // The ranks of this rank's host, itself among them.
+  const std::vector<int>& neighbours() const { return hosts_[host_]; }
+  bool IsNeighbour(int rank) const {
+    return mesh_.host_of(ranks_[rank]) == mesh_.host_of(mesh_.rank());
+  }
+  // The place of this rank's host in hosts().
+  int host() const { return host_; }
+  // Whether all ranks of it are on one host.
+  bool shares_memory() const { return hosts_.size() == 1; }
   // Equal on all ranks of it.
   const Tuning& tuning() const { return tuning_; }
   // Only while no collective runs on it, on any rank.
@@ -37,12 +47,12 @@ class Communicator {
 
   Mesh& mesh() { return mesh_; }
   Pair& pair(int rank) { return mesh_.pair(ranks_[rank]); }
-  // Only where the communicator shares memory.
+  // Only of this host's ranks.
   Segment& segment(int rank) {
     return rank == rank_ ? mesh_.own_segment()
                          : mesh_.neighbour_segment(ranks_[rank]);
   }
-  // Tells every other rank that counters in shared memory changed.
+  // Tells every other rank of this host that counters in shared memory changed.
   void NotifyAll();
 
   // Awaitable: resumes when `condition()` holds, or when the communicator is
@@ -84,7 +94,8 @@ class Communicator {
   int id_;
   std::vector<int> ranks_;
   int rank_;
-  bool shares_memory_;
+  std::vector<std::vector<int>> hosts_;
+  int host_ = 0;
   Tuning tuning_;
   Mesh& mesh_;
   Scheduler& scheduler_;

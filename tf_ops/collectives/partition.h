@@ -23,6 +23,13 @@ inline Range Part(size_t count, size_t parts, size_t index) {
   return {begin, begin + base + (index < extra ? 1 : 0)};
 }
 
+// The same of `nbytes` bytes of whole elements.
+inline Range ElementPart(size_t nbytes, size_t element_nbytes, size_t parts,
+                         size_t index) {
+  const Range elements = Part(nbytes / element_nbytes, parts, index);
+  return {elements.begin * element_nbytes, elements.end * element_nbytes};
+}
+
 // Piece `index` of a range cut into pieces of `piece` items; empty past its
 // end.
 inline Range Piece(Range range, size_t piece, size_t index) {

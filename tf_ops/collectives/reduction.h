@@ -3,12 +3,26 @@
 #define RING_KERAS_COLLECTIVES_REDUCTION_H_
 
 #include <cstring>
+#include <optional>
 
 #include "tf_ops/collectives/arguments.h"
 #include "tf_ops/collectives/collective.h"
 #include "tf_ops/reduce/reduce.h"
 
 namespace ring_keras {
+
+// How a rank of weight 1 counts in an average; none where all ranks weigh the
+// same. What has weight w is multiplied by w times that before it is summed up.
+inline std::optional<double> ShareOfWeight(const Participants& participants) {
+  double total = 0;
+  bool equal = true;
+  for (const Participant& participant : participants) {
+    total += participant.weight;
+    equal &= participant.weight == participants[0].weight;
+  }
+  if (equal && total > 0) return std::nullopt;
+  return total > 0 ? static_cast<double>(participants.size()) / total : 0;
+}
 
 // Sizes are in bytes and whole elements.
 class Reduction {
@@ -26,17 +40,10 @@ class Reduction {
   // differ go into it, as shares of their mean.
   bool Begin(const Participants& participants) {
     if (op_ != ReduceOp::kAverage) return false;
-    const double size = static_cast<double>(participants.size());
-    postscale_ /= size;
-    double total = 0;
-    bool equal = true;
-    for (const Participant& participant : participants) {
-      total += participant.weight;
-      equal &= participant.weight == participants[0].weight;
-    }
-    if (equal && total > 0) return false;
-    prescale_ *= total > 0 ? weight_ * size / total : 0;
-    return true;
+    postscale_ /= static_cast<double>(participants.size());
+    const std::optional<double> share = ShareOfWeight(participants);
+    if (share.has_value()) prescale_ *= weight_ * *share;
+    return share.has_value();
   }
 
   size_t element_nbytes() const { return element_nbytes_; }

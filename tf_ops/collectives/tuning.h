@@ -16,10 +16,10 @@ struct Tuning {
   // One host, three ranks or more: every rank reduces everything. Above, each
   // reduces a part.
   size_t shared_flat_max_bytes = 16 << 10;
-  // Across hosts: all to all.
-  size_t direct_max_bytes = 16 << 10;
+  // Across hosts: all to all, with the announcements.
+  size_t direct_max_bytes = 4 << 10;
   // Across hosts, above direct_max_bytes: recursive doubling. Above, a ring.
-  size_t recursive_doubling_max_bytes = 0;
+  size_t recursive_doubling_max_bytes = 8 << 10;
 };
 
 // Every setting with its name in Python; RING_KERAS_<NAME> in the environment.

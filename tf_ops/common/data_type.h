@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 namespace ring_keras {
 
@@ -36,6 +38,16 @@ constexpr const char* NameOf(DataType dtype) {
       "uint8",   "int8",     "uint16",  "int16",   "int32", "int64",
       "float16", "bfloat16", "float32", "float64", "bool"};
   return kNames[static_cast<int>(dtype)];
+}
+
+// The type of that name, if any.
+constexpr std::optional<DataType> DataTypeNamed(std::string_view name) {
+  for (int i = 0; i < kDataTypeCount; ++i) {
+    if (name == NameOf(static_cast<DataType>(i))) {
+      return static_cast<DataType>(i);
+    }
+  }
+  return std::nullopt;
 }
 
 constexpr bool IsFloatingPoint(DataType dtype) {

@@ -96,6 +96,16 @@ void Scale(DataType dtype, void* out, const void* in, double factor,
   }
 }
 
+void Narrow(DataType dtype, void* out, const void* in, double factor,
+            size_t count) {
+  reduce::Kernels().narrow[static_cast<int>(dtype)](out, in, factor, count);
+}
+
+void Widen(DataType dtype, void* out, const void* in, double factor,
+           size_t count) {
+  reduce::Kernels().widen[static_cast<int>(dtype)](out, in, factor, count);
+}
+
 const char* InstructionSet() { return reduce::Kernels().name; }
 
 }  // namespace ring_keras

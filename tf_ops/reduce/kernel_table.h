@@ -27,13 +27,19 @@ using ReduceManyFunction = void (*)(void* out, const void* const* sources,
 using ScaleFunction = void (*)(void* out, const void* in, double factor,
                                size_t count);
 
-// Indexed by DataType and ReduceOp; null where Supports() says no, and
-// `scale` also for integers.
+// As Narrow() and Widen().
+using ConvertFunction = void (*)(void* out, const void* in, double factor,
+                                 size_t count);
+
+// Indexed by DataType and ReduceOp; null where Supports() says no, `scale` also
+// for integers, `narrow` and `widen` for all but 16-bit floats.
 struct KernelTable {
   const char* name;
   ReduceFunction reduce[kDataTypeCount][kReduceOpCount];
   ReduceManyFunction reduce_many[kDataTypeCount][kReduceOpCount];
   ScaleFunction scale[kDataTypeCount];
+  ConvertFunction narrow[kDataTypeCount];
+  ConvertFunction widen[kDataTypeCount];
 };
 
 // The generic vectors of the compiler: what it makes of them is as narrow as

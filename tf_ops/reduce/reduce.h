@@ -46,6 +46,14 @@ void ReduceMany(DataType dtype, ReduceOp op, void* out,
 void Scale(DataType dtype, void* out, const void* in, double factor,
            size_t count);
 
+// out[i] = in[i] * factor in float32, which Narrow then rounds to nearest even.
+// `in` of Narrow and `out` of Widen are float32, the other side is `dtype`:
+// float16 or bfloat16. No overlap.
+void Narrow(DataType dtype, void* out, const void* in, double factor,
+            size_t count);
+void Widen(DataType dtype, void* out, const void* in, double factor,
+           size_t count);
+
 // "avx512", "avx2", "neon" or "scalar": what GetReduceFunction picks here. For
 // build reports and logs.
 RING_KERAS_EXPORT const char* InstructionSet();

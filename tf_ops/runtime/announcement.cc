@@ -74,6 +74,17 @@ class Reader {
   bool ok_ = true;
 };
 
+// What an optional type is on the wire.
+constexpr uint8_t kNoDataType = 0xff;
+
+uint8_t NumberOfWire(const std::optional<DataType>& dtype) {
+  return dtype.has_value() ? static_cast<uint8_t>(*dtype) : kNoDataType;
+}
+
+const char* NameOfWire(const std::optional<DataType>& dtype) {
+  return dtype.has_value() ? NameOf(*dtype) : "none";
+}
+
 bool FirstDimensionMayDiffer(CollectiveKind kind) {
   return kind == CollectiveKind::kAllgather ||
          kind == CollectiveKind::kAlltoall;
@@ -121,6 +132,11 @@ class Comparison {
       return Say("postscale factor", first_.postscale, other_.postscale,
                  "Use one factor on every rank.");
     }
+    if (first_.wire_dtype != other_.wire_dtype) {
+      return Say("compression", NameOfWire(first_.wire_dtype),
+                 NameOfWire(other_.wire_dtype),
+                 "Use one compression on every rank.");
+    }
     if (first_.shapes.size() != other_.shapes.size()) {
       return Say("number of tensors", first_.shapes.size(),
                  other_.shapes.size(), kSameModel);
@@ -167,6 +183,7 @@ Announcement MakeAnnouncement(const Request& request, uint32_t sequence) {
   announcement.reduce_op = request.reduce_op;
   announcement.root = request.root;
   announcement.postscale = request.postscale;
+  announcement.wire_dtype = request.wire_dtype;
   for (const TensorView& input : request.inputs) {
     announcement.shapes.push_back(input.shape);
   }
@@ -204,6 +221,7 @@ uint64_t SignatureOf(const Request& request) {
       static_cast<uint64_t>(request.reduce_op) << 32 |
       static_cast<uint32_t>(request.root));
   add(std::bit_cast<uint64_t>(request.postscale));
+  add(NumberOfWire(request.wire_dtype));
   for (const TensorView& input : request.inputs) {
     add(input.shape.size());
     for (int64_t dimension : input.shape) add(static_cast<uint64_t>(dimension));
@@ -221,6 +239,7 @@ std::string Encode(const Announcement& announcement) {
   writer.Put(announcement.reduce_op);
   writer.Put(announcement.root);
   writer.Put(announcement.postscale);
+  writer.Put(NumberOfWire(announcement.wire_dtype));
   writer.Put(static_cast<uint32_t>(announcement.shapes.size()));
   for (const Shape& shape : announcement.shapes) writer.PutList(shape);
   writer.PutList(announcement.splits);
@@ -228,6 +247,7 @@ std::string Encode(const Announcement& announcement) {
   writer.Put(announcement.window_offset);
   writer.Put(announcement.input_offset);
   writer.Put(announcement.output_offset);
+  writer.PutText(announcement.payload);
   writer.PutText(announcement.error);
   return writer.Take();
 }
@@ -243,6 +263,11 @@ StatusOr<Announcement> DecodeAnnouncement(const std::string& bytes) {
   reader.Get(&announcement.reduce_op);
   reader.Get(&announcement.root);
   reader.Get(&announcement.postscale);
+  uint8_t wire_dtype = kNoDataType;
+  reader.Get(&wire_dtype);
+  if (wire_dtype != kNoDataType) {
+    announcement.wire_dtype = static_cast<DataType>(wire_dtype);
+  }
   announcement.shapes.resize(reader.GetCount(sizeof(uint32_t)));
   for (Shape& shape : announcement.shapes) reader.GetList(&shape);
   reader.GetList(&announcement.splits);
@@ -250,10 +275,12 @@ StatusOr<Announcement> DecodeAnnouncement(const std::string& bytes) {
   reader.Get(&announcement.window_offset);
   reader.Get(&announcement.input_offset);
   reader.Get(&announcement.output_offset);
+  reader.GetText(&announcement.payload);
   reader.GetText(&announcement.error);
   const bool known =
       static_cast<int>(announcement.kind) < kCollectiveKindCount &&
       static_cast<int>(announcement.dtype) < kDataTypeCount &&
+      (wire_dtype == kNoDataType || wire_dtype < kDataTypeCount) &&
       static_cast<int>(announcement.reduce_op) < kReduceOpCount;
   if (!reader.ok() || !reader.at_end() || !known) {
     return Status(StatusCode::kInvalidArgument,

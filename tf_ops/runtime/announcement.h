@@ -24,6 +24,7 @@ struct Announcement {
   ReduceOp reduce_op = ReduceOp::kSum;
   int32_t root = 0;
   double postscale = 1.0;
+  std::optional<DataType> wire_dtype;
   std::vector<Shape> shapes;
 
   // This rank's own; see Participant.
@@ -32,6 +33,7 @@ struct Announcement {
   uint64_t window_offset = kNoWindow;
   uint64_t input_offset = WindowPost::kNowhere;
   uint64_t output_offset = WindowPost::kNowhere;
+  std::string payload;  // See Collective::Payload.
   // Not empty: why this rank cannot take part, so that its peers do not wait.
   std::string error;
 

@@ -1,5 +1,7 @@
 #include "tf_ops/runtime/join.h"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "tf_ops/common/logging.h"
@@ -80,12 +82,42 @@ std::unique_ptr<Pair> MakeSharedPair(Segment& own, MeshPeer& peer, int own_rank,
   return std::make_unique<Pair>(std::move(streams));
 }
 
-std::unique_ptr<Pair> MakeTcpPair(std::vector<FileDescriptor> sockets) {
+StatusOr<std::unique_ptr<Pair>> MakeTcpPair(std::vector<FileDescriptor> sockets,
+                                            Poller& poller) {
   std::vector<std::unique_ptr<Stream>> streams;
   for (FileDescriptor& socket : sockets) {
-    streams.push_back(std::make_unique<TcpStream>(std::move(socket)));
+    auto stream = TcpStream::Create(std::move(socket), poller);
+    RING_KERAS_RETURN_IF_ERROR(stream.status());
+    streams.push_back(std::move(stream.value()));
   }
   return std::make_unique<Pair>(std::move(streams));
+}
+
+// Gives each rank a number that it has in common with the ranks with which it
+// shares memory. `attached[a][b]` is '1' where rank a could attach rank b.
+// Ranks of a host where some pair cannot share count as hosts of their own:
+// every rank must come to the same answer.
+std::vector<int> NumberHosts(const std::vector<std::string>& attached) {
+  const int size = static_cast<int>(attached.size());
+  const auto shares = [&](int a, int b) {
+    return a == b || (attached[a][b] == '1' && attached[b][a] == '1');
+  };
+  std::vector<int> hosts(size);
+  std::iota(hosts.begin(), hosts.end(), 0);
+  for (int first = 0; first < size; ++first) {
+    std::vector<int> group;
+    for (int rank = 0; rank < size; ++rank) {
+      if (shares(first, rank)) group.push_back(rank);
+    }
+    const bool complete = std::all_of(group.begin(), group.end(), [&](int a) {
+      for (int b = 0; b < size; ++b) {
+        if (shares(a, b) != shares(first, b)) return false;
+      }
+      return true;
+    });
+    if (complete) hosts[first] = group.front();
+  }
+  return hosts;
 }
 
 // Connects this rank to all others of a job of several ranks.
@@ -135,7 +167,8 @@ class Joiner {
     }
     membership.mesh =
         std::make_unique<Mesh>(options_.rank, std::move(doorbell.value()),
-                               std::move(segment), std::move(peers_));
+                               std::move(segment), std::move(poller_),
+                               std::move(peers_), std::move(hosts_));
     membership.store = std::move(store_);
     return membership;
   }
@@ -158,12 +191,14 @@ class Joiner {
     auto attached = Exchange(*store_, "attached", EncodeAttached(peers_),
                              options_, deadline_);
     RING_KERAS_RETURN_IF_ERROR(attached.status());
+    for (std::string& theirs : attached.value()) {
+      theirs.resize(options_.size, '0');
+    }
+    hosts_ = NumberHosts(attached.value());
     for (int rank = 0; rank < options_.size; ++rank) {
       MeshPeer& peer = peers_[rank];
       if (peer.segment == nullptr) continue;
-      const std::string& theirs = attached.value()[rank];
-      const size_t place = options_.rank;
-      if (place < theirs.size() && theirs[place] == '1') {
+      if (attached.value()[rank][options_.rank] == '1') {
         peer.pair = MakeSharedPair(*own, peer, options_.rank, rank);
       } else {
         peer = MeshPeer();
@@ -190,8 +225,13 @@ class Joiner {
                                     : options_.bind_address;
     auto links = ConnectTcpLinks(link_options, remote, *store_, deadline_);
     RING_KERAS_RETURN_IF_ERROR(links.status());
+    auto poller = Poller::Create();
+    RING_KERAS_RETURN_IF_ERROR(poller.status());
+    poller_ = std::move(poller.value());
     for (auto& [rank, sockets] : links.value()) {
-      peers_[rank].pair = MakeTcpPair(std::move(sockets));
+      auto pair = MakeTcpPair(std::move(sockets), *poller_);
+      RING_KERAS_RETURN_IF_ERROR(pair.status());
+      peers_[rank].pair = std::move(pair.value());
     }
     return Status::Ok();
   }
@@ -200,6 +240,8 @@ class Joiner {
   const Deadline deadline_;
   std::unique_ptr<TcpStore> store_;
   std::vector<PeerCard> cards_;  // By rank.
+  std::vector<int> hosts_;       // By rank.
+  std::unique_ptr<Poller> poller_;
   std::vector<MeshPeer> peers_;  // By rank.
 };
 
@@ -208,8 +250,9 @@ StatusOr<Membership> JoinAlone() {
   auto doorbell = Doorbell::Create();
   RING_KERAS_RETURN_IF_ERROR(doorbell.status());
   Membership membership;
-  membership.mesh = std::make_unique<Mesh>(0, std::move(doorbell.value()),
-                                           nullptr, std::vector<MeshPeer>(1));
+  membership.mesh = std::make_unique<Mesh>(
+      0, std::move(doorbell.value()), nullptr, nullptr,
+      std::vector<MeshPeer>(1), std::vector<int>{0});
   membership.rank_titles = {"rank 0"};
   return membership;
 }

@@ -118,6 +118,7 @@ Status Operation::TakeWindow() {
 Status Operation::Announce(const Status& ready) {
   Announcement own = MakeAnnouncement(request_, sequence_);
   own.error = ready.message();
+  if (ready.ok()) own.payload = collective_->Payload();
   if (window_ != nullptr) {
     Participant described;
     collective_->Describe(&described);
@@ -134,6 +135,7 @@ Status Operation::Announce(const Status& ready) {
                          "in several groups."));
     own.error = fits.message();
     own.shapes.clear();
+    own.payload.clear();
     encoded = Encode(own);
   }
   for (int rank = 0; rank < communicator_->size(); ++rank) {
@@ -169,7 +171,8 @@ StatusOr<Participants> Operation::Match() {
     participant.weight = announcement.weight;
     participant.input_offset = announcement.input_offset;
     participant.output_offset = announcement.output_offset;
-    if (window_ == nullptr) continue;
+    participant.payload = std::move(announcement.payload);
+    if (window_ == nullptr || !communicator_->IsNeighbour(rank)) continue;
     participant.window = rank == communicator_->rank()
                              ? window_
                              : WindowAt(communicator_->segment(rank),
@@ -196,7 +199,8 @@ void Operation::KeepOrEndWindow(const Participants& participants) {
     window_ = nullptr;
     return;
   }
-  for (const Participant& participant : participants) {
+  for (int rank : communicator_->neighbours()) {
+    const Participant& participant = participants[rank];
     if (participant.window == window_) continue;
     participant.window->readers_done.fetch_add(1, std::memory_order_release);
   }
@@ -210,7 +214,8 @@ void Operation::Finish() {
     // peers may have gone on, and read the window.
     const bool readable =
         ran_ || !failure_.ok() || !communicator_->status().ok();
-    const uint32_t readers = readable ? communicator_->size() - 1 : 0;
+    const uint32_t readers =
+        readable ? communicator_->neighbours().size() - 1 : 0;
     communicator_->mesh().windows().Release(window_, readers);
   }
   if (!status.ok() && stage_ == Stage::kAnnounced) {

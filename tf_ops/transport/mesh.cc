@@ -7,11 +7,14 @@
 namespace ring_keras {
 
 Mesh::Mesh(int rank, std::unique_ptr<Doorbell> doorbell,
-           std::unique_ptr<Segment> segment, std::vector<MeshPeer> peers)
+           std::unique_ptr<Segment> segment, std::unique_ptr<Poller> poller,
+           std::vector<MeshPeer> peers, std::vector<int> hosts)
     : rank_(rank),
       doorbell_(std::move(doorbell)),
       segment_(std::move(segment)),
-      peers_(std::move(peers)) {
+      poller_(std::move(poller)),
+      peers_(std::move(peers)),
+      hosts_(std::move(hosts)) {
   if (segment_ != nullptr) {
     windows_ = std::make_unique<WindowAllocator>(segment_.get());
     buffers_ = std::make_shared<BufferAllocator>(segment_);
@@ -19,6 +22,7 @@ Mesh::Mesh(int rank, std::unique_ptr<Doorbell> doorbell,
 }
 
 bool Mesh::Pump() {
+  if (poller_ != nullptr) poller_->Collect();
   bool moved = false;
   for (MeshPeer& peer : peers_) {
     if (peer.pair != nullptr) moved |= peer.pair->Pump();
@@ -42,16 +46,11 @@ void Mesh::Sleep(int timeout_ms, const std::function<bool()>& has_news) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   if (!has_news()) {
-    std::vector<pollfd> waiting;
-    waiting.push_back({doorbell_->descriptor(), POLLIN, 0});
-    for (const MeshPeer& peer : peers_) {
-      if (peer.pair == nullptr) continue;
-      peer.pair->VisitDescriptors([&](int descriptor, bool wants_write) {
-        const short events = POLLIN | (wants_write ? POLLOUT : 0);
-        waiting.push_back({descriptor, events, 0});
-      });
-    }
-    poll(waiting.data(), waiting.size(), timeout_ms);
+    pollfd waiting[] = {
+        {doorbell_->descriptor(), POLLIN, 0},
+        // Skipped when negative.
+        {poller_ != nullptr ? poller_->descriptor() : -1, POLLIN, 0}};
+    poll(waiting, 2, timeout_ms);
     if (waiting[0].revents != 0) doorbell_->Clear();
   }
   if (sleeping != nullptr) sleeping->store(0, std::memory_order_relaxed);

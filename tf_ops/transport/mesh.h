@@ -11,6 +11,7 @@
 #include "tf_ops/transport/shm/doorbell.h"
 #include "tf_ops/transport/shm/segment.h"
 #include "tf_ops/transport/shm/window.h"
+#include "tf_ops/transport/tcp/poller.h"
 
 namespace ring_keras {
 
@@ -24,13 +25,17 @@ struct MeshPeer {
 
 class Mesh {
  public:
-  // `segment` may be null when no peer shares memory with this rank. `peers`
-  // is indexed by rank; the entry of this rank itself is empty.
+  // `segment` may be null when no peer shares memory with this rank, `poller`
+  // when none is reached by TCP. `peers` is indexed by rank; the entry of this
+  // rank itself is empty. `hosts` gives each rank a number that the ranks with
+  // which it shares memory have too: the same numbers on every rank.
   Mesh(int rank, std::unique_ptr<Doorbell> doorbell,
-       std::unique_ptr<Segment> segment, std::vector<MeshPeer> peers);
+       std::unique_ptr<Segment> segment, std::unique_ptr<Poller> poller,
+       std::vector<MeshPeer> peers, std::vector<int> hosts);
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
+  int host_of(int rank) const { return hosts_[rank]; }
   Pair& pair(int peer) { return *peers_[peer].pair; }
 
   bool SharesMemoryWith(int peer) const {
@@ -64,7 +69,9 @@ class Mesh {
   std::shared_ptr<Segment> segment_;
   std::unique_ptr<WindowAllocator> windows_;
   std::shared_ptr<BufferAllocator> buffers_;
+  std::unique_ptr<Poller> poller_;
   std::vector<MeshPeer> peers_;
+  std::vector<int> hosts_;
 };
 
 }  // namespace ring_keras

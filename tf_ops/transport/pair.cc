@@ -17,6 +17,11 @@ constexpr size_t kCoalesceBytes = 8 << 10;
 constexpr size_t kMinFrameBytes = 128 << 10;
 // Combining reads through a buffer of this size, which stays in L2.
 constexpr size_t kScratchBytes = 64 << 10;
+// Reading takes this much more than a frame needs: the next frames' headers, and
+// small frames whole.
+constexpr size_t kReadAheadBytes = 16 << 10;
+// Pieces of memory that one write takes.
+constexpr int kGatherParts = 16;
 // Frames start at multiples of this, so that no element is cut.
 constexpr size_t kFrameAlignment = 64;
 
@@ -50,6 +55,18 @@ struct Pair::Outgoing {
   SendOperation* operation = nullptr;
 
   size_t nbytes() const { return owned.size() + data_nbytes; }
+  // Adds what is left to be sent, at most two parts; how many.
+  int AddParts(iovec* parts) {
+    int count = 0;
+    if (position < owned.size()) {
+      parts[count++] = {owned.data() + position, owned.size() - position};
+    }
+    if (data_nbytes > 0) {
+      const size_t sent = position - std::min(position, owned.size());
+      parts[count++] = {const_cast<char*>(data) + sent, data_nbytes - sent};
+    }
+    return count;
+  }
 };
 
 // A frame on its way in.
@@ -66,6 +83,10 @@ struct Pair::Channel {
   std::unique_ptr<Stream> stream;
   std::deque<Outgoing> outgoing;
   Incoming incoming;
+  // Bytes [ahead_begin, ahead_end) have been read and not looked at.
+  std::unique_ptr<char[]> ahead{new char[kReadAheadBytes]};
+  size_t ahead_begin = 0;
+  size_t ahead_end = 0;
   bool writable = true;
   bool ended = false;  // Nothing more to read.
 };
@@ -102,7 +123,8 @@ void Pair::Send(uint64_t key, uint32_t tag, const void* data, size_t nbytes,
       (nbytes + channels_.size() - 1) / channels_.size(), kFrameAlignment);
   const size_t frame_nbytes =
       std::clamp(share, kMinFrameBytes, kMaxDataFrameBytes);
-  size_t next_channel = 0;
+  // Messages of one frame must not all go by the first.
+  size_t next_channel = tag;
   for (size_t offset = 0; offset < nbytes; offset += frame_nbytes) {
     FrameHeader header;
     header.key = key;
@@ -149,6 +171,7 @@ void Pair::Receive(uint64_t key, uint32_t tag, ReceiveOperation* operation) {
 }
 
 void Pair::Cancel(uint64_t key) {
+  cancelled_.insert(key);
   for (auto posted = posted_.begin(); posted != posted_.end();) {
     posted = posted->first.key == key ? posted_.erase(posted) : ++posted;
   }
@@ -157,7 +180,9 @@ void Pair::Cancel(uint64_t key) {
   }
   for (auto& channel : channels_) {
     Incoming& incoming = channel->incoming;
-    if (incoming.operation != nullptr && incoming.header.key == key) {
+    const bool in_payload = incoming.header_position == sizeof(FrameHeader);
+    if (in_payload && incoming.header.type == FrameType::kData &&
+        incoming.header.key == key) {
       incoming.operation = nullptr;
       incoming.discard = true;
     }
@@ -204,14 +229,13 @@ bool Pair::Pump() {
 bool Pair::PumpOut(Channel& channel) {
   bool moved = false;
   while (!closed_ && channel.writable && !channel.outgoing.empty()) {
-    Outgoing& frame = channel.outgoing.front();
-    const bool in_owned = frame.position < frame.owned.size();
-    const char* from = in_owned
-                           ? frame.owned.data() + frame.position
-                           : frame.data + (frame.position - frame.owned.size());
-    const size_t left = in_owned ? frame.owned.size() - frame.position
-                                 : frame.nbytes() - frame.position;
-    const ssize_t count = channel.stream->TryWrite(from, left);
+    iovec parts[kGatherParts];
+    int part_count = 0;
+    for (Outgoing& frame : channel.outgoing) {
+      if (part_count + 2 > kGatherParts) break;
+      part_count += frame.AddParts(parts + part_count);
+    }
+    const ssize_t count = channel.stream->TryGather(parts, part_count);
     if (count == Stream::kClosed) {
       // What the peer sent before it went is still to be read.
       channel.writable = false;
@@ -219,8 +243,12 @@ bool Pair::PumpOut(Channel& channel) {
     }
     if (count == 0) return moved;
     moved = true;
-    frame.position += count;
-    if (frame.position == frame.nbytes()) {
+    for (size_t left = count; left > 0;) {
+      Outgoing& frame = channel.outgoing.front();
+      const size_t step = std::min(left, frame.nbytes() - frame.position);
+      frame.position += step;
+      left -= step;
+      if (frame.position < frame.nbytes()) break;
       if (frame.operation != nullptr) --frame.operation->frames_left;
       channel.outgoing.pop_front();
     }
@@ -241,12 +269,31 @@ bool Pair::PumpIn(Channel& channel) {
   return moved;
 }
 
+// As Stream::TryRead, but with what has been read ahead first.
+ssize_t Pair::Read(Channel& channel, char* into, size_t nbytes) {
+  if (channel.ahead_begin == channel.ahead_end) {
+    const iovec parts[] = {{into, nbytes},
+                           {channel.ahead.get(), kReadAheadBytes}};
+    const ssize_t count = channel.stream->TryScatter(parts, 2);
+    if (count == Stream::kClosed) End(channel);
+    if (count <= static_cast<ssize_t>(nbytes)) return count;
+    channel.ahead_begin = 0;
+    channel.ahead_end = count - nbytes;
+    return static_cast<ssize_t>(nbytes);
+  }
+  const size_t count =
+      std::min(nbytes, channel.ahead_end - channel.ahead_begin);
+  std::memcpy(into, channel.ahead.get() + channel.ahead_begin, count);
+  channel.ahead_begin += count;
+  return static_cast<ssize_t>(count);
+}
+
 bool Pair::ReadHeader(Channel& channel) {
   Incoming& incoming = channel.incoming;
-  const ssize_t count = channel.stream->TryRead(
+  const ssize_t count = Read(
+      channel,
       reinterpret_cast<char*>(&incoming.header) + incoming.header_position,
       sizeof(FrameHeader) - incoming.header_position);
-  if (count == Stream::kClosed) End(channel);
   if (count <= 0) return false;
   incoming.header_position += count;
   if (incoming.header_position < sizeof(FrameHeader)) return true;
@@ -262,9 +309,11 @@ bool Pair::ReadHeader(Channel& channel) {
   if (data) {
     auto posted = posted_.find({header.key, header.tag});
     if (posted != posted_.end()) incoming.operation = posted->second;
+    incoming.discard =
+        incoming.operation == nullptr && cancelled_.count(header.key) > 0;
   }
   if (incoming.operation == nullptr) {
-    incoming.buffer.resize(header.nbytes);
+    if (!incoming.discard) incoming.buffer.resize(header.nbytes);
   } else if (!Fits(header, *incoming.operation)) {
     Fail(DescribeMisfit(header, *incoming.operation));
     return false;
@@ -296,8 +345,7 @@ bool Pair::ReadPayload(Channel& channel) {
     into = incoming.buffer.data() + scratch_position;
     want = std::min(left, incoming.buffer.size() - scratch_position);
   }
-  const ssize_t count = channel.stream->TryRead(into, want);
-  if (count == Stream::kClosed) End(channel);
+  const ssize_t count = Read(channel, into, want);
   if (count <= 0) return false;
   incoming.position += count;
   const bool finished = incoming.position == incoming.header.nbytes;
@@ -365,16 +413,6 @@ bool Pair::flushed() const {
 
 void Pair::CloseForWriting() {
   for (auto& channel : channels_) channel->stream->CloseForWriting();
-}
-
-void Pair::VisitDescriptors(const std::function<void(int, bool)>& visit) const {
-  if (closed_) return;
-  for (const auto& channel : channels_) {
-    if (channel->stream->descriptor() >= 0 && !channel->ended) {
-      visit(channel->stream->descriptor(),
-            channel->writable && !channel->outgoing.empty());
-    }
-  }
 }
 
 void Pair::End(Channel& channel) {

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "tf_ops/transport/frame.h"
@@ -65,7 +66,8 @@ class Pair {
   // Posts a receive. Empty messages are not sent and are done at once.
   void Receive(uint64_t key, uint32_t tag, ReceiveOperation* operation);
 
-  // Forgets operations of `key`; their memory is not touched again.
+  // Forgets operations of `key`; their memory is not touched again. What still
+  // comes for it is dropped.
   void Cancel(uint64_t key);
 
   // Whether operations of `key` are under way.
@@ -82,10 +84,6 @@ class Pair {
   // went, but no peer that means to stay closes one.
   bool ending() const { return ended_count_ > 0 || closed_; }
   void CloseForWriting();
-
-  // For poll(): each stream's descriptor and whether output waits for room.
-  void VisitDescriptors(
-      const std::function<void(int descriptor, bool wants_write)>& visit) const;
 
  private:
   struct Outgoing;
@@ -110,6 +108,7 @@ class Pair {
 
   bool PumpOut(Channel& channel);
   bool PumpIn(Channel& channel);
+  ssize_t Read(Channel& channel, char* into, size_t nbytes);
   bool ReadHeader(Channel& channel);
   bool ReadPayload(Channel& channel);
   void FinishFrame(Incoming& incoming);
@@ -119,6 +118,9 @@ class Pair {
   std::vector<std::unique_ptr<Channel>> channels_;
   std::unordered_map<MessageId, ReceiveOperation*, MessageIdHash> posted_;
   std::unordered_map<MessageId, std::vector<Early>, MessageIdHash> early_;
+  // One number for each collective that failed here: a peer that does not know
+  // yet may send for it at any time.
+  std::unordered_set<uint64_t> cancelled_;
   ControlHandler control_handler_;
   size_t ended_count_ = 0;  // Channels that brought their last byte.
   bool closed_ = false;

@@ -3,6 +3,7 @@
 #define RING_KERAS_TRANSPORT_STREAM_H_
 
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include <cstddef>
 
@@ -19,8 +20,16 @@ class Stream {
   virtual ssize_t TryWrite(const void* data, size_t nbytes) = 0;
   virtual ssize_t TryRead(void* data, size_t nbytes) = 0;
 
-  // The descriptor to poll for input, or -1 when a doorbell announces it.
-  virtual int descriptor() const = 0;
+  // The same for several pieces of memory one after the other, of 1 or more.
+  // Streams whose calls cost little need not look beyond the first.
+  virtual ssize_t TryGather(const iovec* parts, int part_count) {
+    (void)part_count;
+    return TryWrite(parts[0].iov_base, parts[0].iov_len);
+  }
+  virtual ssize_t TryScatter(const iovec* parts, int part_count) {
+    (void)part_count;
+    return TryRead(parts[0].iov_base, parts[0].iov_len);
+  }
 
   // Whether all that was written has reached the peer's host. To close earlier
   // may take it back.

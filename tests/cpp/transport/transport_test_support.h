@@ -82,7 +82,6 @@ class MemoryStream : public Stream {
     in_->read_count += count;
     return static_cast<ssize_t>(count);
   }
-  int descriptor() const override { return -1; }
   bool delivered() const override { return true; }
   void CloseForWriting() override { out_->ended = true; }
 
@@ -118,8 +117,8 @@ class Link {
     Streams first, second;
     for (int i = 0; i < stream_count; ++i) {
       auto [client, server] = ConnectedSockets();
-      first.push_back(std::make_unique<TcpStream>(std::move(client)));
-      second.push_back(std::make_unique<TcpStream>(std::move(server)));
+      first.push_back(link->Watch(std::move(client)));
+      second.push_back(link->Watch(std::move(server)));
     }
     link->Connect(std::move(first), std::move(second));
     return link;
@@ -156,6 +155,7 @@ class Link {
   void PumpUntil(const std::function<bool()>& condition) {
     const Deadline deadline = Soon();
     while (!condition() && !deadline.Expired()) {
+      poller_->Collect();
       first_->Pump();
       second_->Pump();
     }
@@ -163,6 +163,9 @@ class Link {
   }
 
  private:
+  std::unique_ptr<Stream> Watch(FileDescriptor socket) {
+    return std::move(TcpStream::Create(std::move(socket), *poller_).value());
+  }
   void Connect(Streams first, Streams second) {
     first_ = std::make_unique<Pair>(std::move(first));
     second_ = std::make_unique<Pair>(std::move(second));
@@ -173,6 +176,7 @@ class Link {
         });
   }
 
+  std::unique_ptr<Poller> poller_ = std::move(Poller::Create().value());
   std::vector<SharedEnd> shared_;
   std::vector<MemoryPipe> to_first_;
   std::vector<MemoryPipe> to_second_;

@@ -19,7 +19,6 @@ class RingStream : public Stream {
 
   ssize_t TryWrite(const void* data, size_t nbytes) override;
   ssize_t TryRead(void* data, size_t nbytes) override;
-  int descriptor() const override { return -1; }
   bool delivered() const override { return true; }
   void CloseForWriting() override {}
 

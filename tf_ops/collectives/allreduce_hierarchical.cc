@@ -1,0 +1,237 @@
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "tf_ops/collectives/algorithms.h"
+#include "tf_ops/collectives/fused_tensors.h"
+#include "tf_ops/collectives/lane.h"
+#include "tf_ops/collectives/partition.h"
+#include "tf_ops/collectives/wire_format.h"
+
+namespace ring_keras {
+namespace {
+
+// A part of a window is multiplied before it is reduced the first time.
+CollectiveArguments WithoutPrescale(CollectiveArguments arguments) {
+  arguments.prescale = 1.0;
+  return arguments;
+}
+
+// The data go by in rounds, several at a time. In each, the ranks of a host
+// show their data in their windows; a few of them, as many as every host has,
+// reduce a part each, first of this host's windows, then across hosts with the
+// ranks in the same place there; all copy the parts out.
+class AllreduceHierarchical : public Collective {
+ public:
+  AllreduceHierarchical(const CollectiveArguments& arguments,
+                        Communicator& communicator, uint64_t key)
+      : arguments_(arguments),
+        communicator_(communicator),
+        tensors_(arguments),
+        reduction_(arguments),
+        format_(WithoutPrescale(arguments)),
+        lane_{communicator, key, {}, communicator.host(),
+              format_.on_the_wire()},
+        local_rank_(PlaceOf(communicator.neighbours(), communicator.rank())),
+        lane_count_(LaneCount(communicator)) {
+    for (const std::vector<int>& host : communicator.hosts()) {
+      if (has_lane()) lane_.members.push_back(host[local_rank_]);
+    }
+    const size_t hosts = communicator.hosts().size();
+    round_nbytes_ = std::clamp(kMessageBytes * hosts * lane_count_,
+                               kMinRoundBytes, kMaxRoundBytes);
+    rounds_ = CeilDivide(tensors_.nbytes(), round_nbytes_);
+  }
+
+  std::optional<size_t> slot_nbytes() const override {
+    return CeilDivide(std::min(tensors_.nbytes(), kSlots * round_nbytes_),
+                      kWindowSlots);
+  }
+
+  void Prepare(const WindowUse& use) override { own_ = use.window; }
+
+  Task Run(const Participants& participants) override {
+    reduction_.Begin(participants);
+    // Weights, like the scale before, are in what the windows hold.
+    format_.Begin(Participants(participants.size()));
+    for (int rank : communicator_.neighbours()) {
+      windows_.push_back(participants[rank].window);
+    }
+    std::vector<Task> tasks;
+    tasks.reserve(rounds_);
+    for (size_t round = 0; round < rounds_; ++round) {
+      // Its slot must have been read by all.
+      co_await communicator_.Until([this, round] {
+        return round < kSlots || Least(&Window::unpacked, windows_.size()) >
+                                     round - kSlots;
+      });
+      if (!communicator_.status().ok()) break;
+      Pack(round);
+      tasks.push_back(RunRound(round));
+      tasks.back().Start();
+    }
+    // Tasks must not be destroyed while they wait; a broken communicator ends
+    // their waits.
+    std::vector<Task>* all = &tasks;
+    co_await communicator_.UntilAlways([all] {
+      return std::all_of(all->begin(), all->end(),
+                         [](const Task& task) { return task.done(); });
+    });
+    co_return communicator_.status();
+  }
+
+ private:
+  using Counter = std::atomic<uint64_t> Window::*;
+
+  static constexpr size_t kMessageBytes = size_t{128} << 10;
+  static constexpr size_t kMinRoundBytes = size_t{256} << 10;
+  static constexpr size_t kMaxRoundBytes = size_t{2} << 20;
+  // Rounds of which a window holds the data.
+  static constexpr size_t kSlots = 8;
+  // Below, fewer trips win over fewer connections at a time.
+  static constexpr size_t kPartsMaxBytes = size_t{256} << 10;
+
+  // Whether this rank reduces a part.
+  bool has_lane() const { return local_rank_ < lane_count_; }
+
+  static int PlaceOf(const std::vector<int>& ranks, int rank) {
+    return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) -
+                            ranks.begin());
+  }
+  static int LaneCount(const Communicator& communicator) {
+    size_t least = communicator.hosts()[0].size();
+    for (const auto& host : communicator.hosts()) {
+      least = std::min(least, host.size());
+    }
+    return static_cast<int>(least);
+  }
+
+  // The lowest value of a counter among the first `count` windows.
+  uint64_t Least(Counter counter, size_t count) const {
+    uint64_t least = ~uint64_t{0};
+    for (size_t i = 0; i < count; ++i) {
+      least = std::min(least,
+                       (windows_[i]->*counter).load(std::memory_order_acquire));
+    }
+    return least;
+  }
+  void Publish(Counter counter, uint64_t value) {
+    (own_->*counter).store(value, std::memory_order_release);
+    communicator_.NotifyAll();
+  }
+
+  Range RoundBytes(size_t round) const {
+    return Piece({0, tensors_.nbytes()}, round_nbytes_, round);
+  }
+  // The bytes of a slot that the lane reduces.
+  Range PartOf(size_t round, int lane) const {
+    return ElementPart(RoundBytes(round).size(), reduction_.element_nbytes(),
+                       lane_count_, lane);
+  }
+  char* slot(size_t place, size_t round) const {
+    return windows_[place]->data() + (round % kSlots) * round_nbytes_;
+  }
+
+  void Pack(size_t round) {
+    const Range range = RoundBytes(round);
+    char* to = own_->data() + (round % kSlots) * round_nbytes_;
+    tensors_.ForEach(
+        range.begin, range.end,
+        [&](const char* input, char*, size_t offset, size_t nbytes) {
+          reduction_.CopyIn(to + offset, input, nbytes);
+        });
+    Publish(&Window::packed, round + 1);
+  }
+
+  Task RunRound(size_t round) {
+    if (has_lane()) {
+      co_await communicator_.Until([this, round] {
+        return Least(&Window::packed, windows_.size()) > round;
+      });
+      RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
+      Task reduce = ReducePart(round);
+      const Status status = co_await reduce;
+      RING_KERAS_CO_RETURN_IF_ERROR(status);
+      // Counters go up by one, whichever round is ready first.
+      co_await communicator_.Until([this, round] { return reduced_ == round; });
+      RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
+      Publish(&Window::reduced, ++reduced_);
+    }
+    co_await communicator_.Until([this, round] {
+      return unpacked_ == round && Least(&Window::reduced, lane_count_) > round;
+    });
+    RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
+    Unpack(round);
+    Publish(&Window::unpacked, ++unpacked_);
+    co_return Status::Ok();
+  }
+
+  // This rank's part of the round, in its own window: nobody else reads that
+  // before it is reduced.
+  Task ReducePart(size_t round) {
+    const Range part = PartOf(round, local_rank_);
+    std::vector<const void*> sources;
+    for (size_t place = 0; place < windows_.size(); ++place) {
+      sources.push_back(slot(place, round) + part.begin);
+    }
+    char* part_data = slot(local_rank_, round) + part.begin;
+    ReduceMany(arguments_.dtype, arguments_.reduce_op, part_data,
+               sources.data(), static_cast<int>(sources.size()),
+               part.size() / reduction_.element_nbytes());
+    char* data = part_data;
+    std::unique_ptr<char[]> narrow;
+    const size_t wire_nbytes = part.size() / format_.ratio();
+    if (format_.converts()) {
+      narrow.reset(new char[wire_nbytes]);
+      data = narrow.get();
+      format_.ToWire(data, part_data, part.size());
+    }
+    LanePattern* pattern =
+        wire_nbytes <= kPartsMaxBytes ? ReduceByParts : ReduceByRing;
+    Task across = pattern(lane_, data, wire_nbytes,
+                          static_cast<uint32_t>(round) * lane_.tag_count());
+    const Status status = co_await across;
+    RING_KERAS_CO_RETURN_IF_ERROR(status);
+    format_.FromWire(part_data, data, part.size());
+    co_return Status::Ok();
+  }
+
+  void Unpack(size_t round) {
+    const Range range = RoundBytes(round);
+    for (int lane = 0; lane < lane_count_; ++lane) {
+      const Range part = PartOf(round, lane);
+      const char* reduced = slot(lane, round) + part.begin;
+      tensors_.ForEach(
+          range.begin + part.begin, range.begin + part.end,
+          [&](const char*, char* output, size_t offset, size_t nbytes) {
+            std::memcpy(output, reduced + offset, nbytes);
+          });
+    }
+  }
+
+  const CollectiveArguments& arguments_;
+  Communicator& communicator_;
+  FusedTensors tensors_;
+  Reduction reduction_;
+  WireFormat format_;
+  Lane lane_;
+  const int local_rank_;  // Among the ranks of this host.
+  const int lane_count_;  // Ranks of each host that reduce a part.
+  size_t round_nbytes_;
+  size_t rounds_;
+  Window* own_ = nullptr;
+  std::vector<Window*> windows_;  // Of this host's ranks.
+  size_t reduced_ = 0;
+  size_t unpacked_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Collective> MakeAllreduceHierarchical(
+    const CollectiveArguments& arguments, Communicator& communicator,
+    uint64_t key) {
+  return std::make_unique<AllreduceHierarchical>(arguments, communicator, key);
+}
+
+}  // namespace ring_keras

@@ -1,0 +1,116 @@
+#include <deque>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "tf_ops/collectives/algorithms.h"
+#include "tf_ops/collectives/lane.h"
+#include "tf_ops/collectives/partition.h"
+#include "tf_ops/collectives/wire_tensors.h"
+
+namespace ring_keras {
+namespace {
+
+// All ranks are one lane. The data are cut into pieces, which are reduced by
+// themselves, several at a time, so that a rank sends one while it packs,
+// reduces or waits for another.
+class AllreduceMessages : public Collective {
+ public:
+  AllreduceMessages(const CollectiveArguments& arguments,
+                    Communicator& communicator, uint64_t key,
+                    LanePattern* pattern)
+      : communicator_(communicator),
+        pattern_(pattern),
+        tensors_(arguments),
+        lane_{communicator,
+              key,
+              std::vector<int>(communicator.size()),
+              communicator.rank(),
+              tensors_.reduction()},
+        piece_nbytes_(kMessageBytes * communicator.size()) {
+    std::iota(lane_.members.begin(), lane_.members.end(), 0);
+  }
+
+  Task Run(const Participants& participants) override {
+    tensors_.Begin(participants);
+    const size_t pieces = CeilDivide(tensors_.nbytes(), piece_nbytes_);
+    std::vector<Task> tasks;
+    tasks.reserve(pieces);
+    size_t running = 0;  // Index of the first task that has not ended.
+    while (running < pieces && communicator_.status().ok()) {
+      if (tasks.size() < pieces && tasks.size() - running < kPiecesUnderWay) {
+        tasks.push_back(RunPiece(tasks.size()));
+        tasks.back().Start();
+      } else {
+        Task* oldest = &tasks[running];
+        co_await communicator_.Until([oldest] { return oldest->done(); });
+        ++running;
+      }
+    }
+    // Tasks must not be destroyed while they wait; a broken communicator ends
+    // their waits.
+    std::vector<Task>* all = &tasks;
+    co_await communicator_.UntilAlways([all] { return AllDone(*all); });
+    co_return communicator_.status();
+  }
+
+ private:
+  // What a rank sends at a time when each piece is shared among all.
+  static constexpr size_t kMessageBytes = size_t{128} << 10;
+  static constexpr size_t kPiecesUnderWay = 8;
+
+  static bool AllDone(const std::vector<Task>& tasks) {
+    for (const Task& task : tasks) {
+      if (!task.done()) return false;
+    }
+    return true;
+  }
+
+  Task RunPiece(size_t piece) {
+    const Range range = Piece({0, tensors_.nbytes()}, piece_nbytes_, piece);
+    char* data = tensors_.InPlace(range);
+    std::unique_ptr<char[]> buffer;
+    if (data == nullptr) {
+      buffer.reset(new char[range.size()]);
+      data = buffer.get();
+    }
+    tensors_.Pack(range, data);
+    Task reduce = pattern_(lane_, data, range.size(),
+                           static_cast<uint32_t>(piece) * lane_.tag_count());
+    const Status status = co_await reduce;
+    RING_KERAS_CO_RETURN_IF_ERROR(status);
+    tensors_.Unpack(range, data);
+    co_return Status::Ok();
+  }
+
+  Communicator& communicator_;
+  LanePattern* pattern_;
+  WireTensors tensors_;
+  Lane lane_;
+  size_t piece_nbytes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Collective> MakeAllreduceDoubling(
+    const CollectiveArguments& arguments, Communicator& communicator,
+    uint64_t key) {
+  return std::make_unique<AllreduceMessages>(arguments, communicator, key,
+                                             ReduceByDoubling);
+}
+
+std::unique_ptr<Collective> MakeAllreduceParts(
+    const CollectiveArguments& arguments, Communicator& communicator,
+    uint64_t key) {
+  return std::make_unique<AllreduceMessages>(arguments, communicator, key,
+                                             ReduceByParts);
+}
+
+std::unique_ptr<Collective> MakeAllreduceRing(
+    const CollectiveArguments& arguments, Communicator& communicator,
+    uint64_t key) {
+  return std::make_unique<AllreduceMessages>(arguments, communicator, key,
+                                             ReduceByRing);
+}
+
+}  // namespace ring_keras

@@ -1,0 +1,55 @@
+// Ranks that reduce data among themselves, and the patterns in which they can.
+//
+// A lane is all ranks of a communicator, or one of each host. A pattern takes
+// equally many bytes of each member, and leaves their reduction, multiplied as
+// `reduction` says, in place of them: the same bits on every member, and again
+// when repeated.
+#ifndef RING_KERAS_COLLECTIVES_LANE_H_
+#define RING_KERAS_COLLECTIVES_LANE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "tf_ops/collectives/communicator.h"
+#include "tf_ops/collectives/reduction.h"
+#include "tf_ops/collectives/task.h"
+
+namespace ring_keras {
+
+struct Lane {
+  Communicator& communicator;
+  uint64_t key;              // Of the collective.
+  std::vector<int> members;  // Ranks of the communicator.
+  int index;                 // This rank's place among them.
+  const Reduction& reduction;
+
+  int size() const { return static_cast<int>(members.size()); }
+  // Tags that one run of a pattern uses.
+  uint32_t tag_count() const { return 2 * static_cast<uint32_t>(size()) + 2; }
+};
+
+// `data` holds `nbytes`, whole elements, and outlives the task, as the lane
+// does. `tag` is the first of the lane's tag_count() that nothing else uses.
+using LanePattern = Task(const Lane& lane, char* data, size_t nbytes,
+                         uint32_t tag);
+
+// Members trade all their data with one, then with one of another pair, and so
+// on: log2(size) trips, of nbytes each; up to two more when size is no power of
+// two. For little data and many members. Source: Thakur, Rabenseifner & Gropp
+// 2005, doi:10.1177/1094342005051521, section 4.5.
+LanePattern ReduceByDoubling;
+
+// Each member reduces a part, which all others send it, in the order of the
+// members, then sends it to all: two trips, 2 (size - 1) messages, and
+// 2 (size - 1) / size x nbytes sent, the least possible. 16-bit floats are
+// summed in float32 and rounded once.
+LanePattern ReduceByParts;
+
+// Reduce-scatter, then allgather around a ring: 2 (size - 1) trips, and
+// 2 (size - 1) / size x nbytes sent, always to the same neighbour. Source:
+// Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
+LanePattern ReduceByRing;
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_COLLECTIVES_LANE_H_
