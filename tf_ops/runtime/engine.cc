@@ -1,7 +1,5 @@
 #include "tf_ops/runtime/engine.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
 
@@ -13,9 +11,6 @@ namespace {
 
 constexpr int kSleepMilliseconds = 50;
 constexpr double kFlushTimeoutS = 1.0;
-// Looks at the mesh before yielding the core, then before sleeping.
-constexpr int kSpins = 200;
-constexpr int kYields = 20;
 // A turn is too short to look at the clock in each.
 constexpr unsigned kTurnsPerClock = 64;
 
@@ -241,24 +236,24 @@ void Engine::ThreadMain() {
 
 template <typename Condition>
 void Engine::DriveUntil(Condition condition) {
-  int idle = 0;
   for (unsigned turn = 1; !condition(); ++turn) {
     const bool progress = Poll();
     // Deadlines hold for one collective while others keep the driver busy.
     if (turn % kTurnsPerClock == 0 && Clock::now() >= next_watch_) Watch();
     if (progress) {
-      idle = 0;
+      patience_.OnProgress();
       continue;
     }
-    ++idle;
-    if (idle <= kSpins) {
+    const Patience::Step step = patience_.Next();
+    if (step == Patience::Step::kLook) {
       Pause();
       continue;
     }
-    if (idle <= kSpins + kYields) {
-      sched_yield();
+    if (step == Patience::Step::kYield) {
+      patience_.Yield();
       continue;
     }
+    patience_.OnSleep();
     if (Clock::now() >= next_watch_) Watch();
     asleep_.store(true);
     mesh_->Sleep(kSleepMilliseconds, [this] {

@@ -23,6 +23,7 @@
 #include "tf_ops/collectives/scheduler.h"
 #include "tf_ops/common/store.h"
 #include "tf_ops/runtime/operation.h"
+#include "tf_ops/runtime/patience.h"
 #include "tf_ops/runtime/request.h"
 #include "tf_ops/transport/mesh.h"
 
@@ -152,6 +153,7 @@ class Engine {
   std::map<int, Clock::time_point> closed_since_;
   std::map<int, bool> told_;  // Communicators whose ranks know it is broken.
   Clock::time_point next_watch_ = Clock::now();
+  Patience patience_;
 
   std::thread thread_;
 };
