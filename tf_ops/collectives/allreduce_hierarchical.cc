@@ -31,8 +31,8 @@ class AllreduceHierarchical : public Collective {
         tensors_(arguments),
         reduction_(arguments),
         format_(WithoutPrescale(arguments)),
-        lane_{communicator, key, {}, communicator.host(),
-              format_.on_the_wire()},
+        lane_{
+            communicator, key, {}, communicator.host(), format_.on_the_wire()},
         local_rank_(PlaceOf(communicator.neighbours(), communicator.rank())),
         lane_count_(LaneCount(communicator)) {
     for (const std::vector<int>& host : communicator.hosts()) {
@@ -63,8 +63,8 @@ class AllreduceHierarchical : public Collective {
     for (size_t round = 0; round < rounds_; ++round) {
       // Its slot must have been read by all.
       co_await communicator_.Until([this, round] {
-        return round < kSlots || Least(&Window::unpacked, windows_.size()) >
-                                     round - kSlots;
+        return round < kSlots ||
+               Least(&Window::unpacked, windows_.size()) > round - kSlots;
       });
       if (!communicator_.status().ok()) break;
       Pack(round);

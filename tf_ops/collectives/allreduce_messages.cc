@@ -22,11 +22,8 @@ class AllreduceMessages : public Collective {
       : communicator_(communicator),
         pattern_(pattern),
         tensors_(arguments),
-        lane_{communicator,
-              key,
-              std::vector<int>(communicator.size()),
-              communicator.rank(),
-              tensors_.reduction()},
+        lane_{communicator, key, std::vector<int>(communicator.size()),
+              communicator.rank(), tensors_.reduction()},
         piece_nbytes_(kMessageBytes * communicator.size()) {
     std::iota(lane_.members.begin(), lane_.members.end(), 0);
   }

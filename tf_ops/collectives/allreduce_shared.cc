@@ -67,7 +67,7 @@ class AllreduceSharedFlat : public AllreduceShared {
         range.begin, range.end,
         [&](const char* input, char* output, size_t offset, size_t nbytes) {
           // The input is still in this core's cache, and in nobody else's.
-          const bool as_is = !reduction_.scales_input();
+          const bool as_is = reduction_.prescale() == 1.0;
           Combine(output, round, offset, as_is ? input : nullptr, nbytes);
         });
   }

@@ -47,6 +47,8 @@ class Reduction {
   }
 
   size_t element_nbytes() const { return element_nbytes_; }
+  double prescale() const { return prescale_; }
+  double postscale() const { return postscale_; }
   ReduceFunction function() const { return GetReduceFunction(dtype_, op_); }
 
   // to = from * prescale; `to` may be `from`.
@@ -57,9 +59,6 @@ class Reduction {
       std::memcpy(to, from, nbytes);
     }
   }
-
-  // Whether CopyIn changes what it copies.
-  bool scales_input() const { return prescale_ != 1.0; }
 
   // out = the sources combined in their order, times postscale.
   void Combine(void* out, const void* const* sources, int source_count,

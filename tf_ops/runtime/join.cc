@@ -165,10 +165,9 @@ class Joiner {
                                               cards_[rank].host_name, ", pid ",
                                               cards_[rank].pid, ")"));
     }
-    membership.mesh =
-        std::make_unique<Mesh>(options_.rank, std::move(doorbell.value()),
-                               std::move(segment), std::move(poller_),
-                               std::move(peers_), std::move(hosts_));
+    membership.mesh = std::make_unique<Mesh>(
+        options_.rank, std::move(doorbell.value()), std::move(segment),
+        std::move(poller_), std::move(peers_), std::move(hosts_));
     membership.store = std::move(store_);
     return membership;
   }
@@ -250,9 +249,9 @@ StatusOr<Membership> JoinAlone() {
   auto doorbell = Doorbell::Create();
   RING_KERAS_RETURN_IF_ERROR(doorbell.status());
   Membership membership;
-  membership.mesh = std::make_unique<Mesh>(
-      0, std::move(doorbell.value()), nullptr, nullptr,
-      std::vector<MeshPeer>(1), std::vector<int>{0});
+  membership.mesh =
+      std::make_unique<Mesh>(0, std::move(doorbell.value()), nullptr, nullptr,
+                             std::vector<MeshPeer>(1), std::vector<int>{0});
   membership.rank_titles = {"rank 0"};
   return membership;
 }

@@ -17,8 +17,8 @@ constexpr size_t kCoalesceBytes = 8 << 10;
 constexpr size_t kMinFrameBytes = 128 << 10;
 // Combining reads through a buffer of this size, which stays in L2.
 constexpr size_t kScratchBytes = 64 << 10;
-// Reading takes this much more than a frame needs: the next frames' headers, and
-// small frames whole.
+// Reading takes this much more than a frame needs: the next frames' headers,
+// and small frames whole.
 constexpr size_t kReadAheadBytes = 16 << 10;
 // Pieces of memory that one write takes.
 constexpr int kGatherParts = 16;
@@ -290,10 +290,10 @@ ssize_t Pair::Read(Channel& channel, char* into, size_t nbytes) {
 
 bool Pair::ReadHeader(Channel& channel) {
   Incoming& incoming = channel.incoming;
-  const ssize_t count = Read(
-      channel,
-      reinterpret_cast<char*>(&incoming.header) + incoming.header_position,
-      sizeof(FrameHeader) - incoming.header_position);
+  const ssize_t count =
+      Read(channel,
+           reinterpret_cast<char*>(&incoming.header) + incoming.header_position,
+           sizeof(FrameHeader) - incoming.header_position);
   if (count <= 0) return false;
   incoming.header_position += count;
   if (incoming.header_position < sizeof(FrameHeader)) return true;
