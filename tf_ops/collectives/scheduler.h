@@ -5,6 +5,8 @@
 #ifndef RING_KERAS_COLLECTIVES_SCHEDULER_H_
 #define RING_KERAS_COLLECTIVES_SCHEDULER_H_
 
+#include <sched.h>
+
 #include <atomic>
 #include <chrono>
 #include <coroutine>
@@ -62,15 +64,20 @@ class Scheduler {
   }
   void BeImpatient() { interrupt_ = nullptr; }
 
-  // Waits for `condition()` while patience lasts; whether it came true.
+  // Waits for `condition()` while patience lasts; whether it came true. Offers
+  // the core to others, at once if they have wanted it lately: they may be the
+  // ranks it waits for.
   template <typename Condition>
   bool Spin(Condition& condition) {
-    constexpr unsigned kTurnsPerClock = 32;
-    for (unsigned turn = 1; interrupt_ != nullptr; ++turn) {
-      Pause();
+    for (int turn = 0; interrupt_ != nullptr; ++turn) {
+      if (turn < kPauses && contention_ == 0) {
+        Pause();
+      } else {
+        Yield();
+      }
       if (condition()) return true;
-      if (interrupt_->load(std::memory_order_relaxed) ||
-          (turn % kTurnsPerClock == 0 && PatienceHasEnded())) {
+      if (interrupt_ != nullptr &&
+          interrupt_->load(std::memory_order_relaxed)) {
         BeImpatient();
       }
     }
@@ -102,11 +109,25 @@ class Scheduler {
   }
 
  private:
-  // The clock starts at the first look: most waits end before.
-  bool PatienceHasEnded() {
-    const Clock::time_point now = Clock::now();
-    if (patience_end_ == Clock::time_point()) patience_end_ = now + patience_;
-    return now >= patience_end_;
+  // About 10 us.
+  static constexpr int kPauses = 256;
+  // To yield a core that nobody wants takes less.
+  static constexpr std::chrono::microseconds kForeignTurn{3};
+  // Quick yields after which it takes the core for its own again.
+  static constexpr int kMaxContention = 64;
+
+  void Yield() {
+    const Clock::time_point start = Clock::now();
+    // Patience starts at the first yield: most waits end before.
+    if (patience_end_ == Clock::time_point()) patience_end_ = start + patience_;
+    sched_yield();
+    const Clock::time_point end = Clock::now();
+    if (end - start > kForeignTurn) {
+      contention_ = kMaxContention;
+    } else if (contention_ > 0) {
+      --contention_;
+    }
+    if (end >= patience_end_) BeImpatient();
   }
 
   void Add(Waiter* waiter, std::coroutine_handle<> handle) {
@@ -118,6 +139,7 @@ class Scheduler {
   Clock::duration patience_{};
   Clock::time_point patience_end_;
   const std::atomic<bool>* interrupt_ = nullptr;  // Null: no patience.
+  int contention_ = 0;
 };
 
 }  // namespace ring_keras

@@ -129,9 +129,11 @@ void Engine::Submit(Request request, DoneCallback done, double patience_s) {
     return;
   }
   Submission operation = std::move(accepted.value());
-  const bool alone = patience_s > 0 && IsIdleBut(1);
-  if (alone) operation = TryAlone(std::move(operation), patience_s, lock);
-  if (operation == nullptr) return;
+  if (patience_s > 0 && IsIdleBut(1)) {
+    operation = TryAlone(std::move(operation), patience_s, lock);
+    StopDriving();
+    if (operation == nullptr) return;
+  }
   submissions_.push_back(std::move(operation));
   has_news_.store(true);
   const bool driving = driving_;
@@ -154,24 +156,26 @@ Status Engine::Run(Request request) {
   StatusOr<Submission> accepted = Accept(request, done);
   RING_KERAS_RETURN_IF_ERROR(accepted.status());
   Submission operation = std::move(accepted.value());
-  if (IsIdleBut(1)) {
-    operation = TryAlone(std::move(operation), options_.spin_s, lock);
-    if (operation == nullptr) return result;
+  bool is_driver = IsIdleBut(1);
+  if (is_driver) {
+    operation = TryAlone(std::move(operation), options_.patience_s, lock);
   }
-  submissions_.push_back(std::move(operation));
-  has_news_.store(true);
+  if (operation != nullptr) {
+    submissions_.push_back(std::move(operation));
+    has_news_.store(true);
+  }
   while (!ended.load(std::memory_order_acquire)) {
-    if (driving_) {
+    if (!is_driver && driving_) {
       if (asleep_.load()) mesh_->Wake();
       ended_.wait(lock, [&] { return ended.load() || !driving_; });
       continue;
     }
-    driving_ = true;
+    is_driver = driving_ = true;
     lock.unlock();
     DriveUntil([&] { return ended.load(std::memory_order_acquire); });
     lock.lock();
-    StopDriving();
   }
+  if (is_driver) StopDriving();
   return result;
 }
 
@@ -198,7 +202,6 @@ Engine::Submission Engine::TryAlone(Submission operation, double patience_s,
   }
   lock.lock();
   if (ended) --active_;
-  StopDriving();
   return operation;
 }
 

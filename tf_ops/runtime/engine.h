@@ -32,9 +32,9 @@ namespace ring_keras {
 struct EngineOptions {
   double collective_timeout_s = 600;
   double stall_warning_s = 60;
-  // How long a blocking call looks for its peers' data before it lets other
-  // threads have the core.
-  double spin_s = 100e-6;
+  // How long a blocking call looks for its peers' data, offering the core to
+  // others, before it sleeps.
+  double patience_s = 1e-3;
   // "rank 1 (host node7, pid 4711)" for every rank of the job.
   std::vector<std::string> rank_titles;
 };
@@ -86,7 +86,8 @@ class Engine {
   StatusOr<Submission> Accept(Request& request, DoneCallback& done);
   bool IsIdleBut(int count) const;
   // Drives this operation alone while patience lasts and nothing else comes up.
-  // Null if it has ended; else it has started. The caller holds `lock`.
+  // Null if it has ended; else it has started. The caller holds `lock`, and is
+  // the driver from here on.
   Submission TryAlone(Submission operation, double patience_s,
                       std::unique_lock<std::mutex>& lock);
   void ThreadMain();

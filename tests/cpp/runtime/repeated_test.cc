@@ -1,0 +1,294 @@
+// Collectives whose name is used again: in shared memory they meet in a
+// channel, without announcements, and everything must be as it was with them.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/cpp/support/run_ranks.h"
+#include "tests/cpp/support/test.h"
+#include "tf_ops/runtime/engine.h"
+
+namespace ring_keras {
+namespace {
+
+using testing::Rank;
+using testing::RankOptions;
+using testing::RunRanks;
+
+std::vector<RankOptions> AllSetups() {
+  std::vector<RankOptions> setups;
+  for (int size : {1, 2, 3, 4}) {
+    setups.push_back({size, "auto", 1});
+    if (size > 1) setups.push_back({size, "tcp", 1});
+  }
+  return setups;
+}
+
+Request Allreduce(const std::string& name, float* data, int64_t count,
+                  ReduceOp op = ReduceOp::kSum) {
+  Request request;
+  request.kind = CollectiveKind::kAllreduce;
+  request.name = name;
+  request.dtype = DataType::kFloat32;
+  request.reduce_op = op;
+  request.inputs = {{data, {count}}};
+  request.outputs = {data};
+  return request;
+}
+
+float InputAt(int rank, int use, int64_t i) {
+  return static_cast<float>((i * 3 + rank * 7 + use) % 97);
+}
+
+float SumAt(int size, int use, int64_t i) {
+  float sum = 0;
+  for (int rank = 0; rank < size; ++rank) sum += InputAt(rank, use, i);
+  return sum;
+}
+
+void Fill(std::vector<float>* data, int rank, int use) {
+  for (size_t i = 0; i < data->size(); ++i) {
+    (*data)[i] = InputAt(rank, use, i);
+  }
+}
+
+void ExpectSum(const std::vector<float>& data, int size, int use) {
+  for (size_t i = 0; i < data.size(); ++i) {
+    ASSERT_EQ(data[i], SumAt(size, use, i)) << "at " << i << " in use " << use;
+  }
+}
+
+// One slot, several rounds, nothing, more than the channel has room for, less.
+RING_TEST(AnyCountFollowsAnyOther) {
+  const std::vector<int64_t> counts = {1,    1,  1,     2,      40000, 3,
+                                       0,    70, 70000, 200001, 5,     5,
+                                       4096, 0,  32768, 1,      32769, 200001};
+  for (const RankOptions& setup : AllSetups()) {
+    RunRanks(setup, [&](Rank& self) {
+      int use = 0;
+      for (int64_t count : counts) {
+        std::vector<float> data(count);
+        Fill(&data, self.rank, use);
+        ASSERT_OK(self.engine->Run(Allreduce("again", data.data(), count)));
+        ExpectSum(data, self.size, use++);
+      }
+    });
+  }
+}
+
+// A rank may be in the next use while another still reads what this one packed.
+RING_TEST(RanksOfDifferentSpeedStayInStep) {
+  for (const RankOptions& setup : AllSetups()) {
+    RunRanks(setup, [](Rank& self) {
+      for (int use = 0; use < 200; ++use) {
+        // Alternately of one and of several rounds.
+        std::vector<float> data(use % 3 == 0 ? 70000 : 33);
+        Fill(&data, self.rank, use);
+        if (use % self.size == self.rank) sched_yield();
+        ASSERT_OK(
+            self.engine->Run(Allreduce("step", data.data(), data.size())));
+        ExpectSum(data, self.size, use);
+      }
+    });
+  }
+}
+
+RING_TEST(UsesUnderWayTogetherKeepTheirOrder) {
+  for (const RankOptions& setup : AllSetups()) {
+    RunRanks(setup, [](Rank& self) {
+      constexpr int kUses = 12;
+      for (double patience_s : {0.0, 1e-3}) {
+        std::vector<std::vector<float>> data(kUses, std::vector<float>(20000));
+        std::atomic<int> ended{0};
+        for (int use = 0; use < kUses; ++use) {
+          Fill(&data[use], self.rank, use);
+          self.engine->Submit(
+              Allreduce("many", data[use].data(), 20000),
+              [&](const Status& status) {
+                EXPECT_OK(status);
+                ++ended;
+              },
+              patience_s);
+        }
+        const Deadline deadline = Deadline::After(30);
+        while (ended < kUses && !deadline.Expired()) sched_yield();
+        ASSERT_EQ(ended.load(), kUses);
+        for (int use = 0; use < kUses; ++use) {
+          ExpectSum(data[use], self.size, use);
+        }
+      }
+    });
+  }
+}
+
+RING_TEST(OtherKindsRepeat) {
+  for (const RankOptions& setup : AllSetups()) {
+    RunRanks(setup, [](Rank& self) {
+      for (int use = 0; use < 8; ++use) {
+        Request barrier;
+        barrier.name = "barrier";
+        ASSERT_OK(self.engine->Run(std::move(barrier)));
+
+        std::vector<float> data(use % 2 == 0 ? 50 : 90000);
+        Fill(&data, self.rank, use);
+        Request broadcast = Allreduce("broadcast", data.data(), data.size());
+        broadcast.kind = CollectiveKind::kBroadcast;
+        broadcast.root = use % self.size;
+        ASSERT_OK(self.engine->Run(std::move(broadcast)));
+        for (size_t i = 0; i < data.size(); ++i) {
+          ASSERT_EQ(data[i], InputAt(use % self.size, use, i));
+        }
+
+        const int64_t rows = use % 2 == 0 ? 7 : 60000;
+        std::vector<float> input(rows);
+        Fill(&input, self.rank, use);
+        std::vector<float> part;
+        Request scatter = Allreduce("scatter", input.data(), rows);
+        scatter.kind = CollectiveKind::kReduceScatter;
+        scatter.outputs.clear();
+        scatter.allocate_output = [&](const Shape& shape) -> StatusOr<void*> {
+          part.resize(ElementCount(shape));
+          return static_cast<void*>(part.data());
+        };
+        ASSERT_OK(self.engine->Run(std::move(scatter)));
+        const int64_t begin = rows / self.size * self.rank +
+                              std::min<int64_t>(rows % self.size, self.rank);
+        for (size_t i = 0; i < part.size(); ++i) {
+          ASSERT_EQ(part[i], SumAt(self.size, use, begin + i));
+        }
+      }
+    });
+  }
+}
+
+RING_TEST(ADisagreementIsNamedOnEveryRankAndThenOver) {
+  for (const RankOptions& setup : AllSetups()) {
+    if (setup.size == 1) continue;
+    RunRanks(setup, [](Rank& self) {
+      for (int use = 0; use < 12; ++use) {
+        const bool differ = use % 4 == 3;
+        const bool odd_one = self.rank == self.size - 1;
+        std::vector<float> data(differ && odd_one ? 50000 : 100);
+        Fill(&data, self.rank, use);
+        const Status status =
+            self.engine->Run(Allreduce("shape", data.data(), data.size()));
+        if (!differ) {
+          ASSERT_OK(status);
+          ExpectSum(data, self.size, use);
+          continue;
+        }
+        ASSERT_EQ(status.code(), StatusCode::kRankMismatch);
+        EXPECT_TRUE(status.message().find("[50000]") != std::string::npos)
+            << status.message();
+      }
+    });
+  }
+}
+
+RING_TEST(ARankThatCannotTakePartSaysSo) {
+  for (const RankOptions& setup : AllSetups()) {
+    if (setup.size == 1) continue;
+    RunRanks(setup, [](Rank& self) {
+      for (int use = 0; use < 8; ++use) {
+        std::vector<float> data(10);
+        Fill(&data, self.rank, use);
+        Request request =
+            Allreduce("weighed", data.data(), 10, ReduceOp::kAverage);
+        const bool wrong = use == 5 && self.rank == 0;
+        if (wrong) request.weight = -1;
+        const Status status = self.engine->Run(std::move(request));
+        if (use != 5) {
+          ASSERT_OK(status);
+        } else {
+          ASSERT_EQ(status.code(), wrong ? StatusCode::kInvalidArgument
+                                         : StatusCode::kRankMismatch);
+          EXPECT_TRUE(status.message().find("weight is -1") !=
+                      std::string::npos)
+              << status.message();
+        }
+      }
+    });
+  }
+}
+
+// Weights that are equal change nothing, not even a bit.
+RING_TEST(WeightsMakeAWeightedMean) {
+  for (const RankOptions& setup : AllSetups()) {
+    RunRanks(setup, [](Rank& self) {
+      for (int use = 0; use < 9; ++use) {
+        const auto weight_of = [&](int rank) {
+          return use % 3 == 0   ? 5.0
+                 : use % 3 == 1 ? rank + 0.5
+                                : rank % 2 * 1.0;
+        };
+        for (int64_t count : {int64_t{9}, int64_t{100001}}) {
+          std::vector<float> data(count);
+          Fill(&data, self.rank, use);
+          Request request = Allreduce(StrCat("mean", count), data.data(), count,
+                                      ReduceOp::kAverage);
+          request.weight = weight_of(self.rank);
+          ASSERT_OK(self.engine->Run(std::move(request)));
+          double total = 0;
+          for (int rank = 0; rank < self.size; ++rank) total += weight_of(rank);
+          for (int64_t i = 0; i < count; ++i) {
+            double sum = 0;
+            for (int rank = 0; rank < self.size; ++rank) {
+              sum += weight_of(rank) * InputAt(rank, use, i);
+            }
+            const double mean = total == 0 ? 0 : sum / total;
+            if (use % 3 == 0) {
+              ASSERT_EQ(data[i], SumAt(self.size, use, i) *
+                                     static_cast<float>(1.0 / self.size));
+            } else {
+              ASSERT_TRUE(std::abs(data[i] - mean) < 1e-4)
+                  << data[i] << " for " << mean;
+            }
+          }
+        }
+      }
+    });
+  }
+}
+
+RING_TEST(SharedBuffersAreReducedInPlace) {
+  for (int size : {2, 3, 4}) {
+    RunRanks({size, "auto", 1}, [](Rank& self) {
+      BufferAllocator& buffers = self.engine->mesh().buffers();
+      for (int64_t count : {1, 15, 16, 17, 5000, 400003}) {
+        auto input = buffers.Allocate(count * sizeof(float));
+        auto output = buffers.Allocate(count * sizeof(float));
+        ASSERT_OK(input.status());
+        ASSERT_OK(output.status());
+        for (int use = 0; use < 6; ++use) {
+          std::vector<float> own(count);
+          Fill(&own, self.rank, use);
+          // In place, into another buffer, and where one rank has private
+          // memory.
+          float* from = static_cast<float*>(input.value().get());
+          const bool is_private = use % 3 == 2 && self.rank == 1;
+          if (is_private) from = own.data();
+          std::copy(own.begin(), own.end(), from);
+          float* to =
+              use % 3 == 1 ? static_cast<float*>(output.value().get()) : from;
+          Request request = Allreduce(StrCat("shared", count), from, count);
+          request.outputs = {to};
+          ASSERT_OK(self.engine->Run(std::move(request)));
+          for (int64_t i = 0; i < count; ++i) {
+            ASSERT_EQ(to[i], SumAt(self.size, use, i));
+          }
+          if (to != from) {
+            for (int64_t i = 0; i < count; ++i) {
+              ASSERT_EQ(from[i], InputAt(self.rank, use, i));
+            }
+          }
+        }
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace ring_keras
