@@ -96,9 +96,11 @@ def _broadcast_gradient(
         tensors=list(upstreams),
         prescale=_one(),
         postscale=_one(),
+        weight=[],
         reduce_op=ReduceOp.SUM.value,
         request_name=_name_of(operation),
         communicator_id=operation.get_attr("communicator_id"),
+        wait_follows=True,
     )
     sums: list[tf.Tensor] = _libraries.ops().ring_keras_allreduce_wait(
         handle=handle,
@@ -146,6 +148,7 @@ def _allreduce_wait_gradient(operation: _Operation, *upstreams: tf.Tensor) -> tf
         tensors=list(upstreams),
         prescale=_one(),
         postscale=_one(),
+        weight=[],
         reduce_op=_linear_op_of(operation, "grouped_allreduce"),
         request_name=_name_of(operation),
         communicator_id=operation.get_attr("communicator_id"),
@@ -155,18 +158,37 @@ def _allreduce_wait_gradient(operation: _Operation, *upstreams: tf.Tensor) -> tf
 def _allreduce_start_gradient(
     operation: _Operation, pending: tf.Tensor
 ) -> list[tf.Tensor | None]:
-    *tensors, prescale, postscale = operation.inputs
+    count = operation.get_attr("N")
+    tensors = operation.inputs[:count]
+    prescale, postscale, *weight = operation.inputs[count:]
     sums = _libraries.ops().ring_keras_allreduce_wait(
         handle=pending,
         T=tensors[0].dtype,
-        N=len(tensors),
+        N=count,
         shapes=[tensor.shape for tensor in tensors],
         reduce_op=_linear_op_of(operation, "grouped_allreduce"),
         request_name=_name_of(operation),
         communicator_id=operation.get_attr("communicator_id"),
     )
-    factor = tf.cast(prescale * postscale, tensors[0].dtype)
-    return [total * factor for total in sums] + [None, None]
+    factor = prescale * postscale
+    if weight:
+        factor *= _share(operation, weight[0])
+    factor = tf.cast(factor, tensors[0].dtype)
+    return [total * factor for total in sums] + [None] * (2 + len(weight))
+
+
+def _share(operation: _Operation, weight: tf.Tensor) -> tf.Tensor:
+    """This rank's part of all weights, times the number of ranks."""
+    communicator_id = operation.get_attr("communicator_id")
+    total = _libraries.ops().ring_keras_allreduce(
+        tensor=weight,
+        prescale=_one(),
+        postscale=_one(),
+        reduce_op=ReduceOp.SUM.value,
+        request_name=f"{_name_of(operation)}/weight",
+        communicator_id=communicator_id,
+    )
+    return tf.math.divide_no_nan(weight * len(_ranks_of(operation)), total)
 
 
 _GRADIENTS: dict[str, Callable[..., Any]] = {

@@ -51,6 +51,8 @@ def allreduce_start(
     name: str | None = None,
     prescale_factor: Factor = 1.0,
     postscale_factor: Factor = 1.0,
+    weight: Factor | None = None,
+    wait_follows: bool = False,
     process_set: ProcessSet | None = None,
 ) -> PendingAllreduce:
     """Starts reducing tensors of one dtype, as one message, and returns at once.
@@ -65,6 +67,12 @@ def allreduce_start(
         name: Defaults to "grouped_allreduce".
         prescale_factor: See `allreduce`.
         postscale_factor: See `allreduce`.
+        weight: How much this rank counts in an average, 0 or more: the result
+            is the sum of the weighted tensors over the sum of all ranks'
+            weights, and 0 if all weights are. Either all ranks give one or none
+            does; None for all alike.
+        wait_follows: Whether the next thing to do is to wait for it. It then
+            starts no other thread if the ranks are in step.
         process_set: See `allreduce`.
 
     Returns:
@@ -86,9 +94,11 @@ def allreduce_start(
         tensors=tensors,
         prescale=to_factor(prescale_factor),
         postscale=to_factor(postscale_factor),
+        weight=[] if weight is None else [to_factor(weight)],
         reduce_op=reduce_op,
         request_name=name,
         communicator_id=communicator_id,
+        wait_follows=wait_follows,
     )
     shapes = tuple(tensor.shape for tensor in tensors)
     return PendingAllreduce(handle, dtype, shapes, reduce_op, name, communicator_id)
@@ -155,10 +165,11 @@ def grouped_allreduce(
                 name=f"{name}/{dtype.name}",
                 prescale_factor=prescale_factor,
                 postscale_factor=postscale_factor,
+                wait_follows=number == len(positions_by_dtype),
                 process_set=process_set,
             ),
         )
-        for dtype, positions in positions_by_dtype.items()
+        for number, (dtype, positions) in enumerate(positions_by_dtype.items(), 1)
     ]
     for position, tensor in enumerate(tensors):
         if isinstance(tensor, tf.IndexedSlices):

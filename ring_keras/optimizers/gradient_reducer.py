@@ -11,7 +11,7 @@ from ring_keras.communicator import ProcessSet, job_number
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.grouped_allreduce import allreduce_start, allreduce_wait
 from ring_keras.optimizers.plan_agreement import agree_on_plan
-from ring_keras.optimizers.step_scope import current_step
+from ring_keras.optimizers.step_scope import StepWeight, current_step
 from ring_keras.reduce_op import ReduceOp
 
 __all__ = ["Gradient", "GradientReducer"]
@@ -51,8 +51,8 @@ class GradientReducer:
         """Whether there is another rank to reduce with."""
         return self.process_set.size() > 1 and self.process_set.included()
 
-    def step_weight(self) -> tf.Tensor | None:
-        """This rank's weight in the current step, None for 1."""
+    def step_weight(self) -> StepWeight | None:
+        """How much this rank counts in the current step; None for all alike."""
         step = current_step()
         if step is None or self.op is not ReduceOp.AVERAGE:
             return None
@@ -62,7 +62,7 @@ class GradientReducer:
         self,
         gradients: Sequence[Gradient],
         names: Sequence[str],
-        weight: tf.Tensor | None = None,
+        weight: StepWeight | None = None,
     ) -> list[Gradient]:
         """Emits every start, in the order of the plan, and then every wait.
 
@@ -73,7 +73,8 @@ class GradientReducer:
         Args:
             gradients: In the order of their variables. None stays None.
             names: Their variables', for messages.
-            weight: Scalar that multiplies this rank's gradients.
+            weight: How much this rank's gradients count in an average; None if
+                all ranks' count alike.
 
         Returns:
             The reduced gradients, the same on every rank.
@@ -84,22 +85,28 @@ class GradientReducer:
         if step is not None:
             step.communicated = True
         plan = self._plan(gradients, names)
-        factor = 1.0 if weight is None else weight
         reduced = list(gradients)
         started = [
             allreduce_start(
                 [gradients[index] for index in bucket.indices],
                 self.op,
                 name=f"gradients/bucket{number}",
-                prescale_factor=factor,
+                weight=None if weight is None else weight.amount,
+                wait_follows=number + 1 == len(plan.buckets),
                 process_set=self.process_set,
             )
             for number, bucket in enumerate(plan.buckets)
         ]
-        for index, gradient in enumerate(gradients):
-            if isinstance(gradient, tf.IndexedSlices):
+        sparse = [
+            index
+            for index, gradient in enumerate(gradients)
+            if isinstance(gradient, tf.IndexedSlices)
+        ]
+        if sparse:
+            factor = 1.0 if weight is None else weight.share()
+            for index in sparse:
                 reduced[index] = allreduce(
-                    gradient,
+                    gradients[index],
                     self.op,
                     name=f"gradients/sparse{index}",
                     prescale_factor=factor,

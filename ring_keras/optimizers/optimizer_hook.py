@@ -16,7 +16,7 @@ from ring_keras import _keras_internals as internals
 from ring_keras.communicator import ProcessSet
 from ring_keras.errors import RingKerasError
 from ring_keras.optimizers.gradient_reducer import Gradient, GradientReducer
-from ring_keras.optimizers.step_scope import current_step
+from ring_keras.optimizers.step_scope import StepWeight, current_step
 from ring_keras.reduce_op import ReduceOp
 
 __all__ = ["OptimizerHook"]
@@ -138,7 +138,8 @@ class OptimizerHook:
             and not _outer.active
         ):
             # Each of the accumulated batches has its own weight.
-            grads = [g if g is None else _scaled(g, weight) for g in grads]
+            share = weight.share()
+            grads = [g if g is None else _scaled(g, share) for g in grads]
         type(self._optimizer)._backend_apply_gradients(
             self._optimizer, grads, trainable_variables
         )
@@ -161,7 +162,7 @@ class OptimizerHook:
         self,
         grads: Sequence[Gradient],
         names: Sequence[str],
-        weight: tf.Tensor | None,
+        weight: StepWeight | None,
     ) -> list[Gradient]:
         step = current_step()
         if not self._adopted or step is None or not step.tape_gradients:
@@ -187,8 +188,8 @@ class OptimizerHook:
             )
 
 
-def _scaled(gradient: tf.Tensor | tf.IndexedSlices, weight: tf.Tensor) -> Any:
-    factor = tf.cast(weight, gradient.dtype)
+def _scaled(gradient: tf.Tensor | tf.IndexedSlices, share: tf.Tensor) -> Any:
+    factor = tf.cast(share, gradient.dtype)
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(
             gradient.values * factor, gradient.indices, gradient.dense_shape

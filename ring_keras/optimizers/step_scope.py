@@ -13,8 +13,38 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras.communicator import ProcessSet
+from ring_keras.ops.allreduce import allreduce
+from ring_keras.reduce_op import ReduceOp
 
-__all__ = ["StepScope", "current_step", "enter_step"]
+__all__ = ["StepScope", "StepWeight", "current_step", "enter_step"]
+
+
+@dataclass(frozen=True)
+class StepWeight:
+    """How much this rank's gradients count in one step.
+
+    Attributes:
+        amount: Scalar of float64: what this rank's loss has been divided by, up
+            to a factor common to all ranks, such as its number of examples.
+        process_set: The ranks that train together.
+    """
+
+    amount: tf.Tensor
+    process_set: ProcessSet
+
+    def share(self) -> tf.Tensor:
+        """This rank's part of all amounts, times the number of ranks.
+
+        A collective of its own, for gradients that are not reduced by one that
+        takes `amount` along. 0 if all amounts are.
+        """
+        total = allreduce(
+            self.amount,
+            ReduceOp.SUM,
+            name="train_step/weight",
+            process_set=self.process_set,
+        )
+        return tf.math.divide_no_nan(self.amount * self.process_set.size(), total)
 
 
 @dataclass
@@ -23,16 +53,14 @@ class StepScope:
 
     Attributes:
         process_set: The ranks that train together.
-        weight: Scalar: this rank's share of the global batch times the number
-            of ranks, so 1.0 where every rank has as many examples. None where
-            all ranks count the same.
+        weight: How much this rank counts; None where all count the same.
         communicated: Whether gradients have been reduced in this step.
         tape_gradients: What gradient tapes have returned, by `id`. Kept here,
             so that no other object gets the same `id`.
     """
 
     process_set: ProcessSet
-    weight: tf.Tensor | None = None
+    weight: StepWeight | None = None
     communicated: bool = False
     tape_gradients: dict[int, Any] = field(default_factory=dict)
 

@@ -11,9 +11,8 @@ from ring_keras import _keras_internals as internals
 from ring_keras.basics import rank
 from ring_keras.communicator import ProcessSet, global_process_set
 from ring_keras.errors import RingKerasError
-from ring_keras.ops.allreduce import allreduce
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
-from ring_keras.optimizers.step_scope import StepScope, enter_step
+from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
 from ring_keras.reduce_op import ReduceOp
 
 __all__ = ["DistributedTrainStep"]
@@ -58,7 +57,10 @@ class DistributedTrainStep:
         process_set = self.process_set()
         if process_set.size() == 1 or not process_set.included():
             return self._train_step(data)
-        scope = StepScope(process_set, self._weight(data, process_set))
+        amount = self._amount(data)
+        scope = StepScope(
+            process_set, None if amount is None else StepWeight(amount, process_set)
+        )
         with enter_step(scope):
             result = self._train_step(data)
         if not scope.communicated and self._model.trainable_variables:
@@ -75,24 +77,16 @@ class DistributedTrainStep:
         hooks = map(OptimizerHook.of, internals.optimizers_of(self._model))
         return [hook for hook in hooks if hook is not None]
 
-    def _weight(self, data: Any, process_set: ProcessSet) -> tf.Tensor | None:
-        """This rank's share of the global batch, times the number of ranks.
+    def _amount(self, data: Any) -> tf.Tensor | None:
+        """What this rank's loss has been divided by, up to a common factor.
 
-        Nothing in the forward pass waits for it: the first gradients do.
+        None where nothing is averaged, or nothing divided.
         """
-        count = self._count(data)
-        if count is None or internals.loss_is_summed(self._model):
+        if internals.loss_is_summed(self._model):
             return None
         ops = {ReduceOp(hook.op) for hook in self._hooks()}
         if ops and ReduceOp.AVERAGE not in ops:
             return None
-        total = allreduce(
-            count, ReduceOp.SUM, name="train_step/batch_size", process_set=process_set
-        )
-        return tf.math.divide_no_nan(count * process_set.size(), total)
-
-    def _count(self, data: Any) -> tf.Tensor | None:
-        """What this rank's loss has been divided by, up to a common factor."""
         if not internals.loss_divides_by_sample_weight(self._model):
             return _example_count(data)
         weights = _sample_weights(data)

@@ -21,7 +21,7 @@ class AllgatherKernel : public AsyncOpKernel {
     Request request = attributes_.NewRequest(CollectiveKind::kAllgather);
     request.dtype = ToDataType(context->input_dtype(0));
 
-    auto pending = Pending::Create();
+    auto pending = Pending::Create(1);
     request.inputs.push_back(pending->AddInput(context->input(0)));
     request.allocate_output = pending->LateOutput(context);
 

@@ -18,14 +18,14 @@ class AllreduceKernel : public AsyncOpKernel {
   explicit AllreduceKernel(OpKernelConstruction* construction)
       : AsyncOpKernel(construction),
         attributes_(construction),
-        reduction_(construction) {}
+        reduction_(construction, 1) {}
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     Request request = attributes_.NewRequest(CollectiveKind::kAllreduce);
     request.dtype = ToDataType(context->input_dtype(0));
     OP_REQUIRES_OK_ASYNC(context, reduction_.ApplyTo(&request, context), done);
 
-    auto pending = Pending::Create();
+    auto pending = Pending::Create(1);
     OP_REQUIRES_OK_ASYNC(
         context, pending->AddOutput(context, 0, 0, &request.outputs), done);
     request.inputs.push_back(pending->AddInput(context->input(0)));

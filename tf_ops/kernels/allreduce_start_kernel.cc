@@ -21,16 +21,29 @@ class AllreduceStartKernel : public OpKernel {
   explicit AllreduceStartKernel(OpKernelConstruction* construction)
       : OpKernel(construction),
         attributes_(construction),
-        reduction_(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("N", &tensor_count_));
+        tensor_count_(CountOf(construction, "N")),
+        is_weighted_(CountOf(construction, "W") > 0),
+        reduction_(construction, tensor_count_) {
+    OP_REQUIRES(construction,
+                !is_weighted_ || reduction_.op() == ReduceOp::kAverage,
+                absl::InvalidArgumentError(
+                    "RingKerasAllreduceStart: only an average has weights"));
+    OP_REQUIRES_OK(construction,
+                   construction->GetAttr("wait_follows", &wait_follows_));
   }
 
   void Compute(OpKernelContext* context) override {
     Request request = attributes_.NewRequest(CollectiveKind::kAllreduce);
     request.dtype = ToDataType(context->input_dtype(0));
     OP_REQUIRES_OK(context, reduction_.ApplyTo(&request, context));
+    if (is_weighted_) {
+      OP_REQUIRES_OK(context, Reduction::ReadScalar(context, tensor_count_ + 2,
+                                                    "weight", &request.weight));
+    }
 
-    auto pending = Pending::Create();
+    auto pending = Pending::Create(tensor_count_);
+    request.inputs.reserve(tensor_count_);
+    request.outputs.reserve(tensor_count_);
     for (int i = 0; i < tensor_count_; ++i) {
       OP_REQUIRES_OK(context, pending->AddOutput(context, i, Pending::kNoOutput,
                                                  &request.outputs));
@@ -40,13 +53,24 @@ class AllreduceStartKernel : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &handle));
     handle->scalar<tensorflow::Variant>()() = PendingHandle{pending};
 
-    pending->Submit(std::move(request));
+    pending->Submit(std::move(request), wait_follows_ ? kPatienceS : 0);
   }
 
  private:
+  // How many inputs a list has.
+  static int CountOf(OpKernelConstruction* construction,
+                     const char* attribute) {
+    int count = 0;
+    // The op's definition has it.
+    TF_CHECK_OK(construction->GetAttr(attribute, &count));
+    return count;
+  }
+
   const Attributes attributes_;
+  const int tensor_count_;
+  const bool is_weighted_;
   const Reduction reduction_;
-  int tensor_count_ = 0;
+  bool wait_follows_ = false;
 };
 
 REGISTER_KERNEL_BUILDER(

@@ -8,12 +8,15 @@ REGISTER_OP("RingKerasAllreduceStart")
     .Input("tensors: N * T")
     .Input("prescale: double")
     .Input("postscale: double")
+    .Input("weight: W * double")
     .Output("handle: variant")
     .Attr("T: " RING_KERAS_DTYPES)
     .Attr("N: int >= 1")
+    .Attr("W: int >= 0 = 0")
     .Attr("reduce_op: {'sum', 'average', 'min', 'max', 'product'}")
     .Attr("request_name: string")
     .Attr("communicator_id: int = 0")
+    .Attr("wait_follows: bool = false")
     .SetIsStateful()  // Never fold, merge or prune: every rank must issue it.
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -22,9 +25,14 @@ Starts reducing tensors over all ranks of a communicator, and returns at once.
 tensors: Reduced together; same number, dtype and shapes on every rank.
 prescale: Scalar that multiplies this rank's tensors before the reduction.
 postscale: Scalar that multiplies the results.
+weight: None or one scalar, for an average: this rank's weight, 0 or more. The
+  result is the sum of weight x tensor over the sum of the weights, and 0 if all
+  weights are.
 handle: For RingKerasAllreduceWait, which also reports errors.
 request_name: Pairs this request with its peers.
 communicator_id: 0 holds every rank.
+wait_follows: Whether nothing is left that could overlap with the collective, so
+  that the thread of this op may as well carry it out.
 )doc");
 
 }  // namespace ring_keras

@@ -23,7 +23,7 @@ class AlltoallKernel : public AsyncOpKernel {
     const auto splits = context->input(1).flat<int64_t>();
     request.splits.assign(splits.data(), splits.data() + splits.size());
 
-    auto pending = Pending::Create();
+    auto pending = Pending::Create(1);
     request.inputs.push_back(pending->AddInput(context->input(0)));
     request.allocate_output = pending->LateOutput(context);
     request.received_splits = pending->ReceivedSplits();

@@ -17,7 +17,7 @@ class BarrierKernel : public AsyncOpKernel {
       : AsyncOpKernel(construction), attributes_(construction) {}
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    auto pending = Pending::Create();
+    auto pending = Pending::Create(0);
     pending->Complete(attributes_.NewRequest(CollectiveKind::kBarrier), context,
                       std::move(done));
   }

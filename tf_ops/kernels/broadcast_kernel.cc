@@ -24,7 +24,7 @@ class BroadcastKernel : public AsyncOpKernel {
     request.dtype = ToDataType(context->input_dtype(0));
     request.root = root_;
 
-    auto pending = Pending::Create();
+    auto pending = Pending::Create(context->num_inputs());
     for (int i = 0; i < context->num_inputs(); ++i) {
       OP_REQUIRES_OK_ASYNC(
           context, pending->AddOutput(context, i, i, &request.outputs), done);

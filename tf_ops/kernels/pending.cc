@@ -58,6 +58,11 @@ struct Pending::Waiter {
   std::atomic<bool> claimed{false};
 };
 
+Pending::Pending(int tensor_count) {
+  inputs_.reserve(tensor_count);
+  outputs_.reserve(tensor_count);
+}
+
 TensorView Pending::AddInput(const Tensor& input) {
   inputs_.push_back(input);
   return ViewOf(input);
@@ -83,8 +88,8 @@ absl::Status Pending::AddOutput(OpKernelContext* context, int input_index,
                                                  &output, attributes);
     if (!status.ok()) return status;
   }
-  outputs_.push_back(output);
   pointers->push_back(DataOf(output));
+  outputs_.push_back(std::move(output));
   return absl::OkStatus();
 }
 
@@ -117,12 +122,12 @@ std::vector<int64_t>* Pending::ReceivedSplits() {
   return &received_splits_;
 }
 
-void Pending::Submit(Request request) {
+void Pending::Submit(Request request, double patience_s) {
   what_ = NameForPeople(request);
-  Runtime::Get().Submit(std::move(request),
-                        [self = shared_from_this()](const Status& status) {
-                          self->Finish(status);
-                        });
+  const auto done = [self = shared_from_this()](const Status& status) {
+    self->Finish(status);
+  };
+  Runtime::Get().Submit(std::move(request), done, patience_s);
 }
 
 void Pending::Complete(Request request, OpKernelContext* context,
@@ -133,7 +138,7 @@ void Pending::Complete(Request request, OpKernelContext* context,
     what_ = NameForPeople(request);
     Finish(Runtime::Get().Run(std::move(request)));
   } else {
-    Submit(std::move(request));
+    Submit(std::move(request), kPatienceS);
   }
   Await(context, std::move(done));
 }
@@ -167,13 +172,20 @@ void Pending::Finish(const Status& status) {
   }
 }
 
-void Pending::Emit(OpKernelContext* context) const {
+void Pending::Emit(OpKernelContext* context) {
   if (!status_.ok()) {
     context->SetStatus(status_);
     return;
   }
+  if (emitted_.exchange(true)) {
+    context->SetStatus(absl::FailedPreconditionError(
+        what_ +
+        ": its results went to an earlier wait. Wait once for each "
+        "start."));
+    return;
+  }
   for (size_t i = 0; i < outputs_.size(); ++i) {
-    context->set_output(i, outputs_[i]);
+    context->set_output(i, std::move(outputs_[i]));
   }
 }
 

@@ -2,6 +2,7 @@
 #ifndef RING_KERAS_KERNELS_PENDING_H_
 #define RING_KERAS_KERNELS_PENDING_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -15,12 +16,17 @@
 
 namespace ring_keras {
 
+// What a thread of TensorFlow's may wait for peers that are in step: about what
+// handing the collective to the engine's thread, and its result back, costs.
+constexpr double kPatienceS = 100e-6;
+
 // Owns the memory that the engine works on. It depends on no kernel's context,
 // because a step may end, by an error elsewhere, while the engine still works.
 class Pending : public std::enable_shared_from_this<Pending> {
  public:
-  static std::shared_ptr<Pending> Create() {
-    return std::shared_ptr<Pending>(new Pending);
+  // `tensor_count`: calls of AddInput that are to come.
+  static std::shared_ptr<Pending> Create(int tensor_count) {
+    return std::shared_ptr<Pending>(new Pending(tensor_count));
   }
 
   // Tensor whose memory the request reads; returns the view of it.
@@ -41,9 +47,10 @@ class Pending : public std::enable_shared_from_this<Pending> {
   // Rows that came from each rank become the second output.
   std::vector<int64_t>* ReceivedSplits();
 
-  // Hands the request to the engine and returns. Errors are told to those who
+  // Hands the request to the engine and returns, once it has tried for about
+  // `patience_s` to carry it out in this thread. Errors are told to those who
   // wait.
-  void Submit(Request request);
+  void Submit(Request request, double patience_s);
 
   // Carries out the request for an asynchronous op, as Submit and Await do.
   void Complete(Request request, tensorflow::OpKernelContext* context,
@@ -52,24 +59,29 @@ class Pending : public std::enable_shared_from_this<Pending> {
   // Ends an asynchronous op when the collective has ended: sets its outputs or
   // its error, then calls `done`; at once if that is now. If the step is
   // cancelled, the op ends then, and the collective goes on without it.
+  //
+  // Outputs go to the first that waits, so that ops after it may write to
+  // them; for a second it is an error.
   void Await(tensorflow::OpKernelContext* context,
              tensorflow::AsyncOpKernel::DoneCallback done);
 
  private:
   struct Waiter;
 
-  Pending() = default;
+  explicit Pending(int tensor_count);
 
   // The engine's callback.
   void Finish(const Status& status);
-  // Only after Finish: nothing changes any more.
-  void Emit(tensorflow::OpKernelContext* context) const;
+  // Only after Finish.
+  void Emit(tensorflow::OpKernelContext* context);
 
   std::string what_;  // "collective 'name'", for messages.
   std::vector<tensorflow::Tensor> inputs_;
   std::vector<tensorflow::Tensor> outputs_;
   std::vector<int64_t> received_splits_;
   bool wants_received_splits_ = false;
+
+  std::atomic<bool> emitted_{false};
 
   std::mutex mutex_;  // Guards the rest.
   bool finished_ = false;

@@ -18,14 +18,14 @@ class ReduceScatterKernel : public AsyncOpKernel {
   explicit ReduceScatterKernel(OpKernelConstruction* construction)
       : AsyncOpKernel(construction),
         attributes_(construction),
-        reduction_(construction) {}
+        reduction_(construction, 1) {}
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     Request request = attributes_.NewRequest(CollectiveKind::kReduceScatter);
     request.dtype = ToDataType(context->input_dtype(0));
     OP_REQUIRES_OK_ASYNC(context, reduction_.ApplyTo(&request, context), done);
 
-    auto pending = Pending::Create();
+    auto pending = Pending::Create(1);
     request.inputs.push_back(pending->AddInput(context->input(0)));
     request.allocate_output = pending->LateOutput(context);
 

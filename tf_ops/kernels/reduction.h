@@ -14,37 +14,42 @@ namespace ring_keras {
 
 class Reduction {
  public:
-  explicit Reduction(tensorflow::OpKernelConstruction* construction) {
+  // `prescale` and `postscale` are the inputs number `first_factor` and the
+  // next.
+  Reduction(tensorflow::OpKernelConstruction* construction, int first_factor)
+      : first_factor_(first_factor) {
     std::string name;
     OP_REQUIRES_OK(construction, construction->GetAttr("reduce_op", &name));
     reduce_op_ = ToReduceOp(name);
   }
 
-  // Completes `request` from the attribute and the scalar inputs "prescale" and
-  // "postscale".
+  ReduceOp op() const { return reduce_op_; }
+
   absl::Status ApplyTo(Request* request,
                        tensorflow::OpKernelContext* context) const {
     request->reduce_op = reduce_op_;
-    absl::Status status = Read(context, "prescale", &request->prescale);
+    absl::Status status =
+        ReadScalar(context, first_factor_, "prescale", &request->prescale);
     if (!status.ok()) return status;
-    return Read(context, "postscale", &request->postscale);
+    return ReadScalar(context, first_factor_ + 1, "postscale",
+                      &request->postscale);
   }
 
- private:
-  static absl::Status Read(tensorflow::OpKernelContext* context,
-                           const char* name, double* factor) {
-    const tensorflow::Tensor* tensor = nullptr;
-    absl::Status status = context->input(name, &tensor);
-    if (!status.ok()) return status;
-    if (tensor->NumElements() != 1) {
+  // Input number `index`, of float64; `name` is for messages.
+  static absl::Status ReadScalar(tensorflow::OpKernelContext* context,
+                                 int index, const char* name, double* value) {
+    const tensorflow::Tensor& tensor = context->input(index);
+    if (tensor.NumElements() != 1) {
       return absl::InvalidArgumentError(
-          StrCat(name, "_factor must be a scalar. Received shape: ",
-                 DebugString(ToShape(tensor->shape()))));
+          StrCat(name, " must be a scalar. Received shape: ",
+                 DebugString(ToShape(tensor.shape()))));
     }
-    *factor = tensor->flat<double>()(0);
+    *value = tensor.flat<double>()(0);
     return absl::OkStatus();
   }
 
+ private:
+  const int first_factor_;
   ReduceOp reduce_op_ = ReduceOp::kSum;
 };
 

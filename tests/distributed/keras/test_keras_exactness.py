@@ -211,6 +211,37 @@ def test_a_mean_over_sample_weights_matches_one_process(rank_pool):
     check(rank_pool(2).run(sample_weight_worker))
 
 
+def absent_examples_worker():
+    """Weights that leave a rank, and then all ranks, nothing in a step."""
+    size, rank = ring.size(), ring.rank()
+    x, y = training.arrays()
+    batch = training.BATCH * size
+    weights = np.ones(len(x), np.float32)
+    weights[batch : 2 * batch] = 0.0
+    weights[2 * batch : 3 * batch : size] = 0.0
+    data = tf.data.Dataset.from_tensor_slices((x, y, weights)).take(5 * batch)
+    loss = keras.losses.BinaryCrossentropy(reduction="mean_with_sample_weight")
+    model = training.build(1 + rank)
+    optimizer = ring.DistributedOptimizer(training.OPTIMIZERS["adam"]())
+    model.compile(optimizer, loss)
+    part = ring.data.shard(data)
+    training.fit(model, part, training.BATCH, callbacks=callbacks())
+    alone = training.build(1)
+    alone.compile(training.OPTIMIZERS["adam"](), loss)
+    training.fit(alone, data, batch)
+    difference = training.largest_difference(model.get_weights(), alone.get_weights())
+    return difference, 0.0, training.as_bytes(model.get_weights())
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_step_without_examples_matches_one_process(rank_pool, size):
+    try:
+        keras.losses.BinaryCrossentropy(reduction="mean_with_sample_weight")
+    except ValueError:
+        pytest.skip("this Keras has no such reduction")
+    check(rank_pool(size).run(absent_examples_worker))
+
+
 def tape_in_step_worker():
     """A step whose only communication is the tape's."""
     size, rank = ring.size(), ring.rank()

@@ -139,6 +139,40 @@ def test_starts_wait_for_nothing_but_their_gradients(rank_pool):
         assert result["needs_waits"] == []
 
 
+def fit_graph_worker():
+    """The collectives of a step of `fit`, and which of them nothing can hide."""
+    model = training.build(1)
+    optimizer = ring.DistributedOptimizer(
+        training.OPTIMIZERS["adam"](), bucket_size_bytes=6 * 8 * 4
+    )
+    training.compile_model(model, optimizer)
+    data = training.dataset(4 * training.BATCH * ring.size())
+    training.fit(
+        model,
+        ring.data.shard(data),
+        training.BATCH,
+        callbacks=[
+            ring.callbacks.BroadcastGlobalVariables(),
+            ring.callbacks.MetricAverage(),
+        ],
+    )
+    spec = tf.TensorSpec((None, 6)), tf.TensorSpec((None, 1))
+    step = tf.function(model.train_step, autograph=False)
+    operations = step.get_concrete_function(spec).graph.get_operations()
+    ours = [op for op in operations if op.type.startswith("RingKeras")]
+    return (
+        sorted({op.type for op in ours}),
+        [op.get_attr("wait_follows") for op in ours if "Start" in op.type],
+    )
+
+
+def test_a_step_of_fit_reduces_gradients_and_nothing_else(rank_pool):
+    for types, wait_follows in rank_pool(2).run(fit_graph_worker):
+        assert types == ["RingKerasAllreduceStart", "RingKerasAllreduceWait"]
+        assert len(wait_follows) > 1
+        assert wait_follows == [False] * (len(wait_follows) - 1) + [True]
+
+
 def one_rank_worker():
     """On one rank nothing is added to the graph."""
     model = training.build(1)

@@ -107,6 +107,99 @@ def test_gradient(ranks: RankPool, graph: bool) -> None:
     ranks.run(check_gradient, args=[graph])
 
 
+def check_weights(graph: bool) -> None:
+    size, rank = ring.size(), ring.rank()
+
+    def average(a: tf.Tensor, b: tf.Tensor, weight: tf.Tensor) -> list[tf.Tensor]:
+        return allreduce_wait(allreduce_start([a, b], weight=weight, name="weighted"))
+
+    function = tf.function(average) if graph else average
+    a, b = tf.fill([3], rank + 1.0), tf.fill([50_000], 2.0 * rank)
+    every = np.arange(size)
+    # One rank has no data; all have as many; as many numbers as there are ranks.
+    for weights in (every, np.full(size, 3), 5 - every):
+        if weights.sum() == 0:
+            continue
+        results = function(a, b, tf.constant(weights[rank], tf.float64))
+        means = [
+            np.average(values, weights=weights) for values in (every + 1, 2 * every)
+        ]
+        for result, mean, like in zip(results, means, (a, b), strict=True):
+            np.testing.assert_allclose(result, np.full(like.shape, mean), rtol=1e-6)
+    for result in function(a, b, tf.constant(0.0, tf.float64)):
+        np.testing.assert_array_equal(result, tf.zeros_like(result))
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+def test_weighted_average(ranks: RankPool, graph: bool) -> None:
+    ranks.run(check_weights, args=[graph])
+
+
+def check_weighted_gradient(graph: bool) -> None:
+    size, rank = ring.size(), ring.rank()
+
+    def gradient_of(value: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(value)
+            pending = allreduce_start([value], weight=rank + 1.0)
+            loss = tf.reduce_sum(allreduce_wait(pending)[0]) * (rank + 2.0)
+        return tape.gradient(loss, value)
+
+    function = tf.function(gradient_of) if graph else gradient_of
+    numbers = np.arange(size)
+    expected = (rank + 1) / (numbers + 1).sum() * (numbers + 2).sum()
+    np.testing.assert_allclose(function(tf.ones([4])), np.full(4, expected), rtol=1e-6)
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+def test_gradient_of_a_weighted_average(ranks: RankPool, graph: bool) -> None:
+    ranks.run(check_weighted_gradient, args=[graph])
+
+
+def check_wrong_weights() -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match="only an average"):
+        allreduce_start([1.0], "sum", weight=2.0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"weight .* scalar"):
+        allreduce_start([1.0], weight=tf.ones([2], tf.float64))
+    pending = allreduce_start([1.0], weight=-1.0)
+    with pytest.raises(Exception, match="weight is -1"):
+        allreduce_wait(pending)
+
+
+def test_wrong_weights_are_refused(rank_pool: RankPools) -> None:
+    rank_pool(1).run(check_wrong_weights)
+
+
+def check_kept_outputs() -> None:
+    """What a step returned stays as it was while later steps run."""
+    size = ring.size()
+    step = tf.function(lambda tensors: ring.grouped_allreduce(tensors, "sum"))
+    kept = [
+        step([tf.fill([3 << 18], number), tf.fill([2], number)])
+        for number in (1.0, 2.0, 3.0, 4.0)
+    ]
+    for number, results in enumerate(kept, start=1):
+        for result in results:
+            np.testing.assert_array_equal(result, np.full(result.shape, number * size))
+
+
+def test_outputs_outlive_their_step(ranks: RankPool) -> None:
+    ranks.run(check_kept_outputs)
+
+
+def check_second_wait() -> None:
+    pending = allreduce_start([tf.ones([3])], "sum", name="once")
+    np.testing.assert_array_equal(allreduce_wait(pending)[0], np.full(3, ring.size()))
+    with pytest.raises(
+        tf.errors.FailedPreconditionError, match=r"'once'.*earlier wait"
+    ):
+        allreduce_wait(pending)
+
+
+def test_results_go_to_the_first_wait(ranks: RankPool) -> None:
+    ranks.run(check_second_wait)
+
+
 def check_dropped_handles() -> None:
     for _ in range(10):
         allreduce_start([tf.ones([1000])], name="dropped")
