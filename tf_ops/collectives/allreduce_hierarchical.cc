@@ -187,8 +187,10 @@ class AllreduceHierarchical : public Collective {
       data = narrow.get();
       format_.ToWire(data, part_data, part.size());
     }
-    LanePattern* pattern =
-        wire_nbytes <= kPartsMaxBytes ? ReduceByParts : ReduceByRing;
+    // What travels in 16 bits is rounded once, rather than at every step.
+    LanePattern* pattern = format_.converts() || wire_nbytes <= kPartsMaxBytes
+                               ? ReduceByParts
+                               : ReduceByRing;
     Task across = pattern(lane_, data, wire_nbytes,
                           static_cast<uint32_t>(round) * lane_.tag_count());
     const Status status = co_await across;

@@ -35,14 +35,12 @@ MakeAlgorithm* PickAllreduce(const CollectiveArguments& arguments,
   if (hosts > 1 && hosts < static_cast<size_t>(communicator.size())) {
     return MakeAllreduceHierarchical;
   }
+  // What travels in 16 bits is rounded once, rather than at every step.
+  if (arguments.wire_dtype.has_value()) return MakeAllreduceParts;
   if (nbytes <= tuning.recursive_doubling_max_bytes) {
     return MakeAllreduceDoubling;
   }
-  // Each part is rounded once, rather than at every step of a ring.
-  if (nbytes <= kPartsMaxBytes || arguments.wire_dtype.has_value()) {
-    return MakeAllreduceParts;
-  }
-  return MakeAllreduceRing;
+  return nbytes <= kPartsMaxBytes ? MakeAllreduceParts : MakeAllreduceRing;
 }
 
 MakeAlgorithm* Pick(const CollectiveArguments& arguments,

@@ -46,9 +46,10 @@ class Reduction {
     return share.has_value();
   }
 
-  size_t element_nbytes() const { return element_nbytes_; }
   double prescale() const { return prescale_; }
+  // What multiplies the result, an average's division included.
   double postscale() const { return postscale_; }
+  size_t element_nbytes() const { return element_nbytes_; }
   ReduceFunction function() const { return GetReduceFunction(dtype_, op_); }
 
   // to = from * prescale; `to` may be `from`.

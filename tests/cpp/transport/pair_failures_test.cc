@@ -84,6 +84,28 @@ RING_TEST(CancellingForgetsWhatHasNotBegunAndWhatCameEarly) {
   EXPECT_EQ(receive.received, 0);
 }
 
+// A peer that does not know yet that the collective failed here.
+RING_TEST(WhatComesForACancelledKeyIsDropped) {
+  for (const auto& link : Link::OfEveryKind()) {
+    link->second().Cancel(kKey);
+    for (size_t nbytes : {size_t{10}, size_t{5000}, size_t{3000000}}) {
+      const std::string late = Pattern(nbytes, 1);
+      SendOperation send;
+      link->first().Send(kKey, 0, late.data(), late.size(), &send);
+      link->PumpUntil([&] { return send.done(); });
+    }
+    ExpectAMessagePasses(*link, kNextKey);
+    while (link->second().Pump()) {
+    }
+    // Nothing has been kept that a receive could find.
+    std::string got(10, '\0');
+    ReceiveOperation receive = Into(&got);
+    link->second().Receive(kKey, 0, &receive);
+    EXPECT_EQ(receive.received, 0);
+    link->second().Cancel(kKey);
+  }
+}
+
 // A frame that a broken or hostile peer might send after valid handshakes.
 void ExpectClosed(const FrameHeader& header, const std::string& why) {
   const auto link = Link::Memory(1);

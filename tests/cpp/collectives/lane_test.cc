@@ -1,0 +1,247 @@
+// The patterns by which ranks reduce among themselves, for every size, type and
+// length. All ranks run on one thread, joined by loopback sockets.
+#include "tf_ops/collectives/lane.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/cpp/support/test.h"
+#include "tests/cpp/transport/transport_test_support.h"
+#include "tf_ops/collectives/wire_format.h"
+#include "tf_ops/common/deadline.h"
+
+namespace ring_keras {
+namespace {
+
+struct Pattern {
+  const char* name;
+  LanePattern* run;
+};
+constexpr Pattern kPatterns[] = {{"doubling", ReduceByDoubling},
+                                 {"parts", ReduceByParts},
+                                 {"ring", ReduceByRing}};
+
+// One rank, with its connections to all others.
+struct Member {
+  Scheduler scheduler;
+  std::unique_ptr<Mesh> mesh;
+  std::unique_ptr<Communicator> communicator;
+};
+
+std::vector<Member> Connect(int size) {
+  std::vector<std::unique_ptr<Poller>> pollers;
+  std::vector<std::vector<MeshPeer>> peers(size);
+  for (int rank = 0; rank < size; ++rank) {
+    pollers.push_back(std::move(Poller::Create().value()));
+    peers[rank].resize(size);
+  }
+  const auto pair_over = [&](FileDescriptor socket, int rank) {
+    Streams streams;
+    streams.push_back(std::move(
+        TcpStream::Create(std::move(socket), *pollers[rank]).value()));
+    return std::make_unique<Pair>(std::move(streams));
+  };
+  for (int a = 0; a < size; ++a) {
+    for (int b = a + 1; b < size; ++b) {
+      auto [at_a, at_b] = ConnectedSockets();
+      peers[a][b].pair = pair_over(std::move(at_a), a);
+      peers[b][a].pair = pair_over(std::move(at_b), b);
+    }
+  }
+  std::vector<int> everyone(size);
+  std::iota(everyone.begin(), everyone.end(), 0);
+  std::vector<Member> members(size);
+  for (int rank = 0; rank < size; ++rank) {
+    members[rank].mesh = std::make_unique<Mesh>(
+        rank, std::move(Doorbell::Create().value()), nullptr,
+        std::move(pollers[rank]), std::move(peers[rank]), everyone);
+    members[rank].communicator = std::make_unique<Communicator>(
+        0, everyone, *members[rank].mesh, members[rank].scheduler);
+  }
+  return members;
+}
+
+// Runs the pattern on all members; each starts with data[rank].
+void Reduce(std::vector<Member>& members, LanePattern* pattern, uint64_t key,
+            const Reduction& reduction, std::vector<std::string>* data) {
+  std::vector<std::unique_ptr<Lane>> lanes;
+  std::vector<Task> tasks;
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    std::string& own = (*data)[rank];
+    Communicator& communicator = *members[rank].communicator;
+    lanes.emplace_back(new Lane{communicator, key, communicator.ranks(),
+                                communicator.rank(), reduction});
+    tasks.push_back(pattern(*lanes.back(), own.data(), own.size(), 0));
+    tasks.back().Start();
+  }
+  const auto all_done = [&] {
+    for (const Task& task : tasks) {
+      if (!task.done()) return false;
+    }
+    return true;
+  };
+  const Deadline deadline = Soon();
+  while (!all_done() && !deadline.Expired()) {
+    for (Member& member : members) {
+      member.mesh->Pump();
+      member.scheduler.RunReady();
+    }
+  }
+  ASSERT_TRUE(all_done()) << "not in time";
+  for (const Task& task : tasks) EXPECT_OK(task.result());
+}
+
+// Small whole numbers, of which every type holds the sums exactly.
+double ValueAt(int rank, size_t i) {
+  return static_cast<double>(1 + (i * 7 + rank * 3) % 4);
+}
+
+double Expected(ReduceOp op, int size, size_t i) {
+  double result = ValueAt(0, i);
+  for (int rank = 1; rank < size; ++rank) {
+    const double value = ValueAt(rank, i);
+    switch (op) {
+      case ReduceOp::kMin:
+        result = std::min(result, value);
+        break;
+      case ReduceOp::kMax:
+        result = std::max(result, value);
+        break;
+      default:
+        result += value;
+    }
+  }
+  return result;
+}
+
+template <typename T>
+std::string Encoded(const std::vector<double>& values) {
+  std::string bytes(values.size() * sizeof(T), '\0');
+  for (size_t i = 0; i < values.size(); ++i) {
+    const T value = static_cast<T>(values[i]);
+    std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
+  }
+  return bytes;
+}
+
+std::string Encode(DataType dtype, const std::vector<double>& values) {
+  switch (dtype) {
+    case DataType::kFloat64:
+      return Encoded<double>(values);
+    case DataType::kInt64:
+      return Encoded<int64_t>(values);
+    case DataType::kInt32:
+      return Encoded<int32_t>(values);
+    case DataType::kUint8:
+      return Encoded<uint8_t>(values);
+    default:
+      break;
+  }
+  const std::string wide = Encoded<float>(values);
+  if (dtype == DataType::kFloat32) return wide;
+  std::string narrow(values.size() * 2, '\0');
+  Narrow(dtype, narrow.data(), wide.data(), 1.0, values.size());
+  return narrow;
+}
+
+RING_TEST(EveryPatternReducesEverySizeAndType) {
+  uint64_t key = 0;
+  for (int size : {1, 2, 3, 4, 5, 7}) {
+    std::vector<Member> members = Connect(size);
+    for (const Pattern& pattern : kPatterns) {
+      for (DataType dtype :
+           {DataType::kFloat32, DataType::kFloat64, DataType::kFloat16,
+            DataType::kBfloat16, DataType::kInt32, DataType::kInt64,
+            DataType::kUint8}) {
+        for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
+          for (size_t count : {0, 1, 3, 1001, 70001}) {
+            if (count > 3 && op != ReduceOp::kSum) continue;
+            CollectiveArguments arguments;
+            arguments.dtype = dtype;
+            arguments.reduce_op = op;
+            arguments.postscale = 2.0;
+            const Reduction reduction(arguments);
+            std::vector<std::string> data;
+            std::vector<double> values(count);
+            for (int rank = 0; rank < size; ++rank) {
+              for (size_t i = 0; i < count; ++i) values[i] = ValueAt(rank, i);
+              data.push_back(Encode(dtype, values));
+            }
+            Reduce(members, pattern.run, ++key, reduction, &data);
+            for (size_t i = 0; i < count; ++i) {
+              values[i] = 2 * Expected(op, size, i);
+            }
+            const std::string expected = Encode(dtype, values);
+            for (int rank = 0; rank < size; ++rank) {
+              ASSERT_TRUE(data[rank] == expected)
+                  << pattern.name << " of " << count << " " << NameOf(dtype)
+                  << " on rank " << rank << " of " << size;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Values whose sum depends on the order: equal on every rank all the same, and
+// again when repeated.
+RING_TEST(EveryRankGetsTheSameBits) {
+  uint64_t key = 0;
+  for (int size : {2, 3, 4, 5}) {
+    std::vector<Member> members = Connect(size);
+    for (const Pattern& pattern : kPatterns) {
+      for (DataType dtype : {DataType::kFloat32, DataType::kBfloat16}) {
+        CollectiveArguments arguments;
+        arguments.dtype = dtype;
+        arguments.postscale = 1.0 / 3;
+        const Reduction reduction(arguments);
+        constexpr size_t kCount = 5003;
+        std::vector<std::string> inputs;
+        for (int rank = 0; rank < size; ++rank) {
+          std::vector<double> values(kCount);
+          for (size_t i = 0; i < kCount; ++i) {
+            values[i] = 1.0 / static_cast<double>(1 + i * 31 + rank * 17);
+          }
+          inputs.push_back(Encode(dtype, values));
+        }
+        std::vector<std::string> first = inputs;
+        std::vector<std::string> second = inputs;
+        Reduce(members, pattern.run, ++key, reduction, &first);
+        Reduce(members, pattern.run, ++key, reduction, &second);
+        for (int rank = 0; rank < size; ++rank) {
+          ASSERT_TRUE(first[rank] == first[0]) << pattern.name;
+          ASSERT_TRUE(second[rank] == first[0]) << pattern.name;
+        }
+      }
+    }
+  }
+}
+
+RING_TEST(ABrokenCommunicatorEndsThePattern) {
+  for (const Pattern& pattern : kPatterns) {
+    std::vector<Member> members = Connect(2);
+    CollectiveArguments arguments;
+    arguments.dtype = DataType::kFloat32;
+    const Reduction reduction(arguments);
+    std::string data(1 << 20, '\0');
+    Communicator& communicator = *members[0].communicator;
+    const Lane lane{communicator, 1, communicator.ranks(), 0, reduction};
+    Task task = pattern.run(lane, data.data(), data.size(), 0);
+    task.Start();
+    members[0].mesh->Pump();
+    members[0].scheduler.RunReady();
+    ASSERT_FALSE(task.done());
+    communicator.Break(Status(StatusCode::kPeerLost, "gone"));
+    members[0].scheduler.RunReady();
+    ASSERT_TRUE(task.done());
+    EXPECT_TRUE(task.result().code() == StatusCode::kPeerLost);
+  }
+}
+
+}  // namespace
+}  // namespace ring_keras

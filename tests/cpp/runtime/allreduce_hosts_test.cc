@@ -1,0 +1,267 @@
+// Allreduce between hosts, and between hosts of several ranks each, through the
+// engine: every algorithm by the length that it is for.
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "tests/cpp/support/run_ranks.h"
+#include "tests/cpp/support/test.h"
+#include "tf_ops/reduce/reduce.h"
+
+namespace ring_keras {
+namespace {
+
+using testing::Rank;
+using testing::RankOptions;
+using testing::RunRanks;
+
+// Ranks go to hosts in turn, so that 5 on 2 hosts are 3 and 2.
+std::vector<RankOptions> SetupsOfSeveralHosts() {
+  std::vector<RankOptions> setups;
+  for (int size : {2, 3, 4, 5}) {
+    setups.push_back({size, "tcp", 1});
+    for (int hosts = 2; hosts < size; ++hosts) {
+      setups.push_back({size, "auto", hosts});
+    }
+  }
+  return setups;
+}
+
+// One for each algorithm, and lengths that nothing divides.
+const std::vector<int64_t> kCounts = {0, 1, 1023, 1025, 2049, 50021, 1300003};
+
+std::vector<float> Fractions(int rank, int64_t count) {
+  std::vector<float> values(count);
+  for (int64_t i = 0; i < count; ++i) {
+    values[i] = 1.0f / static_cast<float>(1 + i % 1009 + rank * 17);
+  }
+  return values;
+}
+
+Request Allreduce(std::vector<float>* data, const std::string& name) {
+  Request request;
+  request.kind = CollectiveKind::kAllreduce;
+  request.name = name;
+  request.dtype = DataType::kFloat32;
+  request.inputs = {{data->data(), {static_cast<int64_t>(data->size())}}};
+  request.outputs = {data->data()};
+  return request;
+}
+
+// What all ranks got, one after the other.
+std::vector<float> GatherAll(Rank& self, const std::vector<float>& own) {
+  std::vector<float> all;
+  Request request;
+  request.kind = CollectiveKind::kAllgather;
+  request.name = "results";
+  request.dtype = DataType::kFloat32;
+  request.inputs = {{own.data(), {1, static_cast<int64_t>(own.size())}}};
+  request.allocate_output = [&](const Shape& shape) -> StatusOr<void*> {
+    all.resize(ElementCount(shape));
+    return static_cast<void*>(all.data());
+  };
+  EXPECT_OK(self.engine->Run(std::move(request)));
+  return all;
+}
+
+void ExpectSameBits(Rank& self, const std::vector<float>& own) {
+  const std::vector<float> all = GatherAll(self, own);
+  for (int rank = 0; rank < self.size; ++rank) {
+    ASSERT_TRUE(std::memcmp(all.data() + rank * own.size(), own.data(),
+                            own.size() * sizeof(float)) == 0)
+        << "rank " << rank << " got other bits, of " << own.size();
+  }
+}
+
+RING_TEST(AveragesAreTheSameBitsOnEveryRank) {
+  for (const RankOptions& setup : SetupsOfSeveralHosts()) {
+    RunRanks(setup, [](Rank& self) {
+      for (int64_t count : kCounts) {
+        std::vector<float> data = Fractions(self.rank, count);
+        Request request = Allreduce(&data, "mean");
+        request.reduce_op = ReduceOp::kAverage;
+        ASSERT_OK(self.engine->Run(std::move(request)));
+        for (int64_t i = 0; i < count; i += 97) {
+          double sum = 0;
+          for (int rank = 0; rank < self.size; ++rank) {
+            sum += 1.0 / static_cast<double>(1 + i % 1009 + rank * 17);
+          }
+          ASSERT_TRUE(std::abs(data[i] - sum / self.size) < 1e-6);
+        }
+        ExpectSameBits(self, data);
+      }
+    });
+  }
+}
+
+// Rounded on the way there, summed in float32, rounded on the way back.
+RING_TEST(NarrowDataTravelAndAreTheSameBitsOnEveryRank) {
+  for (const RankOptions& setup : SetupsOfSeveralHosts()) {
+    RunRanks(setup, [](Rank& self) {
+      for (DataType wire : {DataType::kBfloat16, DataType::kFloat16}) {
+        const double step = wire == DataType::kBfloat16 ? 0x1p-8 : 0x1p-11;
+        for (int64_t count : kCounts) {
+          std::vector<float> data = Fractions(self.rank, count);
+          Request request = Allreduce(&data, "narrow");
+          request.reduce_op = ReduceOp::kAverage;
+          request.wire_dtype = wire;
+          ASSERT_OK(self.engine->Run(std::move(request)));
+          for (int64_t i = 0; i < count; i += 97) {
+            double sum = 0;
+            for (int rank = 0; rank < self.size; ++rank) {
+              sum += 1.0 / static_cast<double>(1 + i % 1009 + rank * 17);
+            }
+            const double mean = sum / self.size;
+            ASSERT_TRUE(std::abs(data[i] - mean) <= 2.01 * step * mean)
+                << "got " << data[i] << " for " << mean;
+          }
+          ExpectSameBits(self, data);
+        }
+      }
+    });
+  }
+}
+
+// Nothing that 16 bits hold is lost.
+RING_TEST(NarrowDataAreExactWhereTheyFit) {
+  for (const RankOptions& setup : SetupsOfSeveralHosts()) {
+    RunRanks(setup, [](Rank& self) {
+      for (int64_t count : kCounts) {
+        std::vector<float> data(count, static_cast<float>(self.rank + 1));
+        Request request = Allreduce(&data, "exact");
+        request.wire_dtype = DataType::kBfloat16;
+        request.prescale = 4.0;
+        request.postscale = 1.0 / 3;
+        ASSERT_OK(self.engine->Run(std::move(request)));
+        const float expected = static_cast<float>(
+            4 * self.size * (self.size + 1) / 2 * static_cast<float>(1.0 / 3));
+        for (float value : data) ASSERT_EQ(value, expected);
+      }
+    });
+  }
+}
+
+RING_TEST(WeightsCountBetweenHosts) {
+  for (const RankOptions& setup : SetupsOfSeveralHosts()) {
+    RunRanks(setup, [](Rank& self) {
+      for (bool narrow : {false, true}) {
+        for (int64_t count : kCounts) {
+          std::vector<float> data(count, static_cast<float>(self.rank));
+          Request request = Allreduce(&data, "weighted");
+          request.reduce_op = ReduceOp::kAverage;
+          request.weight = self.rank;
+          if (narrow) request.wire_dtype = DataType::kBfloat16;
+          ASSERT_OK(self.engine->Run(std::move(request)));
+          double sum = 0, total = 0;
+          for (int rank = 0; rank < self.size; ++rank) {
+            sum += rank * rank;
+            total += rank;
+          }
+          const double bound = narrow ? 0.03 : 1e-5;
+          for (float value : data) {
+            ASSERT_TRUE(std::abs(value - sum / total) < bound) << value;
+          }
+          ExpectSameBits(self, data);
+        }
+      }
+    });
+  }
+}
+
+RING_TEST(FusedTensorsCrossHosts) {
+  const std::vector<int64_t> counts = {5, 0, 33000, 1, 290001, 17};
+  for (const RankOptions& setup : SetupsOfSeveralHosts()) {
+    RunRanks(setup, [&](Rank& self) {
+      for (bool narrow : {false, true}) {
+        std::vector<std::vector<float>> tensors;
+        Request request;
+        request.kind = CollectiveKind::kAllreduce;
+        request.name = "group";
+        request.dtype = DataType::kFloat32;
+        if (narrow) request.wire_dtype = DataType::kFloat16;
+        for (int64_t count : counts) {
+          tensors.emplace_back(count, static_cast<float>(self.rank + 1));
+          request.inputs.push_back({tensors.back().data(), {count}});
+          request.outputs.push_back(tensors.back().data());
+        }
+        ASSERT_OK(self.engine->Run(std::move(request)));
+        for (const std::vector<float>& tensor : tensors) {
+          for (float value : tensor) {
+            ASSERT_EQ(value, self.size * (self.size + 1) / 2.0f);
+          }
+        }
+      }
+    });
+  }
+}
+
+// Many at once, in another order on every rank.
+RING_TEST(HierarchicalCollectivesRunSideBySide) {
+  RunRanks({4, "auto", 2}, [](Rank& self) {
+    constexpr int kRequests = 8;
+    std::vector<std::vector<float>> data(kRequests);
+    std::atomic<int> ended{0};
+    for (int i = 0; i < kRequests; ++i) {
+      const int which = (i * 3 + self.rank) % kRequests;
+      data[which].assign(300001 * (which % 3 + 1), which + self.rank);
+      self.engine->Submit(Allreduce(&data[which], StrCat("t", which)),
+                          [&](const Status& status) {
+                            EXPECT_OK(status);
+                            ++ended;
+                          });
+    }
+    const Deadline deadline = Deadline::After(60);
+    while (ended < kRequests && !deadline.Expired()) std::this_thread::yield();
+    ASSERT_EQ(ended.load(), kRequests);
+    for (int i = 0; i < kRequests; ++i) {
+      for (float value : data[i]) ASSERT_EQ(value, 4.0f * i + 6);
+    }
+    // The engines leave together.
+    Request barrier;
+    barrier.name = "end";
+    ASSERT_OK(self.engine->Run(std::move(barrier)));
+  });
+}
+
+// With data in the announcements, too, a disagreement breaks nothing.
+RING_TEST(CompressionMustBeTheSameOnEveryRank) {
+  for (const RankOptions& setup : SetupsOfSeveralHosts()) {
+    RunRanks(setup, [](Rank& self) {
+      for (int64_t count : kCounts) {
+        std::vector<float> data(count, 1.0f);
+        Request request = Allreduce(&data, "grads");
+        if (self.rank == 1) request.wire_dtype = DataType::kBfloat16;
+        const Status status = self.engine->Run(std::move(request));
+        ASSERT_TRUE(status.code() == StatusCode::kRankMismatch);
+        ASSERT_EQ(status.message(),
+                  "allreduce 'grads': compression differs across ranks: rank 0 "
+                  "has none, rank 1 has bfloat16. Use one compression on every "
+                  "rank.");
+        Request again = Allreduce(&data, "after");
+        ASSERT_OK(self.engine->Run(std::move(again)));
+        for (float value : data) ASSERT_EQ(value, self.size);
+      }
+    });
+  }
+}
+
+RING_TEST(CompressionTakesFloat32Only) {
+  RunRanks({2, "tcp", 1}, [](Rank& self) {
+    std::vector<double> data(3, 1.0);
+    Request request;
+    request.kind = CollectiveKind::kAllreduce;
+    request.name = "wide";
+    request.dtype = DataType::kFloat64;
+    request.wire_dtype = DataType::kBfloat16;
+    request.inputs = {{data.data(), {3}}};
+    request.outputs = {data.data()};
+    const Status status = self.engine->Run(std::move(request));
+    ASSERT_TRUE(status.message().find("takes float32, got float64") !=
+                std::string::npos)
+        << status.message();
+  });
+}
+
+}  // namespace
+}  // namespace ring_keras
