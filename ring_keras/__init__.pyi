@@ -15,6 +15,7 @@ from .communicator import ProcessSet as ProcessSet
 from .communicator import add_process_set as add_process_set
 from .communicator import global_process_set as global_process_set
 from .communicator import remove_process_set as remove_process_set
+from .compression import Compression as Compression
 from .errors import CollectiveTimeoutError as CollectiveTimeoutError
 from .errors import CommunicationError as CommunicationError
 from .errors import NotInitializedError as NotInitializedError

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.compression import Compression
 from ring_keras.errors import translated
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.step_scope import current_step
@@ -15,9 +16,11 @@ __all__ = ["DistributedGradientTape"]
 
 
 @functools.cache
-def _reducer(op: ReduceOp, process_set: ProcessSet) -> GradientReducer:
+def _reducer(
+    op: ReduceOp, process_set: ProcessSet, compression: Compression
+) -> GradientReducer:
     """Shared by the tapes of all steps: the ranks agree on a plan only once."""
-    return GradientReducer(op, process_set, None)
+    return GradientReducer(op, process_set, None, compression)
 
 
 class DistributedGradientTape:
@@ -37,6 +40,8 @@ class DistributedGradientTape:
     Args:
         tape: The tape that records. Its other methods can be called here.
         op: `AVERAGE` or `SUM`.
+        compression: How float32 gradients travel between hosts; the same on
+            every rank.
         process_set: Ranks taking part. Defaults to all.
     """
 
@@ -45,10 +50,13 @@ class DistributedGradientTape:
         tape: tf.GradientTape,
         op: ReduceOp | str = ReduceOp.AVERAGE,
         *,
+        compression: Compression | str = Compression.none,
         process_set: ProcessSet | None = None,
     ) -> None:
         self._tape = tape
-        self._reducer = _reducer(ReduceOp(op), process_set or global_process_set)
+        self._reducer = _reducer(
+            ReduceOp(op), process_set or global_process_set, Compression(compression)
+        )
 
     def __enter__(self) -> "DistributedGradientTape":
         self._tape.__enter__()

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from ring_keras import _libraries
 from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.compression import Compression
 from ring_keras.errors import translated
 from ring_keras.ops.allgather import allgather
 from ring_keras.ops.arguments import (
@@ -13,6 +14,7 @@ from ring_keras.ops.arguments import (
     to_factor,
     to_reduce_op,
     to_tensor,
+    to_wire_dtype,
 )
 from ring_keras.reduce_op import ReduceOp
 
@@ -27,6 +29,7 @@ def allreduce(
     name: str | None = None,
     prescale_factor: Factor = 1.0,
     postscale_factor: Factor = 1.0,
+    compression: Compression | str = Compression.none,
     process_set: ProcessSet | None = None,
 ) -> tf.Tensor | tf.IndexedSlices:
     """Reduces a tensor elementwise over all ranks.
@@ -46,6 +49,8 @@ def allreduce(
         prescale_factor: Multiplies this rank's tensor before the reduction;
             may differ between ranks.
         postscale_factor: Multiplies the result; the same on every rank.
+        compression: How float32 travels between hosts; the same on every rank.
+            `tf.IndexedSlices` and gradients of this function travel as they are.
         process_set: Ranks taking part. Defaults to all.
 
     Returns:
@@ -70,6 +75,7 @@ def allreduce(
         reduce_op=to_reduce_op(op, tensor.dtype, "allreduce"),
         request_name=name or "allreduce",
         communicator_id=to_communicator(process_set),
+        wire_dtype=to_wire_dtype(compression, tensor.dtype, "allreduce"),
     )
 
 

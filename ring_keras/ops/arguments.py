@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.compression import Compression
 from ring_keras.reduce_op import ReduceOp
 
 TensorLike: TypeAlias = Any
@@ -26,6 +27,12 @@ COLLECTIVE_DTYPES = (
     tf.float64,
     tf.bool,
 )
+
+_WIRE_DTYPES = {
+    Compression.none: "none",
+    Compression.bf16: "bfloat16",
+    Compression.fp16: "float16",
+}
 
 
 def to_tensor(value: TensorLike, function: str) -> tf.Tensor:
@@ -63,6 +70,21 @@ def to_reduce_op(op: ReduceOp | str, dtype: tf.DType, function: str) -> str:
             f"Received: op={reduce_op.value!r}, dtype=bool"
         )
     return reduce_op.value
+
+
+def to_wire_dtype(
+    compression: Compression | str, dtype: tf.DType, function: str
+) -> str:
+    """The type in which tensors of `dtype` travel, "none" for their own."""
+    try:
+        compression = Compression(compression)
+    except ValueError:
+        names = ", ".join(repr(member.value) for member in Compression)
+        raise ValueError(
+            f"`compression` of ring_keras.{function} must be a Compression or one "
+            f"of {names}. Received: compression={compression!r}"
+        ) from None
+    return _WIRE_DTYPES[compression] if dtype == tf.float32 else "none"
 
 
 def to_factor(value: Factor) -> tf.Tensor:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from ring_keras import _libraries
 from ring_keras.communicator import ProcessSet
+from ring_keras.compression import Compression
 from ring_keras.errors import translated
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.arguments import (
@@ -20,6 +21,7 @@ from ring_keras.ops.arguments import (
     to_factor,
     to_reduce_op,
     to_tensor,
+    to_wire_dtype,
 )
 from ring_keras.reduce_op import ReduceOp
 
@@ -53,6 +55,7 @@ def allreduce_start(
     postscale_factor: Factor = 1.0,
     weight: Factor | None = None,
     wait_follows: bool = False,
+    compression: Compression | str = Compression.none,
     process_set: ProcessSet | None = None,
 ) -> PendingAllreduce:
     """Starts reducing tensors of one dtype, as one message, and returns at once.
@@ -73,6 +76,7 @@ def allreduce_start(
             does; None for all alike.
         wait_follows: Whether the next thing to do is to wait for it. It then
             starts no other thread if the ranks are in step.
+        compression: See `allreduce`.
         process_set: See `allreduce`.
 
     Returns:
@@ -99,6 +103,7 @@ def allreduce_start(
         request_name=name,
         communicator_id=communicator_id,
         wait_follows=wait_follows,
+        wire_dtype=to_wire_dtype(compression, dtype, "allreduce_start"),
     )
     shapes = tuple(tensor.shape for tensor in tensors)
     return PendingAllreduce(handle, dtype, shapes, reduce_op, name, communicator_id)
@@ -131,6 +136,7 @@ def grouped_allreduce(
     name: str | None = None,
     prescale_factor: Factor = 1.0,
     postscale_factor: Factor = 1.0,
+    compression: Compression | str = Compression.none,
     process_set: ProcessSet | None = None,
 ) -> list[tf.Tensor | tf.IndexedSlices]:
     """Reduces many tensors, those of one dtype as one message.
@@ -142,6 +148,7 @@ def grouped_allreduce(
         name: Defaults to "grouped_allreduce".
         prescale_factor: See `allreduce`.
         postscale_factor: See `allreduce`.
+        compression: See `allreduce`.
         process_set: See `allreduce`.
 
     Returns:
@@ -166,6 +173,7 @@ def grouped_allreduce(
                 prescale_factor=prescale_factor,
                 postscale_factor=postscale_factor,
                 wait_follows=number == len(positions_by_dtype),
+                compression=compression,
                 process_set=process_set,
             ),
         )

@@ -3,6 +3,7 @@
 import keras
 
 from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.compression import Compression
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.reduce_op import ReduceOp
 
@@ -15,6 +16,7 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     op: ReduceOp | str = ReduceOp.AVERAGE,
     process_set: ProcessSet | None = None,
     bucket_size_bytes: int | None = None,
+    compression: Compression | str = Compression.none,
 ) -> keras.optimizers.Optimizer:
     """Makes an optimizer apply the average of all ranks' gradients.
 
@@ -47,16 +49,22 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
         process_set: Ranks that train together. Defaults to all.
         bucket_size_bytes: Gradients travel in buckets of about this size.
             Defaults to `RING_KERAS_BUCKET_SIZE_BYTES`.
+        compression: How float32 gradients travel between hosts; the same on
+            every rank.
 
     Returns:
         `optimizer`.
 
     Raises:
-        ValueError: If `op` is neither of the two.
+        ValueError: If `op` is neither of the two, or `compression` unknown.
     """
     optimizer = keras.optimizers.get(optimizer)
     if OptimizerHook.of(optimizer) is None:
         OptimizerHook(
-            optimizer, op, process_set or global_process_set, bucket_size_bytes
+            optimizer,
+            op,
+            process_set or global_process_set,
+            bucket_size_bytes,
+            compression,
         ).install()
     return optimizer

@@ -8,6 +8,7 @@ import tensorflow as tf
 from ring_keras import bucket_size
 from ring_keras.buckets import BucketPlan, GradientSpec, plan_buckets
 from ring_keras.communicator import ProcessSet, job_number
+from ring_keras.compression import Compression
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.grouped_allreduce import allreduce_start, allreduce_wait
 from ring_keras.optimizers.plan_agreement import agree_on_plan
@@ -27,6 +28,7 @@ class GradientReducer:
         process_set: Ranks taking part. On a rank outside of it, `reduce`
             returns its input.
         bucket_size_bytes: See `plan_buckets`; None for the configured size.
+        compression: How float32 travels between hosts.
     """
 
     def __init__(
@@ -34,10 +36,12 @@ class GradientReducer:
         op: ReduceOp | str,
         process_set: ProcessSet,
         bucket_size_bytes: int | None,
+        compression: Compression | str = Compression.none,
     ) -> None:
         self.op = ReduceOp(op)
         self.process_set = process_set
         self._bucket_size_bytes = bucket_size_bytes
+        self._compression = Compression(compression)
         # With the number of the job in which the ranks agreed.
         self._agreed: set[tuple[int, bytes]] = set()
         if self.op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
@@ -93,6 +97,7 @@ class GradientReducer:
                 name=f"gradients/bucket{number}",
                 weight=None if weight is None else weight.amount,
                 wait_follows=number + 1 == len(plan.buckets),
+                compression=self._compression,
                 process_set=self.process_set,
             )
             for number, bucket in enumerate(plan.buckets)

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from ring_keras import _keras_internals as internals
 from ring_keras.communicator import ProcessSet
+from ring_keras.compression import Compression
 from ring_keras.errors import RingKerasError
 from ring_keras.optimizers.gradient_reducer import Gradient, GradientReducer
 from ring_keras.optimizers.step_scope import StepWeight, current_step
@@ -45,6 +46,7 @@ class OptimizerHook:
         op: `AVERAGE` or `SUM`.
         process_set: Ranks that train together.
         bucket_size_bytes: See `GradientReducer`.
+        compression: See `GradientReducer`.
         adopted: Whether the user did not ask for it; then it leaves gradients
             alone that come from a `DistributedGradientTape`. Those changed in
             between, by clipping for instance, are averaged once more, which
@@ -57,6 +59,7 @@ class OptimizerHook:
         op: ReduceOp | str,
         process_set: ProcessSet,
         bucket_size_bytes: int | None,
+        compression: Compression | str = Compression.none,
         *,
         adopted: bool = False,
     ) -> None:
@@ -64,8 +67,9 @@ class OptimizerHook:
         self.process_set = process_set
         self._optimizer = optimizer
         self._bucket_size_bytes = bucket_size_bytes
+        self._compression = compression
         self._adopted = adopted
-        self._reducer = GradientReducer(op, process_set, bucket_size_bytes)
+        self._reducer = GradientReducer(op, process_set, bucket_size_bytes, compression)
         self._names: list[str] = []
 
     @staticmethod
@@ -99,6 +103,7 @@ class OptimizerHook:
             self.op,
             self.process_set,
             self._bucket_size_bytes,
+            self._compression,
             adopted=self._adopted,
         )
 

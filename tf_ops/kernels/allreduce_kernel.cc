@@ -1,3 +1,4 @@
+#include <optional>
 #include <utility>
 
 #include "tensorflow/core/framework/op_kernel.h"
@@ -18,11 +19,13 @@ class AllreduceKernel : public AsyncOpKernel {
   explicit AllreduceKernel(OpKernelConstruction* construction)
       : AsyncOpKernel(construction),
         attributes_(construction),
-        reduction_(construction, 1) {}
+        reduction_(construction, 1),
+        wire_dtype_(WireDtypeOf(construction)) {}
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     Request request = attributes_.NewRequest(CollectiveKind::kAllreduce);
     request.dtype = ToDataType(context->input_dtype(0));
+    request.wire_dtype = wire_dtype_;
     OP_REQUIRES_OK_ASYNC(context, reduction_.ApplyTo(&request, context), done);
 
     auto pending = Pending::Create(1);
@@ -36,6 +39,7 @@ class AllreduceKernel : public AsyncOpKernel {
  private:
   const Attributes attributes_;
   const Reduction reduction_;
+  const std::optional<DataType> wire_dtype_;
 };
 
 REGISTER_KERNEL_BUILDER(

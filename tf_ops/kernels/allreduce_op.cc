@@ -13,6 +13,7 @@ REGISTER_OP("RingKerasAllreduce")
     .Attr("reduce_op: {'sum', 'average', 'min', 'max', 'product'}")
     .Attr("request_name: string")
     .Attr("communicator_id: int = 0")
+    .Attr("wire_dtype: {'none', 'bfloat16', 'float16'} = 'none'")
     .SetIsStateful()  // Never fold, merge or prune: every rank must issue it.
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
     .Doc(R"doc(
@@ -25,6 +26,7 @@ reduced: Bitwise equal on every rank.
 request_name: Pairs this request with its peers: the n-th use of a name on one
   rank meets the n-th on every other.
 communicator_id: 0 holds every rank.
+wire_dtype: How float32 travels between hosts; 'none' is as it is.
 )doc");
 
 }  // namespace ring_keras

@@ -1,3 +1,4 @@
+#include <optional>
 #include <utility>
 
 #include "tensorflow/core/framework/op_kernel.h"
@@ -23,7 +24,8 @@ class AllreduceStartKernel : public OpKernel {
         attributes_(construction),
         tensor_count_(CountOf(construction, "N")),
         is_weighted_(CountOf(construction, "W") > 0),
-        reduction_(construction, tensor_count_) {
+        reduction_(construction, tensor_count_),
+        wire_dtype_(WireDtypeOf(construction)) {
     OP_REQUIRES(construction,
                 !is_weighted_ || reduction_.op() == ReduceOp::kAverage,
                 absl::InvalidArgumentError(
@@ -35,6 +37,7 @@ class AllreduceStartKernel : public OpKernel {
   void Compute(OpKernelContext* context) override {
     Request request = attributes_.NewRequest(CollectiveKind::kAllreduce);
     request.dtype = ToDataType(context->input_dtype(0));
+    request.wire_dtype = wire_dtype_;
     OP_REQUIRES_OK(context, reduction_.ApplyTo(&request, context));
     if (is_weighted_) {
       OP_REQUIRES_OK(context, Reduction::ReadScalar(context, tensor_count_ + 2,
@@ -70,6 +73,7 @@ class AllreduceStartKernel : public OpKernel {
   const int tensor_count_;
   const bool is_weighted_;
   const Reduction reduction_;
+  const std::optional<DataType> wire_dtype_;
   bool wait_follows_ = false;
 };
 

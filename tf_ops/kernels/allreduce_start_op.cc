@@ -17,6 +17,7 @@ REGISTER_OP("RingKerasAllreduceStart")
     .Attr("request_name: string")
     .Attr("communicator_id: int = 0")
     .Attr("wait_follows: bool = false")
+    .Attr("wire_dtype: {'none', 'bfloat16', 'float16'} = 'none'")
     .SetIsStateful()  // Never fold, merge or prune: every rank must issue it.
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -33,6 +34,7 @@ request_name: Pairs this request with its peers.
 communicator_id: 0 holds every rank.
 wait_follows: Whether nothing is left that could overlap with the collective, so
   that the thread of this op may as well carry it out.
+wire_dtype: How float32 travels between hosts; 'none' is as it is.
 )doc");
 
 }  // namespace ring_keras

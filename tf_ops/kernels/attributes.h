@@ -2,6 +2,7 @@
 #ifndef RING_KERAS_KERNELS_ATTRIBUTES_H_
 #define RING_KERAS_KERNELS_ATTRIBUTES_H_
 
+#include <optional>
 #include <string>
 
 #include "tensorflow/core/framework/op_kernel.h"
@@ -31,6 +32,15 @@ class Attributes {
   std::string request_name_;
   int communicator_id_ = 0;
 };
+
+// How an allreduce's data travel between hosts.
+inline std::optional<DataType> WireDtypeOf(
+    tensorflow::OpKernelConstruction* construction) {
+  std::string name;
+  const absl::Status found = construction->GetAttr("wire_dtype", &name);
+  if (!found.ok()) construction->SetStatus(found);
+  return DataTypeNamed(name);  // Of "none" there is no type.
+}
 
 }  // namespace ring_keras
 

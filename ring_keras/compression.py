@@ -1,0 +1,27 @@
+"""How tensors travel between hosts."""
+
+import enum
+
+__all__ = ["Compression"]
+
+
+class Compression(str, enum.Enum):
+    """How float32 tensors travel between hosts.
+
+    Half as many bytes, where the network is the limit. What a rank sends is
+    rounded to 16 bits, sums are made in float32 and rounded for the way back,
+    and the result is the same on every rank. Within a host nothing is rounded,
+    and other types always travel as they are.
+
+    A member equals its name, and functions take either:
+    `compression=Compression.bf16` or `compression="bf16"`.
+    """
+
+    none = "none"
+    bf16 = "bf16"
+    """8 bits of mantissa, the range of float32: for gradients."""
+    fp16 = "fp16"
+    """11 bits of mantissa, up to 65504: sums beyond that become infinite."""
+
+    def __str__(self) -> str:
+        return self.value
