@@ -98,7 +98,15 @@ class Network:
                 *("peer", "name", port, "netns", self._switch),
             )
             ip("-n", self._switch, "link", "set", port, "master", "bridge", "up")
-            ip("-n", host, "address", "add", f"{self.addresses[number]}/24", "dev", "eth0")
+            ip(
+                "-n",
+                host,
+                "address",
+                "add",
+                f"{self.addresses[number]}/24",
+                "dev",
+                "eth0",
+            )
             ip("-n", host, "link", "set", "eth0", "up")
             ip("-n", host, "link", "set", "lo", "up")
             self._limit(host, "eth0")
