@@ -1,109 +1,156 @@
-"""Two hosts, as two network namespaces with a link between them."""
+"""Several hosts, as network namespaces with links between them."""
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import functools
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 from support import run_ranks
+from support.lossy_link import LossyLink
+from support.network import Hosts, Network
 
 import ring_keras as ring
 from ring_keras import _native
 
-HOSTS = ("left", "right")
-ADDRESSES = ("10.222.7.1", "10.222.7.2")
-Result = TypeVar("Result")
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+MadeHosts = TypeVar("MadeHosts", bound=Hosts)
 
 
 @pytest.fixture
-def namespaces() -> Iterator[list[str]]:
-    """Names of two namespaces that a veth pair joins; gone afterwards."""
-    if os.geteuid() != 0:
-        pytest.skip("making network namespaces needs root")
-    names = [f"ring-{os.getpid()}-{host}" for host in HOSTS]
-    try:
-        for name in names:
+def made() -> Iterator[Callable[[MadeHosts], MadeHosts]]:
+    """Makes hosts, which are gone after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(hosts: MadeHosts) -> MadeHosts:
+            if os.geteuid() != 0:
+                pytest.skip("making network namespaces needs root")
             try:
-                ip("netns", "add", name)
+                stack.enter_context(hosts)
             except (OSError, subprocess.CalledProcessError) as error:
                 pytest.skip(f"network namespaces cannot be made here: {error}")
-        ip(
-            *("link", "add", "veth0", "netns", names[0], "type", "veth"),
-            *("peer", "name", "veth0", "netns", names[1]),
-        )
-        for name, address in zip(names, ADDRESSES, strict=True):
-            ip("-n", name, "address", "add", f"{address}/24", "dev", "veth0")
-            ip("-n", name, "link", "set", "veth0", "up")
-            ip("-n", name, "link", "set", "lo", "up")
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+            return hosts
+
+        yield make
 
 
-def inside(namespace: str, function: Callable[[], Result]) -> Result:
-    """Calls `function` on a thread of its own that has entered `namespace`."""
-
-    def enter_and_call() -> Result:
-        libc = ctypes.CDLL(None, use_errno=True)
-        with Path("/run/netns", namespace).open() as handle:
-            if libc.setns(handle.fileno(), 0) != 0:
-                raise OSError(ctypes.get_errno(), "setns")
-        return function()
-
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(enter_and_call).result()
+def run_on(
+    hosts: Hosts, worker: Callable[..., Any], host_of: list[int], **options: Any
+) -> list[Any]:
+    """Runs `worker` on a rank per entry of `host_of`, on that host."""
+    # The job's store listens on the first host, like ringrun's.
+    job = functools.partial(
+        run_ranks,
+        worker,
+        len(host_of),
+        # The machine's name is the same in all, which would mean one host.
+        env=[{"RING_KERAS_HOST_NAME": f"host{host}"} for host in host_of],
+        command_prefix=[hosts.command(host) for host in host_of],
+        bind_address=hosts.addresses[0],
+        **options,
+    )
+    return hosts.inside(0, job)
 
 
 def work() -> dict[str, object]:
     ring.init()
     rank, size = ring.rank(), ring.size()
-    count = 500_000
-    total = _native.allreduce(np.full(count, rank + 1, np.float32), "sum", "big")
+    totals = []
+    for count in (1, 1000, 16_384, 500_000):
+        total = _native.allreduce(np.full(count, rank + 1, np.float32), "sum", "total")
+        totals.append((float(total.min()), float(total.max())))
     gathered = _native.allgather(np.full((rank + 1, 2), rank, np.int32), "rows")
     return {
         "transports": [_native.transport_to(other) for other in range(size)],
         "places": (ring.local_rank(), ring.local_size(), ring.cross_size()),
-        "total": (float(total.min()), float(total.max())),
+        "totals": totals,
         "rows": gathered[:, 0].tolist(),
     }
 
 
-@pytest.mark.parametrize("per_host", [1, 2])
-def test_ranks_on_two_hosts(namespaces: list[str], per_host: int) -> None:
-    size = 2 * per_host
-    hosts = [rank // per_host for rank in range(size)]
-    # The job's store listens in the first host's namespace, like ringrun's.
-    job = functools.partial(
-        run_ranks,
-        work,
-        size,
-        # The machine's name is the same in both, which would mean one host.
-        env=[{"RING_KERAS_HOST_NAME": HOSTS[host]} for host in hosts],
-        command_prefix=[["ip", "netns", "exec", namespaces[host]] for host in hosts],
-        bind_address=ADDRESSES[0],
-    )
-    results = inside(namespaces[0], job)
+@pytest.mark.parametrize("host_of", [[0, 1], [0, 1, 2], [0, 0, 1, 1], [0, 1, 2, 3]])
+def test_ranks_on_several_hosts(made: Any, host_of: list[int]) -> None:
+    size, host_count = len(host_of), len(set(host_of))
+    results = run_on(made(Network(host_count)), work, host_of)
     total = float(sum(range(1, size + 1)))
     rows = [rank for rank in range(size) for _ in range(rank + 1)]
+    per_host = size // host_count
     for rank, result in enumerate(results):
-        expected = [
-            "self" if other == rank else "shm" if hosts[other] == hosts[rank] else "tcp"
+        assert result["transports"] == [
+            "self"
+            if other == rank
+            else "shm"
+            if host_of[other] == host_of[rank]
+            else "tcp"
             for other in range(size)
         ]
-        assert result["transports"] == expected
-        assert result["places"] == (rank % per_host, per_host, 2)
-        assert result["total"] == (total, total)
+        assert result["places"] == (rank % per_host, per_host, host_count)
+        assert result["totals"] == [(total, total)] * 4
         assert result["rows"] == rows
+
+
+def reduce_16_mib(wire_dtype: str | None) -> tuple[float, float]:
+    ring.init()
+    data = np.full(4 << 20, ring.rank() + 1, np.float32)
+    total = _native.allreduce(data, "sum", "big", wire_dtype=wire_dtype)
+    return float(total.min()), float(total.max())
+
+
+@pytest.mark.parametrize(
+    ("wire_dtype", "nbytes"), [(None, 16 << 20), ("bfloat16", 8 << 20)]
+)
+def test_data_cross_once_per_host(
+    made: Any, wire_dtype: str | None, nbytes: int
+) -> None:
+    network = made(Network(2))
+    worker = functools.partial(reduce_16_mib, wire_dtype)
+    results = run_on(network, worker, [0, 0, 1, 1])
+    assert results == [(10.0, 10.0)] * 4
+    for host in range(2):
+        # Of two hosts each sends half the data, and half the result. If every
+        # rank sent for itself, it would be half as much again.
+        assert nbytes < network.sent_nbytes(host) < 1.2 * nbytes
+
+
+def reduce_many_sizes() -> list[bool]:
+    ring.init()
+    exact = []
+    for turn, count in enumerate([1, 700, 3_000, 40_000, 600_000, 5]):
+        data = np.arange(count, dtype=np.float32) % 1000 + ring.rank()
+        total = _native.allreduce(data, "sum", f"size{turn}")
+        expected = 2 * (np.arange(count, dtype=np.float32) % 1000) + 1
+        exact.append(bool((total == expected).all()))
+    return exact
+
+
+def test_lost_and_late_packets_change_nothing(made: Any) -> None:
+    link = made(LossyLink(loss=0.02, delay_s=0.002))
+    results = run_on(link, reduce_many_sizes, [0, 1], timeout_s=120)
+    assert results == [[True] * 6] * 2
+    assert link.lost > 10
+    assert link.carried > 1000
+
+
+def agree_then_reduce() -> str:
+    ring.init()
+    message = ""
+    for count in (3, 100_000):
+        try:
+            _native.allreduce(np.ones(count + ring.rank(), np.float32), "sum", "odd")
+        except ring.RankMismatchError as error:
+            message += str(error)
+        total = _native.allreduce(np.ones(count, np.float32), "sum", "even")
+        assert (total == ring.size()).all()
+    return message
+
+
+def test_a_mismatch_over_a_bad_link_breaks_nothing(made: Any) -> None:
+    link = made(LossyLink(loss=0.02, delay_s=0.002))
+    results = run_on(link, agree_then_reduce, [0, 1], timeout_s=120)
+    assert results[0] == results[1]
+    assert "rank 0 has [3], rank 1 has [4]" in results[0]
+    assert "rank 0 has [100000], rank 1 has [100001]" in results[0]

@@ -60,7 +60,7 @@ std::vector<Member> Connect(int size) {
         rank, std::move(Doorbell::Create().value()), nullptr,
         std::move(pollers[rank]), std::move(peers[rank]), everyone);
     members[rank].communicator = std::make_unique<Communicator>(
-        0, everyone, *members[rank].mesh, members[rank].scheduler);
+        0, everyone, Tuning(), *members[rank].mesh, members[rank].scheduler);
   }
   return members;
 }

@@ -1,0 +1,91 @@
+"""Two hosts whose only link delays and loses packets.
+
+Each host has a TUN device, and a thread of this process carries packets between
+the two, in user space: no kernel module is needed. Needs root.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import heapq
+import os
+import random
+import select
+import struct
+import threading
+import time
+
+from support.network import Hosts, run
+
+_TUNSETIFF = 0x400454CA
+_IFF_TUN = 0x0001
+_IFF_NO_PI = 0x1000
+_MAX_PACKET_NBYTES = 65536
+
+
+class LossyLink(Hosts):
+    """Two hosts, and the link.
+
+    Args:
+        loss: Share of packets that get lost, the same ones in every run.
+        delay_s: How long each packet takes. Every tenth takes twice as long, so
+            that packets overtake each other.
+    """
+
+    def __init__(self, loss: float, delay_s: float) -> None:
+        super().__init__(2)
+        self._loss = loss
+        self._delay_s = delay_s
+        self._ends: list[int] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._carry)
+        self.carried = 0
+        self.lost = 0
+
+    def make(self) -> None:
+        super().make()
+        for host, name in enumerate(self.names):
+            self._ends.append(self.inside(host, _open_tun))
+            own, other = self.addresses[host], self.addresses[1 - host]
+            at = ["ip", "-n", name]
+            run(*at, "address", "add", own, "peer", other, "dev", "tun0")
+            run(*at, "link", "set", "tun0", "up")
+        self._thread.start()
+
+    def remove(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for end in self._ends:
+            os.close(end)
+        super().remove()
+
+    def _carry(self) -> None:
+        chance = random.Random(1)
+        under_way: list[tuple[float, int, int, bytes]] = []
+        number = 0
+        while not self._stop.is_set():
+            left_s = under_way[0][0] - time.monotonic() if under_way else 0.05
+            ready, _, _ = select.select(self._ends, [], [], max(0.0, left_s))
+            for end in ready:
+                packet = os.read(end, _MAX_PACKET_NBYTES)
+                if chance.random() < self._loss:
+                    self.lost += 1
+                    continue
+                number += 1
+                delay_s = self._delay_s * (2 if number % 10 == 0 else 1)
+                to = self._ends[1 - self._ends.index(end)]
+                due = time.monotonic() + delay_s
+                heapq.heappush(under_way, (due, number, to, packet))
+            while under_way and under_way[0][0] <= time.monotonic():
+                _, _, to, packet = heapq.heappop(under_way)
+                os.write(to, packet)
+                self.carried += 1
+
+
+def _open_tun() -> int:
+    """A TUN device of the namespace that the calling thread is in."""
+    end = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
+    request = struct.pack("16sH", b"tun0", _IFF_TUN | _IFF_NO_PI)
+    fcntl.ioctl(end, _TUNSETIFF, request)
+    return end

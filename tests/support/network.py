@@ -1,0 +1,147 @@
+"""Hosts as network namespaces of this machine.
+
+Each host is a namespace with one veth pair to a bridge, which has a namespace
+of its own. Needs root, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+def run(*command: str) -> str:
+    """Runs a command to its end; what it printed."""
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=20
+    )
+    return done.stdout
+
+
+def inside(namespace: str, function: Callable[[], Result]) -> Result:
+    """Calls `function` on a thread of its own that has entered `namespace`."""
+
+    def enter_and_call() -> Result:
+        libc = ctypes.CDLL(None, use_errno=True)
+        with Path("/run/netns", namespace).open() as handle:
+            if libc.setns(handle.fileno(), 0) != 0:
+                raise OSError(ctypes.get_errno(), "setns")
+        return function()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(enter_and_call).result()
+
+
+class Hosts:
+    """Namespaces, each with its loopback; a context manager.
+
+    Args:
+        size: Number of hosts.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.names = [f"ring-{os.getpid()}-{host}" for host in range(size)]
+        self.addresses = [f"10.223.7.{host + 1}" for host in range(size)]
+
+    def __enter__(self) -> Hosts:
+        try:
+            self.make()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+    def make(self) -> None:
+        """Makes the namespaces."""
+        for name in self.names:
+            run("ip", "netns", "add", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+
+    def remove(self) -> None:
+        """Removes what there is of it."""
+        for name in self.names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+    def command(self, host: int, *words: str) -> list[str]:
+        """The command that runs `words` on a host."""
+        return ["ip", "netns", "exec", self.names[host], *words]
+
+    def inside(self, host: int, function: Callable[[], Result]) -> Result:
+        """Calls `function` on a thread of its own on a host."""
+        return inside(self.names[host], function)
+
+
+class Network(Hosts):
+    """Hosts around one switch.
+
+    Args:
+        size: Number of hosts.
+        rate: Of each link, in each direction, as `tc` takes it; None: as fast
+            as the machine.
+        congestion_control: What TCP uses on all hosts; None: the default.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        rate: str | None = None,
+        congestion_control: str | None = None,
+    ) -> None:
+        super().__init__(size)
+        self._switch = f"ring-{os.getpid()}-switch"
+        self._rate = rate
+        self._congestion_control = congestion_control
+
+    def sent_nbytes(self, host: int) -> int:
+        """What a host has sent to the others so far."""
+        path = "/sys/class/net/eth0/statistics/tx_bytes"
+        return int(run(*self.command(host, "cat", path)))
+
+    def make(self) -> None:
+        super().make()
+        switch = self._switch
+        run("ip", "netns", "add", switch)
+        run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+        run("ip", "-n", switch, "link", "set", "bridge", "up")
+        for host, name in enumerate(self.names):
+            port = f"port{host}"
+            run(
+                *("ip", "-n", name, "link", "add", "eth0", "type", "veth"),
+                *("peer", "name", port, "netns", switch),
+            )
+            run("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
+            address = f"{self.addresses[host]}/24"
+            run("ip", "-n", name, "address", "add", address, "dev", "eth0")
+            run("ip", "-n", name, "link", "set", "eth0", "up")
+            self._limit(name, "eth0")
+            self._limit(switch, port)
+            if self._congestion_control is not None:
+                control = f"net.ipv4.tcp_congestion_control={self._congestion_control}"
+                run(*self.command(host, "sysctl", "-w", control))
+
+    def remove(self) -> None:
+        super().remove()
+        subprocess.run(["ip", "netns", "delete", self._switch], capture_output=True)
+
+    def _limit(self, namespace: str, device: str) -> None:
+        if self._rate is not None:
+            # With less burst, several streams do not reach the rate.
+            shape = ["tbf", "rate", self._rate, "burst", "256kb", "latency", "20ms"]
+            at = ["qdisc", "add", "dev", device, "root"]
+            run("tc", "-n", namespace, *at, *shape)
