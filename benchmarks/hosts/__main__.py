@@ -85,8 +85,9 @@ def run_gloo(network: Network, python: Path, what: str) -> Seconds:
     size = len(network.names)
     common = {
         **os.environ,
-        "GLOO_INIT": f"tcp://{network.addresses[0]}:29512",
         "GLOO_SOCKET_IFNAME": "eth0",
+        "MASTER_ADDR": network.addresses[0],
+        "MASTER_PORT": "29512",
         "OMP_NUM_THREADS": "1",
         "WORLD_SIZE": str(size),
     }

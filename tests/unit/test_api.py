@@ -6,6 +6,7 @@ After a change that is meant, write the record anew and review its diff:
 
 from __future__ import annotations
 
+import enum
 import importlib
 import inspect
 import subprocess
@@ -32,8 +33,8 @@ def describe() -> str:
 def _signature(value: object) -> str:
     if not callable(value) or isinstance(value, ring_keras.ReduceOp):
         return ""
-    if value is ring_keras.ReduceOp:
-        return f": one of {', '.join(ring_keras.ReduceOp)}"
+    if isinstance(value, enum.EnumMeta):
+        return f": one of {', '.join(value)}"
     if inspect.isclass(value) and issubclass(value, Exception):
         bases = ", ".join(base.__name__ for base in value.__bases__)
         return f": exception of {bases}"

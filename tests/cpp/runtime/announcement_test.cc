@@ -23,12 +23,14 @@ Announcement Sample() {
   sample.dtype = DataType::kBfloat16;
   sample.reduce_op = ReduceOp::kAverage;
   sample.postscale = 0.25;
+  sample.wire_dtype = DataType::kFloat16;
   sample.shapes = {{}, {0, 7}, {int64_t{1} << 40}};
   sample.splits = {1, 0, int64_t{1} << 50};
   sample.weight = 0.5;
   sample.window_offset = 4096 * 5;
   sample.input_offset = 8192;
   sample.output_offset = 12288;
+  sample.payload = std::string("\0\1\0", 3);
   sample.error = "why not";
   return sample;
 }
@@ -50,12 +52,14 @@ RING_TEST(AnAnnouncementSurvivesTheJourney) {
     EXPECT_EQ(got.value().reduce_op, sent.reduce_op);
     EXPECT_EQ(got.value().root, sent.root);
     EXPECT_EQ(got.value().postscale, sent.postscale);
+    EXPECT_TRUE(got.value().wire_dtype == sent.wire_dtype);
     EXPECT_TRUE(got.value().shapes == sent.shapes);
     EXPECT_EQ(got.value().splits, sent.splits);
     EXPECT_EQ(got.value().weight, sent.weight);
     EXPECT_EQ(got.value().window_offset, sent.window_offset);
     EXPECT_EQ(got.value().input_offset, sent.input_offset);
     EXPECT_EQ(got.value().output_offset, sent.output_offset);
+    EXPECT_EQ(got.value().payload, sent.payload);
     EXPECT_EQ(got.value().error, sent.error);
     EXPECT_EQ(KeyOfAnnounced(got.value()), KeyOfAnnounced(sent));
   }
