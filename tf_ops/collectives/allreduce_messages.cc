@@ -63,7 +63,15 @@ class AllreduceMessages : public Collective {
     return true;
   }
 
+  // A piece that fails here, for want of memory, would be waited for elsewhere.
   Task RunPiece(size_t piece) {
+    Task reduce = ReducePiece(piece);
+    const Status status = co_await reduce;
+    if (!status.ok()) communicator_.Break(status);
+    co_return status;
+  }
+
+  Task ReducePiece(size_t piece) {
     const Range range = Piece({0, tensors_.nbytes()}, piece_nbytes_, piece);
     char* data = tensors_.InPlace(range);
     std::unique_ptr<char[]> buffer;
