@@ -31,7 +31,10 @@ class Patience {
   void Yield() {
     const auto start = std::chrono::steady_clock::now();
     sched_yield();
-    const auto taken = std::chrono::steady_clock::now() - start;
+    OnYield(std::chrono::steady_clock::now() - start);
+  }
+  // How long a yield took.
+  void OnYield(std::chrono::nanoseconds taken) {
     if (taken > kForeignTurn) sleeps_left_ = kSleepsAfterContention;
   }
 
