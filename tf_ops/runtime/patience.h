@@ -10,6 +10,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 
 namespace ring_keras {
@@ -19,7 +20,11 @@ class Patience {
   enum class Step { kLook, kYield, kSleep };
 
   // There was news.
-  void OnProgress() { idle_turns_ = 0; }
+  void OnProgress() {
+    idle_turns_ = 0;
+    if (sleeps_left_ == 0 && ++quiet_turns_ > kQuietTurns)
+      next_sleeps_ = kSleeps;
+  }
 
   // There was none: what to do before the next look.
   Step Next() {
@@ -35,7 +40,10 @@ class Patience {
   }
   // How long a yield took.
   void OnYield(std::chrono::nanoseconds taken) {
-    if (taken > kForeignTurn) sleeps_left_ = kSleepsAfterContention;
+    if (taken <= kForeignTurn) return;
+    sleeps_left_ = next_sleeps_;
+    next_sleeps_ = std::min(2 * next_sleeps_, kMaxSleeps);
+    quiet_turns_ = 0;
   }
 
   void OnSleep() {
@@ -47,11 +55,17 @@ class Patience {
   static constexpr int kLooksPerYield = 20;
   // Somebody else ran meanwhile.
   static constexpr std::chrono::microseconds kForeignTurn{5};
-  // Then it tries again, which may cost the others a turn.
-  static constexpr int kSleepsAfterContention = 1000;
+  // Then it sleeps this often before it tries again, which may cost the others
+  // a turn; twice as often each time, until it has had the core to itself for a
+  // while.
+  static constexpr int kSleeps = 1000;
+  static constexpr int kMaxSleeps = 64000;
+  static constexpr int kQuietTurns = 10000;
 
   int idle_turns_ = 0;
+  int quiet_turns_ = 0;  // With news and without contention.
   int sleeps_left_ = 0;
+  int next_sleeps_ = kSleeps;
 };
 
 }  // namespace ring_keras

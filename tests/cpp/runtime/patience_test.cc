@@ -14,7 +14,7 @@ RING_TEST(IdleTurnsEndInSleepAndNewsBeginAnew) {
       const Patience::Step step = patience.Next();
       if (step == Patience::Step::kSleep) break;
       ++(step == Patience::Step::kLook ? looks : yields);
-      ASSERT_LT(looks, 100000);
+      ASSERT_TRUE(looks < 100000);
     }
     EXPECT_LT(yields, looks);
     EXPECT_LT(0, yields);
