@@ -18,8 +18,9 @@ struct Tuning {
   size_t shared_flat_max_bytes = 16 << 10;
   // Across hosts: all to all, with the announcements.
   size_t direct_max_bytes = 4 << 10;
-  // Across hosts, above direct_max_bytes: recursive doubling. Above, a ring.
-  size_t recursive_doubling_max_bytes = 8 << 10;
+  // Across hosts, above direct_max_bytes: recursive doubling. Above, parts, then
+  // a ring.
+  size_t recursive_doubling_max_bytes = 16 << 10;
 };
 
 // Every setting with its name in Python; RING_KERAS_<NAME> in the environment.
