@@ -37,6 +37,7 @@ TUNING_SETTINGS = (
     "shared_flat_max_bytes",
     "direct_max_bytes",
     "recursive_doubling_max_bytes",
+    "parts_max_bytes",
 )
 
 
@@ -205,7 +206,13 @@ class Config:
         None,
         _integer(0),
         "Above RING_KERAS_DIRECT_MAX_BYTES and up to this many bytes they reduce it "
-        "by recursive doubling, and in a ring above. The same on every rank.",
+        "by recursive doubling. The same on every rank.",
+    )
+    parts_max_bytes: int | None = _variable(
+        None,
+        _integer(0),
+        "Above both and up to this many bytes each of them reduces a part; above, "
+        "they form a ring. The same on every rank.",
     )
     bucket_size_bytes: int | None = _variable(
         None,

@@ -27,10 +27,12 @@ _THRESHOLD_SIZES = tuple(1 << power for power in range(10, 21, 2))
 _BUCKET_SIZES = tuple(1 << power for power in range(20, 26))
 _NEVER, _ALWAYS = 0, 1 << 40
 
-# Where all ranks share memory, and where not: the thresholds that matter, in the
-# order in which the algorithms take over from each other.
+# The thresholds that matter, in the order in which the algorithms take over from
+# each other: where all ranks share memory; on hosts of which some have several ranks;
+# anywhere else.
 _SHARED = ("shared_flat_max_bytes",)
-_REMOTE = ("direct_max_bytes", "recursive_doubling_max_bytes")
+_HIERARCHICAL = ("direct_max_bytes",)
+_REMOTE = ("direct_max_bytes", "recursive_doubling_max_bytes", "parts_max_bytes")
 _BUCKET = "bucket_size_bytes"
 
 
@@ -75,12 +77,13 @@ def tune(config: Config) -> None:
 
 def _thresholds_that_matter(size: int) -> tuple[str, ...]:
     transports = {_native.transport_to(rank) for rank in range(size)}
-    alike = np.array([transports <= {"self", "shm"}], np.int64)
-    shared = bool(_native.allreduce(alike, "min", "autotune/shared")[0])
-    if not shared:
-        return _REMOTE
-    # Two ranks have one algorithm.
-    return _SHARED if size > 2 else ()
+    local_size = _native.topology()[3]
+    own = np.array([not transports <= {"self", "shm"}, local_size], np.int64)
+    remote, most_on_a_host = _native.allreduce(own, "max", "autotune/place").tolist()
+    if not remote:
+        # Two ranks have one algorithm.
+        return _SHARED if size > 2 else ()
+    return _HIERARCHICAL if 1 < most_on_a_host < size else _REMOTE
 
 
 def _check_same_bucket_size(own: int | None) -> None:

@@ -7,10 +7,6 @@
 namespace ring_keras {
 namespace {
 
-// Up to this, each rank sends every other its part; above, a ring moves no more
-// than the links carry.
-constexpr size_t kPartsMaxBytes = 1 << 20;
-
 bool UsesSharedMemory(const Communicator& communicator) {
   return communicator.size() > 1 && communicator.size() <= kSharedMaxRanks &&
          communicator.shares_memory();
@@ -40,7 +36,8 @@ MakeAlgorithm* PickAllreduce(const CollectiveArguments& arguments,
   if (nbytes <= tuning.recursive_doubling_max_bytes) {
     return MakeAllreduceDoubling;
   }
-  return nbytes <= kPartsMaxBytes ? MakeAllreduceParts : MakeAllreduceRing;
+  return nbytes <= tuning.parts_max_bytes ? MakeAllreduceParts
+                                          : MakeAllreduceRing;
 }
 
 MakeAlgorithm* Pick(const CollectiveArguments& arguments,

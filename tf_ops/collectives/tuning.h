@@ -16,11 +16,13 @@ struct Tuning {
   // One host, three ranks or more: every rank reduces everything. Above, each
   // reduces a part.
   size_t shared_flat_max_bytes = 16 << 10;
-  // Across hosts: all to all, with the announcements.
+  // Across hosts: all to all, with the announcements, which hold 64 KiB.
   size_t direct_max_bytes = 4 << 10;
-  // Across hosts, above direct_max_bytes: recursive doubling. Above, parts, then
-  // a ring.
+  // Across hosts with one rank each, above direct_max_bytes: recursive doubling.
   size_t recursive_doubling_max_bytes = 16 << 10;
+  // The same, above both: each rank reduces a part that all send it. Above, a
+  // ring moves no more than the links carry.
+  size_t parts_max_bytes = 1 << 20;
 };
 
 // Every setting with its name in Python; RING_KERAS_<NAME> in the environment.
@@ -28,10 +30,11 @@ struct TuningSetting {
   const char* name;
   size_t Tuning::* value;
 };
-inline constexpr std::array<TuningSetting, 3> kTuningSettings = {{
+inline constexpr std::array<TuningSetting, 4> kTuningSettings = {{
     {"shared_flat_max_bytes", &Tuning::shared_flat_max_bytes},
     {"direct_max_bytes", &Tuning::direct_max_bytes},
     {"recursive_doubling_max_bytes", &Tuning::recursive_doubling_max_bytes},
+    {"parts_max_bytes", &Tuning::parts_max_bytes},
 }};
 
 }  // namespace ring_keras

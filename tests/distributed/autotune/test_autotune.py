@@ -72,9 +72,35 @@ def test_all_ranks_take_one_choice_and_the_next_job_reads_it(
     content = json.loads(file.read_text())
     expected = {2: set(), 4: {"shared_flat_max_bytes"}}[size]
     if transport == "tcp":
-        expected = {"direct_max_bytes", "recursive_doubling_max_bytes"}
+        expected = {
+            "direct_max_bytes",
+            "recursive_doubling_max_bytes",
+            "parts_max_bytes",
+        }
     assert set(content["settings"]) == expected | {"bucket_size_bytes"}
     assert len(content["key"]["ranks"]) == size
+
+
+def test_two_hosts_with_two_ranks_each(tmp_path: Path) -> None:
+    outcomes = run_ranks(
+        tuned,
+        4,
+        env=[
+            {
+                "RING_KERAS_AUTOTUNE": "1",
+                "XDG_CACHE_HOME": str(tmp_path),
+                "RING_KERAS_HOST_NAME": host,
+            }
+            for host in ("a", "a", "b", "b")
+        ],
+        check=False,
+    )
+
+    for outcome in outcomes:
+        assert outcome.ok, outcome.describe()
+        assert outcome.result == outcomes[0].result
+    assert "INFO: autotune: direct_max_bytes=" in said(outcomes)
+    assert "doubling" not in said(outcomes)
 
 
 def test_a_damaged_file_is_ignored_with_a_warning(tmp_path: Path) -> None:

@@ -11,16 +11,25 @@ import ring_keras as ring
 from ring_keras import _native
 
 HUGE = str(1 << 40)
+NOT_DIRECT = {"RING_KERAS_TRANSPORT": "tcp", "RING_KERAS_DIRECT_MAX_BYTES": "0"}
 # Every algorithm for every size: shared memory, and hosts that only TCP joins.
 SETTINGS = {
-    "parts": {"RING_KERAS_SHARED_FLAT_MAX_BYTES": "0"},
-    "flat": {"RING_KERAS_SHARED_FLAT_MAX_BYTES": HUGE},
-    "ring": {"RING_KERAS_TRANSPORT": "tcp", "RING_KERAS_DIRECT_MAX_BYTES": "0"},
+    "shared parts": {"RING_KERAS_SHARED_FLAT_MAX_BYTES": "0"},
+    "shared flat": {"RING_KERAS_SHARED_FLAT_MAX_BYTES": HUGE},
     "direct": {"RING_KERAS_TRANSPORT": "tcp", "RING_KERAS_DIRECT_MAX_BYTES": HUGE},
-    "recursive_doubling": {
-        "RING_KERAS_TRANSPORT": "tcp",
-        "RING_KERAS_DIRECT_MAX_BYTES": "0",
+    "doubling": {
+        **NOT_DIRECT,
         "RING_KERAS_RECURSIVE_DOUBLING_MAX_BYTES": HUGE,
+    },
+    "parts": {
+        **NOT_DIRECT,
+        "RING_KERAS_RECURSIVE_DOUBLING_MAX_BYTES": "0",
+        "RING_KERAS_PARTS_MAX_BYTES": HUGE,
+    },
+    "ring": {
+        **NOT_DIRECT,
+        "RING_KERAS_RECURSIVE_DOUBLING_MAX_BYTES": "0",
+        "RING_KERAS_PARTS_MAX_BYTES": "0",
     },
 }
 
