@@ -1,0 +1,208 @@
+"""What one rank does in an allreduce, for every algorithm: trips, messages, bytes.
+
+Pure arithmetic, of the algorithms in `tf_ops/collectives`; `fit.py` turns it into
+time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Cost", "cost_of", "names"]
+
+# As in allreduce_messages.cc and allreduce_hierarchical.cc: what a rank sends at a
+# time, what a hierarchy does at a time, and up to what a lane reduces by parts.
+MESSAGE_BYTES = 128 << 10
+MIN_ROUND_BYTES, MAX_ROUND_BYTES = 256 << 10, 2 << 20
+LANE_PARTS_BYTES = 256 << 10
+# Of the processors that were measured, shared by their cores.
+CACHE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Work on the path that decides when a rank is done.
+
+    Attributes:
+        trips: Messages that wait for one another.
+        messages: That this rank sends.
+        wire_bytes: That it sends.
+        copied_bytes: That its core reads or writes to send, receive and reduce.
+        syncs: Times that it waits for ranks of its host.
+        near_bytes: That its core reads or writes in memory that the ranks of its
+            host share, where the processor's cache holds all of it.
+        far_bytes: The same where it does not.
+    """
+
+    trips: float = 0
+    messages: float = 0
+    wire_bytes: float = 0
+    copied_bytes: float = 0
+    syncs: float = 0
+    near_bytes: float = 0
+    far_bytes: float = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.trips + other.trips,
+            self.messages + other.messages,
+            self.wire_bytes + other.wire_bytes,
+            self.copied_bytes + other.copied_bytes,
+            self.syncs + other.syncs,
+            self.near_bytes + other.near_bytes,
+            self.far_bytes + other.far_bytes,
+        )
+
+
+def announcement(size: int) -> Cost:
+    """Every rank tells every other that it takes part."""
+    if size == 1:
+        return Cost()
+    return Cost(trips=1, messages=size - 1)
+
+
+def direct(size: int, nbytes: float) -> Cost:
+    """All data go with the announcements; each rank reduces everything."""
+    if size == 1:
+        return Cost()
+    # Packs, and reads what all have sent.
+    return announcement(size) + Cost(
+        wire_bytes=(size - 1) * nbytes, copied_bytes=(1 + size) * nbytes
+    )
+
+
+def doubling(size: int, nbytes: float) -> Cost:
+    """Recursive doubling: log2(size) exchanges of all data."""
+    if size == 1:
+        return Cost()
+    steps = int(math.log2(size))
+    # Ranks beyond the last power of two hand in before and are told after.
+    steps += 2 if size != 1 << steps else 0
+    return announcement(size) + Cost(
+        trips=steps,
+        messages=steps * _pieces(size, nbytes),
+        wire_bytes=steps * nbytes,
+        copied_bytes=(1 + 2 * steps) * nbytes,
+    )
+
+
+def parts(size: int, nbytes: float) -> Cost:
+    """Each rank reduces a part that all send it, then sends it to all."""
+    if size == 1:
+        return Cost()
+    return announcement(size) + _lane_of_parts(size, nbytes, _pieces(size, nbytes))
+
+
+def ring(size: int, nbytes: float) -> Cost:
+    """Reduce-scatter and allgather around a ring."""
+    if size == 1:
+        return Cost()
+    return announcement(size) + _lane_in_a_ring(size, nbytes, _pieces(size, nbytes))
+
+
+def _pieces(size: int, nbytes: float) -> int:
+    return max(1, math.ceil(nbytes / (MESSAGE_BYTES * size)))
+
+
+def _lane_of_parts(size: int, nbytes: float, pieces: int) -> Cost:
+    return Cost(
+        trips=2,
+        messages=2 * (size - 1) * pieces,
+        wire_bytes=2 * (size - 1) / size * nbytes,
+        copied_bytes=(1 + 2) * nbytes,
+    )
+
+
+def _lane_in_a_ring(size: int, nbytes: float, pieces: int) -> Cost:
+    return Cost(
+        trips=2 * (size - 1),
+        messages=2 * (size - 1) * pieces,
+        wire_bytes=2 * (size - 1) / size * nbytes,
+        copied_bytes=(1 + 2) * nbytes,
+    )
+
+
+def shared_flat(size: int, nbytes: float) -> Cost:
+    """On one host: each rank reads all ranks' data and writes its own result."""
+    if size == 1:
+        return Cost()
+    # Packs (reads and writes), reads everybody's, writes the result.
+    return Cost(syncs=1) + _in_memory(size, nbytes, (2 + size + 1) * nbytes)
+
+
+def shared_parts(size: int, nbytes: float) -> Cost:
+    """On one host: each rank reduces a part, then copies the others'."""
+    if size == 1:
+        return Cost()
+    # Packs, reads all ranks' parts and writes one, reads and writes the rest.
+    return Cost(syncs=2) + _in_memory(size, nbytes, (2 + 1 + 1 / size + 2) * nbytes)
+
+
+def _in_memory(size: int, nbytes: float, touched: float) -> Cost:
+    """`touched` bytes of the inputs and outputs of all ranks of a host."""
+    if 2 * size * nbytes > CACHE_BYTES:
+        return Cost(far_bytes=touched)
+    return Cost(near_bytes=touched)
+
+
+def hierarchical(hosts: int, per_host: int, nbytes: float) -> Cost:
+    """Reduces on each host, then across hosts, each rank of a host its share.
+
+    The ranks of a host share its link: the wire bytes of all are counted.
+    """
+    if hosts == 1:
+        return shared_parts(per_host, nbytes)
+    round_bytes = min(
+        max(MESSAGE_BYTES * hosts * per_host, MIN_ROUND_BYTES), MAX_ROUND_BYTES
+    )
+    rounds = max(1, math.ceil(nbytes / round_bytes))
+    lane_bytes = min(nbytes, round_bytes) / per_host
+    pattern = _lane_of_parts if lane_bytes <= LANE_PARTS_BYTES else _lane_in_a_ring
+    lane = pattern(hosts, nbytes / per_host, rounds)
+    shared = shared_parts(per_host, nbytes)
+    lanes = dataclasses.replace(lane, wire_bytes=lane.wire_bytes * per_host)
+    return announcement(hosts * per_host) + lanes + shared
+
+
+def direct_from_each(hosts: int, per_host: int, nbytes: float) -> Cost:
+    """`direct` where the ranks of a host share its link."""
+    size = hosts * per_host
+    abroad = size - per_host
+    return dataclasses.replace(
+        direct(size, nbytes), wire_bytes=per_host * abroad * nbytes
+    )
+
+
+_ON_ONE_HOST: dict[str, Callable[[int, float], Cost]] = {
+    "shared_flat": shared_flat,
+    "shared_parts": shared_parts,
+}
+_ONE_RANK_A_HOST: dict[str, Callable[[int, float], Cost]] = {
+    "direct": direct,
+    "doubling": doubling,
+    "parts": parts,
+    "ring": ring,
+}
+_SEVERAL_RANKS_A_HOST: dict[str, Callable[[int, int, float], Cost]] = {
+    "direct": direct_from_each,
+    "hierarchical": hierarchical,
+}
+
+
+def names(hosts: int, per_host: int) -> list[str]:
+    """The algorithms that there are for so many ranks."""
+    if hosts == 1:
+        return list(_ON_ONE_HOST)
+    return list(_ONE_RANK_A_HOST if per_host == 1 else _SEVERAL_RANKS_A_HOST)
+
+
+def cost_of(algorithm: str, hosts: int, per_host: int, nbytes: float) -> Cost:
+    """The cost of one of `names(hosts, per_host)`."""
+    if hosts == 1:
+        return _ON_ONE_HOST[algorithm](per_host, nbytes)
+    if per_host == 1:
+        return _ONE_RANK_A_HOST[algorithm](hosts, nbytes)
+    return _SEVERAL_RANKS_A_HOST[algorithm](hosts, per_host, nbytes)

@@ -1,0 +1,63 @@
+"""Times on a cluster that is larger than any that was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.scaling.costs import cost_of, names
+from benchmarks.scaling.fit import Machine
+from benchmarks.scaling.step import Model, Step, simulate
+
+__all__ = ["Cluster", "best_allreduce", "predict_step"]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Hosts with as many ranks each, every rank with cores of its own.
+
+    Attributes:
+        machine: What its cores and its TCP take.
+        per_host: Ranks on a host.
+        link_bytes_per_s: Nominal, of a host's link.
+        staging_bytes_per_s: From an accelerator's memory to the host's, and the
+            same back; infinite for a processor.
+    """
+
+    machine: Machine
+    per_host: int
+    link_bytes_per_s: float
+    staging_bytes_per_s: float = float("inf")
+
+
+def best_allreduce(cluster: Cluster, ranks: int, nbytes: int) -> tuple[str, float]:
+    """The fastest algorithm for one allreduce, and its seconds.
+
+    Raises:
+        ValueError: If the ranks do not fill their hosts.
+    """
+    if ranks == 1:
+        return "none", 0.0
+    per_host = min(cluster.per_host, ranks)
+    if ranks % per_host:
+        raise ValueError(f"{ranks} ranks do not fill hosts with {per_host} ranks each")
+    hosts = ranks // per_host
+    times = {
+        name: cluster.machine.time_s(
+            cost_of(name, hosts, per_host, nbytes), cluster.link_bytes_per_s
+        )
+        for name in names(hosts, per_host)
+    }
+    name = min(times, key=lambda one: times[one])
+    return name, times[name]
+
+
+def predict_step(
+    cluster: Cluster, model: Model, ranks: int, bucket_size_bytes: int
+) -> Step:
+    """A training step; its buckets are copied to the host and back."""
+
+    def allreduce_s(nbytes: int) -> float:
+        staging_s = 2 * nbytes / cluster.staging_bytes_per_s
+        return best_allreduce(cluster, ranks, nbytes)[1] + staging_s
+
+    return simulate(model, bucket_size_bytes, allreduce_s)

@@ -1,0 +1,107 @@
+"""Closed forms of what algorithms send."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from benchmarks.scaling.costs import Cost, cost_of, names
+
+MIB = 1 << 20
+
+
+def every_layout() -> list[tuple[int, int]]:
+    return [(1, 2), (1, 4), (2, 1), (3, 1), (16, 1), (2, 2), (128, 4), (1024, 4)]
+
+
+def test_one_rank_does_nothing() -> None:
+    for name in names(1, 1):
+        assert cost_of(name, 1, 1, MIB) == Cost()
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 16, 1000])
+@pytest.mark.parametrize("name", ["parts", "ring"])
+def test_a_ring_and_parts_send_the_least_possible(name: str, size: int) -> None:
+    cost = cost_of(name, size, 1, MIB)
+
+    assert cost.wire_bytes == pytest.approx(2 * (size - 1) / size * MIB)
+
+
+@pytest.mark.parametrize(
+    ("name", "trips", "wire_bytes"),
+    [
+        ("direct", 1, 7),
+        ("doubling", 1 + 3, 3),
+        ("parts", 1 + 2, 1.75),
+        ("ring", 15, 1.75),
+    ],
+)
+def test_eight_ranks(name: str, trips: int, wire_bytes: float) -> None:
+    cost = cost_of(name, 8, 1, 1000)
+
+    assert cost.trips == trips
+    assert cost.wire_bytes == wire_bytes * 1000
+
+
+def test_doubling_takes_two_trips_more_beside_a_power_of_two() -> None:
+    trips = {size: cost_of("doubling", size, 1, 1).trips for size in (2, 3, 4, 5, 8)}
+
+    assert trips == {2: 1 + 1, 3: 1 + 3, 4: 1 + 2, 5: 1 + 4, 8: 1 + 3}
+
+
+def test_messages_of_large_data_go_in_pieces() -> None:
+    one_piece = 2 * 128 * 1024
+
+    assert cost_of("ring", 2, 1, one_piece).messages == 1 + 2
+    assert cost_of("ring", 2, 1, 10 * one_piece).messages == 1 + 20
+
+
+def test_a_hierarchy_sends_once_per_host() -> None:
+    flat, deep = cost_of("ring", 4, 1, MIB), cost_of("hierarchical", 4, 8, MIB)
+
+    # Of one host, whose link its ranks share.
+    assert deep.wire_bytes == pytest.approx(flat.wire_bytes)
+    assert deep.copied_bytes == pytest.approx(flat.copied_bytes / 8)
+    assert deep.near_bytes + deep.far_bytes > 0
+
+
+def test_ranks_that_send_to_all_load_their_hosts_link() -> None:
+    # 4 ranks, each to the 4 on the other host.
+    assert cost_of("direct", 2, 4, 10).wire_bytes == 4 * 4 * 10
+
+
+def test_on_one_host_nothing_is_sent() -> None:
+    for name in names(1, 4):
+        cost = cost_of(name, 1, 4, MIB)
+        assert (cost.trips, cost.messages, cost.wire_bytes) == (0, 0, 0)
+
+
+def test_flat_reads_everything_and_parts_do_not() -> None:
+    touched = {
+        size: [cost_of(name, 1, size, 1000).near_bytes for name in names(1, size)]
+        for size in (4, 64)
+    }
+
+    assert touched[64][0] == 67_000
+    assert touched[64][1] < touched[4][1] < touched[4][0]
+
+
+@pytest.mark.parametrize("layout", every_layout())
+def test_more_bytes_never_cost_less(layout: tuple[int, int]) -> None:
+    for name in names(*layout):
+        costs = [cost_of(name, *layout, 1 << power) for power in range(0, 28, 3)]
+        for less, more in itertools.pairwise(costs):
+            assert more.wire_bytes >= less.wire_bytes
+            assert more.messages >= less.messages
+            assert more.copied_bytes >= less.copied_bytes
+            assert more.near_bytes + more.far_bytes >= less.near_bytes + less.far_bytes
+
+
+def test_more_hosts_never_cost_less() -> None:
+    for per_host in (1, 4):
+        for name in names(2, per_host):
+            costs = [cost_of(name, 1 << power, per_host, MIB) for power in range(1, 11)]
+            for fewer, more in itertools.pairwise(costs):
+                assert more.wire_bytes >= fewer.wire_bytes
+                assert more.messages >= fewer.messages
