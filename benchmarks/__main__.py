@@ -1,0 +1,96 @@
+"""The command line: python -m benchmarks [--quick] [SECTION ...]."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.cases import Section
+from benchmarks.collectives import collectives, quick_collectives
+from benchmarks.machine import Load, describe_machine, usable_cores
+from benchmarks.measure import Effort, Results, measure
+from benchmarks.private_network import enter_private_network
+from benchmarks.report import report
+
+_SECTIONS: Mapping[str, Callable[[], Sequence[Section]]] = {
+    "collectives": collectives,
+}
+_QUICK_SECTIONS: Mapping[str, Callable[[], Sequence[Section]]] = {
+    "collectives": quick_collectives,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    add = parser.add_argument
+    add("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(_SECTIONS)}")
+    add("--quick", action="store_true", help="less of it, in about a minute")
+    add("--only", metavar="TEXT", help="tables whose title has this in it")
+    add("--rounds", type=int, help="how often each is measured, in turn")
+    add("--round-s", type=float, help="about how long, each time")
+    add("--launches", type=int, default=1, help="how often all is started anew")
+    add("--json", type=Path, metavar="FILE", help="write every round's figure there")
+    options = parser.parse_args()
+    available = _QUICK_SECTIONS if options.quick else _SECTIONS
+    if unknown := sorted(set(options.sections) - set(available)):
+        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(available)}")
+    enter_private_network()
+
+    rounds, round_s = (5, 0.05) if options.quick else (9, 0.15)
+    effort = Effort(options.rounds or rounds, options.round_s or round_s, options.launches)
+    machine = describe_machine()
+    print("# ring_keras beside its peers\n")
+    for name, value in machine.items():
+        print(f"{name}: {value}")
+    print(flush=True)
+    written = []
+    for name in options.sections or available:
+        for section in available[name]():
+            if (options.only or "") not in section.title:
+                continue
+            before = Load.now()
+            results = measure(section, effort, usable_cores())
+            load = _load_line(before, Load.now())
+            print(report(section, results))
+            for program, version in results.versions.items():
+                print(f"{program}: {version}")
+            for failure in results.failures:
+                print(f"NOT MEASURED: {failure}")
+            print(f"{load}\n", flush=True)
+            written.append(_as_json(section, results, load))
+    if options.json:
+        everything = {
+            "machine": machine,
+            "effort": dataclasses.asdict(effort),
+            "sections": written,
+        }
+        options.json.write_text(json.dumps(everything, indent=1), encoding="utf-8")
+    return 0
+
+
+def _load_line(before: Load, after: Load) -> str:
+    return (
+        f"Load before {before.average:.2f}, after {after.average:.2f}; "
+        f"{after.stolen_since(before):.1%} of the time went to other machines"
+    )
+
+
+def _as_json(section: Section, results: Results, load: str) -> dict[str, object]:
+    seconds: dict[str, dict[str, list[float]]] = {}
+    for (row, column), rounds in results.seconds.items():
+        seconds.setdefault(row, {})[column] = rounds
+    return {
+        "title": section.title,
+        "ranks": section.ranks,
+        "seconds": seconds,
+        "versions": results.versions,
+        "not_measured": results.failures,
+        "load": load,
+    }
+
+
+sys.exit(main())

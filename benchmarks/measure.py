@@ -1,0 +1,150 @@
+"""Measures the rows of a section in turn, so that all see the same machine."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.cases import Column, Row, Section
+from benchmarks.program import OperationError, Program, ProgramError, Ranks, Unsupported
+
+__all__ = ["Effort", "Results", "measure"]
+
+_ANSWER_TIMEOUT_S = 120
+# Below this a sample is many calls, so that the clock's own time is no part of it.
+_SAMPLE_S = 2e-4
+_MAX_SAMPLES = 500
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure.
+
+    Attributes:
+        rounds: How often each row is measured per column, in turn with the others.
+        round_s: About how long each time.
+        launches: How often all programs are started anew.
+    """
+
+    rounds: int
+    round_s: float
+    launches: int = 1
+
+
+@dataclass
+class Results:
+    """Seconds per call, by row and column: one figure a round.
+
+    Attributes:
+        seconds: A round's figure is the median of its samples on the slowest
+            rank.
+        versions: What each program said it is.
+        failures: What could not be measured, and why.
+    """
+
+    seconds: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def median(self, row: str, column: str) -> float | None:
+        rounds = self.seconds.get((row, column))
+        return statistics.median(rounds) if rounds else None
+
+
+def measure(section: Section, effort: Effort, cores: Sequence[int]) -> Results:
+    """Starts the programs of a section and measures every row and column."""
+    results = Results()
+    for _ in range(effort.launches):
+        with contextlib.ExitStack() as stack:
+            running = _start(section, cores, stack, results)
+            for column in section.columns:
+                _measure_column(section, column, running, effort, results)
+    return results
+
+
+def _start(
+    section: Section,
+    cores: Sequence[int],
+    stack: contextlib.ExitStack,
+    results: Results,
+) -> dict[str, Ranks]:
+    running: dict[str, Ranks] = {}
+    programs: dict[str, Program] = {row.program.name: row.program for row in section.rows}
+    for name, program in programs.items():
+        if missing := program.missing():
+            _fail(results, f"{name}: left out: there is no {missing[0]}")
+            continue
+        _say(f"{section.title}: starting {name}")
+        try:
+            ranks = stack.enter_context(Ranks(program, section.ranks, cores))
+        except ProgramError as error:
+            _fail(results, str(error))
+            continue
+        results.versions[name] = ranks.version
+        running[name] = ranks
+    return running
+
+
+def _measure_column(
+    section: Section,
+    column: Column,
+    running: dict[str, Ranks],
+    effort: Effort,
+    results: Results,
+) -> None:
+    _say(f"{section.title}: {column.title}")
+    requests: dict[str, str] = {}
+    rows = [
+        row
+        for row in section.rows
+        if row.program.name in running and column.nbytes >= row.least_nbytes
+    ]
+
+    def attempt(row: Row, line: str) -> float | None:
+        if row.program.name not in running:
+            return None
+        try:
+            answers = running[row.program.name].ask(line, _ANSWER_TIMEOUT_S)
+        except Unsupported:
+            return None
+        except OperationError as error:
+            _fail(results, str(error))
+            return None
+        except ProgramError as error:
+            _fail(results, f"{error} ({column.title})")
+            del running[row.program.name]
+            return None
+        return max(statistics.median(samples) for samples in answers if samples)
+
+    for row in rows:
+        line = f"{row.words} {column.words}".strip()
+        seconds = attempt(row, f"{line} warmup=1 samples=3 inner=1")
+        if seconds is not None:
+            requests[row.title] = f"{line} {_counts(seconds, effort.round_s)}"
+    rows = [row for row in rows if row.title in requests]
+    for number in range(effort.rounds):
+        # Another order each time: nobody always comes after the same one.
+        turn = number % max(1, len(rows))
+        for row in rows[turn:] + rows[:turn]:
+            seconds = attempt(row, requests[row.title])
+            if seconds is not None:
+                rounds = results.seconds.setdefault((row.title, column.title), [])
+                rounds.append(seconds)
+
+
+def _counts(seconds: float, round_s: float) -> str:
+    inner = max(1, min(100, round(_SAMPLE_S / seconds)))
+    samples = max(3, min(_MAX_SAMPLES, round(round_s / (seconds * inner))))
+    return f"warmup={max(1, inner // 2)} samples={samples} inner={inner}"
+
+
+def _fail(results: Results, message: str) -> None:
+    _say(message)
+    results.failures.append(message)
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""One file per package: how its ranks are started."""

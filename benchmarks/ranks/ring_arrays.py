@@ -1,0 +1,42 @@
+"""ring_keras on numpy arrays in place, without TensorFlow."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.ranks.agent import Operation, Request, Unsupported, answer
+from benchmarks.ranks.arrays import Array, array_operations
+from ring_keras import _native
+from ring_keras._version import __version__
+from ring_keras.config import Config
+
+__all__ = ["serve"]
+
+
+def serve(socket_path: str, rank: int, size: int) -> None:
+    _native.init(**Config.from_environment().init_options())
+    private = array_operations(rank, size, _prepare)
+    shared = array_operations(rank, size, _prepare, getattr(_native, "shared_empty", None))
+
+    def either(name: str) -> Operation:
+        def measure(request: Request) -> list[float]:
+            if request.text("memory") == "shared" and not hasattr(_native, "shared_empty"):
+                raise Unsupported
+            where = shared if request.text("memory") == "shared" else private
+            return where[name](request)
+
+        return measure
+
+    answer(socket_path, rank, __version__, {name: either(name) for name in private})
+    _native.shutdown("the benchmark ended")
+
+
+def _prepare(array: Array) -> Callable[[], object]:
+    if not hasattr(_native, "shared_empty"):
+        def call() -> None:
+            np.copyto(array, _native.allreduce(array, "sum", "benchmark"))
+        return call
+    return functools.partial(_native.allreduce, array, "sum", "benchmark", out=array)
