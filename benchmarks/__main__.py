@@ -11,13 +11,18 @@ from pathlib import Path
 
 from benchmarks.cases import Section
 from benchmarks.collectives import collectives, quick_collectives
+from benchmarks.gradients import gradients, tensors
 from benchmarks.machine import Load, describe_machine, usable_cores
 from benchmarks.measure import Effort, Results, measure
 from benchmarks.private_network import enter_private_network
 from benchmarks.report import report
+from benchmarks.training import training
 
 _SECTIONS: Mapping[str, Callable[[], Sequence[Section]]] = {
     "collectives": collectives,
+    "tensors": tensors,
+    "gradients": gradients,
+    "training": training,
 }
 _QUICK_SECTIONS: Mapping[str, Callable[[], Sequence[Section]]] = {
     "collectives": quick_collectives,

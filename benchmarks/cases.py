@@ -19,12 +19,14 @@ class Row:
         program: Who does it.
         words: Put before a column's words, to make the request for the ranks.
         least_nbytes: Where this way is not the same as another.
+        alone: Whether rank 0 does it alone, while the other ranks sleep.
     """
 
     title: str
     program: Program
     words: str
     least_nbytes: int = 0
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Section:
         rows: The first is ours, to which the others are compared.
         columns: From left to right.
         targets: Ratios to reach.
+        round_scale: How many times longer than usual to measure.
     """
 
     title: str
@@ -76,3 +79,4 @@ class Section:
     rows: Sequence[Row]
     columns: Sequence[Column]
     targets: Sequence[Target] = ()
+    round_scale: float = 1

@@ -30,7 +30,12 @@ make_oneccl() { make_venv oneccl oneccl-devel==2022.1.2 impi-rt==2021.18.1; }
 make_torch() { make_venv torch torch==2.13.0 numpy; }
 
 # MultiWorkerMirroredStrategy's own `fit`, which Keras 3 does not have.
-make_tf_keras() { make_venv tf_keras tensorflow-cpu==2.21.0 tf_keras==2.21.0; }
+make_tf_keras() {
+  # Without its dependency `tensorflow`, the larger build.
+  make_venv tf_keras tensorflow-cpu==2.21.0 \
+    && "$peers_dir/tf_keras/bin/python" -m pip install --quiet \
+      --disable-pip-version-check --no-deps tf_keras==2.21.0
+}
 
 # Compiles for about three minutes. 0.28.1 is Horovod's last release; its build
 # wants setuptools' pkg_resources and a CMake that still takes policies of 2.8.

@@ -107,7 +107,9 @@ def _measure_column(
         if row.program.name not in running:
             return None
         try:
-            answers = running[row.program.name].ask(line, _ANSWER_TIMEOUT_S)
+            answers = running[row.program.name].ask(
+                line, _ANSWER_TIMEOUT_S, alone=row.alone
+            )
         except Unsupported:
             return None
         except OperationError as error:
@@ -123,7 +125,8 @@ def _measure_column(
         line = f"{row.words} {column.words}".strip()
         seconds = attempt(row, f"{line} warmup=1 samples=3 inner=1")
         if seconds is not None:
-            requests[row.title] = f"{line} {_counts(seconds, effort.round_s)}"
+            counts = _counts(seconds, effort.round_s * section.round_scale)
+            requests[row.title] = f"{line} {counts}"
     rows = [row for row in rows if row.title in requests]
     for number in range(effort.rounds):
         # Another order each time: nobody always comes after the same one.

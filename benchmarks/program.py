@@ -39,11 +39,12 @@ class Job:
     Attributes:
         size: Number of ranks.
         cores: The cores they may have; rank r gets the r-th, and so round again.
+            None: the ranks are free to move.
         directory: For the files of this job alone.
     """
 
     size: int
-    cores: Sequence[int]
+    cores: Sequence[int] | None
     directory: Path
 
     @property
@@ -52,7 +53,8 @@ class Job:
         return str(self.directory / "benchmark.socket")
 
     def rank_arguments(self) -> list[str]:
-        return [self.socket_path, ",".join(map(str, self.cores))]
+        cores = "any" if self.cores is None else ",".join(map(str, self.cores))
+        return [self.socket_path, cores]
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,15 @@ class Program:
         start: Makes the commands, each with variables added to the environment.
         pause: Whether to stop its ranks while others are measured, because they
             work even if nothing is asked of them.
+        pin: Whether each rank has a core of its own. Not where that makes it
+            slower, because its threads wait for each other.
     """
 
     name: str
     requires: Sequence[Path]
     start: Callable[[Job], Sequence[tuple[Sequence[str], Mapping[str, str]]]]
     pause: bool = False
+    pin: bool = True
 
     def missing(self) -> list[Path]:
         return [path for path in self.requires if not path.exists()]
@@ -105,8 +110,10 @@ class Ranks:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def ask(self, line: str, timeout_s: float) -> list[list[float]]:
-        """Asks all ranks the same; returns each one's samples.
+    def ask(
+        self, line: str, timeout_s: float, *, alone: bool = False
+    ) -> list[list[float]]:
+        """Asks all ranks the same, or rank 0 alone; returns each one's samples.
 
         Raises:
             Unsupported: If the program has no such operation.
@@ -115,9 +122,10 @@ class Ranks:
                 use any more then.
         """
         self._signal_if_paused(signal.SIGCONT)
-        for connection in self._connections.values():
+        asked = {0: self._connections[0]} if alone else self._connections
+        for connection in asked.values():
             connection.sendall(line.encode() + b"\n")
-        answers = self._answers(time.monotonic() + timeout_s, line)
+        answers = self._answers(asked, time.monotonic() + timeout_s, line)
         self._signal_if_paused(signal.SIGSTOP)
         if "unsupported" in answers.values():
             raise Unsupported
@@ -149,7 +157,7 @@ class Ranks:
         directory = Path(
             self._resources.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
         )
-        job = Job(self.size, self.cores, directory)
+        job = Job(self.size, self.cores if self.program.pin else None, directory)
         listener = self._resources.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(job.socket_path)
         listener.listen(self.size)
@@ -187,20 +195,22 @@ class Ranks:
             if rank == "0":
                 self.version = version
 
-    def _answers(self, deadline: float, asked: str) -> dict[int, str]:
-        answers: dict[int, bytes] = dict.fromkeys(self._connections, b"")
+    def _answers(
+        self, connections: Mapping[int, socket.socket], deadline: float, line: str
+    ) -> dict[int, str]:
+        answers = dict.fromkeys(connections, b"")
         with selectors.DefaultSelector() as selector:
-            for rank, connection in self._connections.items():
+            for rank, connection in connections.items():
                 selector.register(connection, selectors.EVENT_READ, rank)
             while selector.get_map():
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if not ready:
-                    raise ProgramError(f"{self.program.name}: '{asked}' took too long")
+                    raise ProgramError(f"{self.program.name}: '{line}' took too long")
                 for key, _ in ready:
-                    piece = self._connections[key.data].recv(1 << 16)
+                    piece = connections[key.data].recv(1 << 16)
                     if not piece:
                         raise ProgramError(
-                            f"{self.program.name}: rank {key.data} ended in '{asked}'"
+                            f"{self.program.name}: rank {key.data} ended in '{line}'"
                         )
                     answers[key.data] += piece
                     if piece.endswith(b"\n"):

@@ -21,9 +21,10 @@ def main() -> None:
         for rank, size in _LAUNCHERS
         if rank in os.environ
     )
-    # Before any library starts threads, which take their cores from here.
-    allowed = [int(core) for core in cores.split(",")]
-    os.sched_setaffinity(0, {allowed[rank % len(allowed)]})
+    if cores != "any":
+        # Before any library starts threads, which take their cores from here.
+        allowed = [int(core) for core in cores.split(",")]
+        os.sched_setaffinity(0, {allowed[rank % len(allowed)]})
     os.environ["OMP_NUM_THREADS"] = "1"
     module = importlib.import_module(f"benchmarks.ranks.{module_name}")
     module.serve(socket_path, rank, size)

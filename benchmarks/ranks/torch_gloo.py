@@ -11,6 +11,7 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.ranks.agent import Request, answer, read_shapes
+from benchmarks.ranks.torch_training import train
 
 __all__ = ["serve"]
 
@@ -29,7 +30,12 @@ def serve(socket_path: str, rank: int, size: int) -> None:
         rank=rank,
         world_size=size,
     )
-    operations = {"allreduce": _allreduce, "gradients": _gradients, "ddp": _ddp}
+    operations = {
+        "allreduce": _allreduce,
+        "gradients": _gradients,
+        "ddp": _ddp,
+        "train": train,
+    }
     answer(socket_path, rank, f"torch {torch.__version__}", operations)
 
 

@@ -1,0 +1,152 @@
+"""The models that are trained, in TensorFlow's own Keras, whatever its version."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.ranks.agent import Operation, Request
+
+__all__ = ["Loop", "custom_loop", "fit_loop", "train_operation"]
+
+_CLASSES = 10
+
+# Takes steps: warm-up first, then this many; returns the seconds of each.
+Loop = Callable[[int, int], list[float]]
+
+
+def build_model(name: str) -> Any:
+    """`mlp`: 6.3 million weights; `cnn`: 95 thousand; `deep`: 98 small tensors."""
+    layers = tf.keras.layers
+    if name == "mlp":
+        widths = [2048, 2048, 256]
+        hidden = [layers.Dense(width, activation="relu") for width in widths]
+        return _sequential(784, *hidden, layers.Dense(_CLASSES))
+    if name == "deep":
+        hidden = [layers.Dense(16, activation="relu") for _ in range(48)]
+        return _sequential(16, *hidden, layers.Dense(_CLASSES))
+    return _sequential(
+        784,
+        layers.Reshape((28, 28, 1)),
+        layers.Conv2D(32, 3, activation="relu"),
+        layers.Conv2D(64, 3, strides=2, activation="relu"),
+        layers.Conv2D(64, 3, strides=2, activation="relu"),
+        layers.Conv2D(64, 3, activation="relu"),
+        layers.GlobalAveragePooling2D(),
+        layers.Dense(_CLASSES),
+    )
+
+
+def build_batch(name: str, rank: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Other numbers on each rank."""
+    count = 32 if name == "cnn" else 64
+    numbers = np.random.default_rng(rank)
+    x = numbers.normal(size=(count, 16 if name == "deep" else 784))
+    y = numbers.integers(_CLASSES, size=count)
+    return tf.constant(x, tf.float32), tf.constant(y, tf.int32)
+
+
+def loss_of() -> Any:
+    return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def train_operation(build: Callable[[str, str], Loop]) -> Operation:
+    """The operation `train`, whose loops `build` makes for a model and a loop."""
+    loops: dict[tuple[str, str], Loop] = {}
+
+    def train(request: Request) -> list[float]:
+        key = request.text("model"), request.text("loop")
+        if key not in loops:
+            loops[key] = build(*key)
+        return loops[key](request.number("warmup"), request.number("samples"))
+
+    return train
+
+
+def time_steps(step: Callable[[], object], warmup: int, samples: int) -> list[float]:
+    for _ in range(warmup):
+        step()
+    seconds = []
+    for _ in range(samples):
+        start = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def custom_loop(
+    name: str,
+    rank: int,
+    *,
+    tape_of: Callable[[tf.GradientTape], Any] = lambda tape: tape,
+    average: Callable[[Sequence[tf.Tensor]], Sequence[tf.Tensor]] = lambda given: given,
+    start: Callable[[Any], None] = lambda variables: None,
+) -> Loop:
+    """A loop of one's own around a tf.function.
+
+    Args:
+        name: Of the model.
+        rank: This one.
+        tape_of: Wraps the tape, for packages that reduce there.
+        average: Reduces the gradients, for others.
+        start: Called with the variables before the first step.
+    """
+    model, optimizer, loss = build_model(name), build_optimizer(), loss_of()
+    x, y = build_batch(name, rank)
+    variables = model.trainable_variables
+    optimizer.build(variables)
+    start(variables)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        with tape_of(tf.GradientTape()) as tape:
+            value = loss(y, model(x, training=True))
+        gradients = average(tape.gradient(value, variables))
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return value
+
+    return lambda warmup, samples: time_steps(
+        lambda: step(x, y).numpy(), warmup, samples
+    )
+
+
+def fit_loop(
+    name: str, rank: int, distribute: Callable[[Any], Any], callbacks: list[Any]
+) -> Loop:
+    """Keras' `fit`.
+
+    Args:
+        name: Of the model.
+        rank: This one.
+        distribute: Wraps the optimizer, so that it reduces.
+        callbacks: The package's own.
+    """
+    model = build_model(name)
+    model.compile(distribute(build_optimizer()), loss=loss_of())
+    dataset = tf.data.Dataset.from_tensors(build_batch(name, rank)).repeat()
+
+    class Clock(tf.keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.times: list[float] = []
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.times.append(time.perf_counter())
+
+    def run(warmup: int, samples: int) -> list[float]:
+        clock = Clock()
+        # One more, from whose end the first is counted.
+        steps = max(1, warmup) + samples
+        model.fit(
+            dataset, steps_per_epoch=steps, verbose=0, callbacks=[*callbacks, clock]
+        )
+        return np.diff(clock.times)[-samples:].tolist()
+
+    return run
+
+
+def build_optimizer() -> Any:
+    return tf.keras.optimizers.SGD(0.001)

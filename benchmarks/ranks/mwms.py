@@ -1,0 +1,68 @@
+"""TensorFlow's MultiWorkerMirroredStrategy, and the op below it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from benchmarks.ranks.agent import Operation, Request, Unsupported, answer
+from benchmarks.ranks.models import Loop, custom_loop, train_operation
+from benchmarks.ranks.tensors import limit_threads, tensor_operations
+
+__all__ = ["serve"]
+
+
+def serve(socket_path: str, rank: int, size: int) -> None:
+    limit_threads()
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=tf.distribute.experimental.CommunicationOptions(
+            implementation=tf.distribute.experimental.CommunicationImplementation.RING
+        )
+    )
+
+    def reduce(tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        def replica() -> Sequence[tf.Tensor]:
+            context = tf.distribute.get_replica_context()
+            reduced: Sequence[tf.Tensor] = context.all_reduce("SUM", list(tensors))
+            return reduced
+
+        reduced: Sequence[tf.Tensor] = strategy.run(replica)
+        return reduced
+
+    def average(gradients: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        return [gradient / size for gradient in reduce(gradients)]
+
+    def collective(tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        return [
+            tf.raw_ops.CollectiveReduceV2(
+                input=tensor,
+                group_size=size,
+                group_key=1000,
+                instance_key=1000 + i,
+                ordering_token=[],
+                merge_op="Add",
+                final_op="Id",
+                communication_hint="RING",
+            )
+            for i, tensor in enumerate(tensors)
+        ]
+
+    def build(model: str, loop: str) -> Loop:
+        if loop != "custom":
+            raise Unsupported
+        return custom_loop(model, rank, average=average)
+
+    by_strategy = tensor_operations(rank, size, reduce)
+    by_op = tensor_operations(rank, size, collective)
+
+    def either(name: str) -> Operation:
+        def measure(request: Request) -> list[float]:
+            chosen = by_op if request.text("by") == "op" else by_strategy
+            return chosen[name](request)
+
+        return measure
+
+    operations = {name: either(name) for name in by_strategy}
+    operations["train"] = train_operation(build)
+    answer(socket_path, rank, f"TensorFlow {tf.__version__}", operations)

@@ -1,0 +1,46 @@
+"""ring_keras in TensorFlow: ops, a custom loop, fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+import ring_keras as ring
+from benchmarks.ranks.agent import Unsupported, answer
+from benchmarks.ranks.models import Loop, custom_loop, fit_loop, train_operation
+from benchmarks.ranks.tensors import limit_threads, tensor_operations
+from ring_keras.communicator import global_process_set
+from ring_keras.optimizers.gradient_reducer import GradientReducer
+
+__all__ = ["serve"]
+
+
+def serve(socket_path: str, rank: int, size: int) -> None:
+    limit_threads()
+    ring.init()
+    reducer = GradientReducer(ring.Sum, global_process_set, None)
+
+    def reduce(tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        if len(tensors) == 1:
+            return [ring.allreduce(tensors[0], ring.Sum)]
+        # As the optimizer and the tape do.
+        return reducer.reduce(tensors, [f"tensor{i}" for i in range(len(tensors))])
+
+    def build(model: str, loop: str) -> Loop:
+        if loop == "fit":
+            return fit_loop(model, rank, distribute=ring.DistributedOptimizer)
+        if loop != "custom":
+            raise Unsupported
+        return custom_loop(
+            model,
+            rank,
+            tape_of=ring.DistributedGradientTape,
+            start=ring.broadcast_variables,
+        )
+
+    operations = tensor_operations(rank, size, reduce)
+    operations["train"] = train_operation(build)
+    version = f"{ring.__version__}, TensorFlow {tf.__version__}"
+    answer(socket_path, rank, version, operations)
+    ring.shutdown("the benchmark ended")

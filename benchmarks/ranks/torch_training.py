@@ -1,0 +1,79 @@
+"""The models of models.py in PyTorch, trained alone or with DDP."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.ranks.agent import Request, Unsupported
+
+__all__ = ["train"]
+
+_CLASSES = 10
+
+
+def train(request: Request) -> list[float]:
+    """Steps of a loop with DDP, or of one process with `package=none`."""
+    if request.text("loop") != "custom":
+        raise Unsupported
+    with_ddp = request.text("package") != "none"
+    return request.time(_step(request.text("model"), with_ddp))
+
+
+@functools.cache
+def _step(name: str, with_ddp: bool) -> Callable[[], float]:
+    model = _model(name)
+    if with_ddp:
+        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    loss = nn.CrossEntropyLoss()
+    x, y = _batch(name)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        value = loss(model(x), y)
+        value.backward()
+        optimizer.step()
+        return float(value)
+
+    return step
+
+
+def _model(name: str) -> nn.Module:
+    if name == "mlp":
+        return _dense([784, 2048, 2048, 256, _CLASSES])
+    if name == "deep":
+        return _dense([16] * 49 + [_CLASSES])
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 28, 28)),
+        nn.Conv2d(1, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, _CLASSES),
+    )
+
+
+def _dense(widths: list[int]) -> nn.Module:
+    layers: list[nn.Module] = []
+    for width, following in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(width, following), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _batch(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    count = 32 if name == "cnn" else 64
+    generator = torch.Generator().manual_seed(distributed.get_rank())
+    width = 16 if name == "deep" else 784
+    x = torch.randn(count, width, generator=generator)
+    return x, torch.randint(_CLASSES, (count,), generator=generator)
