@@ -42,11 +42,15 @@ def main() -> int:
     options = parser.parse_args()
     available = _QUICK_SECTIONS if options.quick else _SECTIONS
     if unknown := sorted(set(options.sections) - set(available)):
-        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(available)}")
+        parser.error(
+            f"there is no {', '.join(unknown)}; there are {', '.join(available)}"
+        )
     enter_private_network()
 
     rounds, round_s = (5, 0.05) if options.quick else (9, 0.15)
-    effort = Effort(options.rounds or rounds, options.round_s or round_s, options.launches)
+    effort = Effort(
+        options.rounds or rounds, options.round_s or round_s, options.launches
+    )
     machine = describe_machine()
     print("# ring_keras beside its peers\n")
     for name, value in machine.items():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from benchmarks.program import Program
 
@@ -71,6 +71,8 @@ class Section:
         rows: The first is ours, to which the others are compared.
         columns: From left to right.
         targets: Ratios to reach.
+        ceilings: Rows of training, and which row has the same without
+            communication: the difference is what communication costs.
         round_scale: How many times longer than usual to measure.
     """
 
@@ -79,4 +81,5 @@ class Section:
     rows: Sequence[Row]
     columns: Sequence[Column]
     targets: Sequence[Target] = ()
+    ceilings: Mapping[str, str] = field(default_factory=dict)
     round_scale: float = 1

@@ -39,7 +39,12 @@ _MPI_ROWS = [
     for name, program in zip(_MPI, [INTEL_MPI, OPEN_MPI, MPICH], strict=True)
 ]
 _CHUNKED_ROWS = [
-    Row(f"{row.title}, 1 MB at a time", row.program, "allreduce chunk_nbytes=1000000", _MIB)
+    Row(
+        f"{row.title}, 1 MB at a time",
+        row.program,
+        "allreduce chunk_nbytes=1000000",
+        _MIB,
+    )
     for row in _MPI_ROWS
 ]
 _ONECCL_ROW = Row("oneCCL", ONECCL, "allreduce")

@@ -41,6 +41,7 @@ class Load:
 
     @classmethod
     def now(cls) -> Load:
+        """As it is."""
         ticks = [int(word) for word in _read("/proc/stat").splitlines()[0].split()[1:9]]
         return cls(stolen=ticks[7], total=sum(ticks), average=os.getloadavg()[0])
 

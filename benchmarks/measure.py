@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.cases import Column, Row, Section
-from benchmarks.program import OperationError, Program, ProgramError, Ranks, Unsupported
+from benchmarks.program import (
+    OperationError,
+    Program,
+    ProgramError,
+    Ranks,
+    UnsupportedError,
+)
 
 __all__ = ["Effort", "Results", "measure"]
 
@@ -50,6 +56,7 @@ class Results:
     failures: list[str] = field(default_factory=list)
 
     def median(self, row: str, column: str) -> float | None:
+        """Of the rounds; None if it was not measured."""
         rounds = self.seconds.get((row, column))
         return statistics.median(rounds) if rounds else None
 
@@ -72,7 +79,9 @@ def _start(
     results: Results,
 ) -> dict[str, Ranks]:
     running: dict[str, Ranks] = {}
-    programs: dict[str, Program] = {row.program.name: row.program for row in section.rows}
+    programs: dict[str, Program] = {
+        row.program.name: row.program for row in section.rows
+    }
     for name, program in programs.items():
         if missing := program.missing():
             _fail(results, f"{name}: left out: there is no {missing[0]}")
@@ -110,7 +119,7 @@ def _measure_column(
             answers = running[row.program.name].ask(
                 line, _ANSWER_TIMEOUT_S, alone=row.alone
             )
-        except Unsupported:
+        except UnsupportedError:
             return None
         except OperationError as error:
             _fail(results, str(error))

@@ -14,7 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Job", "OperationError", "Program", "ProgramError", "Ranks", "Unsupported"]
+__all__ = [
+    "Job",
+    "OperationError",
+    "Program",
+    "ProgramError",
+    "Ranks",
+    "UnsupportedError",
+]
 
 _START_TIMEOUT_S = 120
 _END_TIMEOUT_S = 10
@@ -28,7 +35,7 @@ class OperationError(Exception):
     """An operation failed, but the ranks still answer."""
 
 
-class Unsupported(Exception):
+class UnsupportedError(Exception):
     """A program has no such operation."""
 
 
@@ -53,6 +60,7 @@ class Job:
         return str(self.directory / "benchmark.socket")
 
     def rank_arguments(self) -> list[str]:
+        """What every rank is told, after its program's name."""
         cores = "any" if self.cores is None else ",".join(map(str, self.cores))
         return [self.socket_path, cores]
 
@@ -78,6 +86,7 @@ class Program:
     pin: bool = True
 
     def missing(self) -> list[Path]:
+        """Of the files that it requires, those that are not there."""
         return [path for path in self.requires if not path.exists()]
 
 
@@ -116,7 +125,7 @@ class Ranks:
         """Asks all ranks the same, or rank 0 alone; returns each one's samples.
 
         Raises:
-            Unsupported: If the program has no such operation.
+            UnsupportedError: If the program has no such operation.
             OperationError: If it failed on some rank.
             ProgramError: If a rank ended or took too long. The program is of no
                 use any more then.
@@ -128,7 +137,7 @@ class Ranks:
         answers = self._answers(asked, time.monotonic() + timeout_s, line)
         self._signal_if_paused(signal.SIGSTOP)
         if "unsupported" in answers.values():
-            raise Unsupported
+            raise UnsupportedError
         for rank, text in sorted(answers.items()):
             if not text.startswith("ok"):
                 raise OperationError(

@@ -32,11 +32,26 @@ def report(section: Section, results: Results) -> str:
             ],
         )
     )
+    if section.ceilings:
+        parts.append(
+            "Exposed communication: the step's time less that of the same step in "
+            "independent processes\n\n"
+            + table(
+                ["", *columns],
+                [
+                    [row, *(_exposed_cell(results, row, same, c) for c in columns)]
+                    for row, same in section.ceilings.items()
+                ],
+            )
+        )
     parts.append(
         "Times: median of the rounds (quartiles)\n\n"
         + table(
             ["", *columns],
-            [[row, *(_time_cell(results, row, column) for column in columns)] for row in rows],
+            [
+                [row, *(_time_cell(results, row, column) for column in columns)]
+                for row in rows
+            ],
         )
     )
     return "\n\n".join(parts) + "\n"
@@ -69,7 +84,7 @@ def format_seconds(seconds: float) -> str:
     >>> format_seconds(4.5e-3)
     '4.50 ms'
     """
-    scale = _scale(seconds)
+    scale = _scale(abs(seconds))
     return f"{_number(seconds, scale)} {'us' if scale == 1e6 else 'ms'}"
 
 
@@ -79,7 +94,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     def line(cells: Sequence[str]) -> str:
         first, *others = zip(cells, widths, strict=True)
-        texts = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+        texts = [
+            first[0].ljust(first[1]),
+            *(cell.rjust(width) for cell, width in others),
+        ]
         return f"| {' | '.join(texts)} |"
 
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
@@ -103,6 +121,13 @@ def _ratio_cell(results: Results, row: str, ours: str, column: str) -> str:
     return "" if found is None else f"{found[0]:.2f}"
 
 
+def _exposed_cell(results: Results, row: str, ceiling: str, column: str) -> str:
+    time, alone = results.median(row, column), results.median(ceiling, column)
+    if time is None or alone is None:
+        return ""
+    return f"{format_seconds(time - alone)} ({(time - alone) / time:.0%})"
+
+
 def _time_cell(results: Results, row: str, column: str) -> str:
     rounds = results.seconds.get((row, column))
     if not rounds:
@@ -118,5 +143,5 @@ def _scale(seconds: float) -> float:
 
 def _number(seconds: float, scale: float) -> str:
     value = seconds * scale
-    digits = 2 if value < 10 else 1 if value < 100 else 0
+    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
     return f"{value:,.{digits}f}"

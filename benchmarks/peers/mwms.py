@@ -1,4 +1,4 @@
-"""TensorFlow's MultiWorkerMirroredStrategy, in our own environment."""
+"""TensorFlow's MultiWorkerMirroredStrategy, with Keras 3 and with Keras 2."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import contextlib
 import json
 import socket
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from benchmarks.peers.places import OWN_PYTHON, each_rank, python_ranks
+from benchmarks.peers.places import OWN_PYTHON, PEERS_DIR, each_rank, python_ranks
 from benchmarks.program import Job, Program
 
-__all__ = ["MWMS"]
+__all__ = ["MWMS", "MWMS_KERAS_2"]
 
 
-def _start(job: Job) -> list[tuple[Sequence[str], Mapping[str, str]]]:
-    workers = [f"127.0.0.1:{port}" for port in _free_ports(job.size)]
-    ranks = each_rank(job, python_ranks(OWN_PYTHON, "mwms", job))
-    return [
-        (command, {**variables, "TF_CONFIG": _configuration(workers, rank)})
-        for rank, (command, variables) in enumerate(ranks)
-    ]
+def _program(name: str, python: Path, variables: Mapping[str, str]) -> Program:
+    def start(job: Job) -> list[tuple[Sequence[str], Mapping[str, str]]]:
+        workers = [f"127.0.0.1:{port}" for port in _free_ports(job.size)]
+        ranks = each_rank(job, python_ranks(python, "mwms", job), variables)
+        return [
+            (command, {**added, "TF_CONFIG": _configuration(workers, rank)})
+            for rank, (command, added) in enumerate(ranks)
+        ]
+
+    return Program(name, [python], start)
 
 
 def _configuration(workers: Sequence[str], rank: int) -> str:
@@ -35,4 +39,10 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-MWMS = Program("MultiWorkerMirroredStrategy", [OWN_PYTHON], _start)
+MWMS = _program("MultiWorkerMirroredStrategy", OWN_PYTHON, {})
+# The only Keras whose `fit` takes the strategy.
+MWMS_KERAS_2 = _program(
+    "MultiWorkerMirroredStrategy with tf_keras",
+    PEERS_DIR / "tf_keras" / "bin" / "python",
+    {"TF_USE_LEGACY_KERAS": "1"},
+)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.program import Job
 
-__all__ = ["PEERS_DIR", "ROOT_DIR", "OWN_PYTHON", "each_rank", "python_ranks"]
+__all__ = ["OWN_PYTHON", "PEERS_DIR", "ROOT_DIR", "each_rank", "python_ranks"]
 
 ROOT_DIR = Path(__file__).resolve().parent.parent.parent
 # Where make_environments.sh put them.

@@ -19,10 +19,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Operation", "Request", "Unsupported", "answer", "read_shapes"]
+__all__ = ["Operation", "Request", "UnsupportedError", "answer", "read_shapes"]
 
 
-class Unsupported(Exception):
+class UnsupportedError(Exception):
     """The package has no such operation."""
 
 
@@ -35,14 +35,17 @@ class Request:
 
     @classmethod
     def parse(cls, line: str) -> Request:
+        """From the line that asks."""
         operation, *words = line.split()
         pairs = (word.partition("=") for word in words)
         return cls(operation, {key: value for key, _, value in pairs})
 
     def text(self, key: str, default: str = "") -> str:
+        """A parameter."""
         return self.parameters.get(key, default)
 
     def number(self, key: str, default: int = 0) -> int:
+        """A parameter that is a number."""
         return int(self.parameters.get(key, default))
 
     def time(self, call: Callable[[], object]) -> list[float]:
@@ -81,7 +84,7 @@ def _answer(request: Request, operations: Mapping[str, Operation]) -> str:
         return "unsupported"
     try:
         samples = operation(request)
-    except Unsupported:
+    except UnsupportedError:
         return "unsupported"
     except Exception as error:
         traceback.print_exc()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.ranks.agent import Operation, Request, Unsupported, read_shapes
+from benchmarks.ranks.agent import Operation, Request, UnsupportedError, read_shapes
 
 __all__ = ["Array", "array_operations", "check_sum", "numpy_dtype"]
 
@@ -60,8 +60,9 @@ def numpy_dtype(request: Request) -> np.dtype[Any]:
     try:
         import ml_dtypes
     except ImportError:
-        raise Unsupported from None
-    return np.dtype(ml_dtypes.bfloat16)
+        raise UnsupportedError from None
+    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return bfloat16
 
 
 def check_sum(array: Array, size: int) -> None:

@@ -9,8 +9,8 @@ import horovod.tensorflow as hvd
 import horovod.tensorflow.keras as hvd_keras
 import tensorflow as tf
 
-from benchmarks.ranks.agent import Unsupported, answer
-from benchmarks.ranks.models import Loop, custom_loop, fit_loop, train_operation
+from benchmarks.ranks.agent import UnsupportedError, answer
+from benchmarks.ranks.models import Loop, alone, custom_loop, fit_loop, train_operation
 from benchmarks.ranks.tensors import limit_threads, tensor_operations
 
 __all__ = ["serve"]
@@ -37,7 +37,7 @@ def serve(socket_path: str, rank: int, size: int) -> None:
                 callbacks=[start],
             )
         if loop != "custom":
-            raise Unsupported
+            raise UnsupportedError
         return custom_loop(
             model,
             rank,
@@ -47,5 +47,6 @@ def serve(socket_path: str, rank: int, size: int) -> None:
 
     operations = tensor_operations(rank, size, reduce)
     operations["train"] = train_operation(build)
+    operations["train_alone"] = train_operation(alone(rank))
     version = f"Horovod {horovod.__version__}, TensorFlow {tf.__version__}"
     answer(socket_path, rank, version, operations)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.ranks.agent import Operation, Request
+from benchmarks.ranks.agent import Operation, Request, UnsupportedError
 
-__all__ = ["Loop", "custom_loop", "fit_loop", "train_operation"]
+__all__ = ["Loop", "alone", "custom_loop", "fit_loop", "train_operation"]
 
 _CLASSES = 10
 
@@ -27,25 +28,29 @@ def build_model(name: str) -> Any:
         hidden = [layers.Dense(width, activation="relu") for width in widths]
         return _sequential(784, *hidden, layers.Dense(_CLASSES))
     if name == "deep":
-        hidden = [layers.Dense(16, activation="relu") for _ in range(48)]
-        return _sequential(16, *hidden, layers.Dense(_CLASSES))
+        hidden = [layers.Dense(32, activation="relu") for _ in range(48)]
+        return _sequential(32, *hidden, layers.Dense(_CLASSES))
     return _sequential(
         784,
         layers.Reshape((28, 28, 1)),
         layers.Conv2D(32, 3, activation="relu"),
         layers.Conv2D(64, 3, strides=2, activation="relu"),
-        layers.Conv2D(64, 3, strides=2, activation="relu"),
+        layers.Conv2D(64, 3, activation="relu"),
         layers.Conv2D(64, 3, activation="relu"),
         layers.GlobalAveragePooling2D(),
         layers.Dense(_CLASSES),
     )
 
 
+def _sequential(width: int, *layers: Any) -> Any:
+    return tf.keras.Sequential([tf.keras.layers.Input((width,)), *layers])
+
+
 def build_batch(name: str, rank: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Other numbers on each rank."""
     count = 32 if name == "cnn" else 64
     numbers = np.random.default_rng(rank)
-    x = numbers.normal(size=(count, 16 if name == "deep" else 784))
+    x = numbers.normal(size=(count, 32 if name == "deep" else 784))
     y = numbers.integers(_CLASSES, size=count)
     return tf.constant(x, tf.float32), tf.constant(y, tf.int32)
 
@@ -65,6 +70,19 @@ def train_operation(build: Callable[[str, str], Loop]) -> Operation:
         return loops[key](request.number("warmup"), request.number("samples"))
 
     return train
+
+
+def alone(rank: int) -> Callable[[str, str], Loop]:
+    """For `train_operation`: training that no other rank takes part in."""
+
+    def build(model: str, loop: str) -> Loop:
+        if loop == "fit":
+            return fit_loop(model, rank)
+        if loop != "custom":
+            raise UnsupportedError
+        return custom_loop(model, rank)
+
+    return build
 
 
 def time_steps(step: Callable[[], object], warmup: int, samples: int) -> list[float]:
@@ -115,7 +133,12 @@ def custom_loop(
 
 
 def fit_loop(
-    name: str, rank: int, distribute: Callable[[Any], Any], callbacks: list[Any]
+    name: str,
+    rank: int,
+    *,
+    distribute: Callable[[Any], Any] = lambda optimizer: optimizer,
+    callbacks: Sequence[Any] = (),
+    scope: contextlib.AbstractContextManager[Any] | None = None,
 ) -> Loop:
     """Keras' `fit`.
 
@@ -124,12 +147,20 @@ def fit_loop(
         rank: This one.
         distribute: Wraps the optimizer, so that it reduces.
         callbacks: The package's own.
+        scope: What the model is made in.
     """
-    model = build_model(name)
-    model.compile(distribute(build_optimizer()), loss=loss_of())
+    with scope or contextlib.nullcontext():
+        model = build_model(name)
+        model.compile(distribute(build_optimizer()), loss=loss_of())
     dataset = tf.data.Dataset.from_tensors(build_batch(name, rank)).repeat()
+    # A strategy would cut the batch into parts for the ranks.
+    data_options = tf.data.Options()
+    data_options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF
+    )
+    dataset = dataset.with_options(data_options)
 
-    class Clock(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    class Clock(tf.keras.callbacks.Callback):
         def on_train_begin(self, logs: Any = None) -> None:
             self.times: list[float] = []
 
@@ -143,10 +174,11 @@ def fit_loop(
         model.fit(
             dataset, steps_per_epoch=steps, verbose=0, callbacks=[*callbacks, clock]
         )
-        return np.diff(clock.times)[-samples:].tolist()
+        seconds: list[float] = np.diff(clock.times)[-samples:].tolist()
+        return seconds
 
     return run
 
 
 def build_optimizer() -> Any:
-    return tf.keras.optimizers.SGD(0.001)
+    return tf.keras.optimizers.SGD(0.001, momentum=0.9)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-from benchmarks.ranks.agent import Unsupported, answer
+from benchmarks.ranks.agent import UnsupportedError, answer
 from benchmarks.ranks.arrays import Array, array_operations
 
 __all__ = ["serve"]
@@ -27,6 +27,6 @@ def serve(socket_path: str, rank: int, size: int) -> None:
 
 def _prepare(array: Array) -> Callable[[], object]:
     if array.dtype != np.float32:
-        raise Unsupported  # MPI 4 has no 16-bit floats.
+        raise UnsupportedError  # MPI 4 has no 16-bit floats.
     buffer = [array, MPI.FLOAT]
     return functools.partial(MPI.COMM_WORLD.Allreduce, MPI.IN_PLACE, buffer)

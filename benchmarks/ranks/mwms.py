@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from benchmarks.ranks.agent import Operation, Request, Unsupported, answer
-from benchmarks.ranks.models import Loop, custom_loop, train_operation
+from benchmarks.ranks.agent import Operation, Request, UnsupportedError, answer
+from benchmarks.ranks.models import Loop, custom_loop, fit_loop, train_operation
 from benchmarks.ranks.tensors import limit_threads, tensor_operations
 
 __all__ = ["serve"]
@@ -24,7 +24,9 @@ def serve(socket_path: str, rank: int, size: int) -> None:
     def reduce(tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         def replica() -> Sequence[tf.Tensor]:
             context = tf.distribute.get_replica_context()
-            reduced: Sequence[tf.Tensor] = context.all_reduce("SUM", list(tensors))
+            # It wants to know where they are, which those of a graph do not say.
+            placed = [tf.identity(tensor) for tensor in tensors]
+            reduced: Sequence[tf.Tensor] = context.all_reduce("SUM", placed)
             return reduced
 
         reduced: Sequence[tf.Tensor] = strategy.run(replica)
@@ -49,8 +51,12 @@ def serve(socket_path: str, rank: int, size: int) -> None:
         ]
 
     def build(model: str, loop: str) -> Loop:
+        if loop == "fit":
+            if not tf.keras.__version__.startswith("2."):
+                raise UnsupportedError  # Keras 3's does not take this strategy.
+            return fit_loop(model, rank, scope=strategy.scope())
         if loop != "custom":
-            raise Unsupported
+            raise UnsupportedError
         return custom_loop(model, rank, average=average)
 
     by_strategy = tensor_operations(rank, size, reduce)
@@ -65,4 +71,9 @@ def serve(socket_path: str, rank: int, size: int) -> None:
 
     operations = {name: either(name) for name in by_strategy}
     operations["train"] = train_operation(build)
-    answer(socket_path, rank, f"TensorFlow {tf.__version__}", operations)
+    answer(
+        socket_path,
+        rank,
+        f"TensorFlow {tf.__version__}, Keras {tf.keras.__version__}",
+        operations,
+    )

@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-import numpy as np
-
-from benchmarks.ranks.agent import Operation, Request, Unsupported, answer
+from benchmarks.ranks.agent import Operation, Request, answer
 from benchmarks.ranks.arrays import Array, array_operations
 from ring_keras import _native
 from ring_keras._version import __version__
@@ -19,12 +17,10 @@ __all__ = ["serve"]
 def serve(socket_path: str, rank: int, size: int) -> None:
     _native.init(**Config.from_environment().init_options())
     private = array_operations(rank, size, _prepare)
-    shared = array_operations(rank, size, _prepare, getattr(_native, "shared_empty", None))
+    shared = array_operations(rank, size, _prepare, _native.shared_empty)
 
     def either(name: str) -> Operation:
         def measure(request: Request) -> list[float]:
-            if request.text("memory") == "shared" and not hasattr(_native, "shared_empty"):
-                raise Unsupported
             where = shared if request.text("memory") == "shared" else private
             return where[name](request)
 
@@ -35,8 +31,4 @@ def serve(socket_path: str, rank: int, size: int) -> None:
 
 
 def _prepare(array: Array) -> Callable[[], object]:
-    if not hasattr(_native, "shared_empty"):
-        def call() -> None:
-            np.copyto(array, _native.allreduce(array, "sum", "benchmark"))
-        return call
     return functools.partial(_native.allreduce, array, "sum", "benchmark", out=array)

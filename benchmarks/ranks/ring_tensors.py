@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 import ring_keras as ring
-from benchmarks.ranks.agent import Unsupported, answer
+from benchmarks.ranks.agent import UnsupportedError, answer
 from benchmarks.ranks.models import Loop, custom_loop, fit_loop, train_operation
 from benchmarks.ranks.tensors import limit_threads, tensor_operations
 from ring_keras.communicator import global_process_set
@@ -31,7 +31,7 @@ def serve(socket_path: str, rank: int, size: int) -> None:
         if loop == "fit":
             return fit_loop(model, rank, distribute=ring.DistributedOptimizer)
         if loop != "custom":
-            raise Unsupported
+            raise UnsupportedError
         return custom_loop(
             model,
             rank,

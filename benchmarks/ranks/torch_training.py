@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.ranks.agent import Request, Unsupported
+from benchmarks.ranks.agent import Request, UnsupportedError
 
-__all__ = ["train"]
+__all__ = ["train", "train_alone"]
 
 _CLASSES = 10
 
 
 def train(request: Request) -> list[float]:
-    """Steps of a loop with DDP, or of one process with `package=none`."""
+    """Steps of a loop with DDP."""
+    return _train(request, with_ddp=True)
+
+
+def train_alone(request: Request) -> list[float]:
+    """Steps that no other rank takes part in."""
+    return _train(request, with_ddp=False)
+
+
+def _train(request: Request, with_ddp: bool) -> list[float]:
     if request.text("loop") != "custom":
-        raise Unsupported
-    with_ddp = request.text("package") != "none"
+        raise UnsupportedError
     return request.time(_step(request.text("model"), with_ddp))
 
 
@@ -29,7 +38,7 @@ def _step(name: str, with_ddp: bool) -> Callable[[], float]:
     model = _model(name)
     if with_ddp:
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
     loss = nn.CrossEntropyLoss()
     x, y = _batch(name)
 
@@ -47,14 +56,14 @@ def _model(name: str) -> nn.Module:
     if name == "mlp":
         return _dense([784, 2048, 2048, 256, _CLASSES])
     if name == "deep":
-        return _dense([16] * 49 + [_CLASSES])
+        return _dense([32] * 49 + [_CLASSES])
     return nn.Sequential(
         nn.Unflatten(1, (1, 28, 28)),
         nn.Conv2d(1, 32, 3),
         nn.ReLU(),
         nn.Conv2d(32, 64, 3, stride=2),
         nn.ReLU(),
-        nn.Conv2d(64, 64, 3, stride=2),
+        nn.Conv2d(64, 64, 3),
         nn.ReLU(),
         nn.Conv2d(64, 64, 3),
         nn.ReLU(),
@@ -66,7 +75,7 @@ def _model(name: str) -> nn.Module:
 
 def _dense(widths: list[int]) -> nn.Module:
     layers: list[nn.Module] = []
-    for width, following in zip(widths, widths[1:], strict=False):
+    for width, following in itertools.pairwise(widths):
         layers += [nn.Linear(width, following), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -74,6 +83,6 @@ def _dense(widths: list[int]) -> nn.Module:
 def _batch(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     count = 32 if name == "cnn" else 64
     generator = torch.Generator().manual_seed(distributed.get_rank())
-    width = 16 if name == "deep" else 784
+    width = 32 if name == "deep" else 784
     x = torch.randn(count, width, generator=generator)
     return x, torch.randint(_CLASSES, (count,), generator=generator)
