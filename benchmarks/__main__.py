@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.cases import Section
-from benchmarks.collectives import collectives, quick_collectives
+from benchmarks.collectives import collectives
 from benchmarks.gradients import gradients, tensors
 from benchmarks.machine import Load, describe_machine, usable_cores
 from benchmarks.measure import Effort, Results, measure
@@ -18,14 +18,11 @@ from benchmarks.private_network import enter_private_network
 from benchmarks.report import report
 from benchmarks.training import training
 
-_SECTIONS: Mapping[str, Callable[[], Sequence[Section]]] = {
+_SECTIONS: Mapping[str, Callable[[bool], Sequence[Section]]] = {
     "collectives": collectives,
     "tensors": tensors,
     "gradients": gradients,
     "training": training,
-}
-_QUICK_SECTIONS: Mapping[str, Callable[[], Sequence[Section]]] = {
-    "collectives": quick_collectives,
 }
 
 
@@ -33,17 +30,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     add = parser.add_argument
     add("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(_SECTIONS)}")
-    add("--quick", action="store_true", help="less of it, in about a minute")
+    add("--quick", action="store_true", help="less of it, in a few minutes")
     add("--only", metavar="TEXT", help="tables whose title has this in it")
     add("--rounds", type=int, help="how often each is measured, in turn")
     add("--round-s", type=float, help="about how long, each time")
     add("--launches", type=int, default=1, help="how often all is started anew")
     add("--json", type=Path, metavar="FILE", help="write every round's figure there")
     options = parser.parse_args()
-    available = _QUICK_SECTIONS if options.quick else _SECTIONS
-    if unknown := sorted(set(options.sections) - set(available)):
+    if unknown := sorted(set(options.sections) - set(_SECTIONS)):
         parser.error(
-            f"there is no {', '.join(unknown)}; there are {', '.join(available)}"
+            f"there is no {', '.join(unknown)}; there are {', '.join(_SECTIONS)}"
         )
     enter_private_network()
 
@@ -57,8 +53,8 @@ def main() -> int:
         print(f"{name}: {value}")
     print(flush=True)
     written = []
-    for name in options.sections or available:
-        for section in available[name]():
+    for name in options.sections or _SECTIONS:
+        for section in _SECTIONS[name](options.quick):
             if (options.only or "") not in section.title:
                 continue
             before = Load.now()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from benchmarks.cases import Column, Row, Section, Target
 from benchmarks.peers.limit import LIMIT
 from benchmarks.peers.mpi import INTEL_MPI, MPICH, OPEN_MPI
@@ -11,7 +9,7 @@ from benchmarks.peers.oneccl import ONECCL
 from benchmarks.peers.ring_keras import ARRAYS
 from benchmarks.peers.torch_gloo import TORCH
 
-__all__ = ["collectives", "quick_collectives"]
+__all__ = ["collectives"]
 
 _KIB, _MIB = 1 << 10, 1 << 20
 _SIZES = {
@@ -71,57 +69,53 @@ _TWO_RANK_TARGETS = [
 ]
 
 
-def quick_collectives() -> list[Section]:
-    """A few sizes on 2 ranks, against what is fastest."""
+def collectives(quick: bool) -> list[Section]:
+    """Two ranks; then, if not `quick`, four, and 16-bit floats."""
+    if quick:
+        return [
+            Section(
+                "Allreduce of float32 arrays, 2 ranks",
+                2,
+                [
+                    *_OUR_ROWS,
+                    *_MPI_ROWS[:2],
+                    *_CHUNKED_ROWS[:2],
+                    _ONECCL_ROW,
+                    *_LIMIT_ROWS,
+                ],
+                _columns("4 B", "1 KiB", "64 KiB", "1 MiB", "16 MiB", "64 MiB"),
+                _TWO_RANK_TARGETS,
+            )
+        ]
+    everyone = [*_MPI_ROWS, *_CHUNKED_ROWS, _ONECCL_ROW, _TORCH_ROW]
     return [
         Section(
             "Allreduce of float32 arrays, 2 ranks",
             2,
-            [*_OUR_ROWS, *_MPI_ROWS[:2], *_CHUNKED_ROWS[:2], _ONECCL_ROW, *_LIMIT_ROWS],
-            _columns("4 B", "1 KiB", "64 KiB", "1 MiB", "16 MiB", "64 MiB"),
-            _TWO_RANK_TARGETS,
-        )
-    ]
-
-
-def collectives() -> list[Section]:
-    """All sizes and packages, 2 and 4 ranks, then 16-bit floats."""
-    sections = [
-        Section(
-            "Allreduce of float32 arrays, 2 ranks",
-            2,
-            [
-                *_OUR_ROWS,
-                *_MPI_ROWS,
-                *_CHUNKED_ROWS,
-                _ONECCL_ROW,
-                _TORCH_ROW,
-                *_LIMIT_ROWS,
-            ],
+            [*_OUR_ROWS, *everyone, *_LIMIT_ROWS],
             _columns(*_SIZES),
             _TWO_RANK_TARGETS,
         ),
         Section(
             "Allreduce of float32 arrays, 4 ranks",
             4,
-            [*_OUR_ROWS, *_MPI_ROWS, *_CHUNKED_ROWS, _ONECCL_ROW, _TORCH_ROW],
+            [*_OUR_ROWS, *everyone],
             _columns("4 B", "64 KiB", "1 MiB", "16 MiB", "64 MiB"),
             [Target(["1 MiB", "64 MiB"], _OURS, _BEST, 1.2)],
         ),
+        *(
+            Section(
+                f"Allreduce of {dtype} arrays, 2 ranks",
+                2,
+                [*_OUR_ROWS, _ONECCL_ROW, _TORCH_ROW],
+                _columns("64 KiB", "1 MiB", "64 MiB", dtype=dtype),
+            )
+            for dtype in ("bfloat16", "float16")
+        ),
     ]
-    sections += [
-        Section(
-            f"Allreduce of {dtype} arrays, 2 ranks",
-            2,
-            [*_OUR_ROWS, _ONECCL_ROW, _TORCH_ROW],
-            _columns("64 KiB", "1 MiB", "64 MiB", dtype=dtype),
-        )
-        for dtype in ("bfloat16", "float16")
-    ]
-    return sections
 
 
-def _columns(*titles: str, dtype: str = "float32") -> Sequence[Column]:
+def _columns(*titles: str, dtype: str = "float32") -> list[Column]:
     return [
         Column(title, f"nbytes={_SIZES[title]} dtype={dtype}", _SIZES[title])
         for title in titles

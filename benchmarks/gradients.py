@@ -23,8 +23,8 @@ _TARGETS = [
 ]
 
 
-def gradients() -> list[Section]:
-    """In tf.function, beside raw buffers."""
+def gradients(quick: bool) -> list[Section]:
+    """In tf.function, beside raw buffers; on four ranks too, if not `quick`."""
     columns = [
         Column(_RESNET, "shapes=resnet50", 102_228_128),
         Column(_TRANSFORMER, "shapes=transformer", 29_185_280),
@@ -57,11 +57,11 @@ def gradients() -> list[Section]:
             columns,
             _TARGETS if ranks == 2 else (),
         )
-        for ranks in (2, 4)
+        for ranks in ((2,) if quick else (2, 4))
     ]
 
 
-def tensors() -> list[Section]:
+def tensors(quick: bool) -> list[Section]:
     """Single tensors through TensorFlow ops in tf.function."""
     sizes = {
         "4 B": 4,
@@ -78,7 +78,7 @@ def tensors() -> list[Section]:
     ]
     columns = [
         Column(title, f"nbytes={nbytes}", nbytes) for title, nbytes in sizes.items()
-    ]
+    ][: 1 if quick else None]
     return [
         Section(
             "Allreduce of one float32 tensor in tf.function, 2 ranks",

@@ -72,8 +72,8 @@ struct Unsupported {};
 
 using Operation = std::function<std::vector<double>(const Request&)>;
 
-// Gives rank r the r-th of `cores`, such as "0,1", and so round again; leaves it
-// free if they are "any".
+// Gives rank r the r-th of `cores`, such as "0,1", and so round again; leaves
+// it free if they are "any".
 inline void Pin(int rank, const std::string& cores) {
   if (cores == "any") return;
   std::vector<int> allowed;

@@ -4,11 +4,11 @@
 //     limit SOCKET CORES SHARED_FILE
 //
 // `algorithm=staged`: the numbers are in memory of each process's own. Each
-// copies a chunk into shared memory and adds the other's: all the copies that two
-// processes need that cannot read each other's memory. `algorithm=parts`: the
-// same, but each adds one half and hands the sum back. `algorithm=shared`: the
-// numbers are in shared memory from the start; each process adds one half and
-// writes both results.
+// copies a chunk into shared memory and adds the other's: all the copies that
+// two processes need that cannot read each other's memory. `algorithm=parts`:
+// the same, but each adds one half and hands the sum back. `algorithm=shared`:
+// the numbers are in shared memory from the start; each process adds one half
+// and writes both results.
 
 #include <fcntl.h>
 #include <immintrin.h>
@@ -31,9 +31,7 @@ constexpr size_t kMaxCount = (256 << 20) / sizeof(float);
 struct alignas(128) Flag {
   std::atomic<uint64_t> value;
 
-  void Post(uint64_t number) {
-    value.store(number, std::memory_order_release);
-  }
+  void Post(uint64_t number) { value.store(number, std::memory_order_release); }
   void Await(uint64_t number) const {
     while (value.load(std::memory_order_acquire) < number) _mm_pause();
   }

@@ -69,10 +69,10 @@ class Allreduce {
     }
     // Bits of the numbers 1 to 10, which all ranks' sums are among.
     if (dtype == "float32") {
-      return Measure<uint32_t>(request, counts, ccl::datatype::float32,
-                               {0, 0x3f800000, 0x40000000, 0x40400000,
-                                0x40800000, 0x40a00000, 0x40c00000, 0x40e00000,
-                                0x41000000, 0x41100000, 0x41200000});
+      return Measure<uint32_t>(
+          request, counts, ccl::datatype::float32,
+          {0, 0x3f800000, 0x40000000, 0x40400000, 0x40800000, 0x40a00000,
+           0x40c00000, 0x40e00000, 0x41000000, 0x41100000, 0x41200000});
     }
     if (dtype == "bfloat16") {
       return Measure<uint16_t>(request, counts, ccl::datatype::bfloat16,

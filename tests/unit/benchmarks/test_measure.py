@@ -1,0 +1,72 @@
+"""Measured processes: asked in turn, and what happens to those that fail."""
+
+import sys
+
+from benchmarks.cases import Column, Row, Section
+from benchmarks.measure import Effort, Results, measure
+from benchmarks.peers.places import ROOT_DIR, each_rank
+from benchmarks.program import Job, Program
+
+# A rank whose operations do nothing, fail, or end it.
+RANK = """
+import os, sys
+from benchmarks.ranks.agent import answer
+def fails(request): raise ValueError("no luck")
+def ends(request): os._exit(3)
+operations = {"works": lambda r: r.time(int), "fails": fails, "ends": ends}
+answer(sys.argv[1], int(os.environ["BENCHMARK_RANK"]), "a version", operations)
+"""
+
+
+def program(name: str, *code: str) -> Program:
+    def start(job: Job):  # type: ignore[no-untyped-def]
+        command = [sys.executable, "-c", "\n".join(code), job.socket_path]
+        return each_rank(job, command, {"PYTHONPATH": str(ROOT_DIR)})
+
+    return Program(name, [], start)
+
+
+def run(*rows: Row) -> Results:
+    section = Section("Test", 2, rows, [Column("4 B", "nbytes=4", 4)])
+    return measure(section, Effort(rounds=3, round_s=1e-3), [0])
+
+
+def test_every_round_has_a_figure() -> None:
+    good = program("good", RANK)
+    results = run(
+        Row("all", good, "works"),
+        Row("one", good, "works", alone=True),
+        Row("large", good, "works", least_nbytes=5),
+        Row("unknown", good, "dances"),
+    )
+
+    assert {row for row, _ in results.seconds} == {"all", "one"}
+    assert len(results.seconds["all", "4 B"]) == 3
+    assert results.versions == {"good": "a version"}
+    assert results.failures == []
+
+
+def test_others_go_on_after_a_failure() -> None:
+    bad = program("bad", RANK)
+    results = run(
+        Row("fails", bad, "fails"),
+        Row("works", bad, "works"),
+        Row("ends", program("ending", RANK), "ends"),
+        Row("never starts", program("broken", "raise SystemExit('sorry')"), "works"),
+    )
+
+    assert {row for row, _ in results.seconds} == {"works"}
+    assert len(results.failures) == 3
+    text = "\n".join(results.failures)
+    assert "bad: rank 0" in text
+    assert "no luck" in text
+    assert "ended in 'ends nbytes=4" in text
+    assert "sorry" in text
+
+
+def test_what_is_not_installed_is_left_out(tmp_path) -> None:
+    missing = Program("missing", [tmp_path / "python"], lambda job: [])
+
+    results = run(Row("missing", missing, "works"))
+
+    assert results.failures == [f"missing: left out: there is no {tmp_path / 'python'}"]
