@@ -20,6 +20,8 @@ class Row:
         words: Put before a column's words, to make the request for the ranks.
         least_nbytes: Where this way is not the same as another.
         alone: Whether rank 0 does it alone, while the other ranks sleep.
+        same: Words of a request to make in the end, whose answer must be the same
+            on every rank: they worked together.
     """
 
     title: str
@@ -27,6 +29,7 @@ class Row:
     words: str
     least_nbytes: int = 0
     alone: bool = False
+    same: str = ""
 
 
 @dataclass(frozen=True)

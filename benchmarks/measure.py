@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import sys
 from collections.abc import Sequence
@@ -145,6 +146,21 @@ def _measure_column(
             if seconds is not None:
                 rounds = results.seconds.setdefault((row.title, column.title), [])
                 rounds.append(seconds)
+    for row in rows:
+        if row.same and row.program.name in running:
+            _check_same(row, column, running[row.program.name], results)
+
+
+def _check_same(row: Row, column: Column, ranks: Ranks, results: Results) -> None:
+    """Drops the figures of ranks that did not work together."""
+    answers = ranks.ask(f"{row.same} {column.words}", _ANSWER_TIMEOUT_S)
+    if not all(math.isclose(a, answers[0][0], rel_tol=1e-6) for (a,) in answers):
+        results.seconds.pop((row.title, column.title), None)
+        _fail(
+            results,
+            f"{row.title}, {column.title}: the ranks did not work together: "
+            f"{row.same} is {answers}",
+        )
 
 
 def _counts(seconds: float, round_s: float) -> str:

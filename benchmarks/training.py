@@ -19,14 +19,14 @@ _PEERS = ["Horovod", "MWMS", "MWMS, tf_keras", "torch DDP"]
 def training(quick: bool) -> list[Section]:
     """On 2 ranks; only the small models, if `quick`."""
     rows = [
-        Row(_OURS, TENSORS, "train"),
+        Row(_OURS, TENSORS, "train", same="digest"),
         Row(_CEILING, ALONE, "train_alone"),
         Row("1 process", ALONE, "train_alone", alone=True),
-        Row("Horovod", HOROVOD, "train"),
+        Row("Horovod", HOROVOD, "train", same="digest"),
         Row(f"{_CEILING}, Horovod's TensorFlow", HOROVOD, "train_alone"),
-        Row("MWMS", MWMS, "train"),
-        Row("MWMS, tf_keras", MWMS_KERAS_2, "train"),
-        Row("torch DDP", TORCH, "train"),
+        Row("MWMS", MWMS, "train", same="digest"),
+        Row("MWMS, tf_keras", MWMS_KERAS_2, "train", same="digest"),
+        Row("torch DDP", TORCH, "train", same="digest"),
         Row(f"{_CEILING}, torch", TORCH, "train_alone"),
     ]
     columns = [

@@ -10,7 +10,7 @@ import horovod.tensorflow.keras as hvd_keras
 import tensorflow as tf
 
 from benchmarks.ranks.agent import UnsupportedError, answer
-from benchmarks.ranks.models import Loop, alone, custom_loop, fit_loop, train_operation
+from benchmarks.ranks.models import Loop, alone, custom_loop, fit_loop, train_operations
 from benchmarks.ranks.tensors import limit_threads, tensor_operations
 
 __all__ = ["serve"]
@@ -46,7 +46,7 @@ def serve(socket_path: str, rank: int, size: int) -> None:
         )
 
     operations = tensor_operations(rank, size, reduce)
-    operations["train"] = train_operation(build)
-    operations["train_alone"] = train_operation(alone(rank))
+    operations |= train_operations(build)
+    operations["train_alone"] = train_operations(alone(rank))["train"]
     version = f"Horovod {horovod.__version__}, TensorFlow {tf.__version__}"
     answer(socket_path, rank, version, operations)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,23 @@ import tensorflow as tf
 
 from benchmarks.ranks.agent import Operation, Request, UnsupportedError
 
-__all__ = ["Loop", "alone", "custom_loop", "fit_loop", "train_operation"]
+__all__ = ["Loop", "alone", "custom_loop", "fit_loop", "train_operations"]
 
 _CLASSES = 10
 
-# Takes steps: warm-up first, then this many; returns the seconds of each.
-Loop = Callable[[int, int], list[float]]
+
+@dataclass(frozen=True)
+class Loop:
+    """Training that can go on.
+
+    Attributes:
+        variables: The model's.
+        run: Takes steps: warm-up first, then as many as are measured; returns
+            the seconds of each of these.
+    """
+
+    variables: Sequence[Any]
+    run: Callable[[int, int], list[float]]
 
 
 def build_model(name: str) -> Any:
@@ -59,21 +71,31 @@ def loss_of() -> Any:
     return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def train_operation(build: Callable[[str, str], Loop]) -> Operation:
-    """The operation `train`, whose loops `build` makes for a model and a loop."""
+def train_operations(build: Callable[[str, str], Loop]) -> dict[str, Operation]:
+    """`train`, whose loops `build` makes for a model and a loop, and `digest`.
+
+    A digest is a number that stands for the weights: the same on every rank, if
+    the ranks trained together.
+    """
     loops: dict[tuple[str, str], Loop] = {}
 
     def train(request: Request) -> list[float]:
         key = request.text("model"), request.text("loop")
         if key not in loops:
+            # Not every package spreads the first weights.
+            tf.keras.utils.set_random_seed(1)
             loops[key] = build(*key)
-        return loops[key](request.number("warmup"), request.number("samples"))
+        return loops[key].run(request.number("warmup"), request.number("samples"))
 
-    return train
+    def digest(request: Request) -> list[float]:
+        variables = loops[request.text("model"), request.text("loop")].variables
+        return [sum(float(np.abs(variable.numpy()).sum()) for variable in variables)]
+
+    return {"train": train, "digest": digest}
 
 
 def alone(rank: int) -> Callable[[str, str], Loop]:
-    """For `train_operation`: training that no other rank takes part in."""
+    """For `train_operations`: training that no other rank takes part in."""
 
     def build(model: str, loop: str) -> Loop:
         if loop == "fit":
@@ -127,9 +149,10 @@ def custom_loop(
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return value
 
-    return lambda warmup, samples: time_steps(
-        lambda: step(x, y).numpy(), warmup, samples
-    )
+    def run(warmup: int, samples: int) -> list[float]:
+        return time_steps(lambda: step(x, y).numpy(), warmup, samples)
+
+    return Loop(variables, run)
 
 
 def fit_loop(
@@ -177,7 +200,7 @@ def fit_loop(
         seconds: list[float] = np.diff(clock.times)[-samples:].tolist()
         return seconds
 
-    return run
+    return Loop(model.trainable_variables, run)
 
 
 def build_optimizer() -> Any:

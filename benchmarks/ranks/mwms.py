@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from benchmarks.ranks.agent import Operation, Request, UnsupportedError, answer
-from benchmarks.ranks.models import Loop, custom_loop, fit_loop, train_operation
+from benchmarks.ranks.models import Loop, custom_loop, fit_loop, train_operations
 from benchmarks.ranks.tensors import limit_threads, tensor_operations
 
 __all__ = ["serve"]
@@ -15,6 +16,7 @@ __all__ = ["serve"]
 
 def serve(socket_path: str, rank: int, size: int) -> None:
     limit_threads()
+    legacy_keras = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=tf.distribute.experimental.CommunicationOptions(
             implementation=tf.distribute.experimental.CommunicationImplementation.RING
@@ -52,7 +54,7 @@ def serve(socket_path: str, rank: int, size: int) -> None:
 
     def build(model: str, loop: str) -> Loop:
         if loop == "fit":
-            if not tf.keras.__version__.startswith("2."):
+            if not legacy_keras:
                 raise UnsupportedError  # Keras 3's does not take this strategy.
             return fit_loop(model, rank, scope=strategy.scope())
         if loop != "custom":
@@ -70,10 +72,10 @@ def serve(socket_path: str, rank: int, size: int) -> None:
         return measure
 
     operations = {name: either(name) for name in by_strategy}
-    operations["train"] = train_operation(build)
+    operations |= train_operations(build)
     answer(
         socket_path,
         rank,
-        f"TensorFlow {tf.__version__}, Keras {tf.keras.__version__}",
+        f"TensorFlow {tf.__version__}{', tf_keras' if legacy_keras else ''}",
         operations,
     )

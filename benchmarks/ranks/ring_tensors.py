@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import ring_keras as ring
 from benchmarks.ranks.agent import UnsupportedError, answer
-from benchmarks.ranks.models import Loop, custom_loop, fit_loop, train_operation
+from benchmarks.ranks.models import Loop, custom_loop, fit_loop, train_operations
 from benchmarks.ranks.tensors import limit_threads, tensor_operations
 from ring_keras.communicator import global_process_set
 from ring_keras.optimizers.gradient_reducer import GradientReducer
@@ -40,7 +40,7 @@ def serve(socket_path: str, rank: int, size: int) -> None:
         )
 
     operations = tensor_operations(rank, size, reduce)
-    operations["train"] = train_operation(build)
+    operations |= train_operations(build)
     version = f"{ring.__version__}, TensorFlow {tf.__version__}"
     answer(socket_path, rank, version, operations)
     ring.shutdown("the benchmark ended")

@@ -10,7 +10,7 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.ranks.agent import Request, answer, read_shapes
-from benchmarks.ranks.torch_training import train, train_alone
+from benchmarks.ranks.torch_training import digest, train, train_alone
 
 __all__ = ["serve"]
 
@@ -34,6 +34,7 @@ def serve(socket_path: str, rank: int, size: int) -> None:
         "gradients": _gradients,
         "ddp": _ddp,
         "train": train,
+        "digest": digest,
         "train_alone": train_alone,
     }
     answer(socket_path, rank, f"torch {torch.__version__}", operations)

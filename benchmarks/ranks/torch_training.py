@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.ranks.agent import Request, UnsupportedError
 
-__all__ = ["train", "train_alone"]
+__all__ = ["digest", "train", "train_alone"]
 
 _CLASSES = 10
 
@@ -30,11 +30,18 @@ def train_alone(request: Request) -> list[float]:
 def _train(request: Request, with_ddp: bool) -> list[float]:
     if request.text("loop") != "custom":
         raise UnsupportedError
-    return request.time(_step(request.text("model"), with_ddp))
+    _, step = _training(request.text("model"), with_ddp)
+    return request.time(step)
+
+
+def digest(request: Request) -> list[float]:
+    """A number that stands for the weights; the same on ranks that train together."""
+    model, _ = _training(request.text("model"), True)
+    return [sum(float(weights.abs().sum()) for weights in model.parameters())]
 
 
 @functools.cache
-def _step(name: str, with_ddp: bool) -> Callable[[], float]:
+def _training(name: str, with_ddp: bool) -> tuple[nn.Module, Callable[[], float]]:
     model = _model(name)
     if with_ddp:
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
@@ -49,7 +56,7 @@ def _step(name: str, with_ddp: bool) -> Callable[[], float]:
         optimizer.step()
         return float(value)
 
-    return step
+    return model, step
 
 
 def _model(name: str) -> nn.Module:

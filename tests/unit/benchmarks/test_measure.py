@@ -13,8 +13,15 @@ import os, sys
 from benchmarks.ranks.agent import answer
 def fails(request): raise ValueError("no luck")
 def ends(request): os._exit(3)
-operations = {"works": lambda r: r.time(int), "fails": fails, "ends": ends}
-answer(sys.argv[1], int(os.environ["BENCHMARK_RANK"]), "a version", operations)
+rank = int(os.environ["BENCHMARK_RANK"])
+operations = {
+    "works": lambda request: request.time(int),
+    "fails": fails,
+    "ends": ends,
+    "ranks": lambda request: [rank],
+    "sevens": lambda request: [7],
+}
+answer(sys.argv[1], rank, "a version", operations)
 """
 
 
@@ -62,6 +69,19 @@ def test_others_go_on_after_a_failure() -> None:
     assert "no luck" in text
     assert "ended in 'ends nbytes=4" in text
     assert "sorry" in text
+
+
+def test_ranks_that_did_not_work_together_have_no_figure() -> None:
+    good = program("good", RANK)
+    results = run(
+        Row("together", good, "works", same="sevens"),
+        Row("apart", good, "works", same="ranks"),
+    )
+
+    assert {row for row, _ in results.seconds} == {"together"}
+    assert results.failures == [
+        "apart, 4 B: the ranks did not work together: ranks is [[0.0], [1.0]]"
+    ]
 
 
 def test_what_is_not_installed_is_left_out(tmp_path) -> None:
