@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -42,6 +43,8 @@ def main() -> int:
             f"there is no {', '.join(unknown)}; there are {', '.join(_SECTIONS)}"
         )
     enter_private_network()
+    # As an exception, so that the ranks are ended too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
     rounds, round_s = (5, 0.05) if options.quick else (9, 0.15)
     effort = Effort(

@@ -127,7 +127,8 @@ def _measure_column(
             return None
         except ProgramError as error:
             _fail(results, f"{error} ({column.title})")
-            del running[row.program.name]
+            # What hangs may spin, and so slow the others.
+            running.pop(row.program.name).close()
             return None
         return max(statistics.median(samples) for samples in answers if samples)
 

@@ -116,8 +116,8 @@ class Ranks:
         self._signal_if_paused(signal.SIGSTOP)
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        self.close(_END_TIMEOUT_S if kind is None else 0)
 
     def ask(
         self, line: str, timeout_s: float, *, alone: bool = False
@@ -148,18 +148,21 @@ class Ranks:
             for _, text in sorted(answers.items())
         ]
 
-    def close(self) -> None:
-        """Ends the ranks: asks first, then kills."""
+    def close(self, patience_s: float = 0) -> None:
+        """Ends the ranks: asks them, and kills those that have not left in time."""
         self._signal_if_paused(signal.SIGCONT)
         for connection in self._connections.values():
             connection.close()
-        deadline = time.monotonic() + _END_TIMEOUT_S
+        deadline = time.monotonic() + patience_s
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        self._connections.clear()
+        self._pids.clear()
+        self._processes.clear()
         self._resources.close()
 
     def _start(self) -> None:
