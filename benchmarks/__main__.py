@@ -28,6 +28,39 @@ _SECTIONS: Mapping[str, Callable[[bool], Sequence[Section]]] = {
 
 
 def main() -> int:
+    options = _options()
+    enter_private_network()
+    # As an exception, so that the ranks are ended too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+    rounds, round_s = (5, 0.05) if options.quick else (9, 0.15)
+    effort = Effort(
+        options.rounds or rounds, options.round_s or round_s, options.launches
+    )
+    sections = [
+        section
+        for name in options.sections or _SECTIONS
+        for section in _SECTIONS[name](options.quick)
+        if (options.only or "") in section.title
+    ]
+    machine = describe_machine()
+    print("# ring_keras beside its peers\n")
+    for name, value in machine.items():
+        print(f"{name}: {value}")
+    print(flush=True)
+    written: list[dict[str, object]] = []
+    try:
+        for section in sections:
+            _run(section, effort, written)
+    finally:
+        if options.json:
+            run = {"machine": machine, "effort": dataclasses.asdict(effort)}
+            text = json.dumps({**run, "sections": written}, indent=1)
+            options.json.write_text(text, encoding="utf-8")
+    return 0
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     add = parser.add_argument
     add("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(_SECTIONS)}")
@@ -42,42 +75,24 @@ def main() -> int:
         parser.error(
             f"there is no {', '.join(unknown)}; there are {', '.join(_SECTIONS)}"
         )
-    enter_private_network()
-    # As an exception, so that the ranks are ended too.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    return options
 
-    rounds, round_s = (5, 0.05) if options.quick else (9, 0.15)
-    effort = Effort(
-        options.rounds or rounds, options.round_s or round_s, options.launches
-    )
-    machine = describe_machine()
-    print("# ring_keras beside its peers\n")
-    for name, value in machine.items():
-        print(f"{name}: {value}")
-    print(flush=True)
-    written = []
-    for name in options.sections or _SECTIONS:
-        for section in _SECTIONS[name](options.quick):
-            if (options.only or "") not in section.title:
-                continue
-            before = Load.now()
-            results = measure(section, effort, usable_cores())
-            load = _load_line(before, Load.now())
-            print(report(section, results))
-            for program, version in results.versions.items():
-                print(f"{program}: {version}")
-            for failure in results.failures:
-                print(f"NOT MEASURED: {failure}")
-            print(f"{load}\n", flush=True)
-            written.append(_as_json(section, results, load))
-    if options.json:
-        everything = {
-            "machine": machine,
-            "effort": dataclasses.asdict(effort),
-            "sections": written,
-        }
-        options.json.write_text(json.dumps(everything, indent=1), encoding="utf-8")
-    return 0
+
+def _run(section: Section, effort: Effort, written: list[dict[str, object]]) -> None:
+    """Measures a section and prints it, as far as it got if it is interrupted."""
+    before = Load.now()
+    results = Results()
+    try:
+        measure(section, effort, usable_cores(), results)
+    finally:
+        load = _load_line(before, Load.now())
+        print(report(section, results))
+        for program, version in results.versions.items():
+            print(f"{program}: {version}")
+        for failure in results.failures:
+            print(f"NOT MEASURED: {failure}")
+        print(f"{load}\n", flush=True)
+        written.append(_as_json(section, results, load))
 
 
 def _load_line(before: Load, after: Load) -> str:

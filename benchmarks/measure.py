@@ -62,15 +62,22 @@ class Results:
         return statistics.median(rounds) if rounds else None
 
 
-def measure(section: Section, effort: Effort, cores: Sequence[int]) -> Results:
-    """Starts the programs of a section and measures every row and column."""
-    results = Results()
+def measure(
+    section: Section, effort: Effort, cores: Sequence[int], results: Results
+) -> None:
+    """Starts the programs of a section and measures every row and column.
+
+    Args:
+        section: What.
+        effort: How long.
+        cores: For the ranks to be pinned to.
+        results: Where to put the figures, as they come.
+    """
     for _ in range(effort.launches):
         with contextlib.ExitStack() as stack:
             running = _start(section, cores, stack, results)
             for column in section.columns:
                 _measure_column(section, column, running, effort, results)
-    return results
 
 
 def _start(

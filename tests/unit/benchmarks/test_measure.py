@@ -35,7 +35,9 @@ def program(name: str, *code: str) -> Program:
 
 def run(*rows: Row) -> Results:
     section = Section("Test", 2, rows, [Column("4 B", "nbytes=4", 4)])
-    return measure(section, Effort(rounds=3, round_s=1e-3), [0])
+    results = Results()
+    measure(section, Effort(rounds=3, round_s=1e-3), [0], results)
+    return results
 
 
 def test_every_round_has_a_figure() -> None:
