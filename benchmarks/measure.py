@@ -130,7 +130,8 @@ def _measure_column(
         except UnsupportedError:
             return None
         except OperationError as error:
-            _fail(results, str(error))
+            _fail(results, f"{row.title}, {column.title}: {error}")
+            requests.pop(row.title, None)
             return None
         except ProgramError as error:
             _fail(results, f"{error} ({column.title})")
@@ -150,6 +151,8 @@ def _measure_column(
         # Another order each time: nobody always comes after the same one.
         turn = number % max(1, len(rows))
         for row in rows[turn:] + rows[:turn]:
+            if row.title not in requests:
+                continue  # It failed in an earlier round.
             seconds = attempt(row, requests[row.title])
             if seconds is not None:
                 rounds = results.seconds.setdefault((row.title, column.title), [])

@@ -88,7 +88,12 @@ def _answer(request: Request, operations: Mapping[str, Operation]) -> str:
         return "unsupported"
     except Exception as error:
         traceback.print_exc()
-        return f"error {type(error).__name__}: {error}".replace("\n", " ")[:2000]
+        lines = str(error).splitlines() or [""]
+        # TensorFlow's have the cause among lines of stack.
+        text = " ... ".join(
+            line for line in lines if not line.startswith(("  ", "Det"))
+        )
+        return f"error {type(error).__name__}: {text[:800]}"
     return " ".join(["ok", *map(repr, samples)])
 
 

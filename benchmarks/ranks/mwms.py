@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 
@@ -37,19 +38,22 @@ def serve(socket_path: str, rank: int, size: int) -> None:
     def average(gradients: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         return [gradient / size for gradient in reduce(gradients)]
 
+    # Another for each tensor of each graph, the same on every rank.
+    instance_keys = itertools.count(1000)
+
     def collective(tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         return [
             tf.raw_ops.CollectiveReduceV2(
                 input=tensor,
                 group_size=size,
                 group_key=1000,
-                instance_key=1000 + i,
+                instance_key=next(instance_keys),
                 ordering_token=[],
                 merge_op="Add",
                 final_op="Id",
                 communication_hint="RING",
             )
-            for i, tensor in enumerate(tensors)
+            for tensor in tensors
         ]
 
     def build(model: str, loop: str) -> Loop:
