@@ -2,8 +2,10 @@
 #ifndef RING_KERAS_COLLECTIVES_REDUCTION_H_
 #define RING_KERAS_COLLECTIVES_REDUCTION_H_
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
+#include <vector>
 
 #include "tf_ops/collectives/arguments.h"
 #include "tf_ops/collectives/collective.h"
@@ -64,9 +66,20 @@ class Reduction {
   // out = the sources combined in their order, times postscale.
   void Combine(void* out, const void* const* sources, int source_count,
                size_t nbytes) const {
-    ReduceMany(dtype_, op_, out, sources, source_count,
-               nbytes / element_nbytes_);
-    Finish(out, nbytes);
+    // In blocks that are still in L1 when they are scaled.
+    constexpr size_t kBlockBytes = size_t{16} << 10;
+    const size_t block = postscale_ == 1.0 ? nbytes : kBlockBytes;
+    std::vector<const void*> at(sources, sources + source_count);
+    for (size_t begin = 0; begin < nbytes; begin += block) {
+      const size_t size = std::min(block, nbytes - begin);
+      char* to = static_cast<char*>(out) + begin;
+      ReduceMany(dtype_, op_, to, at.data(), source_count,
+                 size / element_nbytes_);
+      Finish(to, size);
+      for (const void*& source : at) {
+        source = static_cast<const char*>(source) + size;
+      }
+    }
   }
 
   // data *= postscale.

@@ -18,7 +18,8 @@ struct Tuning {
   size_t shared_flat_max_bytes = 16 << 10;
   // Across hosts: all to all, with the announcements, which hold 64 KiB.
   size_t direct_max_bytes = 4 << 10;
-  // Across hosts with one rank each, above direct_max_bytes: recursive doubling.
+  // Across hosts with one rank each, above direct_max_bytes: recursive
+  // doubling.
   size_t recursive_doubling_max_bytes = 16 << 10;
   // The same, above both: each rank reduces a part that all send it. Above, a
   // ring moves no more than the links carry.
