@@ -187,7 +187,8 @@ StatusOr<Participants> Operation::Match() {
 }
 
 void Operation::KeepOrEndWindow(const Participants& participants) {
-  if (name_->channel != nullptr) {
+  // The first use may end after the second, which leaves a channel.
+  if (stage_ == Stage::kPosted) {
     name_->channel->Finish(collective_->rounds());
     return;
   }
