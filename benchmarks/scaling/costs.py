@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Cost", "cost_of", "names"]
+__all__ = ["Cost", "announcement", "cost_of", "names"]
 
 # As in allreduce_messages.cc and allreduce_hierarchical.cc: what a rank sends at a
 # time, what a hierarchy does at a time, and up to what a lane reduces by parts.

@@ -88,29 +88,37 @@ class Machine:
     def time_s(
         self, cost: Cost, link_bytes_per_s: float, ranks_per_core: float = 1.0
     ) -> float:
-        """How long the work takes: link and cores work at the same time.
+        """How long the work takes.
 
         Args:
             cost: The work.
             link_bytes_per_s: The link's nominal rate; 0 where there is no limit.
             ranks_per_core: How many ranks take turns on a core.
         """
-        others = ranks_per_core - 1
-        waits_s = cost.trips * self.trip_s + cost.syncs * (
-            self.sync_s + others * self.sync_turn_s
+        busy_s = max(
+            self.core_s(cost, ranks_per_core), self.wire_s(cost, link_bytes_per_s)
         )
-        core_s = (
-            ranks_per_core
-            * (
-                cost.messages * self.message_s
-                + cost.copied_bytes * self.copied_s
-                + cost.near_bytes * self.near_s
-                + cost.far_bytes * self.far_s
-            )
-            + others * cost.messages * self.message_turn_s
+        return self.waiting_s(cost, ranks_per_core) + busy_s
+
+    def waiting_s(self, cost: Cost, ranks_per_core: float = 1.0) -> float:
+        """What neither link nor core is busy with: other work can go on meanwhile."""
+        sync_s = self.sync_s + (ranks_per_core - 1) * self.sync_turn_s
+        return cost.trips * self.trip_s + cost.syncs * sync_s
+
+    def core_s(self, cost: Cost, ranks_per_core: float = 1.0) -> float:
+        """What the core is busy with."""
+        own_s = (
+            cost.messages * self.message_s
+            + cost.copied_bytes * self.copied_s
+            + cost.near_bytes * self.near_s
+            + cost.far_bytes * self.far_s
         )
-        wire_s = self.wire_excess * nominal_wire_s(cost, link_bytes_per_s)
-        return waits_s + max(core_s, wire_s)
+        turns = (ranks_per_core - 1) * cost.messages
+        return ranks_per_core * own_s + turns * self.message_turn_s
+
+    def wire_s(self, cost: Cost, link_bytes_per_s: float) -> float:
+        """What the link is busy with."""
+        return self.wire_excess * nominal_wire_s(cost, link_bytes_per_s)
 
 
 def nominal_wire_s(cost: Cost, link_bytes_per_s: float) -> float:

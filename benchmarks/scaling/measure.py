@@ -21,12 +21,13 @@ from benchmarks.hosts.network import Network
 from benchmarks.scaling.fit import Point
 from benchmarks.scaling.launch import run_on_hosts
 from benchmarks.scaling.message import message_s
+from benchmarks.scaling.step import Model, Variable, ready_buckets
 
-__all__ = ["FILE", "load"]
+__all__ = ["FILE", "REPLAYED", "MeasuredStep", "Measurements", "load"]
 
 FILE = Path(__file__).with_name("measurements.json")
 
-_MESSAGE = "message"
+_MESSAGE, _STEPS = "message", "steps"
 _HUGE = str(1 << 40)
 _ALGORITHMS = {
     "direct": {"RING_KERAS_DIRECT_MAX_BYTES": _HUGE},
@@ -48,6 +49,56 @@ _ALGORITHMS = {
     "shared_flat": {"RING_KERAS_SHARED_FLAT_MAX_BYTES": _HUGE},
     "shared_parts": {"RING_KERAS_SHARED_FLAT_MAX_BYTES": "0"},
 }
+
+
+# Like a convolutional net: 16 MiB of gradients, most of them in the last layers, most
+# of the work in the first.
+REPLAYED = Model(
+    name="replayed",
+    variables=tuple(
+        Variable(elements=(1 << 22) * (layer + 1) // 210, work=20 - layer)
+        for layer in range(20)
+    ),
+    forward_s=0.4,
+    backward_s=0.8,
+)
+_REPLAYED_BUCKETS = (1 << 20, 4 << 20)
+_REPLAYED_HOSTS = (2, 4, 8, 16)
+_REPLAYED_MBIT = 200
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """One replay of `REPLAYED`, a rank on each host.
+
+    Attributes:
+        hosts: How many.
+        link_bytes_per_s: Nominal.
+        cores: That all ranks together have.
+        bucket_size_bytes: See `plan_buckets`.
+        step_s: Median, on the slowest rank.
+    """
+
+    hosts: int
+    link_bytes_per_s: float
+    cores: int
+    bucket_size_bytes: int
+    step_s: float
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """All that is in `FILE`.
+
+    Attributes:
+        points: Allreduces by themselves.
+        message_s: A core's work for one message.
+        steps: Replayed training steps.
+    """
+
+    points: list[Point]
+    message_s: float
+    steps: list[MeasuredStep]
 
 
 @dataclass(frozen=True)
@@ -77,23 +128,26 @@ _PARTS = {
 }
 
 
-def load() -> tuple[list[Point], float]:
-    """What has been measured: the allreduces, and a core's work for one message."""
+def load() -> Measurements:
+    """What has been measured."""
     content: dict[str, Any] = json.loads(FILE.read_text())
-    ((message,),) = [content.pop(_MESSAGE)]
+    (message,) = content.pop(_MESSAGE)
+    steps = [MeasuredStep(**step) for step in content.pop(_STEPS)]
     points = [Point(**point) for part in content.values() for point in part]
-    return points, message["message_s"]
+    return Measurements(points, message["message_s"], steps)
 
 
 def main(names: list[str]) -> int:
     """Measures the named parts."""
-    known = [_MESSAGE, *_PARTS]
+    known = [_MESSAGE, *_PARTS, _STEPS]
     unknown = set(names) - set(known)
     if unknown:
         sys.exit(f"no part {sorted(unknown)}; there are {', '.join(known)}")
     for name in names or known:
         if name == _MESSAGE:
             measured: list[dict[str, Any]] = [{"message_s": message_s()}]
+        elif name == _STEPS:
+            measured = [asdict(step) for step in _replay()]
         else:
             measured = [asdict(point) for point in _measure(_PARTS[name])]
         content = json.loads(FILE.read_text()) if FILE.exists() else {}
@@ -129,6 +183,44 @@ def _measure(part: Part) -> list[Point]:
                     f"{hosts} x {per_host} {algorithm}: {len(rows)} sizes", flush=True
                 )
     return points
+
+
+def _replay() -> list[MeasuredStep]:
+    steps = []
+    rate = f"{_REPLAYED_MBIT}mbit"
+    hosts_at_most = max(_REPLAYED_HOSTS)
+    with Network(hosts_at_most, rate=rate, congestion_control="reno") as network:
+        for hosts in _REPLAYED_HOSTS:
+            for size in _REPLAYED_BUCKETS:
+                buckets = ready_buckets(REPLAYED, size)
+                task = {"buckets": buckets, "alone_s": REPLAYED.alone_s}
+                with tempfile.TemporaryDirectory() as directory:
+                    file = Path(directory, "step_s")
+                    run_on_hosts(
+                        network,
+                        hosts,
+                        1,
+                        [
+                            *("-m", "benchmarks.scaling.replay"),
+                            *(json.dumps(task), str(file)),
+                        ],
+                        _ALGORITHMS["ring"],
+                        timeout_s=100,
+                    )
+                    step_s = json.loads(file.read_text())
+                steps.append(
+                    MeasuredStep(
+                        hosts=hosts,
+                        link_bytes_per_s=_REPLAYED_MBIT * 1e6 / 8,
+                        cores=len(os.sched_getaffinity(0)),
+                        bucket_size_bytes=size,
+                        step_s=step_s,
+                    )
+                )
+                print(
+                    f"steps on {hosts}, buckets of {size}: {step_s:.3f} s", flush=True
+                )
+    return steps
 
 
 def _run(

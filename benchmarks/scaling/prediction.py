@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from benchmarks.scaling.costs import cost_of, names
 from benchmarks.scaling.fit import Machine
-from benchmarks.scaling.step import Model, Step, simulate
+from benchmarks.scaling.step import Model, Step, Transfer, simulate
 
-__all__ = ["Cluster", "best_allreduce", "predict_step"]
+__all__ = ["Cluster", "best_allreduce", "predict_step", "predict_tuned_step"]
+
+_BUCKET_SIZES = tuple(1 << power for power in range(20, 28))
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Cluster:
 
 
 def best_allreduce(cluster: Cluster, ranks: int, nbytes: int) -> tuple[str, float]:
-    """The fastest algorithm for one allreduce, and its seconds.
+    """The fastest algorithm for one allreduce by itself, and its seconds.
 
     Raises:
         ValueError: If the ranks do not fill their hosts.
@@ -55,9 +57,25 @@ def predict_step(
     cluster: Cluster, model: Model, ranks: int, bucket_size_bytes: int
 ) -> Step:
     """A training step; its buckets are copied to the host and back."""
+    if ranks == 1:
+        return simulate(model, bucket_size_bytes, lambda nbytes: Transfer(0, 0))
+    per_host = min(cluster.per_host, ranks)
 
-    def allreduce_s(nbytes: int) -> float:
+    def allreduce(nbytes: int) -> Transfer:
+        name, _ = best_allreduce(cluster, ranks, nbytes)
+        cost = cost_of(name, ranks // per_host, per_host, nbytes)
+        machine = cluster.machine
+        busy_s = max(
+            machine.core_s(cost), machine.wire_s(cost, cluster.link_bytes_per_s)
+        )
         staging_s = 2 * nbytes / cluster.staging_bytes_per_s
-        return best_allreduce(cluster, ranks, nbytes)[1] + staging_s
+        return Transfer(busy_s, machine.waiting_s(cost) + staging_s)
 
-    return simulate(model, bucket_size_bytes, allreduce_s)
+    return simulate(model, bucket_size_bytes, allreduce)
+
+
+def predict_tuned_step(cluster: Cluster, model: Model, ranks: int) -> tuple[int, Step]:
+    """The step with the best size of buckets, and that size."""
+    steps = {size: predict_step(cluster, model, ranks, size) for size in _BUCKET_SIZES}
+    best = min(steps, key=lambda size: steps[size].step_s)
+    return best, steps[best]

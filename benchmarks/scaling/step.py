@@ -7,7 +7,20 @@ from dataclasses import dataclass
 
 from ring_keras.buckets import GradientSpec, plan_buckets
 
-__all__ = ["Model", "Step", "Variable", "simulate"]
+__all__ = ["Model", "Step", "Transfer", "Variable", "ready_buckets", "simulate"]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One allreduce among others.
+
+    Attributes:
+        busy_s: The link, or the core, has no time for another one.
+        waiting_s: It has.
+    """
+
+    busy_s: float
+    waiting_s: float
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,7 @@ class Step:
 
     Attributes:
         step_s: All of it.
-        communication_s: The buckets' allreduces together.
+        communication_s: What link or core was busy with the buckets' allreduces.
         exposed_s: What of it was left when backward was over.
         buckets: How many.
     """
@@ -68,20 +81,12 @@ class Step:
     buckets: int
 
 
-def simulate(
-    model: Model,
-    bucket_size_bytes: int,
-    allreduce_s: Callable[[int], float],
-) -> Step:
-    """Replays a step.
-
-    A bucket's allreduce starts when backward has made its last gradient and the
-    allreduce before it is over.
+def ready_buckets(model: Model, bucket_size_bytes: int) -> list[tuple[float, int]]:
+    """When backward has made each bucket, in seconds from the step's start; its bytes.
 
     Args:
         model: What is trained.
         bucket_size_bytes: See `plan_buckets`.
-        allreduce_s: The time of an allreduce by its bytes.
     """
     specs = [
         GradientSpec(str(index), "float32", 4, (variable.elements,))
@@ -94,12 +99,33 @@ def simulate(
     for index in reversed(range(len(specs))):
         done += model.variables[index].work
         made_s[index] = model.forward_s + model.backward_s * done / total_work
-    buckets = plan_buckets(specs, bucket_size_bytes).buckets
-    end_s = communication_s = 0.0
-    for bucket in buckets:
-        start_s = max(end_s, *(made_s[index] for index in bucket.indices))
-        took_s = allreduce_s(bucket.nbytes)
-        communication_s += took_s
-        end_s = start_s + took_s
-    step_s = max(end_s, model.alone_s)
+    return [
+        (max(made_s[index] for index in bucket.indices), bucket.nbytes)
+        for bucket in plan_buckets(specs, bucket_size_bytes).buckets
+    ]
+
+
+def simulate(
+    model: Model,
+    bucket_size_bytes: int,
+    allreduce: Callable[[int], Transfer],
+) -> Step:
+    """Replays a step.
+
+    A bucket's allreduce starts when backward has made its last gradient. It takes
+    the link when the one before it no longer needs it; they wait side by side.
+
+    Args:
+        model: What is trained.
+        bucket_size_bytes: See `plan_buckets`.
+        allreduce: By its bytes.
+    """
+    buckets = ready_buckets(model, bucket_size_bytes)
+    free_s = communication_s = 0.0
+    step_s = model.alone_s
+    for ready_s, nbytes in buckets:
+        transfer = allreduce(nbytes)
+        free_s = max(free_s, ready_s) + transfer.busy_s
+        communication_s += transfer.busy_s
+        step_s = max(step_s, free_s + transfer.waiting_s)
     return Step(step_s, communication_s, step_s - model.alone_s, len(buckets))
