@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from benchmarks.scaling.costs import announcement, cost_of
 from benchmarks.scaling.fit import Machine, Point, fit
-from benchmarks.scaling.measure import REPLAYED, MeasuredStep, load
+from benchmarks.scaling.measurements import REPLAYED, MeasuredStep, load
 from benchmarks.scaling.models import horovod_models
 from benchmarks.scaling.prediction import Cluster, best_allreduce, predict_tuned_step
 from benchmarks.scaling.step import Model, Transfer, simulate

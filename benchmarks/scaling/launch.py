@@ -1,19 +1,20 @@
-"""Starts the ranks of a job in the namespaces of a `Network`."""
+"""Starts the ranks of a job on hosts that are network namespaces."""
 
 from __future__ import annotations
 
-import os
-import secrets
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.hosts.network import Network
-from ring_keras import _native
+ROOT = Path(__file__).resolve().parent.parent.parent
+# The network and the job are those of the tests.
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-__all__ = ["run_on_hosts"]
+from support.job import Job  # noqa: E402
+from support.network import Network  # noqa: E402
+
+__all__ = ["Network", "run_on_hosts"]
 
 
 def run_on_hosts(
@@ -30,32 +31,24 @@ def run_on_hosts(
         RuntimeError: If a rank fails; with what it printed.
     """
     size = hosts * per_host
-    token = secrets.token_bytes(32)
-    with tempfile.TemporaryDirectory() as directory:
-        token_file = Path(directory, "token")
-        token_file.touch(0o600)
-        token_file.write_text(token.hex())
-        # Like ringrun's, on the first host.
-        address = network.addresses[0]
-        store = network.inside(
-            0, lambda: _native.StoreServer(address, 0, size, 0, token)
-        )
-        ranks: list[subprocess.Popen[str]] = []
+    # The machine's name is the same in all of them.
+    environments = [
+        {**environment, "RING_KERAS_HOST_NAME": f"host{rank // per_host}"}
+        for rank in range(size)
+    ]
+    # The store listens on the first host, like ringrun's.
+    job = network.inside(
+        0, lambda: Job(size, env=environments, bind_address=network.addresses[0])
+    )
+    ranks: list[subprocess.Popen[str]] = []
+    with job:
         try:
             for rank in range(size):
                 host = rank // per_host
-                own = {
-                    "RING_KERAS_RANK": str(rank),
-                    "RING_KERAS_SIZE": str(size),
-                    "RING_KERAS_STORE_ADDRESS": f"{address}:{store.port}",
-                    "RING_KERAS_TOKEN_FILE": str(token_file),
-                    # The machine's name is the same in all of them.
-                    "RING_KERAS_HOST_NAME": f"host{host}",
-                }
                 ranks.append(
                     subprocess.Popen(
                         network.command(host, sys.executable, *arguments),
-                        env={**os.environ, **environment, **own},
+                        env=job.environment(rank),
                         stdout=subprocess.PIPE,
                         stderr=subprocess.STDOUT,
                         text=True,
@@ -72,4 +65,3 @@ def run_on_hosts(
             for process in ranks:
                 process.kill()
                 process.wait()
-            store.close()

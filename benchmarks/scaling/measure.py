@@ -17,17 +17,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hosts.network import Network
 from benchmarks.scaling.fit import Point
-from benchmarks.scaling.launch import run_on_hosts
+from benchmarks.scaling.launch import Network, run_on_hosts
+from benchmarks.scaling.measurements import FILE, MESSAGE, REPLAYED, STEPS, MeasuredStep
 from benchmarks.scaling.message import message_s
-from benchmarks.scaling.step import Model, Variable, ready_buckets
+from benchmarks.scaling.step import ready_buckets
 
-__all__ = ["FILE", "REPLAYED", "MeasuredStep", "Measurements", "load"]
-
-FILE = Path(__file__).with_name("measurements.json")
-
-_MESSAGE, _STEPS = "message", "steps"
 _HUGE = str(1 << 40)
 _ALGORITHMS = {
     "direct": {"RING_KERAS_DIRECT_MAX_BYTES": _HUGE},
@@ -51,54 +46,9 @@ _ALGORITHMS = {
 }
 
 
-# Like a convolutional net: 16 MiB of gradients, most of them in the last layers, most
-# of the work in the first.
-REPLAYED = Model(
-    name="replayed",
-    variables=tuple(
-        Variable(elements=(1 << 22) * (layer + 1) // 210, work=20 - layer)
-        for layer in range(20)
-    ),
-    forward_s=0.4,
-    backward_s=0.8,
-)
 _REPLAYED_BUCKETS = (1 << 20, 4 << 20)
 _REPLAYED_HOSTS = (2, 4, 8, 16)
 _REPLAYED_MBIT = 200
-
-
-@dataclass(frozen=True)
-class MeasuredStep:
-    """One replay of `REPLAYED`, a rank on each host.
-
-    Attributes:
-        hosts: How many.
-        link_bytes_per_s: Nominal.
-        cores: That all ranks together have.
-        bucket_size_bytes: See `plan_buckets`.
-        step_s: Median, on the slowest rank.
-    """
-
-    hosts: int
-    link_bytes_per_s: float
-    cores: int
-    bucket_size_bytes: int
-    step_s: float
-
-
-@dataclass(frozen=True)
-class Measurements:
-    """All that is in `FILE`.
-
-    Attributes:
-        points: Allreduces by themselves.
-        message_s: A core's work for one message.
-        steps: Replayed training steps.
-    """
-
-    points: list[Point]
-    message_s: float
-    steps: list[MeasuredStep]
 
 
 @dataclass(frozen=True)
@@ -128,25 +78,16 @@ _PARTS = {
 }
 
 
-def load() -> Measurements:
-    """What has been measured."""
-    content: dict[str, Any] = json.loads(FILE.read_text())
-    (message,) = content.pop(_MESSAGE)
-    steps = [MeasuredStep(**step) for step in content.pop(_STEPS)]
-    points = [Point(**point) for part in content.values() for point in part]
-    return Measurements(points, message["message_s"], steps)
-
-
 def main(names: list[str]) -> int:
     """Measures the named parts."""
-    known = [_MESSAGE, *_PARTS, _STEPS]
+    known = [MESSAGE, *_PARTS, STEPS]
     unknown = set(names) - set(known)
     if unknown:
         sys.exit(f"no part {sorted(unknown)}; there are {', '.join(known)}")
     for name in names or known:
-        if name == _MESSAGE:
+        if name == MESSAGE:
             measured: list[dict[str, Any]] = [{"message_s": message_s()}]
-        elif name == _STEPS:
+        elif name == STEPS:
             measured = [asdict(step) for step in _replay()]
         else:
             measured = [asdict(point) for point in _measure(_PARTS[name])]
