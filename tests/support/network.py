@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TypeVar
 
 Result = TypeVar("Result")
+Some = TypeVar("Some", bound="Hosts")
 
 
 def run(*command: str) -> str:
@@ -51,7 +52,7 @@ class Hosts:
         self.names = [f"ring-{os.getpid()}-{host}" for host in range(size)]
         self.addresses = [f"10.223.7.{host + 1}" for host in range(size)]
 
-    def __enter__(self) -> Hosts:
+    def __enter__(self: Some) -> Some:
         try:
             self.make()
         except BaseException:
