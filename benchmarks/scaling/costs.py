@@ -16,7 +16,7 @@ __all__ = ["Cost", "announcement", "cost_of", "names"]
 # As in allreduce_messages.cc and allreduce_hierarchical.cc: what a rank sends at a
 # time, what a hierarchy does at a time, and up to what a lane reduces by parts.
 MESSAGE_BYTES = 128 << 10
-MIN_ROUND_BYTES, MAX_ROUND_BYTES = 256 << 10, 2 << 20
+MIN_ROUND_BYTES, MAX_ROUND_BYTES = 256 << 10, 16 << 20
 LANE_PARTS_BYTES = 256 << 10
 # Of the processors that were measured, shared by their cores.
 CACHE_BYTES = 32 << 20

@@ -86,7 +86,7 @@ class AllreduceHierarchical : public Collective {
 
   static constexpr size_t kMessageBytes = size_t{128} << 10;
   static constexpr size_t kMinRoundBytes = size_t{256} << 10;
-  static constexpr size_t kMaxRoundBytes = size_t{2} << 20;
+  static constexpr size_t kMaxRoundBytes = size_t{16} << 20;
   // Rounds of which a window holds the data.
   static constexpr size_t kSlots = 8;
   // Below, fewer trips win over fewer connections at a time.
