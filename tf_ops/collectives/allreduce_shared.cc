@@ -3,6 +3,7 @@
 #include "tf_ops/collectives/partition.h"
 #include "tf_ops/collectives/reduction.h"
 #include "tf_ops/collectives/shared_collective.h"
+#include "tf_ops/reduce/streaming_copy.h"
 
 namespace ring_keras {
 namespace {
@@ -40,6 +41,13 @@ class AllreduceShared : public SharedCollective {
     return Piece({0, tensors_.nbytes()}, kSlotBytes, round);
   }
 
+  // Whether `output`, where `input` is to be replaced, is written past the
+  // caches.
+  bool Streams(const char* input, const char* output) const {
+    return input != output &&
+           OutlastsCaches(tensors_.nbytes(), communicator_.size());
+  }
+
   // out = the slots of all ranks at `offset`, combined in rank order; of this
   // rank's slot, `own` is another copy, if not null.
   void Combine(void* out, size_t round, size_t offset, const void* own,
@@ -67,9 +75,27 @@ class AllreduceSharedFlat : public AllreduceShared {
         range.begin, range.end,
         [&](const char* input, char* output, size_t offset, size_t nbytes) {
           // The input is still in this core's cache, and in nobody else's.
-          const bool as_is = reduction_.prescale() == 1.0;
-          Combine(output, round, offset, as_is ? input : nullptr, nbytes);
+          const char* own = reduction_.prescale() == 1.0 ? input : nullptr;
+          if (Streams(input, output)) {
+            CombineStreaming(output, round, offset, own, nbytes);
+          } else {
+            Combine(output, round, offset, own, nbytes);
+          }
         });
+    StreamingCopyFence();
+  }
+
+ private:
+  // By way of a block that stays in L1.
+  void CombineStreaming(char* out, size_t round, size_t offset, const char* own,
+                        size_t nbytes) const {
+    alignas(kCacheLine) char block[size_t{8} << 10];
+    for (size_t at = 0; at < nbytes; at += sizeof(block)) {
+      const size_t length = std::min(sizeof(block), nbytes - at);
+      Combine(block, round, offset + at, own == nullptr ? nullptr : own + at,
+              length);
+      StreamingCopy(out + at, block, length);
+    }
   }
 };
 
@@ -95,10 +121,15 @@ class AllreduceSharedParts : public AllreduceShared {
       const char* reduced = slot(rank, round) + part.begin;
       tensors_.ForEach(
           range.begin + part.begin, range.begin + part.end,
-          [&](const char*, char* output, size_t offset, size_t nbytes) {
-            std::memcpy(output, reduced + offset, nbytes);
+          [&](const char* input, char* output, size_t offset, size_t nbytes) {
+            if (Streams(input, output)) {
+              StreamingCopy(output, reduced + offset, nbytes);
+            } else {
+              std::memcpy(output, reduced + offset, nbytes);
+            }
           });
     }
+    StreamingCopyFence();
   }
 
  private:
