@@ -166,25 +166,18 @@ def mpich_launcher(network: Network) -> list[str]:
 def iperf_bits_per_second(network: Network) -> float:
     """What one TCP stream carries from one host to another."""
     server = subprocess.Popen(
-        network.command(1, "iperf3", "--server", "--one-off"), stdout=subprocess.DEVNULL
+        network.command(1, "iperf3", "--server"), stdout=subprocess.DEVNULL
     )
+    client = ["iperf3", "--client", network.addresses[1], "--time", "3", "--omit", "1"]
+    command = network.command(0, *client, "--json")
     try:
-        for _ in range(50):
-            client = subprocess.run(
-                network.command(
-                    *(0, "iperf3", "--client", network.addresses[1]),
-                    *("--time", "3", "--omit", "1", "--json"),
-                ),
-                capture_output=True,
-                timeout=30,
-            )
-            if client.returncode == 0:
-                break
-            time.sleep(0.1)  # The server is not there yet.
-        result: float = json.loads(client.stdout)["end"]["sum_received"][
-            "bits_per_second"
-        ]
-        return result
+        for _ in range(20):
+            said = subprocess.run(command, capture_output=True, timeout=30)
+            end = json.loads(said.stdout)["end"]
+            if "sum_received" in end:
+                return float(end["sum_received"]["bits_per_second"])
+            time.sleep(0.2)  # The server is not there yet.
+        raise RuntimeError(f"iperf3 fails: {said.stdout.decode()[-500:]}")
     finally:
         server.kill()
         server.wait()
