@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -192,6 +193,8 @@ def main() -> None:
     options = parser.parse_args()
     if os.geteuid() != 0:
         parser.error("making network namespaces needs root")
+    # So that the namespaces go, whoever ends this.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with Network(4, "1gbit", options.congestion_control) as network:
         measure(network, options.peers, options.repeats)
 
