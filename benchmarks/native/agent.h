@@ -5,12 +5,10 @@
 #define BENCHMARKS_NATIVE_AGENT_H_
 
 #include <sched.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -20,7 +18,6 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace benchmarks {
@@ -135,38 +132,6 @@ inline void Answer(const std::string& socket_path, int rank,
   }
   close(connection);
 }
-
-// Memory for `count` elements, in huge pages where the system gives them to
-// those who ask, as numpy does: all packages must have the same.
-template <typename T>
-class Buffer {
- public:
-  explicit Buffer(size_t count) : count_(count) {
-    void* const memory = mmap(nullptr, nbytes(), PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw std::runtime_error("out of memory");
-    madvise(memory, nbytes(), MADV_HUGEPAGE);
-    data_ = static_cast<T*>(memory);
-  }
-  ~Buffer() {
-    if (data_ != nullptr) munmap(data_, nbytes());
-  }
-  Buffer(Buffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
-  Buffer& operator=(Buffer&&) = delete;
-
-  T* data() { return data_; }
-  T* begin() { return data_; }
-  T* end() { return data_ + count_; }
-  size_t size() const { return count_; }
-
- private:
-  // At least a byte, since mmap makes no mapping of none.
-  size_t nbytes() const { return std::max<size_t>(1, count_ * sizeof(T)); }
-
-  T* data_;
-  size_t count_;
-};
 
 // How many elements each of the tensors in data/NAME.txt has.
 inline std::vector<size_t> ReadCounts(const std::string& data_directory,

@@ -137,7 +137,7 @@ std::vector<double> Measure(const Request& request, Pair& pair, int rank) {
       request.Text("dtype", "float32") != "float32") {
     throw Unsupported();
   }
-  Buffer<float> own(algorithm == "shared" ? 0 : count);
+  std::vector<float> own(algorithm == "shared" ? 0 : count);
   float* const data = algorithm == "shared" ? pair.shared() : own.data();
   std::fill_n(data, count, static_cast<float>(rank + 1));
   const auto call = [&] {

@@ -90,10 +90,9 @@ class Allreduce {
                               const std::vector<size_t>& counts,
                               ccl::datatype dtype,
                               const std::vector<Word>& numbers) {
-    std::vector<Buffer<Word>> buffers;
+    std::vector<std::vector<Word>> buffers;
     for (const size_t count : counts) {
-      buffers.emplace_back(count);
-      std::fill_n(buffers.back().data(), count, numbers.at(rank_ + 1));
+      buffers.emplace_back(count, numbers.at(rank_ + 1));
     }
     const auto call = [&] {
       for (auto& buffer : buffers) {
