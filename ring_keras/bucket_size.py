@@ -8,7 +8,7 @@ from ring_keras.config import Config
 
 __all__ = ["DEFAULT_BYTES", "current_bytes", "set_tuned_bytes"]
 
-DEFAULT_BYTES = 4 << 20
+DEFAULT_BYTES = 16 << 20
 
 _tuned_bytes: int | None = None
 

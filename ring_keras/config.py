@@ -217,7 +217,7 @@ class Config:
     bucket_size_bytes: int | None = _variable(
         None,
         _integer(1),
-        "Gradients are reduced in buckets of about this many bytes. Default: 4 MiB.",
+        "Gradients are reduced in buckets of about this many bytes. Default: 16 MiB.",
     )
     autotune: bool = _variable(
         False,

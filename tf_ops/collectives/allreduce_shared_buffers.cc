@@ -60,14 +60,16 @@ class AllreduceSharedBuffers : public Collective {
     window_.window->reduced.store(after, std::memory_order_release);
     communicator_.NotifyAll();
     const Participants* peers = &participants;
-    co_await communicator_.UntilShared([peers, after] {
-      for (const Participant& peer : *peers) {
-        if (peer.window->reduced.load(std::memory_order_acquire) < after) {
-          return false;
-        }
-      }
-      return true;
-    });
+    co_await communicator_.Until(
+        [peers, after] {
+          for (const Participant& peer : *peers) {
+            if (peer.window->reduced.load(std::memory_order_acquire) < after) {
+              return false;
+            }
+          }
+          return true;
+        },
+        Scheduler::Look::kAlways);
     co_return communicator_.status();
   }
 

@@ -58,14 +58,13 @@ class Communicator {
   // Awaitable: resumes when `condition()` holds, or when the communicator is
   // broken: look at status() afterwards.
   template <typename Condition>
-  auto Until(Condition condition) {
-    return UntilOrBroken(std::move(condition), false);
-  }
-
-  // The same, for conditions on the memory of ranks that share it.
-  template <typename Condition>
-  auto UntilShared(Condition condition) {
-    return UntilOrBroken(std::move(condition), true);
+  auto Until(Condition condition,
+             Scheduler::Look look = Scheduler::Look::kNever) {
+    auto either = [this, condition = std::move(condition)]() mutable {
+      return !status_.ok() || condition();
+    };
+    return Scheduler::Until<decltype(either)>(scheduler_, std::move(either),
+                                              look);
   }
 
   // Awaitable: resumes when `condition()` holds, broken or not.
@@ -82,15 +81,6 @@ class Communicator {
   }
 
  private:
-  template <typename Condition>
-  auto UntilOrBroken(Condition condition, bool spins) {
-    auto either = [this, condition = std::move(condition)]() mutable {
-      return !status_.ok() || condition();
-    };
-    return Scheduler::Until<decltype(either)>(scheduler_, std::move(either),
-                                              spins);
-  }
-
   int id_;
   std::vector<int> ranks_;
   int rank_;

@@ -1,7 +1,9 @@
 // Resumes coroutines whose condition has come true. Not thread-safe.
 //
-// A driver with nothing else to do can make it patient: coroutines that wait
-// for shared memory then look for a while before they suspend.
+// Coroutines that wait for shared memory may look for a while before they
+// suspend: always, where ranks take turns within one collective, because what
+// it works on is in the caches; else if a driver with nothing else to do makes
+// the scheduler patient.
 #ifndef RING_KERAS_COLLECTIVES_SCHEDULER_H_
 #define RING_KERAS_COLLECTIVES_SCHEDULER_H_
 
@@ -31,19 +33,22 @@ class Scheduler {
     std::coroutine_handle<> handle_;
   };
 
+  // How a coroutine waits. What it looks for must come true by what other
+  // processes write, while the driver does nothing.
+  enum class Look { kNever, kIfPatient, kAlways };
+
   // Awaitable: resumes once `condition()` is true. The condition is asked
-  // often, on the driver's thread, and must be cheap. `spins` if it comes true
-  // by what other processes write, while the driver does nothing.
+  // often, on the driver's thread, and must be cheap.
   template <typename Condition>
   class Until final : public Waiter {
    public:
-    Until(Scheduler& scheduler, Condition condition, bool spins = false)
+    Until(Scheduler& scheduler, Condition condition, Look look = Look::kNever)
         : scheduler_(scheduler),
           condition_(std::move(condition)),
-          spins_(spins) {}
+          look_(look) {}
     bool Ready() override { return condition_(); }
     bool await_ready() {
-      return condition_() || (spins_ && scheduler_.Spin(condition_));
+      return condition_() || scheduler_.Spin(look_, condition_);
     }
     void await_suspend(std::coroutine_handle<> handle) {
       scheduler_.Add(this, handle);
@@ -53,36 +58,16 @@ class Scheduler {
    private:
     Scheduler& scheduler_;
     Condition condition_;
-    bool spins_;
+    Look look_;
   };
 
-  // For about `patience`, and until `interrupt`, Spin waits.
+  // For about `patience`, and until `interrupt`.
   void BePatient(Clock::duration patience, const std::atomic<bool>* interrupt) {
     patience_ = patience;
     patience_end_ = Clock::time_point();
     interrupt_ = interrupt;
   }
   void BeImpatient() { interrupt_ = nullptr; }
-
-  // Waits for `condition()` while patience lasts; whether it came true. Offers
-  // the core to others, at once if they have wanted it lately: they may be the
-  // ranks it waits for.
-  template <typename Condition>
-  bool Spin(Condition& condition) {
-    for (int turn = 0; interrupt_ != nullptr; ++turn) {
-      if (turn < kPauses && contention_ == 0) {
-        Pause();
-      } else {
-        Yield();
-      }
-      if (condition()) return true;
-      if (interrupt_ != nullptr &&
-          interrupt_->load(std::memory_order_relaxed)) {
-        BeImpatient();
-      }
-    }
-    return false;
-  }
 
   // Resumes what is ready; whether anything was.
   bool RunReady() {
@@ -109,12 +94,31 @@ class Scheduler {
   }
 
  private:
-  // About 10 us.
+  // Some microseconds.
   static constexpr int kPauses = 256;
   // To yield a core that nobody wants takes less.
   static constexpr std::chrono::microseconds kForeignTurn{3};
   // Quick yields after which it takes the core for its own again.
   static constexpr int kMaxContention = 64;
+
+  // Waits for `condition()`, for a moment or while patience lasts; whether it
+  // came true. A patient one offers the core to others, at once if they have
+  // wanted it lately: they may be the ranks it waits for.
+  template <typename Condition>
+  bool Spin(Look look, Condition& condition) {
+    if (look == Look::kNever) return false;
+    if (look == Look::kAlways || interrupt_ != nullptr) {
+      for (int turn = 0; turn < kPauses && contention_ == 0; ++turn) {
+        Pause();
+        if (condition()) return true;
+      }
+    }
+    while (interrupt_ != nullptr) {
+      Yield();
+      if (condition()) return true;
+    }
+    return false;
+  }
 
   void Yield() {
     const Clock::time_point start = Clock::now();
@@ -127,7 +131,9 @@ class Scheduler {
     } else if (contention_ > 0) {
       --contention_;
     }
-    if (end >= patience_end_) BeImpatient();
+    if (end >= patience_end_ || interrupt_->load(std::memory_order_relaxed)) {
+      BeImpatient();
+    }
   }
 
   void Add(Waiter* waiter, std::coroutine_handle<> handle) {

@@ -115,8 +115,9 @@ Task SharedCollective::Run(const Participants& participants) {
     }
     if (news) communicator_.NotifyAll();
     if (news || unpacked) continue;
-    co_await communicator_.UntilShared(
-        [this] { return CanPack() || CanReduce() || CanUnpack(); });
+    co_await communicator_.Until(
+        [this] { return CanPack() || CanReduce() || CanUnpack(); },
+        Scheduler::Look::kAlways);
     RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
   }
   co_return Status::Ok();

@@ -47,7 +47,7 @@ void StreamingCopyFence() {}
 
 bool OutlastsCaches(size_t nbytes, int ranks) {
   // What a few cores share; virtual machines report anything.
-  constexpr size_t kCacheBytes = size_t{32} << 20;
+  constexpr size_t kCacheBytes = size_t{8} << 20;
   return nbytes > kCacheBytes / ranks;
 }
 

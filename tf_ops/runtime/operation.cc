@@ -44,8 +44,9 @@ Task Operation::Run() {
     collective_->Prepare(channel.NextUse());
     stage_ = Stage::kPosted;
     channel.Post(SignatureOf(request_), own);
-    co_await communicator_->UntilShared(
-        [&] { return channel.AllPosted() || !failure_.ok(); });
+    co_await communicator_->Until(
+        [&] { return channel.AllPosted() || !failure_.ok(); },
+        Scheduler::Look::kIfPatient);
     RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
     RING_KERAS_CO_RETURN_IF_ERROR(failure_);
     if (channel.Agreed()) {
