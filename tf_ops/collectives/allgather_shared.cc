@@ -21,13 +21,13 @@ class AllgatherShared : public SharedCollective {
 
  protected:
   size_t pack_rounds() const override {
-    return CeilDivide(nbytes_, kSlotBytes);
+    return CeilDivide(nbytes_, round_nbytes_);
   }
   size_t max_pack_nbytes() const override {
-    return std::min(nbytes_, kSlotBytes);
+    return std::min(nbytes_, round_nbytes_);
   }
   void Pack(size_t round, char* slot) override {
-    const Range piece = Piece({0, nbytes_}, kSlotBytes, round);
+    const Range piece = Piece({0, nbytes_}, round_nbytes_, round);
     std::memcpy(slot, input_ + piece.begin, piece.size());
   }
 
@@ -38,7 +38,8 @@ class AllgatherShared : public SharedCollective {
       const size_t begin = rows * row_nbytes_;
       rows += participant.rows;
       parts_.push_back({begin, rows * row_nbytes_});
-      rounds = std::max(rounds, CeilDivide(parts_.back().size(), kSlotBytes));
+      rounds =
+          std::max(rounds, CeilDivide(parts_.back().size(), round_nbytes_));
     }
     StatusOr<void*> output =
         arguments_.allocate_output(WithRows(arguments_, rows));
@@ -49,7 +50,7 @@ class AllgatherShared : public SharedCollective {
 
   void Unpack(size_t round) override {
     for (int rank = 0; rank < communicator_.size(); ++rank) {
-      const Range piece = Piece(parts_[rank], kSlotBytes, round);
+      const Range piece = Piece(parts_[rank], round_nbytes_, round);
       if (piece.size() == 0) continue;
       const char* from = rank == communicator_.rank()
                              ? input_ + (piece.begin - parts_[rank].begin)

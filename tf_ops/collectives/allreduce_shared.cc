@@ -21,7 +21,7 @@ class AllreduceShared : public SharedCollective {
 
  protected:
   size_t pack_rounds() const override {
-    return CeilDivide(tensors_.nbytes(), kSlotBytes);
+    return CeilDivide(tensors_.nbytes(), round_nbytes_);
   }
   size_t max_pack_nbytes() const override { return RoundBytes(0).size(); }
   void Pack(size_t round, char* slot) override {
@@ -38,7 +38,7 @@ class AllreduceShared : public SharedCollective {
   }
 
   Range RoundBytes(size_t round) const {
-    return Piece({0, tensors_.nbytes()}, kSlotBytes, round);
+    return Piece({0, tensors_.nbytes()}, round_nbytes_, round);
   }
 
   // Whether `output`, where `input` is to be replaced, is written past the

@@ -26,7 +26,7 @@ class AllreduceSharedBuffers : public Collective {
         reduction_(arguments) {}
 
   std::optional<size_t> slot_nbytes() const override {
-    return SharedCollective::SlotBytes(buffers_.nbytes);
+    return SharedCollective::SlotBytes(buffers_.nbytes, communicator_.size());
   }
   bool can_repeat() const override { return true; }
   void Describe(Participant* own) const override {

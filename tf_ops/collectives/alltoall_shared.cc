@@ -22,7 +22,7 @@ class AlltoallShared : public SharedCollective {
         splits_(SplitsOrEven(arguments.splits,
                              RowCount(arguments.inputs[0].shape),
                              communicator.size())),
-        piece_nbytes_(kSlotBytes / communicator.size() / kCacheLine *
+        piece_nbytes_(round_nbytes_ / communicator.size() / kCacheLine *
                       kCacheLine) {}
 
  protected:
@@ -32,7 +32,7 @@ class AlltoallShared : public SharedCollective {
         piece_nbytes_);
   }
   size_t max_pack_nbytes() const override {
-    return pack_rounds() == 0 ? 0 : kSlotBytes;
+    return pack_rounds() == 0 ? 0 : round_nbytes_;
   }
   void Pack(size_t round, char* slot) override {
     for (int rank = 0; rank < communicator_.size(); ++rank) {

@@ -45,10 +45,10 @@ class BroadcastShared : public SharedCollective {
  private:
   bool is_root() const { return communicator_.rank() == arguments_.root; }
   size_t all_rounds() const {
-    return CeilDivide(tensors_.nbytes(), kSlotBytes);
+    return CeilDivide(tensors_.nbytes(), round_nbytes_);
   }
   Range RoundBytes(size_t round) const {
-    return Piece({0, tensors_.nbytes()}, kSlotBytes, round);
+    return Piece({0, tensors_.nbytes()}, round_nbytes_, round);
   }
 
   FusedTensors tensors_;

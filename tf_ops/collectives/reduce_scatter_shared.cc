@@ -17,7 +17,7 @@ class ReduceScatterShared : public SharedCollective {
         input_(static_cast<const char*>(arguments.inputs[0].data)),
         row_nbytes_(RowBytes(arguments)),
         rows_(RowCount(arguments.inputs[0].shape)),
-        piece_nbytes_(kSlotBytes / communicator.size() / kCacheLine *
+        piece_nbytes_(round_nbytes_ / communicator.size() / kCacheLine *
                       kCacheLine) {}
 
   bool can_repeat() const override { return true; }
@@ -28,7 +28,7 @@ class ReduceScatterShared : public SharedCollective {
     return CeilDivide(PartOf(0).size(), piece_nbytes_);
   }
   size_t max_pack_nbytes() const override {
-    return pack_rounds() == 0 ? 0 : kSlotBytes;
+    return pack_rounds() == 0 ? 0 : round_nbytes_;
   }
   void Pack(size_t round, char* slot) override {
     for (int rank = 0; rank < communicator_.size(); ++rank) {

@@ -11,7 +11,7 @@ constexpr uint64_t kAllPacked = std::numeric_limits<int64_t>::max();
 }  // namespace
 
 std::optional<size_t> SharedCollective::slot_nbytes() const {
-  return SlotBytes(max_pack_nbytes());
+  return SlotBytes(max_pack_nbytes(), communicator_.size());
 }
 
 void SharedCollective::Prepare(const WindowUse& window) {

@@ -22,18 +22,19 @@ class SharedCollective : public Collective {
   Task Run(const Participants& participants) final;
   uint64_t rounds() const final { return void_rounds_ + rounds_; }
 
-  // Two of them, read and written by each of a few ranks, stay in L2.
-  static constexpr size_t kSlotBytes = size_t{128} << 10;
-  // The slot for data of this size: whole cache lines.
-  static constexpr size_t SlotBytes(size_t nbytes) {
-    return (std::min(nbytes, kSlotBytes) + kCacheLine - 1) / kCacheLine *
+  // The slot that `nbytes` of data need, in whole cache lines: all of them, up
+  // to a round's worth.
+  static constexpr size_t SlotBytes(size_t nbytes, int ranks) {
+    return (std::min(nbytes, RoundBytes(ranks)) + kCacheLine - 1) / kCacheLine *
            kCacheLine;
   }
 
  protected:
   SharedCollective(const CollectiveArguments& arguments,
                    Communicator& communicator)
-      : arguments_(arguments), communicator_(communicator) {}
+      : arguments_(arguments),
+        communicator_(communicator),
+        round_nbytes_(RoundBytes(communicator.size())) {}
 
   // Known before any peer is there: rounds in which this rank packs, and the
   // bytes that the largest of them needs.
@@ -59,8 +60,15 @@ class SharedCollective : public Collective {
 
   const CollectiveArguments& arguments_;
   Communicator& communicator_;
+  // What a rank packs in a round, at most.
+  const size_t round_nbytes_;
 
  private:
+  // Two slots of two ranks stay in L2. More ranks wait for more of each other,
+  // and may share cores: fewer rounds are worth a trip to L3.
+  static constexpr size_t RoundBytes(int ranks) {
+    return size_t{ranks == 2 ? 128u : 512u} << 10;
+  }
   using Counter = std::atomic<uint64_t> Window::*;
   char* SlotOf(Window* window, size_t round) const {
     return window->data() +
@@ -76,7 +84,7 @@ class SharedCollective : public Collective {
 
   Window* own_ = nullptr;
   const Participants* participants_ = nullptr;  // From Run on.
-  size_t slot_stride_ = kSlotBytes;
+  size_t slot_stride_ = round_nbytes_;
   uint64_t first_round_ = 0;  // The counters' value before this use.
   size_t void_rounds_ = 0;
   size_t packed_ = 0;
