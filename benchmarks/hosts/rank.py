@@ -60,7 +60,8 @@ def gloo() -> Contender:
         total = totals.setdefault(name, torch.empty(len(data)))
         total.copy_(torch.from_numpy(data))
         dist.all_reduce(total)
-        return total.numpy()
+        reduced: np.ndarray = total.numpy()
+        return reduced
 
     return dist.get_rank(), dist.get_world_size(), dist.barrier, reduce
 

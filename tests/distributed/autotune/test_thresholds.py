@@ -50,7 +50,14 @@ def sums() -> list[bytes]:
     return results
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(2, marks=pytest.mark.slow),
+        3,
+        pytest.param(4, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_threshold_gives_equal_bits_on_all_ranks(
     rank_pool: RankPools, setting: str, size: int

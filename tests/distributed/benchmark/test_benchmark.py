@@ -39,7 +39,15 @@ def check_rows(content: dict[str, Any], size: int, name: str) -> None:
     assert content["job"]["transports"][0] == "self"
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+def others_are_slow(usual: str) -> list[Any]:
+    """All collectives, of which `make test` takes one."""
+    return [
+        pytest.param(name, marks=[] if name == usual else pytest.mark.slow)
+        for name in COLLECTIVES
+    ]
+
+
+@pytest.mark.parametrize("name", others_are_slow("allreduce"))
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_every_collective(size: int, name: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
@@ -76,7 +84,7 @@ def test_another_dtype_and_op(dtype: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", others_are_slow("alltoall"))
 def test_tensorflow_ops(name: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
 
