@@ -41,10 +41,10 @@ def allreduce(
     array: _Array,
     op: str = "sum",
     name: str = "",
+    out: _Array | None = None,
     communicator_id: int = 0,
     prescale: float = 1.0,
     postscale: float = 1.0,
-    out: _Array | None = None,
     wire_dtype: str | None = None,
 ) -> _Array: ...
 def shared_empty(shape: Sequence[int], dtype: DTypeLike) -> _Array: ...

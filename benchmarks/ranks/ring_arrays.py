@@ -38,4 +38,4 @@ def _allocate_shared(count: int, dtype: np.dtype[Any]) -> Array:
 
 
 def _prepare(array: Array) -> Callable[[], object]:
-    return functools.partial(_native.allreduce, array, "sum", "benchmark", out=array)
+    return functools.partial(_native.allreduce, array, "sum", "benchmark", array)

@@ -48,4 +48,4 @@ def _allreduce_call(values: Array, op: str, buffers: str) -> Callable[[], object
     array = empty(values.shape, values.dtype)
     array[...] = values
     out = array if buffers.endswith("in-place") else empty(values.shape, values.dtype)
-    return lambda: _native.allreduce(array, op, out=out)
+    return lambda: _native.allreduce(array, op, "allreduce", out)

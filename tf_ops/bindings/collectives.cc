@@ -97,9 +97,9 @@ py::array CheckedOutput(const py::array& out, const py::array& input) {
 }
 
 py::array Allreduce(const py::array& array, const std::string& op,
-                    const std::string& name, int communicator_id,
+                    const std::string& name,
+                    const std::optional<py::array>& out, int communicator_id,
                     double prescale, double postscale,
-                    const std::optional<py::array>& out,
                     const std::optional<std::string>& wire_dtype) {
   const py::array input = Contiguous(array);
   py::array output =
@@ -188,9 +188,9 @@ void Barrier(const std::string& name, int communicator_id) {
 
 void BindCollectives(py::module_& module) {
   module.def("allreduce", &Allreduce, py::arg("array"), py::arg("op") = "sum",
-             py::arg("name") = "", py::arg("communicator_id") = 0,
-             py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
-             py::arg("out") = py::none(), py::arg("wire_dtype") = py::none());
+             py::arg("name") = "", py::arg("out") = py::none(),
+             py::arg("communicator_id") = 0, py::arg("prescale") = 1.0,
+             py::arg("postscale") = 1.0, py::arg("wire_dtype") = py::none());
   module.def("shared_empty", &SharedEmpty, py::arg("shape"), py::arg("dtype"));
   module.def("broadcast", &Broadcast, py::arg("array"), py::arg("root"),
              py::arg("name") = "", py::arg("communicator_id") = 0);
