@@ -83,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         output_directory=_output_directory(parser, options.output_dir),
         colour="NO_COLOR" not in inherited,
         verbose=options.verbose,
+        bind_to_cores=options.bind_to == "cores",
     )
     if options.verbose:
         for name, value in added.items():
@@ -138,6 +139,13 @@ def _parser() -> argparse.ArgumentParser:
         "--start-timeout",
         metavar="SECONDS",
         help="time for all ranks to join the job: RING_KERAS_INIT_TIMEOUT_S",
+    )
+    add(
+        "--bind-to",
+        choices=["none", "cores"],
+        default="none",
+        help="cores: each rank keeps to its share of this machine's cores, on one NUMA "
+        "node if it can (default: %(default)s)",
     )
     add("--transport", metavar="NAME", help="auto or tcp: RING_KERAS_TRANSPORT")
     add(

@@ -14,6 +14,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from ring_keras._libraries import rebuild_command
+from ring_keras.launch.binding import allowed_processors, share_out
 from ring_keras.launch.environment import job_variables
 from ring_keras.launch.guard import FORWARDED_SIGNALS, kill_descendants, reap
 from ring_keras.launch.output import OutputPump, say
@@ -45,6 +46,7 @@ class JobOptions:
         output_directory: Gets each rank's output in files, if not None.
         colour: Whether to colour prefixes on a terminal.
         verbose: Whether to tell of each start and end.
+        bind_to_cores: Whether each rank keeps to cores of its own.
     """
 
     size: int
@@ -54,6 +56,7 @@ class JobOptions:
     output_directory: Path | None
     colour: bool
     verbose: bool
+    bind_to_cores: bool
 
 
 class _State(Enum):
@@ -110,7 +113,11 @@ class Launcher:
         return self._conclude()
 
     def _start_workers(self, token_file: Path) -> None:
-        for rank in range(self._options.size):
+        size = self._options.size
+        cpus: list[tuple[int, ...]] = [()] * size
+        if self._options.bind_to_cores:
+            cpus = share_out(allowed_processors(), size)
+        for rank in range(size):
             job = job_variables(
                 rank,
                 self._options.size,
@@ -119,12 +126,16 @@ class Launcher:
                 generation=GENERATION,
             )
             worker = start_worker(
-                rank, self._options.command, {**self._options.environment, **job}
+                rank,
+                self._options.command,
+                {**self._options.environment, **job},
+                cpus[rank],
             )
             self._workers.append(worker)
             self._pump.add_rank(rank, worker.stdout_fd, worker.stderr_fd)
             if self._options.verbose:
-                say(f"rank {rank} is pid {worker.pid}")
+                where = f", on CPUs {list(cpus[rank])}" if cpus[rank] else ""
+                say(f"rank {rank} is pid {worker.pid}{where}")
 
     def _watch(self) -> None:
         """Until every rank has ended and all they printed has been written."""

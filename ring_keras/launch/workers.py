@@ -68,9 +68,14 @@ class Worker:
 
 
 def start_worker(
-    rank: int, command: Sequence[str], environment: Mapping[str, str]
+    rank: int,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    cpus: Sequence[int] = (),
 ) -> Worker:
     """Starts `command` as a rank, in a session of its own, without input.
+
+    It may run on the processors `cpus` alone; if there are none, on any.
 
     Must be called from the main thread: the rank dies with the thread that
     started it.
@@ -78,7 +83,8 @@ def start_worker(
     stdout_read, stdout_write = os.pipe()
     stderr_read, stderr_write = os.pipe()
     # -I and -S: no file of the user's, and no site-packages, before the command.
-    arguments = [sys.executable, "-I", "-S", _EXEC_RANK, str(os.getpid()), *command]
+    arguments = [sys.executable, "-I", "-S", _EXEC_RANK, str(os.getpid())]
+    arguments += [",".join(map(str, cpus)), *command]
     try:
         pid = os.posix_spawn(
             sys.executable,

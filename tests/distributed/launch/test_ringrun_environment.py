@@ -1,5 +1,6 @@
 """What ranks get, and that the job's secret stays one."""
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -116,3 +117,26 @@ def test_verbose_tells_of_starts_and_ends(ringrun):
     assert "ringrun: rank 0 is pid " in text
     assert "exited with code 0 after " in text
     assert "TF_NUM_INTRAOP_THREADS" not in text
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_ranks_keep_to_cores_of_their_own(ringrun, size):
+    script = 'print(*sorted(os.sched_getaffinity(0)), sep=",")'
+
+    finished = ringrun.run(script, "--bind-to", "cores", size=size)
+
+    allowed = os.sched_getaffinity(0)
+    lines = finished.stdout.decode().splitlines()
+    shares = [set(map(int, line.split()[1].split(","))) for line in lines]
+    assert len(shares) == size
+    assert all(share and share <= allowed for share in shares)
+    if size <= len(allowed):
+        assert sum(map(len, shares)) == len(set().union(*shares))
+
+
+def test_ranks_run_anywhere_unless_told(ringrun):
+    script = "print(len(os.sched_getaffinity(0)))"
+
+    finished = ringrun.run(script, size=1)
+
+    assert finished.stdout.decode() == f"[0] {len(os.sched_getaffinity(0))}\n"
