@@ -21,7 +21,9 @@ def tuned() -> dict[str, Any]:
     # A process set takes the choice over.
     everyone_but_0 = ring.add_process_set(range(1, ring.size()))
     if everyone_but_0.included():
-        _native.allreduce(noise, "sum", "set", everyone_but_0.communicator_id())
+        _native.allreduce(
+            noise, "sum", "set", communicator_id=everyone_but_0.communicator_id()
+        )
     return {
         "tuning": _native.tuning(),
         "bucket": bucket_size.current_bytes(),
