@@ -61,8 +61,10 @@ RING_TEST(ABufferIsFoundByAnyAddressInIt) {
 
 RING_TEST(TooMuchIsAnErrorAndMemoryOutlivesTheAllocator) {
   auto allocator = NewAllocator();
-  const auto refused = allocator->Allocate(kBufferAreaBytes + 1);
-  EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+  for (size_t nbytes : {kBufferAreaBytes + 1, ~size_t{0}}) {
+    const auto refused = allocator->Allocate(nbytes);
+    EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+  }
   const auto kept = allocator->Allocate(8192).value();
   allocator.reset();
   std::memset(kept.get(), 1, 8192);

@@ -28,8 +28,10 @@ StatusOr<std::shared_ptr<void>> BufferAllocator::Allocate(size_t nbytes) {
 }
 
 StatusOr<uint64_t> BufferAllocator::Take(size_t nbytes) {
+  // Sums must not wrap: more than there is stays more than there is.
   const size_t wanted =
-      (std::max<size_t>(nbytes, 1) + kPage - 1) / kPage * kPage;
+      (std::clamp<size_t>(nbytes, 1, kBufferAreaBytes + 1) + kPage - 1) /
+      kPage * kPage;
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& gap : free_) {
     const auto [offset, size] = gap;  // A copy: the gap goes.
