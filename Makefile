@@ -5,6 +5,8 @@
 #   make build     compile what changed into ring_keras/
 #   make lint      style and types
 #   make sanitize  C++ tests under address, undefined behaviour and thread checks
+#   make versions  build for, and pass the core tests with, each of TENSORFLOWS
+#   make wheel     into dist/, with an op library for each of TENSORFLOWS
 #   make clean     forget what was built; `rm -r .venv` forgets the environment
 #
 # PYTHON=python3.12 picks an interpreter, VENV=dir another environment,
@@ -16,6 +18,12 @@ VENV ?= .venv
 # download; it is not made for arm64.
 TENSORFLOW ?= $(if $(filter x86_64,$(shell uname -m)),tensorflow-cpu,tensorflow)==2.21.*
 PYTEST_ARGS ?=
+# The minor versions of `make versions` and `make wheel`, beside VENV's own.
+TENSORFLOWS ?= 2.16 2.18 2.20
+# What `make versions` runs.
+CORE_TESTS ?= tests/unit/keras tests/unit/ops tests/distributed/ops \
+  tests/distributed/keras/test_keras_exactness.py tests/distributed/keras/test_keras_hook.py \
+  tests/distributed/test_tensorflow_io.py
 
 SHELL := /bin/bash
 BIN := $(VENV)/bin
@@ -31,11 +39,17 @@ TOOLS_READY := $(STAMPS)/tools
 INSTALLED := $(STAMPS)/installed
 TEST_READY := $(STAMPS)/test
 LINT_READY := $(STAMPS)/lint
+# An environment for each of TENSORFLOWS.
+VERSIONS_DIR := build/tensorflow
+VERSIONS_READY := $(TENSORFLOWS:%=$(VERSIONS_DIR)/%/ready)
+# The folders that hold their TensorFlow, and VENV's: a list of CMake's.
+TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS_DIR)/%/bin/python); do \
+  $$python -c 'import sysconfig; print(end=sysconfig.get_path("platlib") + ";")'; done)
 
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-cpp test-python build lint sanitize clean
+.PHONY: demo test test-cpp test-python build lint sanitize versions wheel clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -81,12 +95,34 @@ define sanitize
 	setarch $$(uname -m) -R $(BIN)/ctest --test-dir build/$(1) --output-on-failure
 endef
 
+versions: $(INSTALLED) $(VERSIONS_READY)
+	$(call say,Compiling for TensorFlow $(TENSORFLOWS))
+	CMAKE_ARGS='-DRING_KERAS_TENSORFLOW_DIRS=$(TENSORFLOW_DIRS) $(CMAKE_ARGS)' $(BUILD_EXT)
+	set -e; for version in $(TENSORFLOWS); do \
+	  printf '\n== Core tests with TensorFlow %s\n' $$version; \
+	  PYTHONPATH=$(CURDIR) $(VERSIONS_DIR)/$$version/bin/python -m pytest \
+	    -m "not slow and not gpu and not peers" $(CORE_TESTS) $(PYTEST_ARGS); \
+	done
+
+wheel: $(INSTALLED) $(VERSIONS_READY)
+	$(call say,A wheel for TensorFlow $(TENSORFLOWS) and that of $(VENV))
+	CMAKE_ARGS='-DRING_KERAS_TENSORFLOW_DIRS=$(TENSORFLOW_DIRS) $(CMAKE_ARGS)' \
+	  $(PIP_INSTALL:install=wheel) --no-deps --no-build-isolation --wheel-dir dist .
+
 clean:
 	rm -rf build dist *.egg-info $(INSTALLED) $(TEST_READY) $(LINT_READY)
 	rm -f ring_keras/*.so ring_keras/_build_info.json
 
 $(BIN)/python:
 	@build_support/make_venv.sh $(VENV) $(PYTHON)
+
+$(VERSIONS_DIR)/%/ready: pyproject.toml | $(BIN)/python
+	$(call say,TensorFlow $* in $(@D))
+	$(BIN)/python -m venv $(@D)
+	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet \
+	  "$(firstword $(subst ==, ,$(TENSORFLOW)))==$*.*" \
+	  $$($(BIN)/python build_support/requirements.py test $(if $(filter 2.16,$*),io))
+	touch $@
 
 $(TENSORFLOW_READY): | $(BIN)/python
 	$(call say,TensorFlow)
@@ -96,8 +132,7 @@ $(TENSORFLOW_READY): | $(BIN)/python
 
 $(TOOLS_READY): pyproject.toml | $(BIN)/python
 	$(call say,Build tools)
-	$(PIP_INSTALL) --quiet $$($(BIN)/python -c 'from pip._vendor import tomli; \
-	  print(*tomli.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')
+	$(PIP_INSTALL) --quiet $$($(BIN)/python build_support/requirements.py --build)
 	$(done)
 
 # Compiled before pip takes it over, because pip hides the progress.

@@ -101,6 +101,7 @@ def configure(cpp_tests: bool) -> None:
     options = [
         f"-DPython_EXECUTABLE={sys.executable}",
         f"-DCMAKE_MAKE_PROGRAM={find_tool('ninja', 'BIN_DIR')}",
+        "-DRING_KERAS_TENSORFLOW_DIRS=",  # Not those of the build before.
     ]
     if cpp_tests:  # Otherwise stays as it was.
         options.append("-DRING_KERAS_BUILD_TESTS=ON")

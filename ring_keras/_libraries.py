@@ -27,14 +27,14 @@ class BuildInfo:
 
     Attributes:
         version: Of ring_keras.
-        tensorflow_version: That the op library was compiled against.
+        tensorflow_versions: That op libraries were compiled against: "2.20.0, 2.21.0".
         cxx11_abi: The value of _GLIBCXX_USE_CXX11_ABI, TensorFlow's.
         compiler: Name and version.
         python_version: That the Python module was compiled for.
     """
 
     version: str
-    tensorflow_version: str
+    tensorflow_versions: str
     cxx11_abi: int
     compiler: str
     python_version: str
@@ -79,10 +79,10 @@ def ops() -> ModuleType:
 
 
 def _mismatch_message(found: str) -> str:
-    built_for = build_info().tensorflow_version
+    built_for = build_info().tensorflow_versions
     return (
         f"ring_keras {__version__} was built for TensorFlow {built_for}, but "
-        f"TensorFlow {found} is installed. Its op library works with one minor "
+        f"TensorFlow {found} is installed. An op library works with one minor "
         f"version only. Rebuild it: {rebuild_command()}"
     )
 

@@ -68,7 +68,7 @@ def _operations() -> list[_Finding]:
     name, version = found
     tensorflow = _Finding("TensorFlow", f"{version} ({name})")
     try:
-        text = f"built for TensorFlow {build_info().tensorflow_version}"
+        text = f"built for TensorFlow {build_info().tensorflow_versions}"
     except ImportError as error:
         return [tensorflow, _Finding("operations", str(error), good=False)]
     major, minor = version.split(".")[:2]

@@ -61,7 +61,7 @@ def test_other_minor_version_names_both_and_the_remedy(
     op_library(package_dir).rename(package_dir / "libring_keras_tf_2_5.so")
     info_file = package_dir / "_build_info.json"
     info = json.loads(info_file.read_text())
-    info_file.write_text(json.dumps({**info, "tensorflow_version": "2.5.1"}))
+    info_file.write_text(json.dumps({**info, "tensorflow_versions": "2.5.1"}))
 
     printed = load_ops(package_dir, script)
 

@@ -58,7 +58,7 @@ def test_check_build_of_what_was_not_built(unbuilt):
 def test_check_build_for_another_tensorflow(unbuilt):
     info = {
         "version": ring_keras.__version__,
-        "tensorflow_version": "2.0.1",
+        "tensorflow_versions": "2.0.1",
         "cxx11_abi": 1,
         "compiler": "GNU 12.2.0",
         "python_version": "3.10.0",
