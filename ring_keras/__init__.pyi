@@ -1,6 +1,8 @@
 from . import callbacks as callbacks
 from . import data as data
 from . import errors as errors
+from . import layers as layers
+from . import schedules as schedules
 from ._version import __version__ as __version__
 from .basics import cross_rank as cross_rank
 from .basics import cross_size as cross_size

@@ -5,7 +5,7 @@ the installed releases and fails by name when one is gone.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -24,6 +24,8 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
         "make_train_function",
         "train_step",
     ),
+    "keras.layers.BatchNormalization": ("_moments", "_reduction_axes"),
+    "keras.layers.Layer": ("_flatten_layers",),
     "keras.optimizers.Optimizer": (
         "_backend_apply_gradients",
         "_clip_gradients",
@@ -42,6 +44,7 @@ BACKEND_APPLY_GRADIENTS = "_backend_apply_gradients"
 APPLY = "apply"
 TRAIN_STEP = "train_step"
 METRICS_RESULT = "_get_metrics_result_or_logs"
+MOMENTS = "_moments"
 
 SHUFFLE_DATASET = "_ShuffleDataset"
 BATCH_DATASETS = frozenset(
@@ -104,14 +107,25 @@ def _is_multi_optimizer(optimizer: keras.optimizers.Optimizer) -> bool:
 
 def called_by_loss_scale_optimizer() -> bool:
     """Whether a `LossScaleOptimizer` is applying gradients further up."""
-    frame = sys._getframe(1)
+    return _calling(keras.optimizers.LossScaleOptimizer) is not None
+
+
+def calling_callback_list() -> keras.callbacks.CallbackList | None:
+    """The list, with all callbacks of `fit`, that is calling one of them."""
+    return _calling(keras.callbacks.CallbackList)
+
+
+def _calling(cls: type[Any]) -> Any:
+    """The nearest object of this class with a method further up."""
+    frame = sys._getframe(2)
     for _ in range(_MAX_FRAMES):
         if frame is None:
-            return False
-        if isinstance(frame.f_locals.get("self"), keras.optimizers.LossScaleOptimizer):
-            return True
+            return None
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, cls):
+            return caller
         frame = frame.f_back  # type: ignore[assignment]
-    return False
+    return None
 
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
@@ -119,6 +133,37 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     found = [getattr(model, "optimizer", None), *vars(model).values()]
     unique = {id(o): o for o in found if isinstance(o, keras.optimizers.Optimizer)}
     return list(unique.values())
+
+
+def velocities(optimizer: keras.optimizers.Optimizer) -> list[tf.Variable]:
+    """The momentum variables that hold gradients times the learning rate.
+
+    None before the optimizer is built. Those of Adam and others hold gradients
+    alone.
+    """
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    found: Sequence[keras.Variable] = ()
+    if isinstance(optimizer, keras.optimizers.SGD):
+        found = getattr(optimizer, "momentums", ())
+    elif isinstance(optimizer, keras.optimizers.RMSprop):
+        found = getattr(optimizer, "_momentums", ())
+    return [variable.value for variable in found]
+
+
+def batch_normalizations(
+    model: keras.layers.Layer,
+) -> list[keras.layers.BatchNormalization]:
+    """Those in a model, at any depth, or the layer itself."""
+    return [
+        layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization)
+    ]
+
+
+def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
+    """The axes over which a built layer takes mean and variance."""
+    return list(layer._reduction_axes)
 
 
 def loss_is_summed(model: keras.Model) -> bool:

@@ -1,6 +1,7 @@
 """Joining a job, leaving it, and this process's place in it."""
 
 import atexit
+import importlib
 import sys
 from collections.abc import Sequence
 
@@ -57,6 +58,9 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         atexit.register(_shutdown_at_exit)
         if config.autotune:
             autotune.tune(config)
+        if "keras" in sys.modules:
+            # So that models load that were compiled with our schedules.
+            importlib.import_module("ring_keras.schedules")
     for process_set in process_sets:
         if isinstance(process_set, ProcessSet) and process_set.added:
             continue

@@ -1,13 +1,17 @@
 """Keras callbacks for training on several ranks, one per file."""
 
+from ring_keras.callbacks.best_model_checkpoint import BestModelCheckpoint
 from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVariables
 from ring_keras.callbacks.learning_rate_schedule import LearningRateSchedule
 from ring_keras.callbacks.learning_rate_warmup import LearningRateWarmup
 from ring_keras.callbacks.metric_average import MetricAverage
+from ring_keras.callbacks.root_only import RootOnly
 
 __all__ = [
+    "BestModelCheckpoint",
     "BroadcastGlobalVariables",
     "LearningRateSchedule",
     "LearningRateWarmup",
     "MetricAverage",
+    "RootOnly",
 ]

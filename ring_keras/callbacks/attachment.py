@@ -6,6 +6,7 @@ from absl import logging
 from ring_keras import _keras_internals as internals
 from ring_keras.basics import rank
 from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.layers.global_moments import GlobalMoments
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.train_function import TrainFunction
 from ring_keras.optimizers.train_step import DistributedTrainStep
@@ -17,7 +18,9 @@ __all__ = ["attach", "process_set_of"]
 def attach(
     model: keras.Model, *, adopt_optimizers: bool = False, retrace: bool = False
 ) -> tuple[DistributedTrainStep, TrainFunction]:
-    """Hooks the train step and the optimizers that the user has distributed.
+    """Hooks the train step and what the user has distributed of the model.
+
+    That is optimizers, and layers with `synchronized=True`.
 
     Doing it again changes nothing, and traces nothing again.
 
@@ -32,6 +35,8 @@ def attach(
     """
     for optimizer in internals.optimizers_of(model):
         retrace |= _hook(optimizer, adopt_optimizers)
+    for layer in internals.batch_normalizations(model):
+        retrace |= _synchronize(layer)
     step = DistributedTrainStep.of(model)
     if step is None:
         step = DistributedTrainStep(model)
@@ -66,6 +71,15 @@ def process_set_of(model: keras.Model) -> ProcessSet:
     """The ranks that train, or evaluate, this model together."""
     step = DistributedTrainStep.of(model)
     return global_process_set if step is None else step.process_set()
+
+
+def _synchronize(layer: keras.layers.BatchNormalization) -> bool:
+    """Hooks a layer of a copied model, say; returns whether it was not hooked."""
+    # Older Keras has no such argument.
+    if not getattr(layer, "synchronized", False) or GlobalMoments.of(layer):
+        return False
+    GlobalMoments(layer, None).install()
+    return True
 
 
 def _hook(optimizer: keras.optimizers.Optimizer, adopt: bool) -> bool:

@@ -1,5 +1,6 @@
 """Starts every rank from the same state."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -8,6 +9,7 @@ import numpy as np
 from ring_keras import _keras_internals as internals
 from ring_keras import _native
 from ring_keras.callbacks.attachment import attach, process_set_of
+from ring_keras.callbacks.shared_files import warn_of_shared_files
 from ring_keras.errors import RankMismatchError
 from ring_keras.ops.broadcast_variables import broadcast_variables
 
@@ -26,10 +28,11 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
 
     It also sees to the rest of a common start: an optimizer that
     `DistributedOptimizer` has not seen, a loaded model's for instance, is made
-    a distributed one; all ranks begin with the root's epoch; and ranks that
-    are about to run different numbers of steps are told so instead of waiting
-    for each other. List it after callbacks that restore state, such as
-    `keras.callbacks.BackupAndRestore`.
+    a distributed one; all ranks begin with the root's epoch, wherever in the list
+    the callback stands that restored it, such as
+    `keras.callbacks.BackupAndRestore`; ranks that are about to run different
+    numbers of steps are told so instead of waiting for each other; and files that
+    several ranks are about to write are named in a warning.
 
     Args:
         root_rank: The rank whose state all take.
@@ -38,13 +41,25 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
     def __init__(self, root_rank: int = 0) -> None:
         super().__init__()
         self.root_rank = root_rank
+        self._last = _Last()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Hooks the model, and prepares the broadcast for the first step."""
-        _, function = attach(self.model, adopt_optimizers=True)
+        attach(self.model, adopt_optimizers=True)
+        callbacks = internals.calling_callback_list()
+        if callbacks is None:
+            self._begin([])
+        elif self._last not in callbacks.callbacks:
+            # The list grows while Keras goes through it, so this one is called
+            # when all others have begun.
+            self._last.task = lambda: self._begin(callbacks.callbacks)
+            callbacks.append(self._last)
+
+    def _begin(self, callbacks: list[keras.callbacks.Callback]) -> None:
         process_set = process_set_of(self.model)
         if process_set.size() == 1 or not process_set.included():
             return
+        warn_of_shared_files(callbacks, process_set)
         root = process_set.position_of(self.root_rank)
         plans = self._gather(
             "fit",
@@ -60,6 +75,8 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         )
         epoch = int(plans[root, 0])
         internals.set_initial_epoch(self.model, None if epoch == _UNKNOWN else epoch)
+        # Another callback may have had a new train function made since.
+        _, function = attach(self.model)
         function.before_next_call = self._broadcast
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -68,10 +85,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         if process_set.size() == 1 or not process_set.included():
             return
         self._require_equal(
-            self._gather("epoch", epoch)[:, 0],
-            "epoch",
-            "initial epoch; list BroadcastGlobalVariables after callbacks that "
-            "restore one",
+            self._gather("epoch", epoch)[:, 0], "epoch", "initial_epoch of fit()"
         )
 
     def _broadcast(self, iterator: Any) -> None:
@@ -112,6 +126,19 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
                     f"{known[0][1]}, rank {rank} has {value}. Give every rank the "
                     f"same {remedy}."
                 )
+
+
+class _Last(keras.callbacks.Callback):
+    """Put at the end of the list, to begin when all other callbacks have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.task: Callable[[], None] | None = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Runs the task."""
+        assert self.task is not None
+        self.task()
 
 
 def _or_unknown(number: int | None) -> int:

@@ -2,11 +2,14 @@
 
 import abc
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from ring_keras import _keras_internals as internals
 from ring_keras.callbacks.attachment import attach
 
 __all__ = ["LearningRateRule"]
@@ -23,12 +26,21 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
     With `steps_per_execution=n`, Keras calls back every n steps only. The rates
     of the next n steps are then put into a table beforehand, from which each
     step takes its own.
+
+    The momentum of `SGD` and of `RMSprop` holds earlier gradients times the rate
+    of their time. It is scaled along with the rate, so that they count as if they
+    had been taken with the new one. Source: Goyal et al. 2017, section 3,
+    arXiv:1706.02677.
+
+    Args:
+        momentum_correction: Whether to scale momentum.
     """
 
     steps_per_epoch: int | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, momentum_correction: bool) -> None:
         super().__init__()
+        self.momentum_correction = momentum_correction
         self._table: tf.Variable | None = None
         self._first_step: tf.Variable | None = None
 
@@ -77,8 +89,7 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         if self._table is None or self._first_step is None:
             rate = self.learning_rate_at(step)
             if rate is not None:
-                # The optimizer's setter does the same, and takes 0.1 ms a step.
-                self.model.optimizer.learning_rate.assign(rate)
+                self._set(rate)
             return
         count = int(self._table.shape[0])
         rates = [self.learning_rate_at(step + offset) for offset in range(count)]
@@ -94,6 +105,18 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         """Takes the table out of the step again."""
         self._remove_table()
 
+    def _set(self, rate: float) -> None:
+        variable = self.model.optimizer.learning_rate
+        before = float(variable.numpy())
+        if np.float32(rate) == before:
+            return
+        # The optimizer's setter does the same, and takes 0.1 ms a step.
+        variable.assign(rate)
+        if self.momentum_correction and before > 0.0:
+            velocities = internals.velocities(self.model.optimizer)
+            if velocities:
+                _scale(velocities, tf.constant(rate / before, tf.float32))
+
     def _remove_table(self) -> None:
         if self._table is None:
             return
@@ -108,6 +131,19 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         optimizer = self.model.optimizer
         step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64)
         rate = tf.gather(self._table, step - self._first_step)
-        now = tf.convert_to_tensor(optimizer.learning_rate)
-        rate = tf.cast(rate, now.dtype)
-        optimizer.learning_rate.assign(tf.where(tf.math.is_nan(rate), now, rate))
+        before = tf.convert_to_tensor(optimizer.learning_rate)
+        rate = tf.cast(rate, before.dtype)
+        rate = tf.where(tf.math.is_nan(rate), before, rate)
+        optimizer.learning_rate.assign(rate)
+        velocities = internals.velocities(optimizer)
+        if self.momentum_correction and velocities:
+            changes = tf.logical_and(before > 0.0, rate != before)
+            tf.cond(
+                changes, lambda: _scale(velocities, rate / before), lambda: tf.no_op()
+            )
+
+
+@tf.function(autograph=False)  # type: ignore[untyped-decorator]
+def _scale(variables: Sequence[tf.Variable], factor: tf.Tensor) -> None:
+    for variable in variables:
+        variable.assign(variable * tf.cast(factor, variable.dtype))

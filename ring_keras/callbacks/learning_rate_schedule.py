@@ -22,6 +22,8 @@ class LearningRateSchedule(LearningRateRule):
         end_epoch: The first epoch it no longer applies to; None for never.
         staircase: Whether `multiplier` sees whole epochs. Otherwise it is
             called for every step with a fraction, such as 2.75.
+        momentum_correction: Whether to scale the momentum of `SGD` and `RMSprop`
+            along with the rate.
         steps_per_epoch: Defaults to what `fit` knows.
         scale: Factor for the whole job. Defaults to the number of ranks.
     """
@@ -34,10 +36,11 @@ class LearningRateSchedule(LearningRateRule):
         start_epoch: int = 0,
         end_epoch: int | None = None,
         staircase: bool = True,
+        momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
         scale: float | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(momentum_correction)
         if end_epoch is not None and end_epoch <= start_epoch:
             raise ValueError(
                 "`end_epoch` must be greater than `start_epoch`. Received: "

@@ -1,5 +1,8 @@
 """Reaches the learning rate of a large batch gradually."""
 
+from typing import Any
+
+from ring_keras.basics import rank
 from ring_keras.callbacks.learning_rate_rule import LearningRateRule
 from ring_keras.communicator import global_process_set
 
@@ -18,8 +21,11 @@ class LearningRateWarmup(LearningRateRule):
         warmup_steps: Length of the ramp, in optimizer steps; this or
             `warmup_epochs`.
         warmup_epochs: Length of the ramp, in epochs.
+        momentum_correction: Whether to scale the momentum of `SGD` and `RMSprop`
+            along with the rate.
         steps_per_epoch: With `warmup_epochs`; defaults to what `fit` knows.
         scale: Factor at the end of the ramp. Defaults to the number of ranks.
+        verbose: 1 to say, on rank 0, that the ramp is over.
     """
 
     def __init__(
@@ -28,10 +34,12 @@ class LearningRateWarmup(LearningRateRule):
         warmup_steps: int | None = None,
         *,
         warmup_epochs: float | None = None,
+        momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
         scale: float | None = None,
+        verbose: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(momentum_correction)
         if (warmup_steps is None) == (warmup_epochs is None):
             raise ValueError(
                 "LearningRateWarmup takes either `warmup_steps` or `warmup_epochs`. "
@@ -48,15 +56,32 @@ class LearningRateWarmup(LearningRateRule):
         self.warmup_epochs = warmup_epochs
         self.steps_per_epoch = steps_per_epoch
         self.scale = scale
+        self.verbose = verbose
+        self._ramping = False
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Notes whether the ramp goes on in this epoch."""
+        self._ramping = int(self.model.optimizer.iterations) < self._length()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Says in whose epoch the ramp has ended."""
+        super().on_epoch_end(epoch, logs)
+        over = int(self.model.optimizer.iterations) >= self._length()
+        if self.verbose and self._ramping and over and rank() == 0:
+            rate = float(self.model.optimizer.learning_rate.numpy())
+            print(f"Epoch {epoch + 1}: the learning rate has warmed up to {rate:g}.")
 
     def learning_rate_at(self, step: int) -> float | None:
         """The rate after `step` updates; None once the ramp is over."""
-        if self.warmup_steps is not None:
-            length: float = self.warmup_steps
-        else:
-            assert self.warmup_epochs is not None
-            length = self.warmup_epochs * self.known_steps_per_epoch()
+        length = self._length()
         if step > length:
             return None
         scale = global_process_set.size() if self.scale is None else self.scale
         return self.base_lr * (1.0 + step / length * (scale - 1.0))
+
+    def _length(self) -> float:
+        """In optimizer steps."""
+        if self.warmup_steps is not None:
+            return self.warmup_steps
+        assert self.warmup_epochs is not None
+        return self.warmup_epochs * self.known_steps_per_epoch()

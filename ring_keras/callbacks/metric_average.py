@@ -6,14 +6,24 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
+from absl import logging
 
 from ring_keras import _keras_internals as internals
 from ring_keras import _native
+from ring_keras.basics import rank
 from ring_keras.callbacks.attachment import attach, process_set_of
+from ring_keras.layers.moving_statistics import average_moving_statistics
 from ring_keras.optimizers.train_function import TrainFunction
 from ring_keras.reduce_op import ReduceOp
 
 __all__ = ["MetricAverage"]
+
+_CORRELATIONS = tuple(
+    getattr(keras.metrics, name)
+    for name in ("ConcordanceCorrelation", "PearsonCorrelation")
+    if hasattr(keras.metrics, name)  # Older Keras has neither.
+)
 
 
 class MetricAverage(keras.callbacks.Callback):
@@ -26,11 +36,16 @@ class MetricAverage(keras.callbacks.Callback):
     `EarlyStopping` and `ReduceLROnPlateau` decide alike on all ranks. Give it
     to `fit` and, on every rank, to `evaluate`.
 
-    Exact for metrics whose state adds up, which is Keras's default; a mean of
-    batch results such as `PearsonCorrelation` is averaged over all batches. If
-    `train_step` returns other keys than the model's metrics, their scalars are
-    averaged. Logs of single batches, and so the progress bar within an epoch,
-    stay this rank's own.
+    Exact for metrics whose state adds up, as that of all of Keras's does. Only
+    `PearsonCorrelation` and `ConcordanceCorrelation` along `axis=0` are means of
+    their results on each batch, so they depend on how data are cut into batches,
+    on one rank too. If `train_step` returns other keys than the model's metrics, their
+    scalars are averaged. Logs of single batches, and so the progress bar within
+    an epoch, stay this rank's own.
+
+    All ranks evaluate, and save, the same model: at the end of an epoch, before
+    validation, moving statistics of `keras.layers.BatchNormalization` are averaged,
+    see `ring_keras.layers.average_moving_statistics`.
 
     A callback that stops training because of such a batch, as
     `keras.callbacks.TerminateOnNaN` does, therefore stops its own rank only,
@@ -80,13 +95,17 @@ class MetricAverage(keras.callbacks.Callback):
         local = getattr(type(self.model), internals.METRICS_RESULT)
         process_set = process_set_of(self.model)
         alone = process_set.size() == 1 or not process_set.included()
-        if not self._all_ranks_report():
+        if self._all_ranks_report():
+            if not self._testing:
+                average_moving_statistics(self.model, process_set)
+        else:
             # A `fit` that failed has left this here; now one rank evaluates.
             self.on_train_end()
             alone = True
         if alone:
             result: Mapping[str, Any] = local(self.model, logs)
             return result
+        _say_what_is_inexact(self.model)
         communicator_id = process_set.communicator_id()
         with _summed(self.model, communicator_id):
             result = local(self.model, logs)
@@ -102,6 +121,24 @@ class MetricAverage(keras.callbacks.Callback):
             return False
         self._training.unreported = False
         return True
+
+
+def _say_what_is_inexact(model: keras.Model) -> None:
+    metrics = tf.nest.flatten([getattr(m, "metrics", m) for m in model.metrics])
+    names = [
+        metric.name
+        for metric in metrics
+        if isinstance(metric, _CORRELATIONS) and 0 in np.atleast_1d(metric.axis)
+    ]
+    if names and rank() == 0:
+        logging.log_first_n(
+            logging.WARNING,
+            "ring_keras: %s: a mean of what each batch gives, which is not what one "
+            "process gives on batches as large as all ranks' together. All ranks "
+            "report the same.",
+            1,
+            ", ".join(names),
+        )
 
 
 @contextmanager

@@ -16,7 +16,14 @@ from pathlib import Path
 import ring_keras
 
 RECORD = Path(__file__).with_name("api.txt")
-MODULES = ["ring_keras", "ring_keras.callbacks", "ring_keras.data", "ring_keras.errors"]
+MODULES = [
+    "ring_keras",
+    "ring_keras.callbacks",
+    "ring_keras.data",
+    "ring_keras.errors",
+    "ring_keras.layers",
+    "ring_keras.schedules",
+]
 
 
 def describe() -> str:

@@ -1,0 +1,92 @@
+"""Saves the best model, once for all ranks."""
+
+from typing import Any
+
+import keras
+
+from ring_keras.basics import rank
+from ring_keras.callbacks.attachment import process_set_of
+from ring_keras.objects import broadcast_object
+
+__all__ = ["BestModelCheckpoint"]
+
+
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
+    """A `ModelCheckpoint` with `save_best_only=True` that one rank writes.
+
+    Give it to every rank. Which model is the best is decided by the metrics of
+    all ranks, with `MetricAverage` in the list, and the first rank of those that
+    train together saves it. When `fit` returns, on any rank, the file is
+    complete, and `best` is what the writer found.
+
+    Args:
+        monitor: As for `keras.callbacks.ModelCheckpoint`, like the rest.
+        verbose: 1 to say when a model is saved.
+        save_weights_only: Whether to leave out the architecture.
+        mode: "auto", "min" or "max".
+        save_freq: "epoch", or a number of batches. Between epochs, metrics are
+            those of the writing rank alone.
+        filepath: Where to save; ends in ".keras", or in ".weights.h5" with
+            `save_weights_only`. May be set as an attribute later, before `fit`.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+        *,
+        filepath: str | None = None,
+    ) -> None:
+        self._suffix = ".weights.h5" if save_weights_only else ".keras"
+        # Keras wants a path at once; the name of none is asked for in `fit`.
+        super().__init__(
+            filepath or f"unset{self._suffix}",
+            monitor=monitor,
+            verbose=verbose,
+            save_best_only=True,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            save_freq=save_freq,
+        )
+        self.filepath = filepath
+        self.best: float | None = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Looks whether there is a path to save to."""
+        if self.filepath is None or not str(self.filepath).endswith(self._suffix):
+            raise ValueError(
+                f"BestModelCheckpoint saves to a path that ends in '{self._suffix}'; "
+                "set its attribute `filepath` before fit(). "
+                f"Received: filepath={self.filepath!r}"
+            )
+        self.filepath = str(self.filepath)
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Saves, on the rank that writes."""
+        if self._writes():
+            super().on_train_batch_end(batch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Saves, on the rank that writes."""
+        if self._writes():
+            super().on_epoch_end(epoch, logs)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Waits for the rank that writes, and learns from it what was best."""
+        process_set = process_set_of(self.model)
+        if process_set.size() > 1 and process_set.included():
+            best: Any = self.best  # A number as Keras logged it, or None.
+            self.best = broadcast_object(
+                None if best is None else float(best),
+                process_set.ranks[0],
+                name="best_model_checkpoint",
+                process_set=process_set,
+            )
+
+    def _writes(self) -> bool:
+        return rank() == process_set_of(self.model).ranks[0]

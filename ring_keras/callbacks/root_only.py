@@ -1,0 +1,59 @@
+"""Lets one rank alone run a callback."""
+
+from typing import Any
+
+import keras
+
+from ring_keras.basics import rank
+from ring_keras.callbacks.attachment import process_set_of
+from ring_keras.ops.barrier import barrier
+
+__all__ = ["RootOnly"]
+
+_HOOKS = {name for name in dir(keras.callbacks.Callback) if name.startswith("on_")}
+
+
+class RootOnly(keras.callbacks.Callback):
+    """Runs another callback on one rank, for those that write files.
+
+    Ranks that write the same file spoil it. Put
+    `keras.callbacks.ModelCheckpoint`, `CSVLogger`, `TensorBoard` and
+    `BackupAndRestore` in here, or list them on one rank alone. When `fit`
+    returns, on any rank, what they wrote is complete.
+
+    Not for callbacks that decide, such as `EarlyStopping`: those belong on every
+    rank, where `MetricAverage` has them decide alike.
+
+    Args:
+        callback: The callback. On other ranks nothing of it is called.
+        root_rank: The rank that runs it.
+    """
+
+    def __init__(self, callback: keras.callbacks.Callback, root_rank: int = 0) -> None:
+        super().__init__()
+        self.callback = callback
+        self._runs = rank() == root_rank
+        if self._runs:
+            for name in _HOOKS - {"on_train_end"}:
+                # Keras asks whether a hook is its own, which does nothing.
+                setattr(self, name, getattr(callback, name))
+
+    def set_params(self, params: dict[str, Any] | None) -> None:
+        """Passed on."""
+        super().set_params(params)
+        if self._runs:
+            self.callback.set_params(params)
+
+    def set_model(self, model: keras.Model) -> None:
+        """Passed on."""
+        super().set_model(model)
+        if self._runs:
+            self.callback.set_model(model)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Passed on; returns on all ranks when the root is through with it."""
+        if self._runs:
+            self.callback.on_train_end(logs)
+        process_set = process_set_of(self.model)
+        if process_set.included():
+            barrier(name="root_only", process_set=process_set)

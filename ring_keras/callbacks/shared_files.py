@@ -1,0 +1,61 @@
+"""Finds callbacks that would write the same file on several ranks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import keras
+from absl import logging
+
+from ring_keras.communicator import ProcessSet
+from ring_keras.objects import allgather_object
+
+__all__ = ["warn_of_shared_files"]
+
+# Keras's callbacks that write, and the attribute that says where.
+_WRITERS = {
+    "BackupAndRestore": "backup_dir",
+    "CSVLogger": "filename",
+    "ModelCheckpoint": "filepath",
+    "TensorBoard": "log_dir",
+}
+
+
+def warn_of_shared_files(
+    callbacks: Sequence[keras.callbacks.Callback], process_set: ProcessSet
+) -> None:
+    """Says on the first rank which files several ranks are about to write.
+
+    Args:
+        callbacks: All callbacks of this rank's `fit`.
+        process_set: The ranks that train together; all call this.
+    """
+    by_rank = allgather_object(
+        [file for callback in callbacks for file in _files(callback)],
+        name="shared_files",
+        process_set=process_set,
+    )
+    if process_set.rank() != 0:
+        return
+    for file in sorted({file for files in by_rank for file in files}):
+        writers = [
+            rank
+            for rank, files in zip(process_set.ranks, by_rank, strict=True)
+            if file in files
+        ]
+        if len(writers) > 1:
+            logging.warning(
+                "ring_keras: ranks %s all write %s, and may spoil it. Wrap the "
+                "callback in ring_keras.callbacks.RootOnly(), list it on one rank "
+                "only, or give each rank a path of its own.",
+                writers,
+                file,
+            )
+
+
+def _files(callback: keras.callbacks.Callback) -> list[str]:
+    for name, attribute in _WRITERS.items():
+        # By its own class: a subclass may know about ranks, as one of ours does.
+        if type(callback) is getattr(keras.callbacks, name):
+            path = Path(str(getattr(callback, attribute))).absolute()
+            return [f"'{path}' ({name})"]
+    return []

@@ -1,0 +1,135 @@
+"""Mean and variance of a batch that is spread over the ranks.
+
+Like the optimizer's hook, it replaces a method of one instance, which stays an
+ordinary layer for whoever saves or copies it.
+"""
+
+from typing import Any, Optional
+
+import keras
+import tensorflow as tf
+
+from ring_keras import _keras_internals as internals
+from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.ops.allreduce import allreduce
+from ring_keras.optimizers.step_scope import current_step
+from ring_keras.reduce_op import ReduceOp
+
+__all__ = ["GlobalMoments"]
+
+# The ranks trace the same layers in the same order, which is the order in which
+# TensorFlow runs them; names of layers may differ between ranks.
+_NAME = "batch_normalization"
+
+
+class GlobalMoments:
+    """Replaces the moments of one batch normalization by those of all ranks.
+
+    Args:
+        layer: The layer.
+        process_set: Ranks taking part; None for those that run the step.
+    """
+
+    def __init__(
+        self, layer: keras.layers.BatchNormalization, process_set: ProcessSet | None
+    ) -> None:
+        self._layer = layer
+        self._process_set = process_set
+
+    @staticmethod
+    def of(layer: keras.layers.BatchNormalization) -> Optional["GlobalMoments"]:
+        """The one installed in this very layer."""
+        method = internals.replacement(layer, internals.MOMENTS)
+        owner = getattr(method, "__self__", None)
+        return owner if isinstance(owner, GlobalMoments) else None
+
+    def install(self) -> None:
+        """Puts it into the layer."""
+        internals.replace(self._layer, internals.MOMENTS, self._moments)
+
+    def _moments(
+        self, inputs: tf.Tensor, mask: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        process_set = self._ranks()
+        if process_set.size() == 1 or not process_set.included():
+            moments: tuple[tf.Tensor, tf.Tensor] = type(self._layer)._moments(
+                self._layer, inputs, mask
+            )
+            return moments
+        sums = _local_sums(inputs, mask, internals.reduction_axes(self._layer))
+        count, total, squares = tf.unstack(_sum_over_ranks(sums, process_set))
+        # Keras keeps a batch that is all masked from dividing by zero so.
+        smoothed = count if mask is None else count + keras.config.epsilon()
+        mean = tf.math.divide_no_nan(total, smoothed)
+        distances = squares - 2.0 * mean * total + tf.square(mean) * count
+        variance = tf.math.divide_no_nan(tf.maximum(distances, 0.0), smoothed)
+        return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
+
+    def _ranks(self) -> ProcessSet:
+        if self._process_set is not None:
+            return self._process_set
+        step = current_step()
+        return global_process_set if step is None else step.process_set
+
+
+def _local_sums(
+    inputs: tf.Tensor, mask: tf.Tensor | None, axes: list[int]
+) -> tf.Tensor:
+    """Per channel: how many values, their sum, and the sum of their squares.
+
+    The squares are put together in float64 from distances to the mean, which
+    keeps the digits that a plain sum of squares loses.
+    """
+    present = None
+    if mask is not None:
+        present = tf.cast(tf.expand_dims(mask, -1), tf.bool)
+        present = tf.broadcast_to(present, tf.shape(inputs))
+        inputs = tf.where(present, inputs, 0)
+    total = tf.reduce_sum(inputs, axes, keepdims=True)
+    if present is None:
+        rows = tf.reduce_prod(tf.gather(tf.shape(inputs, tf.int64), axes))
+        count = tf.fill(tf.shape(total), tf.cast(rows, inputs.dtype))
+    else:
+        count = tf.reduce_sum(tf.cast(present, inputs.dtype), axes, keepdims=True)
+    mean = tf.math.divide_no_nan(total, count)
+    # The distances add up to 0, so nothing flows back through the mean.
+    distances = inputs - tf.stop_gradient(mean)
+    if present is not None:
+        distances = tf.where(present, distances, 0)
+    squared = tf.reduce_sum(tf.square(distances), axes)
+    count, total, mean, squared = (
+        tf.cast(tf.reshape(part, [-1]), tf.float64)
+        for part in (count, total, mean, squared)
+    )
+    return tf.stack([count, total, squared + total * mean])
+
+
+def _sum_over_ranks(sums: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
+    """The sum, whose gradient fits that of a loss averaged over the ranks.
+
+    Each rank differentiates its own loss, and is weighted by its amount of
+    examples when the gradients are averaged. What others' losses owe to this
+    rank's batch has to be weighted by theirs, so it is divided by its own here.
+    """
+    step = current_step()
+    amount = None if step is None or step.weight is None else step.weight.amount
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def summed(values: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            if amount is not None:
+                upstream = upstream * amount
+            upstream = allreduce(
+                upstream,
+                ReduceOp.SUM,
+                name=f"{_NAME}/gradient",
+                process_set=process_set,
+            )
+            if amount is not None:
+                upstream = tf.math.divide_no_nan(upstream, amount)
+            return upstream
+
+        total = allreduce(values, ReduceOp.SUM, name=_NAME, process_set=process_set)
+        return total, gradient
+
+    return summed(sums)

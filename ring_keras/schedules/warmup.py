@@ -1,0 +1,76 @@
+"""Reaches the learning rate of a large batch gradually, as a schedule."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ring_keras.basics import size
+
+__all__ = ["Warmup"]
+
+
+@keras.saving.register_keras_serializable("ring_keras")
+class Warmup(keras.optimizers.schedules.LearningRateSchedule):
+    """Ramps a rate, or another schedule, from its own value to `scale` times it.
+
+    What `ring_keras.callbacks.LearningRateWarmup` does, as a part of the
+    optimizer: it goes along when a model is saved, needs no callback in a
+    training loop of one's own, and may be followed by any schedule:
+
+    ```python
+    decay = keras.optimizers.schedules.CosineDecay(0.1, 10_000)
+    optimizer = keras.optimizers.SGD(ring.schedules.Warmup(decay, 500))
+    ```
+
+    It does not correct momentum, which the callback does, since a schedule knows
+    only the step. A model that was compiled with it loads where `ring_keras` has
+    been imported and `ring_keras.init()` called, or with `compile=False`.
+
+    Args:
+        learning_rate: Rate tuned for one rank: a number or a schedule.
+        warmup_steps: Length of the ramp, in optimizer steps; 0 for none.
+        scale: Factor after the ramp. Defaults to the number of ranks when it is
+            made, which a saved file keeps.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule,
+        warmup_steps: int,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        if warmup_steps < 0:
+            raise ValueError(
+                "`warmup_steps` must not be negative. "
+                f"Received: warmup_steps={warmup_steps}"
+            )
+        self.learning_rate = learning_rate
+        self.warmup_steps = warmup_steps
+        self.scale = float(size() if scale is None else scale)
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        """The rate for the step after `step` updates."""
+        rate = self.learning_rate
+        if callable(rate):
+            rate = rate(step)
+        rate = tf.cast(rate, tf.float32)
+        if not self.warmup_steps:
+            return rate * self.scale
+        done = tf.cast(step, tf.float32) / self.warmup_steps
+        return rate * (1.0 + tf.minimum(done, 1.0) * (self.scale - 1.0))
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` takes."""
+        return {
+            "learning_rate": keras.saving.serialize_keras_object(self.learning_rate),
+            "warmup_steps": self.warmup_steps,
+            "scale": self.scale,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Warmup":
+        """Makes one from what `get_config` returned."""
+        rate = keras.saving.deserialize_keras_object(config["learning_rate"])
+        return cls(**{**config, "learning_rate": rate})
