@@ -53,7 +53,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
             # The list grows while Keras goes through it, so this one is called
             # when all others have begun.
             self._last.task = lambda: self._begin(callbacks.callbacks)
-            callbacks.append(self._last)
+            callbacks.callbacks.append(self._last)
 
     def _begin(self, callbacks: list[keras.callbacks.Callback]) -> None:
         process_set = process_set_of(self.model)

@@ -10,6 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import ring_keras as ring
+
 COUNT = 400
 BATCH = 4
 
@@ -72,6 +74,11 @@ def compile_model(
         **kwargs,
     )
     return model
+
+
+def distributed_model(seed: int) -> keras.Model:
+    """The network, compiled for all ranks."""
+    return compile_model(build(seed), ring.DistributedOptimizer(OPTIMIZERS["sgd"]()))
 
 
 def fit(

@@ -1,0 +1,92 @@
+"""Models with a training step, or optimizers, of their own."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+import tensorflow as tf
+from support import training
+
+import ring_keras as ring
+
+LIMIT = 1e-6
+
+
+class TwoOptimizers(keras.Model):
+    """Like a GAN: no `call`, optimizers of its own, made by compile()."""
+
+    def __init__(self, seed):
+        super().__init__()
+        keras.utils.set_random_seed(seed)
+        self.first = keras.layers.Dense(3)
+        self.second = keras.layers.Dense(1)
+
+    def compile(self, rate):
+        super().compile()
+        self.first_optimizer = keras.optimizers.Adam(rate)
+        self.second_optimizer = keras.optimizers.SGD(rate)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape(persistent=True) as tape:
+            loss = tf.reduce_mean(tf.square(self.second(self.first(x)) - y))
+        for layer, optimizer in (
+            (self.first, self.first_optimizer),
+            (self.second, self.second_optimizer),
+        ):
+            variables = layer.trainable_variables
+            optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+class OneTape(TwoOptimizers):
+    """Averages the gradients of one of its layers itself."""
+
+    distributed = True
+    clips = False
+
+    def train_step(self, data):
+        x, y = data
+        tape = tf.GradientTape()
+        if self.distributed:
+            tape = ring.DistributedGradientTape(tape)
+        with tape, tf.GradientTape() as plain:
+            loss = tf.reduce_mean(tf.square(self.second(self.first(x)) - y))
+        first = tape.gradient(loss, self.first.trainable_variables)
+        second = plain.gradient(loss, self.second.trainable_variables)
+        if self.clips:
+            first = [tf.clip_by_value(gradient, -0.1, 0.1) for gradient in first]
+        self.first_optimizer.apply(first, self.first.trainable_variables)
+        self.second_optimizer.apply(second, self.second.trainable_variables)
+        return {"loss": loss}
+
+
+class OneTapeClips(OneTape):
+    """Changes what the tape returned, which is averaged once more."""
+
+    clips = True
+
+
+def two_optimizers_worker(cls):
+    size, rank = ring.size(), ring.rank()
+    data = training.dataset(training.steps_of(6, size))
+    model = cls(1 + rank)
+    model.compile(0.01)
+    training.fit(
+        model,
+        ring.data.shard(data, remainder="keep"),
+        training.BATCH,
+        callbacks=[ring.callbacks.BroadcastGlobalVariables()],
+    )
+    alone = cls(1)
+    alone.distributed = False
+    alone.compile(0.01)
+    training.fit(alone, data, training.BATCH * size)
+    return training.largest_difference(model.get_weights(), alone.get_weights())
+
+
+@pytest.mark.parametrize("cls", [TwoOptimizers, OneTape, OneTapeClips])
+def test_a_model_without_call_and_with_two_optimizers(rank_pool, cls):
+    results = rank_pool(2).run(two_optimizers_worker, args=(cls,))
+
+    assert max(results) <= LIMIT

@@ -1,0 +1,49 @@
+"""Each feature of Keras on 2 and 3 ranks is what it is in one process.
+
+`python tests/distributed/keras/test_keras_features.py` measures all of them anew
+and writes the table in docs/keras.md.
+"""
+
+from __future__ import annotations
+
+import pytest
+from support.features import Difference, Feature, measure_group
+from support.features.groups import GROUPS
+
+# Few enough for a run to take seconds, and a failure to show which.
+PER_RUN = 8
+
+RUNS = [
+    pytest.param(group, features[start : start + PER_RUN], id=f"{group}-{start}")
+    for group, features in GROUPS.items()
+    for start in range(0, len(features), PER_RUN)
+]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(("group", "features"), RUNS)
+def test_feature_matches_one_process(rank_pool, group, features, size):
+    names = [feature.name for feature in features]
+
+    results = rank_pool(size).run(measure_group, args=(group, names), timeout_s=150)
+
+    wrong = [
+        line
+        for feature, by_rank in zip(features, zip(*results, strict=True), strict=True)
+        for line in faults(feature, by_rank)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def faults(feature: Feature, by_rank: tuple[Difference, ...]) -> list[str]:
+    """What is wrong with a feature's results, in words."""
+    found = []
+    if len({result.state for result in by_rank}) != 1:
+        found.append(f"{feature.name}: ranks differ")
+    for what, value, limit in (
+        ("weights", by_rank[0].weights, feature.weight_limit),
+        ("metrics", by_rank[0].metrics, feature.metric_limit),
+    ):
+        if value is not None and not value <= limit:
+            found.append(f"{feature.name}: {what} differ by {value:.1e} > {limit:.0e}")
+    return found

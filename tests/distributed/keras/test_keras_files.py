@@ -1,0 +1,139 @@
+"""What the ranks write, and who writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import pytest
+from support import training
+from support.features.directory import common_directory
+from support.rank_processes import report
+from support.run_ranks import run_ranks
+
+import ring_keras as ring
+
+callbacks = ring.callbacks
+
+
+def fit(model, *listed, epochs=2):
+    data = ring.data.shard(training.dataset(8 * ring.size()))
+    return training.fit(
+        model,
+        data,
+        4,
+        epochs=epochs,
+        callbacks=[
+            *listed,
+            callbacks.BroadcastGlobalVariables(),
+            callbacks.MetricAverage(),
+        ],
+    )
+
+
+class Counts(keras.callbacks.Callback):
+    """Every call it gets."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def set_model(self, model):
+        self.calls.append("set_model")
+        super().set_model(model)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.calls.append("on_train_batch_end")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.calls.append("on_epoch_end")
+
+    def on_train_end(self, logs=None):
+        self.calls.append("on_train_end")
+
+
+def root_only_worker(root):
+    counts = Counts()
+    fit(training.distributed_model(1), callbacks.RootOnly(counts, root_rank=root))
+    return counts.calls
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_the_root_alone_is_called(rank_pool, root):
+    results = rank_pool(2).run(root_only_worker, args=(root,))
+
+    epoch = ["on_train_batch_end"] * 2 + ["on_epoch_end"]
+    assert results[root] == ["set_model", *epoch, *epoch, "on_train_end"]
+    assert results[1 - root] == []
+
+
+def best_worker(save_weights_only):
+    """The file is complete, and `best` known, on every rank when fit returns."""
+    suffix = ".weights.h5" if save_weights_only else ".keras"
+    checkpoint = callbacks.BestModelCheckpoint(
+        monitor="loss", save_weights_only=save_weights_only
+    )
+    model = training.distributed_model(1)
+    messages = []
+    for wrong in (None, "model.txt"):
+        checkpoint.filepath = wrong
+        with pytest.raises(ValueError, match="set its attribute `filepath`") as caught:
+            fit(model, checkpoint)
+        messages.append(str(caught.value))
+    with common_directory() as directory:
+        checkpoint.filepath = directory / f"best{suffix}"
+        history = fit(model, checkpoint)
+        loaded = training.distributed_model(2)
+        loaded.build((None, 6))
+        if save_weights_only:
+            loaded.load_weights(checkpoint.filepath)
+        else:
+            loaded = keras.models.load_model(checkpoint.filepath)
+        files = sorted(path.name for path in directory.iterdir())
+    same = training.as_bytes(loaded.get_weights()) == training.as_bytes(
+        model.get_weights()
+    )
+    return messages, files, same, checkpoint.best, min(history["loss"])
+
+
+@pytest.mark.parametrize("save_weights_only", [False, True])
+def test_the_best_model_is_saved_once(rank_pool, save_weights_only):
+    for result in rank_pool(2).run(best_worker, args=(save_weights_only,)):
+        messages, files, same, best, loss = result
+        suffix = ".weights.h5" if save_weights_only else ".keras"
+        assert [suffix in message for message in messages] == [True, True]
+        assert "filepath=None" in messages[0]
+        assert "filepath='model.txt'" in messages[1]
+        assert files == [f"best{suffix}"]
+        assert same, "the loss falls in both epochs, so the last model is the best"
+        assert best == pytest.approx(loss)
+
+
+def shared_files_worker(directory):
+    ring.init()
+    mine = Path(directory) / f"rank{ring.rank()}.csv"
+    log = str(Path(directory) / "all.csv")
+    fit(
+        training.distributed_model(1),
+        keras.callbacks.CSVLogger(str(mine)),
+        callbacks.RootOnly(keras.callbacks.CSVLogger(log)),
+        keras.callbacks.TensorBoard(directory),
+        callbacks.BestModelCheckpoint(
+            monitor="loss", filepath=str(Path(directory) / "best.keras")
+        ),
+    )
+
+
+def test_files_that_several_ranks_write_are_named(tmp_path):
+    pytest.importorskip("tensorboard")
+
+    outcomes = run_ranks(shared_files_worker, 2, args=(str(tmp_path),), check=False)
+
+    assert all(outcome.ok for outcome in outcomes), report(outcomes, "files")
+    warnings = [
+        line for line in outcomes[0].stderr.splitlines() if "may spoil it" in line
+    ]
+    assert len(warnings) == 1
+    assert f"ranks [0, 1] all write '{tmp_path}' (TensorBoard)" in warnings[0]
+    assert "RootOnly()" in warnings[0]
+    assert "may spoil it" not in outcomes[1].stderr

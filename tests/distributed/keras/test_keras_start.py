@@ -1,0 +1,167 @@
+"""All ranks start alike, and none trains alone."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+from support import training
+
+import ring_keras as ring
+
+
+class FirstWeights(keras.callbacks.Callback):
+    """The weights after step 1, with a rate of 0: those that it ran with."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.weights is None:
+            self.weights = training.as_bytes(self.model.get_weights())
+
+
+def first_step_worker(root):
+    rank = ring.rank()
+    model = training.build(1 + rank)  # Not built: no variables yet.
+    optimizer = keras.optimizers.SGD(0.0 if rank == root else 9.0, momentum=0.9)
+    training.compile_model(model, ring.DistributedOptimizer(optimizer))
+    first = FirstWeights()
+    training.fit(
+        model,
+        ring.data.shard(training.dataset(32)),
+        4,
+        callbacks=[first, ring.callbacks.BroadcastGlobalVariables(root_rank=root)],
+    )
+    expected = training.build(1 + root)
+    expected.build((None, 6))
+    return first.weights == training.as_bytes(expected.get_weights())
+
+
+def test_the_first_step_runs_with_the_roots_weights(rank_pool):
+    assert rank_pool(2).run(first_step_worker, args=(1,)) == [True, True]
+
+
+class Assigns(keras.Model):
+    """Never passes its gradients to an optimizer."""
+
+    def train_step(self, data):
+        for variable in self.trainable_variables:
+            variable.assign_sub(0.1 * variable)
+        return {"nothing": keras.ops.zeros(())}
+
+
+def guard_worker():
+    """Three ways to train alone, and the message each gets."""
+    messages = []
+    for callback in (ring.callbacks.MetricAverage(), None):
+        model = training.build(1, None if callback else Assigns)
+        training.compile_model(model, keras.optimizers.SGD(0.1))
+        with pytest.raises(ring.RingKerasError) as caught:
+            training.fit(
+                model,
+                training.dataset(8),
+                4,
+                callbacks=[callback or ring.callbacks.BroadcastGlobalVariables()],
+            )
+        messages.append(str(caught.value))
+    # A loaded model's optimizer is an ordinary one: BroadcastGlobalVariables
+    # makes it a distributed one.
+    model = training.distributed_model(1)
+    model.build((None, 6))
+    loaded = keras.models.clone_model(model)
+    loaded.compile_from_config(model.get_compile_config())
+    training.fit(
+        loaded,
+        ring.data.shard(training.dataset(8)),
+        4,
+        callbacks=[ring.callbacks.BroadcastGlobalVariables()],
+    )
+    return messages, training.as_bytes(loaded.get_weights())
+
+
+def test_a_step_that_communicates_nothing_raises(rank_pool):
+    results = rank_pool(2).run(guard_worker)
+
+    for messages, _ in results:
+        for message in messages:
+            assert "reduced no gradients" in message
+            assert "DistributedOptimizer" in message
+    assert results[0][1] == results[1][1]
+
+
+class Epochs(keras.callbacks.Callback):
+    """The epochs that are run."""
+
+    def __init__(self):
+        super().__init__()
+        self.run = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.run.append(epoch)
+
+
+class RestoresEpoch(keras.callbacks.Callback):
+    """As BackupAndRestore does, on the one rank that has the file."""
+
+    def on_train_begin(self, logs=None):
+        if ring.rank() == 0:
+            self.model._initial_epoch = 2
+
+
+def initial_epoch_worker(broadcast_last):
+    model = training.distributed_model(1)
+    broadcast = ring.callbacks.BroadcastGlobalVariables()
+    ordered = [RestoresEpoch(), broadcast]
+    epochs = Epochs()
+    training.fit(
+        model,
+        ring.data.shard(training.dataset(8)),
+        4,
+        epochs=5,
+        callbacks=[*(ordered if broadcast_last else ordered[::-1]), epochs],
+    )
+    return epochs.run
+
+
+@pytest.mark.parametrize("broadcast_last", [True, False])
+def test_all_ranks_begin_with_the_roots_epoch(rank_pool, broadcast_last):
+    results = rank_pool(2).run(initial_epoch_worker, args=(broadcast_last,))
+
+    assert results == [[2, 3, 4]] * 2
+
+
+def own_list_worker():
+    """A list of callbacks that the user keeps, for two fits."""
+    model = training.distributed_model(1)
+    epochs = Epochs()
+    broadcast = ring.callbacks.BroadcastGlobalVariables()
+    kept = keras.callbacks.CallbackList(
+        [broadcast, RestoresEpoch(), epochs], model=model, epochs=4, steps=1
+    )
+    for _ in range(2):
+        data = ring.data.shard(training.dataset(4))
+        training.fit(model, data, 4, epochs=4, callbacks=kept)
+    return epochs.run, len(kept.callbacks)
+
+
+def test_a_list_of_callbacks_is_used_twice(rank_pool):
+    assert rank_pool(2).run(own_list_worker) == [([2, 3, 2, 3], 4)] * 2
+
+
+def uneven_steps_worker():
+    model = training.distributed_model(1)
+    with pytest.raises(ring.RankMismatchError) as caught:
+        training.fit(
+            model,
+            training.dataset(8 + 4 * ring.rank()),
+            4,
+            callbacks=[ring.callbacks.BroadcastGlobalVariables()],
+        )
+    return str(caught.value)
+
+
+def test_different_numbers_of_steps_are_refused(rank_pool):
+    for message in rank_pool(2).run(uneven_steps_worker):
+        assert "rank 0 has 2, rank 1 has 3" in message
+        assert "ring_keras.data.shard()" in message
