@@ -38,6 +38,7 @@ from .ops.reduce_scatter import reducescatter as reducescatter
 from .optimizers.distributed_optimizer import (
     DistributedOptimizer as DistributedOptimizer,
 )
+from .reduce_op import Adasum as Adasum
 from .reduce_op import Average as Average
 from .reduce_op import Max as Max
 from .reduce_op import Min as Min

@@ -5,7 +5,7 @@ the installed releases and fails by name when one is gone.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -16,7 +16,7 @@ from ring_keras.errors import from_tensorflow
 # Where Keras or TensorFlow defines it -> what we call, replace or read there.
 PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     # Public, but replaced on the instance: `train_step`, `train_function`,
-    # `make_train_function` and `apply` must keep their meaning.
+    # `make_train_function`, `apply` and `check_finite` must keep their meaning.
     "keras.Model": (
         "_compile_loss",
         "_get_metrics_result_or_logs",
@@ -31,6 +31,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
         "_clip_gradients",
         "apply",
     ),
+    "keras.optimizers.LossScaleOptimizer": ("check_finite",),
     "tf.data.Dataset": ("_inputs",),
 }
 
@@ -38,10 +39,12 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
 TRAIN_FUNCTION = "train_function"
 INITIAL_EPOCH = "_initial_epoch"
 SHUFFLE_SEEDS = ("_seed", "_seed2")
+TRAINABLE_VARIABLES = "_trainable_variables"
 
 CLIP_GRADIENTS = "_clip_gradients"
 BACKEND_APPLY_GRADIENTS = "_backend_apply_gradients"
 APPLY = "apply"
+CHECK_FINITE = "check_finite"
 TRAIN_STEP = "train_step"
 METRICS_RESULT = "_get_metrics_result_or_logs"
 MOMENTS = "_moments"
@@ -97,6 +100,20 @@ def inner_optimizers(
     if inner is not None:
         return [inner]
     return list(optimizer.optimizers) if _is_multi_optimizer(optimizer) else []
+
+
+def trainable_variables(optimizer: keras.optimizers.Optimizer) -> Sequence[Any]:
+    """Those it was built with; none before that."""
+    return getattr(optimizer, TRAINABLE_VARIABLES, ())
+
+
+def variable_key(variable: Any) -> Hashable:
+    """The same for a Keras variable and the TensorFlow variable in it."""
+    if isinstance(variable, keras.Variable):
+        variable = variable.value
+    # Tensors, which a gradient can be taken of too, are told apart as well.
+    key: Hashable = variable.ref()
+    return key
 
 
 def _is_multi_optimizer(optimizer: keras.optimizers.Optimizer) -> bool:

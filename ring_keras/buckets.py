@@ -85,6 +85,7 @@ def plan_buckets(
     specs: Sequence[GradientSpec],
     bucket_size_bytes: int,
     first_bucket_bytes: int = FIRST_BUCKET_BYTES,
+    groups: Sequence[Sequence[int]] = (),
 ) -> BucketPlan:
     """Groups gradients into buckets.
 
@@ -97,6 +98,9 @@ def plan_buckets(
         bucket_size_bytes: A bucket takes no further gradient that would make
             it larger. A gradient of this size or more has its own.
         first_bucket_bytes: The same for the first bucket.
+        groups: Positions of gradients that travel together whatever their
+            size; those of one dtype of a group make one bucket. No position is
+            in two groups.
 
     Returns:
         The plan. Every dense gradient is in exactly one bucket; sparse ones
@@ -107,11 +111,13 @@ def plan_buckets(
             "`bucket_size_bytes` must be at least 1. "
             f"Received: bucket_size_bytes={bucket_size_bytes}"
         )
+    grouped = [bucket for group in groups for bucket in _group_buckets(specs, group)]
+    taken = {index for bucket in grouped for index in bucket.indices}
     full: list[Bucket] = []
     open_: dict[str, Bucket] = {}  # By dtype, in the order of their first gradient.
     for index in reversed(range(len(specs))):
         spec = specs[index]
-        if spec.dtype is None or spec.shape is None:
+        if spec.dtype is None or spec.shape is None or index in taken:
             continue
         bucket = open_.get(spec.dtype)
         limit = (
@@ -126,5 +132,17 @@ def plan_buckets(
             (*bucket.indices, index), spec.dtype, bucket.nbytes + spec.nbytes
         )
     # A bucket is ready with its last gradient, the one with the lowest index.
-    buckets = sorted([*full, *open_.values()], key=lambda b: -min(b.indices))
+    buckets = sorted([*grouped, *full, *open_.values()], key=lambda b: -min(b.indices))
     return BucketPlan(tuple(specs), tuple(buckets))
+
+
+def _group_buckets(specs: Sequence[GradientSpec], group: Sequence[int]) -> list[Bucket]:
+    by_dtype: dict[str, list[int]] = {}
+    for index in sorted(group, reverse=True):
+        dtype = specs[index].dtype
+        if dtype is not None and specs[index].shape is not None:
+            by_dtype.setdefault(dtype, []).append(index)
+    return [
+        Bucket(tuple(indices), dtype, sum(specs[index].nbytes for index in indices))
+        for dtype, indices in by_dtype.items()
+    ]

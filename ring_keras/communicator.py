@@ -146,6 +146,22 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return True
 
 
+def find_process_set(process_set_id: int) -> ProcessSet:
+    """The process set whose communicator has that number.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    for process_set in (global_process_set, *_added):
+        if process_set.process_set_id == process_set_id:
+            return process_set
+    known = [global_process_set, *_added]
+    raise ValueError(
+        "`process_set_id` must be that of a process set that has been added: "
+        f"{known}. Received: process_set_id={process_set_id}"
+    )
+
+
 def forget_process_sets() -> None:
     """Marks every process set as having no communicator, as after shutdown."""
     global _jobs_left

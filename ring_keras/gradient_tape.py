@@ -1,14 +1,23 @@
 """Gradients averaged over the ranks, for training loops of one's own."""
 
+import dataclasses
 import functools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras import _keras_internals as internals
+from ring_keras.communicator import ProcessSet
 from ring_keras.compression import Compression
 from ring_keras.errors import translated
-from ring_keras.optimizers.gradient_reducer import GradientReducer
+from ring_keras.optimizers.gradient_reducer import (
+    Gradient,
+    GradientReducer,
+)
+from ring_keras.optimizers.pass_accumulator import PassAccumulator
+from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.step_scope import current_step
 from ring_keras.reduce_op import ReduceOp
 
@@ -16,11 +25,15 @@ __all__ = ["DistributedGradientTape"]
 
 
 @functools.cache
-def _reducer(
-    op: ReduceOp, process_set: ProcessSet, compression: Compression
-) -> GradientReducer:
+def _reducer(options: ReductionOptions) -> GradientReducer:
     """Shared by the tapes of all steps: the ranks agree on a plan only once."""
-    return GradientReducer(op, process_set, None, compression)
+    return GradientReducer(options)
+
+
+@functools.cache
+def _accumulator(options: ReductionOptions) -> PassAccumulator:
+    """Shared too: a pass is a tape."""
+    return PassAccumulator(options.backward_passes_per_step)
 
 
 class DistributedGradientTape:
@@ -39,10 +52,25 @@ class DistributedGradientTape:
 
     Args:
         tape: The tape that records. Its other methods can be called here.
-        op: `AVERAGE` or `SUM`.
+        op: As for `DistributedOptimizer`, and so is all that is not said here.
         compression: How float32 gradients travel between hosts; the same on
             every rank.
         process_set: Ranks taking part. Defaults to all.
+        bucket_size_bytes: See `DistributedOptimizer`.
+        gradient_predivide_factor: See `DistributedOptimizer`.
+        backward_passes_per_step: Of so many calls of `gradient` with the same
+            sources, only the last communicates, and returns the reduction of
+            the sums of all; the others return zeros, which are not to be
+            applied. Gradients are dense then.
+        average_aggregated_gradients: Whether it reduces the means instead.
+        sparse_as_dense: Whether `tf.IndexedSlices` are made dense before they
+            travel, and returned so, rather than gathered. By default they are
+            gathered, since only their user knows what becomes of an index that
+            is there twice.
+        num_groups: See `DistributedOptimizer`.
+        groups: See `DistributedOptimizer`.
+        local_layers: See `DistributedOptimizer`.
+        scale_local_gradients: See `DistributedOptimizer`.
     """
 
     def __init__(
@@ -52,10 +80,30 @@ class DistributedGradientTape:
         *,
         compression: Compression | str = Compression.none,
         process_set: ProcessSet | None = None,
+        bucket_size_bytes: int | None = None,
+        gradient_predivide_factor: float = 1.0,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
+        sparse_as_dense: bool | None = None,
+        num_groups: int = 0,
+        groups: Sequence[Sequence[Any]] | None = None,
+        local_layers: keras.layers.Layer | Iterable[keras.layers.Layer] | None = None,
+        scale_local_gradients: bool = True,
     ) -> None:
         self._tape = tape
-        self._reducer = _reducer(
-            ReduceOp(op), process_set or global_process_set, Compression(compression)
+        self._options = ReductionOptions.read(
+            op=op,
+            process_set=process_set,
+            bucket_size_bytes=bucket_size_bytes,
+            compression=compression,
+            gradient_predivide_factor=gradient_predivide_factor,
+            backward_passes_per_step=backward_passes_per_step,
+            average_aggregated_gradients=average_aggregated_gradients,
+            sparse_as_dense=sparse_as_dense,
+            num_groups=num_groups,
+            groups=groups,
+            local_layers=local_layers,
+            scale_local_gradients=scale_local_gradients,
         )
 
     def __enter__(self) -> "DistributedGradientTape":
@@ -67,6 +115,17 @@ class DistributedGradientTape:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
+
+    def register_local_source(self, source: Any) -> None:
+        """Keeps the gradient of a variable on its rank, as of `local_layers`.
+
+        Args:
+            source: One of the sources that `gradient` will get.
+        """
+        key = internals.variable_key(source)
+        self._options = dataclasses.replace(
+            self._options, local_variables=self._options.local_variables | {key}
+        )
 
     @translated()
     def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
@@ -87,13 +146,27 @@ class DistributedGradientTape:
                 number.
         """
         gradients = self._tape.gradient(target, sources, *args, **kwargs)
-        names = [
-            str(getattr(source, "path", None) or getattr(source, "name", "source"))
-            for source in tf.nest.flatten(sources)
-        ]
-        flat = tf.nest.flatten(gradients)
-        reduced = self._reducer.reduce(flat, names, self._reducer.step_weight())
+        flat = self._reduced(tf.nest.flatten(gradients), tf.nest.flatten(sources))
         step = current_step()
         if step is not None:
-            step.tape_gradients.update((id(g), g) for g in reduced)
-        return tf.nest.pack_sequence_as(gradients, reduced)
+            step.tape_gradients.update((id(g), g) for g in flat)
+        return tf.nest.pack_sequence_as(gradients, flat)
+
+    def _reduced(self, gradients: list[Gradient], sources: list[Any]) -> list[Gradient]:
+        options = self._options
+        reducer = _reducer(options)
+        weight = reducer.step_weight()
+        passes = options.backward_passes_per_step
+        if passes == 1:
+            return reducer.reduce(gradients, sources, weight)
+        step = current_step()
+        if step is not None and reducer.active:
+            step.communicated = True
+        if weight is not None:
+            gradients = reducer.weigh(gradients, sources, weight.share())
+        factor = options.passes_factor / passes
+        return _accumulator(options).add(
+            gradients,
+            sources,
+            lambda sums: reducer.reduce(sums, sources, factor=factor),
+        )

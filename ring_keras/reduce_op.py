@@ -2,7 +2,7 @@
 
 import enum
 
-__all__ = ["Average", "Max", "Min", "Product", "ReduceOp", "Sum"]
+__all__ = ["Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"]
 
 
 class ReduceOp(str, enum.Enum):
@@ -18,6 +18,8 @@ class ReduceOp(str, enum.Enum):
     MIN = "min"
     MAX = "max"
     PRODUCT = "product"
+    ADASUM = "adasum"
+    """The adaptive sum: see `ring_keras.allreduce`; of gradients mostly."""
 
     def __str__(self) -> str:
         return self.value
@@ -28,3 +30,4 @@ Average = ReduceOp.AVERAGE
 Min = ReduceOp.MIN
 Max = ReduceOp.MAX
 Product = ReduceOp.PRODUCT
+Adasum = ReduceOp.ADASUM

@@ -8,9 +8,9 @@ from ring_keras.basics import rank
 from ring_keras.communicator import ProcessSet, global_process_set
 from ring_keras.layers.global_moments import GlobalMoments
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.train_function import TrainFunction
 from ring_keras.optimizers.train_step import DistributedTrainStep
-from ring_keras.reduce_op import ReduceOp
 
 __all__ = ["attach", "process_set_of"]
 
@@ -94,7 +94,5 @@ def _hook(optimizer: keras.optimizers.Optimizer, adopt: bool) -> bool:
             return True
     if not adopt:
         return False
-    OptimizerHook(
-        optimizer, ReduceOp.AVERAGE, global_process_set, None, adopted=True
-    ).install()
+    OptimizerHook(optimizer, ReductionOptions(), adopted=True).install()
     return True

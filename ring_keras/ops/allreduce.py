@@ -6,6 +6,7 @@ from ring_keras import _libraries
 from ring_keras.communicator import ProcessSet, global_process_set
 from ring_keras.compression import Compression
 from ring_keras.errors import translated
+from ring_keras.ops.adasum import adasum, is_adasum
 from ring_keras.ops.allgather import allgather
 from ring_keras.ops.arguments import (
     Factor,
@@ -16,6 +17,7 @@ from ring_keras.ops.arguments import (
     to_tensor,
     to_wire_dtype,
 )
+from ring_keras.ops.scaling import scaled
 from ring_keras.reduce_op import ReduceOp
 
 __all__ = ["allreduce"]
@@ -35,14 +37,16 @@ def allreduce(
     """Reduces a tensor elementwise over all ranks.
 
     Differentiable for `SUM` and `AVERAGE`: the gradient is reduced the same
-    way.
+    way; and for `ADASUM`.
 
     Args:
         tensor: Tensor of any shape; shape and dtype must agree on every rank.
             `tf.IndexedSlices` are gathered instead, so the result holds the
             slices of all ranks; they may differ in number.
         op: How to combine values. `AVERAGE` rejects integers; bool takes `MIN`
-            and `MAX`.
+            and `MAX`. `ADASUM` combines ranks pair by pair, so that what they
+            have in common counts once: a (1 - a.b / 2|a|^2) + b (1 - a.b /
+            2|b|^2), of tensors in floating point whose shape is static.
         name: Pairs this call with the other ranks' calls. The n-th call of a
             name on one rank meets the n-th on every other, so ranks that make
             their calls in the same order need no name. Defaults to "allreduce".
@@ -50,6 +54,7 @@ def allreduce(
             may differ between ranks.
         postscale_factor: Multiplies the result; the same on every rank.
         compression: How float32 travels between hosts; the same on every rank.
+            With `ADASUM` within hosts too, and the result is rounded.
             `tf.IndexedSlices` and gradients of this function travel as they are.
         process_set: Ranks taking part. Defaults to all.
 
@@ -68,6 +73,15 @@ def allreduce(
             tensor, op, name, prescale_factor, postscale_factor, process_set
         )
     tensor = to_tensor(tensor, "allreduce")
+    if is_adasum(op):
+        return adasum(
+            [tensor],
+            name=name or "allreduce",
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            compression=compression,
+            process_set=process_set,
+        )[0]
     return _libraries.ops().ring_keras_allreduce(
         tensor=tensor,
         prescale=to_factor(prescale_factor),
@@ -97,18 +111,10 @@ def _allreduce_slices(
             f"Received: op={reduce_op!r}"
         )
     name = name or "allreduce"
-    values = _scaled(values, to_factor(prescale_factor))
+    values = scaled(values, to_factor(prescale_factor))
     values = allgather(values, name=f"{name}/values", process_set=process_set)
     indices = allgather(slices.indices, name=f"{name}/indices", process_set=process_set)
     scale = to_factor(postscale_factor)
     if reduce_op == ReduceOp.AVERAGE:
         scale = scale / (process_set or global_process_set).size()
-    return tf.IndexedSlices(_scaled(values, scale), indices, slices.dense_shape)
-
-
-def _scaled(values: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-    """Like the engine's scaling: integers in float64, rounded toward zero."""
-    if values.dtype.is_integer:
-        return tf.cast(tf.cast(values, tf.float64) * factor, values.dtype)
-    wide = tf.float32 if values.dtype.size == 2 else values.dtype
-    return tf.cast(tf.cast(values, wide) * tf.cast(factor, wide), values.dtype)
+    return tf.IndexedSlices(scaled(values, scale), indices, slices.dense_shape)

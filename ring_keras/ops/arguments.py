@@ -57,6 +57,12 @@ def to_reduce_op(op: ReduceOp | str, dtype: tf.DType, function: str) -> str:
             f"`op` of ring_keras.{function} must be a ReduceOp or one of {names}. "
             f"Received: op={op!r}"
         ) from None
+    if reduce_op is ReduceOp.ADASUM:
+        raise ValueError(
+            f"ring_keras.{function} has no op='adasum'; ring_keras.allreduce and "
+            "ring_keras.grouped_allreduce have, for dense floating-point tensors. "
+            f"Received: op='adasum', dtype={dtype.name}"
+        )
     if reduce_op is ReduceOp.AVERAGE and not dtype.is_floating:
         raise ValueError(
             f"ring_keras.{function} cannot average {dtype.name}: the mean of "
@@ -69,7 +75,7 @@ def to_reduce_op(op: ReduceOp | str, dtype: tf.DType, function: str) -> str:
             "or op=ring_keras.Max (any rank). "
             f"Received: op={reduce_op.value!r}, dtype=bool"
         )
-    return reduce_op.value
+    return str(reduce_op)
 
 
 def to_wire_dtype(

@@ -6,6 +6,7 @@ overlaps communication with the rest of a step.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,6 +14,7 @@ from ring_keras import _libraries
 from ring_keras.communicator import ProcessSet
 from ring_keras.compression import Compression
 from ring_keras.errors import translated
+from ring_keras.ops.adasum import adasum, is_adasum
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.arguments import (
     Factor,
@@ -163,22 +165,25 @@ def grouped_allreduce(
             dtype = reduced[position].dtype
             positions_by_dtype.setdefault(dtype, []).append(position)
 
-    started = [
-        (
-            positions,
-            allreduce_start(
-                [reduced[position] for position in positions],
-                op,
-                name=f"{name}/{dtype.name}",
-                prescale_factor=prescale_factor,
-                postscale_factor=postscale_factor,
-                wait_follows=number == len(positions_by_dtype),
-                compression=compression,
-                process_set=process_set,
-            ),
-        )
-        for number, (dtype, positions) in enumerate(positions_by_dtype.items(), 1)
-    ]
+    started: list[tuple[list[int], PendingAllreduce]] = []
+    for number, (dtype, positions) in enumerate(positions_by_dtype.items(), 1):
+        group = [reduced[position] for position in positions]
+        arguments: dict[str, Any] = {
+            "name": f"{name}/{dtype.name}",
+            "prescale_factor": prescale_factor,
+            "postscale_factor": postscale_factor,
+            "compression": compression,
+            "process_set": process_set,
+        }
+        if is_adasum(op):
+            for position, tensor in zip(
+                positions, adasum(group, **arguments), strict=True
+            ):
+                reduced[position] = tensor
+            continue
+        last = number == len(positions_by_dtype)
+        pending = allreduce_start(group, op, wait_follows=last, **arguments)
+        started.append((positions, pending))
     for position, tensor in enumerate(tensors):
         if isinstance(tensor, tf.IndexedSlices):
             reduced[position] = allreduce(

@@ -84,7 +84,7 @@ class DistributedTrainStep:
         """
         if internals.loss_is_summed(self._model):
             return None
-        ops = {ReduceOp(hook.op) for hook in self._hooks()}
+        ops = {hook.op for hook in self._hooks()}
         if ops and ReduceOp.AVERAGE not in ops:
             return None
         if not internals.loss_divides_by_sample_weight(self._model):

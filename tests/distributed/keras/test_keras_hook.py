@@ -17,6 +17,7 @@ from support import training
 import ring_keras as ring
 from ring_keras.communicator import forget_process_sets
 from ring_keras.optimizers.gradient_reducer import GradientReducer
+from ring_keras.optimizers.reduction_options import ReductionOptions
 
 BLOCKER = textwrap.dedent(
     """
@@ -202,7 +203,7 @@ def test_other_reductions_are_refused():
 
 def agreement_worker():
     """Plans are agreed on once per job, and a bucket size of 0 is no default."""
-    reducer = GradientReducer("average", ring.global_process_set, None)
+    reducer = GradientReducer(ReductionOptions())
     gradients = [tf.constant([1.0 + ring.rank()])]
     agreed = []
     for leave in (False, False, True):
@@ -210,7 +211,7 @@ def agreement_worker():
             forget_process_sets()
         assert float(reducer.reduce(gradients, ["v"])[0][0]) == 1.5
         agreed.append(len(reducer._agreed))
-    none = GradientReducer("average", ring.global_process_set, 0)
+    none = GradientReducer(ReductionOptions(bucket_size_bytes=0))
     with pytest.raises(ValueError, match="bucket_size_bytes=0"):
         none.reduce(gradients, ["v"])
     return agreed

@@ -1,0 +1,87 @@
+"""Gradients of several passes, added up until it is time to reduce them."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ring_keras import _keras_internals as internals
+from ring_keras.optimizers.gradient_reducer import Gradient
+
+__all__ = ["PassAccumulator"]
+
+_Reduce = Callable[[list[Gradient]], list[Gradient]]
+
+
+class _Sums:
+    """Of one list of gradients."""
+
+    def __init__(self, gradients: Sequence[tf.Tensor]) -> None:
+        # Not in the graph of the function that is being traced.
+        with tf.init_scope():
+            self.passes = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self.sums = [
+                tf.Variable(tf.zeros(gradient.shape, gradient.dtype), trainable=False)
+                for gradient in gradients
+            ]
+
+
+class PassAccumulator:
+    """Adds gradients up, and has the last of `passes` sums reduced.
+
+    Args:
+        passes: How many make one reduction.
+    """
+
+    def __init__(self, passes: int) -> None:
+        self._passes = passes
+        self._sums: dict[tuple[Hashable, ...], _Sums] = {}
+
+    def add(
+        self, gradients: Sequence[Gradient], sources: Sequence[Any], reduce: _Reduce
+    ) -> list[Gradient]:
+        """Takes one pass's gradients.
+
+        Args:
+            gradients: Of this pass, with static shapes; None stays None.
+            sources: What they are the gradients of; sums are kept for each list
+                of sources.
+            reduce: Called with the sums, in the last pass.
+
+        Returns:
+            What `reduce` returned; zeros in all passes but the last.
+        """
+        for source in sources:
+            if not isinstance(source, (tf.Variable, keras.Variable)):
+                raise TypeError(
+                    "`backward_passes_per_step` adds up gradients by variable. "
+                    f"Received: a source of type {type(source).__name__}"
+                )
+        present = [index for index, g in enumerate(gradients) if g is not None]
+        dense = [tf.convert_to_tensor(gradients[index]) for index in present]
+        key = tuple(internals.variable_key(source) for source in sources)
+        if key not in self._sums:
+            self._sums[key] = _Sums(dense)
+        kept = self._sums[key]
+        totals = [kept_sum + g for g, kept_sum in zip(dense, kept.sums, strict=True)]
+
+        def last() -> list[tf.Tensor]:
+            of_all: list[Gradient] = list(gradients)
+            for index, total in zip(present, totals, strict=True):
+                of_all[index] = total
+            reduced = reduce(of_all)
+            for kept_sum, total in zip(kept.sums, totals, strict=True):
+                kept_sum.assign(tf.zeros_like(total))
+            return [reduced[index] for index in present]
+
+        def another() -> list[tf.Tensor]:
+            for kept_sum, total in zip(kept.sums, totals, strict=True):
+                kept_sum.assign(total)
+            return [tf.zeros_like(total) for total in totals]
+
+        is_last = kept.passes.assign_add(1) % self._passes == 0
+        results: list[Gradient] = list(gradients)
+        for index, result in zip(present, tf.cond(is_last, last, another), strict=True):
+            results[index] = result
+        return results

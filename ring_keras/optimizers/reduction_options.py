@@ -1,0 +1,176 @@
+"""What users may choose about the reduction of gradients."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+
+from ring_keras import _keras_internals as internals
+from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.compression import Compression
+from ring_keras.reduce_op import ReduceOp
+
+__all__ = ["ReductionOptions"]
+
+_OPS = (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM)
+
+
+@dataclass(frozen=True)
+class ReductionOptions:
+    """See `DistributedOptimizer`, whose arguments these are.
+
+    Equal options are equal keys, so tapes of one step after the other can share
+    what their ranks have agreed on.
+    """
+
+    op: ReduceOp = ReduceOp.AVERAGE
+    process_set: ProcessSet = global_process_set
+    bucket_size_bytes: int | None = None
+    compression: Compression = Compression.none
+    gradient_predivide_factor: float = 1.0
+    sparse_as_dense: bool | None = None
+    num_groups: int = 0
+    groups: tuple[tuple[Hashable, ...], ...] = ()
+    """Keys of variables, by `internals.variable_key`."""
+    local_layers: tuple[keras.layers.Layer, ...] = ()
+    local_variables: frozenset[Hashable] = field(default=frozenset())
+    """Keys of further variables that are not reduced."""
+    scale_local_gradients: bool = True
+    backward_passes_per_step: int = 1
+    average_aggregated_gradients: bool = False
+
+    @classmethod
+    def read(
+        cls,
+        *,
+        op: ReduceOp | str,
+        process_set: ProcessSet | None,
+        compression: Compression | str,
+        groups: Sequence[Sequence[Any]] | None,
+        local_layers: keras.layers.Layer | Iterable[keras.layers.Layer] | None,
+        **others: Any,
+    ) -> "ReductionOptions":
+        """Takes arguments as users give them.
+
+        Raises:
+            ValueError: If one is not what it must be, or contradicts another.
+        """
+        options = cls(
+            op=ReduceOp(op),
+            process_set=process_set or global_process_set,
+            compression=Compression(compression),
+            groups=_keys_of(groups),
+            local_layers=_layers(local_layers),
+            **others,
+        )
+        options._check()
+        return options
+
+    @property
+    def passes_factor(self) -> float:
+        """Makes the sum of the accumulated gradients of their mean."""
+        if self.average_aggregated_gradients:
+            return 1.0
+        return float(self.backward_passes_per_step)
+
+    @property
+    def keeps_local(self) -> bool:
+        """Whether the gradients of some variables stay on their rank."""
+        return bool(self.local_layers or self.local_variables)
+
+    def is_local(self, source: Any) -> bool:
+        """Whether the gradient of that variable does."""
+        if not self.keeps_local or isinstance(source, str):
+            return False
+        key = internals.variable_key(source)
+        return key in self.local_variables or any(
+            key == internals.variable_key(weight)
+            for layer in self.local_layers
+            for weight in layer.trainable_weights
+        )
+
+    def _check(self) -> None:
+        if self.op not in _OPS:
+            raise ValueError(
+                "Gradients can be combined with op=ring_keras.Average, "
+                f"ring_keras.Sum or ring_keras.Adasum. Received: op='{self.op}'"
+            )
+        factor = self.gradient_predivide_factor
+        if factor <= 0:
+            raise ValueError(
+                "`gradient_predivide_factor` must be above 0. "
+                f"Received: gradient_predivide_factor={factor}"
+            )
+        if factor != 1.0 and self.op is not ReduceOp.AVERAGE:
+            raise ValueError(
+                "`gradient_predivide_factor` divides the work of an average into "
+                "what comes before and what comes after the sum, so it goes with "
+                "op=ring_keras.Average alone. Received: "
+                f"gradient_predivide_factor={factor}, op='{self.op}'"
+            )
+        if self.op is ReduceOp.ADASUM and self.sparse_as_dense is False:
+            raise ValueError(
+                "op=ring_keras.Adasum combines whole tensors, so sparse gradients "
+                "must be made dense for it. Received: sparse_as_dense=False"
+            )
+        if self.num_groups < 0:
+            raise ValueError(
+                "`num_groups` must be 0 or more. "
+                f"Received: num_groups={self.num_groups}"
+            )
+        if self.num_groups and self.groups:
+            raise ValueError(
+                "`num_groups` and `groups` both say which gradients travel "
+                "together: give one of them. "
+                f"Received: num_groups={self.num_groups}, "
+                f"{len(self.groups)} groups"
+            )
+        if self.num_groups and self.bucket_size_bytes is not None:
+            raise ValueError(
+                "`num_groups` fixes the number of buckets, and `bucket_size_bytes` "
+                "their size: give one of them. Received: "
+                f"num_groups={self.num_groups}, "
+                f"bucket_size_bytes={self.bucket_size_bytes}"
+            )
+        if self.backward_passes_per_step < 1:
+            raise ValueError(
+                "`backward_passes_per_step` must be 1 or more. Received: "
+                f"backward_passes_per_step={self.backward_passes_per_step}"
+            )
+
+
+def _keys_of(
+    groups: Sequence[Sequence[Any]] | None,
+) -> tuple[tuple[Hashable, ...], ...]:
+    try:
+        keys = tuple(
+            tuple(internals.variable_key(variable) for variable in group)
+            for group in groups or ()
+        )
+    except (AttributeError, TypeError):
+        raise ValueError(
+            "`groups` must be a list of lists of variables. "
+            f"Received: groups={groups!r}"
+        ) from None
+    flat = [key for group in keys for key in group]
+    if len(set(flat)) != len(flat):
+        raise ValueError("`groups` must name no variable twice; one is in two groups.")
+    return keys
+
+
+def _layers(
+    layers: keras.layers.Layer | Iterable[keras.layers.Layer] | None,
+) -> tuple[keras.layers.Layer, ...]:
+    if layers is None:
+        return ()
+    if isinstance(layers, keras.layers.Layer):
+        return (layers,)
+    layers = tuple(layers)
+    for layer in layers:
+        if not isinstance(layer, keras.layers.Layer):
+            raise ValueError(
+                "`local_layers` must be a Keras layer or a list of them. "
+                f"Received: {layer!r}"
+            )
+    return layers
