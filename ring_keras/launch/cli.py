@@ -17,6 +17,7 @@ from ring_keras.config import (
     inherited_environment,
     variables,
 )
+from ring_keras.launch import horovodrun
 from ring_keras.launch.environment import added_variables, job_variables
 from ring_keras.launch.guard import run_guarded
 from ring_keras.launch.launcher import GENERATION, JobOptions, Launcher
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("-np N is required: how many ranks?")
     if not command:
         parser.error("a command is required, such as: python train.py")
+    horovodrun.check_hosts(parser, options)
     inherited = inherited_environment()
     added = added_variables(
         size=options.size, inherited=inherited, chosen=_chosen(options)
@@ -73,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if shutil.which(command[0], path=environment.get("PATH")) is None:
         say(f"{command[0]}: no such command; is it installed, and executable?")
         return _NOT_FOUND
+    for note in horovodrun.notes_of(options):
+        say(note)
     if options.dry_run:
         return _print_plan(options.size, command, added)
     job = JobOptions(
@@ -84,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         colour="NO_COLOR" not in inherited,
         verbose=options.verbose,
         bind_to_cores=options.bind_to == "cores",
+        timestamps=options.timestamps,
     )
     if options.verbose:
         for name, value in added.items():
@@ -122,10 +127,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--output-dir",
+        "--output-filename",
         type=Path,
         metavar="DIR",
         help="also write what rank N prints to DIR/rank.N/stdout and stderr, as it "
         "is; files of an earlier run are overwritten",
+    )
+    add(
+        "-prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        dest="timestamps",
+        action="store_true",
+        help="begin each line with the time, too",
     )
     add(
         "--grace-period",
@@ -150,6 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--transport", metavar="NAME", help="auto or tcp: RING_KERAS_TRANSPORT")
     add(
         "--log-level",
+        type=_log_level,
         metavar="LEVEL",
         help="debug, info, warning, error or off: RING_KERAS_LOG_LEVEL",
     )
@@ -167,11 +181,13 @@ def _parser() -> argparse.ArgumentParser:
         help="list the environment variables that ring_keras reads",
     )
     add(
+        "-cb",
         "--check-build",
         action="store_true",
         help="show what is installed, and what this machine lacks",
     )
     add("--version", action="store_true", help="print the version")
+    horovodrun.add_options(parser)
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
@@ -194,6 +210,11 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _log_level(text: str) -> str:
+    level = text.lower()
+    return horovodrun.LOG_LEVELS.get(level, level)
+
+
 def _assignment(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):
@@ -209,7 +230,7 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def _chosen(options: argparse.Namespace) -> dict[str, str]:
-    chosen = dict(options.env)
+    chosen = dict(options.env) | horovodrun.chosen_variables(options)
     for name, value in (
         ("RING_KERAS_INIT_TIMEOUT_S", options.start_timeout),
         ("RING_KERAS_TRANSPORT", options.transport),

@@ -47,6 +47,7 @@ class JobOptions:
         colour: Whether to colour prefixes on a terminal.
         verbose: Whether to tell of each start and end.
         bind_to_cores: Whether each rank keeps to cores of its own.
+        timestamps: Whether each line begins with the time.
     """
 
     size: int
@@ -57,6 +58,7 @@ class JobOptions:
     colour: bool
     verbose: bool
     bind_to_cores: bool
+    timestamps: bool
 
 
 class _State(Enum):
@@ -97,6 +99,7 @@ class Launcher:
         self._pump = OutputPump(
             self._options.output_directory,
             colour=self._options.colour,
+            timestamps=self._options.timestamps,
             on_broken=self._note_broken_output,
         )
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import select
 import selectors
@@ -102,6 +103,7 @@ class OutputPump:
     Args:
         directory: Gets `rank.N/stdout` and `rank.N/stderr`, byte for byte.
         colour: Whether prefixes on a terminal are coloured.
+        timestamps: Whether lines begin with the time at which they came.
         on_broken: Called once, from the thread, when nobody reads our own
             output any more.
     """
@@ -111,10 +113,12 @@ class OutputPump:
         directory: Path | None,
         *,
         colour: bool,
+        timestamps: bool,
         on_broken: Callable[[], None],
     ) -> None:
         self._directory = directory
         self._colour = colour
+        self._timestamps = timestamps
         self._on_broken = on_broken
         self._broken = False
         self._stdout = Console(1)
@@ -181,12 +185,19 @@ class OutputPump:
 
     def _show(self, stream: _Stream, data: bytes) -> None:
         lines = stream.lines.feed(data) if data else stream.lines.finish()
+        prefix = self._now() + stream.prefix
         progress = stream.lines.progress()
         if progress is not None:
-            stream.console.show_progress(stream.prefix + progress)
+            stream.console.show_progress(prefix + progress)
         elif lines:
             stream.console.show_progress(b"")
-        stream.console.write(stream.prefix, lines)
+        stream.console.write(prefix, lines)
+
+    def _now(self) -> bytes:
+        if not self._timestamps:
+            return b""
+        now = datetime.datetime.now().astimezone()
+        return now.isoformat(" ", "milliseconds").encode() + b" "
 
 
 def say(message: str) -> None:

@@ -1,0 +1,239 @@
+"""What `horovodrun` took, so that its command lines work with `ringrun`.
+
+Options that mean something here become ringrun's own, or variables of the
+ranks. Those that tune what this engine does not have are taken, and ringrun
+says that they do nothing. Those that ask for something that is not there end
+ringrun, with what to do instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "LOG_LEVELS",
+    "add_options",
+    "check_hosts",
+    "chosen_variables",
+    "notes_of",
+]
+
+LOG_LEVELS = {"trace": "debug", "fatal": "error"}
+"""Horovod's levels that have another name here."""
+
+_NEVER_S = "1e9"
+_ONE_MACHINE = (
+    "ringrun starts ranks on this machine alone. On several, have their launcher "
+    "(Slurm, Kubernetes, mpirun...) set the RING_KERAS_* variables that "
+    "`ringrun --print-env` marks as set by the launcher"
+)
+_NO_ELASTIC = (
+    "a job keeps the ranks it began with. Start it with -np N, and let "
+    "keras.callbacks.BackupAndRestore resume it"
+)
+_OWN_LAUNCHER = "ringrun starts the ranks itself, on this machine; leave it out"
+_NO_TIMELINE = "record a trace with tf.profiler.experimental.start() in the script"
+
+_REFUSED = {
+    "--config-file": (1, "give its settings as options"),
+    "--host-discovery-script": (1, _NO_ELASTIC),
+    "--min-np --min-num-proc": (1, _NO_ELASTIC),
+    "--max-np --max-num-proc": (1, _NO_ELASTIC),
+    "--slots-per-host": (1, _NO_ELASTIC),
+    "--elastic-timeout": (1, _NO_ELASTIC),
+    "--reset-limit": (1, _NO_ELASTIC),
+    "--blacklist-cooldown-range": (2, _NO_ELASTIC),
+    "--timeline-filename": (1, _NO_TIMELINE),
+    "--timeline-mark-cycles": (0, _NO_TIMELINE),
+    "--mpi": (0, _OWN_LAUNCHER),
+    "--jsrun": (0, _OWN_LAUNCHER),
+    "--mpi-args": (1, _OWN_LAUNCHER),
+    "--binding-args": (1, "use --bind-to cores"),
+}
+
+_NO_CYCLES = "there are no cycles, and nobody coordinates"
+_OWN_ALGORITHMS = "the engine picks an algorithm by size and hosts"
+_OWN_AUTOTUNE = "--autotune measures in its own manner, see --print-env"
+_LOCAL = "all ranks are on this machine"
+
+_IGNORED = {
+    "--disable-cache": (0, "no checks are cached"),
+    "--cycle-time-ms": (1, _NO_CYCLES),
+    "--cache-capacity": (1, _NO_CYCLES),
+    "--hierarchical-allreduce --no-hierarchical-allreduce": (0, _OWN_ALGORITHMS),
+    "--hierarchical-allgather --no-hierarchical-allgather": (0, _OWN_ALGORITHMS),
+    "--torus-allreduce --no-torus-allreduce": (0, _OWN_ALGORITHMS),
+    "--autotune-log-file": (1, _OWN_AUTOTUNE),
+    "--autotune-warmup-samples": (1, _OWN_AUTOTUNE),
+    "--autotune-steps-per-sample": (1, _OWN_AUTOTUNE),
+    "--autotune-bayes-opt-max-samples": (1, _OWN_AUTOTUNE),
+    "--autotune-gaussian-process-noise": (1, _OWN_AUTOTUNE),
+    "--network-interfaces --network-interface": (1, _LOCAL),
+    "-p --ssh-port": (1, _LOCAL),
+    "-i --ssh-identity-file": (1, _LOCAL),
+    "--gloo": (0, "there is one engine"),
+    "--mpi-threads-disable": (0, "there is no MPI in it"),
+    "--num-nccl-streams": (1, "collectives do not run on NCCL"),
+    "--thread-affinity": (1, "use --bind-to cores"),
+    "--log-without-timestamp": (0, "the engine's messages have none"),
+}
+
+
+class _Refused(argparse.Action):
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        parser.error(f"{option_string} is not supported: {self.const}")
+
+
+class _Ignored(argparse.Action):
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        note = f"{option_string} does nothing: {self.const}"
+        setattr(namespace, self.dest, [*notes_of(namespace), note])
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds what is not ringrun's anyway."""
+    group = parser.add_argument_group(
+        "horovodrun's options",
+        "Others of its options are taken too: ringrun says what becomes of them.",
+    )
+    group.add_argument(
+        "--fusion-threshold-mb",
+        type=_whole_number,
+        metavar="MB",
+        help="size of gradient buckets, 0 for one per gradient: "
+        "RING_KERAS_BUCKET_SIZE_BYTES",
+    )
+    group.add_argument(
+        "--autotune",
+        action="store_true",
+        help="measure what is best for this job: RING_KERAS_AUTOTUNE",
+    )
+    group.add_argument(
+        "--stall-check-warning-time-seconds",
+        dest="stall_warning",
+        metavar="SECONDS",
+        help="RING_KERAS_STALL_TIMEOUT_S",
+    )
+    group.add_argument(
+        "--no-stall-check",
+        dest="stall_warning",
+        action="store_const",
+        const=_NEVER_S,
+        help="do not say who is waited for",
+    )
+    group.add_argument(
+        "--stall-check-shutdown-time-seconds",
+        "--gloo-timeout-seconds",
+        dest="collective_timeout",
+        metavar="SECONDS",
+        help="RING_KERAS_COLLECTIVE_TIMEOUT_S, unless 0",
+    )
+    group.add_argument(
+        "--tcp",
+        dest="transport",
+        action="store_const",
+        const="tcp",
+        help="--transport tcp",
+    )
+    hosts = group.add_mutually_exclusive_group()
+    hosts.add_argument(
+        "-H",
+        "--hosts",
+        metavar="HOST:SLOTS",
+        help="localhost, or this machine's name, with at least N slots",
+    )
+    hosts.add_argument(
+        "-hostfile", "--hostfile", type=Path, metavar="FILE", help="the same in a file"
+    )
+    for table, action in ((_REFUSED, _Refused), (_IGNORED, _Ignored)):
+        for names, (count, reason) in table.items():
+            group.add_argument(
+                *names.split(),
+                dest="notes",
+                action=action,
+                nargs=count,
+                const=reason,
+                default=[],
+                help=argparse.SUPPRESS,
+            )
+
+
+def notes_of(options: argparse.Namespace) -> list[str]:
+    """Which of the given options do nothing, and why."""
+    notes: list[str] = options.notes
+    return notes
+
+
+def chosen_variables(options: argparse.Namespace) -> dict[str, str]:
+    """What the options mean for the ranks' environment."""
+    chosen = {}
+    if options.fusion_threshold_mb is not None:
+        nbytes = max(1, options.fusion_threshold_mb << 20)
+        chosen["RING_KERAS_BUCKET_SIZE_BYTES"] = str(nbytes)
+    if options.autotune:
+        chosen["RING_KERAS_AUTOTUNE"] = "1"
+    if options.stall_warning is not None:
+        chosen["RING_KERAS_STALL_TIMEOUT_S"] = options.stall_warning
+    if options.collective_timeout not in (None, "0"):
+        chosen["RING_KERAS_COLLECTIVE_TIMEOUT_S"] = options.collective_timeout
+    return chosen
+
+
+def check_hosts(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends ringrun if -H or --hostfile ask for more than this machine has."""
+    if options.hosts is not None:
+        entries = options.hosts.split(",")
+    elif options.hostfile is not None:
+        try:
+            lines = options.hostfile.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            parser.error(f"--hostfile {options.hostfile}: {error}")
+        bare = [line.partition("#")[0].strip() for line in lines]
+        entries = [_host_line(line) for line in bare if line]
+    else:
+        return
+    slots = 0
+    for entry in entries:
+        host, colon, count = entry.strip().partition(":")
+        if colon and not count.isdecimal():
+            parser.error(f"-H takes HOST:SLOTS[,...], not {entry!r}")
+        if host not in _own_names():
+            parser.error(f"-H {entry}: {_ONE_MACHINE}")
+        slots += int(count) if colon else 1
+    if slots < options.size:
+        parser.error(
+            f"-np {options.size} needs as many slots, and -H or --hostfile give {slots}"
+        )
+
+
+def _host_line(line: str) -> str:
+    """`host slots=2` as `host:2`."""
+    host, _, slots = line.partition("slots=")
+    return f"{host.strip()}:{slots.strip()}" if slots else host.strip()
+
+
+def _own_names() -> Sequence[str]:
+    name = socket.gethostname()
+    return ("localhost", "127.0.0.1", "::1", name, name.partition(".")[0])
+
+
+def _whole_number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text}")
+    return int(text)
