@@ -74,7 +74,6 @@ def embedding_worker(names, sparse_as_dense):
             model,
             ring.data.shard(dataset(), remainder="keep"),
             8,
-            epochs=2,
             callbacks=[ring.callbacks.BroadcastGlobalVariables()],
         )
         alone = build(1)
@@ -82,7 +81,7 @@ def embedding_worker(names, sparse_as_dense):
         if sparse_as_dense:
             DenseGradients(optimizer)
         training.compile_model(alone, optimizer)
-        training.fit(alone, dataset(), 8 * size, epochs=2)
+        training.fit(alone, dataset(), 8 * size)
         difference = training.largest_difference(
             model.get_weights(), alone.get_weights()
         )
@@ -90,7 +89,7 @@ def embedding_worker(names, sparse_as_dense):
     return results
 
 
-@pytest.mark.parametrize("sparse_as_dense", [None, False, True])
+@pytest.mark.parametrize("sparse_as_dense", [None, True])
 @pytest.mark.parametrize("size", [2, 3])
 def test_optimizers_match_one_process(rank_pool, size, sparse_as_dense):
     results = rank_pool(size).run(
