@@ -1,6 +1,6 @@
 """Starts every rank from the same state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ from ring_keras.callbacks.attachment import attach, process_set_of
 from ring_keras.callbacks.shared_files import warn_of_shared_files
 from ring_keras.errors import RankMismatchError
 from ring_keras.ops.broadcast_variables import broadcast_variables
+from ring_keras.optimizers.optimizer_hook import OptimizerHook
 
 __all__ = ["BroadcastGlobalVariables"]
 
@@ -36,11 +37,16 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
 
     Args:
         root_rank: The rank whose state all take.
+        local_variables: Variables that stay as they are on each rank; those of
+            the optimizers' `local_layers` do so too.
     """
 
-    def __init__(self, root_rank: int = 0) -> None:
+    def __init__(
+        self, root_rank: int = 0, *, local_variables: Iterable[Any] = ()
+    ) -> None:
         super().__init__()
         self.root_rank = root_rank
+        self._local = {internals.variable_key(v) for v in local_variables}
         self._last = _Last()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -93,7 +99,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         if element_spec is not None:
             internals.symbolic_build(self.model, element_spec)
         # Not model.variables, which has the random generators' state.
-        variables = list(self.model.weights)
+        variables = [v for v in self.model.weights if not self._is_local(v)]
         for optimizer in internals.optimizers_of(self.model):
             variables += optimizer.variables
         unique = {id(variable): variable for variable in variables}
@@ -101,6 +107,12 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
             list(unique.values()),
             self.root_rank,
             process_set=process_set_of(self.model),
+        )
+
+    def _is_local(self, variable: keras.Variable) -> bool:
+        hooks = map(OptimizerHook.of, internals.optimizers_of(self.model))
+        return internals.variable_key(variable) in self._local or any(
+            hook is not None and hook.options.is_local(variable) for hook in hooks
         )
 
     def _gather(self, name: str, *numbers: int) -> np.ndarray[Any, Any]:

@@ -1,0 +1,134 @@
+"""Joining a job, and what a process can know about it and the build."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import ring_keras as ring
+from ring_keras import _native
+from ring_keras.communicator import ProcessSet
+from ring_keras.horovod._absent import absent, refuse_unless_default
+
+__all__ = [
+    "ccl_built",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rocm_built",
+    "shutdown",
+    "start_timeline",
+    "stop_timeline",
+]
+
+_homogeneous = True
+
+
+def init(
+    comm: Any = None,
+    process_sets: Sequence[ProcessSet | Sequence[int]] | str | None = None,
+) -> None:
+    """Joins the job; see `ring_keras.init`.
+
+    Args:
+        comm: None. A job has the ranks that its launcher started.
+        process_sets: Process sets to make at once. "dynamic" is taken and means
+            nothing: they can be made at any time.
+    """
+    global _homogeneous
+    refuse_unless_default(
+        "comm", comm, None, "For some of the ranks, use process_sets."
+    )
+    first = not ring.is_initialized()
+    ring.init(() if process_sets in (None, "dynamic") else process_sets)  # type: ignore[arg-type]
+    if first:
+        sizes = _native.allgather(
+            np.array([ring.local_size()], np.int64), "horovod/local_size"
+        )
+        _homogeneous = bool((sizes == sizes[0]).all())
+
+
+def shutdown() -> None:
+    """Leaves the job; see `ring_keras.shutdown`."""
+    ring.shutdown()
+
+
+def is_homogeneous() -> bool:
+    """Whether every host of the job had as many ranks as the others at `init`."""
+    ring.size()  # Raises if there is no job.
+    return _homogeneous
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Not there: there are no cycles, and no timeline of Horovod's format."""
+    absent(
+        "start_timeline()",
+        "Record a trace with tf.profiler.experimental.start(), which shows the "
+        "RingKeras operations among TensorFlow's.",
+    )
+
+
+def stop_timeline() -> None:
+    """Not there; see `start_timeline`."""
+    absent("stop_timeline()", "See start_timeline().")
+
+
+# Asked by scripts that choose what to do by what Horovod was built with. None
+# of it is used here, where one engine does everything.
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI is used, from several threads: no."""
+    return False
+
+
+def mpi_enabled() -> bool:
+    """Whether MPI is used: no."""
+    return False
+
+
+def mpi_built() -> bool:
+    """Whether MPI could be used: no."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """Whether Gloo is used: no."""
+    return False
+
+
+def gloo_built() -> bool:
+    """Whether Gloo could be used: no."""
+    return False
+
+
+def nccl_built() -> int:
+    """NCCL's version if collectives use it, as a number: 0, they do not."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """Whether IBM's DDL could be used: no."""
+    return False
+
+
+def ccl_built() -> bool:
+    """Whether oneCCL could be used: no."""
+    return False
+
+
+def cuda_built() -> bool:
+    """Whether collectives run on CUDA devices: no."""
+    return False
+
+
+def rocm_built() -> bool:
+    """Whether collectives run on ROCm devices: no."""
+    return False

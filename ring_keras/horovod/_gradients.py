@@ -1,0 +1,173 @@
+"""Optimizers and tapes, with Horovod's arguments.
+
+`device_dense`, `device_sparse`, `name` and `use_locking` are taken and mean
+nothing: a collective runs where its tensor is, an optimizer keeps its name, and
+those of Keras 3 have no locks. `sparse_as_dense=False` leaves it to
+`ring_keras.DistributedOptimizer` to make sparse gradients dense where that is
+cheaper and changes no update.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import ring_keras as ring
+from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.compression import Compression
+from ring_keras.horovod._absent import refuse_unless_default
+from ring_keras.reduce_op import Average, ReduceOp
+
+__all__ = [
+    "DistributedGradientTape",
+    "PartialDistributedGradientTape",
+    "PartialDistributedOptimizer",
+    "distributed_optimizer",
+    "load_model",
+]
+
+Groups = int | Sequence[Sequence[Any]] | None
+
+
+def distributed_optimizer(
+    optimizer: Any,
+    *,
+    sparse_as_dense: bool,
+    num_groups: int = 0,
+    groups: Groups = None,
+    **options: Any,
+) -> keras.optimizers.Optimizer:
+    """See `ring_keras.DistributedOptimizer`."""
+    if not isinstance(optimizer, (keras.optimizers.Optimizer, str)):
+        raise TypeError(
+            "DistributedOptimizer takes an optimizer of Keras 3. Those of "
+            "tf.compat.v1.train and of Keras 2 (tf_keras, "
+            "keras.optimizers.legacy) have no counterpart here. "
+            f"Received: {type(optimizer).__module__}.{type(optimizer).__name__}"
+        )
+    return ring.DistributedOptimizer(
+        optimizer,
+        sparse_as_dense=sparse_as_dense or None,
+        **_grouping(num_groups, groups),
+        **options,
+    )
+
+
+def PartialDistributedOptimizer(  # noqa: N802  Named like the class it stands for.
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compression = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp = Average,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> keras.optimizers.Optimizer:
+    """See `ring_keras.DistributedOptimizer`: with layers of each rank's own."""
+    return distributed_optimizer(
+        optimizer,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        groups=groups,
+        process_set=process_set,
+        local_layers=local_layers,
+        scale_local_gradients=scale_local_gradients,
+    )
+
+
+def DistributedGradientTape(  # noqa: N802
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compression = Compression.none,
+    sparse_as_dense: bool = False,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> ring.DistributedGradientTape:
+    """See `ring_keras.DistributedGradientTape`."""
+    return PartialDistributedGradientTape(
+        gradtape,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+
+
+def PartialDistributedGradientTape(  # noqa: N802
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compression = Compression.none,
+    sparse_as_dense: bool = False,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> ring.DistributedGradientTape:
+    """The same, with layers whose gradients stay on their rank."""
+    return ring.DistributedGradientTape(
+        gradtape,
+        op,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense or None,
+        gradient_predivide_factor=gradient_predivide_factor,
+        process_set=process_set,
+        local_layers=local_layers,
+        scale_local_gradients=scale_local_gradients,
+        **_grouping(num_groups, groups),
+    )
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Sequence[type[keras.optimizers.Optimizer]] | None = None,
+    custom_objects: dict[str, Any] | None = None,
+    compression: Compression = Compression.none,
+    legacy_opts: bool = False,
+) -> keras.Model:
+    """Loads a model and distributes the optimizer it was compiled with.
+
+    Args:
+        filepath: See `keras.models.load_model`.
+        custom_optimizers: Classes of optimizers that the file may name.
+        custom_objects: See `keras.models.load_model`.
+        compression: See `ring_keras.DistributedOptimizer`.
+        legacy_opts: False. Keras 3 has no legacy optimizers.
+
+    Returns:
+        The model.
+    """
+    refuse_unless_default(
+        "legacy_opts", legacy_opts, False, "Keras 3 has no legacy optimizers."
+    )
+    by_name = {cls.__name__: cls for cls in custom_optimizers or ()}
+    model = keras.models.load_model(filepath, by_name | (custom_objects or {}))
+    if model.optimizer is not None:
+        ring.DistributedOptimizer(model.optimizer, compression=compression)
+    return model
+
+
+def _grouping(num_groups: int, groups: Groups) -> dict[str, Any]:
+    """Horovod takes a number of groups for `groups` too."""
+    if isinstance(groups, int):
+        return {"num_groups": groups or num_groups}
+    return {"num_groups": num_groups, "groups": groups}
