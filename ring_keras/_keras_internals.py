@@ -38,6 +38,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
 # Attributes that exist only on instances.
 TRAIN_FUNCTION = "train_function"
 INITIAL_EPOCH = "_initial_epoch"
+ITERATIONS = "_iterations"
 SHUFFLE_SEEDS = ("_seed", "_seed2")
 TRAINABLE_VARIABLES = "_trainable_variables"
 
@@ -181,6 +182,14 @@ def batch_normalizations(
 def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
     """The axes over which a built layer takes mean and variance."""
     return list(layer._reduction_axes)
+
+
+def steps_done(optimizer: keras.optimizers.Optimizer) -> int:
+    """How many steps it has taken, those included that only accumulated."""
+    inner = inner_optimizers(optimizer)
+    if inner and not _is_multi_optimizer(optimizer):
+        return steps_done(inner[0])
+    return int(getattr(optimizer, ITERATIONS))
 
 
 def loss_is_summed(model: keras.Model) -> bool:

@@ -10,8 +10,8 @@ import ring_keras as ring
 from benchmarks.ranks.agent import UnsupportedError, answer
 from benchmarks.ranks.models import Loop, custom_loop, fit_loop, train_operations
 from benchmarks.ranks.tensors import limit_threads, tensor_operations
-from ring_keras.communicator import global_process_set
 from ring_keras.optimizers.gradient_reducer import GradientReducer
+from ring_keras.optimizers.reduction_options import ReductionOptions
 
 __all__ = ["serve"]
 
@@ -19,7 +19,7 @@ __all__ = ["serve"]
 def serve(socket_path: str, rank: int, size: int) -> None:
     limit_threads()
     ring.init()
-    reducer = GradientReducer(ring.Sum, global_process_set, None)
+    reducer = GradientReducer(ReductionOptions.read(op=ring.Sum))
 
     def reduce(tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         if len(tensors) == 1:

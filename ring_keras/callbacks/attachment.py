@@ -42,6 +42,7 @@ def attach(
         step = DistributedTrainStep(model)
         step.install()
         retrace = True
+    retrace |= step.outdated()
     if model.jit_compile and step.process_set().size() > 1:
         if rank() == 0:
             logging.log_first_n(

@@ -12,6 +12,7 @@ from ring_keras.callbacks.attachment import attach, process_set_of
 from ring_keras.callbacks.shared_files import warn_of_shared_files
 from ring_keras.errors import RankMismatchError
 from ring_keras.ops.broadcast_variables import broadcast_variables
+from ring_keras.optimizers.end_of_data import EndOfData
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 
 __all__ = ["BroadcastGlobalVariables"]
@@ -32,8 +33,9 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
     a distributed one; all ranks begin with the root's epoch, wherever in the list
     the callback stands that restored it, such as
     `keras.callbacks.BackupAndRestore`; ranks that are about to run different
-    numbers of steps are told so instead of waiting for each other; and files that
-    several ranks are about to write are named in a warning.
+    numbers of steps are told so instead of waiting for each other, at once, or
+    where the first ends if nobody knows its number; and files that several ranks
+    are about to write are named in a warning.
 
     Args:
         root_rank: The rank whose state all take.
@@ -79,6 +81,8 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
             "steps per epoch",
             "data, with ring_keras.data.shard() or steps_per_epoch",
         )
+        if (plans[:, 2] == _UNKNOWN).all():
+            self._watch_end_of_data()
         epoch = int(plans[root, 0])
         internals.set_initial_epoch(self.model, None if epoch == _UNKNOWN else epoch)
         # Another callback may have had a new train function made since.
@@ -87,12 +91,23 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Checks that all ranks are in the same epoch."""
+        _, function = attach(self.model)
+        if function.end_of_data is not None:
+            function.end_of_data.begin_epoch()
         process_set = process_set_of(self.model)
         if process_set.size() == 1 or not process_set.included():
             return
         self._require_equal(
             self._gather("epoch", epoch)[:, 0], "epoch", "initial_epoch of fit()"
         )
+
+    def _watch_end_of_data(self) -> None:
+        """For generators, whose ends may come at different steps."""
+        step, function = attach(self.model)
+        if function.end_of_data is None and not self.model.jit_compile:
+            function.end_of_data = EndOfData(process_set_of(self.model))
+            step.prologues.append(function.end_of_data.before_step)
+            attach(self.model, retrace=True)
 
     def _broadcast(self, iterator: Any) -> None:
         element_spec = getattr(iterator, "element_spec", None)

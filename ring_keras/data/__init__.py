@@ -1,6 +1,17 @@
 """Each rank's part of the data."""
 
+from ring_keras.data.join import join
+from ring_keras.data.resume import Resume
 from ring_keras.data.shard import shard
+from ring_keras.data.shard_files import shard_files
 from ring_keras.data.tensorflow_io import tensorflow_io
+from ring_keras.data.weighted_step import weighted_step
 
-__all__ = ["shard", "tensorflow_io"]
+__all__ = [
+    "Resume",
+    "join",
+    "shard",
+    "shard_files",
+    "tensorflow_io",
+    "weighted_step",
+]

@@ -2,17 +2,21 @@
 
 from typing import Any, Literal, TypeVar, get_args
 
+import keras
 import tensorflow as tf
 
+from ring_keras import uneven_batches
 from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import shard_arrays
 from ring_keras.data.shard_dataset import shard_dataset, shuffle_seeds
+from ring_keras.data.shard_py_dataset import shard_py_dataset
 from ring_keras.errors import RankMismatchError
 from ring_keras.objects import allgather_object
 
 __all__ = ["Remainder", "shard"]
 
-Remainder = Literal["drop", "keep"]
+Remainder = Literal["drop", "keep", "pad"]
 _Data = TypeVar("_Data")
 
 
@@ -21,6 +25,7 @@ def shard(
     *,
     seed: int | None = None,
     remainder: Remainder = "drop",
+    resume: Resume | None = None,
     process_set: ProcessSet | None = None,
 ) -> _Data:
     """Returns this rank's part of the data.
@@ -32,18 +37,25 @@ def shard(
     the same order.
 
     Args:
-        data: A `tf.data.Dataset` of single items, or arrays, or tuples, lists
-            and dicts of arrays with equal first dimensions. The same on every
-            rank.
+        data: A `tf.data.Dataset` of single items; or arrays, or tuples, lists
+            and dicts of arrays with equal first dimensions; or a
+            `keras.utils.PyDataset`, whose batches are dealt out whole and which
+            keeps its workers. The same on every rank.
         seed: Shuffles all items before they are split, on every rank alike;
             the same number on every rank. A dataset is shuffled anew each time
-            it is iterated, so every rank must iterate it as often; arrays are
-            shuffled once. A dataset that was shuffled before needs no seed
-            here, but must have had one there.
+            it is iterated, so every rank must iterate it as often, a
+            `PyDataset` in every epoch; arrays are shuffled once. A dataset that
+            was shuffled before needs no seed here, but must have had one there.
         remainder: What to do if the number of items is no multiple of the
             number of ranks. "drop" leaves out the last few, fewer than the
-            number of ranks, so that all ranks have as many: needed for
-            training. "keep" leaves out none: for evaluation.
+            number of ranks, so that all ranks have as many. "pad" gives the
+            ranks that lack one a copy with a sample weight of 0 instead, which
+            a training step leaves out of everything; it takes data in pairs
+            `(x, y)` or triples with sample weights, and returns triples. "keep"
+            leaves out none: for evaluation, and for training with
+            `ring_keras.data.join`.
+        resume: Makes the order of each epoch depend on its number alone, so
+            that training can go on in the middle of one. Needs a seed.
         process_set: Ranks to split among. Defaults to all.
 
     Returns:
@@ -59,25 +71,50 @@ def shard(
     """
     if remainder not in get_args(Remainder):
         raise ValueError(
-            f"`remainder` must be 'drop' or 'keep'. Received: remainder={remainder!r}"
+            "`remainder` must be 'drop', 'keep' or 'pad'. "
+            f"Received: remainder={remainder!r}"
         )
+    if resume is not None and seed is None:
+        raise ValueError("`resume` takes a seed, from which it makes each epoch's.")
     process_set = process_set or global_process_set
-    split: Any = shard_dataset if isinstance(data, tf.data.Dataset) else shard_arrays
-    part: _Data = split(
-        data, seed, remainder == "drop", process_set.rank(), process_set.size()
-    )
-    _agree(data, part, seed, process_set)
-    return part
-
-
-def _agree(data: Any, part: Any, seed: int | None, process_set: ProcessSet) -> None:
-    """Raises the same error on every rank if they split different data."""
-    seeds: Any
+    place = process_set.rank(), process_set.size()
+    part: Any
     if isinstance(data, tf.data.Dataset):
-        count, seeds = int(data.cardinality()), shuffle_seeds(part)
+        part = shard_dataset(data, seed, remainder, *place, resume=resume)
+        ours = _described(int(data.cardinality()), _seeds(data, seed))
+    elif isinstance(data, keras.utils.PyDataset):
+        part = shard_py_dataset(data, seed, remainder, *place, resume=resume)
+        count = data.num_batches
+        ours = _described(-1 if count is None else count, [seed])
     else:
-        count, seeds = len(tf.nest.flatten(data)[0]), seed
-    ours = [f"{count} items" if count >= 0 else "items", f"seeds {seeds}"]
+        if resume is not None:
+            raise TypeError(
+                "`resume` takes a tf.data.Dataset or a keras.utils.PyDataset: arrays "
+                "are shuffled by fit(), on each rank in its own way. Make a dataset "
+                "of them with tf.data.Dataset.from_tensor_slices(). Received: "
+                f"data of type {type(data).__name__}"
+            )
+        part = shard_arrays(data, seed, remainder, *place)
+        ours = _described(len(tf.nest.flatten(data)[0]), [seed])
+    if remainder == "pad":
+        uneven_batches.expect()
+    _agree(ours, process_set)
+    return part  # type: ignore[no-any-return]
+
+
+def _seeds(dataset: tf.data.Dataset, seed: int | None) -> list[Any]:
+    """All that governs the order, `tf.random.set_seed` among it."""
+    if seed is not None:
+        dataset = dataset.shuffle(1, seed=seed)
+    return shuffle_seeds(dataset)
+
+
+def _described(count: int, seeds: list[Any]) -> list[str]:
+    return [f"{count} items" if count >= 0 else "items", f"seeds {seeds}"]
+
+
+def _agree(ours: list[str], process_set: ProcessSet) -> None:
+    """Raises the same error on every rank if they split different data."""
     all_of_them = allgather_object(ours, name="data.shard", process_set=process_set)
     for rank, theirs in zip(process_set.ranks, all_of_them, strict=True):
         if theirs != all_of_them[0]:

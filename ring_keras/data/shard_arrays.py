@@ -5,11 +5,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ring_keras.uneven_batches import PADDING_WEIGHT
+
 __all__ = ["shard_arrays"]
 
 
 def shard_arrays(
-    data: Any, seed: int | None, drop_remainder: bool, rank: int, size: int
+    data: Any, seed: int | None, remainder: str, rank: int, size: int
 ) -> Any:
     """Rank `rank`'s rows of every array in a structure; see `shard`."""
     arrays = tf.nest.map_structure(_to_array, data)
@@ -20,20 +22,61 @@ def shard_arrays(
             f"Received: arrays with {lengths} rows"
         )
     count = lengths[0]
+    if remainder == "pad":
+        arrays = _with_sample_weights(arrays, count)
     order = np.arange(count)
     if seed is not None:
         order = np.random.default_rng(seed).permutation(count)
-    if drop_remainder:
+    if remainder == "drop":
         order = order[: count - count % size]
     mine = order[rank::size]
-    return tf.nest.map_structure(lambda array: array[mine], arrays)
+    part = tf.nest.map_structure(lambda array: array[mine], arrays)
+    if remainder == "pad" and len(mine) * size < count + (-count) % size:
+        part = _padded(part, tf.nest.map_structure(lambda array: array[:1], arrays))
+    return part
+
+
+def _with_sample_weights(arrays: Any, count: int) -> Any:
+    require_pair_or_triple(arrays)
+    if len(arrays) == 3:
+        return tuple(arrays)
+    return (*arrays, np.ones(count, np.float32))
+
+
+def require_pair_or_triple(data: Any) -> None:
+    """Raises ValueError unless sample weights have a place in a structure."""
+    if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
+        raise ValueError(
+            "ring_keras.data.shard(remainder='pad') marks copies by their sample "
+            "weight, so it takes pairs (x, y) or triples (x, y, sample_weight). "
+            f"Received: {type(data).__name__} of {len(tf.nest.flatten(data))} parts. "
+            "Use remainder='drop', or 'keep' and ring_keras.data.join()."
+        )
+
+
+def _padded(part: Any, row: Any) -> Any:
+    *examples, weights = row
+    row = (*examples, tf.nest.map_structure(padding_like, weights))
+    return tf.nest.map_structure(lambda *rows: np.concatenate(rows), part, row)
+
+
+def padding_like(weights: Any) -> np.ndarray[Any, Any]:
+    """Sample weights of the same shape that mark padding."""
+    weights = np.asarray(weights)
+    if not np.issubdtype(weights.dtype, np.floating):
+        raise ValueError(
+            "Sample weights must be floating-point numbers for remainder='pad'. "
+            f"Received: {weights.dtype}"
+        )
+    return np.full_like(weights, PADDING_WEIGHT)
 
 
 def _to_array(leaf: Any) -> np.ndarray[Any, Any]:
     if callable(leaf) or hasattr(leaf, "__next__") or not hasattr(leaf, "__len__"):
         raise TypeError(
-            "ring_keras.data.shard takes a tf.data.Dataset, or arrays in tuples, "
-            f"lists and dicts. Received: {type(leaf).__name__}. Turn a generator "
-            "into a dataset with tf.data.Dataset.from_generator()."
+            "ring_keras.data.shard takes a tf.data.Dataset, a keras.utils.PyDataset, "
+            "or arrays in tuples, lists and dicts. Received: "
+            f"{type(leaf).__name__}. Turn a generator into a dataset with "
+            "tf.data.Dataset.from_generator()."
         )
     return np.asarray(leaf)

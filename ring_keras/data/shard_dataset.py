@@ -5,40 +5,63 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras import _keras_internals as internals
+from ring_keras.data.resume import Resume
+from ring_keras.data.shard_arrays import require_pair_or_triple
+from ring_keras.uneven_batches import PADDING_WEIGHT
 
 __all__ = ["shard_dataset", "shuffle_seeds"]
+
+# Seeds that differ by one share no epoch before this many.
+_SEEDS_PER_EPOCHS = 1_000_003
 
 
 def shard_dataset(
     dataset: tf.data.Dataset,
     seed: int | None,
-    drop_remainder: bool,
+    remainder: str,
     rank: int,
     size: int,
+    resume: Resume | None = None,
 ) -> tf.data.Dataset:
     """Rank `rank`'s items of a dataset; see `shard`."""
     _require_common_order(dataset)
     _require_single_items(dataset)
+    if remainder == "pad":
+        dataset = _with_sample_weights(dataset)
+    if seed is None:
+        return _part_of(dataset, remainder, rank, size)
     count = int(dataset.cardinality())
-    if seed is not None:
-        if count < 0:
-            raise ValueError(
-                "ring_keras.data.shard(seed=...) shuffles all items, so it must know "
-                f"how many there are. Received: a dataset of "
-                f"{'infinite' if count == tf.data.INFINITE_CARDINALITY else 'unknown'}"
-                " cardinality. Declare the number with dataset.apply(tf.data."
-                "experimental.assert_cardinality(n)), or shuffle before with "
-                "dataset.shuffle(buffer_size, seed=...), and leave out seed here."
-            )
-        dataset = dataset.shuffle(max(count, 1), seed=seed)
-    if size == 1:
-        return dataset
-    part = dataset.shard(size, rank)
-    if not drop_remainder or count == tf.data.INFINITE_CARDINALITY:
-        return part
-    if count >= 0:
-        return part.take(count // size)
-    return _item_of_each_full_round(dataset, rank, size)
+    if count < 0:
+        raise ValueError(
+            "ring_keras.data.shard(seed=...) shuffles all items, so it must know "
+            f"how many there are. Received: a dataset of "
+            f"{'infinite' if count == tf.data.INFINITE_CARDINALITY else 'unknown'}"
+            " cardinality. Declare the number with dataset.apply(tf.data."
+            "experimental.assert_cardinality(n)), or shuffle before with "
+            "dataset.shuffle(buffer_size, seed=...), and leave out seed here."
+        )
+    buffer_size = max(count, 1)
+    if resume is None:
+        dataset = dataset.shuffle(buffer_size, seed=seed)
+        return _part_of(dataset, remainder, rank, size)
+
+    def of_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
+        shuffled = dataset.shuffle(
+            buffer_size,
+            seed=seed * _SEEDS_PER_EPOCHS + epoch,
+            reshuffle_each_iteration=False,
+        )
+        return _part_of(shuffled, remainder, rank, size)
+
+    epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
+    resume.at_epoch(epoch.assign)
+    part = (
+        tf.data.Dataset.from_tensors(0)
+        .map(lambda _: tf.convert_to_tensor(epoch))
+        .flat_map(of_epoch)
+    )
+    mine = _part_of(dataset, remainder, rank, size).cardinality()
+    return part.apply(tf.data.experimental.assert_cardinality(mine))
 
 
 def shuffle_seeds(dataset: tf.data.Dataset) -> list[tuple[int, int]]:
@@ -47,17 +70,89 @@ def shuffle_seeds(dataset: tf.data.Dataset) -> list[tuple[int, int]]:
     return [pair for pair in seeds if pair is not None]
 
 
-def _item_of_each_full_round(
-    dataset: tf.data.Dataset, rank: int, size: int
+def _part_of(
+    dataset: tf.data.Dataset, remainder: str, rank: int, size: int
 ) -> tf.data.Dataset:
-    """For datasets of unknown length: a round counts only if it is whole."""
+    if size == 1:
+        return dataset
+    count = int(dataset.cardinality())
+    part = dataset.shard(size, rank)
+    if remainder == "keep" or count == tf.data.INFINITE_CARDINALITY:
+        return part
+    if count < 0:
+        return _item_of_each_round(dataset, remainder == "pad", rank, size)
+    if remainder == "drop":
+        return part.take(count // size)
+    if 0 < count < size:
+        raise ValueError(
+            "ring_keras.data.shard(remainder='pad') copies an item of the same rank, "
+            f"so every rank must have one. Received: {count} items for {size} ranks"
+        )
+    lacks_one = rank >= count % size > 0
+    return _with_last_twice(part, count // size) if lacks_one else part
+
+
+def _item_of_each_round(
+    dataset: tf.data.Dataset, pad: bool, rank: int, size: int
+) -> tf.data.Dataset:
+    """For datasets of unknown length: one item of each `size` that follow.
+
+    Where the last round is not whole, all ranks get one, or none does.
+    """
     is_tuple = isinstance(dataset.element_spec, tuple)
 
     def pick(*windows: Any) -> tf.data.Dataset:
         structure = windows if is_tuple else windows[0]
-        return tf.data.Dataset.zip(structure).skip(rank).take(1)
+        items = tf.data.Dataset.zip(structure)
+        mine = items.skip(rank).take(1)
+        if pad:
+            mine = mine.concatenate(items.take(1).map(_as_padding)).take(1)
+        return mine
 
-    return dataset.window(size, drop_remainder=True).flat_map(pick)
+    return dataset.window(size, drop_remainder=not pad).flat_map(pick)
+
+
+def _with_sample_weights(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    require_pair_or_triple(dataset.element_spec)
+    if len(dataset.element_spec) == 3:
+        return dataset
+    return dataset.map(lambda x, y: (x, y, tf.constant(1.0)))
+
+
+def _with_last_twice(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
+    """Its `count` items, and the last once more, as padding.
+
+    In one pass: a second one would draw other random numbers.
+    """
+
+    def repeated(index: tf.Tensor, item: Any) -> tf.data.Dataset:
+        copies = tf.where(index == count - 1, tf.constant(2, tf.int64), 1)
+        return tf.data.Dataset.from_tensors(item).repeat(copies)
+
+    def marked(index: tf.Tensor, item: Any) -> Any:
+        padding = _as_padding(*item)
+        return tf.nest.map_structure(
+            lambda real, pad: tf.where(index == count, pad, real), item, padding
+        )
+
+    twice = dataset.enumerate().flat_map(repeated)
+    twice = twice.apply(tf.data.experimental.assert_cardinality(count + 1))
+    return twice.enumerate().map(marked)
+
+
+def _as_padding(*item: Any) -> Any:
+    *example, weights = item
+    marks = tf.nest.map_structure(_negative_zeros, weights)
+    return (*example, marks)
+
+
+def _negative_zeros(weights: tf.Tensor) -> tf.Tensor:
+    if not weights.dtype.is_floating:
+        raise ValueError(
+            "Sample weights must be floating-point numbers for remainder='pad'. "
+            f"Received: {weights.dtype.name}"
+        )
+    return tf.fill(tf.shape(weights), tf.constant(PADDING_WEIGHT, weights.dtype))
 
 
 def _require_common_order(dataset: tf.data.Dataset) -> None:

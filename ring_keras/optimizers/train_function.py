@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras.errors import translated
+from ring_keras.optimizers.end_of_data import EndOfData
 
 __all__ = ["TrainFunction"]
 
@@ -24,10 +25,19 @@ class TrainFunction:
         self.unreported = False
         """Whether steps have run since the last report of metrics. Not after an
         error, since that ends `fit`."""
+        self.end_of_data: EndOfData | None = None
+        """Told of the end of an epoch that no rank knows beforehand."""
+        self._done_calls = 0
+        self._steps_per_call = 1
 
     def wrap(self, function: Callable[[Any], Any]) -> None:
         """Goes on with another one that Keras made."""
         self._function = function
+
+    def skip(self, calls: int, steps_per_call: int) -> None:
+        """Makes the next calls only read their batches: their steps are done."""
+        self._done_calls = calls
+        self._steps_per_call = steps_per_call
 
     @translated()
     def __call__(self, iterator: Any) -> Any:
@@ -35,8 +45,13 @@ class TrainFunction:
         task, self.before_next_call = self.before_next_call, None
         if task is not None:
             task(iterator)
+        if self._done_calls:
+            self._done_calls -= 1
+            for _ in range(self._steps_per_call):
+                next(iterator)
+            return {}
         try:
-            result = self._function(iterator)
+            result = self._run(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
             raise  # The end of an epoch of unknown length.
         except BaseException:
@@ -44,3 +59,15 @@ class TrainFunction:
             raise
         self.unreported = True
         return result
+
+    def _run(self, iterator: Any) -> Any:
+        if self.end_of_data is None:
+            return self._function(iterator)
+        try:
+            return self._function(iterator)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            self.end_of_data.out_of_data()
+            raise
+        except tf.errors.InvalidArgumentError as error:
+            self.end_of_data.explain(error)
+            raise

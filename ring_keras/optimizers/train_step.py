@@ -8,6 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from ring_keras import _keras_internals as internals
+from ring_keras import uneven_batches
 from ring_keras.basics import rank
 from ring_keras.communicator import ProcessSet, global_process_set
 from ring_keras.errors import RingKerasError
@@ -33,6 +34,7 @@ class DistributedTrainStep:
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._train_step = model.train_step
+        self._expects_uneven_batches = False
         self.prologues: list[Callable[[], None]] = []
         """Run, in graph mode traced, at the beginning of every step."""
 
@@ -46,18 +48,56 @@ class DistributedTrainStep:
         """Puts it into the model. The train function must be made anew."""
         internals.replace(self._model, internals.TRAIN_STEP, self)
 
+    def outdated(self) -> bool:
+        """Whether it was traced before there were data it must look at closely."""
+        return (
+            uneven_batches.expected()
+            and not self._expects_uneven_batches
+            and self.process_set().size() > 1
+        )
+
     def process_set(self) -> ProcessSet:
         """The ranks that train this model together."""
         return next((hook.process_set for hook in self._hooks()), global_process_set)
 
     def __call__(self, data: Any) -> Any:
         """Runs, or traces, one step on a batch."""
-        for prologue in self.prologues:
-            prologue()
+        # Or TensorFlow would run them at the end of the data too.
+        with tf.control_dependencies(_tensors(data)):
+            for prologue in self.prologues:
+                prologue()
         process_set = self.process_set()
         if process_set.size() == 1 or not process_set.included():
             return self._train_step(data)
+        self._expects_uneven_batches = uneven_batches.expected()
+        if self._expects_uneven_batches:
+            return self._run_uneven(data, process_set)
+        return self._run(data, self._amount(data), process_set)
+
+    def _run_uneven(self, data: Any, process_set: ProcessSet) -> Any:
+        """A step whose batch may have padding rows, or no rows at all."""
+        if not self._model.jit_compile:  # XLA knows no number of rows but one.
+            data = uneven_batches.without_padding(data)
+        count = uneven_batches.example_count(data)
+        if count is None:
+            return self._run(data, self._amount(data), process_set)
         amount = self._amount(data)
+        if amount is None:
+            tf.debugging.assert_greater(
+                count,
+                tf.constant(0, tf.float64),
+                f"A rank has run out of data, and model '{self._model.name}' adds up "
+                "its loss or its gradients, so that rank cannot be left out. Use a "
+                "loss that is a mean and op=ring_keras.Average, or data in equal "
+                "parts: ring_keras.data.shard(remainder='drop').",
+            )
+        with uneven_batches.undone_if(
+            count == 0,
+            [*self._model.non_trainable_variables, *self._model.metrics_variables],
+        ):
+            return self._run(uneven_batches.at_least_one_row(data), amount, process_set)
+
+    def _run(self, data: Any, amount: tf.Tensor | None, process_set: ProcessSet) -> Any:
         scope = StepScope(
             process_set, None if amount is None else StepWeight(amount, process_set)
         )
@@ -88,7 +128,7 @@ class DistributedTrainStep:
         if ops and ReduceOp.AVERAGE not in ops:
             return None
         if not internals.loss_divides_by_sample_weight(self._model):
-            return _example_count(data)
+            return uneven_batches.example_count(data)
         weights = _sample_weights(data)
         if len(weights) == 1 and len(tf.nest.flatten(self._model.loss)) == 1:
             return tf.reduce_sum(tf.cast(weights[0], tf.float64))
@@ -102,24 +142,15 @@ class DistributedTrainStep:
                 1,
                 self._model.name,
             )
-        return _example_count(data)
+        return uneven_batches.example_count(data)
+
+
+def _tensors(data: Any) -> list[tf.Tensor]:
+    leaves = tf.nest.flatten(data, expand_composites=True)
+    return [leaf for leaf in leaves if leaf is not None]
 
 
 def _sample_weights(data: Any) -> list[tf.Tensor]:
     if not isinstance(data, tuple) or len(data) != 3:
         return []
     return [weight for weight in tf.nest.flatten(data[2]) if weight is not None]
-
-
-def _example_count(data: Any) -> tf.Tensor | None:
-    """Rows of the first input that has any, as float64."""
-    for leaf in tf.nest.flatten(data):
-        if isinstance(leaf, tf.RaggedTensor):
-            return tf.cast(leaf.nrows(), tf.float64)
-        if isinstance(leaf, tf.SparseTensor):
-            return tf.cast(leaf.dense_shape[0], tf.float64)
-        if leaf is None or tf.TensorShape(leaf.shape).rank == 0:
-            continue
-        # The 1 is for a leaf of unknown rank that turns out to be a scalar.
-        return tf.cast(tf.concat([tf.shape(leaf), [1]], 0)[0], tf.float64)
-    return None

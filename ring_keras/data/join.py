@@ -1,0 +1,121 @@
+"""Lets every rank iterate as often as the one with the most batches."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ring_keras import _native, uneven_batches
+from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.errors import RankMismatchError
+from ring_keras.ops.allreduce import allreduce
+from ring_keras.reduce_op import ReduceOp
+
+__all__ = ["join"]
+
+_INFINITE = int(tf.data.INFINITE_CARDINALITY)
+
+
+def join(
+    dataset: tf.data.Dataset, *, process_set: ProcessSet | None = None
+) -> tf.data.Dataset:
+    """Returns the dataset, with as many batches as the rank with the most has.
+
+    A rank without data goes on with empty batches, which have no rows. In `fit`,
+    with a callback of `ring_keras.callbacks`, such a batch counts for nothing: the
+    average divides by the others' examples, and neither metrics nor moving
+    statistics change. In a loop of your own, `weighted_step` sees to that. So all
+    ranks take as many steps, and every example is trained on.
+
+    Call it last, after `batch` and `prefetch`, on every rank of the process set.
+    If a rank does not know its number of batches, the ranks ask each other before
+    each one, when it is fetched: then every rank must fetch as many, and nothing
+    may fetch ahead.
+
+    Args:
+        dataset: This rank's, of batches of dense tensors. The number of batches
+            may differ between ranks; their structure may not.
+        process_set: Ranks that train together. Defaults to all.
+
+    Returns:
+        A dataset with the same structure, whose batches may be empty.
+
+    Raises:
+        ValueError: If the dataset is not one of batches of dense tensors.
+        RankMismatchError: If the data of some ranks end and those of others never
+            do.
+    """
+    process_set = process_set or global_process_set
+    empty = _empty_batch(dataset.element_spec)
+    if process_set.size() == 1:
+        return dataset
+    counts = _native.allgather(
+        np.array([int(dataset.cardinality())], np.int64),
+        "data.join",
+        process_set.communicator_id(),
+    )
+    _require_all_or_none_infinite(counts, process_set.ranks)
+    if counts.min() == _INFINITE:
+        return dataset
+    uneven_batches.expect()
+    endless = tf.data.Dataset.from_tensors(empty).repeat()
+    if counts.min() >= 0:
+        missing = int(counts.max() - counts[process_set.rank()])
+        # On ranks that have all theirs too: the batches' spec is the same then.
+        return dataset.concatenate(endless.take(missing))
+    return _until_all_have_ended(dataset, endless, process_set)
+
+
+def _until_all_have_ended(
+    dataset: tf.data.Dataset, endless: tf.data.Dataset, process_set: ProcessSet
+) -> tf.data.Dataset:
+    def marked(has_data: int) -> Any:
+        return lambda *batch: (
+            tf.constant(has_data, tf.int32),
+            batch if is_tuple else batch[0],
+        )
+
+    def ask_all(has_data: tf.Tensor, batch: Any) -> Any:
+        anyone_has = allreduce(
+            has_data, ReduceOp.MAX, name="data.join/next", process_set=process_set
+        )
+        return anyone_has, batch
+
+    is_tuple = isinstance(dataset.element_spec, tuple)
+    options = tf.data.Options()
+    # It would ask for a batch that nobody may want.
+    options.experimental_optimization.inject_prefetch = False
+    return (
+        dataset.map(marked(1))
+        .concatenate(endless.map(marked(0)))
+        .map(ask_all)
+        .take_while(lambda anyone_has, _: anyone_has > 0)
+        .map(lambda _, batch: batch)
+        .with_options(options)
+    )
+
+
+def _require_all_or_none_infinite(counts: Any, ranks: list[int]) -> None:
+    infinite = [r for r, n in zip(ranks, counts, strict=True) if n == _INFINITE]
+    others = [r for r, n in zip(ranks, counts, strict=True) if n != _INFINITE]
+    if infinite and others:
+        raise RankMismatchError(
+            f"ring_keras.data.join: the data of ranks {infinite} never end, those of "
+            f"ranks {others} do. Leave out repeat(), or call it on every rank, with "
+            "steps_per_epoch in fit()."
+        )
+
+
+def _empty_batch(element_spec: Any) -> Any:
+    def empty(spec: Any) -> tf.Tensor:
+        dense = isinstance(spec, tf.TensorSpec) and spec.shape.rank != 0
+        if not dense or spec.shape.rank is None:
+            raise ValueError(
+                "ring_keras.data.join takes batches of dense tensors of known rank. "
+                f"Received: a dataset of {element_spec}. Call it after "
+                "dataset.batch() or padded_batch()."
+            )
+        # An unknown dimension, such as the length of a sentence, may as well be 1.
+        return tf.zeros([0, *(n or 1 for n in spec.shape[1:].as_list())], spec.dtype)
+
+    return tf.nest.map_structure(empty, element_spec)

@@ -1,0 +1,93 @@
+"""Goes on with training in the middle of an epoch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from ring_keras import _keras_internals as internals
+from ring_keras import _native
+from ring_keras.callbacks.attachment import attach, process_set_of
+
+__all__ = ["Resume"]
+
+
+class Resume(keras.callbacks.Callback):
+    """Makes `fit` go on with the step after the last one that was saved.
+
+    Where training is, it reads off the optimizer's count of steps, so whatever
+    restores model and optimizer will do: `BackupAndRestore(save_freq=100)`, a
+    `ModelCheckpoint` and `load_model`, a `tf.train.Checkpoint`. The data of an epoch
+    are those that the interrupted run would have had:
+
+    ```python
+    resume = ring.data.Resume()
+    train = ring.data.shard(dataset, seed=1, resume=resume).batch(32)
+    backup = [keras.callbacks.BackupAndRestore(path, save_freq=100)]
+    model.fit(train, epochs=9, callbacks=[
+        *(backup if ring.rank() == 0 else []),
+        resume,
+        ring.callbacks.BroadcastGlobalVariables(),
+        ring.callbacks.MetricAverage(),
+    ])
+    ```
+
+    List it after callbacks that restore state and before
+    `BroadcastGlobalVariables`. The batches that have been trained on are read and
+    put aside; the metrics of that epoch are those of the rest. `epochs` counts from
+    the first start of all.
+
+    It needs to know the number of steps per epoch: by the dataset's cardinality, or
+    `steps_per_epoch`. In a loop of your own, call `set_epoch(number)` before
+    iterating, and iterate over `dataset.skip(steps)`.
+
+    Args:
+        root_rank: The rank whose state counts.
+    """
+
+    def __init__(self, root_rank: int = 0) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self._listeners: list[Callable[[int], Any]] = []
+
+    def at_epoch(self, listener: Callable[[int], Any]) -> None:
+        """Has a function called with the number of each epoch, before it begins."""
+        self._listeners.append(listener)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Data that are iterated from now on have the order of this epoch."""
+        for listener in self._listeners:
+            listener(epoch)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Finds out where training is, and skips to there."""
+        _, function = attach(self.model, adopt_optimizers=True)
+        done = self._agree(internals.steps_done(self.model.optimizer))
+        if done == 0:
+            return
+        steps = self.params.get("steps")
+        if not steps:
+            raise ValueError(
+                "ring_keras.data.Resume must know the number of steps per epoch. "
+                "Declare it with dataset.apply(tf.data.experimental."
+                "assert_cardinality(n)), or pass steps_per_epoch to fit()."
+            )
+        epoch, step = divmod(done, steps)
+        internals.set_initial_epoch(self.model, epoch)
+        per_call = self.model.steps_per_execution
+        function.skip(-(-step // per_call), per_call)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Tells the data which epoch it is."""
+        self.set_epoch(epoch)
+
+    def _agree(self, steps: int) -> int:
+        """The root's number of steps."""
+        process_set = process_set_of(self.model)
+        if process_set.size() == 1 or not process_set.included():
+            return steps
+        root = process_set.position_of(self.root_rank)
+        message = np.array([steps], np.int64)
+        communicator_id = process_set.communicator_id()
+        return int(_native.broadcast(message, root, "resume/steps", communicator_id)[0])

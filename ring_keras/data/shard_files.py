@@ -1,0 +1,83 @@
+"""Splits files among the ranks."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.data.resume import Resume
+from ring_keras.data.shard import shard
+from ring_keras.errors import RankMismatchError
+from ring_keras.objects import allgather_object
+
+__all__ = ["shard_files"]
+
+
+def shard_files(
+    pattern: str | Sequence[str],
+    *,
+    seed: int | None = None,
+    resume: Resume | None = None,
+    process_set: ProcessSet | None = None,
+) -> tf.data.Dataset:
+    """Returns the names of this rank's files, so that it reads no others.
+
+    Every file is on exactly one rank. Interleave them, shuffle what they hold as
+    you like, and let `ring_keras.data.join` make up for what one rank's hold more:
+
+    ```python
+    files = ring.data.shard_files("gs://bucket/train-*.tfrecord", seed=1)
+    dataset = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=4)
+    dataset = dataset.shuffle(10_000).map(parse).batch(32).prefetch(2)
+    model.fit(ring.data.join(dataset), ...)
+    ```
+
+    Args:
+        pattern: Of the names, as `tf.io.gfile.glob` takes it, or several, or the
+            names themselves.
+        seed: Shuffles all names before they are split, on every rank alike and
+            anew each time the dataset is iterated.
+        resume: See `shard`.
+        process_set: Ranks to split among. Defaults to all.
+
+    Returns:
+        A dataset of strings.
+
+    Raises:
+        ValueError: If there are fewer files than ranks.
+        RankMismatchError: If the ranks see different files.
+    """
+    process_set = process_set or global_process_set
+    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    names = sorted({str(n) for p in patterns for n in tf.io.gfile.glob(p)})
+    _agree(names, process_set)
+    if len(names) < process_set.size():
+        raise ValueError(
+            "ring_keras.data.shard_files needs a file for each rank, of which there "
+            f"are {process_set.size()}. Received: pattern={pattern!r}, which "
+            f"{len(names)} files match. "
+            "Split items in place of files, with ring_keras.data.shard()."
+        )
+    return shard(
+        tf.data.Dataset.from_tensor_slices(np.array(names)),
+        seed=seed,
+        remainder="keep",
+        resume=resume,
+        process_set=process_set,
+    )
+
+
+def _agree(names: list[str], process_set: ProcessSet) -> None:
+    digest = hashlib.sha256("\0".join(names).encode()).hexdigest()
+    ours = [digest, len(names), *names[:1]]
+    everyones = allgather_object(ours, name="data.shard_files", process_set=process_set)
+    for rank, theirs in zip(process_set.ranks, everyones, strict=True):
+        if theirs[0] != everyones[0][0]:
+            raise RankMismatchError(
+                "ring_keras.data.shard_files: the ranks see different files: rank "
+                f"{process_set.ranks[0]} sees {everyones[0][1:]}, rank {rank} sees "
+                f"{theirs[1:]} (their number and the first). Give every rank the same "
+                "pattern, on a file system that all hosts share."
+            )

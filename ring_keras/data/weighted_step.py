@@ -1,0 +1,63 @@
+"""A step of a training loop of one's own, with batches of different sizes."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from ring_keras import uneven_batches
+from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
+
+__all__ = ["weighted_step"]
+
+
+@contextlib.contextmanager
+def weighted_step(
+    batch: Any, *, process_set: ProcessSet | None = None
+) -> Iterator[tuple[Any, tf.Tensor]]:
+    """Makes a rank count by its examples in the averages of gradients inside.
+
+    `fit` does this by itself; in a loop of your own the ranks count alike without
+    it, whatever the sizes of their batches:
+
+    ```python
+    @tf.function
+    def train_step(batch):
+        with ring.data.weighted_step(batch) as ((x, y), count):
+            with ring.DistributedGradientTape(tf.GradientTape()) as tape:
+                loss = loss_of(y, model(x, training=True))
+            gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        mean_loss.update_state(loss, sample_weight=count)
+
+    for batch in ring.data.join(dataset):
+        train_step(batch)
+    ```
+
+    The loss must be a mean over the batch. Averages of gradients with
+    `op=ring.Average` are weighted; other collectives are as outside.
+
+    Args:
+        batch: Its first dimension is that of the examples. It may be empty, as
+            `join` makes them, and have padding rows, as `shard` makes them.
+        process_set: Ranks that train together. Defaults to all.
+
+    Yields:
+        The batch to compute with, without padding, and how many examples it has, a
+        scalar of float64. If there are none, the batch is one row of zeros.
+    """
+    process_set = process_set or global_process_set
+    if uneven_batches.expected():
+        batch = uneven_batches.without_padding(batch)
+    count = uneven_batches.example_count(batch)
+    if count is None:
+        raise ValueError(
+            "A batch must have a tensor with a dimension for its examples. "
+            f"Received: batch={batch}"
+        )
+    if uneven_batches.expected():
+        batch = uneven_batches.at_least_one_row(batch)
+    with enter_step(StepScope(process_set, StepWeight(count, process_set))):
+        yield batch, count

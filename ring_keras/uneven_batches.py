@@ -1,0 +1,137 @@
+"""What a training step does where ranks have different numbers of examples.
+
+Two things stand for examples that are not there. A *padding row* is a copy of an
+example with the sample weight -0.0: arithmetic sees 0, and its sign tells it
+from a 0 of the user's. An *empty batch* has no rows: its rank has no more data.
+Many layers fail on one, so a step runs on a row of zeros in its place.
+
+Neither may count in an average, a metric or a moving statistic. A step looks for
+them only after data have been made that can hold them, so that others pay
+nothing.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = [
+    "PADDING_WEIGHT",
+    "at_least_one_row",
+    "example_count",
+    "expect",
+    "expected",
+    "undone_if",
+    "without_padding",
+]
+
+PADDING_WEIGHT = -0.0
+
+# What has the bits of a float of each size.
+_INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
+
+_expected = False
+
+
+def expect() -> None:
+    """From now on, steps that are traced handle padding and empty batches."""
+    global _expected
+    _expected = True
+
+
+def expected() -> bool:
+    """Whether this process has made data that can hold either."""
+    return _expected
+
+
+def example_count(data: Any) -> tf.Tensor | None:
+    """Rows of the first input that has any, as float64; None if none has."""
+    for leaf in tf.nest.flatten(data):
+        if isinstance(leaf, tf.RaggedTensor):
+            return tf.cast(leaf.nrows(), tf.float64)
+        if isinstance(leaf, tf.SparseTensor):
+            return tf.cast(leaf.dense_shape[0], tf.float64)
+        if leaf is None or tf.TensorShape(leaf.shape).rank == 0:
+            continue
+        # The 1 is for a leaf of unknown rank that turns out to be a scalar.
+        return tf.cast(tf.concat([tf.shape(leaf), [1]], 0)[0], tf.float64)
+    return None
+
+
+def without_padding(data: Any) -> Any:
+    """The batch without its padding rows."""
+    weights = _row_weights(data)
+    if weights is None:
+        return data
+    bits = tf.bitcast(weights, _INTEGERS[weights.dtype.size])
+    real = tf.logical_not(tf.logical_and(weights == 0, bits < 0))
+    return tf.nest.map_structure(lambda leaf: _rows_where(leaf, real), data)
+
+
+def at_least_one_row(data: Any) -> Any:
+    """The batch; one row of zeros if it is empty."""
+    count = example_count(data)
+    if count is None:
+        return data
+    missing = tf.cast(count == 0, tf.int32)
+    return tf.nest.map_structure(lambda leaf: _extended(leaf, missing), data)
+
+
+class undone_if:  # noqa: N801  Reads as a statement.
+    """Undoes what a block does to variables where a condition holds.
+
+    Args:
+        condition: Scalar of bool.
+        variables: `tf.Variable`s or Keras's.
+    """
+
+    def __init__(self, condition: tf.Tensor, variables: Iterable[Any]) -> None:
+        self._condition = condition
+        unique = {id(variable): variable for variable in variables}
+        self._variables = list(unique.values())
+        self._before: list[tf.Tensor] = []
+
+    def __enter__(self) -> None:
+        self._before = [tf.convert_to_tensor(v) for v in self._variables]
+
+    def __exit__(self, exception_type: type[BaseException] | None, *_: object) -> None:
+        if exception_type is not None:
+            return
+
+        def undo() -> tf.Tensor:
+            for variable, value in zip(self._variables, self._before, strict=True):
+                variable.assign(value)
+            return tf.constant(True)
+
+        tf.cond(self._condition, undo, lambda: tf.constant(False))
+
+
+def _row_weights(data: Any) -> tf.Tensor | None:
+    """The sample weights, if they are one number per example."""
+    if not isinstance(data, tuple) or len(data) != 3:
+        return None
+    leaves = tf.nest.flatten(data[2])
+    if len(leaves) != 1 or not isinstance(leaves[0], tf.Tensor):
+        return None
+    weights = leaves[0]
+    is_vector = weights.shape.rank == 1 and weights.dtype.is_floating
+    return weights if is_vector else None
+
+
+def _rows_where(leaf: Any, real: tf.Tensor) -> Any:
+    if leaf is None or isinstance(leaf, tf.SparseTensor):
+        return leaf
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.ragged.boolean_mask(leaf, real)
+    # Most batches have none: those are not copied.
+    kept = tf.cond(
+        tf.reduce_all(real), lambda: leaf, lambda: tf.boolean_mask(leaf, real)
+    )
+    return tf.ensure_shape(kept, [None, *leaf.shape[1:]])
+
+
+def _extended(leaf: Any, missing: tf.Tensor) -> Any:
+    if leaf is None or not isinstance(leaf, tf.Tensor) or not leaf.shape.rank:
+        return leaf
+    # Returns its input where there is nothing to add.
+    return tf.pad(leaf, [[0, missing], *[[0, 0]] * (leaf.shape.rank - 1)])

@@ -1,0 +1,261 @@
+"""Ranks with different numbers of examples train like one process with all."""
+
+from __future__ import annotations
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import training
+
+import ring_keras as ring
+
+SIZES = [2, 3]
+EPOCHS = 2
+
+
+def network():
+    return training.compile_model(training.build(3), keras.optimizers.Adam(0.01))
+
+
+def fit(model, dataset, **kwargs):
+    return model.fit(dataset, shuffle=False, verbose=0, **kwargs).history
+
+
+def callbacks():
+    return [ring.callbacks.BroadcastGlobalVariables(), ring.callbacks.MetricAverage()]
+
+
+def train_on_ranks(part, **kwargs):
+    model = network()
+    history = fit(model, part, callbacks=callbacks(), **kwargs)
+    return training.as_bytes(model.get_weights()), model.get_weights(), history
+
+
+def assert_equal_to_one_process(results, batches, epochs=EPOCHS):
+    model = network()
+    history = fit(model, batches, epochs=epochs)
+    assert len({as_bytes for as_bytes, _, _ in results}) == 1
+    _, weights, theirs = results[0]
+    assert training.largest_difference(weights, model.get_weights()) < 1e-6
+    assert training.history_difference(theirs, history) < 1e-6
+    assert all(history == results[0][2] for _, _, history in results)
+
+
+def spread(count, size, known=True):
+    """The batches of one process: rank r's k-th, with k, in one."""
+    parts = [list(range(rank, count, size)) for rank in range(size)]
+    x, y = training.arrays()
+    rounds = []
+    for start in range(0, len(parts[0]), training.BATCH):
+        rows = [row for p in parts for row in p[start : start + training.BATCH]]
+        rounds.append((x[rows], y[rows]))
+    dataset = tf.data.Dataset.from_generator(
+        lambda: iter(rounds),
+        output_signature=(
+            tf.TensorSpec([None, 6], tf.float32),
+            tf.TensorSpec([None, 1], tf.float32),
+        ),
+    )
+    # Keras counts one more step in an epoch whose length it does not know.
+    if known:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(rounds)))
+    return dataset
+
+
+def joined_worker(count, known):
+    dataset = training.dataset(count)
+    if not known:
+        dataset = dataset.filter(lambda *_: True)
+    part = ring.data.shard(dataset, remainder="keep").batch(training.BATCH)
+    return train_on_ranks(ring.data.join(part), epochs=EPOCHS)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("known", [True, False])
+def test_a_rank_without_data_goes_on_with_the_others(rank_pool, size, known):
+    # Rank 0 has one example more, in a batch of its own.
+    count = training.BATCH * size * 5 + 1
+    results = rank_pool(size).run(
+        functools.partial(joined_worker, count=count, known=known)
+    )
+
+    assert_equal_to_one_process(results, spread(count, size, known))
+
+
+def padded_worker(count, kind):
+    x, y = training.arrays()
+    data = {
+        "dataset": lambda: training.dataset(count),
+        "unknown": lambda: training.dataset(count).filter(lambda *_: True),
+        "arrays": lambda: (x[:count], y[:count]),
+    }[kind]()
+    part = ring.data.shard(data, remainder="pad")
+    if kind == "arrays":
+        part = tf.data.Dataset.from_tensor_slices(part)
+    return train_on_ranks(part.batch(training.BATCH), epochs=EPOCHS)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", ["dataset", "unknown", "arrays"])
+@pytest.mark.parametrize("surplus", [1, training.BATCH * 2 - 1])
+def test_padding_counts_for_nothing(rank_pool, size, kind, surplus):
+    count = training.BATCH * size * 3 + surplus
+    results = rank_pool(size).run(
+        functools.partial(padded_worker, count=count, kind=kind)
+    )
+
+    assert_equal_to_one_process(results, spread(count, size, kind != "unknown"))
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, count, **kwargs):
+        super().__init__(**kwargs)
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        x, y = training.arrays()
+        rows = slice(index * training.BATCH, (index + 1) * training.BATCH)
+        return x[rows], y[rows]
+
+
+def py_dataset_worker(count, **kwargs):
+    part = ring.data.shard(Batches(count, **kwargs), remainder="pad")
+    return train_on_ranks(part, epochs=EPOCHS)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_batches_of_a_py_dataset_are_padded(rank_pool, size, workers):
+    count = 3 * size + 1
+    results = rank_pool(size).run(
+        functools.partial(py_dataset_worker, count=count, workers=workers)
+    )
+
+    x, y = training.arrays()
+    rows = count * training.BATCH
+    batches = tf.data.Dataset.from_tensor_slices((x[:rows], y[:rows]))
+    assert_equal_to_one_process(results, batches.batch(training.BATCH * size))
+
+
+def statistics_worker():
+    """Moving statistics and metrics after steps of which rank 1 has no part."""
+    inputs = keras.Input((6,))
+    outputs = keras.layers.BatchNormalization(momentum=0.5)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(outputs))
+    training.compile_model(model, keras.optimizers.SGD(0.1))
+    count = 1 if ring.rank() == 1 else 3
+    dataset = training.dataset(count * training.BATCH).batch(training.BATCH)
+    fit(model, ring.data.join(dataset), callbacks=callbacks())
+    mean = model.layers[1].moving_mean.numpy()
+    x, _ = training.arrays()
+    expected = np.zeros(6, np.float32)
+    for start in range(0, count * training.BATCH, training.BATCH):
+        batch_mean = x[start : start + training.BATCH].mean(axis=0)
+        expected = 0.5 * expected + 0.5 * batch_mean
+    return float(np.abs(mean - expected).max()), int(model.optimizer.iterations)
+
+
+def test_moving_statistics_see_real_batches_only(rank_pool):
+    for difference, steps in rank_pool(2).run(statistics_worker):
+        assert difference < 1e-6
+        assert steps == 3
+
+
+def custom_loop_worker(count):
+    model = network()
+    model.build((None, 6))
+    model.optimizer.build(model.trainable_variables)
+    ring.broadcast_variables([*model.weights, *model.optimizer.variables])
+    loss_of = keras.losses.BinaryCrossentropy()
+    mean_loss = keras.metrics.Mean()
+    losses = []
+
+    @tf.function(reduce_retracing=True)
+    def train_step(batch):
+        with ring.data.weighted_step(batch) as ((x, y), examples):
+            with ring.DistributedGradientTape(tf.GradientTape()) as tape:
+                loss = loss_of(y, model(x, training=True))
+            gradients = tape.gradient(loss, model.trainable_variables)
+        model.optimizer.apply(gradients, model.trainable_variables)
+        mean_loss.update_state(loss, sample_weight=examples)
+
+    part = ring.data.shard(training.dataset(count), remainder="keep")
+    part = ring.data.join(part.batch(training.BATCH))
+    for _ in range(EPOCHS):
+        mean_loss.reset_state()
+        for batch in part:
+            train_step(batch)
+        total = ring.allreduce(mean_loss.total, "sum", name="loss/total")
+        losses.append(float(total) / count)
+    return training.as_bytes(model.get_weights()), model.get_weights(), losses
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_custom_loop_with_uneven_data_is_exact(rank_pool, size):
+    count = training.BATCH * size * 3 + 1
+    results = rank_pool(size).run(functools.partial(custom_loop_worker, count=count))
+
+    model = network()
+    history = fit(model, spread(count, size), epochs=EPOCHS)
+    assert len({as_bytes for as_bytes, _, _ in results}) == 1
+    for _, weights, losses in results:
+        assert training.largest_difference(weights, model.get_weights()) < 1e-6
+        np.testing.assert_allclose(losses, history["loss"], atol=1e-6)
+
+
+def endless_worker():
+    dataset = training.dataset().batch(training.BATCH)
+    if ring.rank() == 1:
+        dataset = dataset.repeat()
+    with pytest.raises(ring.RankMismatchError) as caught:
+        ring.data.join(dataset)
+    return str(caught.value)
+
+
+def test_data_that_end_on_some_ranks_only_are_refused(rank_pool):
+    messages = rank_pool(2).run(endless_worker)
+
+    assert messages[0] == messages[1]
+    assert "ranks [1] never end, those of ranks [0] do" in messages[0]
+
+
+def generator_worker(counts, per_execution):
+    x, y = training.arrays()
+
+    def batches():
+        for start in range(counts[ring.rank()]):
+            yield x[start : start + 1], y[start : start + 1]
+
+    model = training.compile_model(
+        training.build(3),
+        keras.optimizers.Adam(0.01),
+        steps_per_execution=per_execution,
+    )
+    if len(set(counts)) == 1:
+        fit(model, batches(), callbacks=callbacks())
+        return None
+    with pytest.raises(ring.RankMismatchError) as caught:
+        fit(model, batches(), callbacks=callbacks())
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("per_execution", [1, 2])
+def test_generators_of_different_length_are_told(rank_pool, per_execution):
+    worker = functools.partial(
+        generator_worker, counts=[6, 4, 6], per_execution=per_execution
+    )
+    (message,) = set(rank_pool(3).run(worker))
+
+    assert "after 4 steps of the epoch ranks [1] have run out of data" in message
+    assert "ranks [0, 2] have more" in message
+
+
+def test_generators_of_equal_length_run(rank_pool):
+    worker = functools.partial(generator_worker, counts=[5, 5], per_execution=1)
+    assert rank_pool(2).run(worker) == [None, None]
