@@ -19,7 +19,7 @@ __all__ = ["serve"]
 def serve(socket_path: str, rank: int, size: int) -> None:
     limit_threads()
     ring.init()
-    reducer = GradientReducer(ReductionOptions.read(op=ring.Sum))
+    reducer = GradientReducer(ReductionOptions(op=ring.Sum))
 
     def reduce(tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         if len(tensors) == 1:
