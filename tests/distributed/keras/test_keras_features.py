@@ -1,13 +1,9 @@
-"""Each feature of Keras on 2 and 3 ranks is what it is in one process.
-
-`python tests/distributed/keras/test_keras_features.py` measures all of them anew
-and writes the table in docs/keras.md.
-"""
+"""Each feature of Keras on 2 and 3 ranks is what it is in one process."""
 
 from __future__ import annotations
 
 import pytest
-from support.features import Difference, Feature, measure_group
+from support.features import faults, measure_group
 from support.features.groups import GROUPS
 
 # Few enough for a run to take seconds, and a failure to show which.
@@ -33,17 +29,3 @@ def test_feature_matches_one_process(rank_pool, group, features, size):
         for line in faults(feature, by_rank)
     ]
     assert not wrong, "\n".join(wrong)
-
-
-def faults(feature: Feature, by_rank: tuple[Difference, ...]) -> list[str]:
-    """What is wrong with a feature's results, in words."""
-    found = []
-    if len({result.state for result in by_rank}) != 1:
-        found.append(f"{feature.name}: ranks differ")
-    for what, value, limit in (
-        ("weights", by_rank[0].weights, feature.weight_limit),
-        ("metrics", by_rank[0].metrics, feature.metric_limit),
-    ):
-        if value is not None and not value <= limit:
-            found.append(f"{feature.name}: {what} differ by {value:.1e} > {limit:.0e}")
-    return found

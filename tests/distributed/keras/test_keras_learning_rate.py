@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+
 import keras
 import numpy as np
 import pytest
 from support import training
+from support.features.directory import common_directory
 
 import ring_keras as ring
 
@@ -119,3 +123,58 @@ def schedule_worker():
 
 def test_a_rate_that_follows_a_schedule_is_refused(rank_pool):
     rank_pool(1).run(schedule_worker)
+
+
+def said_worker(verbose):
+    """What is printed, and when."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        training.fit(
+            training.distributed_model(1),
+            ring.data.shard(training.dataset(4 * 4 * ring.size())),
+            4,
+            epochs=3,
+            callbacks=[
+                ring.callbacks.LearningRateWarmup(
+                    0.1, warmup_epochs=2, verbose=verbose
+                ),
+                ring.callbacks.BroadcastGlobalVariables(),
+            ],
+        )
+    return printed.getvalue()
+
+
+def test_the_end_of_the_ramp_is_said_once(rank_pool):
+    first, second = rank_pool(2).run(said_worker, args=(1,))
+
+    assert first == "Epoch 2: the learning rate has warmed up to 0.1875.\n"
+    assert second == ""
+    assert rank_pool(2).run(said_worker, args=(0,)) == ["", ""]
+
+
+def saved_schedule_worker():
+    """A schedule goes along with its model, and its step with the optimizer."""
+    decay = keras.optimizers.schedules.PiecewiseConstantDecay([6], [0.1, 0.01])
+    model = training.build(1)
+    rate = ring.schedules.Warmup(decay, 4)
+    training.compile_model(model, ring.DistributedOptimizer(keras.optimizers.SGD(rate)))
+    data = ring.data.shard(training.dataset(4 * 3 * ring.size()))
+    start = ring.callbacks.BroadcastGlobalVariables
+    training.fit(model, data, 4, callbacks=[start()])
+    with common_directory() as directory:
+        path = directory / f"{ring.rank()}.keras"
+        model.save(path)
+        loaded = keras.models.load_model(path)
+    found = loaded.optimizer.learning_rate
+    training.fit(loaded, data, 4, callbacks=[start()])
+    return (
+        [float(rate(step)) for step in (0, 2, 4, 6, 7)],
+        float(found),
+        float(loaded.optimizer.learning_rate),
+    )
+
+
+def test_a_schedule_is_saved_with_its_model(rank_pool):
+    for rates, found, later in rank_pool(2).run(saved_schedule_worker):
+        np.testing.assert_allclose(rates, [0.1, 0.15, 0.2, 0.2, 0.02], rtol=1e-6)
+        np.testing.assert_allclose([found, later], [0.175, 0.2], rtol=1e-6)

@@ -12,9 +12,28 @@ import ring_keras as ring
 
 STEPS = 6
 
+optimizers = keras.optimizers
+SCALING = {
+    "by compile": lambda: ring.DistributedOptimizer(optimizers.SGD(0.1)),
+    "inside": lambda: ring.DistributedOptimizer(
+        optimizers.LossScaleOptimizer(optimizers.SGD(0.1), initial_scale=1024.0)
+    ),
+    "outside": lambda: optimizers.LossScaleOptimizer(
+        ring.DistributedOptimizer(optimizers.Adam(0.01)), initial_scale=1024.0
+    ),
+    "adopted": lambda: optimizers.LossScaleOptimizer(
+        optimizers.SGD(0.1), initial_scale=1024.0
+    ),
+    "accumulation": lambda: ring.DistributedOptimizer(
+        optimizers.LossScaleOptimizer(
+            optimizers.SGD(0.1, gradient_accumulation_steps=2), initial_scale=1024.0
+        )
+    ),
+}
 
-def overflow_worker(explicit):
-    """One rank's third batch overflows: both must skip that step."""
+
+def overflow_worker(scaling):
+    """One rank's third batch overflows: all must skip that step."""
     size, rank = ring.size(), ring.rank()
     x, y = (
         array[: STEPS * training.BATCH * size].copy() for array in training.arrays()
@@ -24,10 +43,7 @@ def overflow_worker(explicit):
     keras.config.set_dtype_policy("mixed_float16")
     try:
         model = training.build(1 + rank)
-        inner = keras.optimizers.SGD(0.1)
-        if explicit:
-            inner = keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0)
-        training.compile_model(model, ring.DistributedOptimizer(inner))
+        training.compile_model(model, SCALING[scaling]())
         training.fit(
             model,
             ring.data.shard(data),
@@ -45,14 +61,15 @@ def overflow_worker(explicit):
     )
 
 
-@pytest.mark.parametrize("explicit", [False, True])
-def test_an_overflow_on_one_rank_skips_the_step_on_all(rank_pool, explicit):
-    first, second = rank_pool(2).run(overflow_worker, args=(explicit,))
+@pytest.mark.parametrize("scaling", SCALING)
+@pytest.mark.parametrize("size", [2, 3])
+def test_an_overflow_on_one_rank_skips_the_step_on_all(rank_pool, size, scaling):
+    results = rank_pool(size).run(overflow_worker, args=(scaling,))
 
-    assert first == second
-    iterations, scale, _ = first
+    assert all(result == results[0] for result in results)
+    iterations, scale, _ = results[0]
     assert iterations == STEPS - 1
-    assert scale == (512.0 if explicit else 2.0**14)
+    assert scale == (2.0**14 if scaling == "by compile" else 512.0)
 
 
 def unreachable_worker():

@@ -8,7 +8,7 @@ measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -50,3 +50,17 @@ def measure_group(group: str, names: list[str]) -> list[Difference]:
 
     by_name = {feature.name: feature for feature in GROUPS[group]}
     return [by_name[name].measure() for name in names]
+
+
+def faults(feature: Feature, by_rank: Sequence[Difference]) -> list[str]:
+    """What is wrong with what the ranks found, in words."""
+    found = []
+    if len({result.state for result in by_rank}) != 1:
+        found.append(f"{feature.name}: ranks differ")
+    for what, value, limit in (
+        ("weights", by_rank[0].weights, feature.weight_limit),
+        ("metrics", by_rank[0].metrics, feature.metric_limit),
+    ):
+        if value is not None and not value <= limit:
+            found.append(f"{feature.name}: {what} differ by {value:.1e} > {limit:.0e}")
+    return found

@@ -231,17 +231,18 @@ def restores(first: bool) -> Difference:
 class ReferenceRate(Callback):
     """Goyal et al.: the rate of every step, and momentum along with it."""
 
-    def __init__(self, rate_at: Callable[[int], float]) -> None:
+    def __init__(self, correct: bool) -> None:
         super().__init__()
-        self.rate_at = rate_at
+        self.correct = correct
 
     def on_train_batch_begin(self, batch, logs=None):
         optimizer = self.model.optimizer
         before = float(optimizer.learning_rate.numpy())
-        rate = self.rate_at(int(optimizer.iterations))
+        rate = _rate(int(optimizer.iterations))
         optimizer.learning_rate = rate
-        for momentum in optimizer.momentums:
-            momentum.assign(momentum * (rate / before))
+        for variable in optimizer.variables if self.correct else ():
+            if variable.name.endswith("momentum"):
+                variable.assign(variable * (rate / before))
 
     def on_epoch_end(self, epoch, logs=None):
         logs["learning_rate"] = float(self.model.optimizer.learning_rate.numpy())
@@ -254,30 +255,37 @@ def _rate(step: int) -> float:
     return 0.01 * (1 + min(step / 7, 1) * (ring.size() - 1))
 
 
-def warms_up(steps_per_execution: int) -> Difference:
-    """Warm-up and a schedule after it, with the momentum of SGD corrected."""
+def warms_up(
+    optimizer: type[keras.optimizers.Optimizer] = keras.optimizers.SGD,
+    steps_per_execution: int = 1,
+    correct: bool = True,
+) -> Difference:
+    """Warm-up and a schedule after it, with momentum corrected."""
     data = NoisyLabels()
-    # Not 0.01: the first rate is the callback's.
-    momentum = functools.partial(keras.optimizers.SGD, 0.01, momentum=0.9)
+    make = functools.partial(optimizer, 0.01, momentum=0.9)
+    # Not built: its momentum is made while the first step is traced.
     model = training.build(1 + ring.rank())
     training.compile_model(
         model,
-        ring.DistributedOptimizer(momentum()),
+        ring.DistributedOptimizer(make()),
         steps_per_execution=steps_per_execution,
     )
     history = data.fit(
         model,
         [
-            ring.callbacks.LearningRateWarmup(0.01, 7),
+            ring.callbacks.LearningRateWarmup(0.01, 7, momentum_correction=correct),
             *standard_callbacks(),
-            ring.callbacks.LearningRateSchedule(0.01, 0.5, start_epoch=3),
+            ring.callbacks.LearningRateSchedule(
+                0.01, 0.5, start_epoch=3, momentum_correction=correct
+            ),
         ],
     )
     state = training.as_bytes(model.get_weights())
     if ring.rank() != 0:
         return Difference(state=state)
-    alone = _alone(momentum)
-    expected = data.fit_alone(alone, [ReferenceRate(_rate)])
+    alone = _alone(make)
+    alone.optimizer.build(alone.trainable_variables)
+    expected = data.fit_alone(alone, [ReferenceRate(correct)])
     return Difference(
         training.largest_difference(model.get_weights(), alone.get_weights()),
         training.history_difference(history, expected),
@@ -368,8 +376,16 @@ OURS = [
         "BestModelCheckpoint",
         functools.partial(writes, _best, _saved_model, lambda callback: callback),
     ),
-    Feature("LearningRateWarmup, LearningRateSchedule", functools.partial(warms_up, 1)),
-    Feature("the same with steps_per_execution", functools.partial(warms_up, 3)),
+    Feature("LearningRateWarmup, LearningRateSchedule, SGD", warms_up),
+    Feature(
+        "the same, steps_per_execution",
+        functools.partial(warms_up, steps_per_execution=3),
+    ),
+    Feature("the same, RMSprop", functools.partial(warms_up, keras.optimizers.RMSprop)),
+    Feature(
+        "the same, momentum_correction=False",
+        functools.partial(warms_up, correct=False),
+    ),
     Feature(
         "schedules.Warmup of a schedule",
         functools.partial(compare, _warmup_schedule, steps=12),

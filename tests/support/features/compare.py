@@ -28,10 +28,12 @@ def compare(
     make_optimizer: Callable[[], Any],
     *,
     build: Callable[[int], keras.Model] = training.build,
+    build_alone: Callable[[int], keras.Model] | None = None,
     compile_model: Callable[..., Any] = training.compile_model,
     distribute: Callable[[Any], Any] = ring.DistributedOptimizer,
     data: tf.data.Dataset | None = None,
     steps: int = STEPS,
+    copy: Callable[[keras.Model], keras.Model] = lambda model: model,
     policy: str = "float32",
     **fit_kwargs: Any,
 ) -> Difference:
@@ -40,11 +42,13 @@ def compare(
     Args:
         make_optimizer: Called twice: optimizers cannot be shared.
         build: Makes the model from a seed.
+        build_alone: Makes the one process's; the same by default.
         compile_model: Compiles it with an optimizer.
         distribute: What the ranks do to their optimizer.
         data: Examples one by one; some of the usual by default, with an uneven
             last batch.
         steps: How many global batches of those.
+        copy: What the ranks do to the built and compiled model.
         policy: The dtype policy of both.
         **fit_kwargs: For both `fit`s.
     """
@@ -54,6 +58,7 @@ def compare(
     with dtype_policy(policy):
         model = build(1 + rank)  # Each rank its own start.
         compile_model(model, distribute(make_optimizer()))
+        model = copy(model)
         history = training.fit(
             model,
             ring.data.shard(data, remainder="keep"),
@@ -64,7 +69,7 @@ def compare(
         state = training.as_bytes(model.get_weights())
         if rank != 0:
             return Difference(state=state)
-        alone = build(1)
+        alone = (build_alone or build)(1)
         compile_model(alone, make_optimizer())
         # Keras builds an optimizer while it traces the first step, where what
         # ScheduleFreeAdamW assigns to begin with is lost; so it is built here.

@@ -7,6 +7,7 @@ from support.features import Feature, callbacks, fitting, layers, metrics, optim
 GROUPS: dict[str, list[Feature]] = {
     "Optimizers": optimizers.SHIPPED,
     "Options of optimizers": optimizers.OPTIONS,
+    "Copies of a compiled model": optimizers.COPIES,
     "Ways to train": fitting.FEATURES,
     "Batch normalization": layers.FEATURES,
     "Keras's callbacks": [*callbacks.KERAS, callbacks.TENSORBOARD],

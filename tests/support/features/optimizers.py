@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import pickle
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import keras
 
 import ring_keras as ring
+from support import training
 from support.features import Feature
 from support.features.compare import compare
 
@@ -101,6 +106,40 @@ _OPTIONS: dict[str, Callable[[], optimizers.Optimizer]] = {
 }
 
 
+def _saved_and_loaded(model: keras.Model) -> keras.Model:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "model.keras"
+        model.save(path)
+        return keras.models.load_model(path)
+
+
+def _cloned(model: keras.Model) -> keras.Model:
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    # A clone is not compiled, and an optimizer serves one model.
+    config = model.optimizer.get_config()
+    return training.compile_model(clone, optimizers.Adam.from_config(config))
+
+
+def _compiled_from_config(model: keras.Model) -> keras.Model:
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    clone.compile_from_config(model.get_compile_config())
+    return clone
+
+
+def _pickled(model: keras.Model) -> keras.Model:
+    return pickle.loads(pickle.dumps(model))
+
+
+def _built(
+    copy_model: Callable[[keras.Model], keras.Model], model: keras.Model
+) -> keras.Model:
+    model.build((None, 6))
+    model.optimizer.build(model.trainable_variables)
+    return copy_model(model)
+
+
 def _distribute_inner(optimizer: optimizers.Optimizer) -> optimizers.Optimizer:
     """What a script does that wraps what `DistributedOptimizer` returned."""
     ring.DistributedOptimizer(optimizer.inner_optimizer)
@@ -117,6 +156,20 @@ SHIPPED = [
     Feature(name, functools.partial(compare, make))
     for name, make in _SHIPPED.items()
     if _exists(name)
+]
+
+COPIES = [
+    Feature(
+        name,
+        functools.partial(compare, ADAM, copy=functools.partial(_built, copy_model)),
+    )
+    for name, copy_model in {
+        "load_model": _saved_and_loaded,
+        "clone_model": _cloned,
+        "compile_from_config": _compiled_from_config,
+        "pickle": _pickled,
+        "copy.deepcopy": copy.deepcopy,
+    }.items()
 ]
 
 OPTIONS = [

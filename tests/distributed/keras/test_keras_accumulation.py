@@ -1,0 +1,56 @@
+"""Accumulated gradients cross the wire once per update."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+from support import training
+
+import ring_keras as ring
+from ring_keras.optimizers import gradient_reducer
+
+STEPS = 6
+
+
+def count_worker(accumulation, scaled):
+    """How often gradients were sent in some steps, and updates made."""
+    started = []
+    original = gradient_reducer.allreduce_start
+
+    def counting(tensors, *args, **kwargs):
+        started.append(len(tensors))
+        return original(tensors, *args, **kwargs)
+
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=accumulation)
+    if scaled:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    model = training.build(1)
+    training.compile_model(
+        model, ring.DistributedOptimizer(optimizer), run_eagerly=True
+    )
+    gradient_reducer.allreduce_start = counting
+    try:
+        training.fit(
+            model,
+            ring.data.shard(training.dataset(STEPS * 4 * ring.size())),
+            4,
+            callbacks=[ring.callbacks.MetricAverage()],
+        )
+    finally:
+        gradient_reducer.allreduce_start = original
+    assert set(started) == {len(model.trainable_variables)}
+    return len(started)
+
+
+@pytest.mark.parametrize(
+    ("accumulation", "scaled", "sent"),
+    [
+        (None, False, STEPS),
+        (2, False, STEPS // 2),
+        (3, False, STEPS // 3),
+        # Whether all ranks' gradients are finite is asked at every step.
+        (3, True, STEPS),
+    ],
+)
+def test_gradients_are_sent_once_per_update(rank_pool, accumulation, scaled, sent):
+    assert rank_pool(2).run(count_worker, args=(accumulation, scaled)) == [sent] * 2
