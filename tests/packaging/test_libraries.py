@@ -15,7 +15,7 @@ CORE = PACKAGE_DIR / "libring_keras_core.so"
 
 # Of the C and C++ run-time libraries, on x86-64 and arm64.
 SYSTEM_LIBRARIES = re.compile(
-    r"(libc|libm|libgcc_s|libpthread|librt|libstdc\+\+|ld-linux-[\w-]+)\.so\.\d+"
+    r"(libc|libdl|libm|libgcc_s|libpthread|librt|libstdc\+\+|ld-linux-[\w-]+)\.so\.\d+"
 )
 
 

@@ -16,12 +16,21 @@ ALLOWED = {
     "rendezvous": {"common"},
     "transport": {"common"},
     "reduce": {"common"},
-    "collectives": {"common", "transport", "reduce"},
-    "runtime": {"common", "rendezvous", "transport", "reduce", "collectives"},
+    "cuda": {"common"},
+    "collectives": {"common", "transport", "reduce", "cuda"},
+    "runtime": {
+        "common",
+        "rendezvous",
+        "transport",
+        "reduce",
+        "cuda",
+        "collectives",
+    },
 }
-# These two see what the core exports: the runtime, the store's server.
+# These two see what the core exports: the runtime, the store's server, devices.
 ALLOWED["kernels"] = ALLOWED["bindings"] = {
     "common",
+    "cuda",
     "reduce",
     "rendezvous",
     "runtime",

@@ -1,0 +1,74 @@
+#include "tf_ops/cuda/runtime_api.h"
+
+#include "tf_ops/cuda/library_paths.h"
+#include "tf_ops/cuda/version.h"
+
+namespace ring_keras::cuda {
+namespace {
+
+constexpr const char* kSonames[] = {"libcudart.so.12", "libcudart.so.13"};
+constexpr LibraryName kLibrary = {"the CUDA runtime", kSonames,
+                                  "nvidia-cuda-runtime-cu12"};
+
+StatusOr<const RuntimeApi*> Load() {
+  StatusOr<void*> handle = OpenLibrary(kLibrary);
+  if (!handle.ok()) return handle.status();
+  static RuntimeApi api;
+  Symbols symbols(kLibrary, handle.value());
+  symbols.Find("cudaDriverGetVersion", &api.DriverGetVersion);
+  symbols.Find("cudaRuntimeGetVersion", &api.RuntimeGetVersion);
+  symbols.Find("cudaGetDeviceCount", &api.GetDeviceCount);
+  symbols.Find("cudaGetDevice", &api.GetDevice);
+  symbols.Find("cudaSetDevice", &api.SetDevice);
+  symbols.Find("cudaDeviceGetAttribute", &api.DeviceGetAttribute);
+  symbols.Find("cudaDeviceGetStreamPriorityRange",
+               &api.DeviceGetStreamPriorityRange);
+  symbols.Find("cudaGetErrorString", &api.GetErrorString);
+  symbols.Find("cudaGetLastError", &api.GetLastError);
+  symbols.Find("cudaStreamCreateWithPriority", &api.StreamCreateWithPriority);
+  symbols.Find("cudaStreamDestroy", &api.StreamDestroy);
+  symbols.Find("cudaStreamSynchronize", &api.StreamSynchronize);
+  symbols.Find("cudaStreamQuery", &api.StreamQuery);
+  symbols.Find("cudaStreamWaitEvent", &api.StreamWaitEvent);
+  symbols.Find("cudaEventCreateWithFlags", &api.EventCreateWithFlags);
+  symbols.Find("cudaEventDestroy", &api.EventDestroy);
+  symbols.Find("cudaEventRecord", &api.EventRecord);
+  symbols.Find("cudaEventQuery", &api.EventQuery);
+  symbols.Find("cudaEventSynchronize", &api.EventSynchronize);
+  symbols.Find("cudaEventElapsedTime", &api.EventElapsedTime);
+  symbols.Find("cudaMalloc", &api.Malloc);
+  symbols.Find("cudaFree", &api.Free);
+  symbols.Find("cudaMemcpyAsync", &api.MemcpyAsync);
+  symbols.Find("cudaMemsetAsync", &api.MemsetAsync);
+  RING_KERAS_RETURN_IF_ERROR(symbols.status());
+  int version = 0;
+  if (const int error = api.RuntimeGetVersion(&version); error != kSuccess) {
+    return Status(StatusCode::kInternal,
+                  StrCat("asking the CUDA runtime for its version: ",
+                         api.GetErrorString(error)));
+  }
+  RING_KERAS_RETURN_IF_ERROR(
+      CheckVersion(kLibrary, CudaVersion(version), Version{12, 0}));
+  return &api;
+}
+
+}  // namespace
+
+StatusOr<const RuntimeApi*> GetRuntime() {
+  static const StatusOr<const RuntimeApi*> runtime = Load();
+  return runtime;
+}
+
+Status ToStatus(int cuda_error, const char* what) {
+  if (cuda_error == kSuccess) return Status::Ok();
+  const RuntimeApi& api = *GetRuntime().value();
+  // The error that a launch left behind must not be found by TensorFlow.
+  api.GetLastError();
+  return Status(cuda_error == kErrorMemoryAllocation
+                    ? StatusCode::kResourceExhausted
+                    : StatusCode::kInternal,
+                StrCat(what, ": ", api.GetErrorString(cuda_error),
+                       " (CUDA error ", cuda_error, ")"));
+}
+
+}  // namespace ring_keras::cuda
