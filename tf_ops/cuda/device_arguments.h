@@ -40,4 +40,48 @@ struct SumArguments {
 
 }  // namespace ring_keras::cuda
 
+// Every kernel: V(constant, name, type of its one argument, body's function).
+#define RING_KERAS_KERNELS(V)                                               \
+  V(kCopy, ring_keras_copy, CopyArguments, CopyTile<Copied<unsigned char>>) \
+  V(kScaleUint8, ring_keras_scale_uint8, CopyArguments,                     \
+    CopyTile<ScaledInteger<unsigned char>>)                                 \
+  V(kScaleInt8, ring_keras_scale_int8, CopyArguments,                       \
+    CopyTile<ScaledInteger<signed char>>)                                   \
+  V(kScaleUint16, ring_keras_scale_uint16, CopyArguments,                   \
+    CopyTile<ScaledInteger<unsigned short>>)                                \
+  V(kScaleInt16, ring_keras_scale_int16, CopyArguments,                     \
+    CopyTile<ScaledInteger<short>>)                                         \
+  V(kScaleInt32, ring_keras_scale_int32, CopyArguments,                     \
+    CopyTile<ScaledInteger<int>>)                                           \
+  V(kScaleInt64, ring_keras_scale_int64, CopyArguments,                     \
+    CopyTile<ScaledInteger<long long>>)                                     \
+  V(kScaleFloat16, ring_keras_scale_float16, CopyArguments,                 \
+    CopyTile<ScaledInFloat32<Float16, Float16>>)                            \
+  V(kScaleBfloat16, ring_keras_scale_bfloat16, CopyArguments,               \
+    CopyTile<ScaledInFloat32<Bfloat16, Bfloat16>>)                          \
+  V(kScaleFloat32, ring_keras_scale_float32, CopyArguments,                 \
+    CopyTile<ScaledInFloat32<float, float>>)                                \
+  V(kScaleFloat64, ring_keras_scale_float64, CopyArguments,                 \
+    CopyTile<ScaledInFloat64>)                                              \
+  V(kNarrowToFloat16, ring_keras_narrow_to_float16, CopyArguments,          \
+    CopyTile<ScaledInFloat32<float, Float16>>)                              \
+  V(kNarrowToBfloat16, ring_keras_narrow_to_bfloat16, CopyArguments,        \
+    CopyTile<ScaledInFloat32<float, Bfloat16>>)                             \
+  V(kWidenFloat16, ring_keras_widen_float16, CopyArguments,                 \
+    CopyTile<ScaledInFloat32<Float16, float>>)                              \
+  V(kWidenBfloat16, ring_keras_widen_bfloat16, CopyArguments,               \
+    CopyTile<ScaledInFloat32<Bfloat16, float>>)                             \
+  V(kSumFloat16, ring_keras_sum_float16, SumArguments, SumGroup<Float16>)   \
+  V(kSumBfloat16, ring_keras_sum_bfloat16, SumArguments, SumGroup<Bfloat16>)
+
+namespace ring_keras::cuda {
+
+enum class Kernel : int {
+#define RING_KERAS_CONSTANT(constant, ...) constant,
+  RING_KERAS_KERNELS(RING_KERAS_CONSTANT)
+#undef RING_KERAS_CONSTANT
+};
+
+}  // namespace ring_keras::cuda
+
 #endif  // RING_KERAS_CUDA_DEVICE_ARGUMENTS_H_
