@@ -38,6 +38,8 @@ class Program {
     if (status.ok()) return status;
     StatusOr<std::string> log =
         Read(api_.GetProgramLogSize, api_.GetProgramLog);
+    if (log.ok())
+      log.value().erase(log.value().find_last_not_of({" \n", 3}) + 1);
     return Status(status.code(),
                   StrCat(status.message(), " for ", architecture, ": ",
                          log.ok() ? log.value() : log.status().message()));

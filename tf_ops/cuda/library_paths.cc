@@ -1,14 +1,10 @@
 #include "tf_ops/cuda/library_paths.h"
 
 #include <dlfcn.h>
-#include <link.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <mutex>
-#include <set>
 #include <sstream>
-#include <string_view>
 #include <vector>
 
 namespace ring_keras::cuda {
@@ -17,6 +13,7 @@ namespace {
 struct SearchPath {
   std::mutex mutex;
   std::string directories;
+  std::string package_folder;
 };
 
 SearchPath& GetSearchPath() {
@@ -35,33 +32,19 @@ std::vector<std::string> ChosenDirectories() {
   return directories;
 }
 
-// Adds the folder of Python packages that holds the library, if it is one.
-int AddPackageFolder(dl_phdr_info* info, size_t, void* found) {
-  const std::string_view path = info->dlpi_name;
-  for (const std::string_view name : {"/site-packages/", "/dist-packages/"}) {
-    const size_t at = path.find(name);
-    if (at != path.npos) {
-      static_cast<std::set<std::string>*>(found)->emplace(
-          path.substr(0, at + name.size() - 1));
-    }
-  }
-  return 0;
-}
-
-// The `lib` folders of NVIDIA's pip packages: beside this package, and, where
-// this one is installed as a link to its sources, beside those that the process
-// has loaded libraries of.
+// The `lib` folders of NVIDIA's pip packages.
 std::vector<std::string> PipDirectories() {
-  std::set<std::string> folders;
-  dl_iterate_phdr(&AddPackageFolder, &folders);
-  std::vector<std::string> ordered(folders.begin(), folders.end());
+  std::vector<std::string> folders;
   Dl_info self;
   if (dladdr(reinterpret_cast<void*>(&PipDirectories), &self) != 0) {
     const std::string path = self.dli_fname;
-    ordered.insert(ordered.begin(), path.substr(0, path.rfind('/')) + "/..");
+    folders.push_back(path.substr(0, path.rfind('/')) + "/..");
   }
+  SearchPath& path = GetSearchPath();
+  std::lock_guard<std::mutex> lock(path.mutex);
+  if (!path.package_folder.empty()) folders.push_back(path.package_folder);
   std::vector<std::string> directories;
-  for (const std::string& folder : ordered) {
+  for (const std::string& folder : folders) {
     for (const char* package : {"cuda_runtime", "cuda_nvrtc", "nccl", "cu13"}) {
       directories.push_back(folder + "/nvidia/" + package + "/lib");
     }
@@ -132,6 +115,12 @@ void SetLibraryPath(const std::string& directories) {
   SearchPath& path = GetSearchPath();
   std::lock_guard<std::mutex> lock(path.mutex);
   path.directories = directories;
+}
+
+void SetPackageFolder(const std::string& folder) {
+  SearchPath& path = GetSearchPath();
+  std::lock_guard<std::mutex> lock(path.mutex);
+  path.package_folder = folder;
 }
 
 StatusOr<void*> OpenLibrary(const LibraryName& library) {

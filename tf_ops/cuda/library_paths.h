@@ -15,6 +15,11 @@ namespace ring_keras::cuda {
 // none. Has an effect on libraries that were not opened yet.
 RING_KERAS_EXPORT void SetLibraryPath(const std::string& directories);
 
+// The folder of the Python packages, where NVIDIA's pip packages are too.
+// Needed only where it is not the folder above this library: when ring_keras is
+// installed as a link to its sources.
+RING_KERAS_EXPORT void SetPackageFolder(const std::string& folder);
+
 // A library of NVIDIA's, for messages and for the search.
 struct LibraryName {
   const char* title;                     // "the CUDA runtime"

@@ -1,5 +1,6 @@
 #include "tf_ops/cuda/runtime_api.h"
 
+#include "tf_ops/cuda/driver_api.h"
 #include "tf_ops/cuda/library_paths.h"
 #include "tf_ops/cuda/version.h"
 
@@ -11,6 +12,10 @@ constexpr LibraryName kLibrary = {"the CUDA runtime", kSonames,
                                   "nvidia-cuda-runtime-cu12"};
 
 StatusOr<const RuntimeApi*> Load() {
+  // Without a driver the runtime opens, but answers every call with a riddle.
+  if (StatusOr<const DriverApi*> driver = GetDriver(); !driver.ok()) {
+    return driver.status();
+  }
   StatusOr<void*> handle = OpenLibrary(kLibrary);
   if (!handle.ok()) return handle.status();
   static RuntimeApi api;

@@ -65,7 +65,7 @@ struct RuntimeApi {
 };
 
 // The runtime, opened by the first call; any thread. Internal: there is none,
-// or it is older than CUDA 12.0; the same answer to every call.
+// or no driver, or it is older than CUDA 12.0; the same answer to every call.
 RING_KERAS_EXPORT StatusOr<const RuntimeApi*> GetRuntime();
 
 // What a call to the runtime returned, with `what` (as in "recording an event")
