@@ -77,7 +77,7 @@ lint: $(LINT_READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell
-	find tf_ops tests/cpp benchmarks -name '*.h' -o -name '*.cc' -o -name '*.inc' \
+	find tf_ops tests/cpp tests/stand_in benchmarks -name '*.h' -o -name '*.cc' -o -name '*.inc' \
 	  | xargs $(BIN)/clang-format --dry-run --Werror
 
 sanitize: $(TOOLS_READY)
