@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "tf_ops/collectives/nccl/device_work.h"
 #include "tf_ops/common/collective_kind.h"
 #include "tf_ops/common/data_type.h"
 #include "tf_ops/common/reduce_op.h"
@@ -54,6 +56,15 @@ struct CollectiveArguments {
   std::vector<int64_t> splits;
   // kAlltoall, may be null: rows that came from each rank.
   std::vector<int64_t>* received_splits = nullptr;
+
+  // Null: the tensors are in host memory. Else they, and what allocate_output
+  // gives, are in the memory of device_work->device(), on every rank.
+  std::shared_ptr<DeviceWork> device_work;
+  // With device_work, may be null: called once, before the request's `done`,
+  // when the device has been given all of the collective, so that work which
+  // follows it (DeviceWork::Follow) may use the results. From any thread; must
+  // not block. Never called if the collective fails before; `done` then tells.
+  std::function<void()> launched;
 };
 
 // Bytes of all inputs.

@@ -19,7 +19,7 @@ struct Request : CollectiveArguments {
 };
 
 // Called exactly once, from any thread; must not block. Memory of the request
-// is no longer touched when it runs.
+// is no longer touched when it runs, by no device either.
 using DoneCallback = std::function<void(const Status&)>;
 
 }  // namespace ring_keras
