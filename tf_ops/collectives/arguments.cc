@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "tf_ops/collectives/nccl/algorithms.h"
 #include "tf_ops/reduce/reduce.h"
 
 namespace ring_keras {
@@ -104,6 +105,9 @@ size_t TotalBytes(const CollectiveArguments& arguments) {
 }
 
 Status Validate(const CollectiveArguments& arguments, int size) {
+  if (arguments.device_work != nullptr) {
+    RING_KERAS_RETURN_IF_ERROR(nccl::Validate(arguments));
+  }
   switch (arguments.kind) {
     case CollectiveKind::kAllreduce:
       RING_KERAS_RETURN_IF_ERROR(ValidateWire(arguments));

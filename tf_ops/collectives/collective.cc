@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tf_ops/collectives/algorithms.h"
+#include "tf_ops/collectives/nccl/algorithms.h"
 
 namespace ring_keras {
 namespace {
@@ -65,6 +66,9 @@ MakeAlgorithm* Pick(const CollectiveArguments& arguments,
 std::unique_ptr<Collective> MakeCollective(const CollectiveArguments& arguments,
                                            Communicator& communicator,
                                            uint64_t key) {
+  if (arguments.device_work != nullptr) {
+    return nccl::MakeCollective(arguments, communicator);
+  }
   MakeAlgorithm* make = Pick(arguments, communicator);
   if (arguments.kind == CollectiveKind::kAllreduce &&
       UsesSharedMemory(communicator)) {

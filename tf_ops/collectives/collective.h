@@ -64,8 +64,11 @@ class Collective {
   static constexpr size_t kMaxPayloadBytes = size_t{64} << 10;
   virtual std::string Payload() { return {}; }
 
-  // Exchanges the data. `participants` outlives the task.
+  // Exchanges the data. `participants` outlives the task. On a device it ends
+  // when that has been given everything.
   virtual Task Run(const Participants& participants) = 0;
+  // On a device, after Run: ends when the device has.
+  virtual Task Finish() { co_return Status::Ok(); }
 
   // Rounds by which Run advanced the windows' counters.
   virtual uint64_t rounds() const { return 0; }

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "tf_ops/collectives/nccl/device_communicator.h"
+#include "tf_ops/collectives/nccl/launcher.h"
+
 namespace ring_keras {
 
 Communicator::Communicator(int id, std::vector<int> ranks, const Tuning& tuning,
@@ -23,6 +26,10 @@ Communicator::Communicator(int id, std::vector<int> ranks, const Tuning& tuning,
     hosts_[host].push_back(place);
     if (place == rank_) host_ = host;
   }
+}
+
+Communicator::~Communicator() {
+  if (device_ != nullptr) device_->launcher().Close(device_);
 }
 
 bool Communicator::Contains(int job_rank) const {

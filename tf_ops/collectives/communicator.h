@@ -2,9 +2,11 @@
 #ifndef RING_KERAS_COLLECTIVES_COMMUNICATOR_H_
 #define RING_KERAS_COLLECTIVES_COMMUNICATOR_H_
 
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "tf_ops/collectives/launch_order.h"
 #include "tf_ops/collectives/scheduler.h"
 #include "tf_ops/collectives/tuning.h"
 #include "tf_ops/common/status.h"
@@ -12,12 +14,19 @@
 
 namespace ring_keras {
 
+namespace nccl {
+class DeviceCommunicator;
+}
+
 class Communicator {
  public:
   // `ranks` of the job, ascending; this rank must be one of them. `mesh` and
   // `scheduler` outlive this.
   Communicator(int id, std::vector<int> ranks, const Tuning& tuning, Mesh& mesh,
                Scheduler& scheduler);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
 
   int id() const { return id_; }
   // This rank's place among `ranks()`; all "rank" below mean such a place.
@@ -52,6 +61,17 @@ class Communicator {
     return rank == rank_ ? mesh_.own_segment()
                          : mesh_.neighbour_segment(ranks_[rank]);
   }
+  // What it has on the GPUs of its ranks; set once, before its first use.
+  const std::shared_ptr<nccl::DeviceCommunicator>& device() const {
+    return device_;
+  }
+  void set_device(std::shared_ptr<nccl::DeviceCommunicator> device) {
+    device_ = std::move(device);
+  }
+  // Of collectives on GPUs.
+  LaunchOrder& launch_order() { return launch_order_; }
+  const LaunchOrder& launch_order() const { return launch_order_; }
+
   // Tells every other rank of this host that counters in shared memory changed.
   void NotifyAll();
 
@@ -89,6 +109,8 @@ class Communicator {
   Tuning tuning_;
   Mesh& mesh_;
   Scheduler& scheduler_;
+  std::shared_ptr<nccl::DeviceCommunicator> device_;
+  LaunchOrder launch_order_;
   Status status_;
 };
 

@@ -85,6 +85,12 @@ const char* NameOfWire(const std::optional<DataType>& dtype) {
   return dtype.has_value() ? NameOf(*dtype) : "none";
 }
 
+// "rank 0 has ..."
+const char* NameOf(Memory memory) {
+  return memory == Memory::kDevice ? "its tensor on a GPU"
+                                   : "its tensor in host memory (CPU)";
+}
+
 bool FirstDimensionMayDiffer(CollectiveKind kind) {
   return kind == CollectiveKind::kAllgather ||
          kind == CollectiveKind::kAlltoall;
@@ -115,6 +121,11 @@ class Comparison {
       return Say("collective", NameOf(first_.kind), NameOf(other_.kind),
                  "Give different collectives different names, and enter them "
                  "in the same order on every rank.");
+    }
+    if (first_.memory != other_.memory) {
+      return Say("memory", NameOf(first_.memory), NameOf(other_.memory),
+                 "Put the tensor on a GPU on every rank, or on the CPU on "
+                 "every rank.");
     }
     if (first_.dtype != other_.dtype) {
       return Say("dtype", NameOf(first_.dtype), NameOf(other_.dtype),
@@ -180,6 +191,8 @@ Announcement MakeAnnouncement(const Request& request, uint32_t sequence) {
   announcement.name = request.name;
   announcement.kind = request.kind;
   announcement.dtype = request.dtype;
+  announcement.memory =
+      request.device_work == nullptr ? Memory::kHost : Memory::kDevice;
   announcement.reduce_op = request.reduce_op;
   announcement.root = request.root;
   announcement.postscale = request.postscale;
@@ -236,6 +249,7 @@ std::string Encode(const Announcement& announcement) {
   writer.PutText(announcement.name);
   writer.Put(announcement.kind);
   writer.Put(announcement.dtype);
+  writer.Put(announcement.memory);
   writer.Put(announcement.reduce_op);
   writer.Put(announcement.root);
   writer.Put(announcement.postscale);
@@ -248,6 +262,7 @@ std::string Encode(const Announcement& announcement) {
   writer.Put(announcement.input_offset);
   writer.Put(announcement.output_offset);
   writer.PutText(announcement.payload);
+  writer.Put(announcement.launch_number);
   writer.PutText(announcement.error);
   return writer.Take();
 }
@@ -260,6 +275,7 @@ StatusOr<Announcement> DecodeAnnouncement(const std::string& bytes) {
   reader.GetText(&announcement.name);
   reader.Get(&announcement.kind);
   reader.Get(&announcement.dtype);
+  reader.Get(&announcement.memory);
   reader.Get(&announcement.reduce_op);
   reader.Get(&announcement.root);
   reader.Get(&announcement.postscale);
@@ -276,10 +292,12 @@ StatusOr<Announcement> DecodeAnnouncement(const std::string& bytes) {
   reader.Get(&announcement.input_offset);
   reader.Get(&announcement.output_offset);
   reader.GetText(&announcement.payload);
+  reader.Get(&announcement.launch_number);
   reader.GetText(&announcement.error);
   const bool known =
       static_cast<int>(announcement.kind) < kCollectiveKindCount &&
       static_cast<int>(announcement.dtype) < kDataTypeCount &&
+      announcement.memory <= Memory::kDevice &&
       (wire_dtype == kNoDataType || wire_dtype < kDataTypeCount) &&
       static_cast<int>(announcement.reduce_op) < kReduceOpCount;
   if (!reader.ok() || !reader.at_end() || !known) {

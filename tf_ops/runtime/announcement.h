@@ -7,10 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "tf_ops/collectives/launch_order.h"
 #include "tf_ops/runtime/request.h"
 #include "tf_ops/transport/shm/window.h"
 
 namespace ring_keras {
+
+// Where a rank's tensors are.
+enum class Memory : uint8_t { kHost = 0, kDevice = 1 };
 
 struct Announcement {
   // Which collective: the `sequence`-th use of `name` on the communicator.
@@ -21,6 +25,7 @@ struct Announcement {
   // Must be equal on every rank (of the shapes, see FindMismatch).
   CollectiveKind kind = CollectiveKind::kBarrier;
   DataType dtype = DataType::kUint8;
+  Memory memory = Memory::kHost;
   ReduceOp reduce_op = ReduceOp::kSum;
   int32_t root = 0;
   double postscale = 1.0;
@@ -34,6 +39,8 @@ struct Announcement {
   uint64_t input_offset = WindowPost::kNowhere;
   uint64_t output_offset = WindowPost::kNowhere;
   std::string payload;  // See Collective::Payload.
+  // On devices, the first rank's: see LaunchOrder.
+  uint64_t launch_number = LaunchOrder::kNoNumber;
   // Not empty: why this rank cannot take part, so that its peers do not wait.
   std::string error;
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "tf_ops/collectives/nccl/device_communicator.h"
+#include "tf_ops/collectives/nccl/stream_work.h"
 #include "tf_ops/common/logging.h"
 #include "tf_ops/common/pause.h"
 
@@ -27,7 +29,9 @@ Status DecodeStatus(const std::string& bytes) {
 }  // namespace
 
 Engine::Engine(const EngineOptions& options, std::unique_ptr<Mesh> mesh)
-    : options_(options), mesh_(std::move(mesh)) {
+    : options_(options),
+      mesh_(std::move(mesh)),
+      launcher_([this] { WakeDriver(); }) {
   for (int rank = 0; rank < mesh_->size(); ++rank) {
     if (rank == mesh_->rank()) continue;
     mesh_->pair(rank).set_control_handler(
@@ -51,6 +55,13 @@ void Engine::Stop() {
 Engine::~Engine() {
   Stop();
   thread_.join();
+  for (auto& [id, member] : communicators_) {
+    if (member == nullptr) continue;
+    BreakIfLost(*member->communicator);
+    const Status& status = member->communicator->status();
+    if (!status.ok()) member->communicator->device()->Break(status);
+  }
+  launcher_.Stop();
   // Peers may still need what this rank sent last.
   const Deadline flushed = Deadline::After(kFlushTimeoutS);
   while (!mesh_->flushed() && !flushed.Expired()) {
@@ -76,7 +87,48 @@ void Engine::AddCommunicator(int id, std::vector<int> ranks,
     member = std::make_shared<Member>();
     member->communicator = std::make_shared<Communicator>(
         id, std::move(ranks), tuning, *mesh_, scheduler_);
+    Communicator& communicator = *member->communicator;
+    communicator.set_device(std::make_shared<nccl::DeviceCommunicator>(
+        launcher_, communicator.rank(), communicator.size()));
   }
+}
+
+void Engine::SplitDevices(int id, int device) {
+  std::shared_ptr<nccl::DeviceCommunicator> part;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    part = DeviceOf(id);
+  }
+  Request request;
+  request.kind = CollectiveKind::kBarrier;
+  request.name = StrCat("ring_keras/split_devices/", id);
+  auto work = nccl::StreamWork::Split(device, std::move(part));
+  // Without CUDA the ranks meet all the same, and see that they differ.
+  if (work.ok()) request.device_work = std::move(work.value());
+  Status split = Run(std::move(request));
+  if (split.ok()) split = work.status();
+  if (split.ok()) return;
+  Log(LogLevel::kInfo,
+      StrCat("process set ", id,
+             " will connect its GPUs when it first needs them: ",
+             split.message()));
+}
+
+std::shared_ptr<nccl::DeviceCommunicator> Engine::DeviceOf(int id) const {
+  const auto found = communicators_.find(id);
+  if (found == communicators_.end() || found->second == nullptr) return nullptr;
+  return found->second->communicator->device();
+}
+
+Status Engine::PrepareDevice(const Request& request) {
+  if (request.device_work == nullptr) return Status::Ok();
+  std::shared_ptr<nccl::DeviceCommunicator> device;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    device = DeviceOf(request.communicator_id);
+  }
+  if (device == nullptr) return Status::Ok();  // Accept() says why.
+  return device->Prepare(request);
 }
 
 void Engine::RemoveCommunicator(int id) {
@@ -96,7 +148,8 @@ void Engine::SetTuning(const Tuning& tuning) {
 }
 
 StatusOr<Engine::Submission> Engine::Accept(Request& request,
-                                            DoneCallback& done) {
+                                            DoneCallback& done,
+                                            const Status& able) {
   if (stopping_) {
     return Status(StatusCode::kAborted, "shutdown() has been called");
   }
@@ -117,12 +170,14 @@ StatusOr<Engine::Submission> Engine::Accept(Request& request,
   ++active_;
   return std::make_unique<Operation>(std::move(request), name.next_sequence++,
                                      std::shared_ptr<NameUse>(member, &name),
-                                     member->communicator, std::move(done));
+                                     member->communicator, std::move(done),
+                                     able);
 }
 
 void Engine::Submit(Request request, DoneCallback done, double patience_s) {
+  const Status able = PrepareDevice(request);
   std::unique_lock<std::mutex> lock(mutex_);
-  StatusOr<Submission> accepted = Accept(request, done);
+  StatusOr<Submission> accepted = Accept(request, done, able);
   if (!accepted.ok()) {
     lock.unlock();
     done(accepted.status());
@@ -152,8 +207,9 @@ Status Engine::Run(Request request) {
     result = status;
     ended.store(true, std::memory_order_release);
   };
+  const Status able = PrepareDevice(request);
   std::unique_lock<std::mutex> lock(mutex_);
-  StatusOr<Submission> accepted = Accept(request, done);
+  StatusOr<Submission> accepted = Accept(request, done, able);
   RING_KERAS_RETURN_IF_ERROR(accepted.status());
   Submission operation = std::move(accepted.value());
   bool is_driver = IsIdleBut(1);
@@ -203,6 +259,10 @@ Engine::Submission Engine::TryAlone(Submission operation, double patience_s,
   lock.lock();
   if (ended) --active_;
   return operation;
+}
+
+void Engine::WakeDriver() {
+  if (asleep_.load()) mesh_->Wake();
 }
 
 // The caller holds mutex_. Whoever still has something to do takes over.
@@ -405,12 +465,13 @@ void Engine::HandleControl(int job_rank, FrameType type, uint64_t key,
 
 void Engine::HandleAnnouncement(int job_rank, uint64_t key,
                                 const std::string& bytes) {
+  StatusOr<Announcement> announcement = DecodeAnnouncement(bytes);
   const auto abandoned = abandoned_.find(key);
   if (abandoned != abandoned_.end()) {
     if (--abandoned->second == 0) abandoned_.erase(abandoned);
+    if (announcement.ok()) PassLaunch(announcement.value());
     return;
   }
-  StatusOr<Announcement> announcement = DecodeAnnouncement(bytes);
   if (!announcement.ok()) {
     Log(LogLevel::kError,
         StrCat("rank ", job_rank, ": ", announcement.status().message()));
@@ -425,6 +486,15 @@ void Engine::HandleAnnouncement(int job_rank, uint64_t key,
   if (!operation.communicator().Contains(job_rank)) return;
   operation.Join(operation.communicator().PlaceOf(job_rank),
                  std::move(announcement.value()));
+}
+
+// Its collective has ended here already.
+void Engine::PassLaunch(const Announcement& announcement) {
+  if (announcement.launch_number == LaunchOrder::kNoNumber) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = communicators_.find(announcement.communicator_id);
+  if (found == communicators_.end() || found->second == nullptr) return;
+  found->second->communicator->launch_order().Pass(announcement.launch_number);
 }
 
 void Engine::TellPeers(Communicator& communicator, const Status& why) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "tf_ops/collectives/communicator.h"
+#include "tf_ops/collectives/nccl/launcher.h"
 #include "tf_ops/collectives/scheduler.h"
 #include "tf_ops/common/store.h"
 #include "tf_ops/runtime/operation.h"
@@ -57,6 +58,11 @@ class Engine {
   void AddCommunicator(int id, std::vector<int> ranks,
                        const Tuning& tuning = {});
   void RemoveCommunicator(int id);
+  // Connects the GPUs of a communicator's ranks by splitting what connects
+  // those of all ranks. Every rank of the job calls it, after AddCommunicator;
+  // this one's tensors are on `device`. If that cannot be done, they connect by
+  // themselves when they first need it.
+  void SplitDevices(int id, int device);
   // Of all communicators there are. Only while nothing is pending.
   void SetTuning(const Tuning& tuning);
 
@@ -82,8 +88,17 @@ class Engine {
     Announcement announcement;
   };
 
-  // The caller holds mutex_. On an error nothing is taken.
-  StatusOr<Submission> Accept(Request& request, DoneCallback& done);
+  // For tensors on a GPU: what takes too long for the driver. Without mutex_.
+  Status PrepareDevice(const Request& request);
+  // The caller holds mutex_. On an error nothing is taken. `able`: see
+  // Operation.
+  StatusOr<Submission> Accept(Request& request, DoneCallback& done,
+                              const Status& able);
+  // Of this rank's communicator `id`; null if there is none. The caller holds
+  // mutex_.
+  std::shared_ptr<nccl::DeviceCommunicator> DeviceOf(int id) const;
+  // What the driver waits for may have happened. Any thread.
+  void WakeDriver();
   bool IsIdleBut(int count) const;
   // Drives this operation alone while patience lasts and nothing else comes up.
   // Null if it has ended; else it has started. The caller holds `lock`, and is
@@ -109,6 +124,7 @@ class Engine {
   void HandleControl(int job_rank, FrameType type, uint64_t key,
                      std::string payload);
   void HandleAnnouncement(int job_rank, uint64_t key, const std::string& bytes);
+  void PassLaunch(const Announcement& announcement);
   void HandleLost(const RankEvent& event);
   // Ends operations that wait for ranks that left.
   bool FailWaitsForLeft();
@@ -123,10 +139,13 @@ class Engine {
   // Tells the other ranks, once, that the communicator is broken.
   void TellPeers(Communicator& communicator, const Status& why);
   std::string DescribeMissing(const Operation& operation) const;
+  // What holds up the launch of a collective for which all ranks are there.
+  std::string DescribeEarlierLaunch(const Operation& operation) const;
 
   const EngineOptions options_;
   std::unique_ptr<Mesh> mesh_;
   Scheduler scheduler_;
+  nccl::Launcher launcher_;
 
   mutable std::mutex mutex_;       // Guards what follows, up to the blank line.
   std::condition_variable work_;   // For the thread: there is work to drive.

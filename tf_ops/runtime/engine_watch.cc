@@ -150,8 +150,35 @@ void Engine::WarnOfStall(Operation& operation, double age_s) {
   Log(LogLevel::kWarning, text);
 }
 
+std::string Engine::DescribeEarlierLaunch(const Operation& operation) const {
+  const Communicator& communicator = operation.communicator();
+  const uint64_t next = communicator.launch_order().next();
+  const std::string who = StrCat("its turn on the GPU: rank ",
+                                 communicator.ranks()[0], " entered ");
+  for (const auto& other : operations_) {
+    if (&other->communicator() == &communicator &&
+        other->launch_number() == next) {
+      return StrCat(who, other->title(), " before it, which waits for ",
+                    DescribeMissing(*other));
+    }
+  }
+  for (const auto& [key, peers] : early_) {
+    for (const Early& peer : peers) {
+      if (peer.announcement.communicator_id == communicator.id() &&
+          peer.announcement.launch_number == next) {
+        return StrCat(who,
+                      Title(peer.announcement.kind, peer.announcement.name),
+                      " before it, which this rank has not entered");
+      }
+    }
+  }
+  return who + "others before it, whose end is near";
+}
+
 std::string Engine::DescribeMissing(const Operation& operation) const {
   const std::vector<int> missing = operation.MissingRanks();
+  if (operation.awaits_launch()) return DescribeEarlierLaunch(operation);
+  if (operation.launched()) return "the GPU, which has been given all of it";
   if (missing.empty()) return "data of ranks that have joined";
   return StrCat("ranks ", JoinRanks(missing), " of ", mesh_->size());
 }

@@ -134,6 +134,7 @@ class Joiner {
     PeerCard own = MakePeerCard(options_.host_name);
     own.tuning = options_.tuning;
     own.autotune = options_.autotune;
+    own.has_gpu = options_.cuda_device != InitOptions::kNoDevice;
     if (options_.transport == "auto") {
       auto created = Segment::Create(options_.size);
       if (created.ok()) {
@@ -165,6 +166,9 @@ class Joiner {
                                               cards_[rank].host_name, ", pid ",
                                               cards_[rank].pid, ")"));
     }
+    membership.all_have_gpus =
+        std::all_of(cards_.begin(), cards_.end(),
+                    [](const PeerCard& card) { return card.has_gpu; });
     membership.mesh = std::make_unique<Mesh>(
         options_.rank, std::move(doorbell.value()), std::move(segment),
         std::move(poller_), std::move(peers_), std::move(hosts_));

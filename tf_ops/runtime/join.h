@@ -18,6 +18,7 @@ struct Membership {
   std::unique_ptr<Mesh> mesh;
   Topology topology;
   std::vector<std::string> rank_titles;  // "rank 1 (host node7, pid 4711)".
+  bool all_have_gpus = false;            // See InitOptions::cuda_device.
 };
 
 // Returns when every rank of the job has joined and every pair of ranks is

@@ -13,7 +13,8 @@ struct NameUse {
   // Guarded by the engine's mutex.
   uint32_t next_sequence = 0;
 
-  // The driver's.
+  // The driver's. Uses whose turn is over: they have ended, or a device has
+  // been given all of them.
   uint32_t ended = 0;
   // From the end of the second use on, if the ranks share memory. Not from the
   // first: names that are made up for one use leave nothing behind.

@@ -10,11 +10,12 @@ namespace ring_keras {
 Operation::Operation(Request request, uint32_t sequence,
                      std::shared_ptr<NameUse> name,
                      std::shared_ptr<Communicator> communicator,
-                     DoneCallback done)
+                     DoneCallback done, Status able)
     : request_(std::move(request)),
       name_(std::move(name)),
       communicator_(std::move(communicator)),
       done_(std::move(done)),
+      able_(std::move(able)),
       sequence_(sequence),
       key_(KeyOf(request_.communicator_id, sequence, request_.name)) {}
 
@@ -70,9 +71,25 @@ Task Operation::Run() {
     announced = std::move(matched.value());
     participants = &announced;
   }
+  const bool on_device = request_.device_work != nullptr;
+  if (on_device) {
+    stage_ = Stage::kOrdered;
+    co_await communicator_->Until([this] {
+      return communicator_->launch_order().IsNext(launch_number());
+    });
+    RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
+    // Run() queues it for the device before anything else runs here.
+    PassLaunch();
+  }
   ran_ = true;
   Task exchange = collective_->Run(*participants);
   Status status = co_await exchange;
+  if (on_device && status.ok()) {
+    stage_ = Stage::kLaunched;
+    PassTurn();
+    Task rest = collective_->Finish();
+    status = co_await rest;
+  }
   if (status.ok()) {
     KeepOrEndWindow(*participants);
   } else {
@@ -83,13 +100,34 @@ Task Operation::Run() {
 }
 
 // In shared memory the uses of a name take turns, from the third on: whether
-// there is a channel is known when the second has ended.
+// there is a channel is known when the second has ended. A use on a device
+// leaves none, so its turn ends with its launch: the host runs ahead of the
+// device.
 bool Operation::IsMyTurn() const {
   return sequence_ < 2 || !communicator_->shares_memory() ||
          name_->ended == sequence_;
 }
 
+void Operation::PassTurn() {
+  if (!std::exchange(turn_passed_, true)) ++name_->ended;
+}
+
+uint64_t Operation::launch_number() const {
+  if (announcements_.empty() || !announcements_[0].has_value()) {
+    return LaunchOrder::kNoNumber;
+  }
+  return announcements_[0]->launch_number;
+}
+
+void Operation::PassLaunch() {
+  const uint64_t number = launch_number();
+  if (number == LaunchOrder::kNoNumber) return;
+  if (std::exchange(launch_passed_, true)) return;
+  communicator_->launch_order().Pass(number);
+}
+
 Status Operation::Prepare() {
+  RING_KERAS_RETURN_IF_ERROR(able_);
   RING_KERAS_RETURN_IF_ERROR(Validate(request_, communicator_->size()));
   collective_ = MakeCollective(request_, *communicator_, key_);
   return Status::Ok();
@@ -120,6 +158,10 @@ Status Operation::Announce(const Status& ready) {
   Announcement own = MakeAnnouncement(request_, sequence_);
   own.error = ready.message();
   if (ready.ok()) own.payload = collective_->Payload();
+  if (ready.ok() && request_.device_work != nullptr &&
+      communicator_->rank() == 0) {
+    own.launch_number = communicator_->launch_order().Assign();
+  }
   if (window_ != nullptr) {
     Participant described;
     collective_->Describe(&described);
@@ -210,7 +252,9 @@ void Operation::KeepOrEndWindow(const Participants& participants) {
 
 void Operation::Finish() {
   const Status& status = task_->result();
-  ++name_->ended;
+  PassTurn();
+  // All agree that it is not launched, or the communicator is broken.
+  PassLaunch();
   if (window_ != nullptr) {
     // To a mismatch all ranks agree. Any other failure is this rank's alone:
     // peers may have gone on, and read the window.
@@ -243,6 +287,9 @@ bool Operation::IsMissing(int rank) const {
       return name_->channel != nullptr && !name_->channel->HasPosted(rank);
     case Stage::kAnnounced:
       return !announcements_[rank].has_value();
+    case Stage::kOrdered:
+    case Stage::kLaunched:
+      return false;
   }
   return false;
 }

@@ -21,9 +21,11 @@ class Operation {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // The `sequence`-th use of a name on a communicator.
+  // The `sequence`-th use of a name on a communicator. `able`: why this rank
+  // cannot take part, if that is known already.
   Operation(Request request, uint32_t sequence, std::shared_ptr<NameUse> name,
-            std::shared_ptr<Communicator> communicator, DoneCallback done);
+            std::shared_ptr<Communicator> communicator, DoneCallback done,
+            Status able);
 
   // Starts; the task ends when the collective has, well or not.
   void Start();
@@ -41,10 +43,17 @@ class Operation {
   }
 
   uint64_t key() const { return key_; }
-  Communicator& communicator() { return *communicator_; }
+  Communicator& communicator() const { return *communicator_; }
   std::string title() const { return Title(request_.kind, request_.name); }
   // Announcements of this collective that are still to come.
   int unread_announcements() const;
+  // Its place among the collectives on devices; LaunchOrder::kNoNumber while
+  // that is not known, and in host memory.
+  uint64_t launch_number() const;
+  // Every rank is there; it waits for those with lower numbers.
+  bool awaits_launch() const { return stage_ == Stage::kOrdered; }
+  // The device has been given all of it.
+  bool launched() const { return stage_ == Stage::kLaunched; }
   // Behind an earlier use of its name, which says who is missing.
   bool queued() const { return stage_ == Stage::kQueued; }
   // The job's numbers of the ranks that have not joined.
@@ -67,11 +76,18 @@ class Operation {
     kQueued,     // Behind earlier uses of the name.
     kPosted,     // In the name's channel.
     kAnnounced,  // By messages.
+    // They have; on devices:
+    kOrdered,   // Behind others in the launch order.
+    kLaunched,  // The device has all of it.
   };
 
   Task Run();
   Status Prepare();
   bool IsMyTurn() const;
+  // Later uses of the name need not wait for this one any more.
+  void PassTurn();
+  // Later launches need not wait for this one any more.
+  void PassLaunch();
   // Whether a channel there is can carry this collective, on every rank that
   // means the same.
   bool FitsChannel() const;
@@ -87,6 +103,7 @@ class Operation {
   std::shared_ptr<NameUse> name_;
   std::shared_ptr<Communicator> communicator_;
   DoneCallback done_;
+  Status able_;
   uint32_t sequence_;
   uint64_t key_;
   Clock::time_point watched_since_;
@@ -95,7 +112,9 @@ class Operation {
   std::vector<std::optional<Announcement>> announcements_;  // By rank.
   int joined_ = 0;
   Status failure_;
-  bool ran_ = false;          // Peers may read this rank's window.
+  bool ran_ = false;  // Peers may read this rank's window.
+  bool turn_passed_ = false;
+  bool launch_passed_ = false;
   Window* window_ = nullptr;  // This operation's own.
   std::unique_ptr<Collective> collective_;
   std::optional<Task> task_;

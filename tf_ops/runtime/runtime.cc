@@ -8,6 +8,7 @@
 #include <shared_mutex>
 #include <utility>
 
+#include "tf_ops/cuda/library_paths.h"
 #include "tf_ops/runtime/engine.h"
 #include "tf_ops/runtime/join.h"
 
@@ -44,6 +45,7 @@ struct Runtime::Impl {
   mutable std::shared_mutex mutex;
   std::unique_ptr<Engine> engine;
   Membership membership;  // Its mesh has gone to the engine.
+  int cuda_device = InitOptions::kNoDevice;
 
   mutable std::mutex communicators_mutex;  // Guards what follows.
   std::map<int, std::vector<int>> communicators;
@@ -72,6 +74,7 @@ Status Runtime::Init(const InitOptions& options) {
   }
   ConfigureLogging(options.size > 1 ? StrCat("rank ", options.rank) : "",
                    options.log_level);
+  cuda::SetLibraryPath(options.cuda_library_path);
   StatusOr<Membership> joined = Join(options);
   RING_KERAS_RETURN_IF_ERROR(joined.status());
   impl_->membership = std::move(joined.value());
@@ -84,6 +87,7 @@ Status Runtime::Init(const InitOptions& options) {
   std::vector<int> everyone(options.size);
   std::iota(everyone.begin(), everyone.end(), 0);
   impl_->tuning = options.tuning;
+  impl_->cuda_device = options.cuda_device;
   impl_->engine->AddCommunicator(0, everyone, impl_->tuning);
   impl_->communicators = {{0, everyone}};
   impl_->next_communicator_id = 1;
@@ -191,6 +195,9 @@ StatusOr<int> Runtime::AddCommunicator(const std::vector<int>& ranks) {
       kSameSetsAdvice));
   const int id = impl_->next_communicator_id++;
   impl_->engine->AddCommunicator(id, ranks, impl_->tuning);
+  if (impl_->membership.all_have_gpus && ranks.size() > 1) {
+    impl_->engine->SplitDevices(id, impl_->cuda_device);
+  }
   impl_->communicators[id] = ranks;
   return id;
 }

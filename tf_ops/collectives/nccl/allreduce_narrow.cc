@@ -1,0 +1,70 @@
+#include <numeric>
+#include <vector>
+
+#include "tf_ops/collectives/nccl/algorithms.h"
+#include "tf_ops/collectives/nccl/device_collective.h"
+#include "tf_ops/collectives/nccl/device_reduction.h"
+#include "tf_ops/collectives/nccl/packing.h"
+#include "tf_ops/collectives/partition.h"
+
+namespace ring_keras::nccl {
+namespace {
+
+constexpr size_t kNarrowBytes = 2;
+
+class AllreduceNarrow : public DeviceCollective {
+ public:
+  using DeviceCollective::DeviceCollective;
+
+  Task Enqueue() override {
+    const DataType dtype = arguments().dtype;
+    const DataType wire = *arguments().wire_dtype;
+    const int wire_number = *NumberOf(wire);
+    const DeviceReduction reduction(arguments(), participants());
+    std::vector<size_t> everything(arguments().inputs.size());
+    std::iota(everything.begin(), everything.end(), size_t{0});
+    // One half of the buffer for this rank's data, one for what the others send
+    // of this rank's part; both in as many parts as there are ranks.
+    const uint64_t row = kPackedAlignment * size();
+    const uint64_t capacity = kFusionBufferBytes / 2 / kNarrowBytes / row * row;
+
+    for (const PackedRound& round : Pack(arguments(), everything, capacity)) {
+      StatusOr<char*> buffer = device().GetBuffer();
+      RING_KERAS_CO_RETURN_IF_ERROR(buffer.status());
+      char* own = buffer.value();
+      char* received = own + kFusionBufferBytes / 2;
+      const uint64_t count = CeilDivide(round.count, row) * kPackedAlignment;
+      const auto part = [count](char* data, int rank) {
+        return data + rank * count * kNarrowBytes;
+      };
+      RING_KERAS_CO_RETURN_IF_ERROR(CopyScaled(dtype, wire, reduction.before,
+                                               round.In(own, kNarrowBytes)));
+      Task traded = device().Issue("allreduce, parts", [&](Calls& calls) {
+        for (int peer = 0; peer < size(); ++peer) {
+          calls.Send(part(own, peer), count, wire_number, peer);
+          calls.Receive(part(received, peer), count, wire_number, peer);
+        }
+      });
+      RING_KERAS_CO_RETURN_IF_ERROR(co_await traded);
+      RING_KERAS_CO_RETURN_IF_ERROR(
+          cuda::SumPieces(device().device(), device().stream(), wire, received,
+                          size(), count, 1.0, part(own, rank())));
+      Task gathered = device().Issue("allreduce, sums", [&](Calls& calls) {
+        calls.AllGather(part(own, rank()), own, count, wire_number);
+      });
+      RING_KERAS_CO_RETURN_IF_ERROR(co_await gathered);
+      RING_KERAS_CO_RETURN_IF_ERROR(CopyScaled(wire, dtype, reduction.after,
+                                               round.Out(own, kNarrowBytes)));
+    }
+    co_return Status::Ok();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Collective> MakeAllreduceNarrow(
+    const CollectiveArguments& arguments, Communicator& communicator) {
+  return std::make_unique<AllreduceNarrow>(arguments, communicator);
+}
+
+}  // namespace ring_keras::nccl

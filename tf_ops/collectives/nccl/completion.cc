@@ -1,0 +1,111 @@
+#include "tf_ops/collectives/nccl/completion.h"
+
+#include <utility>
+
+#include "tf_ops/common/logging.h"
+
+namespace ring_keras::nccl {
+namespace {
+
+// What waits for a device in a stream waits on without us; all that is late by
+// this much is the release of memory.
+constexpr std::chrono::microseconds kInterval{200};
+// How long a device may take to end what it has of a broken communicator: its
+// part in the collective ends at once, but compute before it may still run.
+constexpr std::chrono::seconds kAbortGrace{30};
+
+}  // namespace
+
+void Completion::Start() {
+  thread_ = std::thread([this] { Main(); });
+}
+
+void Completion::Stop() {
+  if (!thread_.joinable()) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  news_.notify_one();
+  thread_.join();
+}
+
+void Completion::Watch(Launch* launch) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    watched_.push_back(launch);
+  }
+  news_.notify_one();
+}
+
+void Completion::Abort(std::shared_ptr<DeviceCommunicator> communicator) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    broken_.push_back(std::move(communicator));
+  }
+  news_.notify_one();
+}
+
+void Completion::Main() {
+  while (true) {
+    std::vector<Launch*> watched;
+    std::vector<std::shared_ptr<DeviceCommunicator>> broken;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      const auto has_news = [this] {
+        return stopping_ || !watched_.empty() || !broken_.empty();
+      };
+      if (flights_.empty()) {
+        news_.wait(lock, has_news);
+      } else {
+        news_.wait_for(lock, kInterval, has_news);
+      }
+      watched.swap(watched_);
+      broken.swap(broken_);
+      if (stopping_ && watched.empty() && broken.empty() && flights_.empty()) {
+        return;
+      }
+    }
+    for (Launch* launch : watched) {
+      flights_[&launch->communicator()].launches.push_back(launch);
+    }
+    for (const auto& communicator : broken) communicator->Abort();
+    bool ended = false;
+    for (auto flight = flights_.begin(); flight != flights_.end();) {
+      ended |= EndFinished(*flight->first, flight->second);
+      flight = flight->second.launches.empty() ? flights_.erase(flight)
+                                               : std::next(flight);
+    }
+    if (ended) wake_();
+  }
+}
+
+bool Completion::EndFinished(DeviceCommunicator& communicator, Flight& flight) {
+  communicator.CheckForErrors();
+  const Status broken = communicator.status();
+  if (!broken.ok() && flight.aborted_at == Clock::time_point()) {
+    flight.aborted_at = Clock::now();
+  }
+  bool ended = false;
+  while (!flight.launches.empty()) {
+    Launch& launch = *flight.launches.front();
+    StatusOr<bool> done = launch.work().IsDone();
+    if (done.ok() && !done.value()) {
+      if (broken.ok() || Clock::now() < flight.aborted_at + kAbortGrace) break;
+      Log(LogLevel::kError,
+          StrCat("the GPU has not ended a collective ", kAbortGrace.count(),
+                 " s after it failed; its tensors are given up. The failure "
+                 "was: ",
+                 broken.message()));
+    }
+    // What a broken communicator leaves behind is not a result.
+    Status status = broken.ok() ? done.status() : broken;
+    if (broken.ok() && !status.ok()) communicator.Break(status);
+    flight.launches.pop_front();
+    launch.SetEnded(status);
+    ended = true;
+  }
+  return ended;
+}
+
+}  // namespace ring_keras::nccl

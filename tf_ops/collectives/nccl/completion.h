@@ -1,0 +1,64 @@
+// The thread that sees what the device has finished.
+//
+// It asks rather than waits: it has to notice, too, that NCCL has found an
+// error, and to end communicators that are broken, while the launch thread may
+// be held up in a stream that is full.
+#ifndef RING_KERAS_COLLECTIVES_NCCL_COMPLETION_H_
+#define RING_KERAS_COLLECTIVES_NCCL_COMPLETION_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "tf_ops/collectives/nccl/device_communicator.h"
+#include "tf_ops/collectives/nccl/launch.h"
+
+namespace ring_keras::nccl {
+
+class Completion {
+ public:
+  // `wake` is called when launches have ended.
+  explicit Completion(std::function<void()> wake) : wake_(std::move(wake)) {}
+
+  void Start();
+  // Only when every launch has ended.
+  void Stop();
+
+  // Ends the launch when the device has. In the order of the launches of each
+  // communicator; from the launch thread.
+  void Watch(Launch* launch);
+  // The communicator is broken: ends what it has on the device. Any thread.
+  void Abort(std::shared_ptr<DeviceCommunicator> communicator);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // What one communicator has on the device, the oldest first.
+  struct Flight {
+    std::deque<Launch*> launches;
+    Clock::time_point aborted_at;
+  };
+
+  void Main();
+  // Whether any launch ended.
+  bool EndFinished(DeviceCommunicator& communicator, Flight& flight);
+
+  const std::function<void()> wake_;
+  std::mutex mutex_;  // Guards what follows, up to the blank line.
+  std::condition_variable news_;
+  std::vector<Launch*> watched_;
+  std::vector<std::shared_ptr<DeviceCommunicator>> broken_;
+  bool stopping_ = false;
+
+  std::map<DeviceCommunicator*, Flight> flights_;  // The thread's own.
+  std::thread thread_;
+};
+
+}  // namespace ring_keras::nccl
+
+#endif  // RING_KERAS_COLLECTIVES_NCCL_COMPLETION_H_

@@ -1,0 +1,177 @@
+#include "tf_ops/collectives/nccl/launcher.h"
+
+#include <sched.h>
+
+#include <chrono>
+#include <utility>
+
+namespace ring_keras::nccl {
+namespace {
+
+// NCCL settles most calls within some of these turns.
+constexpr int kYields = 200;
+constexpr std::chrono::microseconds kInterval{50};
+
+}  // namespace
+
+Launcher::Launcher(std::function<void()> wake)
+    : wake_(std::move(wake)), completion_(wake_) {}
+
+Launcher::~Launcher() { Stop(); }
+
+void Launcher::Start() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (running_ || stopping_) return;
+  running_ = true;
+  completion_.Start();
+  thread_ = std::thread([this] { Main(); });
+}
+
+void Launcher::Stop() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  news_.notify_one();
+  if (thread_.joinable()) thread_.join();
+  completion_.Stop();
+}
+
+void Launcher::Post(Launch* launch) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    posted_.push_back(launch);
+  }
+  news_.notify_one();
+}
+
+void Launcher::Close(const std::shared_ptr<DeviceCommunicator>& communicator) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!running_ || stopping_) return;  // Stop() closes all.
+    closed_.push_back(communicator);
+  }
+  news_.notify_one();
+}
+
+void Launcher::Abort(std::shared_ptr<DeviceCommunicator> communicator) {
+  completion_.Abort(std::move(communicator));
+}
+
+void Launcher::Main() {
+  int idle_turns = 0;
+  while (true) {
+    bool progress = TakePosted();
+    progress |= Advance();
+    progress |= scheduler_.RunReady();
+    if (progress) {
+      idle_turns = 0;
+      continue;
+    }
+    bool waits = false;
+    for (const auto& [key, lane] : lanes_) waits |= lane.task.has_value();
+    if (waits && ++idle_turns < kYields) {
+      sched_yield();
+      continue;
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    const auto has_news = [this] {
+      return stopping_ || !posted_.empty() || !closed_.empty();
+    };
+    if (waits) {
+      news_.wait_for(lock, kInterval,
+                     [&] { return !posted_.empty() || !closed_.empty(); });
+    } else if (stopping_ && lanes_.empty()) {
+      return;
+    } else {
+      news_.wait(lock, has_news);
+    }
+  }
+}
+
+bool Launcher::TakePosted() {
+  std::vector<Launch*> posted;
+  std::vector<std::shared_ptr<DeviceCommunicator>> closed;
+  bool stopping;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    posted.swap(posted_);
+    closed.swap(closed_);
+    stopping = stopping_;
+  }
+  for (Launch* launch : posted) {
+    LaneOf(launch->communicator().shared_from_this())
+        .launches.push_back(launch);
+    // A process set's communicator is made by a launch on another.
+    if (DeviceCommunicator* part = launch->work().part()) {
+      LaneOf(part->shared_from_this());
+    }
+  }
+  for (const auto& communicator : closed) LaneOf(communicator).closing = true;
+  if (stopping) {
+    for (auto& [key, lane] : lanes_) lane.closing = true;
+  }
+  return !posted.empty() || !closed.empty();
+}
+
+Launcher::Lane& Launcher::LaneOf(
+    const std::shared_ptr<DeviceCommunicator>& communicator) {
+  Lane& lane = lanes_[communicator.get()];
+  lane.communicator = communicator;
+  return lane;
+}
+
+bool Launcher::Advance() {
+  bool progress = false;
+  for (auto at = lanes_.begin(); at != lanes_.end();) {
+    Lane& lane = at->second;
+    if (lane.task.has_value() && lane.task->done()) {
+      lane.task.reset();
+      progress = true;
+      if (lane.launches.empty()) {
+        at = lanes_.erase(at);  // It was the closing.
+        continue;
+      }
+      lane.launches.pop_front();
+    }
+    if (!lane.task.has_value() && (!lane.launches.empty() || lane.closing)) {
+      lane.task.emplace(lane.launches.empty() ? lane.communicator->Close()
+                                              : Carry(*lane.launches.front()));
+      lane.task->Start();
+      progress = true;
+    }
+    ++at;
+  }
+  return progress;
+}
+
+Task Launcher::Carry(Launch& launch) {
+  DeviceCommunicator& communicator = launch.communicator();
+  Task connect = communicator.Connect(launch.unique_id());
+  Status status = co_await connect;
+  if (status.ok()) status = launch.work().Begin(communicator.stream());
+  if (status.ok()) {
+    Task enqueue = launch.Enqueue();
+    status = co_await enqueue;
+  }
+  if (status.ok()) status = launch.work().End(communicator.stream());
+  if (status.ok()) {
+    launch.SetLaunched();
+  } else {
+    // Every rank has begun it: the others would wait for this one.
+    communicator.Break(status);
+    co_await Scheduler::Until(
+        scheduler_, [&communicator] { return communicator.aborted(); });
+    // What the device was given of it ends by itself now; if not even that can
+    // be asked for, there is nothing to wait for.
+    if (communicator.stream() != nullptr) {
+      (void)launch.work().End(communicator.stream());
+    }
+    launch.Fail(status);
+  }
+  completion_.Watch(&launch);
+  wake_();
+  co_return Status::Ok();
+}
+
+}  // namespace ring_keras::nccl
