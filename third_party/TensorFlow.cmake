@@ -2,8 +2,9 @@
 #
 # For each, defines the target tensorflow::framework_<major>_<minor>, and adds
 # <major>_<minor> to the list RING_KERAS_TENSORFLOWS; also RING_KERAS_CXX11_ABI
-# and, for people, RING_KERAS_TENSORFLOW_VERSIONS. Only tf_ops/kernels links the
-# targets. Of two wheels of one minor version the first counts.
+# and, for people, RING_KERAS_TENSORFLOW_VERSIONS, and for each whether it has
+# what kernels for XLA need: RING_KERAS_TENSORFLOW_<minor>_HAS_XLA_FFI. Only
+# tf_ops/kernels links the targets. Of two wheels of one minor version the first counts.
 set(RING_KERAS_TENSORFLOW_DIRS "" CACHE STRING
   "Folders with an installed TensorFlow each; empty: the environment's")
 
@@ -51,6 +52,10 @@ foreach(index RANGE ${last})
   endif()
   message(STATUS "Found TensorFlow ${version}: ${library}")
   ring_keras_add_tensorflow(${minor} ${include_dir} ${library})
+  set(RING_KERAS_TENSORFLOW_${minor}_HAS_XLA_FFI OFF)
+  if(EXISTS ${include_dir}/xla/ffi/api/ffi.h)
+    set(RING_KERAS_TENSORFLOW_${minor}_HAS_XLA_FFI ON)
+  endif()
   list(APPEND RING_KERAS_TENSORFLOWS ${minor})
   list(APPEND versions ${version})
   list(APPEND abis ${abi})

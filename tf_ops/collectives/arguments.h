@@ -52,6 +52,10 @@ struct CollectiveArguments {
   // kAllgather, kReduceScatter, kAlltoall.
   OutputAllocator allocate_output;
 
+  // kAllgather, kAlltoall: whether the ranks must have equally many rows,
+  // because this one has decided already how large its output is.
+  bool even_rows = false;
+
   // kAlltoall: rows of the input for each rank; empty splits evenly.
   std::vector<int64_t> splits;
   // kAlltoall, may be null: rows that came from each rank.

@@ -1,5 +1,6 @@
 #include "tf_ops/runtime/announcement.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <type_traits>
@@ -97,8 +98,8 @@ bool FirstDimensionMayDiffer(CollectiveKind kind) {
 }
 
 // Shapes agree where they must.
-bool Compatible(CollectiveKind kind, const Shape& a, const Shape& b) {
-  if (!FirstDimensionMayDiffer(kind)) return a == b;
+bool Compatible(bool first_may_differ, const Shape& a, const Shape& b) {
+  if (!first_may_differ) return a == b;
   if (a.size() != b.size()) return false;
   for (size_t i = 1; i < a.size(); ++i) {
     if (a[i] != b[i]) return false;
@@ -109,12 +110,15 @@ bool Compatible(CollectiveKind kind, const Shape& a, const Shape& b) {
 // Two ranks that disagree, and how to say so.
 class Comparison {
  public:
+  // `even_rows`: whether any rank wants them.
   Comparison(const Announcement& first, int first_rank,
-             const Announcement& other, int other_rank)
+             const Announcement& other, int other_rank, bool even_rows)
       : first_(first),
         other_(other),
         first_rank_(first_rank),
-        other_rank_(other_rank) {}
+        other_rank_(other_rank),
+        rows_may_differ_(FirstDimensionMayDiffer(first.kind)),
+        even_rows_(even_rows) {}
 
   std::optional<std::string> Mismatch() const {
     if (first_.kind != other_.kind) {
@@ -153,13 +157,17 @@ class Comparison {
                  other_.shapes.size(), kSameModel);
     }
     for (size_t i = 0; i < first_.shapes.size(); ++i) {
-      if (Compatible(first_.kind, first_.shapes[i], other_.shapes[i])) continue;
+      if (Compatible(rows_may_differ_ && !even_rows_, first_.shapes[i],
+                     other_.shapes[i])) {
+        continue;
+      }
       const std::string what =
           first_.shapes.size() == 1
               ? "shape"
               : StrCat("shape of tensor ", i, " of ", first_.shapes.size());
       return Say(what, DebugString(first_.shapes[i]),
-                 DebugString(other_.shapes[i]), kSameModel);
+                 DebugString(other_.shapes[i]),
+                 rows_may_differ_ && even_rows_ ? kSameRows : kSameModel);
     }
     return std::nullopt;
   }
@@ -167,6 +175,10 @@ class Comparison {
  private:
   static constexpr const char* kSameModel =
       "Build the same model, with the same batch shape, on every rank.";
+
+  static constexpr const char* kSameRows =
+      "In a function that XLA compiles every rank needs as many rows. Give all "
+      "ranks batches of one size, or turn jit_compile off.";
 
   template <typename T>
   std::string Say(const std::string& what, const T& a, const T& b,
@@ -180,6 +192,8 @@ class Comparison {
   const Announcement& other_;
   int first_rank_;
   int other_rank_;
+  bool rows_may_differ_;
+  bool even_rows_;
 };
 
 }  // namespace
@@ -200,6 +214,7 @@ Announcement MakeAnnouncement(const Request& request, uint32_t sequence) {
   for (const TensorView& input : request.inputs) {
     announcement.shapes.push_back(input.shape);
   }
+  announcement.even_rows = request.even_rows;
   announcement.splits = request.splits;
   announcement.weight = request.weight;
   return announcement;
@@ -256,6 +271,7 @@ std::string Encode(const Announcement& announcement) {
   writer.Put(NumberOfWire(announcement.wire_dtype));
   writer.Put(static_cast<uint32_t>(announcement.shapes.size()));
   for (const Shape& shape : announcement.shapes) writer.PutList(shape);
+  writer.Put(static_cast<uint8_t>(announcement.even_rows));
   writer.PutList(announcement.splits);
   writer.Put(announcement.weight);
   writer.Put(announcement.window_offset);
@@ -286,6 +302,9 @@ StatusOr<Announcement> DecodeAnnouncement(const std::string& bytes) {
   }
   announcement.shapes.resize(reader.GetCount(sizeof(uint32_t)));
   for (Shape& shape : announcement.shapes) reader.GetList(&shape);
+  uint8_t even_rows = 0;
+  reader.Get(&even_rows);
+  announcement.even_rows = even_rows != 0;
   reader.GetList(&announcement.splits);
   reader.Get(&announcement.weight);
   reader.Get(&announcement.window_offset);
@@ -319,9 +338,14 @@ std::optional<std::string> FindMismatch(
                     " cannot take part: ", announcements[i]->error);
     }
   }
+  const bool even_rows =
+      std::any_of(announcements.begin(), announcements.end(),
+                  [](const auto& announcement) {
+                    return announcement->even_rows;
+                  });
   for (size_t i = 1; i < announcements.size(); ++i) {
     const Comparison comparison(*announcements[0], ranks[0], *announcements[i],
-                                ranks[i]);
+                                ranks[i], even_rows);
     if (auto mismatch = comparison.Mismatch()) return mismatch;
   }
   return std::nullopt;

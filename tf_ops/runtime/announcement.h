@@ -32,7 +32,8 @@ struct Announcement {
   std::optional<DataType> wire_dtype;
   std::vector<Shape> shapes;
 
-  // This rank's own; see Participant.
+  // This rank's own; see Participant, and for `even_rows` CollectiveArguments.
+  bool even_rows = false;
   std::vector<int64_t> splits;
   double weight = 1.0;
   uint64_t window_offset = kNoWindow;
@@ -64,7 +65,8 @@ StatusOr<Announcement> DecodeAnnouncement(const std::string& bytes);
 
 // Compares the announcements of all ranks, none of which is empty. The text
 // names the tensor, two ranks and both values, and is the same on every rank.
-// First dimensions may differ in an allgather and an alltoall.
+// First dimensions may differ in an allgather and an alltoall, unless a rank
+// wants even rows.
 //
 // `ranks` are the job's numbers of the announcements' ranks.
 std::optional<std::string> FindMismatch(

@@ -1,0 +1,41 @@
+// What compiled computations and the handlers of their calls agree on.
+//
+// The kernels for XLA (xla_kernels.cc) emit custom calls; XLA calls the
+// handlers (handlers.cc) when the computation runs. Neither includes the
+// other's headers: XLA's own and those of its foreign function interface
+// define the same names.
+#ifndef RING_KERAS_KERNELS_XLA_CUSTOM_CALLS_H_
+#define RING_KERAS_KERNELS_XLA_CUSTOM_CALLS_H_
+
+namespace ring_keras::xla_calls {
+
+// Takes part in a collective, from beginning to end.
+inline constexpr char kRun[] = "ring_keras.run";
+// The two halves of an allreduce. The results of the start are the memory of
+// its operands, which belongs to the engine until the wait has returned.
+inline constexpr char kStart[] = "ring_keras.start";
+inline constexpr char kWait[] = "ring_keras.wait";
+
+// Every call takes the token of the call before it as its first operand, and
+// gives one as its first result: no more than a reason for XLA to keep the
+// calls in the order in which they were traced, the same on every rank.
+//
+// In a run and a start follow those of the factors below that are not
+// attributes, in this order, then the tensors.
+inline constexpr const char* kFactors[] = {"prescale", "postscale", "weight"};
+
+// Further attributes, all 64-bit integers but the name.
+inline constexpr char kKind[] = "kind";
+inline constexpr char kName[] = "name";
+inline constexpr char kCommunicator[] = "communicator";
+inline constexpr char kReduceOp[] = "reduce_op";
+inline constexpr char kRoot[] = "root";
+inline constexpr char kWireDtype[] = "wire_dtype";  // -1: none.
+inline constexpr char kWaitFollows[] = "wait_follows";
+inline constexpr char kNumber[] = "number";  // Pairs a wait with its start.
+// In place of a factor that is an operand: any value.
+inline constexpr char kOperandSuffix[] = "_is_operand";
+
+}  // namespace ring_keras::xla_calls
+
+#endif  // RING_KERAS_KERNELS_XLA_CUSTOM_CALLS_H_

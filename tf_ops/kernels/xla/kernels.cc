@@ -1,0 +1,290 @@
+// The ops under XLA: each becomes a custom call, in the order of the trace.
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tf_ops/collectives/partition.h"
+#include "tf_ops/kernels/attributes.h"
+#include "tf_ops/kernels/conversions.h"
+#include "tf_ops/kernels/xla/call_builder.h"
+#include "tf_ops/kernels/xla/custom_calls.h"
+#include "tf_ops/runtime/runtime.h"
+
+namespace ring_keras {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::XlaOpKernel;
+using tensorflow::XlaOpKernelContext;
+using xla::XlaOp;
+
+// An op that takes part in a collective.
+class CollectiveXlaKernel : public XlaOpKernel {
+ public:
+  CollectiveXlaKernel(OpKernelConstruction* construction, CollectiveKind kind)
+      : XlaOpKernel(construction),
+        prototype_(Attributes(construction).NewRequest(kind)) {}
+
+ protected:
+  // A call of `target` for this op, without tensors.
+  CallBuilder NewCall(XlaOpKernelContext* context, const char* target) const {
+    CallBuilder call(context, target);
+    call.Set(xla_calls::kKind, static_cast<int64_t>(prototype_.kind));
+    call.Set(xla_calls::kName, prototype_.name);
+    call.Set(xla_calls::kCommunicator, prototype_.communicator_id);
+    return call;
+  }
+
+  // The ranks that take part; reports an error and returns none if there are
+  // none.
+  std::vector<int> Ranks(XlaOpKernelContext* context) const {
+    auto ranks = Runtime::Get().CommunicatorRanks(prototype_.communicator_id);
+    if (ranks.ok()) return ranks.value();
+    context->SetStatus(ToTensorFlow(ranks.status()));
+    return {};
+  }
+
+  const Request& prototype() const { return prototype_; }
+
+ private:
+  const Request prototype_;
+};
+
+// One that reduces.
+class ReductionXlaKernel : public CollectiveXlaKernel {
+ public:
+  ReductionXlaKernel(OpKernelConstruction* construction, CollectiveKind kind)
+      : CollectiveXlaKernel(construction, kind) {
+    std::string name;
+    OP_REQUIRES_OK(construction, construction->GetAttr("reduce_op", &name));
+    reduce_op_ = ToReduceOp(name);
+  }
+
+ protected:
+  // `first_factor` is the input with the prescale; the postscale follows.
+  void SetReduction(CallBuilder* call, int first_factor) const {
+    call->Set(xla_calls::kReduceOp, static_cast<int64_t>(reduce_op_));
+    call->SetFactor(xla_calls::kFactors[0], first_factor);
+    call->SetFactor(xla_calls::kFactors[1], first_factor + 1);
+  }
+
+ private:
+  ReduceOp reduce_op_ = ReduceOp::kSum;
+};
+
+int64_t NumberOf(const std::optional<DataType>& dtype) {
+  return dtype.has_value() ? static_cast<int64_t>(*dtype) : -1;
+}
+
+class AllreduceXlaKernel : public ReductionXlaKernel {
+ public:
+  explicit AllreduceXlaKernel(OpKernelConstruction* construction)
+      : ReductionXlaKernel(construction, CollectiveKind::kAllreduce),
+        wire_dtype_(WireDtypeOf(construction)) {}
+
+  void Compile(XlaOpKernelContext* context) override {
+    CallBuilder call = NewCall(context, xla_calls::kRun);
+    SetReduction(&call, 1);
+    call.Set(xla_calls::kWireDtype, NumberOf(wire_dtype_));
+    call.AddTensor(context->Input(0), true);
+    const std::vector<XlaOp> results = call.Build();
+    if (context->status().ok()) context->SetOutput(0, results[0]);
+  }
+
+ private:
+  const std::optional<DataType> wire_dtype_;
+};
+
+class AllreduceStartXlaKernel : public ReductionXlaKernel {
+ public:
+  explicit AllreduceStartXlaKernel(OpKernelConstruction* construction)
+      : ReductionXlaKernel(construction, CollectiveKind::kAllreduce),
+        wire_dtype_(WireDtypeOf(construction)) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("N", &tensor_count_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("W", &weight_count_));
+    OP_REQUIRES_OK(construction,
+                   construction->GetAttr("wait_follows", &wait_follows_));
+  }
+
+  void Compile(XlaOpKernelContext* context) override {
+    CallBuilder call = NewCall(context, xla_calls::kStart);
+    SetReduction(&call, tensor_count_);
+    if (weight_count_ > 0) {
+      call.SetFactor(xla_calls::kFactors[2], tensor_count_ + 2);
+    }
+    call.Set(xla_calls::kWireDtype, NumberOf(wire_dtype_));
+    call.Set(xla_calls::kWaitFollows, wait_follows_);
+    for (int i = 0; i < tensor_count_; ++i) {
+      call.AddTensor(context->Input(i), true);
+    }
+    call.Build(NewStartNumber());
+    // Of all kinds of values it is the one that may hold several tensors.
+    if (context->status().ok()) context->SetTensorListOutput(0, call.tuple());
+  }
+
+ private:
+  const std::optional<DataType> wire_dtype_;
+  int tensor_count_ = 0;
+  int weight_count_ = 0;
+  bool wait_follows_ = false;
+};
+
+class AllreduceWaitXlaKernel : public CollectiveXlaKernel {
+ public:
+  explicit AllreduceWaitXlaKernel(OpKernelConstruction* construction)
+      : CollectiveXlaKernel(construction, CollectiveKind::kAllreduce) {}
+
+  void Compile(XlaOpKernelContext* context) override {
+    const XlaOp started = context->Input(0);
+    const int64_t number = FindStart(context, started);
+    OP_REQUIRES(
+        context, number != 0,
+        absl::InvalidArgumentError(StrCat(
+            "allreduce '", prototype().name,
+            "': under XLA its wait must be in the same function, and on the "
+            "same side of a condition or loop, as its start.")));
+    CallBuilder call(context, xla_calls::kWait);
+    call.Set(xla_calls::kNumber, number);
+    for (int i = 0; i < num_outputs(); ++i) {
+      call.AddTensor(xla::GetTupleElement(started, i + 1), true);
+    }
+    const std::vector<XlaOp> results = call.Build();
+    if (!context->status().ok()) return;
+    for (int i = 0; i < num_outputs(); ++i) context->SetOutput(i, results[i]);
+  }
+};
+
+class BroadcastXlaKernel : public CollectiveXlaKernel {
+ public:
+  explicit BroadcastXlaKernel(OpKernelConstruction* construction)
+      : CollectiveXlaKernel(construction, CollectiveKind::kBroadcast) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("root", &root_));
+  }
+
+  void Compile(XlaOpKernelContext* context) override {
+    CallBuilder call = NewCall(context, xla_calls::kRun);
+    call.Set(xla_calls::kRoot, root_);
+    for (int i = 0; i < num_inputs(); ++i) {
+      call.AddTensor(context->Input(i), true);
+    }
+    const std::vector<XlaOp> results = call.Build();
+    if (!context->status().ok()) return;
+    for (int i = 0; i < num_outputs(); ++i) context->SetOutput(i, results[i]);
+  }
+
+ private:
+  int root_ = 0;
+};
+
+// Ends `call`, whose result has `rows` rows and is like input 0 for the rest.
+void CompileRows(XlaOpKernelContext* context, CallBuilder call,
+                 const xla::Shape& input, int64_t rows) {
+  call.AddTensor(context->Input(0), false);
+  xla::Shape output = input;
+  output.set_dimensions(0, rows);
+  call.AddResult(output);
+  const std::vector<XlaOp> results = call.Build();
+  if (context->status().ok()) context->SetOutput(0, results[0]);
+}
+
+// The number of rows that all ranks together have is known only when they
+// meet, so the handler insists on equal numbers.
+class AllgatherXlaKernel : public CollectiveXlaKernel {
+ public:
+  explicit AllgatherXlaKernel(OpKernelConstruction* construction)
+      : CollectiveXlaKernel(construction, CollectiveKind::kAllgather) {}
+
+  void Compile(XlaOpKernelContext* context) override {
+    const auto input = context->InputXlaShape(0);
+    OP_REQUIRES_OK(context, input.status());
+    const int64_t size = Ranks(context).size();
+    CompileRows(context, NewCall(context, xla_calls::kRun), *input,
+                size * input->dimensions(0));
+  }
+};
+
+class ReduceScatterXlaKernel : public ReductionXlaKernel {
+ public:
+  explicit ReduceScatterXlaKernel(OpKernelConstruction* construction)
+      : ReductionXlaKernel(construction, CollectiveKind::kReduceScatter) {}
+
+  void Compile(XlaOpKernelContext* context) override {
+    const auto input = context->InputXlaShape(0);
+    OP_REQUIRES_OK(context, input.status());
+    const std::vector<int> ranks = Ranks(context);
+    const auto topology = Runtime::Get().GetTopology();
+    OP_REQUIRES_OK(context, ToTensorFlow(topology.status()));
+    const auto own =
+        std::find(ranks.begin(), ranks.end(), topology.value().rank);
+    OP_REQUIRES(context, own != ranks.end(),
+                absl::InvalidArgumentError(
+                    StrCat("reduce_scatter '", prototype().name, "': rank ",
+                           topology.value().rank,
+                           " is no member of its process set.")));
+    CallBuilder call = NewCall(context, xla_calls::kRun);
+    SetReduction(&call, 1);
+    CompileRows(context, std::move(call), *input,
+                Part(input->dimensions(0), ranks.size(), own - ranks.begin())
+                    .size());
+  }
+};
+
+class AlltoallXlaKernel : public CollectiveXlaKernel {
+ public:
+  explicit AlltoallXlaKernel(OpKernelConstruction* construction)
+      : CollectiveXlaKernel(construction, CollectiveKind::kAlltoall) {}
+
+  void Compile(XlaOpKernelContext* context) override {
+    const auto input = context->InputXlaShape(0);
+    OP_REQUIRES_OK(context, input.status());
+    const auto splits = context->InputXlaShape(1);
+    OP_REQUIRES_OK(context, splits.status());
+    OP_REQUIRES(
+        context, splits->dimensions(0) == 0,
+        absl::UnimplementedError(StrCat(
+            "alltoall '", prototype().name,
+            "': with splits, how many rows come is known only when ranks meet, "
+            "but XLA must know it when it compiles. Give no splits, or take it "
+            "out of the compiled function (jit_compile).")));
+    const int64_t size = Ranks(context).size();
+    if (!context->status().ok()) return;
+    CompileRows(context, NewCall(context, xla_calls::kRun), *input,
+                input->dimensions(0));
+    tensorflow::Tensor received(tensorflow::DT_INT64,
+                                tensorflow::TensorShape({size}));
+    received.vec<int64_t>().setConstant(input->dimensions(0) / size);
+    context->SetConstantOutput(1, received);
+  }
+};
+
+class BarrierXlaKernel : public CollectiveXlaKernel {
+ public:
+  explicit BarrierXlaKernel(OpKernelConstruction* construction)
+      : CollectiveXlaKernel(construction, CollectiveKind::kBarrier) {}
+
+  void Compile(XlaOpKernelContext* context) override {
+    NewCall(context, xla_calls::kRun).Build();
+  }
+};
+
+// By hand, since REGISTER_XLA_OP comes too late once the process has compiled
+// anything.
+#define RING_KERAS_REGISTER_XLA(op, kernel)                                  \
+  REGISTER_KERNEL_BUILDER(Name(op).Device("XLA_CPU_JIT"), kernel);           \
+  REGISTER_KERNEL_BUILDER(Name(op).Device("XLA_GPU_JIT"), kernel)
+
+RING_KERAS_REGISTER_XLA("RingKerasAllgather", AllgatherXlaKernel);
+RING_KERAS_REGISTER_XLA("RingKerasAllreduce", AllreduceXlaKernel);
+RING_KERAS_REGISTER_XLA("RingKerasAllreduceStart", AllreduceStartXlaKernel);
+RING_KERAS_REGISTER_XLA("RingKerasAllreduceWait", AllreduceWaitXlaKernel);
+RING_KERAS_REGISTER_XLA("RingKerasAlltoall", AlltoallXlaKernel);
+RING_KERAS_REGISTER_XLA("RingKerasBarrier", BarrierXlaKernel);
+RING_KERAS_REGISTER_XLA("RingKerasBroadcast", BroadcastXlaKernel);
+RING_KERAS_REGISTER_XLA("RingKerasReduceScatter", ReduceScatterXlaKernel);
+
+}  // namespace
+}  // namespace ring_keras
