@@ -6,6 +6,7 @@ differ, the errors here name both, and the command that mends it.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import functools
 import importlib.metadata
@@ -65,8 +66,7 @@ def ops() -> ModuleType:
     """
     import tensorflow as tf
 
-    major, minor = tf.__version__.split(".")[:2]
-    path = _PACKAGE_DIR / f"libring_keras_tf_{major}_{minor}.so"
+    path = _op_library(tf.__version__)
     if not path.exists():
         raise ImportError(_mismatch_message(tf.__version__))
     try:
@@ -76,6 +76,24 @@ def ops() -> ModuleType:
             raise
         raise ImportError(f"{_mismatch_message(tf.__version__)} ({error})") from None
     return library
+
+
+@functools.cache
+def has_xla_kernels() -> bool:
+    """Whether XLA can compile functions that have collectives in them.
+
+    It can where the op library was built against TensorFlow 2.20 or newer.
+    """
+    import tensorflow as tf
+
+    ops()
+    library = ctypes.CDLL(str(_op_library(tf.__version__)))
+    return hasattr(library, "RingKerasHasXlaKernels")
+
+
+def _op_library(tensorflow_version: str) -> Path:
+    major, minor = tensorflow_version.split(".")[:2]
+    return _PACKAGE_DIR / f"libring_keras_tf_{major}_{minor}.so"
 
 
 def _mismatch_message(found: str) -> str:

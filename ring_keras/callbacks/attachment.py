@@ -1,9 +1,11 @@
 """Prepares a model for a distributed `fit`; every callback here begins so."""
 
 import keras
+import tensorflow as tf
 from absl import logging
 
 from ring_keras import _keras_internals as internals
+from ring_keras import _libraries
 from ring_keras.basics import rank
 from ring_keras.communicator import ProcessSet, global_process_set
 from ring_keras.layers.global_moments import GlobalMoments
@@ -43,14 +45,20 @@ def attach(
         step.install()
         retrace = True
     retrace |= step.outdated()
-    if model.jit_compile and step.process_set().size() > 1:
+    if (
+        model.jit_compile
+        and step.process_set().size() > 1
+        and not _libraries.has_xla_kernels()
+    ):
         if rank() == 0:
             logging.log_first_n(
                 logging.WARNING,
-                "ring_keras: training '%s' without XLA (jit_compile=False): its "
-                "collectives have no XLA kernel.",
+                "ring_keras: training '%s' without XLA (jit_compile=False): "
+                "collectives have kernels for XLA on TensorFlow 2.20 and newer, "
+                "this is %s.",
                 1,
                 model.name,
+                tf.__version__,
             )
         model.jit_compile = False
         retrace = True

@@ -39,8 +39,8 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     the update see what one process with the global batch would see.
 
     Give `fit` a callback of `ring_keras.callbacks` too: with one, an uneven last
-    batch is weighted by its size, a step that reduces nothing raises, and XLA,
-    which has no kernel for collectives, is turned off.
+    batch is weighted by its size, a step that reduces nothing raises, and XLA is
+    turned off where collectives have no kernels for it (TensorFlow before 2.20).
 
     That makes training exactly that of one process with the global batch where
     a loss is the mean over its examples (Keras's default, `"mean"`, with sample

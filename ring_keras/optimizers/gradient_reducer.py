@@ -187,7 +187,13 @@ class GradientReducer:
     ) -> tuple[list[Gradient], BucketPlan]:
         """The plan, and the gradients with those made dense that it says."""
         gradients = list(gradients)
-        if self._options.sparse_as_dense or self._options.op is ReduceOp.ADASUM:
+        step = current_step()
+        if (
+            self._options.sparse_as_dense
+            or self._options.op is ReduceOp.ADASUM
+            # XLA must know how many slices all ranks have together.
+            or (step is not None and step.compiled)
+        ):
             gradients = [_dense(gradient) for gradient in gradients]
         specs = [_spec(g, s) for g, s in zip(gradients, sources, strict=True)]
         groups = self._groups(gradients, sources)

@@ -54,6 +54,7 @@ class StepScope:
     Attributes:
         process_set: The ranks that train together.
         weight: How much this rank counts; None where all count the same.
+        compiled: Whether XLA compiles the step.
         communicated: Whether gradients have been reduced in this step.
         tape_gradients: What gradient tapes have returned, by `id`. Kept here,
             so that no other object gets the same `id`.
@@ -61,6 +62,7 @@ class StepScope:
 
     process_set: ProcessSet
     weight: StepWeight | None = None
+    compiled: bool = False
     communicated: bool = False
     tape_gradients: dict[int, Any] = field(default_factory=dict)
 

@@ -99,7 +99,9 @@ class DistributedTrainStep:
 
     def _run(self, data: Any, amount: tf.Tensor | None, process_set: ProcessSet) -> Any:
         scope = StepScope(
-            process_set, None if amount is None else StepWeight(amount, process_set)
+            process_set,
+            None if amount is None else StepWeight(amount, process_set),
+            compiled=bool(self._model.jit_compile and not self._model.run_eagerly),
         )
         with enter_step(scope):
             result = self._train_step(data)

@@ -338,11 +338,9 @@ std::optional<std::string> FindMismatch(
                     " cannot take part: ", announcements[i]->error);
     }
   }
-  const bool even_rows =
-      std::any_of(announcements.begin(), announcements.end(),
-                  [](const auto& announcement) {
-                    return announcement->even_rows;
-                  });
+  const bool even_rows = std::any_of(
+      announcements.begin(), announcements.end(),
+      [](const auto& announcement) { return announcement->even_rows; });
   for (size_t i = 1; i < announcements.size(); ++i) {
     const Comparison comparison(*announcements[0], ranks[0], *announcements[i],
                                 ranks[i], even_rows);

@@ -8,6 +8,7 @@
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf_ops/collectives/partition.h"
+#include "tf_ops/common/export.h"
 #include "tf_ops/kernels/attributes.h"
 #include "tf_ops/kernels/conversions.h"
 #include "tf_ops/kernels/xla/call_builder.h"
@@ -220,16 +221,16 @@ class ReduceScatterXlaKernel : public ReductionXlaKernel {
     OP_REQUIRES_OK(context, ToTensorFlow(topology.status()));
     const auto own =
         std::find(ranks.begin(), ranks.end(), topology.value().rank);
-    OP_REQUIRES(context, own != ranks.end(),
-                absl::InvalidArgumentError(
-                    StrCat("reduce_scatter '", prototype().name, "': rank ",
-                           topology.value().rank,
-                           " is no member of its process set.")));
+    OP_REQUIRES(
+        context, own != ranks.end(),
+        absl::InvalidArgumentError(StrCat(
+            "reduce_scatter '", prototype().name, "': rank ",
+            topology.value().rank, " is no member of its process set.")));
     CallBuilder call = NewCall(context, xla_calls::kRun);
     SetReduction(&call, 1);
-    CompileRows(context, std::move(call), *input,
-                Part(input->dimensions(0), ranks.size(), own - ranks.begin())
-                    .size());
+    CompileRows(
+        context, std::move(call), *input,
+        Part(input->dimensions(0), ranks.size(), own - ranks.begin()).size());
   }
 };
 
@@ -273,8 +274,8 @@ class BarrierXlaKernel : public CollectiveXlaKernel {
 
 // By hand, since REGISTER_XLA_OP comes too late once the process has compiled
 // anything.
-#define RING_KERAS_REGISTER_XLA(op, kernel)                                  \
-  REGISTER_KERNEL_BUILDER(Name(op).Device("XLA_CPU_JIT"), kernel);           \
+#define RING_KERAS_REGISTER_XLA(op, kernel)                        \
+  REGISTER_KERNEL_BUILDER(Name(op).Device("XLA_CPU_JIT"), kernel); \
   REGISTER_KERNEL_BUILDER(Name(op).Device("XLA_GPU_JIT"), kernel)
 
 RING_KERAS_REGISTER_XLA("RingKerasAllgather", AllgatherXlaKernel);
@@ -288,3 +289,7 @@ RING_KERAS_REGISTER_XLA("RingKerasReduceScatter", ReduceScatterXlaKernel);
 
 }  // namespace
 }  // namespace ring_keras
+
+// That the library has this symbol tells ring_keras/_libraries.py that it has
+// these kernels.
+extern "C" RING_KERAS_EXPORT void RingKerasHasXlaKernels() {}
