@@ -22,6 +22,7 @@ def init(
     tcp_streams: int = ...,
     tuning: Mapping[str, int] = ...,
     autotune: bool = ...,
+    cuda_library_path: str = ...,
     init_timeout_s: float = ...,
     collective_timeout_s: float = ...,
     stall_warning_s: float = ...,

@@ -5,7 +5,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from ring_keras import _libraries, _native, autotune, bucket_size
+from ring_keras import _libraries, _native, autotune, bucket_size, devices
 from ring_keras.communicator import (
     ProcessSet,
     add_process_set,
@@ -33,6 +33,11 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
     Without a launcher, the job is this process alone. A second call while the
     first is in force does nothing.
 
+    With several ranks on machines with GPUs each rank gets one of its own: the
+    others are hidden from TensorFlow, and it takes that one's memory as it needs
+    it, unless you have set that before. `RING_KERAS_DEVICE` changes this.
+    TensorFlow must not have computed anything yet.
+
     Args:
         process_sets: Made at once, as `add_process_set` does; the same on every
             rank.
@@ -43,6 +48,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         PeerLostError: If a rank ended before all had joined.
         RankMismatchError: If a variable that must be the same on every rank is
             not.
+        RingKerasError: If ranks cannot have a GPU each, or only some can.
         CollectiveTimeoutError: If a rank has not joined within
             `RING_KERAS_INIT_TIMEOUT_S` seconds.
     """
@@ -52,6 +58,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         # First, because nobody should wait for a rank that cannot compute.
         _libraries.ops()
         _native.init(**options)
+        devices.prepare_device(config)
         bucket_size.set_tuned_bytes(None)
         # Once, however often a process joins a job.
         atexit.unregister(_shutdown_at_exit)

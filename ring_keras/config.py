@@ -109,6 +109,12 @@ def _parse_address(text: str) -> str:
     return text
 
 
+def _parse_device(text: str) -> str:
+    if text not in ("auto", "cpu") and not (text.isascii() and text.isdecimal()):
+        raise ValueError(text)
+    return text
+
+
 def _parse_switch(text: str) -> bool:
     if text not in ("0", "1"):
         raise ValueError(text)
@@ -116,6 +122,7 @@ def _parse_switch(text: str) -> bool:
 
 
 _SWITCH = _Reader("0 or 1", _parse_switch)
+_DEVICE = _Reader("auto, cpu, or the number of a GPU from 0", _parse_device)
 _SECONDS = _Reader("a number of seconds above 0", _parse_seconds)
 _TEXT = _Reader("text", str)
 _PATH = _Reader("the path of a file", str)
@@ -178,6 +185,19 @@ class Config:
         _TEXT,
         "Address to listen on for other ranks. Default: the one that reaches the "
         "store.",
+    )
+    device: str = _variable(
+        "auto",
+        _DEVICE,
+        "What this rank trains on. auto: with several ranks, the GPU of its number "
+        "among those of its host, if TensorFlow lists GPUs there.",
+    )
+    cuda_library_path: str | None = _variable(
+        None,
+        _Reader("directories, separated by colons", str),
+        "Where to look for NVIDIA's libraries (CUDA runtime, NCCL, NVRTC) first. "
+        "Default: the copies that TensorFlow has loaded, its pip packages, and "
+        "where the system looks.",
     )
     init_timeout_s: float = _variable(
         120.0, _SECONDS, "How long init() waits for all ranks to join."
@@ -273,6 +293,7 @@ class Config:
             "tcp_streams": self.tcp_streams,
             "tuning": self.tuning(),
             "autotune": self.autotune,
+            "cuda_library_path": self.cuda_library_path or "",
             "init_timeout_s": self.init_timeout_s,
             "collective_timeout_s": self.collective_timeout_s,
             "stall_warning_s": self.stall_timeout_s,
