@@ -34,6 +34,8 @@ class AllgatherKernel : public AsyncOpKernel {
 
 REGISTER_KERNEL_BUILDER(
     Name("RingKerasAllgather").Device(tensorflow::DEVICE_CPU), AllgatherKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("RingKerasAllgather").Device(tensorflow::DEVICE_GPU), AllgatherKernel);
 
 }  // namespace
 }  // namespace ring_keras

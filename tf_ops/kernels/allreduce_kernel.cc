@@ -4,6 +4,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf_ops/kernels/attributes.h"
 #include "tf_ops/kernels/conversions.h"
+#include "tf_ops/kernels/gpu_kernels.h"
 #include "tf_ops/kernels/pending.h"
 #include "tf_ops/kernels/reduction.h"
 
@@ -44,6 +45,10 @@ class AllreduceKernel : public AsyncOpKernel {
 
 REGISTER_KERNEL_BUILDER(
     Name("RingKerasAllreduce").Device(tensorflow::DEVICE_CPU), AllreduceKernel);
+RING_KERAS_REGISTER_GPU_REDUCTION(
+    "RingKerasAllreduce", AllreduceKernel,
+    .HostMemory("prescale").HostMemory("postscale"),
+    .HostMemory("tensor").HostMemory("reduced"))
 
 }  // namespace
 }  // namespace ring_keras

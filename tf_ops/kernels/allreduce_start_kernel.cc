@@ -5,6 +5,7 @@
 #include "tensorflow/core/framework/variant.h"
 #include "tf_ops/kernels/attributes.h"
 #include "tf_ops/kernels/conversions.h"
+#include "tf_ops/kernels/gpu_kernels.h"
 #include "tf_ops/kernels/pending.h"
 #include "tf_ops/kernels/pending_handle.h"
 #include "tf_ops/kernels/reduction.h"
@@ -56,7 +57,8 @@ class AllreduceStartKernel : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &handle));
     handle->scalar<tensorflow::Variant>()() = PendingHandle{pending};
 
-    pending->Submit(std::move(request), wait_follows_ ? kPatienceS : 0);
+    pending->Submit(std::move(request), context,
+                    wait_follows_ ? kPatienceS : 0);
   }
 
  private:
@@ -80,6 +82,13 @@ class AllreduceStartKernel : public OpKernel {
 REGISTER_KERNEL_BUILDER(
     Name("RingKerasAllreduceStart").Device(tensorflow::DEVICE_CPU),
     AllreduceStartKernel);
+RING_KERAS_REGISTER_GPU_REDUCTION("RingKerasAllreduceStart",
+                                  AllreduceStartKernel,
+                                  .HostMemory("prescale")
+                                      .HostMemory("postscale")
+                                      .HostMemory("weight")
+                                      .HostMemory("handle"),
+                                  .HostMemory("tensors"))
 
 }  // namespace
 }  // namespace ring_keras

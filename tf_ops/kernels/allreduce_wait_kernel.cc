@@ -2,6 +2,7 @@
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
+#include "tf_ops/kernels/gpu_kernels.h"
 #include "tf_ops/kernels/pending_handle.h"
 
 namespace ring_keras {
@@ -34,6 +35,8 @@ class AllreduceWaitKernel : public AsyncOpKernel {
 REGISTER_KERNEL_BUILDER(
     Name("RingKerasAllreduceWait").Device(tensorflow::DEVICE_CPU),
     AllreduceWaitKernel);
+RING_KERAS_REGISTER_GPU_REDUCTION("RingKerasAllreduceWait", AllreduceWaitKernel,
+                                  .HostMemory("handle"), .HostMemory("reduced"))
 
 }  // namespace
 }  // namespace ring_keras

@@ -37,6 +37,11 @@ class AlltoallKernel : public AsyncOpKernel {
 
 REGISTER_KERNEL_BUILDER(
     Name("RingKerasAlltoall").Device(tensorflow::DEVICE_CPU), AlltoallKernel);
+REGISTER_KERNEL_BUILDER(Name("RingKerasAlltoall")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("splits")
+                            .HostMemory("received_splits"),
+                        AlltoallKernel);
 
 }  // namespace
 }  // namespace ring_keras

@@ -28,6 +28,9 @@ class BarrierKernel : public AsyncOpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("RingKerasBarrier").Device(tensorflow::DEVICE_CPU),
                         BarrierKernel);
+// It waits for the ranks' hosts.
+REGISTER_KERNEL_BUILDER(Name("RingKerasBarrier").Device(tensorflow::DEVICE_GPU),
+                        BarrierKernel);
 
 }  // namespace
 }  // namespace ring_keras

@@ -41,6 +41,8 @@ class BroadcastKernel : public AsyncOpKernel {
 
 REGISTER_KERNEL_BUILDER(
     Name("RingKerasBroadcast").Device(tensorflow::DEVICE_CPU), BroadcastKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("RingKerasBroadcast").Device(tensorflow::DEVICE_GPU), BroadcastKernel);
 
 }  // namespace
 }  // namespace ring_keras

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "tensorflow/core/framework/cancellation.h"
+#include "tf_ops/common/logging.h"
 #include "tf_ops/kernels/conversions.h"
+#include "tf_ops/kernels/device_stream.h"
 #include "tf_ops/runtime/runtime.h"
 
 namespace ring_keras {
@@ -19,6 +21,16 @@ namespace {
 
 std::string NameForPeople(const Request& request) {
   return StrCat("collective '", request.name, "'");
+}
+
+void TellOfStaging(DataType dtype) {
+  static std::once_flag once;
+  std::call_once(once, [dtype] {
+    Log(LogLevel::kWarning,
+        StrCat("tensors of ", NameOf(dtype),
+               " on a GPU are reduced in host memory, because NCCL has no such "
+               "type; TensorFlow copies them there and back. Said once."));
+  });
 }
 
 }  // namespace
@@ -74,7 +86,7 @@ absl::Status Pending::AddOutput(OpKernelContext* context, int input_index,
   const bool own = output_index != kNoOutput;
   const tensorflow::AllocatorAttributes attributes =
       own ? context->output_alloc_attr(output_index)
-          : tensorflow::AllocatorAttributes();
+          : context->input_alloc_attr(input_index);
   const Tensor& input = context->input(input_index);
   std::unique_ptr<Tensor> forwarded = context->forward_input(
       input_index, own ? output_index : OpKernelContext::Params::kNoReservation,
@@ -122,28 +134,65 @@ std::vector<int64_t>* Pending::ReceivedSplits() {
   return &received_splits_;
 }
 
-void Pending::Submit(Request request, double patience_s) {
+void Pending::Submit(Request request, OpKernelContext* context,
+                     double patience_s) {
   what_ = NameForPeople(request);
+  const Status follows = FollowStream(&request, context);
+  if (!follows.ok()) {
+    Finish(follows);
+    return;
+  }
   const auto done = [self = shared_from_this()](const Status& status) {
     self->Finish(status);
   };
   Runtime::Get().Submit(std::move(request), done, patience_s);
 }
 
+Status Pending::FollowStream(Request* request, OpKernelContext* context) {
+  if (request->inputs.empty()) return Status::Ok();
+  const tensorflow::MemoryType memory = context->input_memory_type(0);
+  const auto stream = StreamOf(context, memory);
+  if (!stream.has_value()) {
+    if (StreamOf(context, tensorflow::DEVICE_MEMORY).has_value()) {
+      TellOfStaging(request->dtype);
+    }
+    return Status::Ok();
+  }
+  auto work = DeviceWork::After(stream->device, stream->stream);
+  RING_KERAS_RETURN_IF_ERROR(work.status());
+  device_work_ = std::move(work.value());
+  request->device_work = device_work_;
+  request->launched = [self = shared_from_this()] {
+    self->Settle(Status::Ok());
+  };
+  return Status::Ok();
+}
+
 void Pending::Complete(Request request, OpKernelContext* context,
                        tensorflow::AsyncOpKernel::DoneCallback done) {
   // How TensorFlow runs an op called by itself, outside of any function: in the
   // caller's thread, which waits, and may as well do the work.
-  if (context->executor_type() == "SINGLE_THREADED_EXECUTOR") {
+  // With a GPU there is nothing to do here but to wait for it.
+  if (context->executor_type() == "SINGLE_THREADED_EXECUTOR" &&
+      !StreamOf(context, tensorflow::DEVICE_MEMORY).has_value()) {
     what_ = NameForPeople(request);
     Finish(Runtime::Get().Run(std::move(request)));
   } else {
-    Submit(std::move(request), kPatienceS);
+    Submit(std::move(request), context, kPatienceS);
   }
   Await(context, std::move(done));
 }
 
 void Pending::Finish(const Status& status) {
+  Settle(status);
+  inputs_.clear();
+}
+
+void Pending::Settle(const Status& status) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (settled_) return;  // By `launched`; no later call is at the same time.
+  }
   if (status.ok() && wants_received_splits_) {
     const int64_t size = received_splits_.size();
     Tensor splits(tensorflow::DT_INT64, tensorflow::TensorShape({size}));
@@ -151,12 +200,11 @@ void Pending::Finish(const Status& status) {
               splits.vec<int64_t>().data());
     outputs_.push_back(splits);
   }
-  inputs_.clear();
 
   std::vector<std::shared_ptr<Waiter>> waiters;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    finished_ = true;
+    settled_ = true;
     status_ = ToTensorFlow(status);
     waiters.swap(waiters_);
   }
@@ -184,18 +232,40 @@ void Pending::Emit(OpKernelContext* context) {
         "start."));
     return;
   }
+  const absl::Status held_back = HoldBack(context);
+  if (!held_back.ok()) {
+    context->SetStatus(held_back);
+    return;
+  }
   for (size_t i = 0; i < outputs_.size(); ++i) {
     context->set_output(i, std::move(outputs_[i]));
   }
 }
 
+absl::Status Pending::HoldBack(OpKernelContext* context) const {
+  if (context->num_outputs() == 0) return absl::OkStatus();
+  const auto stream = StreamOf(context, context->output_memory_type(0));
+  const bool is_here =
+      device_work_ == nullptr
+          ? !stream.has_value()
+          : stream.has_value() && stream->device == device_work_->device();
+  if (!is_here) {
+    return absl::FailedPreconditionError(
+        what_ +
+        ": its start and its wait are on different devices. Put both under the "
+        "same tf.device().");
+  }
+  if (device_work_ == nullptr) return absl::OkStatus();
+  return ToTensorFlow(device_work_->Follow(stream->stream));
+}
+
 void Pending::Await(OpKernelContext* context,
                     tensorflow::AsyncOpKernel::DoneCallback done) {
-  const auto finished = [this] {
+  const auto settled = [this] {
     std::lock_guard<std::mutex> lock(mutex_);
-    return finished_;
+    return settled_;
   };
-  if (finished()) {
+  if (settled()) {
     Emit(context);
     done();
     return;
@@ -218,7 +288,7 @@ void Pending::Await(OpKernelContext* context,
   // From here on the step may be cancelled, and the context gone.
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!finished_) {
+    if (!settled_) {
       waiters_.push_back(waiter);
       return;
     }

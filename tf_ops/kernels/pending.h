@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tf_ops/collectives/nccl/device_work.h"
 #include "tf_ops/runtime/request.h"
 
 namespace ring_keras {
@@ -22,6 +23,10 @@ constexpr double kPatienceS = 100e-6;
 
 // Owns the memory that the engine works on. It depends on no kernel's context,
 // because a step may end, by an error elsewhere, while the engine still works.
+//
+// Where the tensors are a GPU's, the collective is ready for those who wait as
+// soon as the device has been given all of it: what follows on TensorFlow's
+// stream runs after it. The inputs are kept until the device is done.
 class Pending : public std::enable_shared_from_this<Pending> {
  public:
   // `tensor_count`: calls of AddInput that are to come.
@@ -49,8 +54,10 @@ class Pending : public std::enable_shared_from_this<Pending> {
 
   // Hands the request to the engine and returns, once it has tried for about
   // `patience_s` to carry it out in this thread. Errors are told to those who
-  // wait.
-  void Submit(Request request, double patience_s);
+  // wait. Comes after AddOutput: memory that TensorFlow gives is free once its
+  // stream has come this far.
+  void Submit(Request request, tensorflow::OpKernelContext* context,
+              double patience_s);
 
   // Carries out the request for an asynchronous op, as Submit and Await do.
   void Complete(Request request, tensorflow::OpKernelContext* context,
@@ -70,21 +77,27 @@ class Pending : public std::enable_shared_from_this<Pending> {
 
   explicit Pending(int tensor_count);
 
-  // The engine's callback.
+  // Ties the request to the stream of the kernel, if its tensors are a GPU's.
+  Status FollowStream(Request* request, tensorflow::OpKernelContext* context);
+  // The engine's callbacks: the device has all of it; it is over.
+  void Settle(const Status& status);
   void Finish(const Status& status);
-  // Only after Finish.
+  // Only after Settle.
   void Emit(tensorflow::OpKernelContext* context);
+  // What an op does on the stream of `context` comes after the collective.
+  absl::Status HoldBack(tensorflow::OpKernelContext* context) const;
 
   std::string what_;  // "collective 'name'", for messages.
   std::vector<tensorflow::Tensor> inputs_;
   std::vector<tensorflow::Tensor> outputs_;
   std::vector<int64_t> received_splits_;
   bool wants_received_splits_ = false;
+  std::shared_ptr<DeviceWork> device_work_;  // Null: in host memory.
 
   std::atomic<bool> emitted_{false};
 
   std::mutex mutex_;  // Guards the rest.
-  bool finished_ = false;
+  bool settled_ = false;
   absl::Status status_;
   std::vector<std::shared_ptr<Waiter>> waiters_;
 };

@@ -3,6 +3,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf_ops/kernels/attributes.h"
 #include "tf_ops/kernels/conversions.h"
+#include "tf_ops/kernels/gpu_kernels.h"
 #include "tf_ops/kernels/pending.h"
 #include "tf_ops/kernels/reduction.h"
 
@@ -40,6 +41,10 @@ class ReduceScatterKernel : public AsyncOpKernel {
 REGISTER_KERNEL_BUILDER(
     Name("RingKerasReduceScatter").Device(tensorflow::DEVICE_CPU),
     ReduceScatterKernel);
+RING_KERAS_REGISTER_GPU_REDUCTION(
+    "RingKerasReduceScatter", ReduceScatterKernel,
+    .HostMemory("prescale").HostMemory("postscale"),
+    .HostMemory("tensor").HostMemory("part"))
 
 }  // namespace
 }  // namespace ring_keras

@@ -33,8 +33,7 @@ tensorflow::core::RefCountPtr<Trace> TraceOf(XlaOpKernelContext* context) {
   tensorflow::OpKernelContext* op = context->op_kernel_context();
   Trace* trace = nullptr;
   const absl::Status found = op->step_container()->LookupOrCreate<Trace>(
-      op->resource_manager(), "ring_keras_trace", &trace,
-      [](Trace** made) {
+      op->resource_manager(), "ring_keras_trace", &trace, [](Trace** made) {
         *made = new Trace;
         return absl::OkStatus();
       });
@@ -104,7 +103,8 @@ void CallBuilder::AddTensor(XlaOp tensor, bool result) {
     context_->SetStatus(absl::InvalidArgumentError(
         StrCat("a collective that XLA compiles takes tensors whose shapes are "
                "known when it compiles, got ",
-               shape->ToString(), ". Take it out of the compiled function, or "
+               shape->ToString(),
+               ". Take it out of the compiled function, or "
                "turn jit_compile off.")));
     return;
   }
@@ -126,8 +126,9 @@ std::vector<XlaOp> CallBuilder::Build(int64_t number) {
   xla::XlaBuilder* builder = context_->builder();
   const xla::Shape token = RowMajor(xla::ShapeUtil::MakeShape(xla::U8, {}));
 
-  std::vector<XlaOp> operands = {
-      trace->token.valid() ? trace->token : xla::ConstantR0<uint8_t>(builder, 0)};
+  std::vector<XlaOp> operands = {trace->token.valid()
+                                     ? trace->token
+                                     : xla::ConstantR0<uint8_t>(builder, 0)};
   operands.insert(operands.end(), operands_.begin(), operands_.end());
   std::vector<xla::Shape> operand_shapes = {token};
   operand_shapes.insert(operand_shapes.end(), operand_shapes_.begin(),
@@ -146,7 +147,8 @@ std::vector<XlaOp> CallBuilder::Build(int64_t number) {
 
   tuple_ = xla::CustomCallWithLayout(
       builder, target_, operands, xla::ShapeUtil::MakeTupleShape(result_shapes),
-      operand_shapes, "{" + attributes_.substr(attributes_.empty() ? 0 : 2) + "}",
+      operand_shapes,
+      "{" + attributes_.substr(attributes_.empty() ? 0 : 2) + "}",
       /*has_side_effect=*/true, aliases, /*literal=*/nullptr,
       xla::CustomCallSchedule::SCHEDULE_NONE,
       xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);

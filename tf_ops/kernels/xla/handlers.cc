@@ -6,7 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "tf_ops/collectives/nccl/device_work.h"
+#include "tf_ops/cuda/runtime_api.h"
 #include "tf_ops/kernels/conversions.h"
+#include "tf_ops/kernels/device_stream.h"
 #include "tf_ops/kernels/pending.h"
 #include "tf_ops/kernels/xla/custom_calls.h"
 #include "tf_ops/kernels/xla/started_calls.h"
@@ -63,13 +66,33 @@ int64_t Integer(const ffi::Dictionary& attributes, const char* name,
   return value.has_value() ? *value : otherwise;
 }
 
+// Where a call's buffers are: in host memory if it has no value.
+using Place = std::optional<DeviceStream>;
+
+// A factor that only the running computation knows.
+Status Read(const ffi::AnyBuffer& factor, const Place& place, double* value) {
+  if (!place.has_value()) {
+    *value = *factor.typed_data<double>();
+    return Status::Ok();
+  }
+  auto runtime = cuda::GetRuntime();
+  RING_KERAS_RETURN_IF_ERROR(runtime.status());
+  RING_KERAS_RETURN_IF_ERROR(cuda::ToStatus(
+      runtime.value()->MemcpyAsync(value, factor.untyped_data(), sizeof(*value),
+                                   cuda::kMemcpyDeviceToHost, place->stream),
+      "reading a factor"));
+  return cuda::ToStatus(runtime.value()->StreamSynchronize(place->stream),
+                        "reading a factor");
+}
+
 // The request that a call's attributes, operands and results describe.
-Request ToRequest(const ffi::Dictionary& attributes,
-                  const ffi::RemainingArgs& operands,
-                  const ffi::RemainingRets& results) {
+StatusOr<Request> ToRequest(const Place& place,
+                            const ffi::Dictionary& attributes,
+                            const ffi::RemainingArgs& operands,
+                            const ffi::RemainingRets& results) {
   Request request;
-  request.kind = static_cast<CollectiveKind>(
-      Integer(attributes, xla_calls::kKind, 0));
+  request.kind =
+      static_cast<CollectiveKind>(Integer(attributes, xla_calls::kKind, 0));
   if (auto name = attributes.get<std::string_view>(xla_calls::kName)) {
     request.name = std::string(*name);
   }
@@ -86,7 +109,8 @@ Request ToRequest(const ffi::Dictionary& attributes,
   for (size_t i = 0; i < std::size(factors); ++i) {
     const std::string name = xla_calls::kFactors[i];
     if (Integer(attributes, (name + xla_calls::kOperandSuffix).c_str(), 0)) {
-      *factors[i] = *operands.get<ffi::AnyBuffer>(next++)->typed_data<double>();
+      RING_KERAS_RETURN_IF_ERROR(
+          Read(*operands.get<ffi::AnyBuffer>(next++), place, factors[i]));
     } else if (const auto value = attributes.get<double>(name)) {
       *factors[i] = *value;
     }
@@ -105,73 +129,103 @@ Request ToRequest(const ffi::Dictionary& attributes,
   } else if (results.size() > 1) {
     request.even_rows = true;
     auto output = *results.get<ffi::AnyBuffer>(1);
-    request.allocate_output = [memory = output->untyped_data()](
-                                  const Shape&) -> StatusOr<void*> {
+    request.allocate_output =
+        [memory = output->untyped_data()](const Shape&) -> StatusOr<void*> {
       return memory;
     };
+  }
+  if (place.has_value() && !request.inputs.empty()) {
+    auto work = DeviceWork::After(place->device, place->stream);
+    RING_KERAS_RETURN_IF_ERROR(work.status());
+    request.device_work = std::move(work.value());
   }
   return request;
 }
 
-ffi::Error ToXla(const Status& status) {
+// The end of a call. A run that fails first lets its other collectives end: its
+// memory ends with it.
+ffi::Error Ended(int64_t run, const Status& status) {
+  if (status.ok()) return ffi::Error::Success();
+  StartedCalls::Get().Drain(run);
   const absl::Status error = ToTensorFlow(status);
-  if (error.ok()) return ffi::Error::Success();
   return ffi::Error(static_cast<ffi::ErrorCode>(error.code()),
                     std::string(error.message()));
 }
 
-// The end of a call: a run that fails first lets its other collectives end.
-ffi::Error Ended(int64_t run, const Status& status) {
-  if (!status.ok()) StartedCalls::Get().Drain(run);
-  return ToXla(status);
+ffi::Error Run(int64_t run, const Place& place, ffi::RemainingArgs operands,
+               ffi::RemainingRets results, ffi::Dictionary attributes) {
+  StatusOr<Request> request = ToRequest(place, attributes, operands, results);
+  if (!request.ok()) return Ended(run, request.status());
+  if (request.value().device_work == nullptr) {
+    return Ended(run, Runtime::Get().Run(std::move(request.value())));
+  }
+  const auto call = CallInFlight::Submit(std::move(request.value()), 0);
+  return Ended(run, call->Await(place->stream));
 }
 
-ffi::Error RunOnHost(ffi::RunId run, ffi::RemainingArgs operands,
-                     ffi::RemainingRets results, ffi::Dictionary attributes) {
-  Request request = ToRequest(attributes, operands, results);
-  return Ended(run.run_id, Runtime::Get().Run(std::move(request)));
-}
-
-ffi::Error StartOnHost(ffi::RunId run, ffi::RemainingArgs operands,
-                       ffi::RemainingRets results,
-                       ffi::Dictionary attributes) {
+ffi::Error Start(int64_t run, const Place& place, ffi::RemainingArgs operands,
+                 ffi::RemainingRets results, ffi::Dictionary attributes) {
+  StatusOr<Request> request = ToRequest(place, attributes, operands, results);
+  if (!request.ok()) return Ended(run, request.status());
   const bool wait_follows = Integer(attributes, xla_calls::kWaitFollows, 0);
-  StartedCalls::Get().Add(
-      run.run_id, Integer(attributes, xla_calls::kNumber, 0),
-      CallInFlight::Submit(ToRequest(attributes, operands, results),
-                           wait_follows ? kPatienceS : 0));
+  StartedCalls::Get().Add(run, Integer(attributes, xla_calls::kNumber, 0),
+                          CallInFlight::Submit(std::move(request.value()),
+                                               wait_follows ? kPatienceS : 0));
   return ffi::Error::Success();
 }
 
-ffi::Error WaitOnHost(ffi::RunId run, ffi::RemainingArgs, ffi::RemainingRets,
-                      ffi::Dictionary attributes) {
-  const auto call = StartedCalls::Get().Take(
-      run.run_id, Integer(attributes, xla_calls::kNumber, 0));
+ffi::Error Wait(int64_t run, const Place& place, ffi::RemainingArgs,
+                ffi::RemainingRets, ffi::Dictionary attributes) {
+  const auto call =
+      StartedCalls::Get().Take(run, Integer(attributes, xla_calls::kNumber, 0));
   if (call == nullptr) {
-    return ffi::Error::Internal(
-        "RingKerasError: XLA ran the wait of an allreduce without its start.");
+    return Ended(run, Status(StatusCode::kInternal,
+                             "XLA ran the wait of an allreduce before its "
+                             "start."));
   }
-  return Ended(run.run_id, call->Await());
+  return Ended(run, call->Await(place.has_value() ? place->stream : nullptr));
 }
 
-#define RING_KERAS_HANDLER(handler, function)                       \
-  XLA_FFI_DEFINE_HANDLER(handler, function,                         \
-                         ffi::Ffi::Bind()                           \
-                             .Ctx<ffi::RunId>()                     \
-                             .RemainingArgs()                       \
-                             .RemainingRets()                       \
-                             .Attrs<ffi::Dictionary>());
+using Call = ffi::Error(int64_t run, const Place& place,
+                        ffi::RemainingArgs operands, ffi::RemainingRets results,
+                        ffi::Dictionary attributes);
 
-RING_KERAS_HANDLER(kRunOnHost, RunOnHost)
-RING_KERAS_HANDLER(kStartOnHost, StartOnHost)
-RING_KERAS_HANDLER(kWaitOnHost, WaitOnHost)
+template <Call* call>
+ffi::Error OnHost(ffi::RunId run, ffi::RemainingArgs operands,
+                  ffi::RemainingRets results, ffi::Dictionary attributes) {
+  return call(run.run_id, std::nullopt, operands, results, attributes);
+}
 
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), xla_calls::kRun, "Host",
-                         kRunOnHost);
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), xla_calls::kStart, "Host",
-                         kStartOnHost);
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), xla_calls::kWait, "Host",
-                         kWaitOnHost);
+template <Call* call>
+ffi::Error OnGpu(ffi::RunId run, void* stream, int32_t device,
+                 ffi::RemainingArgs operands, ffi::RemainingRets results,
+                 ffi::Dictionary attributes) {
+  return call(run.run_id, DeviceStream{device, stream}, operands, results,
+              attributes);
+}
+
+#define RING_KERAS_HANDLERS(target, call)                       \
+  XLA_FFI_DEFINE_HANDLER(k##call##OnHost, OnHost<call>,         \
+                         ffi::Ffi::Bind()                       \
+                             .Ctx<ffi::RunId>()                 \
+                             .RemainingArgs()                   \
+                             .RemainingRets()                   \
+                             .Attrs<ffi::Dictionary>());        \
+  XLA_FFI_DEFINE_HANDLER(k##call##OnGpu, OnGpu<call>,           \
+                         ffi::Ffi::Bind()                       \
+                             .Ctx<ffi::RunId>()                 \
+                             .Ctx<ffi::PlatformStream<void*>>() \
+                             .Ctx<ffi::DeviceOrdinal>()         \
+                             .RemainingArgs()                   \
+                             .RemainingRets()                   \
+                             .Attrs<ffi::Dictionary>());        \
+  XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), target, "Host", \
+                           k##call##OnHost);                    \
+  XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), target, "CUDA", k##call##OnGpu)
+
+RING_KERAS_HANDLERS(xla_calls::kRun, Run);
+RING_KERAS_HANDLERS(xla_calls::kStart, Start);
+RING_KERAS_HANDLERS(xla_calls::kWait, Wait);
 
 }  // namespace
 }  // namespace ring_keras

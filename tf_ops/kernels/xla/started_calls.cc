@@ -9,6 +9,14 @@ namespace ring_keras {
 std::shared_ptr<CallInFlight> CallInFlight::Submit(Request request,
                                                    double patience_s) {
   std::shared_ptr<CallInFlight> call(new CallInFlight);
+  call->device_work_ = request.device_work;
+  if (request.device_work != nullptr) {
+    request.launched = [call] {
+      std::lock_guard<std::mutex> lock(call->mutex_);
+      call->launched_ = true;
+      call->changed_.notify_all();
+    };
+  }
   Runtime::Get().Submit(
       std::move(request),
       [call](const Status& status) {
@@ -21,10 +29,18 @@ std::shared_ptr<CallInFlight> CallInFlight::Submit(Request request,
   return call;
 }
 
-Status CallInFlight::Await() {
+Status CallInFlight::Await(void* stream) {
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return launched_ || ended_; });
+    RING_KERAS_RETURN_IF_ERROR(status_);
+  }
+  return device_work_ == nullptr ? Status::Ok() : device_work_->Follow(stream);
+}
+
+void CallInFlight::AwaitEnd() {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [this] { return ended_; });
-  return status_;
 }
 
 StartedCalls& StartedCalls::Get() {
@@ -56,7 +72,7 @@ void StartedCalls::Drain(int64_t run) {
     for (auto it = begin; it != end; ++it) calls.push_back(it->second);
     calls_.erase(begin, end);
   }
-  for (const auto& call : calls) call->Await();
+  for (const auto& call : calls) call->AwaitEnd();
 }
 
 }  // namespace ring_keras

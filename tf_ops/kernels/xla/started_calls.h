@@ -20,15 +20,21 @@ class CallInFlight {
   static std::shared_ptr<CallInFlight> Submit(Request request,
                                               double patience_s);
 
-  // Returns when what follows in the computation may use the results, or
-  // after an error.
-  Status Await();
+  // Returns when what follows in the computation may use the results: what is
+  // given to `stream` from then on, if the memory is a GPU's. Or after an
+  // error.
+  Status Await(void* stream = nullptr);
+
+  // Returns when the memory is no longer touched.
+  void AwaitEnd();
 
  private:
   CallInFlight() = default;
 
-  std::mutex mutex_;
+  std::shared_ptr<DeviceWork> device_work_;  // Null: in host memory.
+  std::mutex mutex_;                         // Guards the rest.
   std::condition_variable changed_;
+  bool launched_ = false;
   bool ended_ = false;
   Status status_;
 };
