@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ring_keras._libraries import build_info, rebuild_command
+from ring_keras.config import Config
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _TENSORFLOW_WHEELS = ("tensorflow", "tensorflow-cpu")
 # Every rank holds connections to the others, and its data's files.
 _FEW_FILES = 1024
+_NO_GPU_LIBRARY = "not found; for GPUs: pip install ring-keras[cuda], and a driver"
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class _Finding:
     title: str
     text: str
     good: bool = True
+    needed: bool = True
 
 
 def check_build() -> int:
@@ -32,9 +35,10 @@ def check_build() -> int:
     findings = [finding for check in _CHECKS for finding in check()]
     width = max(len(finding.title) for finding in findings)
     for finding in findings:
-        mark = "ok" if finding.good else "NO"
+        mark = "ok" if finding.good else "NO" if finding.needed else "--"
         print(f"  [{mark}] {finding.title:<{width}}  {finding.text}")
-    return 0 if all(finding.good for finding in findings) else 1
+    bad = any(finding.needed and not finding.good for finding in findings)
+    return 1 if bad else 0
 
 
 def _versions() -> list[_Finding]:
@@ -106,6 +110,21 @@ def _tcp() -> list[_Finding]:
     return [_Finding("transport tcp", f"could listen on {address}")]
 
 
+def _gpu_libraries() -> list[_Finding]:
+    """NVIDIA's, which only tensors on GPUs need."""
+    try:
+        from ring_keras import _native
+    except ImportError:
+        return []  # Said above.
+    found = _native.cuda_libraries(Config.from_environment().cuda_library_path or "")
+    return [
+        _Finding(title, f"{version or 'unknown version'} in {path}")
+        if not problem
+        else _Finding(title, _NO_GPU_LIBRARY, good=False, needed=False)
+        for title, version, path, problem in found
+    ]
+
+
 def _limits() -> list[_Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = soft == resource.RLIM_INFINITY or soft >= _FEW_FILES
@@ -133,5 +152,6 @@ _CHECKS: tuple[Callable[[], list[_Finding]], ...] = (
     _keras,
     _shared_memory,
     _tcp,
+    _gpu_libraries,
     _limits,
 )

@@ -27,8 +27,10 @@ ALLOWED = {
         "collectives",
     },
 }
-# These two see what the core exports: the runtime, the store's server, devices.
+# These two see what the core exports: the runtime, what a request is made of, the
+# store's server, devices.
 ALLOWED["kernels"] = ALLOWED["bindings"] = {
+    "collectives",
     "common",
     "cuda",
     "reduce",

@@ -3,6 +3,7 @@
 
 #include "tf_ops/bindings/collectives.h"
 #include "tf_ops/bindings/cuda.h"
+#include "tf_ops/bindings/cuda_libraries.h"
 #include "tf_ops/bindings/job.h"
 #include "tf_ops/bindings/store_server.h"
 #include "tf_ops/reduce/reduce.h"
@@ -11,6 +12,7 @@ PYBIND11_MODULE(_native, module) {
   module.doc() = "The C++ core of ring_keras; imports no TensorFlow.";
   ring_keras::BindJob(module);
   ring_keras::BindCollectives(module);
+  ring_keras::BindCudaLibraries(module);
   ring_keras::BindStoreServer(module);
   ring_keras::BindCuda(module);
   module.def("version", [] { return RING_KERAS_VERSION; });
