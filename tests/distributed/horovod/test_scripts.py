@@ -1,0 +1,69 @@
+"""Scripts that ran with Horovod, and now with another import line."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).with_name("scripts")
+
+
+def migrated(name: str, directory: Path) -> Path:
+    """The script with `import horovod` made into what the docs say."""
+    text, count = re.subn(
+        r"^import horovod\.",
+        "import ring_keras.horovod.",
+        (SCRIPTS / name).read_text(),
+        flags=re.MULTILINE,
+    )
+    assert count == 1
+    path = directory / name
+    path.write_text(text)
+    return path
+
+
+def run(path: Path, size: int, *arguments: str) -> list[str]:
+    """What rank 0 prints."""
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "ring_keras.launch", "-np", str(size)),
+            *(sys.executable, str(path), *arguments),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    lines = ended.stdout.splitlines()
+    return [line.removeprefix("[0] ") for line in lines if line.startswith("[0] ")]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_keras_fit(size: int, tmp_path: Path) -> None:
+    model = tmp_path / "model.keras"
+
+    printed = run(migrated("keras_fit.py", tmp_path), size, str(model))
+
+    assert model.exists()
+    assert "same weights: True" in printed
+    # Warmed up from one rank's rate, and ten times lower in the end.
+    (rates,) = [line for line in printed if line.startswith("rates: ")]
+    assert rates == f"rates: {size > 1} True {0.0005 * size}"
+    (accuracy,) = [line for line in printed if line.startswith("accuracy: ")]
+    assert float(accuracy.split()[1]) > 0.9
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_custom_loop(size: int, tmp_path: Path) -> None:
+    printed = run(migrated("custom_loop.py", tmp_path), size)
+
+    assert printed == [
+        "same weights: True",
+        "sum over mean: True",
+        "bias: 3.00, loss: 0.0000",
+    ]
