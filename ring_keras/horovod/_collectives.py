@@ -292,11 +292,12 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join() -> int:
-    """Not there yet: ranks take equally many steps."""
+    """Not there: no rank answers for one that has left its loop."""
     absent(
         "join()",
-        "Give every rank as many batches: ring_keras.data.shard() does, or "
-        "steps_per_epoch of fit().",
+        "Wrap the dataset in ring_keras.data.join(), with which a rank that has run "
+        "out of data goes on with empty batches that count for nothing, or give "
+        "every rank as many batches, with ring_keras.data.shard().",
     )
 
 

@@ -12,11 +12,13 @@ from ring_keras.buckets import BucketPlan, GradientSpec, plan_buckets
 from ring_keras.communicator import ProcessSet, job_number
 from ring_keras.ops.adasum import adasum
 from ring_keras.ops.allreduce import allreduce
+from ring_keras.ops.arguments import Factor, to_factor
 from ring_keras.ops.grouped_allreduce import (
     PendingAllreduce,
     allreduce_start,
     allreduce_wait,
 )
+from ring_keras.ops.scaling import scaled as scaled_values
 from ring_keras.optimizers.plan_agreement import agree_on_plan
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.sparse_choice import SparseGradient, choose_dense
@@ -127,7 +129,7 @@ class GradientReducer:
             for number, bucket in enumerate(plan.buckets)
         ]
         sparse = [i for i, g in enumerate(shared) if isinstance(g, tf.IndexedSlices)]
-        share: float | tf.Tensor = 1.0
+        share: Factor = 1.0
         if weight is not None and (
             sparse or (local and self._options.scale_local_gradients)
         ):
@@ -261,16 +263,14 @@ class GradientReducer:
         ]
 
 
-def scaled(gradient: Gradient, factor: float | tf.Tensor) -> Gradient:
+def scaled(gradient: Gradient, factor: Factor) -> Gradient:
     """`factor` times the gradient; the gradient itself for a factor of 1."""
     if gradient is None or (not tf.is_tensor(factor) and factor == 1.0):
         return gradient
-    factor = tf.cast(factor, gradient.dtype)
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            gradient.values * factor, gradient.indices, gradient.dense_shape
-        )
-    return gradient * factor
+        values = scaled_values(gradient.values, to_factor(factor))
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return scaled_values(gradient, to_factor(factor))
 
 
 def source_name(source: Any) -> str:

@@ -164,6 +164,28 @@ def test_there_is_one_reduction_per_update(rank_pool, make_optimizer):
     assert results == [expected] * 2
 
 
+def multi_optimizer_worker():
+    """Each of the optimizers inside accumulates."""
+    optimizer = keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(
+            keras.optimizers.SGD(1.0), {"b": keras.optimizers.SGD(2.0)}
+        )
+    )
+    optimizer = ring.DistributedOptimizer(optimizer, backward_passes_per_step=2)
+    variables = [keras.Variable([0.0], name=name) for name in "ab"]
+    for number in range(2):
+        gradient = tf.constant([1.0 + ring.rank() + number])
+        optimizer.apply([gradient, gradient], variables)
+    return [float(variable.numpy()[0]) for variable in variables]
+
+
+@pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has none"
+)
+def test_passes_of_several_optimizers(rank_pool):
+    assert rank_pool(2).run(multi_optimizer_worker) == [[-4.0, -8.0]] * 2
+
+
 def overflow_worker(eager):
     """A gradient that is inf on one rank, in one pass."""
     optimizer = ring.DistributedOptimizer(scaled_sgd(), backward_passes_per_step=2)
