@@ -51,13 +51,10 @@ class GlobalMoments:
         self, inputs: tf.Tensor, mask: tf.Tensor | None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         process_set = self._ranks()
-        if process_set.size() == 1 or not process_set.included():
-            moments: tuple[tf.Tensor, tf.Tensor] = type(self._layer)._moments(
-                self._layer, inputs, mask
-            )
-            return moments
         sums = _local_sums(inputs, mask, internals.reduction_axes(self._layer))
-        count, total, squares = tf.unstack(_sum_over_ranks(sums, process_set))
+        if process_set.size() > 1 and process_set.included():
+            sums = _sum_over_ranks(sums, process_set)
+        count, total, squares = tf.unstack(sums)
         # Keras keeps a batch that is all masked from dividing by zero so.
         smoothed = count if mask is None else count + keras.config.epsilon()
         mean = tf.math.divide_no_nan(total, smoothed)
@@ -77,8 +74,8 @@ def _local_sums(
 ) -> tf.Tensor:
     """Per channel: how many values, their sum, and the sum of their squares.
 
-    The squares are put together in float64 from distances to the mean, which
-    keeps the digits that a plain sum of squares loses.
+    Taken of distances to about the mean, and put together in float64, which
+    keeps the digits that plain sums lose.
     """
     present = None
     if mask is not None:
@@ -91,17 +88,19 @@ def _local_sums(
         count = tf.fill(tf.shape(total), tf.cast(rows, inputs.dtype))
     else:
         count = tf.reduce_sum(tf.cast(present, inputs.dtype), axes, keepdims=True)
-    mean = tf.math.divide_no_nan(total, count)
-    # The distances add up to 0, so nothing flows back through the mean.
-    distances = inputs - tf.stop_gradient(mean)
+    # Any number near the mean would do, so nothing flows back through it.
+    center = tf.stop_gradient(tf.math.divide_no_nan(total, count))
+    distances = inputs - center
     if present is not None:
         distances = tf.where(present, distances, 0)
+    distance = tf.reduce_sum(distances, axes)
     squared = tf.reduce_sum(tf.square(distances), axes)
-    count, total, mean, squared = (
+    count, center, distance, squared = (
         tf.cast(tf.reshape(part, [-1]), tf.float64)
-        for part in (count, total, mean, squared)
+        for part in (count, center, distance, squared)
     )
-    return tf.stack([count, total, squared + total * mean])
+    total = distance + count * center
+    return tf.stack([count, total, squared + center * (distance + total)])
 
 
 def _sum_over_ranks(sums: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
