@@ -33,6 +33,8 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "keras.optimizers.LossScaleOptimizer": ("check_finite",),
     "tf.data.Dataset": ("_inputs",),
+    "tf.data.experimental.service.DispatchServer": ("_stop",),
+    "tf.data.experimental.service.WorkerServer": ("_address", "_stop"),
 }
 
 # Attributes that exist only on instances.
@@ -285,3 +287,13 @@ def shuffle_seeds(dataset: tf.data.Dataset) -> tuple[int, int] | None:
         return None
     first, second = (int(getattr(dataset, name)) for name in SHUFFLE_SEEDS)
     return first, second
+
+
+def stop_data_server(server: Any) -> None:
+    """Ends a dispatcher or a worker of the tf.data service."""
+    server._stop()
+
+
+def data_server_port(worker: tf.data.experimental.service.WorkerServer) -> int:
+    """The port on which a worker of the tf.data service listens."""
+    return int(worker._address.rpartition(":")[2])

@@ -41,8 +41,9 @@ class EndOfData:
             name=_NAME,
             process_set=self._process_set,
         )
-        tf.debugging.assert_equal(goes_on_or_ended[1], 0, _UNEVEN)
-        self._steps.assign_add(1)
+        ended = goes_on_or_ended[1]
+        tf.debugging.assert_equal(ended, 0, _UNEVEN)
+        self._steps.assign_add(tf.cast(1 - ended, tf.int64))
 
     def out_of_data(self) -> None:
         """In place of the step, on a rank that has none.

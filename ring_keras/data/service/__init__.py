@@ -1,0 +1,15 @@
+"""Preparing data in processes of their own, with TensorFlow's tf.data service.
+
+`python -m ring_keras.data.service` starts those processes.
+"""
+
+from ring_keras.data.service.config import TfDataServiceConfig
+from ring_keras.data.service.training import send_to_data_service, tf_data_service
+from ring_keras.data.service.worker import compute_worker_fn
+
+__all__ = [
+    "TfDataServiceConfig",
+    "compute_worker_fn",
+    "send_to_data_service",
+    "tf_data_service",
+]
