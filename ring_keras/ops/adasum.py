@@ -45,9 +45,9 @@ def adasum(
     Each rank gets one part of every tensor from all ranks, combines those, and
     sends its part of the result to all; so no element is computed twice, and
     the result is the same everywhere. That moves as many bytes as an allreduce,
-    with a small allreduce for the dot products of each of log2(size) levels;
-    it takes memory for about 5 more copies of the tensors (9 for 16-bit ones).
-    Dot products are added in float64, 16-bit tensors combined in float32.
+    with a small allreduce for the dot products of each of log2(size) levels.
+    While it runs it takes memory for about 5 copies of the tensors. Dot products
+    are added in float64, 16-bit tensors combined in float32.
 
     Args:
         tensors: One or more floating-point tensors of one dtype and of static
