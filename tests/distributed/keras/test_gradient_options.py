@@ -456,3 +456,35 @@ def test_groups_name_no_variable_twice():
         ring.DistributedOptimizer(sgd(), groups=[[variable], [variable]])
     with pytest.raises(ValueError, match="`num_groups` and `groups`"):
         ring.DistributedOptimizer(sgd(), groups=[[variable]], num_groups=2)
+
+
+def process_set_worker():
+    """Ranks 0 and 2 train together, and rank 1 by itself."""
+    sets = [ring.add_process_set([0, 2]), ring.add_process_set([1])]
+    (mine,) = [process_set for process_set in sets if process_set.included()]
+    data = training.dataset(training.steps_of(STEPS, mine.size()))
+    model = training.build(1 + ring.rank())
+    optimizer = ring.DistributedOptimizer(adam(), process_set=mine)
+    training.compile_model(model, optimizer)
+    part = ring.data.shard(data, remainder="keep", process_set=mine)
+    callbacks = [
+        ring.callbacks.BroadcastGlobalVariables(root_rank=mine.ranks[0]),
+        ring.callbacks.MetricAverage(),
+    ]
+    training.fit(model, part, training.BATCH, callbacks=callbacks)
+    alone = training.build(1 + mine.ranks[0])
+    training.compile_model(alone, adam())
+    training.fit(alone, data, training.BATCH * mine.size())
+    for process_set in sets:
+        ring.remove_process_set(process_set)
+    return (
+        training.largest_difference(model.get_weights(), alone.get_weights()),
+        training.as_bytes(model.get_weights()),
+    )
+
+
+def test_process_sets_train_by_themselves(rank_pool):
+    first, second, third = rank_pool(3).run(process_set_worker)
+    check([first, third])
+    check([second])
+    assert first[1] != second[1]
