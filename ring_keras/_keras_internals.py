@@ -24,7 +24,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
         "make_train_function",
         "train_step",
     ),
-    "keras.layers.BatchNormalization": ("_moments", "_reduction_axes"),
+    "keras.layers.BatchNormalization": ("_moments",),
     "keras.layers.Layer": ("_flatten_layers",),
     "keras.optimizers.Optimizer": (
         "_backend_apply_gradients",
@@ -43,6 +43,9 @@ INITIAL_EPOCH = "_initial_epoch"
 ITERATIONS = "_iterations"
 SHUFFLE_SEEDS = ("_seed", "_seed2")
 TRAINABLE_VARIABLES = "_trainable_variables"
+REDUCTION_AXES = "_reduction_axes"
+SGD_MOMENTUM = "momentums"
+RMSPROP_MOMENTUM = "_momentums"
 
 CLIP_GRADIENTS = "_clip_gradients"
 BACKEND_APPLY_GRADIENTS = "_backend_apply_gradients"
@@ -164,9 +167,9 @@ def velocities(optimizer: keras.optimizers.Optimizer) -> list[tf.Variable]:
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     found: Sequence[keras.Variable] = ()
     if isinstance(optimizer, keras.optimizers.SGD):
-        found = getattr(optimizer, "momentums", ())
+        found = getattr(optimizer, SGD_MOMENTUM, ())
     elif isinstance(optimizer, keras.optimizers.RMSprop):
-        found = getattr(optimizer, "_momentums", ())
+        found = getattr(optimizer, RMSPROP_MOMENTUM, ())
     return [variable.value for variable in found]
 
 
@@ -183,7 +186,7 @@ def batch_normalizations(
 
 def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
     """The axes over which a built layer takes mean and variance."""
-    return list(layer._reduction_axes)
+    return list(getattr(layer, REDUCTION_AXES))
 
 
 def steps_done(optimizer: keras.optimizers.Optimizer) -> int:

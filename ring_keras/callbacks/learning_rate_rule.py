@@ -138,9 +138,7 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         velocities = internals.velocities(optimizer)
         if self.momentum_correction and velocities:
             changes = tf.logical_and(before > 0.0, rate != before)
-            tf.cond(
-                changes, lambda: _scale(velocities, rate / before), lambda: tf.no_op()
-            )
+            tf.cond(changes, lambda: _scale(velocities, rate / before), lambda: None)
 
 
 @tf.function(autograph=False)  # type: ignore[untyped-decorator]

@@ -36,12 +36,14 @@ class Feature:
         measure: Runs on every rank.
         weight_limit: What a weight may differ by.
         metric_limit: What a metric may differ by.
+        needs: A module that must be installed.
     """
 
     name: str
     measure: Callable[[], Difference]
     weight_limit: float = 1e-6
     metric_limit: float = 1e-6
+    needs: str = "keras"
 
 
 def measure_group(group: str, names: list[str]) -> list[Difference]:

@@ -362,14 +362,14 @@ KERAS = [
     Feature(
         "RootOnly(BackupAndRestore), listed last", functools.partial(restores, False)
     ),
-]
-
-TENSORBOARD = Feature(
-    "RootOnly(TensorBoard)",
-    functools.partial(
-        writes, lambda path: keras.callbacks.TensorBoard(str(path)), _events
+    Feature(
+        "RootOnly(TensorBoard)",
+        functools.partial(
+            writes, lambda path: keras.callbacks.TensorBoard(str(path)), _events
+        ),
+        needs="tensorboard",
     ),
-)
+]
 
 OURS = [
     Feature(

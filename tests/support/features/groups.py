@@ -10,7 +10,7 @@ GROUPS: dict[str, list[Feature]] = {
     "Copies of a compiled model": optimizers.COPIES,
     "Ways to train": fitting.FEATURES,
     "Batch normalization": layers.FEATURES,
-    "Keras's callbacks": [*callbacks.KERAS, callbacks.TENSORBOARD],
+    "Keras's callbacks": callbacks.KERAS,
     "Our callbacks and schedules": callbacks.OURS,
     "Metrics": metrics.FEATURES,
 }

@@ -135,6 +135,73 @@ def test_optimizers_inside_and_beside_a_model():
     assert not internals.is_wrapper(model.optimizer)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "count"),
+    [
+        (keras.optimizers.SGD(momentum=0.9), 2),
+        (keras.optimizers.SGD(), 0),
+        (keras.optimizers.RMSprop(momentum=0.9), 2),
+        (keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(momentum=0.9)), 2),
+        (keras.optimizers.Adam(), 0),  # Its averages hold no learning rate.
+    ],
+)
+def test_velocities_are_found_once_they_exist(optimizer, count):
+    assert internals.velocities(optimizer) == []
+    optimizer.build(compiled().trainable_variables)
+
+    velocities = internals.velocities(optimizer)
+
+    assert [list(v.shape) for v in velocities] == [[2, 1], [1]][:count]
+
+
+def test_batch_normalizations_are_found_at_any_depth():
+    layer = keras.layers.BatchNormalization(axis=1)
+    inner = keras.Sequential([keras.layers.Dense(2), layer])
+    model = keras.Sequential([keras.Input((3, 2)), inner])
+
+    assert internals.batch_normalizations(model) == [layer]
+    assert internals.batch_normalizations(layer) == [layer]
+    assert internals.reduction_axes(layer) == [0, 2]
+
+
+def test_moments_are_asked_of_the_instance():
+    layer = keras.layers.BatchNormalization()
+    seen = []
+
+    def moments(inputs, mask):
+        seen.append(mask)
+        return tf.zeros(2), tf.ones(2)
+
+    internals.replace(layer, internals.MOMENTS, moments)
+    layer(tf.ones((3, 2)), training=True)
+    layer(tf.ones((3, 2)))
+
+    assert seen == [None]
+
+
+def test_the_list_of_callbacks_is_found_and_grows():
+    called = []
+
+    class Added(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            called.append("added")
+
+    class Adds(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            called.append("adds")
+            internals.calling_callback_list().callbacks.append(Added())
+
+    class After(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            called.append("after")
+
+    data = np.ones((4, 2)), np.ones((4, 1))
+    compiled().fit(*data, verbose=0, callbacks=[Adds(), After()])
+
+    assert called == ["adds", "after", "added"]
+    assert internals.calling_callback_list() is None
+
+
 def test_summed_losses_are_seen():
     model = compiled()
     assert not internals.loss_is_summed(model)
