@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -221,16 +222,21 @@ def _model(
     metrics = []
     for name, make in domain.metrics.items():
         metrics.append(make())
-        metrics[-1].name = name
+        metrics[-1].name = _key(name)
     where = "weighted_metrics" if weighted else "metrics"
     optimizer = distribute(keras.optimizers.SGD(0.0))
     model.compile(optimizer, domain.loss, **{where: metrics})
     return model
 
 
+def _key(name: str) -> str:
+    """A name that TensorFlow takes."""
+    return re.sub(r"\W+", "_", name)
+
+
 def _of_metric(domain: str, name: str) -> Difference:
     found = differences(domain)
-    return Difference(metrics=found[name]) if found else Difference()
+    return Difference(metrics=found[_key(name)]) if found else Difference()
 
 
 def _of_layer() -> Difference:

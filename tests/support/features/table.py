@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from support.features import Difference, Feature, faults, measure_group
@@ -28,40 +29,44 @@ Lines = dict[tuple[str, str], Cells]
 
 
 def main(words: list[str]) -> int:
-    """Measures, and writes what was measured."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    lines = read(text)
-    chosen = [
-        (group, feature)
-        for group, features in GROUPS.items()
-        for feature in features
-        if not words
-        or any(word.lower() in f"{group}/{feature.name}".lower() for word in words)
-    ]
-    wrong = []
-    cells: Lines = {}
-    for size in SIZES:
-        pool = RankPool(size)
-        try:
-            for group, feature in chosen:
-                by_rank = measure(pool, group, feature)
-                wrong += faults(feature, by_rank)
-                found = [number(by_rank[0].weights), number(by_rank[0].metrics)]
-                print(f"{size} ranks: {group}/{feature.name}: {found}", flush=True)
-                cells.setdefault((group, feature.name), []).extend(found)
-        finally:
+    """Measures, and writes each line once it is measured."""
+    wrong: list[str] = []
+    pools = [RankPool(size) for size in SIZES]
+    try:
+        for group, feature in chosen(words):
+            results = [measure(pool, group, feature) for pool in pools]
+            bad = [fault for by_rank in results for fault in faults(feature, by_rank)]
+            print("\n".join(bad) or f"{group}: {feature.name}", flush=True)
+            wrong += bad
+            if not bad:
+                write(group, feature, [by_rank[0] for by_rank in results])
+    finally:
+        for pool in pools:
             pool.close()
-    if wrong:
-        print("\n".join(wrong), file=sys.stderr)
-        return 1
-    DOCUMENT.write_text(replaced(text, {**lines, **cells}), encoding="utf-8")
-    return 0
+    return 1 if wrong else 0
+
+
+def chosen(words: list[str]) -> Iterator[tuple[str, Feature]]:
+    """Features with one of the words in them; all if there are no words."""
+    for group, features in GROUPS.items():
+        for feature in features:
+            text = f"{group}/{feature.name}".lower()
+            if not words or any(word.lower() in text for word in words):
+                yield group, feature
 
 
 def measure(pool: RankPool, group: str, feature: Feature) -> tuple[Difference, ...]:
     """What each rank found."""
     results = pool.run(measure_group, args=(group, [feature.name]), timeout_s=180)
     return tuple(result[0] for result in results)
+
+
+def write(group: str, feature: Feature, found: list[Difference]) -> None:
+    """Puts one line into the document."""
+    cells = [number(value) for one in found for value in (one.weights, one.metrics)]
+    text = DOCUMENT.read_text(encoding="utf-8")
+    lines = {**read(text), (group, feature.name): cells}
+    DOCUMENT.write_text(replaced(text, lines), encoding="utf-8")
 
 
 def number(value: float | None) -> str:
@@ -86,7 +91,7 @@ def read(text: str) -> Lines:
             group = heading[1]
         elif line.startswith("| ") and not line.startswith("| |"):
             name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-            lines[group, name.strip("`")] = cells
+            lines[group, name] = cells
     return lines
 
 
