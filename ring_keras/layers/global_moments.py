@@ -17,10 +17,6 @@ from ring_keras.reduce_op import ReduceOp
 
 __all__ = ["GlobalMoments"]
 
-# The ranks trace the same layers in the same order, which is the order in which
-# TensorFlow runs them; names of layers may differ between ranks.
-_NAME = "batch_normalization"
-
 
 class GlobalMoments:
     """Replaces the moments of one batch normalization by those of all ranks.
@@ -112,6 +108,12 @@ def _sum_over_ranks(sums: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
     """
     step = current_step()
     amount = None if step is None or step.weight is None else step.weight.amount
+    # By order, since the ranks trace the same layers in the same order, while the
+    # names of layers may differ between ranks.
+    name = "batch_normalization"
+    if step is not None:
+        name += str(step.batch_normalizations)
+        step.batch_normalizations += 1
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def summed(values: tf.Tensor) -> tuple[tf.Tensor, Any]:
@@ -121,14 +123,14 @@ def _sum_over_ranks(sums: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
             upstream = allreduce(
                 upstream,
                 ReduceOp.SUM,
-                name=f"{_NAME}/gradient",
+                name=f"{name}/gradient",
                 process_set=process_set,
             )
             if amount is not None:
                 upstream = tf.math.divide_no_nan(upstream, amount)
             return upstream
 
-        total = allreduce(values, ReduceOp.SUM, name=_NAME, process_set=process_set)
+        total = allreduce(values, ReduceOp.SUM, name=name, process_set=process_set)
         return total, gradient
 
     return summed(sums)

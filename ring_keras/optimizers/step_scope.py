@@ -56,6 +56,7 @@ class StepScope:
         weight: How much this rank counts; None where all count the same.
         compiled: Whether XLA compiles the step.
         communicated: Whether gradients have been reduced in this step.
+        batch_normalizations: How many have asked for moments of all ranks.
         tape_gradients: What gradient tapes have returned, by `id`. Kept here,
             so that no other object gets the same `id`.
     """
@@ -64,6 +65,7 @@ class StepScope:
     weight: StepWeight | None = None
     compiled: bool = False
     communicated: bool = False
+    batch_normalizations: int = 0
     tape_gradients: dict[int, Any] = field(default_factory=dict)
 
 

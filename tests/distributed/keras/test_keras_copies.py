@@ -79,7 +79,7 @@ def test_keras_tuner_decides_alike(rank_pool, size):
 
     assert all(result == results[0] for result in results)
     trials, _ = results[0]
-    assert len({score for _, score in trials}) == 3
+    assert len({score for _, score in trials}) > 1
 
 
 def halving_worker():

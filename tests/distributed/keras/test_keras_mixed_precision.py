@@ -68,7 +68,8 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(rank_pool, size, scaling)
 
     assert all(result == results[0] for result in results)
     iterations, scale, _ = results[0]
-    assert iterations == STEPS - 1
+    # Keras counts updates where gradients are accumulated.
+    assert iterations == (STEPS - 1) // (2 if scaling == "accumulation" else 1)
     assert scale == (2.0**14 if scaling == "by compile" else 512.0)
 
 

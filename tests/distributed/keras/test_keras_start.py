@@ -137,7 +137,11 @@ def own_list_worker():
     epochs = Epochs()
     broadcast = ring.callbacks.BroadcastGlobalVariables()
     kept = keras.callbacks.CallbackList(
-        [broadcast, RestoresEpoch(), epochs], model=model, epochs=4, steps=1
+        [broadcast, RestoresEpoch(), epochs],
+        add_history=True,
+        model=model,
+        epochs=4,
+        steps=1,
     )
     for _ in range(2):
         data = ring.data.shard(training.dataset(4))
@@ -146,7 +150,7 @@ def own_list_worker():
 
 
 def test_a_list_of_callbacks_is_used_twice(rank_pool):
-    assert rank_pool(2).run(own_list_worker) == [([2, 3, 2, 3], 4)] * 2
+    assert rank_pool(2).run(own_list_worker) == [([2, 3, 2, 3], 5)] * 2
 
 
 def uneven_steps_worker():

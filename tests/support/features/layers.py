@@ -182,6 +182,10 @@ FEATURES = [
                 training.compile_model, steps_per_execution=3
             ),
         ),
+        "SyncBatchNormalization, jit_compile": lambda: against_keras(
+            _dense,
+            compile_model=functools.partial(training.compile_model, jit_compile=True),
+        ),
         "SyncBatchNormalization, load_model": lambda: compare(
             ADAM, build=_loaded, build_alone=_DENSE, steps=10
         ),
