@@ -184,6 +184,16 @@ def batch_normalizations(
     ]
 
 
+def synchronized_statistics(model: keras.Model) -> list[keras.Variable]:
+    """The moving statistics of layers with `synchronized=True`."""
+    return [
+        variable
+        for layer in batch_normalizations(model)
+        if getattr(layer, "synchronized", False)  # Older Keras has no such argument.
+        for variable in layer.non_trainable_variables
+    ]
+
+
 def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
     """The axes over which a built layer takes mean and variance."""
     return list(getattr(layer, REDUCTION_AXES))

@@ -57,7 +57,9 @@ def weighted_step(
             "A batch must have a tensor with a dimension for its examples. "
             f"Received: batch={batch}"
         )
+    present = None
     if uneven_batches.expected():
         batch = uneven_batches.at_least_one_row(batch)
-    with enter_step(StepScope(process_set, StepWeight(count, process_set))):
+        present = count > 0
+    with enter_step(StepScope(process_set, StepWeight(count, process_set), present)):
         yield batch, count

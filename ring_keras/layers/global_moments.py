@@ -49,6 +49,9 @@ class GlobalMoments:
         process_set = self._ranks()
         sums = _local_sums(inputs, mask, internals.reduction_axes(self._layer))
         if process_set.size() > 1 and process_set.included():
+            step = current_step()
+            if step is not None and step.present is not None:
+                sums = tf.where(step.present, sums, 0)
             sums = _sum_over_ranks(sums, process_set)
         count, total, squares = tf.unstack(sums)
         # Keras keeps a batch that is all masked from dividing by zero so.

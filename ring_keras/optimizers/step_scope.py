@@ -54,6 +54,8 @@ class StepScope:
     Attributes:
         process_set: The ranks that train together.
         weight: How much this rank counts; None where all count the same.
+        present: Scalar, false where the batch is a row of zeros in place of none;
+            None where it is what it looks like.
         compiled: Whether XLA compiles the step.
         communicated: Whether gradients have been reduced in this step.
         batch_normalizations: How many have asked for moments of all ranks.
@@ -63,6 +65,7 @@ class StepScope:
 
     process_set: ProcessSet
     weight: StepWeight | None = None
+    present: tf.Tensor | None = None
     compiled: bool = False
     communicated: bool = False
     batch_normalizations: int = 0

@@ -91,16 +91,34 @@ class DistributedTrainStep:
                 "loss that is a mean and op=ring_keras.Average, or data in equal "
                 "parts: ring_keras.data.shard(remainder='drop').",
             )
+        # All ranks have the same moving statistics, also one without a batch.
+        synchronized = internals.synchronized_statistics(self._model)
+        own = [
+            variable
+            for variable in self._model.non_trainable_variables
+            if all(variable is not other for other in synchronized)
+        ]
         with uneven_batches.undone_if(
-            count == 0,
-            [*self._model.non_trainable_variables, *self._model.metrics_variables],
+            count == 0, [*own, *self._model.metrics_variables]
         ):
-            return self._run(uneven_batches.at_least_one_row(data), amount, process_set)
+            return self._run(
+                uneven_batches.at_least_one_row(data),
+                amount,
+                process_set,
+                present=count > 0,
+            )
 
-    def _run(self, data: Any, amount: tf.Tensor | None, process_set: ProcessSet) -> Any:
+    def _run(
+        self,
+        data: Any,
+        amount: tf.Tensor | None,
+        process_set: ProcessSet,
+        present: tf.Tensor | None = None,
+    ) -> Any:
         scope = StepScope(
             process_set,
             None if amount is None else StepWeight(amount, process_set),
+            present,
             compiled=bool(self._model.jit_compile and not self._model.run_eagerly),
         )
         with enter_step(scope):

@@ -15,7 +15,7 @@ import tensorflow as tf
 import ring_keras as ring
 from support import training
 from support.features import Difference, Feature
-from support.features.compare import compare
+from support.features.compare import compare, standard_callbacks
 from support.features.optimizers import ADAM, SGD
 
 # Weights on this many digits: moments are divided by a standard deviation.
@@ -91,6 +91,32 @@ def _with_masks() -> Difference:
     labels = generator.integers(0, 2, size=(count, 1)).astype(np.float32)
     data = tf.data.Dataset.from_tensor_slices((words, labels))
     return against_keras(_masked, SGD, data=data)
+
+
+def _out_of_data() -> Difference:
+    """In the last step, rank 0 alone has an example."""
+    size, rank = ring.size(), ring.rank()
+    data = training.dataset(training.BATCH * size * 5 + 1)
+    model = _dense(1 + rank, ring.layers.SyncBatchNormalization)
+    training.compile_model(model, ring.DistributedOptimizer(ADAM()))
+    part = ring.data.shard(data, remainder="keep").batch(training.BATCH)
+    history = model.fit(
+        ring.data.join(part),
+        epochs=2,
+        shuffle=False,
+        verbose=0,
+        callbacks=standard_callbacks(),
+    ).history
+    state = training.as_bytes(model.get_weights())
+    if rank != 0:
+        return Difference(state=state)
+    alone = training.compile_model(_DENSE(1), ADAM())
+    expected = training.fit(alone, data, training.BATCH * size, epochs=2)
+    return Difference(
+        training.largest_difference(model.get_weights(), alone.get_weights()),
+        training.history_difference(history, expected),
+        state,
+    )
 
 
 def _keras_layer(seed: int) -> keras.Model:
@@ -172,6 +198,7 @@ FEATURES = [
             functools.partial(_convolution, axis=1)
         ),
         "SyncBatchNormalization, masks": _with_masks,
+        "SyncBatchNormalization, ranks out of data": _out_of_data,
         "SyncBatchNormalization, renorm": lambda: against_keras(
             functools.partial(_dense, renorm=True)
         ),
