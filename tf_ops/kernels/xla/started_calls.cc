@@ -30,12 +30,10 @@ std::shared_ptr<CallInFlight> CallInFlight::Submit(Request request,
 }
 
 Status CallInFlight::Await(void* stream) {
-  {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return launched_ || ended_; });
-    RING_KERAS_RETURN_IF_ERROR(status_);
-  }
-  return device_work_ == nullptr ? Status::Ok() : device_work_->Follow(stream);
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return launched_ || ended_; });
+  if (!status_.ok() || device_work_ == nullptr) return status_;
+  return device_work_->Follow(stream);
 }
 
 void CallInFlight::AwaitEnd() {
