@@ -57,13 +57,14 @@ demo: build
 
 test: test-cpp test-python
 
-test-cpp: $(INSTALLED)
+# With the test tools, of which NVRTC brings a header.
+test-cpp: $(TEST_READY)
 	$(call say,C++ tests)
 	$(BUILD_EXT) --cpp-tests
 	$(BIN)/ctest --test-dir $(BUILD_DIR) --output-on-failure
 
 # After test-cpp, so that two builds never share the folder.
-test-python: test-cpp $(TEST_READY)
+test-python: test-cpp
 	$(call say,Python tests)
 	$(BIN)/python -m pytest -m "not slow and not gpu and not peers" $(PYTEST_ARGS)
 

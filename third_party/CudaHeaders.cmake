@@ -4,20 +4,19 @@
 # ring_keras_find_cuda_header(<variable> <header>) sets the variable to the
 # folder that has the header, or to a false value.
 set(cuda_header_folders "")
-if(TARGET tensorflow::framework)
+foreach(minor ${RING_KERAS_TENSORFLOWS})
   get_target_property(tensorflow_folders
-    tensorflow::framework INTERFACE_INCLUDE_DIRECTORIES)
-  foreach(folder ${tensorflow_folders})
-    foreach(repository cuda_cudart cuda_nvcc cuda_nvrtc cuda_nccl)
-      list(APPEND cuda_header_folders ${folder}/external/${repository}/include)
-    endforeach()
+    tensorflow_framework_${minor} INTERFACE_INCLUDE_DIRECTORIES)
+  list(GET tensorflow_folders 0 folder)
+  foreach(repository cuda_cudart cuda_nvcc cuda_nvrtc cuda_nccl)
+    list(APPEND cuda_header_folders ${folder}/external/${repository}/include)
+  endforeach()
+endforeach()
+if(Python_SITELIB)
+  foreach(package cuda_runtime cuda_nvcc cuda_nvrtc nccl cu13)
+    list(APPEND cuda_header_folders ${Python_SITELIB}/nvidia/${package}/include)
   endforeach()
 endif()
-foreach(package cuda_runtime cuda_nvcc cuda_nvrtc nccl cu13)
-  if(Python_SITELIB)
-    list(APPEND cuda_header_folders ${Python_SITELIB}/nvidia/${package}/include)
-  endif()
-endforeach()
 list(APPEND cuda_header_folders /usr/local/cuda/include)
 
 # Not cached: a package may have been installed since.

@@ -1,5 +1,9 @@
 #include "tf_ops/cuda/nvrtc_api.h"
 
+#include <dlfcn.h>
+
+#include <string>
+
 #include "tf_ops/cuda/library_paths.h"
 #include "tf_ops/cuda/version.h"
 
@@ -9,6 +13,19 @@ namespace {
 constexpr const char* kSonames[] = {"libnvrtc.so.12", "libnvrtc.so.13"};
 constexpr LibraryName kLibrary = {"NVRTC, the CUDA run-time compiler", kSonames,
                                   "nvidia-cuda-nvrtc-cu12"};
+
+// NVRTC opens a second library by its bare name when it compiles, and finds the
+// one beside it only if it was told so when it was built, or if that is open
+// already. Best effort: NVRTC names what it misses.
+void OpenBuiltins(const NvrtcApi& api, Version version) {
+  Dl_info nvrtc;
+  if (dladdr(reinterpret_cast<void*>(api.Version), &nvrtc) == 0) return;
+  const std::string path = nvrtc.dli_fname;
+  const std::string builtins =
+      StrCat(path.substr(0, path.rfind('/') + 1), "libnvrtc-builtins.so.",
+             version.major, ".", version.minor);
+  dlopen(builtins.c_str(), RTLD_NOW | RTLD_LOCAL);
+}
 
 StatusOr<const NvrtcApi*> Load() {
   StatusOr<void*> handle = OpenLibrary(kLibrary);
@@ -37,6 +54,7 @@ StatusOr<const NvrtcApi*> Load() {
         StrCat("asking NVRTC for its version: ", api.GetErrorString(error)));
   }
   RING_KERAS_RETURN_IF_ERROR(CheckVersion(kLibrary, version, Version{12, 0}));
+  OpenBuiltins(api, version);
   return &api;
 }
 
