@@ -1,6 +1,7 @@
 // The device code, compiled for the host, against the host's own arithmetic.
 #include "tf_ops/cuda/device_code.inc"
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -160,7 +161,8 @@ RING_TEST(ScalesEveryType) {
   for (int i = 0; i < kDataTypeCount; ++i) {
     const auto dtype = static_cast<DataType>(i);
     if (dtype == DataType::kBool) continue;
-    for (const double scale : {0.25, 1.0 / 3, -2.5, 1e300, 0.0}) {
+    for (const double scale :
+         {0.25, 1.0 / 3, -2.5, 1e300, 0.0, double{INFINITY}, double{NAN}}) {
       CheckCopies(dtype, dtype, scale, i % 2 == 1, 40, i);
     }
   }
