@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
@@ -30,6 +32,22 @@ def test_each_is_ours_and_tensorflows(
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is cls
     assert str(copy) == str(error)
+
+
+def test_without_tensorflow_the_core_names_the_class() -> None:
+    program = """
+import sys
+from ring_keras import _native
+sys.modules["tensorflow"] = None  # As if it were not installed.
+try:
+    _native.topology()
+except RuntimeError as error:
+    print(error)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert ended.stdout.startswith("NotInitializedError: "), ended.stderr
 
 
 def test_broken_communicators_have_a_class() -> None:

@@ -2,6 +2,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <stdexcept>
+
 namespace py = pybind11;
 
 namespace ring_keras {
@@ -10,8 +12,14 @@ namespace {
 // Our own classes are Python's, so that they can also be TensorFlow's errors;
 // importing them only to raise keeps TensorFlow out of the launcher.
 [[noreturn]] void ThrowOurs(const char* class_name, const Status& status) {
-  const py::object type =
-      py::module_::import("ring_keras.errors").attr(class_name);
+  py::object type;
+  try {
+    type = py::module_::import("ring_keras.errors").attr(class_name);
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_ModuleNotFoundError)) throw;
+    // There is no TensorFlow: who drives the core alone gets the same words.
+    throw std::runtime_error(StrCat(class_name, ": ", status.message()));
+  }
   PyErr_SetObject(type.ptr(), type(status.message()).ptr());
   throw py::error_already_set();
 }
