@@ -21,6 +21,7 @@ Announcement Sample() {
   sample.name = "grads/dense/bias";
   sample.kind = CollectiveKind::kAllreduce;
   sample.dtype = DataType::kBfloat16;
+  sample.memory = Memory::kDevice;
   sample.reduce_op = ReduceOp::kAverage;
   sample.postscale = 0.25;
   sample.wire_dtype = DataType::kFloat16;
@@ -31,6 +32,7 @@ Announcement Sample() {
   sample.input_offset = 8192;
   sample.output_offset = 12288;
   sample.payload = std::string("\0\1\0", 3);
+  sample.launch_number = 17;
   sample.error = "why not";
   return sample;
 }
@@ -49,6 +51,7 @@ RING_TEST(AnAnnouncementSurvivesTheJourney) {
     EXPECT_EQ(got.value().name, sent.name);
     EXPECT_EQ(got.value().kind, sent.kind);
     EXPECT_EQ(got.value().dtype, sent.dtype);
+    EXPECT_EQ(got.value().memory, sent.memory);
     EXPECT_EQ(got.value().reduce_op, sent.reduce_op);
     EXPECT_EQ(got.value().root, sent.root);
     EXPECT_EQ(got.value().postscale, sent.postscale);
@@ -60,6 +63,7 @@ RING_TEST(AnAnnouncementSurvivesTheJourney) {
     EXPECT_EQ(got.value().input_offset, sent.input_offset);
     EXPECT_EQ(got.value().output_offset, sent.output_offset);
     EXPECT_EQ(got.value().payload, sent.payload);
+    EXPECT_EQ(got.value().launch_number, sent.launch_number);
     EXPECT_EQ(got.value().error, sent.error);
     EXPECT_EQ(KeyOfAnnounced(got.value()), KeyOfAnnounced(sent));
   }
@@ -174,6 +178,10 @@ RING_TEST(EveryDisagreementSaysWhatAndWho) {
   ExpectSays(
       mismatch([](auto& a) { a.kind = CollectiveKind::kAllgather; }),
       start + "collective" + across + "allreduce, rank 8 has allgather. ");
+  ExpectSays(mismatch([](auto& a) { a.memory = Memory::kDevice; }),
+             start + "memory" + across +
+                 "its tensor in host memory (CPU), rank 8 has its tensor on a "
+                 "GPU. ");
   ExpectSays(mismatch([](auto& a) { a.dtype = DataType::kFloat16; }),
              start + "dtype" + across + "float32, rank 8 has float16. ");
   ExpectSays(mismatch([](auto& a) { a.reduce_op = ReduceOp::kMax; }),
@@ -193,6 +201,7 @@ RING_TEST(EveryDisagreementSaysWhatAndWho) {
   // A rank's own matters differ.
   EXPECT_EQ(mismatch([](auto& a) {
               a.window_offset = 0;
+              a.launch_number = 3;
               a.splits = {1};
             }),
             "none");

@@ -81,6 +81,8 @@ void Completion::Main() {
 }
 
 bool Completion::EndFinished(DeviceCommunicator& communicator, Flight& flight) {
+  // Else the first call would give this thread a context on another device.
+  cuda::GetRuntime().value()->SetDevice(communicator.device());
   communicator.CheckForErrors();
   const Status broken = communicator.status();
   if (!broken.ok() && flight.aborted_at == Clock::time_point()) {

@@ -1,0 +1,344 @@
+// Collectives on devices that fail: the same error on every rank, nothing left
+// on the device, and a disagreement leaves the communicator usable.
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/cpp/collectives/nccl/device_ranks.h"
+
+namespace ring_keras {
+namespace {
+
+using testing::DeviceArray;
+using testing::DeviceRank;
+using testing::RankOptions;
+using testing::Ranks;
+using testing::RunDeviceRanks;
+using testing::Submitted;
+using testing::TestStream;
+using testing::WaitFor;
+
+constexpr int64_t kCount = 1000;
+constexpr int kRemoteError = 6;  // ncclRemoteError
+
+bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// What the ranks were told.
+class Verdicts {
+ public:
+  void Add(const Status& status) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    codes_.insert(status.code());
+    texts_.insert(status.message());
+  }
+  // Of all ranks, the same.
+  StatusCode code() const {
+    EXPECT_EQ(codes_.size(), size_t{1});
+    return *codes_.begin();
+  }
+  std::string text() const {
+    EXPECT_EQ(texts_.size(), size_t{1});
+    for (const std::string& text : texts_) {
+      EXPECT_EQ(text, *texts_.begin());
+    }
+    return *texts_.begin();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<StatusCode> codes_;
+  std::set<std::string> texts_;
+};
+
+void ExpectUsable(DeviceRank& self) {
+  for (const char* name : {"usable", "usable too"}) {
+    const DeviceArray<float> data(std::vector<float>(kCount, 1));
+    EXPECT_OK(
+        self.engine().Run(AllreduceInPlace(self, name, data.get(), kCount)));
+    EXPECT_EQ(data.Read(), std::vector<float>(kCount, self.size));
+  }
+}
+
+RING_TEST(ARankInHostMemoryIsAMismatch) {
+  for (int host_rank : {0, 1}) {
+    Verdicts verdicts;
+    RunDeviceRanks(Ranks(2), [&](DeviceRank& self) {
+      const DeviceArray<float> data(std::vector<float>(kCount, 1));
+      std::vector<float> in_host_memory(kCount, 1);
+      Request request = AllreduceInPlace(self, "mixed", data.get(), kCount);
+      if (self.rank == host_rank) {
+        request.device_work = nullptr;
+        request.inputs[0].data = in_host_memory.data();
+        request.outputs[0] = in_host_memory.data();
+      }
+      verdicts.Add(self.engine().Run(std::move(request)));
+      ExpectUsable(self);
+    });
+    EXPECT_EQ(verdicts.code(), StatusCode::kRankMismatch);
+    EXPECT_TRUE(Contains(verdicts.text(), "host memory (CPU)"))
+        << verdicts.text();
+  }
+}
+
+// From host memory, in which the name has a channel by then, to a device on one
+// rank; and back to agreement on either.
+RING_TEST(ANameMayMoveBetweenHostAndDevice) {
+  Verdicts verdicts;
+  RunDeviceRanks(Ranks(2), [&](DeviceRank& self) {
+    const DeviceArray<float> data(std::vector<float>(kCount, 1));
+    std::vector<float> in_host_memory(kCount, 1);
+    const auto run = [&](bool on_device) {
+      Request request = AllreduceInPlace(self, "moving", data.get(), kCount);
+      request.reduce_op = ReduceOp::kMax;
+      if (!on_device) {
+        request.device_work = nullptr;
+        request.inputs[0].data = in_host_memory.data();
+        request.outputs[0] = in_host_memory.data();
+      }
+      return self.engine().Run(std::move(request));
+    };
+    for (int use = 0; use < 4; ++use) EXPECT_OK(run(false));
+    for (int use = 0; use < 2; ++use) EXPECT_OK(run(true));
+    for (int use = 0; use < 4; ++use) EXPECT_OK(run(false));
+    verdicts.Add(run(self.rank == 1));
+    for (int use = 0; use < 4; ++use) EXPECT_OK(run(use % 2 == 0));
+  });
+  EXPECT_EQ(verdicts.code(), StatusCode::kRankMismatch);
+}
+
+// They use up their places in the order of launches, on whatever rank they came
+// first.
+RING_TEST(MismatchesLeaveTheOrderWhole) {
+  RunDeviceRanks(Ranks(3), [](DeviceRank& self) {
+    const DeviceArray<float> data(std::vector<float>(kCount, 1));
+    std::vector<std::unique_ptr<Submitted>> good;
+    std::vector<std::unique_ptr<Submitted>> bad;
+    for (int i = 0; i < 6; ++i) {
+      const int index = self.rank == 1 ? 5 - i : i;
+      Request request =
+          AllreduceInPlace(self, StrCat("tensor ", index), data.get(), kCount);
+      request.reduce_op = ReduceOp::kMin;
+      const bool is_bad = index % 2 == 1;
+      if (is_bad && self.rank == index / 2)
+        request.inputs[0].shape = {1, kCount};
+      (is_bad ? bad : good)
+          .push_back(std::make_unique<Submitted>(self, std::move(request)));
+    }
+    for (const auto& submitted : good) EXPECT_OK(submitted->Outcome());
+    for (const auto& submitted : bad) {
+      EXPECT_EQ(submitted->Outcome().code(), StatusCode::kRankMismatch);
+      EXPECT_EQ(submitted->launches(), 0);
+    }
+    ExpectUsable(self);
+  });
+}
+
+// Whatever rank cannot take part, the others are told at once.
+RING_TEST(ARankThatCannotTakePartSaysSo) {
+  for (int unable : {0, 1}) {
+    RunDeviceRanks(Ranks(2), [&](DeviceRank& self) {
+      ExpectUsable(self);
+      const DeviceArray<float> data(std::vector<float>(kCount, 1));
+      Request request = AllreduceInPlace(self, "elsewhere", data.get(), kCount);
+      if (self.rank == unable) {
+        ASSERT_EQ(cudaSetDevice(3), 0);
+        const TestStream elsewhere;
+        request.device_work = DeviceWork::After(3, elsewhere.get()).value();
+        ASSERT_EQ(cudaSetDevice(self.rank), 0);
+      }
+      const Status status = self.engine().Run(std::move(request));
+      EXPECT_EQ(status.code(), self.rank == unable
+                                   ? StatusCode::kInvalidArgument
+                                   : StatusCode::kRankMismatch);
+      EXPECT_TRUE(Contains(status.message(), "Use one GPU per rank"))
+          << status.message();
+      ExpectUsable(self);
+    });
+  }
+}
+
+// Rank 1's device never comes to the collective while the gate is closed.
+class HeldUp {
+ public:
+  explicit HeldUp(DeviceRank& self)
+      : self_(self),
+        data_(std::vector<float>(kCount, 1)),
+        gate_(self.rank == 1 ? RingKerasStandInHold(self.stream) : nullptr),
+        first_(self, AllreduceInPlace(self, "first", data_.get(), kCount)),
+        second_(self, AllreduceInPlace(self, "second", data_.get(), kCount)) {
+    EXPECT_TRUE(WaitFor([&] { return second_.launched(); }));
+  }
+
+  // Both must fail alike; on rank 1 when its device may go on.
+  Status Outcome() {
+    if (gate_ != nullptr) {
+      EXPECT_FALSE(first_.ended());
+      RingKerasStandInOpen(gate_);
+    }
+    const Status status = first_.Outcome();
+    EXPECT_EQ(second_.Outcome().message(), status.message());
+    // The device is done with it.
+    EXPECT_EQ(cudaStreamSynchronize(self_.stream), 0);
+    return status;
+  }
+
+ private:
+  DeviceRank& self_;
+  DeviceArray<float> data_;
+  void* gate_;
+  Submitted first_;
+  Submitted second_;
+};
+
+// The communicator is broken by now, as a further collective tells.
+void WaitUntilBroken(DeviceRank& self) {
+  const DeviceArray<float> data(std::vector<float>(kCount, 1));
+  const Submitted further(
+      self, AllreduceInPlace(self, StrCat("of rank ", self.rank), data.get(),
+                             kCount));
+  EXPECT_FALSE(further.Outcome().ok());
+  EXPECT_EQ(further.launches(), 0);
+}
+
+RING_TEST(ALostRankEndsWhatIsOnTheDevice) {
+  Verdicts verdicts;
+  RunDeviceRanks(Ranks(3), [&](DeviceRank& self) {
+    HeldUp held_up(self);
+    self.engine().OnRankEvent({RankEvent::Kind::kLost, 1, "rank 1 died"});
+    WaitUntilBroken(self);
+    verdicts.Add(held_up.Outcome());
+  });
+  EXPECT_EQ(verdicts.code(), StatusCode::kPeerLost);
+  EXPECT_EQ(verdicts.text(), "rank 1 died");
+}
+
+RING_TEST(TheDeadlineEndsWhatIsOnTheDevice) {
+  Verdicts verdicts;
+  RankOptions options = Ranks(3);
+  options.collective_timeout_s = 2;
+  RunDeviceRanks(options, [&](DeviceRank& self) {
+    HeldUp held_up(self);
+    WaitUntilBroken(self);
+    verdicts.Add(held_up.Outcome());
+  });
+  EXPECT_EQ(verdicts.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(Contains(verdicts.text(), "the GPU, which has been given"))
+      << verdicts.text();
+}
+
+// NCCL finds an error, of which the store knows nothing.
+RING_TEST(AnErrorOfNcclsIsToldToAll) {
+  Verdicts verdicts;
+  RunDeviceRanks(Ranks(3), [&](DeviceRank& self) {
+    HeldUp held_up(self);
+    Request barrier;
+    barrier.name = "all are held up";
+    ASSERT_OK(self.engine().Run(std::move(barrier)));
+    if (self.rank == 0) RingKerasStandInFailCommunicators(kRemoteError);
+    WaitUntilBroken(self);
+    verdicts.Add(held_up.Outcome());
+  });
+  EXPECT_TRUE(Contains(verdicts.text(), "remote process exited"))
+      << verdicts.text();
+}
+
+// The store's word is the better one, and comes while NCCL's is known.
+RING_TEST(TheStoresWordGoesBeforeNccls) {
+  Verdicts verdicts;
+  RunDeviceRanks(Ranks(3), [&](DeviceRank& self) {
+    HeldUp held_up(self);
+    Request barrier;
+    barrier.name = "all are held up";
+    ASSERT_OK(self.engine().Run(std::move(barrier)));
+    if (self.rank == 0) RingKerasStandInFailCommunicators(kRemoteError);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50 * self.rank));
+    self.engine().OnRankEvent({RankEvent::Kind::kLost, 1, "rank 1 died"});
+    WaitUntilBroken(self);
+    verdicts.Add(held_up.Outcome());
+  });
+  EXPECT_EQ(verdicts.text(), "rank 1 died");
+}
+
+RING_TEST(AShutdownEndsWhatIsOnTheDevice) {
+  for (int leaver : {0, 1, 2}) {
+    RunDeviceRanks(Ranks(3), [&](DeviceRank& self) {
+      HeldUp held_up(self);
+      Request barrier;
+      barrier.name = "all are held up";
+      ASSERT_OK(self.engine().Run(std::move(barrier)));
+      if (self.rank == leaver) self.engine().Stop();
+      WaitUntilBroken(self);
+      const Status status = held_up.Outcome();
+      EXPECT_EQ(status.code(), self.rank == leaver ? StatusCode::kAborted
+                                                   : StatusCode::kPeerLost);
+      EXPECT_TRUE(Contains(status.message(), "called shutdown() while"))
+          << status.message();
+    });
+  }
+}
+
+// At another moment in every round: before, while and after the communicator is
+// connected.
+RING_TEST(ALossAtAnyMomentEndsEverything) {
+  for (int round = 0; round < 8; ++round) {
+    RunDeviceRanks(Ranks(3), [&](DeviceRank& self) {
+      const DeviceArray<float> data(std::vector<float>(kCount, 1));
+      std::vector<std::unique_ptr<Submitted>> submitted;
+      for (int i = 0; i < 5; ++i) {
+        submitted.push_back(std::make_unique<Submitted>(
+            self,
+            AllreduceInPlace(self, StrCat("tensor ", i), data.get(), kCount)));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(round));
+      self.engine().OnRankEvent(
+          {RankEvent::Kind::kLost, (self.rank + 1) % 3, "a rank died"});
+      for (const auto& one : submitted) {
+        ASSERT_TRUE(WaitFor([&] { return one->ended(); }))
+            << "rank " << self.rank << " round " << round;
+        EXPECT_FALSE(one->ended_before_launched());
+      }
+    });
+  }
+}
+
+// What the device cannot do any more.
+RING_TEST(ADeviceThatFailsIsToldToAll) {
+  Verdicts verdicts;
+  RunDeviceRanks(Ranks(2), [&](DeviceRank& self) {
+    const DeviceArray<float> data(std::vector<float>(kCount, 1));
+    Request request = self.MakeRequest(CollectiveKind::kAllgather, "gather",
+                                       DataType::kFloat32);
+    request.inputs = {{data.get(), {kCount}}};
+    request.allocate_output = [&](const Shape&) -> StatusOr<void*> {
+      if (self.rank == 0) {
+        return Status(StatusCode::kResourceExhausted, "the GPU is full");
+      }
+      return static_cast<void*>(data.get());
+    };
+    const DeviceArray<float> output(2 * kCount);
+    if (self.rank == 1) {
+      request.allocate_output = [&](const Shape&) -> StatusOr<void*> {
+        return static_cast<void*>(output.get());
+      };
+    }
+    Submitted submitted(self, std::move(request));
+    verdicts.Add(submitted.Outcome());
+    WaitUntilBroken(self);
+  });
+  EXPECT_EQ(verdicts.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(verdicts.text(), "the GPU is full");
+}
+
+// The last test: after all of the above.
+RING_TEST(NothingIsLeftBehind) {
+  EXPECT_EQ(RingKerasStandInCommunicators(), 0);
+  EXPECT_EQ(RingKerasStandInStreams(), 0);
+  EXPECT_EQ(RingKerasStandInAllocations(), 0);
+}
+
+}  // namespace
+}  // namespace ring_keras
