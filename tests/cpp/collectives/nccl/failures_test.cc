@@ -173,6 +173,15 @@ class HeldUp {
     EXPECT_TRUE(WaitFor([&] { return second_.launched(); }));
   }
 
+  // Returns when the communicator is broken, as a further collective tells.
+  void WaitUntilBroken() {
+    Submitted further(self_,
+                      AllreduceInPlace(self_, StrCat("of rank ", self_.rank),
+                                       data_.get(), kCount));
+    EXPECT_FALSE(further.Outcome().ok());
+    EXPECT_EQ(further.launches(), 0);
+  }
+
   // Both must fail alike; on rank 1 when its device may go on.
   Status Outcome() {
     if (gate_ != nullptr) {
@@ -194,22 +203,12 @@ class HeldUp {
   Submitted second_;
 };
 
-// The communicator is broken by now, as a further collective tells.
-void WaitUntilBroken(DeviceRank& self) {
-  const DeviceArray<float> data(std::vector<float>(kCount, 1));
-  const Submitted further(
-      self, AllreduceInPlace(self, StrCat("of rank ", self.rank), data.get(),
-                             kCount));
-  EXPECT_FALSE(further.Outcome().ok());
-  EXPECT_EQ(further.launches(), 0);
-}
-
 RING_TEST(ALostRankEndsWhatIsOnTheDevice) {
   Verdicts verdicts;
   RunDeviceRanks(Ranks(3), [&](DeviceRank& self) {
     HeldUp held_up(self);
     self.engine().OnRankEvent({RankEvent::Kind::kLost, 1, "rank 1 died"});
-    WaitUntilBroken(self);
+    held_up.WaitUntilBroken();
     verdicts.Add(held_up.Outcome());
   });
   EXPECT_EQ(verdicts.code(), StatusCode::kPeerLost);
@@ -222,7 +221,7 @@ RING_TEST(TheDeadlineEndsWhatIsOnTheDevice) {
   options.collective_timeout_s = 2;
   RunDeviceRanks(options, [&](DeviceRank& self) {
     HeldUp held_up(self);
-    WaitUntilBroken(self);
+    held_up.WaitUntilBroken();
     verdicts.Add(held_up.Outcome());
   });
   EXPECT_EQ(verdicts.code(), StatusCode::kDeadlineExceeded);
@@ -239,7 +238,7 @@ RING_TEST(AnErrorOfNcclsIsToldToAll) {
     barrier.name = "all are held up";
     ASSERT_OK(self.engine().Run(std::move(barrier)));
     if (self.rank == 0) RingKerasStandInFailCommunicators(kRemoteError);
-    WaitUntilBroken(self);
+    held_up.WaitUntilBroken();
     verdicts.Add(held_up.Outcome());
   });
   EXPECT_TRUE(Contains(verdicts.text(), "remote process exited"))
@@ -257,7 +256,7 @@ RING_TEST(TheStoresWordGoesBeforeNccls) {
     if (self.rank == 0) RingKerasStandInFailCommunicators(kRemoteError);
     std::this_thread::sleep_for(std::chrono::milliseconds(50 * self.rank));
     self.engine().OnRankEvent({RankEvent::Kind::kLost, 1, "rank 1 died"});
-    WaitUntilBroken(self);
+    held_up.WaitUntilBroken();
     verdicts.Add(held_up.Outcome());
   });
   EXPECT_EQ(verdicts.text(), "rank 1 died");
@@ -271,7 +270,7 @@ RING_TEST(AShutdownEndsWhatIsOnTheDevice) {
       barrier.name = "all are held up";
       ASSERT_OK(self.engine().Run(std::move(barrier)));
       if (self.rank == leaver) self.engine().Stop();
-      WaitUntilBroken(self);
+      held_up.WaitUntilBroken();
       const Status status = held_up.Outcome();
       EXPECT_EQ(status.code(), self.rank == leaver ? StatusCode::kAborted
                                                    : StatusCode::kPeerLost);
@@ -305,8 +304,7 @@ RING_TEST(ALossAtAnyMomentEndsEverything) {
   }
 }
 
-// What the device cannot do any more.
-RING_TEST(ADeviceThatFailsIsToldToAll) {
+RING_TEST(ARankWithoutMemoryForItsOutputIsToldToAll) {
   Verdicts verdicts;
   RunDeviceRanks(Ranks(2), [&](DeviceRank& self) {
     const DeviceArray<float> data(std::vector<float>(kCount, 1));
@@ -327,7 +325,6 @@ RING_TEST(ADeviceThatFailsIsToldToAll) {
     }
     Submitted submitted(self, std::move(request));
     verdicts.Add(submitted.Outcome());
-    WaitUntilBroken(self);
   });
   EXPECT_EQ(verdicts.code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(verdicts.text(), "the GPU is full");
