@@ -253,6 +253,8 @@ Engine::Submission Engine::TryAlone(Submission operation, double patience_s,
   scheduler_.BeImpatient();
   const bool ended = operation->ended();
   if (ended) {
+    // What ends before its peers are heard of has failed.
+    if (!operation->status().ok()) JoinEarly(*operation);
     End(*operation);
     operation.reset();
   }
@@ -366,6 +368,11 @@ void Engine::Adopt(Submission submission) {
   operation.Watch(Clock::now(), options_.stall_warning_s);
   by_key_[operation.key()] = &operation;
   if (!operation.started()) operation.Start();
+  JoinEarly(operation);
+}
+
+void Engine::JoinEarly(Operation& operation) {
+  const Communicator& communicator = operation.communicator();
   auto early = early_.find(operation.key());
   if (early == early_.end()) return;
   for (Early& peer : early->second) {

@@ -116,6 +116,8 @@ class Engine {
   bool TakeSubmissions();
   // It becomes one of operations_, and starts unless it has.
   void Adopt(Submission submission);
+  // Gives it the announcements that came before it did.
+  void JoinEarly(Operation& operation);
   // Clears up after an operation, and tells its caller.
   void End(Operation& operation);
   void BreakIfLost(Communicator& communicator);
