@@ -1,5 +1,6 @@
 """Splits a tf.data pipeline among the ranks."""
 
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -28,9 +29,12 @@ def shard_dataset(
     _require_single_items(dataset)
     if remainder == "pad":
         dataset = _with_sample_weights(dataset)
-    if seed is None:
-        return _part_of(dataset, remainder, rank, size)
     count = int(dataset.cardinality())
+    part_of = functools.partial(
+        _part_of, count=count, remainder=remainder, rank=rank, size=size
+    )
+    if seed is None:
+        return part_of(dataset)
     if count < 0:
         raise ValueError(
             "ring_keras.data.shard(seed=...) shuffles all items, so it must know "
@@ -42,8 +46,7 @@ def shard_dataset(
         )
     buffer_size = max(count, 1)
     if resume is None:
-        dataset = dataset.shuffle(buffer_size, seed=seed)
-        return _part_of(dataset, remainder, rank, size)
+        return part_of(dataset.shuffle(buffer_size, seed=seed))
 
     def of_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
         shuffled = dataset.shuffle(
@@ -51,7 +54,7 @@ def shard_dataset(
             seed=seed * _SEEDS_PER_EPOCHS + epoch,
             reshuffle_each_iteration=False,
         )
-        return _part_of(shuffled, remainder, rank, size)
+        return part_of(shuffled)
 
     epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
     resume.at_epoch(epoch.assign)
@@ -60,8 +63,8 @@ def shard_dataset(
         .map(lambda _: tf.convert_to_tensor(epoch))
         .flat_map(of_epoch)
     )
-    mine = _part_of(dataset, remainder, rank, size).cardinality()
-    return part.apply(tf.data.experimental.assert_cardinality(mine))
+    my_count = part_of(dataset).cardinality()
+    return part.apply(tf.data.experimental.assert_cardinality(my_count))
 
 
 def shuffle_seeds(dataset: tf.data.Dataset) -> list[tuple[int, int]]:
@@ -71,11 +74,11 @@ def shuffle_seeds(dataset: tf.data.Dataset) -> list[tuple[int, int]]:
 
 
 def _part_of(
-    dataset: tf.data.Dataset, remainder: str, rank: int, size: int
+    dataset: tf.data.Dataset, *, count: int, remainder: str, rank: int, size: int
 ) -> tf.data.Dataset:
+    """Of a dataset with `count` items, which a graph does not know."""
     if size == 1:
         return dataset
-    count = int(dataset.cardinality())
     part = dataset.shard(size, rank)
     if remainder == "keep" or count == tf.data.INFINITE_CARDINALITY:
         return part

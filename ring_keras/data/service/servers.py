@@ -76,24 +76,31 @@ def confine_to_loopback(port: int) -> None:
         RingKerasError: If that is not possible.
     """
     confined = 0
-    for entry in Path("/proc/self/fd").iterdir():
+    for listener in _listeners(port):
         try:
-            listener = socket.socket(fileno=os.dup(int(entry.name)))
-        except OSError:
-            continue  # No socket, or closed in the meantime.
-        with listener:
-            if not _listens_on(listener, port):
-                continue
-            try:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
-            except OSError as error:
-                raise RingKerasError(
-                    f"Port {port} of TensorFlow's data service cannot be kept off the "
-                    f"network: {error}. It needs Linux 5.7 or newer, or root."
-                ) from error
-            confined += 1
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
+        except OSError as error:
+            raise RingKerasError(
+                f"Port {port} of TensorFlow's data service cannot be kept off the "
+                f"network: {error}. It needs Linux 5.7 or newer, or root."
+            ) from error
+        confined += 1
     if not confined:
         raise RingKerasError(f"This process has no listener on port {port}.")
+
+
+def _listeners(port: int) -> Iterator[socket.socket]:
+    """This process's sockets that listen on a port, under descriptors of our own."""
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            if not os.fspath(entry.readlink()).startswith("socket:"):
+                continue
+            candidate = socket.socket(fileno=os.dup(int(entry.name)))
+        except OSError:
+            continue  # Closed in the meantime.
+        with candidate:
+            if _listens_on(candidate, port):
+                yield candidate
 
 
 def _listens_on(candidate: socket.socket, port: int) -> bool:

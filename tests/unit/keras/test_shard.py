@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import shard_arrays
 from ring_keras.data.shard_dataset import shard_dataset
+from ring_keras.data.shard_py_dataset import shard_py_dataset
 
 SIZES = [1, 2, 3, 4]
 
@@ -149,3 +152,161 @@ def test_arrays_must_be_arrays_of_equal_length():
         shard_arrays((np.ones(3), np.ones(4)), None, "drop", 0, 2)
     with pytest.raises(TypeError, match="Received: generator"):
         shard_arrays((i for i in range(3)), None, "drop", 0, 2)
+
+
+def weighted(count):
+    x = np.arange(count)
+    return tf.data.Dataset.from_tensor_slices((x, 2 * x))
+
+
+def real_items(part):
+    """The items that are no padding; padding has the weight -0.0."""
+    marks = [(float(w), np.signbit(w)) for _, _, w in part]
+    assert set(marks) <= {(1.0, False), (0.0, True)}
+    return [int(x) for x, y, w in part if y == 2 * x and not np.signbit(w)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("count", [4, 5, 7, 23])
+@pytest.mark.parametrize(("known", "seed"), [(True, None), (True, 3), (False, None)])
+def test_pad_gives_every_rank_as_many(size, count, known, seed):
+    dataset = weighted(count)
+    if not known:
+        dataset = dataset.filter(lambda *_: True)
+
+    (parts,) = parts_of(dataset, size, seed, remainder="pad")
+
+    assert {len(part) for part in parts} == {-(-count // size)}
+    items = [item for part in parts for item in real_items(part)]
+    assert sorted(items) == list(range(count))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("seed", [None, 3])
+def test_arrays_are_padded(size, seed):
+    x = np.arange(23)
+    parts = [shard_arrays((x, 2 * x), seed, "pad", rank, size) for rank in range(size)]
+
+    assert {len(x) for x, _, _ in parts} == {-(-23 // size)}
+    items = [i for part in parts for i in real_items(list(zip(*part, strict=True)))]
+    assert sorted(items) == list(range(23))
+
+
+def test_sample_weights_stay_what_they_are():
+    x = np.arange(3)
+    weights = np.array([0.0, 2.0, 3.0])
+    dataset = tf.data.Dataset.from_tensor_slices((x, x, weights))
+    part = list(shard_dataset(dataset, None, "pad", 1, 2).as_numpy_iterator())
+    array_part = shard_arrays((x, x, weights), None, "pad", 1, 2)
+
+    assert [float(w) for _, _, w in part] == [2.0, 0.0]
+    assert array_part[2].tolist() == [2.0, 0.0]
+    for last in (part[-1][2], array_part[2][-1]):
+        assert np.signbit(last)
+    (first, *_), *_ = shard_arrays((x, x, weights), None, "pad", 0, 2)[2:]
+    assert not np.signbit(first)
+
+
+def test_what_cannot_be_padded_is_refused():
+    pairs = weighted(2)
+    with pytest.raises(ValueError, match="every rank must have one"):
+        shard_dataset(pairs, None, "pad", 0, 3)
+    with pytest.raises(ValueError, match="takes pairs"):
+        shard_dataset(tf.data.Dataset.range(4), None, "pad", 0, 3)
+    with pytest.raises(ValueError, match="takes pairs"):
+        shard_arrays(np.ones(4), None, "pad", 0, 3)
+    with pytest.raises(ValueError, match="floating-point"):
+        shard_arrays((np.ones(4), np.ones(4), np.ones(4, int)), None, "pad", 2, 3)
+
+
+class Numbers(keras.utils.PyDataset):
+    """Batch k is [k]; `ends` counts its epochs."""
+
+    def __init__(self, count, **kwargs):
+        super().__init__(**kwargs)
+        self.count = count
+        self.ends = 0
+
+    @property
+    def num_batches(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return np.array([index]), np.array([2 * index])
+
+    def on_epoch_end(self):
+        self.ends += 1
+
+
+def py_parts(count, size, seed, remainder, epochs=1):
+    data = [Numbers(count, workers=3, max_queue_size=7) for _ in range(size)]
+    parts = [
+        shard_py_dataset(one, seed, remainder, rank, size)
+        for rank, one in enumerate(data)
+    ]
+    orders = []
+    for epoch in range(epochs):
+        orders.append([list(part) for part in parts])
+        for part, one in zip(parts, data, strict=True):
+            part.on_epoch_end()
+            assert one.ends == epoch + 1
+    assert all((part.workers, part.max_queue_size) == (3, 7) for part in parts)
+    return orders
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("remainder", ["drop", "keep", "pad"])
+def test_batches_of_a_py_dataset_are_dealt_out(size, seed, remainder):
+    epochs = py_parts(11, size, seed, remainder, epochs=3)
+
+    orders = set()
+    for parts in epochs:
+        if remainder == "pad":
+            items = [x[0] for p in parts for x, _, w in p if not np.signbit(w[0])]
+        else:
+            items = [x[0] for part in parts for x, _ in part]
+        kept = 11 - 11 % size if remainder == "drop" else 11
+        assert len(set(items)) == len(items) == kept
+        if remainder != "keep":
+            assert len({len(part) for part in parts}) == 1
+        orders.add(tuple(int(item) for item in items))
+    assert len(orders) == (1 if seed is None else 3)
+
+
+def test_an_endless_py_dataset_is_dealt_out():
+    part = shard_py_dataset(Numbers(None), None, "drop", 1, 3)
+
+    assert part.num_batches is None
+    assert [int(part[k][0][0]) for k in range(3)] == [1, 4, 7]
+    with pytest.raises(ValueError, match="num_batches is None"):
+        shard_py_dataset(Numbers(None), 1, "drop", 1, 3)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_order_depends_on_the_number_of_the_epoch_alone(size):
+    def orders(epochs):
+        """Of each epoch, in a process that begins with the first of them."""
+        resumes = [Resume() for _ in range(size)]
+        parts = [
+            shard_dataset(tf.data.Dataset.range(23), 5, "drop", rank, size, resume)
+            for rank, resume in enumerate(resumes)
+        ]
+        by_epoch = {}
+        for epoch in epochs:
+            for resume in resumes:
+                resume.set_epoch(epoch)
+            iter(parts[0])  # Keras makes iterators that it does not use.
+            by_epoch[epoch] = [list(part.as_numpy_iterator()) for part in parts]
+        assert all(int(part.cardinality()) == 23 // size for part in parts)
+        return by_epoch
+
+    all_of_them = orders([0, 1, 2, 3])
+    later = orders([2, 3])
+
+    assert all_of_them[2] == later[2]
+    assert all_of_them[3] == later[3]
+    for parts in all_of_them.values():
+        items = [item for part in parts for item in part]
+        assert len(set(items)) == len(items) == 23 - 23 % size
+    assert len({str(parts) for parts in all_of_them.values()}) == 4

@@ -1,0 +1,110 @@
+"""Training that was interrupted in the middle of an epoch goes on from there."""
+
+from __future__ import annotations
+
+import functools
+
+import keras
+import pytest
+from support import training
+
+import ring_keras as ring
+from ring_keras import _keras_internals as internals
+
+COUNT = 62
+EPOCHS = 3
+
+
+class Interrupt(keras.callbacks.Callback):
+    """Ends training after so many steps, with an exception as a crash would."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+
+    def on_train_batch_end(self, batch, logs=None):
+        if internals.steps_done(self.model.optimizer) >= self.steps:
+            raise KeyboardInterrupt
+
+
+def train(directory, optimizer, interrupt_after=None, per_execution=1, pad=False):
+    model = training.build(3)
+    model.build((None, 6))
+    training.compile_model(
+        model, training.OPTIMIZERS[optimizer](), steps_per_execution=per_execution
+    )
+    resume = ring.data.Resume()
+    part = ring.data.shard(
+        training.dataset(COUNT),
+        seed=1,
+        resume=resume,
+        remainder="pad" if pad else "drop",
+    )
+    callbacks = [
+        resume,
+        ring.callbacks.BroadcastGlobalVariables(),
+        ring.callbacks.MetricAverage(),
+    ]
+    if ring.rank() == 0:
+        callbacks.insert(
+            0, keras.callbacks.BackupAndRestore(directory, save_freq=2 * per_execution)
+        )
+    if interrupt_after is not None:
+        callbacks.append(Interrupt(interrupt_after))
+    history = training.fit(
+        model, part, training.BATCH, epochs=EPOCHS, callbacks=callbacks
+    )
+    return training.as_bytes(model.get_weights()), history
+
+
+def resume_worker(directory, stops, **kwargs):
+    whole, history = train(f"{directory}/whole", **kwargs)
+    for stop in stops:
+        with pytest.raises(KeyboardInterrupt):
+            train(f"{directory}/parts", interrupt_after=stop, **kwargs)
+        # What the other ranks had is gone, as it is after a crash.
+        keras.utils.set_random_seed(100 + ring.rank())
+    keras.utils.set_random_seed(3)
+    resumed, later = train(f"{directory}/parts", **kwargs)
+    return whole == resumed, whole, history["loss"][-1], later["loss"][-1]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(
+    ("optimizer", "per_execution", "pad"),
+    [("adam", 1, False), ("accumulation", 1, True), ("sgd", 2, False)],
+)
+def test_a_resumed_run_ends_like_one_that_was_never_interrupted(
+    rank_pool, tmp_path, size, optimizer, per_execution, pad
+):
+    steps = COUNT // size // training.BATCH
+    worker = functools.partial(
+        resume_worker,
+        str(tmp_path),
+        # In the middle of an epoch, and at the end of one.
+        stops=[3, 2 * steps],
+        optimizer=optimizer,
+        per_execution=per_execution,
+        pad=pad,
+    )
+    results = rank_pool(size).run(worker, timeout_s=120)
+
+    assert all(equal for equal, *_ in results)
+    assert len({weights for _, weights, _, _ in results}) == 1
+
+
+def unknown_steps_worker(directory):
+    model = training.compile_model(training.build(3), keras.optimizers.Adam(0.01))
+    dataset = training.dataset(24).filter(lambda *_: True)
+    resume = ring.data.Resume()
+    training.fit(model, dataset, training.BATCH, callbacks=[resume])
+    with pytest.raises(ValueError, match="must know the number of steps"):
+        training.fit(model, dataset, training.BATCH, callbacks=[resume])
+    with pytest.raises(ValueError, match="takes a seed"):
+        ring.data.shard(dataset, resume=resume)
+    with pytest.raises(TypeError, match="from_tensor_slices"):
+        ring.data.shard(training.arrays(), seed=1, resume=resume)
+
+
+def test_what_cannot_be_resumed_is_told(rank_pool, tmp_path):
+    rank_pool(1).run(functools.partial(unknown_steps_worker, str(tmp_path)))
