@@ -52,6 +52,84 @@ def test_the_custom_loop_runs_with_and_without_a_launcher(size: int) -> None:
     assert "accuracy" in run_example("custom_loop.py", size=size)
 
 
+def lines_of(printed: str, start: str, size: int = 2) -> list[str]:
+    """The line that begins so, of each rank."""
+    found = []
+    for rank in range(size):
+        begin = f"[{rank}] {start}"
+        (line,) = [x for x in printed.splitlines() if x.startswith(begin)]
+        found.append(line.removeprefix(f"[{rank}] "))
+    return found
+
+
+def same_line(printed: str, start: str) -> str:
+    """The line, which is the same on both ranks."""
+    first, second = lines_of(printed, start)
+    assert first == second
+    return first
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_16_bits_learn_at_the_full_rate(policy: str) -> None:
+    printed = run_example("mixed_precision.py", f"--policy={policy}")
+
+    line = same_line(printed, "test accuracy ")
+    accuracy, rate, dtype = re.search(
+        r"accuracy ([\d.]+)%, learning rate ([\d.]+), .* kernels in (\w+)", line
+    ).groups()
+    assert float(accuracy) >= 90
+    assert float(rate) == 0.04
+    assert f"mixed_{dtype}" == policy
+
+
+def test_text_is_classified_in_as_many_steps() -> None:
+    line = same_line(run_example("text_classification.py"), "test accuracy ")
+
+    accuracy, steps = re.search(r"accuracy ([\d.]+)% after (\d+) steps", line).groups()
+    assert float(accuracy) >= 85
+    # Of files of different lengths: no fewer steps than the longer half needs.
+    assert int(steps) >= 4 * 60
+
+
+def test_the_gan_makes_up_points_on_the_ring() -> None:
+    line = same_line(run_example("gan.py"), "made-up points ")
+
+    radius, spread = map(float, re.findall(r"\d\.\d{4}", line))
+    assert abs(radius - 2) < 0.3
+    assert spread < 0.5
+
+
+def test_a_killed_job_is_resumed(tmp_path: Path) -> None:
+    def run(directory: str) -> str:
+        printed = run_example("resume.py", f"--directory={tmp_path / directory}")
+        return same_line(printed, "began with ")
+
+    whole = run("whole")
+    killed = subprocess.run(
+        [
+            *(sys.executable, "-m", "ring_keras.launch", "-np", "2", sys.executable),
+            *(str(EXAMPLES_DIR / "resume.py"), f"--directory={tmp_path / 'parts'}"),
+            "--die_after=70",
+        ],
+        capture_output=True,
+        timeout=120,
+    )
+    resumed = run("parts")
+
+    assert killed.returncode == 1
+    assert whole.startswith("began with step 1,")
+    assert resumed.startswith("began with step 61,")
+    assert resumed.partition(",")[2] == whole.partition(",")[2]
+
+
+def test_a_horovod_script_runs(tmp_path: Path) -> None:
+    printed = run_example("horovod_script.py", str(tmp_path))
+
+    line = same_line(printed, "accuracy ")
+    assert float(re.search(r"([\d.]+)%", line)[1]) >= 70
+    assert len(list(tmp_path.glob("checkpoint-*.keras"))) == 6
+
+
 def test_an_uncaught_exception_is_told_to_the_other_ranks(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
