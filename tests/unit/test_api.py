@@ -20,6 +20,7 @@ MODULES = [
     "ring_keras",
     "ring_keras.callbacks",
     "ring_keras.data",
+    "ring_keras.data.service",
     "ring_keras.errors",
     "ring_keras.layers",
     "ring_keras.schedules",
