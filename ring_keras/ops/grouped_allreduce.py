@@ -118,15 +118,16 @@ def allreduce_wait(pending: PendingAllreduce) -> list[tf.Tensor]:
     Returns:
         The reduced tensors, in the order they were given to the start.
     """
-    reduced: list[tf.Tensor] = _libraries.ops().ring_keras_allreduce_wait(
-        handle=pending.handle,
-        T=pending.dtype,
-        N=len(pending.shapes),
-        shapes=pending.shapes,
-        reduce_op=pending.reduce_op,
-        request_name=pending.name,
-        communicator_id=pending.communicator_id,
-    )
+    with tf.device(pending.handle.device):  # The results are there.
+        reduced: list[tf.Tensor] = _libraries.ops().ring_keras_allreduce_wait(
+            handle=pending.handle,
+            T=pending.dtype,
+            N=len(pending.shapes),
+            shapes=pending.shapes,
+            reduce_op=pending.reduce_op,
+            request_name=pending.name,
+            communicator_id=pending.communicator_id,
+        )
     return reduced
 
 

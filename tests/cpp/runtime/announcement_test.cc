@@ -26,6 +26,7 @@ Announcement Sample() {
   sample.postscale = 0.25;
   sample.wire_dtype = DataType::kFloat16;
   sample.shapes = {{}, {0, 7}, {int64_t{1} << 40}};
+  sample.even_rows = true;
   sample.splits = {1, 0, int64_t{1} << 50};
   sample.weight = 0.5;
   sample.window_offset = 4096 * 5;
@@ -57,6 +58,7 @@ RING_TEST(AnAnnouncementSurvivesTheJourney) {
     EXPECT_EQ(got.value().postscale, sent.postscale);
     EXPECT_TRUE(got.value().wire_dtype == sent.wire_dtype);
     EXPECT_TRUE(got.value().shapes == sent.shapes);
+    EXPECT_EQ(got.value().even_rows, sent.even_rows);
     EXPECT_EQ(got.value().splits, sent.splits);
     EXPECT_EQ(got.value().weight, sent.weight);
     EXPECT_EQ(got.value().window_offset, sent.window_offset);
@@ -221,6 +223,22 @@ RING_TEST(RowsMayDifferWhereTheyAreGathered) {
     EXPECT_NE(Mismatch(sample, [](auto& a) { a.shapes = {{2, 4}}; }), "none");
     EXPECT_NE(Mismatch(sample, [](auto& a) { a.shapes = {{2}}; }), "none");
   }
+}
+
+RING_TEST(RowsMustAgreeWhereOneRankWantsThemEven) {
+  Announcement sample;
+  sample.name = "x";
+  sample.kind = CollectiveKind::kAllgather;
+  sample.shapes = {{2, 3}};
+  const auto want_even = [](Announcement& a) { a.even_rows = true; };
+  EXPECT_EQ(Mismatch(sample, want_even), "none");
+  std::vector<std::optional<Announcement>> all(3, sample);
+  want_even(*all[2]);
+  all[1]->shapes = {{4, 3}};
+  ExpectSays(
+      FindMismatch(all, {2, 5, 8}).value_or("none"),
+      "allgather 'x': shape differs across ranks: rank 2 has [2,3], rank "
+      "5 has [4,3]. ");
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 compiled = functools.partial(tf.function, jit_compile=True)
 
-SHAPES: list[tuple[int, ...]] = [(), (0,), (1,), (7,), (2, 3, 5), (70_001,)]
+SHAPES: list[tuple[int, ...]] = [(), (0,), (2, 3, 5), (70_001,)]
 
 
 def check_allreduce(dtype: str) -> None:
@@ -33,7 +33,8 @@ def check_allreduce(dtype: str) -> None:
         inputs = [tensors.small_values(other, shape, dtype) for other in range(size)]
         for _ in range(3):  # A name's first uses go another way than the rest.
             result = call(tf.constant(inputs[rank]), op, name=f"{dtype}/{op}/{shape}")
-            np.testing.assert_array_equal(result, tensors.reduced(inputs, op))
+            expected = tensors.reduced(inputs, op)
+            np.testing.assert_array_equal(result.numpy(), expected)
         np.testing.assert_array_equal(  # The input is left alone.
             inputs[rank], tensors.small_values(rank, shape, dtype)
         )
@@ -41,7 +42,7 @@ def check_allreduce(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", tensors.DTYPES)
 def test_allreduce(rank_pool: RankPools, dtype: str) -> None:
-    rank_pool(3).run(check_allreduce, args=(dtype,))
+    rank_pool(3).run(check_allreduce, args=(dtype,), timeout_s=120)
 
 
 def check_all_kinds() -> None:
@@ -115,9 +116,10 @@ def check_factors() -> None:
     total = size * (size + 1) / 2
     np.testing.assert_allclose(constant(x), np.full((2, 5), 0.3 * total), rtol=1e-6)
     for step in (1.0, 2.0, 7.0):
-        got = variable(x, step, step)
+        factor = tf.constant(step)
+        got = variable(x, factor, factor)
         np.testing.assert_allclose(got, np.full((2, 5), step**2 * total), rtol=1e-6)
-        first, second = weighted(x, step * rank)
+        first, second = weighted(x, factor * rank)
         mean = 2 * sum(r * (r + 1) for r in range(size)) / max(1, size * (size - 1) / 2)
         np.testing.assert_allclose(first, np.full((2, 5), mean), rtol=1e-6)
         np.testing.assert_allclose(second, np.full((2, 5), 2 * mean), rtol=1e-6)
@@ -157,7 +159,7 @@ def check_control_flow() -> None:
     np.testing.assert_allclose(got, np.full(1000, expected), rtol=1e-6)
     total = sum(range(size))
     for wanted in (True, False, True):
-        got = branch(tf.constant(x), wanted)
+        got = branch(tf.constant(x), tf.constant(wanted))
         np.testing.assert_array_equal(got, np.full(1000, size * total) if wanted else x)
 
 
@@ -255,7 +257,7 @@ def check_not_compilable() -> None:
         return tf.cond(wanted, lambda: allreduce_wait(pending)[0], lambda: x)
 
     with pytest.raises(tf.errors.OpError):
-        compiled(wait_in_a_condition)(x, True)
+        compiled(wait_in_a_condition)(x, tf.constant(True))
     np.testing.assert_array_equal(ring.allreduce(tf.ones([3])).numpy(), np.ones(3))
 
 
