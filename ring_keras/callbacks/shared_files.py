@@ -56,6 +56,8 @@ def _files(callback: keras.callbacks.Callback) -> list[str]:
     for name, attribute in _WRITERS.items():
         # By its own class: a subclass may know about ranks, as one of ours does.
         if type(callback) is getattr(keras.callbacks, name):
-            path = Path(str(getattr(callback, attribute))).absolute()
+            path = str(getattr(callback, attribute))
+            if "://" not in path:
+                path = str(Path(path).absolute())
             return [f"'{path}' ({name})"]
     return []
