@@ -381,7 +381,12 @@ OURS = [
         "the same, steps_per_execution",
         functools.partial(warms_up, steps_per_execution=3),
     ),
-    Feature("the same, RMSprop", functools.partial(warms_up, keras.optimizers.RMSprop)),
+    Feature(
+        "the same, RMSprop",
+        functools.partial(warms_up, keras.optimizers.RMSprop),
+        # It divides by roots of small averages, and momentum adds up ten steps.
+        weight_limit=3e-6,
+    ),
     Feature(
         "the same, momentum_correction=False",
         functools.partial(warms_up, correct=False),
