@@ -9,7 +9,7 @@ from support.features import faults, measure_group
 from support.features.groups import GROUPS
 
 # Few enough for a run to take seconds, and a failure to show which.
-PER_RUN = 8
+PER_RUN = 6
 
 RUNS = [
     pytest.param(group, features[start : start + PER_RUN], id=f"{group}-{start}")
@@ -26,7 +26,7 @@ MISSING = sorted(
 )
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("group", "features"), RUNS)
 def test_feature_matches_one_process(rank_pool, group, features, size):
     features = [feature for feature in features if feature.needs not in MISSING]
