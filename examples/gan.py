@@ -17,7 +17,7 @@ from absl import app, flags
 import ring_keras as ring
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("epochs", 12, "Epochs to train.", lower_bound=1)
+flags.DEFINE_integer("epochs", 40, "Epochs to train.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 64, "Points per step and rank.", lower_bound=1)
 
 COUNT = 4096

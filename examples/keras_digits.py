@@ -74,8 +74,7 @@ class SameRate(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch, logs=None):
         """Sets the rate of the step to come."""
-        step = int(self.model.optimizer.iterations)
-        rate = self.warmup.learning_rate_at(step)
+        rate = self.warmup.learning_rate_at(int(self.model.optimizer.iterations))
         if rate is not None:
             self.model.optimizer.learning_rate = rate
 
@@ -113,7 +112,9 @@ def main(_: list[str]) -> None:
     initial_weights = model.get_weights()
     optimizer = keras.optimizers.SGD(FLAGS.learning_rate, momentum=0.9)
     compile_model(model, ring.DistributedOptimizer(optimizer))  # 3: one gradient
-    warmup = ring.callbacks.LearningRateWarmup(FLAGS.learning_rate, FLAGS.warmup_steps)
+    warmup = ring.callbacks.LearningRateWarmup(
+        FLAGS.learning_rate, FLAGS.warmup_steps, momentum_correction=False
+    )
     history = model.fit(
         train.batch(FLAGS.batch_size),
         validation_data=test.batch(360),
@@ -131,9 +132,7 @@ def main(_: list[str]) -> None:
         return
     model.save(FLAGS.output)
     accuracy = history["val_accuracy"][-1]
-    print(
-        f"saved {FLAGS.output}; test accuracy {accuracy:.2%} on {ring.size()} rank(s)"
-    )
+    print(f"{FLAGS.output}: test accuracy {accuracy:.2%} on {ring.size()} rank(s)")
     if FLAGS.compare and ring.size() > 1:
         alone_accuracy, alone_loss = train_in_one_process(initial_weights, warmup)
         first, last = np.abs(np.subtract(history["loss"], alone_loss))[[0, -1]]

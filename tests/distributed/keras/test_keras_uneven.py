@@ -134,11 +134,13 @@ def py_dataset_worker(count, **kwargs):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("workers", [1, 3])
-def test_batches_of_a_py_dataset_are_padded(rank_pool, size, workers):
+@pytest.mark.parametrize(
+    "how", [{}, {"workers": 3}, {"workers": 2, "use_multiprocessing": True}], ids=str
+)
+def test_batches_of_a_py_dataset_are_padded(rank_pool, size, how):
     count = 3 * size + 1
     results = rank_pool(size).run(
-        functools.partial(py_dataset_worker, count=count, workers=workers)
+        functools.partial(py_dataset_worker, count=count, **how)
     )
 
     x, y = training.arrays()
