@@ -17,14 +17,13 @@
 // it.
 //
 // Environment, read at first use:
-//   RING_KERAS_STAND_IN_DEVICES    how many devices there are, 4 unless set;
-//                                  CUDA_VISIBLE_DEVICES picks among them
-//   RING_KERAS_STAND_IN_JITTER_US  a random time up to this many microseconds
-//                                  passes before each piece of a stream's work
-//   RING_KERAS_STAND_IN_DEAD_PEER  "error": a communicator notices that a
-//   peer's
-//                                  process ended (ncclRemoteError), as NCCL
-//                                  does across hosts; "hang", the default, not
+//   STAND_IN_DEVICES    how many devices there are, 4 unless set;
+//                       CUDA_VISIBLE_DEVICES picks among them
+//   STAND_IN_JITTER_US  a random time up to this many microseconds passes
+//                       before each piece of a stream's work
+//   STAND_IN_DEAD_PEER  "error": a communicator notices that a peer's process
+//                       ended (ncclRemoteError), as NCCL does across hosts;
+//                       "hang", the default: it does not
 #ifndef RING_KERAS_TESTS_STAND_IN_STAND_IN_H_
 #define RING_KERAS_TESTS_STAND_IN_STAND_IN_H_
 

@@ -26,7 +26,7 @@ thread_local ThreadState thread_state;
 std::atomic<int> device_fault{kCudaSuccess};
 
 std::vector<int> FindDevices() {
-  const char* count_text = std::getenv("RING_KERAS_STAND_IN_DEVICES");
+  const char* count_text = std::getenv("STAND_IN_DEVICES");
   const int count =
       count_text == nullptr ? kDefaultDeviceCount : std::atoi(count_text);
   std::vector<int> devices;

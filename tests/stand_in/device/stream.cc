@@ -25,7 +25,7 @@ Registry<Stream>& Streams() {
 
 int JitterMicroseconds() {
   static const int jitter = [] {
-    const char* text = std::getenv("RING_KERAS_STAND_IN_JITTER_US");
+    const char* text = std::getenv("STAND_IN_JITTER_US");
     return text == nullptr ? 0 : std::atoi(text);
   }();
   return jitter;
@@ -83,21 +83,27 @@ void Stream::Run() {
   while (true) {
     changed_.wait(lock, [this] { return !queue_.empty() || ended_; });
     if (queue_.empty()) return;
-    Work work = std::move(queue_.front());
+    Item item = std::move(queue_.front());
     queue_.pop_front();
     working_ = true;
     lock.unlock();
     Dawdle();
-    work();
-    work = nullptr;  // What it holds is let go outside the lock.
+    if (item.work != nullptr) item.work();
+    item.work = nullptr;  // What it holds is let go outside the lock.
     lock.lock();
     working_ = false;
+    if (item.moment == nullptr) continue;
+    // Who has waited for the moment finds the stream idle.
+    lock.unlock();
+    item.moment->Reach();
+    item.moment = nullptr;
+    lock.lock();
   }
 }
 
-void Stream::Push(Work work) {
+void Stream::Push(Work work, std::shared_ptr<Moment> moment) {
   std::lock_guard lock(mutex_);
-  queue_.push_back(std::move(work));
+  queue_.push_back({std::move(work), std::move(moment)});
   changed_.notify_one();
 }
 
@@ -125,7 +131,7 @@ void Stream::Enqueue(Work work) {
 
 std::shared_ptr<Moment> Stream::Mark() {
   auto moment = std::make_shared<Moment>();
-  Push([moment] { moment->Reach(); });
+  Push(nullptr, moment);
   return moment;
 }
 

@@ -40,7 +40,7 @@ class RING_KERAS_EXPORT Stream {
       : device_(device), blocking_(blocking), is_default_(is_default) {}
   void StartThread(std::shared_ptr<Stream> self);
   void Run();
-  void Push(Work work);
+  void Push(Work work, std::shared_ptr<Moment> moment = nullptr);
   void FollowDefaultStream();
 
   const int device_;
@@ -48,7 +48,11 @@ class RING_KERAS_EXPORT Stream {
   const bool is_default_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Work> queue_;
+  struct Item {
+    Work work;
+    std::shared_ptr<Moment> moment;  // Reached after the work, if any.
+  };
+  std::deque<Item> queue_;
   bool working_ = false;
   bool ended_ = false;
 };

@@ -26,7 +26,7 @@ Registry<Communicator>& Communicators() {
 
 bool NoticesDeadPeers() {
   static const bool notices = [] {
-    const char* text = std::getenv("RING_KERAS_STAND_IN_DEAD_PEER");
+    const char* text = std::getenv("STAND_IN_DEAD_PEER");
     return text != nullptr && std::string(text) == "error";
   }();
   return notices;
