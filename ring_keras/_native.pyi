@@ -1,12 +1,17 @@
 """The C++ core, as tf_ops/bindings exposes it. Imports no TensorFlow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 _Array = NDArray[Any]
+
+# Address in GPU memory, and shape.
+_DeviceTensor = tuple[int, Sequence[int]]
+# From the shape of an output to its address.
+_Allocator = Callable[[list[int]], int]
 
 def init(
     *,
@@ -91,8 +96,83 @@ def sum_pieces(
     sum: int,
 ) -> None: ...
 def cuda_libraries(library_path: str = "") -> list[tuple[str, str, str, str]]: ...
+def device_allreduce(
+    inputs: Sequence[_DeviceTensor],
+    outputs: Sequence[int],
+    dtype: str,
+    device: int,
+    stream: int,
+    op: str = "sum",
+    name: str = "",
+    communicator_id: int = 0,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    weight: float = 1.0,
+    wire_dtype: str | None = None,
+) -> DeviceOperation: ...
+def device_broadcast(
+    inputs: Sequence[_DeviceTensor],
+    outputs: Sequence[int],
+    dtype: str,
+    device: int,
+    stream: int,
+    root: int,
+    name: str = "",
+    communicator_id: int = 0,
+) -> DeviceOperation: ...
+def device_allgather(
+    input: _DeviceTensor,
+    allocate: _Allocator,
+    dtype: str,
+    device: int,
+    stream: int,
+    name: str = "",
+    communicator_id: int = 0,
+) -> DeviceOperation: ...
+def device_reduce_scatter(
+    input: _DeviceTensor,
+    allocate: _Allocator,
+    dtype: str,
+    device: int,
+    stream: int,
+    op: str = "sum",
+    name: str = "",
+    communicator_id: int = 0,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+) -> DeviceOperation: ...
+def device_alltoall(
+    input: _DeviceTensor,
+    allocate: _Allocator,
+    dtype: str,
+    device: int,
+    stream: int,
+    splits: Sequence[int] | None = None,
+    name: str = "",
+    communicator_id: int = 0,
+) -> DeviceOperation: ...
+def device_count() -> int: ...
 def version() -> str: ...
 def instruction_set() -> str: ...
+
+class DeviceBuffer:
+    def __init__(self, device: int, nbytes: int) -> None: ...
+    @property
+    def address(self) -> int: ...
+    def write(self, array: _Array) -> None: ...
+    def read(self, array: _Array) -> None: ...
+
+class DeviceStream:
+    def __init__(self, device: int) -> None: ...
+    @property
+    def handle(self) -> int: ...
+    def synchronize(self) -> None: ...
+
+class DeviceOperation:
+    def follow(self, stream: int) -> None: ...
+    def wait(self) -> None: ...
+    def is_done(self) -> bool: ...
+    def received_splits(self) -> list[int]: ...
 
 class StoreServer:
     def __init__(

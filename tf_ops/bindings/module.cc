@@ -4,6 +4,8 @@
 #include "tf_ops/bindings/collectives.h"
 #include "tf_ops/bindings/cuda.h"
 #include "tf_ops/bindings/cuda_libraries.h"
+#include "tf_ops/bindings/device.h"
+#include "tf_ops/bindings/device_memory.h"
 #include "tf_ops/bindings/job.h"
 #include "tf_ops/bindings/store_server.h"
 #include "tf_ops/reduce/reduce.h"
@@ -13,6 +15,8 @@ PYBIND11_MODULE(_native, module) {
   ring_keras::BindJob(module);
   ring_keras::BindCollectives(module);
   ring_keras::BindCudaLibraries(module);
+  ring_keras::BindDevice(module);
+  ring_keras::BindDeviceMemory(module);
   ring_keras::BindStoreServer(module);
   ring_keras::BindCuda(module);
   module.def("version", [] { return RING_KERAS_VERSION; });

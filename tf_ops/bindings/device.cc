@@ -1,0 +1,197 @@
+#include "tf_ops/bindings/device.h"
+
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tf_ops/bindings/device_operation.h"
+#include "tf_ops/bindings/errors.h"
+#include "tf_ops/bindings/numpy_types.h"
+
+namespace py = pybind11;
+
+namespace ring_keras {
+namespace {
+
+// Where a tensor is, and its shape.
+using DeviceTensor = std::pair<uintptr_t, Shape>;
+
+// Gives the address of memory for an output of that shape.
+using PythonAllocator = std::function<uintptr_t(const Shape&)>;
+
+void* ToPointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+// Without a name, a call is the n-th of its kind.
+Request MakeRequest(CollectiveKind kind, const std::string& name,
+                    int communicator_id, const std::string& dtype,
+                    const std::vector<DeviceTensor>& inputs) {
+  Request request;
+  request.kind = kind;
+  request.name = name.empty() ? NameOf(kind) : name;
+  request.communicator_id = communicator_id;
+  request.dtype = ParseDataType(dtype);
+  for (const auto& [address, shape] : inputs) {
+    request.inputs.push_back({ToPointer(address), shape});
+  }
+  return request;
+}
+
+void SetOutputs(Request* request, const std::vector<uintptr_t>& outputs) {
+  if (outputs.size() != request->inputs.size()) {
+    throw py::value_error(StrCat("expected an output for each of ",
+                                 request->inputs.size(), " inputs, got ",
+                                 outputs.size(), "."));
+  }
+  for (const uintptr_t address : outputs) {
+    request->outputs.push_back(ToPointer(address));
+  }
+}
+
+// The allocator is called by threads that do not hold the GIL.
+OutputAllocator WithGil(PythonAllocator allocate) {
+  return [allocate =
+              std::move(allocate)](const Shape& shape) -> StatusOr<void*> {
+    py::gil_scoped_acquire acquire;
+    try {
+      return ToPointer(allocate(shape));
+    } catch (const std::exception& error) {  // The core takes no exceptions.
+      return Status(StatusCode::kResourceExhausted,
+                    StrCat("no memory on the GPU for an output of shape ",
+                           DebugString(shape), ": ", error.what()));
+    }
+  };
+}
+
+std::shared_ptr<DeviceOperation> Submit(Request request, int device,
+                                        uintptr_t stream) {
+  auto operation = [&] {
+    py::gil_scoped_release release;
+    return DeviceOperation::Submit(std::move(request), device,
+                                   ToPointer(stream));
+  }();
+  return ValueOrThrow(std::move(operation));
+}
+
+auto Allreduce(const std::vector<DeviceTensor>& inputs,
+               const std::vector<uintptr_t>& outputs, const std::string& dtype,
+               int device, uintptr_t stream, const std::string& op,
+               const std::string& name, int communicator_id, double prescale,
+               double postscale, double weight,
+               const std::optional<std::string>& wire_dtype) {
+  Request request = MakeRequest(CollectiveKind::kAllreduce, name,
+                                communicator_id, dtype, inputs);
+  SetOutputs(&request, outputs);
+  request.reduce_op = ParseReduceOp(op);
+  request.prescale = prescale;
+  request.postscale = postscale;
+  request.weight = weight;
+  if (wire_dtype.has_value()) request.wire_dtype = ParseDataType(*wire_dtype);
+  return Submit(std::move(request), device, stream);
+}
+
+auto Broadcast(const std::vector<DeviceTensor>& inputs,
+               const std::vector<uintptr_t>& outputs, const std::string& dtype,
+               int device, uintptr_t stream, int root, const std::string& name,
+               int communicator_id) {
+  Request request = MakeRequest(CollectiveKind::kBroadcast, name,
+                                communicator_id, dtype, inputs);
+  SetOutputs(&request, outputs);
+  request.root = root;
+  return Submit(std::move(request), device, stream);
+}
+
+auto Allgather(const DeviceTensor& input, PythonAllocator allocate,
+               const std::string& dtype, int device, uintptr_t stream,
+               const std::string& name, int communicator_id) {
+  Request request = MakeRequest(CollectiveKind::kAllgather, name,
+                                communicator_id, dtype, {input});
+  request.allocate_output = WithGil(std::move(allocate));
+  return Submit(std::move(request), device, stream);
+}
+
+auto ReduceScatter(const DeviceTensor& input, PythonAllocator allocate,
+                   const std::string& dtype, int device, uintptr_t stream,
+                   const std::string& op, const std::string& name,
+                   int communicator_id, double prescale, double postscale) {
+  Request request = MakeRequest(CollectiveKind::kReduceScatter, name,
+                                communicator_id, dtype, {input});
+  request.allocate_output = WithGil(std::move(allocate));
+  request.reduce_op = ParseReduceOp(op);
+  request.prescale = prescale;
+  request.postscale = postscale;
+  return Submit(std::move(request), device, stream);
+}
+
+auto Alltoall(const DeviceTensor& input, PythonAllocator allocate,
+              const std::string& dtype, int device, uintptr_t stream,
+              const std::optional<std::vector<int64_t>>& splits,
+              const std::string& name, int communicator_id) {
+  Request request = MakeRequest(CollectiveKind::kAlltoall, name,
+                                communicator_id, dtype, {input});
+  request.allocate_output = WithGil(std::move(allocate));
+  request.splits = splits.value_or(std::vector<int64_t>());
+  return Submit(std::move(request), device, stream);
+}
+
+}  // namespace
+
+void BindDevice(py::module_& module) {
+  py::class_<DeviceOperation, std::shared_ptr<DeviceOperation>>(
+      module, "DeviceOperation")
+      .def(
+          "follow",
+          [](DeviceOperation& self, uintptr_t stream) {
+            const Status status = [&] {
+              py::gil_scoped_release release;
+              return self.Follow(ToPointer(stream));
+            }();
+            ThrowIfError(status);
+          },
+          py::arg("stream"))
+      .def("wait",
+           [](DeviceOperation& self) {
+             const Status status = [&] {
+               py::gil_scoped_release release;
+               return self.Wait();
+             }();
+             ThrowIfError(status);
+           })
+      .def("is_done", &DeviceOperation::IsDone)
+      .def("received_splits", [](DeviceOperation& self) {
+        return self.IsDone() ? self.received_splits() : std::vector<int64_t>();
+      });
+
+  module.def("device_allreduce", &Allreduce, py::arg("inputs"),
+             py::arg("outputs"), py::arg("dtype"), py::arg("device"),
+             py::arg("stream"), py::arg("op") = "sum", py::arg("name") = "",
+             py::arg("communicator_id") = 0, py::arg("prescale") = 1.0,
+             py::arg("postscale") = 1.0, py::arg("weight") = 1.0,
+             py::arg("wire_dtype") = py::none());
+  module.def("device_broadcast", &Broadcast, py::arg("inputs"),
+             py::arg("outputs"), py::arg("dtype"), py::arg("device"),
+             py::arg("stream"), py::arg("root"), py::arg("name") = "",
+             py::arg("communicator_id") = 0);
+  module.def("device_allgather", &Allgather, py::arg("input"),
+             py::arg("allocate"), py::arg("dtype"), py::arg("device"),
+             py::arg("stream"), py::arg("name") = "",
+             py::arg("communicator_id") = 0);
+  module.def("device_reduce_scatter", &ReduceScatter, py::arg("input"),
+             py::arg("allocate"), py::arg("dtype"), py::arg("device"),
+             py::arg("stream"), py::arg("op") = "sum", py::arg("name") = "",
+             py::arg("communicator_id") = 0, py::arg("prescale") = 1.0,
+             py::arg("postscale") = 1.0);
+  module.def("device_alltoall", &Alltoall, py::arg("input"),
+             py::arg("allocate"), py::arg("dtype"), py::arg("device"),
+             py::arg("stream"), py::arg("splits") = py::none(),
+             py::arg("name") = "", py::arg("communicator_id") = 0);
+}
+
+}  // namespace ring_keras
