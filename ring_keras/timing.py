@@ -34,7 +34,13 @@ class Timing:
     calls: int
 
 
-def time_call(call: Callable[[], object], *, samples: int, warmup: int) -> Timing:
+def time_call(
+    call: Callable[[], object],
+    *,
+    samples: int,
+    warmup: int,
+    finish: Callable[[], object] = lambda: None,
+) -> Timing:
     """Times `call`, a collective; every rank gets the same timing.
 
     A sample counts the time of the rank that took longest, from a barrier on.
@@ -43,12 +49,17 @@ def time_call(call: Callable[[], object], *, samples: int, warmup: int) -> Timin
         call: Takes part in the collective once.
         samples: How many to take.
         warmup: Calls before the first.
+        finish: Waits until what the calls began is done. A sample ends then.
     """
-    _run(call, warmup)
-    calls = _agreed_calls(_run(call, 1))
+
+    def run(calls: int) -> float:
+        return _run(call, calls, finish)
+
+    run(warmup)
+    calls = _agreed_calls(run(1))
     # Connections and processors get up to speed meanwhile.
-    calls = _agreed_calls(_run(call, calls) / calls)
-    own = np.array([_run(call, calls) / calls for _ in range(samples)])
+    calls = _agreed_calls(run(calls) / calls)
+    own = np.array([run(calls) / calls for _ in range(samples)])
     slowest = _native.allreduce(own, "max", "timing/samples")
     return Timing(
         median_s=float(np.median(slowest)),
@@ -58,12 +69,13 @@ def time_call(call: Callable[[], object], *, samples: int, warmup: int) -> Timin
     )
 
 
-def _run(call: Callable[[], object], calls: int) -> float:
+def _run(call: Callable[[], object], calls: int, finish: Callable[[], object]) -> float:
     """Seconds of `calls` calls in a row, from a barrier on."""
     _native.barrier("timing/start")
     start = time.perf_counter()
     for _ in range(calls):
         call()
+    finish()
     return time.perf_counter() - start
 
 

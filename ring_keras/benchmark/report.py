@@ -33,7 +33,7 @@ class Row:
         count: Its elements.
         dtype: Theirs.
         op: How they were reduced; none if they were not.
-        buffers: One of `BUFFERS`, or tensors.
+        buffers: One of `BUFFERS`, or tensors, or gpu.
         timing: See `Timing`.
         bus_factor: See `Collective`.
         wrong: Elements of all ranks that were not what they must be.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ring_keras import _native
+from ring_keras.benchmark.device_calls import ANCHORS, DeviceCalls
 from ring_keras.benchmark.job import describe_job, join
 from ring_keras.benchmark.numpy_calls import BUFFERS, numpy_call
 from ring_keras.benchmark.options import Options, parse
@@ -22,10 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     rank, size = join(options.tensorflow)
     job = describe_job(size)
-    how = "by the TensorFlow op in a tf.function"
-    if not options.tensorflow:
-        how = f"of NumPy arrays, {BUFFERS[options.buffers]}"
-    title = f"{options.collective.name} {how}"
+    title = f"{options.collective.name} {_how(options)}"
     if rank == 0:
         print(header(title, job), flush=True)
     rows = []
@@ -40,23 +39,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(row.wrong for row in rows))
 
 
+def _how(options: Options) -> str:
+    if options.tensorflow:
+        return "by the TensorFlow op in a tf.function"
+    if options.device == "gpu":
+        return f"in GPU memory, by NCCL. {ANCHORS}"
+    return f"of NumPy arrays, {BUFFERS[options.buffers]}"
+
+
 def _measure(options: Options, nbytes: int, rank: int, size: int) -> Row:
     collective, dtype, op = options.collective, options.dtype, options.op
     itemsize = DTYPES[dtype].itemsize
     count = collective.count(nbytes, itemsize, size)
     values = collective.input(rank, size, count, dtype)
 
-    def make_call() -> Callable[[], object]:
-        if not options.tensorflow:
-            return numpy_call(collective.name, values, op, options.buffers)
-        # Imported only here: it takes seconds.
-        from ring_keras.benchmark.tensorflow_calls import tensorflow_call
-
-        return tensorflow_call(collective.name, values, op)
-
-    timing = time_call(make_call(), samples=options.iterations, warmup=options.warmup)
+    time_it = functools.partial(
+        time_call, samples=options.iterations, warmup=options.warmup
+    )
+    if options.device == "gpu":
+        output = collective.output(rank, size, count, dtype, op)
+        calls = DeviceCalls(collective.name, values, op, output.shape)
+        timing = time_it(calls.submit, finish=calls.finish)
+        got = calls.result()
+    else:
+        make_call = _host_calls(options, values)
+        timing = time_it(make_call())
+        got = np.asarray(make_call()())
     wrong = _count_wrong(
-        np.asarray(make_call()()),
+        got,
         collective.output(rank, size, count, dtype, op),
         tolerance(size, dtype, op) if collective.reduces else 0.0,
     )
@@ -66,11 +76,28 @@ def _measure(options: Options, nbytes: int, rank: int, size: int) -> Row:
         count=count,
         dtype=dtype,
         op=op if collective.reduces else "none",
-        buffers="tensors" if options.tensorflow else options.buffers,
+        buffers=_buffers(options),
         timing=timing,
         bus_factor=collective.bus_factor(size),
         wrong=wrong,
     )
+
+
+def _host_calls(options: Options, values: Array) -> Callable[[], Callable[[], object]]:
+    """Makes a function that calls the collective, on inputs of its own."""
+    name, op = options.collective.name, options.op
+    if not options.tensorflow:
+        return lambda: numpy_call(name, values, op, options.buffers)
+    # Imported only here: it takes seconds.
+    from ring_keras.benchmark.tensorflow_calls import tensorflow_call
+
+    return lambda: tensorflow_call(name, values, op)
+
+
+def _buffers(options: Options) -> str:
+    if options.tensorflow:
+        return "tensors"
+    return "gpu" if options.device == "gpu" else options.buffers
 
 
 def _count_wrong(got: Array, expected: Array, relative: float) -> int:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.stand_in import stand_in_environment
 
 from ring_keras.benchmark.collectives import COLLECTIVES
 from ring_keras.benchmark.numpy_calls import BUFFERS
@@ -17,13 +20,18 @@ from ring_keras.benchmark.numpy_calls import BUFFERS
 TINY = ["--min-bytes", "64", "--max-bytes", "1K", "--iterations", "2"]
 
 
-def run_benchmark(size: int, *options: str) -> str:
+def run_benchmark(
+    size: int, *options: str, variables: Mapping[str, str] | None = None
+) -> str:
     """What rank 0 prints."""
     command = [sys.executable, "-m", "ring_keras.benchmark", *TINY, *options]
     if size > 1:
         launcher = [sys.executable, "-m", "ring_keras.launch", "-np", str(size)]
         command = launcher + command
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    environment = {**os.environ, **(variables or {})}
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=environment
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return re.sub(r"^\[0\] ", "", ended.stdout, flags=re.MULTILINE)
 
@@ -82,6 +90,21 @@ def test_another_dtype_and_op(dtype: str) -> None:
     assert re.search(
         rf"^ +64 +{64 if dtype == 'uint8' else 32} .* max .* 0$", printed, re.M
     )
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_gpu_memory(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+
+    printed = run_benchmark(
+        *(2, name, "--device", "gpu", "--json", str(file)),
+        variables=stand_in_environment(),
+    )
+
+    content = json.loads(file.read_text())
+    check_rows(content, 2, name)
+    assert {row["buffers"] for row in content["rows"]} == {"gpu"}
+    assert "480 GB/s on 8 H100" in printed
 
 
 @pytest.mark.parametrize("name", others_are_slow("alltoall"))

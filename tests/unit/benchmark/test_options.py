@@ -39,6 +39,8 @@ def test_a_small_factor_still_makes_progress() -> None:
         (["--dtype", "int32", "--op", "average"], "takes no integers"),
         (["broadcast", "--buffers", "in-place"], "allreduce on NumPy arrays only"),
         (["--buffers", "shared", "--tensorflow"], "allreduce on NumPy arrays only"),
+        (["--device", "gpu", "--tensorflow"], "without --tensorflow"),
+        (["--device", "gpu", "--buffers", "new"], "allreduce on NumPy arrays only"),
         (["gather"], "invalid choice: 'gather'"),
     ],
 )
