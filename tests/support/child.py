@@ -58,6 +58,11 @@ def _die_with_parent(parent_pid: int) -> None:
 
 def _warm_up() -> None:
     """Pays for TensorFlow and for joining the job once, not once per test."""
+    if os.environ.get("TESTS_WITHOUT_TENSORFLOW"):
+        from support.gpu_calls import join
+
+        join()
+        return
     import ring_keras as ring
 
     ring.init()

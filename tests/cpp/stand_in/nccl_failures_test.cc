@@ -218,7 +218,7 @@ RING_TEST(SpawnedThatNoticesAKilledPeer) {
 
 RING_TEST(AKilledPeerIsAnErrorWhereAsked) {
   const int status = Ended(Spawn("SpawnedThatNoticesAKilledPeer", "none",
-                                 {"RING_KERAS_STAND_IN_DEAD_PEER=error"}));
+                                 {"STAND_IN_DEAD_PEER=error"}));
   EXPECT_EQ(status, 0);
 }
 

@@ -1,0 +1,66 @@
+"""Every collective on tensors in GPU memory, against numpy."""
+
+from __future__ import annotations
+
+import pytest
+from support import RankPool, gpu_cases
+
+
+@pytest.mark.parametrize("dtype", [*gpu_cases.INTEGERS, *gpu_cases.FLOATS])
+def test_allreduce(ranks: RankPool, dtype: str) -> None:
+    ranks.run(gpu_cases.check_allreduce, args=(dtype,))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+def test_hundreds_of_small_tensors_and_a_large_one(ranks: RankPool, dtype: str) -> None:
+    ranks.run(gpu_cases.check_group, args=(dtype,))
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_large_tensor(ranks: RankPool, in_place: bool) -> None:
+    ranks.run(gpu_cases.check_large, args=(in_place,))
+
+
+def test_scales(ranks: RankPool) -> None:
+    ranks.run(gpu_cases.check_scales)
+
+
+def test_weights(ranks: RankPool) -> None:
+    ranks.run(gpu_cases.check_weights)
+
+
+@pytest.mark.parametrize("wire_dtype", ["float16", "bfloat16"])
+def test_wire_dtypes(ranks: RankPool, wire_dtype: str) -> None:
+    ranks.run(gpu_cases.check_wire, args=(wire_dtype,))
+
+
+def test_every_rank_gets_the_same_bits(peers: RankPool) -> None:
+    peers.run(gpu_cases.check_same_bits)
+
+
+@pytest.mark.parametrize("dtype", gpu_cases.MOVED)
+def test_allgather(ranks: RankPool, dtype: str) -> None:
+    ranks.run(gpu_cases.check_allgather, args=(dtype,))
+
+
+@pytest.mark.parametrize("dtype", gpu_cases.MOVED)
+def test_broadcast(ranks: RankPool, dtype: str) -> None:
+    ranks.run(gpu_cases.check_broadcast, args=(dtype,))
+
+
+@pytest.mark.parametrize("dtype", [*gpu_cases.INTEGERS, *gpu_cases.FLOATS])
+def test_reduce_scatter(ranks: RankPool, dtype: str) -> None:
+    ranks.run(gpu_cases.check_reduce_scatter, args=(dtype,))
+
+
+@pytest.mark.parametrize("dtype", gpu_cases.MOVED)
+def test_alltoall(ranks: RankPool, dtype: str) -> None:
+    ranks.run(gpu_cases.check_alltoall, args=(dtype,))
+
+
+def test_types_that_nccl_does_not_compute_with(ranks: RankPool) -> None:
+    ranks.run(gpu_cases.check_refused_types)
+
+
+def test_process_sets(peers: RankPool) -> None:
+    peers.run(gpu_cases.check_process_sets)

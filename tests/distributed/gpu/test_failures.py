@@ -1,0 +1,151 @@
+"""A rank that dies, or NCCL that fails, is the same error on all, soon."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import RankOutcome, run_ranks
+from support.gpu_calls import gpu, join
+from support.processes import wait_until
+from support.stand_in import Control, stand_in_environment
+
+from ring_keras import _native
+
+# What the design promises.
+DETECTION_S = 5.0
+REMOTE_ERROR = 6
+
+
+def assert_survivors_blame(outcomes: list[RankOutcome], victim: int) -> None:
+    """All other ranks raised the same PeerLostError, about the victim."""
+    assert outcomes[victim].signal == signal.SIGKILL
+    survivors = [outcome for outcome in outcomes if outcome.rank != victim]
+    for outcome in survivors:
+        assert outcome.message.startswith("PeerLostError: "), outcome.describe()
+        assert f"rank {victim} (host " in outcome.message, outcome.describe()
+        assert not outcome.timed_out, outcome.describe()
+        late_s = outcome.ended_at - outcomes[victim].ended_at
+        assert late_s < DETECTION_S, outcome.describe()
+    assert len({outcome.message for outcome in survivors}) == 1
+
+
+def dies_while_others_wait(victim: int) -> None:
+    rank, _ = join()
+    ones = np.ones(10, np.float32)
+    gpu().allreduce([ones], name="connect").results()
+    if rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    gpu().allreduce([ones], name="grads").operation.wait()
+
+
+def dies_before_its_device_takes_part(victim: int) -> None:
+    rank, _ = join()
+    ones = np.ones(1_000_000, np.float32)
+    gpu().allreduce([ones], name="connect").results()
+    if rank == victim:
+        Control().hold(gpu().stream.handle)
+    pending = gpu().allreduce([ones], name="grads")
+    pending.operation.follow(gpu().stream.handle)
+    # All devices have been given it; the victim's never begins.
+    _native.barrier("launched")
+    if rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    pending.operation.wait()
+
+
+def dies_before_connecting(victim: int) -> None:
+    rank, _ = join()
+    if rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    gpu().allreduce([np.ones(10, np.float32)], name="first").operation.wait()
+
+
+@pytest.mark.parametrize("notices", ["hang", "error"])
+@pytest.mark.parametrize(("size", "victim"), [(2, 1), (3, 0), (4, 2)])
+@pytest.mark.parametrize(
+    "worker",
+    [dies_while_others_wait, dies_before_its_device_takes_part, dies_before_connecting],
+    ids=lambda worker: worker.__name__,
+)
+def test_a_killed_rank_is_named(worker, size: int, victim: int, notices: str) -> None:
+    if notices == "error" and size != 3:
+        pytest.skip("enough at one size")
+    env = stand_in_environment(STAND_IN_DEAD_PEER=notices)
+    outcomes = run_ranks(worker, size, env=env, args=(victim,), check=False)
+    assert_survivors_blame(outcomes, victim)
+
+
+def gets_an_asynchronous_error(blamed: int) -> str:
+    rank, _ = join()
+    ones = np.ones(10, np.float32)
+    gpu().allreduce([ones], name="connect").results()
+    control = Control()
+    if rank == blamed:
+        gate = control.hold(gpu().stream.handle)
+    pending = gpu().allreduce([ones], name="grads")
+    pending.operation.follow(gpu().stream.handle)
+    _native.barrier("launched")
+    if rank == blamed:
+        control.fail_communicators(REMOTE_ERROR)
+        control.open(gate)
+    for _ in range(1000):  # The error may come after this one is done.
+        try:
+            pending.operation.wait()
+            pending = gpu().allreduce([ones], name="grads")
+        except RuntimeError as error:
+            return str(error)
+    raise AssertionError("no error came")
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_an_error_of_ncclls_is_everybodys(size: int) -> None:
+    env = stand_in_environment()
+    messages = run_ranks(gets_an_asynchronous_error, size, env=env, args=(1,))
+    assert all(message == messages[0] for message in messages), messages
+    assert "NCCL" in messages[0]
+
+
+def one_device_is_busy(ended: Path) -> str:
+    rank, _ = join()
+    ones = np.ones(10, np.float32)
+    gpu().allreduce([ones], name="connect").results()
+    control = Control()
+    gate = control.hold(gpu().stream.handle) if rank == 1 else None
+    pending = gpu().allreduce([ones], name="grads")
+    if gate is not None:
+        # Rank 0's device waits in NCCL for this one's, and NCCL is told to stop.
+        # This one's memory is in use until its device is free.
+        wait_until(ended.exists, "rank 0 gave up")
+        assert not pending.operation.is_done()
+        control.open(gate)
+    with pytest.raises(RuntimeError) as info:
+        pending.operation.wait()
+    ended.touch()
+    return str(info.value)
+
+
+def test_a_device_that_never_begins_ends_by_the_deadline(tmp_path: Path) -> None:
+    env = stand_in_environment(RING_KERAS_COLLECTIVE_TIMEOUT_S="3")
+    messages = run_ranks(one_device_is_busy, 2, env=env, args=(tmp_path / "ended",))
+    for message in messages:
+        assert message.startswith("CollectiveTimeoutError: "), messages
+        assert "'grads'" in message, messages
+
+
+def leaves_nothing() -> tuple[int, int]:
+    join()
+    for _ in range(3):
+        gpu().allreduce([np.ones(10, np.float32)] * 3, name="grads").results()
+    control = Control()
+    alive = control.communicators()
+    _native.shutdown("done")
+    return alive, control.communicators()
+
+
+def test_leaving_the_job_destroys_communicators() -> None:
+    for alive, after in run_ranks(leaves_nothing, 3, env=stand_in_environment()):
+        assert (alive, after) == (1, 0)

@@ -1,0 +1,148 @@
+"""Collectives of this process's rank on arrays in GPU memory."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ring_keras import _native
+from support.gpu_memory import GpuArray, Stream, call
+from support.tensors import Array
+
+
+@dataclass
+class Pending:
+    """A collective that was submitted, with what it reads and writes."""
+
+    operation: _native.DeviceOperation
+    inputs: list[GpuArray]
+    outputs: list[GpuArray] = field(default_factory=list)
+
+    def results(self) -> list[Array]:
+        """Waits for it in the stream, not on the host; then gives memory back."""
+        stream = self.inputs[0].stream
+        try:
+            self.operation.follow(stream.handle)
+            results = [output.read() for output in self.outputs]
+            self.operation.wait()
+        finally:
+            self.free()
+        return results
+
+    def free(self) -> None:
+        for array in {
+            id(array): array for array in self.inputs + self.outputs
+        }.values():
+            array.free()
+
+    @property
+    def result(self) -> Array:
+        (result,) = self.results()
+        return result
+
+
+class Gpu:
+    """This rank's device and a stream of it, from which it calls collectives."""
+
+    def __init__(self) -> None:
+        count = ctypes.c_int()
+        call("cudaGetDeviceCount", ctypes.byref(count))
+        _, _, local_rank, *_ = _native.topology()
+        self.stream = Stream(local_rank % count.value)
+
+    def put(self, arrays: Sequence[Array]) -> list[GpuArray]:
+        return [GpuArray.of(self.stream, array) for array in arrays]
+
+    def allreduce(
+        self, arrays: Sequence[Array], *, in_place: bool = False, **options: Any
+    ) -> Pending:
+        inputs = self.put(arrays)
+        outputs = inputs
+        if not in_place:
+            outputs = [GpuArray(self.stream, a.shape, a.dtype) for a in arrays]
+        operation = _native.device_allreduce(
+            [array.tensor for array in inputs],
+            [array.address for array in outputs],
+            *self._place(arrays[0]),
+            **options,
+        )
+        return Pending(operation, inputs, outputs)
+
+    def broadcast(self, arrays: Sequence[Array], root: int, **options: Any) -> Pending:
+        inputs = self.put(arrays)
+        outputs = [GpuArray(self.stream, a.shape, a.dtype) for a in arrays]
+        operation = _native.device_broadcast(
+            [array.tensor for array in inputs],
+            [array.address for array in outputs],
+            *self._place(arrays[0]),
+            root,
+            **options,
+        )
+        return Pending(operation, inputs, outputs)
+
+    def allgather(self, array: Array, **options: Any) -> Pending:
+        return self._with_output(_native.device_allgather, array, options)
+
+    def reduce_scatter(self, array: Array, **options: Any) -> Pending:
+        return self._with_output(_native.device_reduce_scatter, array, options)
+
+    def alltoall(self, array: Array, **options: Any) -> Pending:
+        return self._with_output(_native.device_alltoall, array, options)
+
+    def _place(self, array: Array) -> tuple[str, int, int]:
+        return array.dtype.name, self.stream.device, self.stream.handle
+
+    def _with_output(
+        self,
+        function: Callable[..., _native.DeviceOperation],
+        array: Array,
+        options: dict[str, Any],
+    ) -> Pending:
+        (put,) = self.put([array])
+        outputs: list[GpuArray] = []
+
+        def allocate(shape: list[int]) -> int:
+            outputs.append(GpuArray(self.stream, tuple(shape), array.dtype))
+            return outputs[0].address
+
+        operation = function(put.tensor, allocate, *self._place(array), **options)
+        return Pending(operation, [put], outputs)
+
+
+@functools.cache
+def gpu() -> Gpu:
+    """This process's, made at first use."""
+    return Gpu()
+
+
+def join() -> tuple[int, int]:
+    """Joins the job without TensorFlow; this rank and the number of ranks.
+
+    As if there were none: the core's errors are then `RuntimeError`s whose text
+    begins with the name of the class that they would have.
+    """
+    from ring_keras.config import Config
+
+    sys.modules["tensorflow"] = None  # type: ignore[assignment]
+    _native.init(**Config.from_environment().init_options())
+    atexit.register(_native.shutdown, "the test ended")
+    return rank_and_size()
+
+
+def rank_and_size() -> tuple[int, int]:
+    rank, size, *_ = _native.topology()
+    return rank, size
+
+
+def assert_close(result: Array, expected: Array, relative: float) -> None:
+    """Allows for the order of sums in floats of few bits."""
+    np.testing.assert_allclose(
+        result.astype(np.float64), expected.astype(np.float64), rtol=relative
+    )
