@@ -87,7 +87,7 @@ def test_a_resumed_run_ends_like_one_that_was_never_interrupted(
         per_execution=per_execution,
         pad=pad,
     )
-    results = rank_pool(size).run(worker, timeout_s=120)
+    results = rank_pool(size).run(worker, timeout_s=170)
 
     assert all(equal for equal, *_ in results)
     assert len({weights for _, weights, _, _ in results}) == 1
