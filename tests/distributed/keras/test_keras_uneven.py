@@ -175,11 +175,11 @@ def test_moving_statistics_see_real_batches_only(rank_pool):
         assert steps == 3
 
 
-def synchronized_network():
+def normalizing_network(layer):
     keras.utils.set_random_seed(3)
     inputs = keras.Input((6,))
     outputs = keras.layers.Dense(8, activation="tanh")(inputs)
-    outputs = ring.layers.SyncBatchNormalization()(outputs)
+    outputs = layer(outputs)
     model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(outputs))
     # Adam would move the bias before the normalization, which has no gradient.
     return training.compile_model(model, keras.optimizers.SGD(0.1))
@@ -187,7 +187,7 @@ def synchronized_network():
 
 def synchronized_worker(count):
     part = ring.data.shard(training.dataset(count), remainder="keep")
-    model = synchronized_network()
+    model = normalizing_network(ring.layers.SyncBatchNormalization())
     fit(model, ring.data.join(part.batch(training.BATCH)), callbacks=callbacks())
     return training.as_bytes(model.get_weights()), model.get_weights()
 
@@ -197,7 +197,7 @@ def test_moments_of_all_ranks_are_those_of_real_batches(rank_pool, size):
     count = training.BATCH * size * 3 + 1
     results = rank_pool(size).run(functools.partial(synchronized_worker, count=count))
 
-    model = synchronized_network()
+    model = normalizing_network(keras.layers.BatchNormalization())
     fit(model, spread(count, size))
     assert len({as_bytes for as_bytes, _ in results}) == 1
     assert training.largest_difference(results[0][1], model.get_weights()) < 1e-5
