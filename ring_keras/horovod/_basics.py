@@ -8,6 +8,7 @@ import numpy as np
 import ring_keras as ring
 from ring_keras import _native
 from ring_keras.communicator import ProcessSet
+from ring_keras.config import Config
 from ring_keras.horovod._absent import absent, refuse_unless_default
 
 __all__ = [
@@ -80,8 +81,8 @@ def stop_timeline() -> None:
     absent("stop_timeline()", "See start_timeline().")
 
 
-# Asked by scripts that choose what to do by what Horovod was built with. None
-# of it is used here, where one engine does everything.
+# Asked by scripts that choose what to do by what Horovod was built with. Here one
+# engine does everything, but for tensors on a GPU, which go over NCCL.
 
 
 def mpi_threads_supported() -> bool:
@@ -110,8 +111,10 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """NCCL's version if collectives use it, as a number: 0, they do not."""
-    return 0
+    """NCCL's version as a number, 22707 for 2.27.7; 0 if it is not installed."""
+    version = _cuda_library_version("NCCL")
+    major, minor, patch = (int(part) for part in (version or "0.0.0").split("."))
+    return major * 10000 + minor * 100 + patch
 
 
 def ddl_built() -> bool:
@@ -125,10 +128,18 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Whether collectives run on CUDA devices: no."""
-    return False
+    """Whether the CUDA runtime is installed, which tensors on a GPU need."""
+    return bool(_cuda_library_version("CUDA runtime"))
 
 
 def rocm_built() -> bool:
     """Whether collectives run on ROCm devices: no."""
     return False
+
+
+def _cuda_library_version(title: str) -> str:
+    """Empty if there is none. Libraries are opened when needed, not built in."""
+    path = Config.from_environment().cuda_library_path or ""
+    return next(
+        version for name, version, _, _ in _native.cuda_libraries(path) if name == title
+    )

@@ -77,7 +77,7 @@ _IGNORED = {
     "-i --ssh-identity-file": (1, _LOCAL),
     "--gloo": (0, "there is one engine"),
     "--mpi-threads-disable": (0, "there is no MPI in it"),
-    "--num-nccl-streams": (1, "collectives do not run on NCCL"),
+    "--num-nccl-streams": (1, "NCCL has a stream per process set"),
     "--thread-affinity": (1, "use --bind-to cores"),
     "--log-without-timestamp": (0, "the engine's messages have none"),
 }
