@@ -46,6 +46,13 @@ StatusOr<Functions> Load(const DriverApi& driver, const std::string& binary) {
   for (size_t i = 0; i < functions.size(); ++i) {
     RING_KERAS_RETURN_IF_ERROR(DriverStatus(
         driver.ModuleGetFunction(&functions[i], module, kNames[i]), kNames[i]));
+    // Otherwise the driver may load it at its first launch, and wait then until
+    // the device is idle: for a collective, and so for a peer that waits for
+    // us.
+    if (driver.FuncLoad != nullptr) {
+      RING_KERAS_RETURN_IF_ERROR(
+          DriverStatus(driver.FuncLoad(functions[i]), kNames[i]));
+    }
   }
   return functions;
 }

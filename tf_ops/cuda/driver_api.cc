@@ -16,6 +16,7 @@ StatusOr<const DriverApi*> Load() {
   symbols.Find("cuGetErrorString", &api.GetErrorString);
   symbols.Find("cuModuleLoadData", &api.ModuleLoadData);
   symbols.Find("cuModuleGetFunction", &api.ModuleGetFunction);
+  symbols.FindIfAny("cuFuncLoad", &api.FuncLoad);
   symbols.Find("cuLaunchKernel", &api.LaunchKernel);
   RING_KERAS_RETURN_IF_ERROR(symbols.status());
   return &api;

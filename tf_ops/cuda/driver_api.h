@@ -17,6 +17,7 @@ struct DriverApi {
   int (*ModuleLoadData)(ModuleHandle* module, const void* image);
   int (*ModuleGetFunction)(FunctionHandle* function, ModuleHandle module,
                            const char* name);
+  int (*FuncLoad)(FunctionHandle function);  // Null before CUDA 12.4.
   int (*LaunchKernel)(FunctionHandle function, unsigned grid_x, unsigned grid_y,
                       unsigned grid_z, unsigned block_x, unsigned block_y,
                       unsigned block_z, unsigned shared_nbytes,

@@ -141,8 +141,10 @@ StatusOr<void*> OpenLibrary(const LibraryName& library) {
              Remedy(library), " The loader said:", opener.failures()));
 }
 
+void* Symbols::FindIfAny(const char* name) { return dlsym(handle_, name); }
+
 void* Symbols::Find(const char* name) {
-  void* symbol = dlsym(handle_, name);
+  void* symbol = FindIfAny(name);
   if (symbol == nullptr && status_.ok()) {
     status_ =
         Status(StatusCode::kInternal,

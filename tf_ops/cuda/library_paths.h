@@ -47,11 +47,18 @@ class Symbols {
     *function = reinterpret_cast<Function*>(Find(name));
   }
 
+  // The same for what may be missing: null then, and no failure.
+  template <typename Function>
+  void FindIfAny(const char* name, Function** function) {
+    *function = reinterpret_cast<Function*>(FindIfAny(name));
+  }
+
   // Internal: the library is older than the function.
   const Status& status() const { return status_; }
 
  private:
   RING_KERAS_EXPORT void* Find(const char* name);
+  RING_KERAS_EXPORT void* FindIfAny(const char* name);
 
   const LibraryName& library_;
   void* const handle_;

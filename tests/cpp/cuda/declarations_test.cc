@@ -51,6 +51,9 @@ CHECK_RUNTIME(MemsetAsync);
 CHECK_DRIVER(GetErrorString);
 CHECK_DRIVER(ModuleLoadData);
 CHECK_DRIVER(ModuleGetFunction);
+#if CUDA_VERSION >= 12040
+CHECK_DRIVER(FuncLoad);
+#endif
 CHECK_DRIVER(LaunchKernel);
 
 #define CHECK_NVRTC(name)                                                \
