@@ -171,7 +171,8 @@ def main() -> None:
     _native.prepare_device(0)
 
     shrink = 4096 if quick else 1
-    bench = Bench(1024 * MEGABYTE // shrink, 2 if quick else 20, 2 if quick else 11)
+    largest = (4 if quick else 1024) * MEGABYTE
+    bench = Bench(largest, 2 if quick else 20, 2 if quick else 11)
     print("| work | MB moved | us | GB/s | plain copy GB/s | ratio (range) |")
     print("|---|---|---|---|---|---|")
     for work in _works(bench, shrink):
