@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "tests/cpp/collectives/nccl/collective_cases.h"
 #include "tests/cpp/collectives/nccl/device_ranks.h"
 #include "tf_ops/reduce/reduce.h"
 
@@ -11,51 +12,14 @@ namespace {
 
 using testing::DeviceArray;
 using testing::DeviceRank;
+using testing::Input;
+using testing::Output;
 using testing::Ranks;
 using testing::RunDeviceRanks;
+using testing::SumAt;
+using testing::TestAverageOfGroup;
 
 const std::vector<int> kSizes = {1, 2, 3, 4};
-
-// Small whole numbers: sums are exact in every type.
-template <typename T>
-std::vector<T> Input(int rank, size_t count) {
-  std::vector<T> input(count);
-  for (size_t i = 0; i < count; ++i) {
-    input[i] = static_cast<T>((i * 7 + rank * 3) % 11);
-  }
-  return input;
-}
-
-double SumAt(int size, size_t i) {
-  double sum = 0;
-  for (int rank = 0; rank < size; ++rank) sum += (i * 7 + rank * 3) % 11;
-  return sum;
-}
-
-// Gives memory on the device, and keeps it.
-class Output {
- public:
-  OutputAllocator Allocator() {
-    return [this](const Shape& shape) -> StatusOr<void*> {
-      shape_ = shape;
-      const size_t nbytes = ElementCount(shape) * 8;
-      memory_ =
-          std::make_unique<DeviceArray<char>>(std::max<size_t>(nbytes, 1));
-      return static_cast<void*>(memory_->get());
-    };
-  }
-  const Shape& shape() const { return shape_; }
-  template <typename T>
-  std::vector<T> Read() const {
-    const std::vector<char> bytes = memory_->Read();
-    const auto* values = reinterpret_cast<const T*>(bytes.data());
-    return std::vector<T>(values, values + ElementCount(shape_));
-  }
-
- private:
-  Shape shape_;
-  std::unique_ptr<DeviceArray<char>> memory_;
-};
 
 template <typename T>
 void TestSum(DeviceRank& self, DataType dtype) {
@@ -104,39 +68,11 @@ RING_TEST(AllreduceTakesTheOtherOps) {
   });
 }
 
-// Through the buffer and beside it, more than the buffer holds; several rounds.
-RING_TEST(GroupsOfEverySizeAreReducedTogether) {
-  constexpr size_t kMebi = size_t{1} << 20;  // Elements of 4 bytes.
-  const std::vector<std::vector<size_t>> groups = {
-      {5, 0, 33000, 1, 90001, 17},
-      {3, 4 * kMebi + 3, 100, 5 * kMebi},
-      std::vector<size_t>(6, 3 * kMebi + 1),
-  };
-  for (int size : {1, 2}) {
-    for (const std::vector<size_t>& counts : groups) {
-      RunDeviceRanks(Ranks(size), [&](DeviceRank& self) {
-        std::vector<std::unique_ptr<DeviceArray<float>>> tensors;
-        Request request = self.MakeRequest(CollectiveKind::kAllreduce, "group",
-                                           DataType::kFloat32);
-        request.reduce_op = ReduceOp::kAverage;
-        request.prescale = 2;
-        request.postscale = 0.5 * self.size;
-        for (size_t count : counts) {
-          tensors.push_back(std::make_unique<DeviceArray<float>>(
-              Input<float>(self.rank, count)));
-          request.inputs.push_back(
-              {tensors.back()->get(), {static_cast<int64_t>(count)}});
-          request.outputs.push_back(tensors.back()->get());
-        }
-        ASSERT_OK(self.engine().Run(std::move(request)));
-        for (const auto& tensor : tensors) {
-          const std::vector<float> sums = tensor->Read();
-          for (size_t i = 0; i < sums.size(); ++i) {
-            ASSERT_EQ(sums[i], static_cast<float>(SumAt(self.size, i)));
-          }
-        }
-      });
-    }
+RING_TEST(GroupsShareTheBuffer) {
+  for (int size : kSizes) {
+    RunDeviceRanks(Ranks(size), [](DeviceRank& self) {
+      TestAverageOfGroup(self, {5, 0, 33000, 1, 90001, 17});
+    });
   }
 }
 
@@ -311,25 +247,6 @@ RING_TEST(ReduceScatterGivesTheFirstRanksMore) {
       }
     });
   }
-}
-
-// What does not fit the buffer goes in pieces.
-RING_TEST(ALargeReduceScatterGoesInPieces) {
-  RunDeviceRanks(Ranks(2), [](DeviceRank& self) {
-    constexpr int64_t kRows = (int64_t{17} << 20) + 1;  // 68 MiB.
-    const DeviceArray<int32_t> input(Input<int32_t>(self.rank, kRows));
-    Output output;
-    Request request = self.MakeRequest(CollectiveKind::kReduceScatter,
-                                       "scatter", DataType::kInt32);
-    request.inputs = {{input.get(), {kRows}}};
-    request.allocate_output = output.Allocator();
-    ASSERT_OK(self.engine().Run(std::move(request)));
-    const std::vector<int32_t> sums = output.Read<int32_t>();
-    const int64_t begin = self.rank == 0 ? 0 : kRows / 2 + 1;
-    for (size_t i = 0; i < sums.size(); ++i) {
-      ASSERT_EQ(sums[i], static_cast<int32_t>(SumAt(2, begin + i)));
-    }
-  });
 }
 
 RING_TEST(AlltoallTradesRows) {
