@@ -57,8 +57,15 @@ def said(outcomes: list[RankOutcome]) -> str:
     return line
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(
+    ("size", "transport"),
+    [
+        (2, "auto"),
+        pytest.param(2, "tcp", marks=pytest.mark.slow),
+        pytest.param(4, "auto", marks=pytest.mark.slow),
+        pytest.param(4, "tcp", marks=pytest.mark.slow),
+    ],
+)
 def test_all_ranks_take_one_choice_and_the_next_job_reads_it(
     size: int, transport: str, tmp_path: Path
 ) -> None:
@@ -105,6 +112,7 @@ def test_two_hosts_with_two_ranks_each(tmp_path: Path) -> None:
     assert "doubling" not in said(outcomes)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_ignored_with_a_warning(tmp_path: Path) -> None:
     run_tuned(2, tmp_path)
     (file,) = (tmp_path / "ring_keras").iterdir()
@@ -136,6 +144,7 @@ def untuned() -> dict[str, int]:
     return _native.tuning() | {"bucket": bucket_size.current_bytes()}
 
 
+@pytest.mark.slow
 def test_nothing_is_measured_unasked(tmp_path: Path) -> None:
     env = {"XDG_CACHE_HOME": str(tmp_path)}
 

@@ -103,7 +103,10 @@ def padded_worker(count, kind):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("kind", ["dataset", "unknown", "arrays"])
+@pytest.mark.parametrize(
+    "kind",
+    ["dataset", "arrays", pytest.param("unknown", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("surplus", [1, training.BATCH * 2 - 1])
 def test_padding_counts_for_nothing(rank_pool, size, kind, surplus):
     count = training.BATCH * size * 3 + surplus

@@ -40,7 +40,14 @@ def check_allreduce(dtype: str) -> None:
         )
 
 
-@pytest.mark.parametrize("dtype", tensors.DTYPES)
+OFTEN_USED = ("float32", "bfloat16", "int32")
+DTYPES = [
+    pytest.param(dtype, marks=() if dtype in OFTEN_USED else pytest.mark.slow)
+    for dtype in tensors.DTYPES
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_allreduce(rank_pool: RankPools, dtype: str) -> None:
     rank_pool(3).run(check_allreduce, args=(dtype,), timeout_s=120)
 
