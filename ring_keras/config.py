@@ -237,7 +237,8 @@ class Config:
     bucket_size_bytes: int | None = _variable(
         None,
         _integer(1),
-        "Gradients are reduced in buckets of about this many bytes. Default: 16 MiB.",
+        "Gradients are reduced in buckets of about this many bytes. Default: 16 MiB, "
+        "32 MiB on GPUs.",
     )
     autotune: bool = _variable(
         False,

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ring_keras import _native
+from ring_keras import _native, bucket_size
 from ring_keras.config import Config, inherited_environment
 from ring_keras.errors import RingKerasError
 from ring_keras.texts import gather_texts
@@ -73,6 +73,7 @@ def prepare_device(config: Config) -> None:
     problem = disagreement([Choice(**json.loads(row)) for row in rows])
     if problem is not None:
         raise RingKerasError(problem)
+    bucket_size.train_on_gpu(choice.gpu is not None)
 
 
 def choose(
