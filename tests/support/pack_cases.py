@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ring_keras import _native
 from support.gpu_memory import GpuArray, Stream
@@ -110,6 +111,18 @@ def check_sums(dtype: str) -> None:
     _close(stream)
 
 
+def check_refusals() -> None:
+    for from_dtype, to_dtype, scale in (
+        ("bool", "bool", 2.0),
+        ("float64", "float16", 1.0),
+        ("int32", "float32", 1.0),
+    ):
+        with pytest.raises(ValueError, match=f"{from_dtype} to {to_dtype} scaled by"):
+            _copy(Stream(0), from_dtype, to_dtype, scale, [(256, 512, 1)])
+    with pytest.raises(ValueError, match=r"float16 or bfloat16.* got float32"):
+        _native.sum_pieces(0, 0, "float32", 256, 1, 1, 1.0, 512)
+
+
 CASES: list[tuple[str, Callable[[], None]]] = [
     *((f"copies-{dtype}", partial(check_copies, dtype)) for dtype in DTYPES),
     *((f"scales-{dtype}", partial(check_scales, dtype)) for dtype in DTYPES[:-1]),
@@ -118,6 +131,7 @@ CASES: list[tuple[str, Callable[[], None]]] = [
     *((f"in-place-{dtype}", partial(check_in_place, dtype)) for dtype in DTYPES[:-1]),
     *((f"sums-{dtype}", partial(check_sums, dtype)) for dtype in NARROW),
     ("hundreds", check_hundreds),
+    ("refusals", check_refusals),
 ]
 
 
