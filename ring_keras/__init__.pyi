@@ -34,6 +34,7 @@ from .ops.barrier import barrier as barrier
 from .ops.broadcast import broadcast as broadcast
 from .ops.broadcast_variables import broadcast_variables as broadcast_variables
 from .ops.grouped_allreduce import grouped_allreduce as grouped_allreduce
+from .ops.join import join as join
 from .ops.reduce_scatter import reducescatter as reducescatter
 from .optimizers.distributed_optimizer import (
     DistributedOptimizer as DistributedOptimizer,

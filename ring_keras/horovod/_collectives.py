@@ -292,13 +292,8 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join() -> int:
-    """Not there: no rank answers for one that has left its loop."""
-    absent(
-        "join()",
-        "Wrap the dataset in ring_keras.data.join(), with which a rank that has run "
-        "out of data goes on with empty batches that count for nothing, or give "
-        "every rank as many batches, with ring_keras.data.shard().",
-    )
+    """See `ring_keras.join`."""
+    return ring.join()
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:

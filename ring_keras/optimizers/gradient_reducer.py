@@ -205,8 +205,9 @@ class GradientReducer:
             # Ranks meet a new plan together, when they trace the first step that
             # has it. One may trace again on its own, for a last batch of another
             # shape: that is the same plan, so it asks nobody.
-            agree_on_plan(plan, self.process_set)
-            self._agreed[agreement] = self._with_choices(plan, gradients, groups)
+            if agree_on_plan(plan, self.process_set):
+                plan = self._with_choices(plan, gradients, groups)
+            self._agreed[agreement] = plan
         plan = self._agreed[agreement]
         dense = {index for bucket in plan.buckets for index in bucket.indices}
         gradients = [_dense(g) if i in dense else g for i, g in enumerate(gradients)]

@@ -4,31 +4,66 @@ import numpy as np
 
 from ring_keras import _native
 from ring_keras.buckets import BucketPlan
-from ring_keras.communicator import ProcessSet
+from ring_keras.communicator import ProcessSet, job_number
 from ring_keras.errors import RankMismatchError
+from ring_keras.objects import broadcast_object
 
-__all__ = ["agree_on_plan"]
+__all__ = ["agree_on_plan", "share_agreements"]
+
+# Digests of plans that ranks have agreed on while others were in join(), by job
+# and communicator.
+_agreed_without_all: dict[tuple[int, int], set[bytes]] = {}
 
 
-def agree_on_plan(plan: BucketPlan, process_set: ProcessSet) -> None:
+def agree_on_plan(plan: BucketPlan, process_set: ProcessSet) -> bool:
     """Compares this rank's plan with the others'; collective, and cheap.
+
+    Once some ranks have agreed on a plan while others were in join(), no rank
+    asks again: some would not answer.
 
     Args:
         plan: This rank's.
         process_set: The ranks that reduce gradients together.
+
+    Returns:
+        Whether all ranks have agreed. If not, they must do without anything else
+        that all would have to agree on.
 
     Raises:
         RankMismatchError: On every rank, if two plans differ. Names the first
             gradient on which they do.
     """
     communicator_id = process_set.communicator_id()
+    known = _agreed_without_all.setdefault((job_number(), communicator_id), set())
+    if plan.digest() in known:
+        return False
     digest = np.frombuffer(plan.digest(), np.uint8)
     digests = _native.allgather(digest, "gradients/plan", communicator_id)
-    digests = digests.reshape(process_set.size(), digest.size)
+    # A rank that is in join() has no plan.
+    digests = digests.reshape(-1, digest.size)
     if (digests == digests[0]).all():
-        return
-    plans = _gather_texts(_describe(plan), process_set)
-    raise RankMismatchError(_first_difference(plans, process_set.ranks))
+        if len(digests) < process_set.size():
+            known.add(plan.digest())
+            return False
+        return True
+    ranks, plans = _gather_texts(_describe(plan), communicator_id)
+    raise RankMismatchError(_first_difference(plans, ranks))
+
+
+def share_agreements(root_rank: int, process_set: ProcessSet) -> None:
+    """Tells ranks on what others have agreed without them; collective.
+
+    Args:
+        root_rank: The rank of the job that knows: the last to join.
+        process_set: The ranks that have joined.
+    """
+    key = job_number(), process_set.communicator_id()
+    known = _agreed_without_all.setdefault(key, set())
+    known.update(
+        broadcast_object(
+            sorted(known), root_rank, name="join/plans", process_set=process_set
+        )
+    )
 
 
 def _describe(plan: BucketPlan) -> list[str]:
@@ -38,15 +73,17 @@ def _describe(plan: BucketPlan) -> list[str]:
     return [f"{name}\t{line}" for name, line in zip(names, lines, strict=False)]
 
 
-def _gather_texts(lines: list[str], process_set: ProcessSet) -> list[list[str]]:
+def _gather_texts(
+    lines: list[str], communicator_id: int
+) -> tuple[list[int], list[list[str]]]:
+    """The ranks that have a plan, and their plans."""
     text = np.frombuffer("\n".join(lines).encode(), np.uint8)
-    communicator_id = process_set.communicator_id()
-    nbytes = _native.allgather(
-        np.array([text.size], np.int64), "gradients/plan/nbytes", communicator_id
-    )
+    head = np.array([[_native.topology()[0], text.size]], np.int64)
+    heads = _native.allgather(head, "gradients/plan/nbytes", communicator_id)
     texts = _native.allgather(text, "gradients/plan/text", communicator_id)
-    parts = np.split(texts, np.cumsum(nbytes)[:-1])
-    return [part.tobytes().decode().split("\n") for part in parts]
+    parts = np.split(texts, np.cumsum(heads[:, 1])[:-1])
+    plans = [part.tobytes().decode().split("\n") for part in parts]
+    return heads[:, 0].tolist(), plans
 
 
 def _first_difference(plans: list[list[str]], ranks: list[int]) -> str:

@@ -184,6 +184,15 @@ void Barrier(const std::string& name, int communicator_id) {
   RunRequest(MakeRequest(CollectiveKind::kBarrier, name, communicator_id));
 }
 
+int Join(int communicator_id) {
+  Request request =
+      MakeRequest(CollectiveKind::kJoin, "ring_keras/join", communicator_id);
+  int last_joined = 0;
+  request.last_joined = &last_joined;
+  RunRequest(std::move(request));
+  return last_joined;
+}
+
 }  // namespace
 
 void BindCollectives(py::module_& module) {
@@ -205,6 +214,7 @@ void BindCollectives(py::module_& module) {
              py::arg("communicator_id") = 0);
   module.def("barrier", &Barrier, py::arg("name") = "",
              py::arg("communicator_id") = 0);
+  module.def("join", &Join, py::arg("communicator_id") = 0);
 }
 
 }  // namespace ring_keras

@@ -82,6 +82,9 @@ MakeAlgorithm MakeAlltoallDirect;
 MakeAlgorithm MakeBarrierMessages;
 MakeAlgorithm MakeBarrierShared;
 
+// As a barrier; all ranks find out which of them entered last.
+MakeAlgorithm MakeJoin;
+
 }  // namespace ring_keras
 
 #endif  // RING_KERAS_COLLECTIVES_ALGORITHMS_H_

@@ -122,6 +122,7 @@ Status Validate(const CollectiveArguments& arguments, int size) {
       return ValidateSplits(arguments, size);
     case CollectiveKind::kAllgather:
     case CollectiveKind::kBarrier:
+    case CollectiveKind::kJoin:
       return Status::Ok();
   }
   return Status(StatusCode::kInternal, "unknown collective");

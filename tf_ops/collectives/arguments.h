@@ -42,7 +42,8 @@ struct CollectiveArguments {
 
   // kAllreduce: one or more tensors of `dtype`, reduced together.
   // kBroadcast: one or more tensors; the data of the root's are sent.
-  // kAllgather, kReduceScatter, kAlltoall: exactly one. kBarrier: none.
+  // kAllgather, kReduceScatter, kAlltoall: exactly one. kBarrier, kJoin:
+  // none.
   std::vector<TensorView> inputs;
 
   // kAllreduce, kBroadcast: as many and as large as `inputs`; may be the same
@@ -60,6 +61,12 @@ struct CollectiveArguments {
   std::vector<int64_t> splits;
   // kAlltoall, may be null: rows that came from each rank.
   std::vector<int64_t>* received_splits = nullptr;
+
+  // kJoin: collectives to which this rank has brought nothing since it joined;
+  // the runtime counts them.
+  int64_t stand_ins = 0;
+  // kJoin: the job's number of the rank that joined last.
+  int* last_joined = nullptr;
 
   // Null: the tensors are in host memory. Else they, and what allocate_output
   // gives, are in the memory of device_work->device(), on every rank.

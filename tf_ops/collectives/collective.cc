@@ -55,6 +55,8 @@ MakeAlgorithm* Pick(const CollectiveArguments& arguments,
       return shared ? MakeReduceScatterShared : MakeReduceScatterDirect;
     case CollectiveKind::kAlltoall:
       return shared ? MakeAlltoallShared : MakeAlltoallDirect;
+    case CollectiveKind::kJoin:
+      return MakeJoin;
     case CollectiveKind::kBarrier:
       break;
   }

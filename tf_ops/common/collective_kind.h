@@ -14,14 +14,15 @@ enum class CollectiveKind : uint8_t {
   kReduceScatter = 3,
   kAlltoall = 4,
   kBarrier = 5,
+  kJoin = 6,
 };
 
-constexpr int kCollectiveKindCount = 6;
+constexpr int kCollectiveKindCount = 7;
 
 constexpr const char* NameOf(CollectiveKind kind) {
   constexpr const char* kNames[kCollectiveKindCount] = {
-      "allreduce",      "allgather", "broadcast",
-      "reduce_scatter", "alltoall",  "barrier"};
+      "allreduce", "allgather", "broadcast", "reduce_scatter",
+      "alltoall",  "barrier",   "join"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -278,6 +278,8 @@ std::string Encode(const Announcement& announcement) {
   writer.Put(announcement.input_offset);
   writer.Put(announcement.output_offset);
   writer.PutText(announcement.payload);
+  writer.Put(announcement.joins);
+  writer.Put(static_cast<uint8_t>(announcement.stands_in));
   writer.Put(announcement.launch_number);
   writer.PutText(announcement.error);
   return writer.Take();
@@ -311,6 +313,10 @@ StatusOr<Announcement> DecodeAnnouncement(const std::string& bytes) {
   reader.Get(&announcement.input_offset);
   reader.Get(&announcement.output_offset);
   reader.GetText(&announcement.payload);
+  reader.Get(&announcement.joins);
+  uint8_t stands_in = 0;
+  reader.Get(&stands_in);
+  announcement.stands_in = stands_in != 0;
   reader.Get(&announcement.launch_number);
   reader.GetText(&announcement.error);
   const bool known =

@@ -40,6 +40,10 @@ struct Announcement {
   uint64_t input_offset = WindowPost::kNowhere;
   uint64_t output_offset = WindowPost::kNowhere;
   std::string payload;  // See Collective::Payload.
+  // Joins on the communicator that its rank had behind it.
+  uint32_t joins = 0;
+  // Its rank is in a join: made up, it brings nothing.
+  bool stands_in = false;
   // On devices, the first rank's: see LaunchOrder.
   uint64_t launch_number = LaunchOrder::kNoNumber;
   // Not empty: why this rank cannot take part, so that its peers do not wait.

@@ -166,9 +166,18 @@ StatusOr<Engine::Submission> Engine::Accept(Request& request,
         StrCat("rank ", mesh_->rank(), " is not in process set ",
                request.communicator_id, "; only its ranks may use it."));
   }
+  if (member->in_join) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat(Title(request.kind, request.name), ": rank ", mesh_->rank(),
+               " is in join(), in which it brings nothing of its own. "
+               "Enter it before, or when join() has returned."));
+  }
+  member->in_join = request.kind == CollectiveKind::kJoin;
   NameUse& name = member->names[request.name];
   ++active_;
   return std::make_unique<Operation>(std::move(request), name.next_sequence++,
+                                     Operation::Standing{member->joins},
                                      std::shared_ptr<NameUse>(member, &name),
                                      member->communicator, std::move(done),
                                      able);
@@ -184,7 +193,7 @@ void Engine::Submit(Request request, DoneCallback done, double patience_s) {
     return;
   }
   Submission operation = std::move(accepted.value());
-  if (patience_s > 0 && IsIdleBut(1)) {
+  if (patience_s > 0 && IsAlone(*operation)) {
     operation = TryAlone(std::move(operation), patience_s, lock);
     StopDriving();
     if (operation == nullptr) return;
@@ -212,7 +221,7 @@ Status Engine::Run(Request request) {
   StatusOr<Submission> accepted = Accept(request, done, able);
   RING_KERAS_RETURN_IF_ERROR(accepted.status());
   Submission operation = std::move(accepted.value());
-  bool is_driver = IsIdleBut(1);
+  bool is_driver = IsAlone(*operation);
   if (is_driver) {
     operation = TryAlone(std::move(operation), options_.patience_s, lock);
   }
@@ -235,9 +244,9 @@ Status Engine::Run(Request request) {
   return result;
 }
 
-// Whether `count` requests are all there is. The caller holds mutex_.
-bool Engine::IsIdleBut(int count) const {
-  return active_ == count && !driving_ &&
+// A join never is: it reads and answers what its peers announce.
+bool Engine::IsAlone(const Operation& operation) const {
+  return active_ == 1 && !driving_ && !operation.is_join() &&
          !has_news_.load(std::memory_order_relaxed);
 }
 
@@ -335,6 +344,7 @@ bool Engine::Poll() {
     progress |= TakeSubmissions();
   }
   progress |= mesh_->Pump();
+  if (!joins_.empty()) progress |= ServeJoins();
   progress |= scheduler_.RunReady();
   if (!left_.empty()) progress |= FailWaitsForLeft();
   progress |= FinishEnded();
@@ -350,7 +360,13 @@ bool Engine::TakeSubmissions() {
     removed.swap(removed_);
     has_news_.store(!events_.empty() || stopping_);
   }
-  for (Submission& submission : submissions) Adopt(std::move(submission));
+  for (Submission& submission : submissions) {
+    if (submission->is_join()) {
+      BeginJoin(std::move(submission));
+    } else {
+      Adopt(std::move(submission));
+    }
+  }
   return !submissions.empty();
 }
 
@@ -367,8 +383,8 @@ void Engine::Adopt(Submission submission) {
   BreakIfLost(communicator);
   operation.Watch(Clock::now(), options_.stall_warning_s);
   by_key_[operation.key()] = &operation;
-  if (!operation.started()) operation.Start();
   JoinEarly(operation);
+  if (!operation.started()) operation.Start();
 }
 
 void Engine::JoinEarly(Operation& operation) {
@@ -427,7 +443,10 @@ bool Engine::FinishEnded() {
   operations_.resize(kept);
   for (auto& operation : ended) {
     by_key_.erase(operation->key());
+    if (operation->is_join()) FinishJoin(*operation);
     End(*operation);
+    Joining* joining = JoiningOn(operation->communicator());
+    if (joining != nullptr) AfterJoinedUse(*joining, *operation);
   }
   const int count = static_cast<int>(ended.size());
   ended.clear();

@@ -81,8 +81,18 @@ class Engine {
   struct Member {
     std::shared_ptr<Communicator> communicator;
     std::unordered_map<std::string, NameUse> names;
+    // Joins that have ended, which only the driver changes, and whether one is
+    // under way. Guarded by mutex_.
+    uint32_t joins = 0;
+    bool in_join = false;
   };
   using Submission = std::unique_ptr<Operation>;
+  // A join under way.
+  struct Joining {
+    std::shared_ptr<Member> member;
+    Operation* operation = nullptr;
+    Submission waiting;  // Holds it until this rank's others have ended.
+  };
   struct Early {
     int job_rank;
     Announcement announcement;
@@ -99,7 +109,9 @@ class Engine {
   std::shared_ptr<nccl::DeviceCommunicator> DeviceOf(int id) const;
   // What the driver waits for may have happened. Any thread.
   void WakeDriver();
-  bool IsIdleBut(int count) const;
+  // Whether the operation is all there is, so that its caller's thread may
+  // carry it out. The caller holds mutex_.
+  bool IsAlone(const Operation& operation) const;
   // Drives this operation alone while patience lasts and nothing else comes up.
   // Null if it has ended; else it has started. The caller holds `lock`, and is
   // the driver from here on.
@@ -116,6 +128,21 @@ class Engine {
   bool TakeSubmissions();
   // It becomes one of operations_, and starts unless it has.
   void Adopt(Submission submission);
+  // The same for a join, whose rank has not announced it yet.
+  void BeginJoin(Submission submission);
+  // Does a joined rank's part in what its peers have announced.
+  bool ServeJoins();
+  bool AnswerPeers(const Joining& joining);
+  // Null if it is not yet that use's turn.
+  Submission MakeUp(const Joining& joining, const Announcement& peer);
+  // Announces the join; once none of this rank's operations is left.
+  bool AnnounceJoin(Joining& joining);
+  // The join under way on a communicator, if there is one.
+  Joining* JoiningOn(const Communicator& communicator);
+  // After another operation there.
+  void AfterJoinedUse(const Joining& joining, Operation& ended);
+  // Before its caller is told.
+  void FinishJoin(const Operation& operation);
   // Gives it the announcements that came before it did.
   void JoinEarly(Operation& operation);
   // Clears up after an operation, and tells its caller.
@@ -174,6 +201,7 @@ class Engine {
   std::map<int, Status> lost_;  // By rank; -1 is the store.
   std::map<int, Clock::time_point> closed_since_;
   std::map<int, bool> told_;  // Communicators whose ranks know it is broken.
+  std::vector<Joining> joins_;
   Clock::time_point next_watch_ = Clock::now();
   Patience patience_;
 

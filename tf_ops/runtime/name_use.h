@@ -19,6 +19,15 @@ struct NameUse {
   // From the end of the second use on, if the ranks share memory. Not from the
   // first: names that are made up for one use leave nothing behind.
   std::unique_ptr<Channel> channel;
+
+  // Whether no use is under way. The caller holds the engine's mutex.
+  bool IsIdle() const { return ended == next_sequence; }
+
+  // On every rank, which sees that this one cannot take part in the next use.
+  void EndChannel() {
+    channel->Post(Channel::kCannot, {});
+    channel.reset();
+  }
 };
 
 }  // namespace ring_keras

@@ -7,11 +7,12 @@
 
 namespace ring_keras {
 
-Operation::Operation(Request request, uint32_t sequence,
+Operation::Operation(Request request, uint32_t sequence, Standing standing,
                      std::shared_ptr<NameUse> name,
                      std::shared_ptr<Communicator> communicator,
                      DoneCallback done, Status able)
     : request_(std::move(request)),
+      standing_(standing),
       name_(std::move(name)),
       communicator_(std::move(communicator)),
       done_(std::move(done)),
@@ -33,9 +34,8 @@ Task Operation::Run() {
   const Participants* participants = nullptr;
   Participants announced;
   if (name_->channel != nullptr && !(ready.ok() && FitsChannel())) {
-    // So the channel ends on every rank, and all announce themselves.
-    name_->channel->Post(Channel::kCannot, {});
-    name_->channel.reset();
+    // So all announce themselves.
+    name_->EndChannel();
   }
   if (name_->channel != nullptr) {
     Channel& channel = *name_->channel;
@@ -134,7 +134,7 @@ Status Operation::Prepare() {
 }
 
 bool Operation::FitsChannel() const {
-  return collective_->can_repeat() &&
+  return !standing_.stands_in && collective_->can_repeat() &&
          *collective_->slot_nbytes() <= name_->channel->slot_nbytes();
 }
 
@@ -156,6 +156,8 @@ Status Operation::TakeWindow() {
 
 Status Operation::Announce(const Status& ready) {
   Announcement own = MakeAnnouncement(request_, sequence_);
+  own.joins = standing_.joins;
+  own.stands_in = standing_.stands_in;
   own.error = ready.message();
   if (ready.ok()) own.payload = collective_->Payload();
   if (ready.ok() && request_.device_work != nullptr &&
@@ -210,6 +212,7 @@ StatusOr<Participants> Operation::Match() {
     if (!announcement.shapes.empty()) {
       participant.rows = RowCount(announcement.shapes[0]);
     }
+    complete_ &= !announcement.stands_in;
     participant.splits = std::move(announcement.splits);
     participant.weight = announcement.weight;
     participant.input_offset = announcement.input_offset;
@@ -236,7 +239,8 @@ void Operation::KeepOrEndWindow(const Participants& participants) {
     return;
   }
   if (window_ == nullptr) return;
-  if (sequence_ > 0 && collective_->can_repeat()) {
+  // A rank that is in a join would end the channel at once.
+  if (sequence_ > 0 && complete_ && collective_->can_repeat()) {
     name_->channel = std::make_unique<Channel>(*communicator_, participants,
                                                *collective_->slot_nbytes(),
                                                collective_->rounds());

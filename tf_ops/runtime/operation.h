@@ -21,9 +21,18 @@ class Operation {
  public:
   using Clock = std::chrono::steady_clock;
 
+  // Who takes part.
+  struct Standing {
+    // Joins on the communicator that this rank has behind it.
+    uint32_t joins = 0;
+    // It is in the next one: this is made up, see stand_in.h.
+    bool stands_in = false;
+  };
+
   // The `sequence`-th use of a name on a communicator. `able`: why this rank
   // cannot take part, if that is known already.
-  Operation(Request request, uint32_t sequence, std::shared_ptr<NameUse> name,
+  Operation(Request request, uint32_t sequence, Standing standing,
+            std::shared_ptr<NameUse> name,
             std::shared_ptr<Communicator> communicator, DoneCallback done,
             Status able);
 
@@ -44,6 +53,11 @@ class Operation {
 
   uint64_t key() const { return key_; }
   Communicator& communicator() const { return *communicator_; }
+  NameUse& name_use() { return *name_; }
+  bool is_join() const { return request_.kind == CollectiveKind::kJoin; }
+  // Of a join: one more collective to which its rank brings nothing.
+  void CountStandIn() { ++request_.stand_ins; }
+  bool stands_in() const { return standing_.stands_in; }
   std::string title() const { return Title(request_.kind, request_.name); }
   // Announcements of this collective that are still to come.
   int unread_announcements() const;
@@ -100,6 +114,7 @@ class Operation {
   bool IsMissing(int rank) const;
 
   Request request_;
+  const Standing standing_;
   std::shared_ptr<NameUse> name_;
   std::shared_ptr<Communicator> communicator_;
   DoneCallback done_;
@@ -112,7 +127,8 @@ class Operation {
   std::vector<std::optional<Announcement>> announcements_;  // By rank.
   int joined_ = 0;
   Status failure_;
-  bool ran_ = false;  // Peers may read this rank's window.
+  bool ran_ = false;      // Peers may read this rank's window.
+  bool complete_ = true;  // No rank's announcement stands in for it.
   bool turn_passed_ = false;
   bool launch_passed_ = false;
   Window* window_ = nullptr;  // This operation's own.

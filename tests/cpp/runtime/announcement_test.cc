@@ -33,6 +33,8 @@ Announcement Sample() {
   sample.input_offset = 8192;
   sample.output_offset = 12288;
   sample.payload = std::string("\0\1\0", 3);
+  sample.joins = 2;
+  sample.stands_in = true;
   sample.launch_number = 17;
   sample.error = "why not";
   return sample;
@@ -65,6 +67,8 @@ RING_TEST(AnAnnouncementSurvivesTheJourney) {
     EXPECT_EQ(got.value().input_offset, sent.input_offset);
     EXPECT_EQ(got.value().output_offset, sent.output_offset);
     EXPECT_EQ(got.value().payload, sent.payload);
+    EXPECT_EQ(got.value().joins, sent.joins);
+    EXPECT_EQ(got.value().stands_in, sent.stands_in);
     EXPECT_EQ(got.value().launch_number, sent.launch_number);
     EXPECT_EQ(got.value().error, sent.error);
     EXPECT_EQ(KeyOfAnnounced(got.value()), KeyOfAnnounced(sent));

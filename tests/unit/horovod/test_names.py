@@ -73,7 +73,6 @@ def test_the_name_and_its_arguments_are_here(line: str) -> None:
         ("tensorflow.BroadcastGlobalVariablesHook", [0]),
         ("tensorflow.start_timeline", ["timeline.json"]),
         ("tensorflow.stop_timeline", []),
-        ("tensorflow.join", []),
         ("tensorflow.elastic.run", [print]),
         ("tensorflow.elastic.TensorFlowState", []),
         ("tensorflow.elastic.TensorFlowKerasState", [None]),

@@ -22,6 +22,7 @@ MakeAlgorithm* Pick(const CollectiveArguments& arguments,
     case CollectiveKind::kAlltoall:
       return MakeAlltoall;
     case CollectiveKind::kBarrier:
+    case CollectiveKind::kJoin:
       break;
   }
   return MakeSplit;
@@ -45,6 +46,9 @@ Status Validate(const CollectiveArguments& arguments) {
       }
       return Status(StatusCode::kInvalidArgument,
                     "a barrier has nothing on a GPU; enter it without.");
+    case CollectiveKind::kJoin:
+      return Status(StatusCode::kInvalidArgument,
+                    "a join has nothing on a GPU; enter it without.");
     case CollectiveKind::kAllgather:
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kAlltoall:

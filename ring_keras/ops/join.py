@@ -1,0 +1,50 @@
+"""Join: a rank without data lets the others go on."""
+
+from ring_keras import _native
+from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.optimizers.plan_agreement import share_agreements
+
+__all__ = ["join"]
+
+
+def join(*, process_set: ProcessSet | None = None) -> int:
+    """Takes part in the other ranks' collectives until all have called it.
+
+    For a loop of your own in which ranks have different numbers of batches: call
+    it after the loop, on every rank.
+
+    ```python
+    for batch in dataset:
+        train_step(batch)
+    ring.join()
+    ```
+
+    Until the last rank calls it, this one brings zeros to sums, counts for nothing
+    in averages, which divide by what the others bring, and has no rows in gathers.
+    It gets none of the results, so its variables stay as they are: afterwards,
+    `ring.broadcast_variables(variables, root_rank=last)` gives it those of a rank
+    that went on. What cannot do without a rank fails on all ranks that enter it,
+    with an error that names this one, and they can go on: `MIN`, `MAX`, `PRODUCT`,
+    a broadcast whose root has joined, tensors on a GPU, process sets that are made
+    or removed.
+
+    In `fit`, and where steps must count by their examples, use
+    `ring_keras.data.join` instead.
+
+    Args:
+        process_set: The ranks that wait for each other. Defaults to all.
+
+    Returns:
+        The last rank to join, the same on every rank.
+
+    Raises:
+        NotInitializedError: If `ring_keras.init()` has not run.
+        PeerLostError: If a rank died or left.
+        CollectiveTimeoutError: If, for `RING_KERAS_COLLECTIVE_TIMEOUT_S` seconds,
+            some rank neither joins nor enters a collective.
+    """
+    process_set = process_set or global_process_set
+    last = _native.join(process_set.communicator_id())
+    if process_set.size() > 1:
+        share_agreements(last, process_set)
+    return last

@@ -1,0 +1,47 @@
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "tf_ops/collectives/algorithms.h"
+#include "tf_ops/collectives/message_exchange.h"
+
+namespace ring_keras {
+namespace {
+
+// Every rank has met the same collectives, so who stood in for the fewest has
+// brought data to the most, and was still there when the others had joined. The
+// highest of several, which all ended together.
+class JoinMessages : public Collective {
+ public:
+  JoinMessages(const CollectiveArguments& arguments, Communicator& communicator,
+               uint64_t key)
+      : arguments_(arguments), communicator_(communicator), key_(key) {}
+
+  Task Run(const Participants&) override {
+    const int64_t own = arguments_.stand_ins;
+    std::vector<int64_t> all(communicator_.size());
+    MessageExchange exchange(communicator_, key_);
+    for (int rank = 0; rank < communicator_.size(); ++rank) {
+      exchange.Trade(rank, 0, &own, sizeof(own), &all[rank], sizeof(own));
+    }
+    co_await exchange.Done();
+    RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
+    const auto last = std::min_element(all.rbegin(), all.rend());
+    *arguments_.last_joined = communicator_.ranks()[all.rend() - last - 1];
+    co_return Status::Ok();
+  }
+
+ private:
+  const CollectiveArguments& arguments_;
+  Communicator& communicator_;
+  uint64_t key_;
+};
+
+}  // namespace
+
+std::unique_ptr<Collective> MakeJoin(const CollectiveArguments& arguments,
+                                     Communicator& communicator, uint64_t key) {
+  return std::make_unique<JoinMessages>(arguments, communicator, key);
+}
+
+}  // namespace ring_keras

@@ -1,0 +1,122 @@
+// A rank that is in a join takes part in its peers' collectives all the same.
+#include <algorithm>
+
+#include "tf_ops/runtime/engine.h"
+#include "tf_ops/runtime/stand_in.h"
+
+namespace ring_keras {
+
+// From here on the peers must announce what they enter: this rank's own thread
+// will post in no channel.
+void Engine::BeginJoin(Submission submission) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto found = communicators_.find(submission->communicator().id());
+  if (found == communicators_.end()) {  // Removed meanwhile.
+    lock.unlock();
+    return Adopt(std::move(submission));
+  }
+  Joining& joining = joins_.emplace_back();
+  joining.member = found->second;
+  joining.operation = submission.get();
+  joining.waiting = std::move(submission);
+  for (auto& [name, use] : joining.member->names) {
+    if (use.IsIdle() && use.channel != nullptr) use.EndChannel();
+  }
+}
+
+bool Engine::ServeJoins() {
+  bool progress = false;
+  for (Joining& joining : joins_) {
+    progress |= AnswerPeers(joining);
+    if (joining.waiting != nullptr) progress |= AnnounceJoin(joining);
+  }
+  return progress;
+}
+
+bool Engine::AnswerPeers(const Joining& joining) {
+  std::vector<Announcement> peers;
+  for (const auto& [key, announced] : early_) {
+    const Announcement& peer = announced.front().announcement;
+    // Those of ranks that have left this join wait until this one has, too.
+    if (peer.communicator_id == joining.member->communicator->id() &&
+        peer.joins == joining.member->joins &&
+        peer.kind != CollectiveKind::kJoin) {
+      peers.push_back(peer);
+    }
+  }
+  std::sort(peers.begin(), peers.end(), [](const auto& a, const auto& b) {
+    return a.sequence < b.sequence;
+  });
+  bool progress = false;
+  for (const Announcement& peer : peers) {
+    Submission made = MakeUp(joining, peer);
+    if (made == nullptr) continue;
+    Adopt(std::move(made));
+    joining.operation->CountStandIn();
+    progress = true;
+  }
+  // To wait is its purpose, as long as the peers go on.
+  if (progress) {
+    joining.operation->Watch(Clock::now(), options_.stall_warning_s);
+  }
+  return progress;
+}
+
+Engine::Submission Engine::MakeUp(const Joining& joining,
+                                  const Announcement& peer) {
+  const std::shared_ptr<Member>& member = joining.member;
+  std::shared_ptr<NameUse> name;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    NameUse& use = member->names[peer.name];
+    // The operation for an earlier one has been accepted, but not adopted.
+    if (peer.sequence != use.next_sequence) return nullptr;
+    ++use.next_sequence;
+    ++active_;
+    name = std::shared_ptr<NameUse>(member, &use);
+  }
+  const Communicator& communicator = *member->communicator;
+  StandIn made = MakeStandIn(peer, communicator.rank(), communicator.size());
+  return std::make_unique<Operation>(
+      std::move(made.request), peer.sequence,
+      Operation::Standing{member->joins, true}, std::move(name),
+      member->communicator, std::move(made.done), std::move(made.able));
+}
+
+// Behind all that this rank has entered: so no use of a name is announced after
+// the join, and when all ranks have announced theirs, each has met all uses.
+bool Engine::AnnounceJoin(Joining& joining) {
+  const Communicator* communicator = joining.member->communicator.get();
+  for (const auto& operation : operations_) {
+    if (&operation->communicator() == communicator && !operation->stands_in()) {
+      return false;
+    }
+  }
+  Adopt(std::move(joining.waiting));
+  return true;
+}
+
+Engine::Joining* Engine::JoiningOn(const Communicator& communicator) {
+  for (Joining& joining : joins_) {
+    if (joining.member->communicator.get() == &communicator) return &joining;
+  }
+  return nullptr;
+}
+
+void Engine::AfterJoinedUse(const Joining& joining, Operation& ended) {
+  joining.operation->Watch(Clock::now(), options_.stall_warning_s);
+  std::lock_guard<std::mutex> lock(mutex_);
+  NameUse& name = ended.name_use();
+  if (name.IsIdle() && name.channel != nullptr) name.EndChannel();
+}
+
+void Engine::FinishJoin(const Operation& operation) {
+  Joining* joining = JoiningOn(operation.communicator());
+  if (joining == nullptr) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  joining->member->in_join = false;
+  ++joining->member->joins;
+  joins_.erase(joins_.begin() + (joining - joins_.data()));
+}
+
+}  // namespace ring_keras

@@ -1,0 +1,119 @@
+#include "tf_ops/runtime/stand_in.h"
+
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace ring_keras {
+namespace {
+
+// So begin the names of the runtime's own collectives, after which ranks must
+// all do something: make a process set, for example.
+constexpr std::string_view kOwnNames = "ring_keras/";
+
+class ZeroedMemory {
+ public:
+  StatusOr<void*> Allocate(size_t nbytes) {
+    void* block = std::calloc(nbytes > 0 ? nbytes : 1, 1);
+    if (block == nullptr) {
+      return Status(StatusCode::kResourceExhausted,
+                    StrCat("no memory for ", nbytes, " bytes of zeros."));
+    }
+    blocks_.emplace_back(block, &std::free);
+    return block;
+  }
+
+ private:
+  std::vector<std::unique_ptr<void, decltype(&std::free)>> blocks_;
+};
+
+bool ReducesZeros(ReduceOp op) {
+  return op == ReduceOp::kSum || op == ReduceOp::kAverage;
+}
+
+// Why there is nothing that this rank could bring without being noticed.
+Status CheckDispensable(const Announcement& peer, int rank) {
+  std::string why;
+  switch (peer.kind) {
+    case CollectiveKind::kAllreduce:
+    case CollectiveKind::kReduceScatter:
+      if (!ReducesZeros(peer.reduce_op)) {
+        why = StrCat("no value of its own leaves a ", NameOf(peer.reduce_op),
+                     " as it is; sum and average go on without it");
+      }
+      break;
+    case CollectiveKind::kBroadcast:
+      if (peer.root == rank) why = "it is the root, and has nothing to send";
+      break;
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kAlltoall:
+      if (peer.even_rows) {
+        why = "XLA has compiled this for equally many rows of every rank";
+      } else if (peer.shapes[0].empty()) {
+        why = "a scalar is a row, and it has none to bring";
+      }
+      break;
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kJoin:
+      break;
+  }
+  if (peer.memory == Memory::kDevice) {
+    why = "it stands in for tensors in host memory (CPU) only";
+  }
+  if (peer.name.starts_with(kOwnNames)) {
+    why = "every rank must call this itself";
+  }
+  if (why.empty()) return Status::Ok();
+  return Status(StatusCode::kInvalidArgument,
+                StrCat("it has run out of data and is in join(), and ", why,
+                       ". Do this before the first rank joins, or when all "
+                       "have."));
+}
+
+Status AddZeros(const std::vector<Shape>& shapes, ZeroedMemory& memory,
+                Request& request) {
+  for (const Shape& shape : shapes) {
+    StatusOr<void*> zeros =
+        memory.Allocate(ElementCount(shape) * SizeOf(request.dtype));
+    RING_KERAS_RETURN_IF_ERROR(zeros.status());
+    request.inputs.push_back({zeros.value(), shape});
+    request.outputs.push_back(zeros.value());
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+StandIn MakeStandIn(const Announcement& peer, int rank, int size) {
+  StandIn made;
+  Request& request = made.request;
+  auto memory = std::make_shared<ZeroedMemory>();
+  made.done = [memory](const Status&) {};
+  request.name = peer.name;
+  request.communicator_id = peer.communicator_id;
+  // All ranks will hear the peer's reason; there is nothing to bring.
+  if (!peer.error.empty()) return made;
+  request.kind = peer.kind;
+  made.able = CheckDispensable(peer, rank);
+  if (!made.able.ok()) return made;
+  request.dtype = peer.dtype;
+  request.reduce_op = peer.reduce_op;
+  request.root = peer.root;
+  request.postscale = peer.postscale;
+  request.wire_dtype = peer.wire_dtype;
+  request.weight = 0;
+  request.allocate_output = [memory, dtype = peer.dtype](const Shape& shape) {
+    return memory->Allocate(ElementCount(shape) * SizeOf(dtype));
+  };
+  std::vector<Shape> shapes = peer.shapes;
+  const bool gathers = peer.kind == CollectiveKind::kAllgather ||
+                       peer.kind == CollectiveKind::kAlltoall;
+  if (gathers) shapes[0][0] = 0;
+  if (peer.kind == CollectiveKind::kAlltoall) request.splits.assign(size, 0);
+  made.able = AddZeros(shapes, *memory, request);
+  return made;
+}
+
+}  // namespace ring_keras

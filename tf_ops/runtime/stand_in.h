@@ -1,0 +1,28 @@
+// What a rank that is in a join brings to its peers' collectives: nothing, in
+// the form that each kind has for it.
+#ifndef RING_KERAS_RUNTIME_STAND_IN_H_
+#define RING_KERAS_RUNTIME_STAND_IN_H_
+
+#include <memory>
+
+#include "tf_ops/runtime/announcement.h"
+#include "tf_ops/runtime/request.h"
+
+namespace ring_keras {
+
+struct StandIn {
+  Request request;
+  // Holds what the request reads and writes, until its end.
+  DoneCallback done;
+  // Why the collective cannot do without this rank's data, if it cannot.
+  Status able;
+};
+
+// For the collective that a peer has announced, on a communicator of `size`
+// ranks in which this rank has the place `rank`. Sums get zeros, averages a
+// weight of 0, gathers no rows.
+StandIn MakeStandIn(const Announcement& peer, int rank, int size);
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_RUNTIME_STAND_IN_H_
