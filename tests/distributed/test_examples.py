@@ -69,7 +69,10 @@ def same_line(printed: str, start: str) -> str:
     return first
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "policy",
+    ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)],
+)
 def test_16_bits_learn_at_the_full_rate(policy: str) -> None:
     printed = run_example("mixed_precision.py", f"--policy={policy}")
 

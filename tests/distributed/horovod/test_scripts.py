@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+SIZES = [pytest.param(1, marks=pytest.mark.slow), 2, 3]
 SCRIPTS = Path(__file__).with_name("scripts")
 
 
@@ -43,7 +44,7 @@ def run(path: Path, size: int, *arguments: str) -> list[str]:
     return [line.removeprefix("[0] ") for line in lines if line.startswith("[0] ")]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", SIZES)
 def test_keras_fit(size: int, tmp_path: Path) -> None:
     model = tmp_path / "model.keras"
 
@@ -58,7 +59,7 @@ def test_keras_fit(size: int, tmp_path: Path) -> None:
     assert float(accuracy.split()[1]) > 0.9
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", SIZES)
 def test_custom_loop(size: int, tmp_path: Path) -> None:
     printed = run(migrated("custom_loop.py", tmp_path), size)
 

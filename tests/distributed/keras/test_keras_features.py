@@ -11,8 +11,14 @@ from support.features.groups import GROUPS
 # Few enough for a run to take seconds, and a failure to show which.
 PER_RUN = 6
 
+# Of each group the first ones are tested often; all of them by `-m slow`.
 RUNS = [
-    pytest.param(group, features[start : start + PER_RUN], id=f"{group}-{start}")
+    pytest.param(
+        group,
+        features[start : start + PER_RUN],
+        id=f"{group}-{start}",
+        marks=pytest.mark.slow if start else (),
+    )
     for group, features in GROUPS.items()
     for start in range(0, len(features), PER_RUN)
 ]

@@ -93,8 +93,18 @@ def check(results) -> None:
         assert weights == results[0][2], "ranks differ"
 
 
-@pytest.mark.parametrize("case", list(CASES))
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(
+    ("size", "case"),
+    [
+        *((2, case) for case in CASES),
+        (3, "tape"),
+        *(
+            pytest.param(3, case, marks=pytest.mark.slow)
+            for case in CASES
+            if case != "tape"
+        ),
+    ],
+)
 def test_fit_matches_one_process(rank_pool, size, case):
     check(rank_pool(size).run(fit_worker, args=(case,), timeout_s=120))
 
