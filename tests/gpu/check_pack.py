@@ -15,6 +15,7 @@ from ring_keras import _native
 
 def main() -> None:
     _native.set_cuda_library_path(os.environ.get("RING_KERAS_CUDA_LIBRARY_PATH", ""))
+    _native.prepare_device(0)
     for name, check in CASES:
         print(name, flush=True)
         check()

@@ -30,6 +30,8 @@ def library_directories() -> list[str]:
 
 def real_gpu_environment(size: int) -> list[dict[str, str]]:
     """What each of `size` ranks needs. To NCCL each is on a host of its own."""
+    chosen = os.environ.get("RING_KERAS_CUDA_LIBRARY_PATH")
+    libraries = chosen or os.pathsep.join(library_directories())
     return [
         {
             "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0"),
@@ -37,7 +39,7 @@ def real_gpu_environment(size: int) -> list[dict[str, str]]:
             "NCCL_IB_DISABLE": "1",
             "NCCL_SOCKET_IFNAME": "lo",
             "RING_KERAS_COLLECTIVE_TIMEOUT_S": "60",
-            "RING_KERAS_CUDA_LIBRARY_PATH": os.pathsep.join(library_directories()),
+            "RING_KERAS_CUDA_LIBRARY_PATH": libraries,
             "TESTS_WITHOUT_TENSORFLOW": "1",
         }
         for rank in range(size)
