@@ -52,7 +52,7 @@ bool Engine::AnswerPeers(const Joining& joining) {
     Submission made = MakeUp(joining, peer);
     if (made == nullptr) continue;
     Adopt(std::move(made));
-    joining.operation->CountStandIn();
+    joining.operation->BeginStandIn();
     progress = true;
   }
   // To wait is its purpose, as long as the peers go on.
@@ -105,6 +105,7 @@ Engine::Joining* Engine::JoiningOn(const Communicator& communicator) {
 
 void Engine::AfterJoinedUse(const Joining& joining, Operation& ended) {
   joining.operation->Watch(Clock::now(), options_.stall_warning_s);
+  if (ended.stands_in()) joining.operation->EndStandIn();
   std::lock_guard<std::mutex> lock(mutex_);
   NameUse& name = ended.name_use();
   if (name.IsIdle() && name.channel != nullptr) name.EndChannel();

@@ -56,7 +56,11 @@ class Operation {
   NameUse& name_use() { return *name_; }
   bool is_join() const { return request_.kind == CollectiveKind::kJoin; }
   // Of a join: one more collective to which its rank brings nothing.
-  void CountStandIn() { ++request_.stand_ins; }
+  void BeginStandIn() {
+    ++request_.stand_ins;
+    ++request_.stand_ins_under_way;
+  }
+  void EndStandIn() { --request_.stand_ins_under_way; }
   bool stands_in() const { return standing_.stands_in; }
   std::string title() const { return Title(request_.kind, request_.name); }
   // Announcements of this collective that are still to come.
