@@ -18,8 +18,8 @@ class JoinMessages : public Collective {
       : arguments_(arguments), communicator_(communicator), key_(key) {}
 
   Task Run(const Participants&) override {
-    // So that all collectives have ended, on every rank, when a join has: a rank
-    // that leaves the job now leaves no peer without its data.
+    // So that all collectives have ended, on every rank, when a join has: a
+    // rank that leaves the job now leaves no peer without its data.
     co_await communicator_.Until(
         [this] { return arguments_.stand_ins_under_way == 0; });
     RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
