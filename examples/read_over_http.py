@@ -25,7 +25,7 @@ import ring_keras as ring
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("urls", [], "Files to read; none: digits, from this machine.")
-flags.DEFINE_integer("epochs", 10, "Epochs to train.", lower_bound=1)
+flags.DEFINE_integer("epochs", 20, "Epochs to train.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 32, "Examples per step and rank.", lower_bound=1)
 
 FILE_COUNT = 8
