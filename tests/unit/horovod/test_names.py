@@ -15,6 +15,7 @@ import keras
 import pytest
 
 import ring_keras as ring
+from ring_keras import _native
 from ring_keras.horovod import _absent
 
 RECORD = Path(__file__).with_name("horovod_0_28_1.txt")
@@ -114,8 +115,13 @@ def test_arguments_that_would_have_to_do_something_are_refused() -> None:
 def test_what_was_built_is_answered() -> None:
     import ring_keras.horovod.tensorflow as hvd
 
-    answers = [getattr(hvd, name)() for name in hvd.__all__ if name.endswith("_built")]
-    assert not any(answers)
+    found = {title: version for title, version, _, _ in _native.cuda_libraries()}
+    answers = {
+        name: getattr(hvd, name)() for name in hvd.__all__ if name.endswith("_built")
+    }
+    assert answers.pop("cuda_built") == bool(found["CUDA runtime"])
+    assert bool(answers.pop("nccl_built")) == bool(found["NCCL"])
+    assert not any(answers.values())
     assert not hvd.mpi_enabled()
     assert not hvd.gloo_enabled()
     assert not hvd.mpi_threads_supported()
