@@ -90,6 +90,7 @@ def test_all_ranks_take_one_choice_and_the_next_job_reads_it(
     assert len(content["key"]["ranks"]) == size
 
 
+@pytest.mark.slow
 def test_two_hosts_with_two_ranks_each(tmp_path: Path) -> None:
     outcomes = run_ranks(
         tuned,

@@ -70,7 +70,9 @@ def own_pass_worker(config_file):
     return epochs
 
 
-@pytest.mark.parametrize("dispatchers", [1, RANKS])
+@pytest.mark.parametrize(
+    "dispatchers", [pytest.param(1, marks=pytest.mark.slow), RANKS]
+)
 def test_every_rank_gets_the_whole_dataset(rank_pool, tmp_path, dispatchers):
     with ComputeJob(tmp_path, f"--dispatchers={dispatchers}") as config:
         assert (config.dispatchers, config.timeout) == (dispatchers, 60)
@@ -148,7 +150,9 @@ def training_side_worker(config_file):
     return address, sorted(items)
 
 
-@pytest.mark.parametrize("dispatchers", [1, RANKS])
+@pytest.mark.parametrize(
+    "dispatchers", [pytest.param(1, marks=pytest.mark.slow), RANKS]
+)
 def test_dispatchers_in_the_training_job(rank_pool, tmp_path, dispatchers):
     options = [f"--dispatchers={dispatchers}", "--dispatcher-side=training"]
     with ComputeJob(tmp_path, *options):

@@ -63,7 +63,10 @@ def check_dtypes() -> None:
         for shape in SHAPES:
             inputs = inputs_of(size, shape, dtype)
             mine = tf.constant(inputs[rank])
-            for call in (ring.allreduce, tf.function(ring.allreduce)):
+            calls = [ring.allreduce]
+            if shape == SHAPES[-1]:
+                calls.append(tf.function(ring.allreduce))
+            for call in calls:
                 got = call(mine, op=ring.Adasum, name=f"{dtype}{shape}")
                 assert (got.dtype, got.shape) == (mine.dtype, mine.shape)
                 assert_close(got, inputs, dtype)
