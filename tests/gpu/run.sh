@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All that needs an NVIDIA GPU, on one machine in under 10 minutes: builds the core
+# All that needs an NVIDIA GPU, on one machine, meant for 10 minutes: builds the core
 # and its Python module, checks, measures. Prints a report in Markdown, which is
 # also in build/gpu/report.md, with the output of every step beside it.
 #
