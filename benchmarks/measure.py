@@ -164,7 +164,12 @@ def _measure_column(
 
 def _check_same(row: Row, column: Column, ranks: Ranks, results: Results) -> None:
     """Drops the figures of ranks that did not work together."""
-    answers = ranks.ask(f"{row.same} {column.words}", _ANSWER_TIMEOUT_S)
+    try:
+        answers = ranks.ask(f"{row.same} {column.words}", _ANSWER_TIMEOUT_S)
+    except (OperationError, ProgramError) as error:
+        results.seconds.pop((row.title, column.title), None)
+        _fail(results, f"{row.title}, {column.title}: {error}")
+        return
     if not all(math.isclose(a, answers[0][0], rel_tol=1e-6) for (a,) in answers):
         results.seconds.pop((row.title, column.title), None)
         _fail(

@@ -106,6 +106,7 @@ class Ranks:
     _pids: list[int] = field(default_factory=list)
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _resources: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _log_path: Path = Path(os.devnull)
 
     def __enter__(self) -> Ranks:
         try:
@@ -132,8 +133,11 @@ class Ranks:
         """
         self._signal_if_paused(signal.SIGCONT)
         asked = {0: self._connections[0]} if alone else self._connections
-        for connection in asked.values():
-            connection.sendall(line.encode() + b"\n")
+        for rank, connection in asked.items():
+            try:
+                connection.sendall(line.encode() + b"\n")
+            except OSError as error:
+                raise self._lost(rank, line, error) from None
         answers = self._answers(asked, time.monotonic() + timeout_s, line)
         self._signal_if_paused(signal.SIGSTOP)
         if "unsupported" in answers.values():
@@ -173,8 +177,8 @@ class Ranks:
         listener = self._resources.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(job.socket_path)
         listener.listen(self.size)
-        log_path = directory / "log"
-        log = self._resources.enter_context(log_path.open("wb"))
+        self._log_path = directory / "log"
+        log = self._resources.enter_context(self._log_path.open("wb"))
         for command, variables in self.program.start(job):
             self._processes.append(
                 subprocess.Popen(
@@ -197,7 +201,7 @@ class Ranks:
                     raise ProgramError(
                         f"{self.program.name}: {len(self._connections)} of {self.size} "
                         f"ranks came up. The end of what they printed:\n"
-                        + _tail(log_path)
+                        + _tail(self._log_path)
                     ) from None
                 continue
             connection.settimeout(_START_TIMEOUT_S)
@@ -219,15 +223,23 @@ class Ranks:
                 if not ready:
                     raise ProgramError(f"{self.program.name}: '{line}' took too long")
                 for key, _ in ready:
-                    piece = connections[key.data].recv(1 << 16)
+                    try:
+                        piece = connections[key.data].recv(1 << 16)
+                    except OSError as error:
+                        raise self._lost(key.data, line, error) from None
                     if not piece:
-                        raise ProgramError(
-                            f"{self.program.name}: rank {key.data} ended in '{line}'"
-                        )
+                        raise self._lost(key.data, line)
                     answers[key.data] += piece
                     if piece.endswith(b"\n"):
                         selector.unregister(key.fileobj)
         return {rank: text.decode().strip() for rank, text in answers.items()}
+
+    def _lost(self, rank: int, line: str, error: OSError | None = None) -> ProgramError:
+        why = f" ({error})" if error else ""
+        return ProgramError(
+            f"{self.program.name}: rank {rank} ended in '{line}'{why}. The end of "
+            f"what the ranks printed:\n{_tail(self._log_path)}"
+        )
 
     def _signal_if_paused(self, number: signal.Signals) -> None:
         if self.program.pause:

@@ -1,11 +1,15 @@
 """Measured processes: asked in turn, and what happens to those that fail."""
 
+import os
+import select
 import sys
+
+import pytest
 
 from benchmarks.cases import Column, Row, Section
 from benchmarks.measure import Effort, Results, measure
 from benchmarks.peers.places import ROOT_DIR, each_rank
-from benchmarks.program import Job, Program
+from benchmarks.program import Job, Program, ProgramError, Ranks
 
 # A rank whose operations do nothing, fail, or end it.
 RANK = """
@@ -71,6 +75,36 @@ def test_others_go_on_after_a_failure() -> None:
     assert "no luck" in text
     assert "ended in 'ends nbytes=4" in text
     assert "sorry" in text
+
+
+def test_ranks_that_end_between_two_questions_are_named() -> None:
+    quits = """
+import os, socket, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+connection.sendall(f"0 {os.getpid()} {os.getpid()}\\n".encode())
+connection.recv(4096)
+print("I have had enough", flush=True)
+connection.sendall(b"ok 1.0\\n")
+"""
+    with Ranks(program("quitting", quits), 1, [0]) as ranks:
+        process = os.pidfd_open(int(ranks.version))
+        assert ranks.ask("works", timeout_s=60) == [[1.0]]
+        assert select.select([process], [], [], 60)[0], "it did not end"
+        os.close(process)
+
+        with pytest.raises(ProgramError, match=r"(?s)rank 0 ended.*had enough"):
+            ranks.ask("works", timeout_s=60)
+
+
+def test_a_check_that_ends_its_ranks_does_not_end_the_benchmark() -> None:
+    results = run(
+        Row("ends", program("ending", RANK), "works", same="ends"),
+        Row("works", program("good", RANK), "works"),
+    )
+
+    assert {row for row, _ in results.seconds} == {"works"}
+    assert "ended in 'ends nbytes=4" in "\n".join(results.failures)
 
 
 def test_ranks_that_did_not_work_together_have_no_figure() -> None:
