@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ring_keras.buckets import GradientSpec, plan_buckets
+from ring_keras.optimizers.buckets import GradientSpec, plan_buckets
 
 __all__ = ["Model", "Step", "Transfer", "Variable", "ready_buckets", "simulate"]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ring_keras import _native
-from ring_keras.timing import Timing, time_call
+from ring_keras.autotune.timing import Timing, time_call
 
 __all__ = ["Stopwatch", "times_by_size"]
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ring_keras import _native, bucket_size
+from ring_keras import _native
 from ring_keras._version import __version__
 from ring_keras.autotune import cache
 from ring_keras.autotune.decision import best_bucket_bytes, best_thresholds
 from ring_keras.autotune.measurement import Stopwatch, times_by_size
 from ring_keras.config import TUNING_SETTINGS, Config, ConfigError
-from ring_keras.texts import gather_texts
+from ring_keras.job import bucket_size
+from ring_keras.job.texts import gather_texts
 
 __all__ = ["tune"]
 

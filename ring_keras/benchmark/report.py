@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ring_keras.autotune.timing import Timing
 from ring_keras.benchmark.job import JobDescription
-from ring_keras.timing import Timing
 
 __all__ = ["Row", "header", "write_json"]
 

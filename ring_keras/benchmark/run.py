@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ring_keras import _native
+from ring_keras.autotune.timing import time_call
 from ring_keras.benchmark.device_calls import ANCHORS, DeviceCalls
 from ring_keras.benchmark.job import describe_job, join
 from ring_keras.benchmark.numpy_calls import BUFFERS, numpy_call
 from ring_keras.benchmark.options import Options, parse
 from ring_keras.benchmark.report import Row, header, write_json
 from ring_keras.benchmark.values import DTYPES, Array, tolerance
-from ring_keras.timing import time_call
 
 __all__ = ["main"]
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import keras
 
-from ring_keras.basics import rank
-from ring_keras.callbacks.attachment import process_set_of
-from ring_keras.objects import broadcast_object
+from ring_keras.job.topology import rank
+from ring_keras.ops.objects import broadcast_object
+from ring_keras.training.attachment import process_set_of
 
 __all__ = ["BestModelCheckpoint"]
 

@@ -6,14 +6,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from ring_keras import _keras_internals as internals
 from ring_keras import _native
-from ring_keras.callbacks.attachment import attach, process_set_of
+from ring_keras import keras_internals as internals
 from ring_keras.callbacks.shared_files import warn_of_shared_files
 from ring_keras.errors import RankMismatchError
 from ring_keras.ops.broadcast_variables import broadcast_variables
-from ring_keras.optimizers.end_of_data import EndOfData
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.training.attachment import attach, process_set_of
+from ring_keras.training.end_of_data import EndOfData
 
 __all__ = ["BroadcastGlobalVariables"]
 

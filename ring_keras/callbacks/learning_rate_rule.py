@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ring_keras import _keras_internals as internals
-from ring_keras.callbacks.attachment import attach
+from ring_keras import keras_internals as internals
+from ring_keras.training.attachment import attach
 
 __all__ = ["LearningRateRule"]
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from ring_keras.callbacks.learning_rate_rule import LearningRateRule
-from ring_keras.communicator import global_process_set
+from ring_keras.job.process_set import global_process_set
 
 __all__ = ["LearningRateSchedule"]
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from ring_keras.basics import rank
 from ring_keras.callbacks.learning_rate_rule import LearningRateRule
-from ring_keras.communicator import global_process_set
+from ring_keras.job.process_set import global_process_set
+from ring_keras.job.topology import rank
 
 __all__ = ["LearningRateWarmup"]
 

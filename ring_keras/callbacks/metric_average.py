@@ -9,13 +9,13 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from ring_keras import _keras_internals as internals
 from ring_keras import _native
-from ring_keras.basics import rank
-from ring_keras.callbacks.attachment import attach, process_set_of
+from ring_keras import keras_internals as internals
+from ring_keras.job.topology import rank
 from ring_keras.layers.moving_statistics import average_moving_statistics
-from ring_keras.optimizers.train_function import TrainFunction
-from ring_keras.reduce_op import ReduceOp
+from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.training.attachment import attach, process_set_of
+from ring_keras.training.train_function import TrainFunction
 
 __all__ = ["MetricAverage"]
 

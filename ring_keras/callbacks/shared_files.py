@@ -6,8 +6,8 @@ from pathlib import Path
 import keras
 from absl import logging
 
-from ring_keras.communicator import ProcessSet
-from ring_keras.objects import allgather_object
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.ops.objects import allgather_object
 
 __all__ = ["warn_of_shared_files"]
 

@@ -5,11 +5,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ring_keras import _native, uneven_batches
-from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras import _native
 from ring_keras.errors import RankMismatchError
+from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.allreduce import allreduce
-from ring_keras.reduce_op import ReduceOp
+from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.training import uneven_batches
 
 __all__ = ["join"]
 

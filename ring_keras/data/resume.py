@@ -6,9 +6,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from ring_keras import _keras_internals as internals
 from ring_keras import _native
-from ring_keras.callbacks.attachment import attach, process_set_of
+from ring_keras import keras_internals as internals
+from ring_keras.training.attachment import attach, process_set_of
 
 __all__ = ["Resume"]
 

@@ -5,14 +5,14 @@ from typing import Any, Literal, TypeVar, get_args
 import keras
 import tensorflow as tf
 
-from ring_keras import uneven_batches
-from ring_keras.communicator import ProcessSet, global_process_set
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import shard_arrays
 from ring_keras.data.shard_dataset import shard_dataset, shuffle_seeds
 from ring_keras.data.shard_py_dataset import shard_py_dataset
 from ring_keras.errors import RankMismatchError
-from ring_keras.objects import allgather_object
+from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.ops.objects import allgather_object
+from ring_keras.training import uneven_batches
 
 __all__ = ["Remainder", "shard"]
 

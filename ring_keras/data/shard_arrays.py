@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ring_keras.uneven_batches import PADDING_WEIGHT
+from ring_keras.training.uneven_batches import PADDING_WEIGHT
 
 __all__ = ["shard_arrays"]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from ring_keras import _keras_internals as internals
+from ring_keras import keras_internals as internals
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import require_pair_or_triple
-from ring_keras.uneven_batches import PADDING_WEIGHT
+from ring_keras.training.uneven_batches import PADDING_WEIGHT
 
 __all__ = ["shard_dataset", "shuffle_seeds"]
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from ring_keras.communicator import ProcessSet, global_process_set
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard import shard
 from ring_keras.errors import RankMismatchError
-from ring_keras.objects import allgather_object
+from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.ops.objects import allgather_object
 
 __all__ = ["shard_files"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from ring_keras import uneven_batches
-from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
+from ring_keras.training import uneven_batches
 
 __all__ = ["weighted_step"]
 

@@ -7,9 +7,9 @@ import numpy as np
 
 import ring_keras as ring
 from ring_keras import _native
-from ring_keras.communicator import ProcessSet
 from ring_keras.config import Config
 from ring_keras.horovod._absent import absent, refuse_unless_default
+from ring_keras.job.process_set import ProcessSet
 
 __all__ = [
     "ccl_built",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ring_keras import callbacks
-from ring_keras.basics import size
+from ring_keras.job.topology import size
 
 __all__ = [
     "BestModelCheckpoint",

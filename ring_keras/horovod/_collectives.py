@@ -12,11 +12,11 @@ from typing import Any
 import tensorflow as tf
 
 import ring_keras as ring
-from ring_keras.communicator import ProcessSet, find_process_set, global_process_set
-from ring_keras.compression import Compression
 from ring_keras.horovod._absent import absent, refuse_unless_default
+from ring_keras.job.process_set import ProcessSet, find_process_set, global_process_set
 from ring_keras.ops.adasum import WIRE_DTYPES
-from ring_keras.reduce_op import Average, ReduceOp, Sum
+from ring_keras.ops.compression import Compression
+from ring_keras.ops.reduce_op import Average, ReduceOp, Sum
 
 __all__ = [
     "BroadcastGlobalVariablesHook",

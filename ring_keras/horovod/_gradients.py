@@ -14,10 +14,10 @@ import keras
 import tensorflow as tf
 
 import ring_keras as ring
-from ring_keras.communicator import ProcessSet, global_process_set
-from ring_keras.compression import Compression
 from ring_keras.horovod._absent import refuse_unless_default
-from ring_keras.reduce_op import Average, ReduceOp
+from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.ops.compression import Compression
+from ring_keras.ops.reduce_op import Average, ReduceOp
 
 __all__ = [
     "DistributedGradientTape",

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 import ring_keras as ring
-from ring_keras.reduce_op import Average, ReduceOp
+from ring_keras.ops.reduce_op import Average, ReduceOp
 
 __all__ = ["allgather", "broadcast", "reducescatter"]
 

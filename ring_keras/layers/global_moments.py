@@ -9,11 +9,11 @@ from typing import Any, Optional
 import keras
 import tensorflow as tf
 
-from ring_keras import _keras_internals as internals
-from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras import keras_internals as internals
+from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.allreduce import allreduce
+from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.step_scope import current_step
-from ring_keras.reduce_op import ReduceOp
 
 __all__ = ["GlobalMoments"]
 

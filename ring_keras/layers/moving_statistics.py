@@ -6,11 +6,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from ring_keras import _keras_internals as internals
 from ring_keras import _native
-from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras import keras_internals as internals
+from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.layers.global_moments import GlobalMoments
-from ring_keras.reduce_op import ReduceOp
+from ring_keras.ops.reduce_op import ReduceOp
 
 __all__ = ["average_moving_statistics"]
 

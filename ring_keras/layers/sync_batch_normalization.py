@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
-from ring_keras import _keras_internals as internals
-from ring_keras.communicator import ProcessSet
+from ring_keras import keras_internals as internals
+from ring_keras.job.process_set import ProcessSet
 from ring_keras.layers.global_moments import GlobalMoments
 
 __all__ = ["SyncBatchNormalization", "synchronize_batch_normalization"]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from ring_keras import _libraries
-from ring_keras.communicator import ProcessSet, global_process_set
-from ring_keras.compression import Compression
+from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.arguments import Factor, to_factor
+from ring_keras.ops.compression import Compression
+from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.scaling import scaled
-from ring_keras.reduce_op import ReduceOp
 
 __all__ = ["WIRE_DTYPES", "adasum", "is_adasum"]
 

@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from ring_keras import _libraries
-from ring_keras.communicator import ProcessSet
 from ring_keras.errors import translated
+from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.arguments import TensorLike, to_communicator, to_tensor
 
 __all__ = ["allgather"]

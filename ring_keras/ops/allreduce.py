@@ -3,9 +3,8 @@
 import tensorflow as tf
 
 from ring_keras import _libraries
-from ring_keras.communicator import ProcessSet, global_process_set
-from ring_keras.compression import Compression
 from ring_keras.errors import translated
+from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.adasum import adasum, is_adasum
 from ring_keras.ops.allgather import allgather
 from ring_keras.ops.arguments import (
@@ -17,8 +16,9 @@ from ring_keras.ops.arguments import (
     to_tensor,
     to_wire_dtype,
 )
+from ring_keras.ops.compression import Compression
+from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.scaling import scaled
-from ring_keras.reduce_op import ReduceOp
 
 __all__ = ["allreduce"]
 

@@ -4,9 +4,9 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from ring_keras.communicator import ProcessSet, global_process_set
-from ring_keras.compression import Compression
-from ring_keras.reduce_op import ReduceOp
+from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.ops.compression import Compression
+from ring_keras.ops.reduce_op import ReduceOp
 
 TensorLike: TypeAlias = Any
 """Anything `tf.convert_to_tensor` takes: tensors, variables, arrays, numbers."""

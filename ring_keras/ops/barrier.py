@@ -1,8 +1,8 @@
 """Barrier: no rank leaves before every rank has entered."""
 
 from ring_keras import _libraries
-from ring_keras.communicator import ProcessSet
 from ring_keras.errors import translated
+from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.arguments import to_communicator
 
 __all__ = ["barrier"]

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from ring_keras import _libraries
-from ring_keras.communicator import ProcessSet
 from ring_keras.errors import translated
+from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.arguments import (
     TensorLike,
     to_communicator,

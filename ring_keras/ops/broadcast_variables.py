@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from ring_keras.communicator import ProcessSet, global_process_set
-from ring_keras.encoding import encode
 from ring_keras.errors import RankMismatchError, translated
-from ring_keras.objects import allgather_object
+from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.broadcast import grouped_broadcast
+from ring_keras.ops.encoding import encode
+from ring_keras.ops.objects import allgather_object
 
 __all__ = ["broadcast_variables"]
 

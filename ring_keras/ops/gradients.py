@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from ring_keras import _libraries, _native
 from ring_keras.errors import translated
-from ring_keras.reduce_op import ReduceOp
+from ring_keras.ops.reduce_op import ReduceOp
 
 # An operation in a graph, or what stands for one when a tape replays it.
 _Operation = Any

@@ -11,9 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras import _libraries
-from ring_keras.communicator import ProcessSet
-from ring_keras.compression import Compression
 from ring_keras.errors import translated
+from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.adasum import adasum, is_adasum
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.arguments import (
@@ -25,7 +24,8 @@ from ring_keras.ops.arguments import (
     to_tensor,
     to_wire_dtype,
 )
-from ring_keras.reduce_op import ReduceOp
+from ring_keras.ops.compression import Compression
+from ring_keras.ops.reduce_op import ReduceOp
 
 __all__ = [
     "PendingAllreduce",

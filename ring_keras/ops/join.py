@@ -1,8 +1,9 @@
 """Join: a rank without data lets the others go on."""
 
 from ring_keras import _native
-from ring_keras.communicator import ProcessSet, global_process_set
-from ring_keras.optimizers.plan_agreement import share_agreements
+from ring_keras.job.agreements import agreed_without_all
+from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.ops.objects import broadcast_object
 
 __all__ = ["join"]
 
@@ -46,5 +47,15 @@ def join(*, process_set: ProcessSet | None = None) -> int:
     process_set = process_set or global_process_set
     last = _native.join(process_set.communicator_id())
     if process_set.size() > 1:
-        share_agreements(last, process_set)
+        _share_agreements(last, process_set)
     return last
+
+
+def _share_agreements(root_rank: int, process_set: ProcessSet) -> None:
+    """Tells all ranks what the last one to join has agreed on without them."""
+    known = agreed_without_all(process_set)
+    known.update(
+        broadcast_object(
+            sorted(known), root_rank, name="join/plans", process_set=process_set
+        )
+    )

@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from ring_keras import _libraries
-from ring_keras.communicator import ProcessSet
 from ring_keras.errors import translated
+from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.arguments import (
     Factor,
     TensorLike,
@@ -13,7 +13,7 @@ from ring_keras.ops.arguments import (
     to_reduce_op,
     to_tensor,
 )
-from ring_keras.reduce_op import ReduceOp
+from ring_keras.ops.reduce_op import ReduceOp
 
 __all__ = ["reducescatter"]
 

@@ -1,5 +1,1 @@
-"""Averaging gradients over the ranks, behind Keras's own optimizers."""
-
-from ring_keras.optimizers.distributed_optimizer import DistributedOptimizer
-
-__all__ = ["DistributedOptimizer"]
+"""Averaging gradients over the ranks, behind Keras's own optimizers and tapes."""

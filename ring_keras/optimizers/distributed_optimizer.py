@@ -5,12 +5,12 @@ from typing import Any
 
 import keras
 
-from ring_keras import _keras_internals as internals
-from ring_keras.communicator import ProcessSet
-from ring_keras.compression import Compression
+from ring_keras import keras_internals as internals
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.ops.compression import Compression
+from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
-from ring_keras.reduce_op import ReduceOp
 
 __all__ = ["DistributedOptimizer"]
 

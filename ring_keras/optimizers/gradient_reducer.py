@@ -6,10 +6,9 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from ring_keras import _keras_internals as internals
-from ring_keras import bucket_size
-from ring_keras.buckets import BucketPlan, GradientSpec, plan_buckets
-from ring_keras.communicator import ProcessSet, job_number
+from ring_keras import keras_internals as internals
+from ring_keras.job import bucket_size
+from ring_keras.job.process_set import ProcessSet, job_number
 from ring_keras.ops.adasum import adasum
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.arguments import Factor, to_factor
@@ -18,12 +17,13 @@ from ring_keras.ops.grouped_allreduce import (
     allreduce_start,
     allreduce_wait,
 )
+from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.scaling import scaled as scaled_values
+from ring_keras.optimizers.buckets import BucketPlan, GradientSpec, plan_buckets
 from ring_keras.optimizers.plan_agreement import agree_on_plan
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.sparse_choice import SparseGradient, choose_dense
 from ring_keras.optimizers.step_scope import StepWeight, current_step
-from ring_keras.reduce_op import ReduceOp
 
 __all__ = ["Gradient", "GradientReducer", "scaled", "source_name"]
 

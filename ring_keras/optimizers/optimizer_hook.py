@@ -12,14 +12,14 @@ from typing import Any, Optional
 import keras
 import tensorflow as tf
 
-from ring_keras import _keras_internals as internals
-from ring_keras.communicator import ProcessSet
+from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
+from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.allreduce import allreduce
+from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.gradient_reducer import Gradient, GradientReducer
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.step_scope import StepWeight, current_step
-from ring_keras.reduce_op import ReduceOp
 
 __all__ = ["OptimizerHook"]
 

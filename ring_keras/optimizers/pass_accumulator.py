@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ring_keras import _keras_internals as internals
+from ring_keras import keras_internals as internals
 from ring_keras.optimizers.gradient_reducer import Gradient
 
 __all__ = ["PassAccumulator"]

@@ -3,16 +3,12 @@
 import numpy as np
 
 from ring_keras import _native
-from ring_keras.buckets import BucketPlan
-from ring_keras.communicator import ProcessSet, job_number
 from ring_keras.errors import RankMismatchError
-from ring_keras.objects import broadcast_object
+from ring_keras.job.agreements import agreed_without_all
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.optimizers.buckets import BucketPlan
 
-__all__ = ["agree_on_plan", "share_agreements"]
-
-# Digests of plans that ranks have agreed on while others were in join(), by job
-# and communicator.
-_agreed_without_all: dict[tuple[int, int], set[bytes]] = {}
+__all__ = ["agree_on_plan"]
 
 
 def agree_on_plan(plan: BucketPlan, process_set: ProcessSet) -> bool:
@@ -34,7 +30,7 @@ def agree_on_plan(plan: BucketPlan, process_set: ProcessSet) -> bool:
             gradient on which they do.
     """
     communicator_id = process_set.communicator_id()
-    known = _agreed_without_all.setdefault((job_number(), communicator_id), set())
+    known = agreed_without_all(process_set)
     if plan.digest() in known:
         return False
     digest = np.frombuffer(plan.digest(), np.uint8)
@@ -48,22 +44,6 @@ def agree_on_plan(plan: BucketPlan, process_set: ProcessSet) -> bool:
         return True
     ranks, plans = _gather_texts(_describe(plan), communicator_id)
     raise RankMismatchError(_first_difference(plans, ranks))
-
-
-def share_agreements(root_rank: int, process_set: ProcessSet) -> None:
-    """Tells ranks on what others have agreed without them; collective.
-
-    Args:
-        root_rank: The rank of the job that knows: the last to join.
-        process_set: The ranks that have joined.
-    """
-    key = job_number(), process_set.communicator_id()
-    known = _agreed_without_all.setdefault(key, set())
-    known.update(
-        broadcast_object(
-            sorted(known), root_rank, name="join/plans", process_set=process_set
-        )
-    )
 
 
 def _describe(plan: BucketPlan) -> list[str]:

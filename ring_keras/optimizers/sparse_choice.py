@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from ring_keras import _native
-from ring_keras.communicator import ProcessSet
+from ring_keras.job.process_set import ProcessSet
 
 __all__ = ["SparseGradient", "choose_dense"]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from ring_keras.communicator import ProcessSet
+from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.allreduce import allreduce
-from ring_keras.reduce_op import ReduceOp
+from ring_keras.ops.reduce_op import ReduceOp
 
 __all__ = ["StepScope", "StepWeight", "current_step", "enter_step"]
 

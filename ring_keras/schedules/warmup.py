@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ring_keras.basics import size
+from ring_keras.job.topology import size
 
 __all__ = ["Warmup"]
 

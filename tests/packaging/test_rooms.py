@@ -1,7 +1,8 @@
-"""The rooms of tf_ops/ include each other in one direction only."""
+"""The rooms of tf_ops/ and of ring_keras/ use each other in one direction only."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,4 +83,112 @@ def test_includes_outside_headers_only_where_they_belong(room: str) -> None:
     for file, included in includes_of(room):
         if OWNERS.get(included.split("/")[0], room) != room:
             strays.append(f"{file} includes {included}")
+    assert not strays
+
+
+# Python
+
+PACKAGE_DIR = ROOT_DIR / "ring_keras"
+
+# What lies at the top: files that everyone may need, and none of which needs a room.
+FACE = {"__init__", "_libraries", "_native", "_version", "config", "errors"}
+
+# What a room may import besides itself and the face. The order is that of reading:
+# each room knows only rooms above it in this list.
+PYTHON_ALLOWED: dict[str, set[str]] = {
+    "keras_internals": set(),
+    "job": set(),
+    "devices": {"job"},
+    "autotune": {"job"},
+    "schedules": {"job"},
+    "lifecycle": {"autotune", "devices", "job", "schedules"},
+    "ops": {"job"},
+    "optimizers": {"job", "keras_internals", "ops"},
+    "layers": {"job", "keras_internals", "ops", "optimizers"},
+    "training": {"job", "keras_internals", "layers", "ops", "optimizers"},
+}
+PYTHON_ALLOWED["callbacks"] = PYTHON_ALLOWED["training"] | {"training"}
+PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {"lifecycle", "training"}
+# Programs and skins: they may use the public face, which has all that is above.
+PYTHON_ALLOWED["benchmark"] = {"autotune", "job"}
+PYTHON_ALLOWED["horovod"] = set(PYTHON_ALLOWED) - {"benchmark"}
+# Starts ranks, is none, and must not take TensorFlow's seconds to start.
+PYTHON_ALLOWED["launch"] = set()
+
+# The public face has every room behind it: only those above all rooms may use it.
+USE_THE_PUBLIC_FACE = {"benchmark", "horovod", "data/service/__main__"}
+
+# Those that run without TensorFlow, and what must not be imported there at all,
+# not even inside a function.
+WITHOUT_TENSORFLOW = {"launch", "config", "_version"}
+BRINGS_TENSORFLOW = {"tensorflow", "keras", "ring_keras.errors"}
+
+
+def modules() -> Iterator[tuple[str, str, Path]]:
+    """Each module's room, its name within the package, and its file."""
+    for path in sorted(PACKAGE_DIR.rglob("*.py")):
+        name = str(path.relative_to(PACKAGE_DIR).with_suffix(""))
+        yield name.split("/")[0], name, path
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """The full names that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: a relative import hides its room"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_every_python_room_is_listed() -> None:
+    rooms = {path.parent.name for path in PACKAGE_DIR.glob("*/__init__.py")}
+    assert rooms == set(PYTHON_ALLOWED)
+
+
+def test_nothing_else_lies_at_the_top() -> None:
+    files = {path.stem for path in PACKAGE_DIR.glob("*.py*") if path.is_file()}
+    assert files <= FACE
+
+
+def test_the_order_has_no_circle() -> None:
+    seen: set[str] = set()
+    for room, allowed in PYTHON_ALLOWED.items():
+        assert allowed <= seen, f"{room} knows a room that is listed after it"
+        seen.add(room)
+
+
+@pytest.mark.parametrize("room", [*PYTHON_ALLOWED, *sorted(FACE)])
+def test_imports_only_rooms_below(room: str) -> None:
+    strays = []
+    for own, name, path in modules():
+        if own != room:
+            continue
+        for imported in imports_of(path):
+            package, _, rest = imported.partition(".")
+            target = rest.split(".")[0]
+            if package != "ring_keras" or target in {
+                room,
+                *PYTHON_ALLOWED.get(room, ()),
+            }:
+                continue
+            if target in PYTHON_ALLOWED:
+                strays.append(f"{name} imports {imported}")
+            elif target not in FACE | {"__version__"} and not (
+                {room, name} & USE_THE_PUBLIC_FACE
+            ):
+                strays.append(f"{name} imports {imported}, the public face")
+    assert not strays
+
+
+@pytest.mark.parametrize("room", sorted(WITHOUT_TENSORFLOW))
+def test_needs_no_tensorflow(room: str) -> None:
+    strays = [
+        f"{name} imports {imported}"
+        for own, name, path in modules()
+        if own == room
+        for imported in imports_of(path)
+        for prefix in BRINGS_TENSORFLOW
+        if f"{imported}.".startswith(f"{prefix}.")
+    ]
     assert not strays

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ring_keras import bucket_size
+from ring_keras.job import bucket_size
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ring_keras.devices import Choice, choose, disagreement
+from ring_keras.devices.choice import Choice, choose, disagreement
 
 
 def chosen(setting="auto", gpus=4, visible=None, local_rank=0, listed=None):

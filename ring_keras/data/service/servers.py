@@ -14,7 +14,7 @@ from pathlib import Path
 import tensorflow as tf
 from absl import logging
 
-from ring_keras import _keras_internals as internals
+from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
 
 __all__ = ["confine_to_loopback", "dispatcher", "worker"]

@@ -2,9 +2,10 @@
 
 import contextlib
 
-from ring_keras import basics
 from ring_keras.data.service.config import TfDataServiceConfig
 from ring_keras.data.service.servers import dispatcher, worker
+from ring_keras.job.topology import rank
+from ring_keras.lifecycle.membership import init
 
 __all__ = ["compute_worker_fn"]
 
@@ -19,9 +20,8 @@ def compute_worker_fn(
         timeout: Seconds after which a worker gives up a dispatcher that is gone.
             Defaults to that of the configuration.
     """
-    basics.init()
-    rank = basics.rank()
-    number, position = divmod(rank, compute_config.workers_per_dispatcher)
+    init()
+    number, position = divmod(rank(), compute_config.workers_per_dispatcher)
     client = compute_config.compute_client()
     host = client.own_address()
     timeout_s = compute_config.timeout if timeout is None else timeout
@@ -32,5 +32,5 @@ def compute_worker_fn(
             number, compute_config.timeout
         )
         stack.enter_context(worker(host, address, timeout_s))
-        client.register_worker_for_dispatcher(number, rank)
+        client.register_worker_for_dispatcher(number, rank())
         client.wait_for_shutdown()

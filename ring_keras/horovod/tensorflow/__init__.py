@@ -4,22 +4,6 @@ from typing import Any
 
 import keras
 
-from ring_keras.basics import (
-    cross_rank,
-    cross_size,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    size,
-)
-from ring_keras.communicator import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from ring_keras.compression import Compression
 from ring_keras.horovod._absent import refuse_unless_default
 from ring_keras.horovod._basics import (
     ccl_built,
@@ -69,8 +53,24 @@ from ring_keras.horovod._gradients import (
     distributed_optimizer,
 )
 from ring_keras.horovod.tensorflow import elastic
+from ring_keras.job.process_set import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from ring_keras.job.topology import (
+    cross_rank,
+    cross_size,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    size,
+)
 from ring_keras.layers import SyncBatchNormalization as _SyncBatchNormalization
-from ring_keras.reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from ring_keras.ops.compression import Compression
+from ring_keras.ops.reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 
 __all__ = [
     "Adasum",

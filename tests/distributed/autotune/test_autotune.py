@@ -11,7 +11,8 @@ import pytest
 from support import RankOutcome, run_ranks
 
 import ring_keras as ring
-from ring_keras import _native, bucket_size
+from ring_keras import _native
+from ring_keras.job import bucket_size
 
 
 def tuned() -> dict[str, Any]:

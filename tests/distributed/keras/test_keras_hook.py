@@ -15,7 +15,7 @@ import tensorflow as tf
 from support import training
 
 import ring_keras as ring
-from ring_keras.communicator import forget_process_sets
+from ring_keras.job.process_set import forget_process_sets
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.reduction_options import ReductionOptions
 

@@ -9,7 +9,7 @@ import pytest
 from support import training
 
 import ring_keras as ring
-from ring_keras import _keras_internals as internals
+from ring_keras import keras_internals as internals
 
 COUNT = 62
 EPOCHS = 3

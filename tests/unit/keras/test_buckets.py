@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ring_keras.buckets import GradientSpec, plan_buckets
+from ring_keras.optimizers.buckets import GradientSpec, plan_buckets
 
 
 def spec(count, dtype="float32", itemsize_bytes=4, name="v"):

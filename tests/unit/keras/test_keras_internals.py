@@ -1,6 +1,6 @@
 """The private names of Keras and tf.data that the package relies on.
 
-A failure here names what a new release has changed; `_keras_internals.py` is
+A failure here names what a new release has changed; `keras_internals` is
 the one file to mend.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ring_keras import _keras_internals as internals
+from ring_keras import keras_internals as internals
 
 NAMES = [
     (owner, name) for owner, names in internals.PRIVATE_NAMES.items() for name in names

@@ -6,22 +6,6 @@ import keras
 import tensorflow as tf
 
 import ring_keras as ring
-from ring_keras.basics import (
-    cross_rank,
-    cross_size,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    size,
-)
-from ring_keras.communicator import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from ring_keras.compression import Compression
 from ring_keras.horovod._basics import (
     ccl_built,
     cuda_built,
@@ -47,7 +31,23 @@ from ring_keras.horovod._gradients import (
 )
 from ring_keras.horovod._keras_helpers import allgather, broadcast, reducescatter
 from ring_keras.horovod.tensorflow.keras import callbacks, elastic
-from ring_keras.reduce_op import Adasum, Average, ReduceOp, Sum
+from ring_keras.job.process_set import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from ring_keras.job.topology import (
+    cross_rank,
+    cross_size,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    size,
+)
+from ring_keras.ops.compression import Compression
+from ring_keras.ops.reduce_op import Adasum, Average, ReduceOp, Sum
 
 __all__ = [
     "Adasum",

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ring_keras import _native
-from ring_keras.communicator import ProcessSet, global_process_set
-from ring_keras.encoding import decode, encode
 from ring_keras.errors import RingKerasError
+from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.ops.encoding import decode, encode
 
 __all__ = ["allgather_object", "broadcast_object"]
 

@@ -8,10 +8,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ring_keras import _keras_internals as internals
-from ring_keras.communicator import ProcessSet
-from ring_keras.compression import Compression
+from ring_keras import keras_internals as internals
 from ring_keras.errors import translated
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.ops.compression import Compression
+from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.gradient_reducer import (
     Gradient,
     GradientReducer,
@@ -19,7 +20,6 @@ from ring_keras.optimizers.gradient_reducer import (
 from ring_keras.optimizers.pass_accumulator import PassAccumulator
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.step_scope import current_step
-from ring_keras.reduce_op import ReduceOp
 
 __all__ = ["DistributedGradientTape"]
 

@@ -4,15 +4,15 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from ring_keras import _keras_internals as internals
 from ring_keras import _libraries
-from ring_keras.basics import rank
-from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras import keras_internals as internals
+from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.job.topology import rank
 from ring_keras.layers.global_moments import GlobalMoments
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
-from ring_keras.optimizers.train_function import TrainFunction
-from ring_keras.optimizers.train_step import DistributedTrainStep
+from ring_keras.training.train_function import TrainFunction
+from ring_keras.training.train_step import DistributedTrainStep
 
 __all__ = ["attach", "process_set_of"]
 

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras.errors import translated
-from ring_keras.optimizers.end_of_data import EndOfData
+from ring_keras.training.end_of_data import EndOfData
 
 __all__ = ["TrainFunction"]
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from ring_keras import _native, bucket_size
+from ring_keras import _native
 from ring_keras.config import Config, inherited_environment
 from ring_keras.errors import RingKerasError
-from ring_keras.texts import gather_texts
+from ring_keras.job import bucket_size
+from ring_keras.job.texts import gather_texts
 
 __all__ = ["Choice", "choose", "disagreement", "prepare_device"]
 

@@ -7,14 +7,14 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from ring_keras import _keras_internals as internals
-from ring_keras import uneven_batches
-from ring_keras.basics import rank
-from ring_keras.communicator import ProcessSet, global_process_set
+from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
+from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.job.topology import rank
+from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
-from ring_keras.reduce_op import ReduceOp
+from ring_keras.training import uneven_batches
 
 __all__ = ["DistributedTrainStep"]
 

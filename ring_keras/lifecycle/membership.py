@@ -1,30 +1,21 @@
-"""Joining a job, leaving it, and this process's place in it."""
+"""Joining a job, and leaving it."""
 
 import atexit
 import importlib
 import sys
 from collections.abc import Sequence
 
-from ring_keras import _libraries, _native, autotune, bucket_size, devices
-from ring_keras.communicator import (
+from ring_keras import _libraries, _native, autotune
+from ring_keras.config import Config
+from ring_keras.devices.choice import prepare_device
+from ring_keras.job import bucket_size
+from ring_keras.job.process_set import (
     ProcessSet,
     add_process_set,
     forget_process_sets,
 )
-from ring_keras.config import Config
-from ring_keras.errors import NotInitializedError
 
-__all__ = [
-    "cross_rank",
-    "cross_size",
-    "init",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "rank",
-    "shutdown",
-    "size",
-]
+__all__ = ["init", "shutdown"]
 
 
 def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
@@ -58,7 +49,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         # First, because nobody should wait for a rank that cannot compute.
         _libraries.ops()
         _native.init(**options)
-        devices.prepare_device(config)
+        prepare_device(config)
         bucket_size.set_tuned_bytes(None)
         # Once, however often a process joins a job.
         atexit.unregister(_shutdown_at_exit)
@@ -95,51 +86,3 @@ def _shutdown_at_exit() -> None:
         return
     lines = str(error).splitlines() or [""]
     shutdown(f"raised {type(error).__name__}: {lines[0]}"[:500])
-
-
-def is_initialized() -> bool:
-    """Whether `init()` has run, and `shutdown()` has not since."""
-    return _native.is_initialized()
-
-
-def rank() -> int:
-    """This process's number in the job, from 0.
-
-    Raises:
-        NotInitializedError: If `init()` has not run; so do the functions below.
-    """
-    return _topology("rank")[0]
-
-
-def size() -> int:
-    """Number of processes in the job."""
-    return _topology("size")[1]
-
-
-def local_rank() -> int:
-    """This process's number among those on its host, from 0."""
-    return _topology("local_rank")[2]
-
-
-def local_size() -> int:
-    """Number of the job's processes on this host."""
-    return _topology("local_size")[3]
-
-
-def cross_rank() -> int:
-    """This host's number among those with a process of this local rank."""
-    return _topology("cross_rank")[4]
-
-
-def cross_size() -> int:
-    """Number of hosts with a process of this local rank."""
-    return _topology("cross_size")[5]
-
-
-def _topology(function: str) -> tuple[int, int, int, int, int, int]:
-    if not _native.is_initialized():
-        raise NotInitializedError(
-            f"ring_keras.{function}() has no answer yet: call ring_keras.init() "
-            "once, at the start of the script."
-        )
-    return _native.topology()

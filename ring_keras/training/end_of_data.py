@@ -4,10 +4,10 @@ import numpy as np
 import tensorflow as tf
 
 from ring_keras import _native
-from ring_keras.communicator import ProcessSet
 from ring_keras.errors import RankMismatchError
+from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.allreduce import allreduce
-from ring_keras.reduce_op import ReduceOp
+from ring_keras.ops.reduce_op import ReduceOp
 
 __all__ = ["EndOfData"]
 

@@ -1,0 +1,1 @@
+"""Which device each rank trains on."""

@@ -1,0 +1,1 @@
+"""The job: who its ranks are, and what they have agreed on."""
