@@ -1,10 +1,10 @@
-"""Fixtures for every test."""
+"""Fixtures for every test, and how tests share out among pytest's workers."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,15 +15,75 @@ if TESTS_DIR not in sys.path:
 
 from support.rank_pool import RankPools  # noqa: E402
 
+_POOLS = pytest.StashKey[RankPools]()
+_POOL_ERRORS = pytest.StashKey[list[str]]()
+
 
 @pytest.fixture(scope="session")
-def rank_pool() -> Iterator[RankPools]:
+def rank_pool(request: pytest.FixtureRequest) -> RankPools:
     """Warm ranks: `rank_pool(size).run(worker)`; see `support.RankPool`.
 
     `rank_pool(size, env={"RING_KERAS_TRANSPORT": "tcp"})` gives ranks with that
     in their environment. With TESTS_WITHOUT_TENSORFLOW in it they join the core
     alone, in a tenth of the time.
     """
-    pools = RankPools()
-    yield pools
-    pools.close()
+    return request.config.stash[_POOLS]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_POOLS] = RankPools()
+    config.stash[_POOL_ERRORS] = []
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """One worker runs what shares a pool, or else a file, in its order."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        group = _pool_of(item) or item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+    # The largest groups first, so that no worker ends long after the others.
+    items.sort(key=lambda item: _pool_of(item) or "z")
+
+
+def _pool_of(item: pytest.Item) -> str | None:
+    """Name of the pools that a test uses, by what can be known beforehand."""
+    if "rank_pool" not in getattr(item, "fixturenames", ()):
+        return None
+    callspec = getattr(item, "callspec", None)
+    for value in callspec.params.values() if callspec else ():
+        words = value if isinstance(value, tuple) else (value,)
+        if any(type(word) is int and word in (1, 3, 4) for word in words):
+            return "pools of other sizes"
+    return "pools of 2 ranks"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A pool that does not end cleanly fails the run, and no test beside it."""
+    config = session.config
+    errors = config.stash[_POOL_ERRORS] + config.stash[_POOLS].close()
+    config.stash[_POOL_ERRORS] = errors
+    worker_output = getattr(config, "workeroutput", None)
+    if worker_output is not None:
+        worker_output["pool_errors"] = errors
+    elif errors and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """What a worker's pools had to say, as its process ends."""
+    node.config.stash[_POOL_ERRORS] += getattr(node, "workeroutput", {}).get(
+        "pool_errors", []
+    )
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Shows the pools that did not end cleanly, with the tests they had run."""
+    for error in config.stash[_POOL_ERRORS]:
+        terminalreporter.section("a pool of ranks did not end cleanly", red=True)
+        terminalreporter.write_line(error)

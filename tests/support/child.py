@@ -17,16 +17,17 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Serves the parent until it closes our standard input."""
-    parent_pid, done_fd, warm = (int(word) for word in sys.argv[1:4])
-    _die_with_parent(parent_pid)
+    parent_pid, done_fd, warm = (int(word) for word in arguments)
+    die_with_parent(parent_pid)
     os.set_inheritable(done_fd, False)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # The parent ends a rank that hangs with SIGABRT: this prints where it was.
@@ -50,7 +51,8 @@ def main() -> int:
     return 0
 
 
-def _die_with_parent(parent_pid: int) -> None:
+def die_with_parent(parent_pid: int) -> None:
+    """The kernel kills this process when its parent ends."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:  # It died before the call above.
         os._exit(1)
@@ -115,4 +117,4 @@ def _write(path: Path, outcome: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

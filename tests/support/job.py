@@ -67,16 +67,9 @@ class Job:
 
     def environment(self, rank: int) -> dict[str, str]:
         """Everything rank `rank`'s process gets."""
-        inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("RING_KERAS_")
-        }
         return (
-            inherited
-            | LIGHT_ENVIRONMENT
+            light_environment()
             | {
-                "PYTHONPATH": os.pathsep.join(_python_path()),
                 "RING_KERAS_GENERATION": "0",
                 "RING_KERAS_RANK": str(rank),
                 "RING_KERAS_SIZE": str(self.size),
@@ -102,6 +95,17 @@ class Job:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def light_environment() -> dict[str, str]:
+    """What every process of a test gets, before its job says more."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("RING_KERAS_")
+    }
+    path = os.pathsep.join(_python_path())
+    return inherited | LIGHT_ENVIRONMENT | {"PYTHONPATH": path}
 
 
 def _per_rank(env: Environment | None, size: int) -> list[Mapping[str, str]]:

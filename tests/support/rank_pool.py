@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ class RankPool:
         self._env = env
         self._before_run = before_run
         self._ranks: RankProcesses | None = None
+        self._tests: list[str] = []  # That these processes have run.
 
     @property
     def alive(self) -> bool:
@@ -60,6 +62,8 @@ class RankPool:
             self._before_run(self)
         if self._ranks is None:
             self._ranks = RankProcesses(self.size, env=self._env, warm=True)
+            self._tests = []
+        self._tests.append(os.environ.get("PYTEST_CURRENT_TEST", "no test"))
         try:
             self._ranks.wait_until_ready(START_TIMEOUT_S)
             outcomes = self._ranks.run(
@@ -102,7 +106,11 @@ class RankPool:
         bad = [o for o in outcomes if o.returncode != 0 or o.timed_out]
         if bad:
             raise AssertionError(
-                report(bad, f"a pool of {self.size} ranks did not exit cleanly")
+                report(
+                    bad,
+                    f"a pool of {self.size} ranks did not exit cleanly. It had run, "
+                    "the last one last:\n  " + "\n  ".join(dict.fromkeys(self._tests)),
+                )
             )
 
 
@@ -132,16 +140,11 @@ class RankPools:
             self._pools[key] = RankPool(size, dict(env or {}), before_run=make_room)
         return self._pools[key]
 
-    def close(self) -> None:
-        """Ends every pool.
-
-        Raises:
-            AssertionError: If any pool, now or before, did not end cleanly.
-        """
+    def close(self) -> list[str]:
+        """Ends every pool; returns what those say that did not end cleanly."""
         for pool in self._pools.values():
             self._close(pool)
-        if self._errors:
-            raise AssertionError("\n".join(self._errors))
+        return self._errors
 
     def _make_room(self, key: tuple[int, tuple[tuple[str, str], ...]]) -> None:
         count = key[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import inspect
@@ -18,8 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.job import Environment, Job
+from support.fork_server import ForkedProcess, ForkServer
+from support.job import Environment, Job, light_environment
 from support.outcome import RankOutcome
+
+Process = subprocess.Popen[bytes] | ForkedProcess
+
+_FORK_SERVER = ForkServer(light_environment())
+atexit.register(_FORK_SERVER.close)
 
 # How long ranks that still work may go on after another one failed: enough to
 # notice it by themselves and say so.
@@ -31,7 +38,7 @@ ABORT_S = 3.0
 @dataclass
 class _Rank:
     rank: int
-    process: subprocess.Popen[bytes]
+    process: Process
     stdout: Path
     stderr: Path
     exited_at: float | None = None
@@ -163,19 +170,14 @@ class RankProcesses:
         stdout = self._job.directory / f"stdout.{rank}"
         stderr = self._job.directory / f"stderr.{rank}"
         done_read, done_write = os.pipe()
-        command = [*prefix, sys.executable, "-m", "support.child"]
-        command += [str(os.getpid()), str(done_write), str(int(warm))]
+        environment = self._job.environment(rank)
         try:
             with stdout.open("wb") as out, stderr.open("wb") as err:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=out,
-                    stderr=err,
-                    env=self._job.environment(rank),
-                    pass_fds=(done_write,),
-                    start_new_session=True,
-                )
+                files = (out.fileno(), err.fileno(), done_write)
+                if prefix or not _FORK_SERVER.can_start(environment):
+                    process = _spawn(prefix, files, environment, warm)
+                else:
+                    process = _FORK_SERVER.start([str(int(warm))], environment, files)
         finally:
             os.close(done_write)
         started = _Rank(rank, process, stdout, stderr)
@@ -292,6 +294,22 @@ class RankProcesses:
             os.killpg(rank.process.pid, signal_number)
 
 
+def _spawn(
+    prefix: Sequence[str], files: Sequence[int], env: Mapping[str, str], warm: bool
+) -> subprocess.Popen[bytes]:
+    out, err, done = files
+    command = [*prefix, sys.executable, "-m", "support.child"]
+    return subprocess.Popen(
+        [*command, str(os.getpid()), str(done), str(int(warm))],
+        stdin=subprocess.PIPE,
+        stdout=out,
+        stderr=err,
+        env=env,
+        pass_fds=(done,),
+        start_new_session=True,
+    )
+
+
 def report(outcomes: list[RankOutcome], title: str) -> str:
     """Every rank that failed; those that only reacted come after the others."""
     failed = [outcome for outcome in outcomes if not outcome.ok]
@@ -299,14 +317,14 @@ def report(outcomes: list[RankOutcome], title: str) -> str:
     return "\n".join([title, *(outcome.describe() for outcome in failed)])
 
 
-def _write_line(process: subprocess.Popen[bytes], line: str) -> None:
+def _write_line(process: Process, line: str) -> None:
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # It died; its exit says how.
         process.stdin.write(line.encode() + b"\n")
         process.stdin.flush()
 
 
-def _close_stdin(process: subprocess.Popen[bytes]) -> None:
+def _close_stdin(process: Process) -> None:
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()

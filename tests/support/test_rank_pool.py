@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 
 import pytest
 
 import ring_keras as ring
 from support.processes import wait_until_dead
 from support.rank_pool import RankPool, RankPools
+
+WITHOUT_TENSORFLOW = {"TESTS_WITHOUT_TENSORFLOW": "1"}
 
 
 def whoami() -> tuple[int, int, int, bool]:
@@ -78,5 +81,22 @@ def test_the_pool_unused_for_longest_makes_room():
         third.run(whoami)
         assert (one.alive, other.alive, third.alive) == (True, False, True)
     finally:
-        pools.close()
+        errors = pools.close()
+    assert errors == []
     assert not (one.alive or other.alive or third.alive)
+
+
+def leave_a_thread_behind() -> None:
+    threading.Thread(target=threading.Event().wait).start()
+
+
+def test_a_pool_that_does_not_end_names_the_tests_that_it_ran(monkeypatch):
+    monkeypatch.setattr("support.rank_pool.END_TIMEOUT_S", 2)
+    pools = RankPools()
+    pools(1, env=WITHOUT_TENSORFLOW).run(leave_a_thread_behind)
+
+    (error,) = pools.close()
+
+    assert "did not exit cleanly" in error
+    assert "test_a_pool_that_does_not_end_names_the_tests_that_it_ran" in error
+    assert "threading.py" in error  # Where it stood.
