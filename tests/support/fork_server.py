@@ -144,17 +144,18 @@ class _Server:
 
     def serve(self) -> Callable[[], int] | None:
         """Until the other side hangs up; in a rank, returns what it runs."""
+        requests_fd = self._requests.fileno()
         wake_read, wake_write = os.pipe()
         for fd in (wake_read, wake_write):
             os.set_blocking(fd, False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(wake_write)
         while True:
-            ready, _, _ = select.select([self._requests, wake_read], [], [])
+            ready, _, _ = select.select([requests_fd, wake_read], [], [])
             if wake_read in ready:
                 os.read(wake_read, 4096)
                 self._report_ends()
-            if self._requests in ready:
+            if requests_fd in ready:
                 content, files, _, _ = socket.recv_fds(
                     self._requests, _MAX_REQUEST_BYTES, 8
                 )

@@ -174,6 +174,7 @@ class RankProcesses:
         try:
             with stdout.open("wb") as out, stderr.open("wb") as err:
                 files = (out.fileno(), err.fileno(), done_write)
+                process: Process
                 if prefix or not _FORK_SERVER.can_start(environment):
                     process = _spawn(prefix, files, environment, warm)
                 else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -42,7 +43,7 @@ def reduced(inputs: list[Array], op: str) -> Array:
     stacked = np.stack(inputs)
     if dtype == np.dtype(ml_dtypes.bfloat16):
         stacked = stacked.astype(np.float32)
-    functions = {
+    functions: dict[str, Callable[..., Any]] = {
         "sum": np.sum,
         "average": np.mean,
         "min": np.min,
