@@ -14,8 +14,12 @@ from ring_keras.job.process_set import (
     add_process_set,
     forget_process_sets,
 )
+from ring_keras.lifecycle.iterators import end_iterators
 
 __all__ = ["init", "shutdown"]
+
+# What a Python function in a dataset may take until its current call is done.
+_ITERATORS_END_S = 5.0
 
 
 def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
@@ -79,10 +83,15 @@ def shutdown(reason: str = "called ring_keras.shutdown()") -> None:
 
 
 def _shutdown_at_exit() -> None:
+    # First, because peers may wait for this rank.
+    shutdown(_reason_of_exit())
+    end_iterators(_ITERATORS_END_S)
+
+
+def _reason_of_exit() -> str:
     # Python leaves the exception that ends a script there.
     error = getattr(sys, "last_value", None)
     if error is None:
-        shutdown("its script ended")
-        return
+        return "its script ended"
     lines = str(error).splitlines() or [""]
-    shutdown(f"raised {type(error).__name__}: {lines[0]}"[:500])
+    return f"raised {type(error).__name__}: {lines[0]}"[:500]
