@@ -117,6 +117,7 @@ class GradientReducer:
             None if index in local else gradient
             for index, gradient in enumerate(gradients)
         ]
+        shared, contexts = self._compress(shared)
         shared, plan = self._plan(shared, sources)
         started = [
             self._start(
@@ -152,7 +153,28 @@ class GradientReducer:
             tensors = pending if isinstance(pending, list) else allreduce_wait(pending)
             for index, tensor in zip(bucket.indices, tensors, strict=True):
                 reduced[index] = tensor
+        for index, context in contexts.items():
+            reduced[index] = self._options.compressor.decompress(
+                reduced[index], context
+            )
         return reduced
+
+    def _compress(
+        self, gradients: list[Gradient]
+    ) -> tuple[list[Gradient], dict[int, Any]]:
+        """A user's own compression of those that are dense, and what undoes it."""
+        compressor = self._options.compressor
+        contexts: dict[int, Any] = {}
+        if compressor is None:
+            return gradients, contexts
+        gradients = [
+            _dense(gradient) if self._options.sparse_as_dense else gradient
+            for gradient in gradients
+        ]
+        for index, gradient in enumerate(gradients):
+            if tf.is_tensor(gradient) and not isinstance(gradient, tf.IndexedSlices):
+                gradients[index], contexts[index] = compressor.compress(gradient)
+        return gradients, contexts
 
     def _start(
         self,
