@@ -9,6 +9,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.compression import Compression, Compressor
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.end_of_fit import EndOfFit
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
 
@@ -137,6 +138,7 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
         if backward_passes_per_step > 1:
             _accumulate(plain, backward_passes_per_step)
     OptimizerHook(optimizer, options).install()
+    EndOfFit(optimizer, options).install()
     return optimizer
 
 

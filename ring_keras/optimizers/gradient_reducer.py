@@ -20,6 +20,7 @@ from ring_keras.ops.grouped_allreduce import (
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.scaling import scaled as scaled_values
 from ring_keras.optimizers.buckets import BucketPlan, GradientSpec, plan_buckets
+from ring_keras.optimizers.common_start import start_alike
 from ring_keras.optimizers.plan_agreement import agree_on_plan
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.sparse_choice import SparseGradient, choose_dense
@@ -230,6 +231,7 @@ class GradientReducer:
             if agree_on_plan(plan, self.process_set):
                 plan = self._with_choices(plan, gradients, groups)
             self._agreed[agreement] = plan
+        start_alike(sources, self._options.is_local, agreement[1], self.process_set)
         plan = self._agreed[agreement]
         dense = {index for bucket in plan.buckets for index in bucket.indices}
         gradients = [_dense(g) if i in dense else g for i, g in enumerate(gradients)]
