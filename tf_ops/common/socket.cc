@@ -102,10 +102,23 @@ std::pair<std::string, std::string> NumericAddress(NameFunction name_function,
   return {host, port};
 }
 
+std::string AddressText(NameFunction name_function, int fd) {
+  const auto [host, port] = NumericAddress(name_function, fd);
+  if (host.empty()) return "an unknown address";
+  return HostPort(host, std::stoi(port));
+}
+
 }  // namespace
 
+FileDescriptor::FileDescriptor(int fd) : fd_(fd) {
+  if (fd >= 0) CloseInForkedChildren(fd);
+}
+
 void FileDescriptor::Close() {
-  if (fd_ >= 0) close(fd_);
+  if (fd_ >= 0 && owner_.IsThis()) {
+    NoLongerCloseInForkedChildren(fd_);
+    close(fd_);
+  }
   fd_ = -1;
 }
 
@@ -193,6 +206,18 @@ void LimitUnacknowledged(int fd, double limit_s) {
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
 }
 
+void ProbeWhenIdle(int fd, double limit_s) {
+  constexpr int kIntervalS = 1;
+  const int probes = std::max(1, static_cast<int>(limit_s / 2));
+  const int idle_s =
+      std::max(1, static_cast<int>(limit_s) - probes * kIntervalS);
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kIntervalS, sizeof(kIntervalS));
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+}
+
 StatusOr<bool> WaitUntilReady(int fd, short events, Deadline deadline) {
   while (true) {
     pollfd entry = {fd, events, 0};
@@ -211,11 +236,9 @@ int LocalPort(int fd) {
   return std::stoi(NumericAddress(getsockname, fd).second);
 }
 
-std::string PeerAddress(int fd) {
-  const auto [host, port] = NumericAddress(getpeername, fd);
-  if (host.empty()) return "an unknown address";
-  return HostPort(host, std::stoi(port));
-}
+std::string LocalAddress(int fd) { return AddressText(getsockname, fd); }
+
+std::string PeerAddress(int fd) { return AddressText(getpeername, fd); }
 
 std::string HostPort(const std::string& host, int port) {
   if (host.find(':') != std::string::npos) return StrCat("[", host, "]:", port);

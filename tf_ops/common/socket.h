@@ -6,19 +6,21 @@
 #include <utility>
 
 #include "tf_ops/common/deadline.h"
+#include "tf_ops/common/fork.h"
 #include "tf_ops/common/status.h"
 
 namespace ring_keras {
 
-// Owns a file descriptor.
+// Owns a file descriptor, which forked children close.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
+  explicit FileDescriptor(int fd);
   FileDescriptor(FileDescriptor&& other) noexcept
-      : fd_(std::exchange(other.fd_, -1)) {}
+      : fd_(std::exchange(other.fd_, -1)), owner_(other.owner_) {}
   FileDescriptor& operator=(FileDescriptor&& other) noexcept {
     std::swap(fd_, other.fd_);
+    std::swap(owner_, other.owner_);
     return *this;
   }
   ~FileDescriptor() { Close(); }
@@ -29,6 +31,8 @@ class FileDescriptor {
 
  private:
   int fd_ = -1;
+  // In a forked child the number may mean something else by now.
+  OwnerProcess owner_;
 };
 
 // Listens on exactly one address; port 0 takes a free one, and nobody else can
@@ -58,6 +62,11 @@ void DisableNagle(int fd);
 // a peer whose host vanished says nothing. Best effort.
 void LimitUnacknowledged(int fd, double limit_s);
 
+// Breaks an idle connection when the peer's host has not answered the kernel's
+// probes for so long, 2 s or more. Says nothing of data under way: see above.
+// Best effort.
+void ProbeWhenIdle(int fd, double limit_s);
+
 // Whether poll() saw one of `events`, or an error of the socket, in time.
 StatusOr<bool> WaitUntilReady(int fd, short events, Deadline deadline);
 
@@ -66,6 +75,7 @@ std::string LocalHost(int fd);
 int LocalPort(int fd);
 
 // "127.0.0.1:4711", "[::1]:4711".
+std::string LocalAddress(int fd);
 std::string PeerAddress(int fd);
 std::string HostPort(const std::string& host, int port);
 

@@ -27,6 +27,7 @@ struct TcpStoreServer::Impl {
   std::unique_ptr<rendezvous::StoreServerLoop> loop;  // Null: closed.
   std::vector<RankEvent> last_ended;  // Once closed: what the loop knew.
   std::thread thread;
+  OwnerProcess owner;
 };
 
 StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Start(
@@ -54,11 +55,19 @@ StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Start(
 TcpStoreServer::TcpStoreServer(std::unique_ptr<Impl> impl)
     : impl_(std::move(impl)) {}
 
-TcpStoreServer::~TcpStoreServer() { Close(); }
+TcpStoreServer::~TcpStoreServer() {
+  if (impl_->owner.IsThis()) {
+    Close();
+  } else {
+    // A forked child has neither the thread, nor a mutex that is free for sure.
+    impl_.release();
+  }
+}
 
 int TcpStoreServer::port() const { return impl_->port; }
 
 void TcpStoreServer::Close() {
+  if (!impl_->owner.IsThis()) return;
   std::lock_guard<std::mutex> lock(impl_->mutex);
   if (impl_->loop == nullptr) return;
   impl_->loop->Stop();

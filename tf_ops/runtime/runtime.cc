@@ -1,10 +1,14 @@
 #include "tf_ops/runtime/runtime.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <shared_mutex>
 #include <utility>
 
@@ -17,11 +21,6 @@ namespace {
 
 constexpr char kSameSetsAdvice[] =
     "Make the same process sets in the same order on every rank.";
-
-Status NotInitialized() {
-  return Status(StatusCode::kNotInitialized,
-                "ring_keras is not initialized. Call ring_keras.init() first.");
-}
 
 Status CheckRanks(const std::vector<int>& ranks, int size) {
   const bool ascending =
@@ -46,18 +45,26 @@ struct Runtime::Impl {
   std::unique_ptr<Engine> engine;
   Membership membership;  // Its mesh has gone to the engine.
   int cuda_device = InitOptions::kNoDevice;
+  // Between Init and Shutdown; a forked child may read `membership.topology`
+  // then, without the mutex.
+  std::atomic<bool> joined{false};
+  // In a forked child: the place of the rank it was forked from.
+  std::optional<Topology> parents_place;
 
   mutable std::mutex communicators_mutex;  // Guards what follows.
   std::map<int, std::vector<int>> communicators;
   int next_communicator_id = 1;
   Tuning tuning;
 
+  // Why there is no engine.
+  Status NotInitialized() const;
   // Every rank gives the same values, or an error on every rank, with `advice`.
   Status Agree(const std::string& what, const std::vector<int64_t>& values,
                const std::string& advice);
 };
 
-Runtime::Runtime() : impl_(std::make_unique<Impl>()) {}
+Runtime::Runtime()
+    : impl_(std::make_unique<Impl>()), in_child_([this] { ForgetInChild(); }) {}
 Runtime::~Runtime() = default;
 
 Runtime& Runtime::Get() {
@@ -66,12 +73,42 @@ Runtime& Runtime::Get() {
   return *runtime;
 }
 
+// The parent's threads are not here, and its mutexes may never be free: nothing
+// of it is touched, or destroyed, but what does not change between Init and
+// Shutdown.
+void Runtime::ForgetInChild() {
+  const Impl* parents = impl_.release();
+  impl_ = std::make_unique<Impl>();
+  if (parents->parents_place.has_value()) {  // Forked twice.
+    impl_->parents_place = parents->parents_place;
+  } else if (parents->joined) {
+    impl_->parents_place = parents->membership.topology;
+  }
+}
+
+Status Runtime::Impl::NotInitialized() const {
+  if (!parents_place.has_value()) {
+    return Status(
+        StatusCode::kNotInitialized,
+        "ring_keras is not initialized. Call ring_keras.init() first.");
+  }
+  return Status(
+      StatusCode::kNotInitialized,
+      StrCat("this process (pid ", getpid(), ") was forked from rank ",
+             parents_place->rank,
+             ", and is not a rank itself: it cannot take part in collectives. "
+             "Call them in the process that called ring_keras.init(), or start "
+             "this one with multiprocessing's \"spawn\" method and its own "
+             "ring_keras.init()."));
+}
+
 Status Runtime::Init(const InitOptions& options) {
   std::unique_lock<std::shared_mutex> lock(impl_->mutex);
   if (impl_->engine != nullptr) {
     return Status(StatusCode::kInvalidArgument,
                   "ring_keras is initialized already.");
   }
+  if (impl_->parents_place.has_value()) return impl_->NotInitialized();
   ConfigureLogging(options.size > 1 ? StrCat("rank ", options.rank) : "",
                    options.log_level);
   cuda::SetLibraryPath(options.cuda_library_path);
@@ -96,6 +133,7 @@ Status Runtime::Init(const InitOptions& options) {
     impl_->membership.store->Watch(
         [engine](const RankEvent& event) { engine->OnRankEvent(event); });
   }
+  impl_->joined = true;
   return Status::Ok();
 }
 
@@ -103,33 +141,36 @@ void Runtime::Shutdown(const std::string& reason) {
   // Pending Run() calls hold the lock shared until the engine ends them.
   {
     std::shared_lock<std::shared_mutex> lock(impl_->mutex);
-    if (impl_->engine == nullptr) return;
-    const int pending = impl_->engine->pending_count();
+    impl_->joined = false;
+    const int pending =
+        impl_->engine != nullptr ? impl_->engine->pending_count() : 0;
     if (impl_->membership.store != nullptr) {
       impl_->membership.store->Leave(
           pending == 0 ? reason
                        : StrCat(reason, ", with ", pending,
                                 " collectives still pending"));
     }
-    impl_->engine->Stop();
+    if (impl_->engine != nullptr) impl_->engine->Stop();
   }
   std::unique_lock<std::shared_mutex> lock(impl_->mutex);
   // The store's thread may be telling the engine something: it ends first.
   impl_->membership.store.reset();
   impl_->engine.reset();
   impl_->membership = Membership();
+  impl_->parents_place.reset();
   std::lock_guard<std::mutex> communicators_lock(impl_->communicators_mutex);
   impl_->communicators.clear();
 }
 
 bool Runtime::initialized() const {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
-  return impl_->engine != nullptr;
+  return impl_->engine != nullptr || impl_->parents_place.has_value();
 }
 
 StatusOr<Topology> Runtime::GetTopology() const {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
-  if (impl_->engine == nullptr) return NotInitialized();
+  if (impl_->parents_place.has_value()) return *impl_->parents_place;
+  if (impl_->engine == nullptr) return impl_->NotInitialized();
   return impl_->membership.topology;
 }
 
@@ -137,7 +178,7 @@ void Runtime::Submit(Request request, DoneCallback done, double patience_s) {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
   if (impl_->engine == nullptr) {
     lock.unlock();
-    done(NotInitialized());
+    done(impl_->NotInitialized());
     return;
   }
   impl_->engine->Submit(std::move(request), std::move(done), patience_s);
@@ -145,7 +186,7 @@ void Runtime::Submit(Request request, DoneCallback done, double patience_s) {
 
 Status Runtime::Run(Request request) {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
-  if (impl_->engine == nullptr) return NotInitialized();
+  if (impl_->engine == nullptr) return impl_->NotInitialized();
   return impl_->engine->Run(std::move(request));
 }
 
@@ -178,7 +219,7 @@ Status Runtime::Impl::Agree(const std::string& what,
 
 StatusOr<int> Runtime::AddCommunicator(const std::vector<int>& ranks) {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
-  if (impl_->engine == nullptr) return NotInitialized();
+  if (impl_->engine == nullptr) return impl_->NotInitialized();
   RING_KERAS_RETURN_IF_ERROR(
       CheckRanks(ranks, impl_->membership.topology.size));
   std::lock_guard<std::mutex> communicators_lock(impl_->communicators_mutex);
@@ -204,7 +245,7 @@ StatusOr<int> Runtime::AddCommunicator(const std::vector<int>& ranks) {
 
 Status Runtime::RemoveCommunicator(int communicator_id) {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
-  if (impl_->engine == nullptr) return NotInitialized();
+  if (impl_->engine == nullptr) return impl_->NotInitialized();
   std::lock_guard<std::mutex> communicators_lock(impl_->communicators_mutex);
   if (communicator_id == 0 ||
       impl_->communicators.count(communicator_id) == 0) {
@@ -224,7 +265,7 @@ Status Runtime::RemoveCommunicator(int communicator_id) {
 StatusOr<std::vector<int>> Runtime::CommunicatorRanks(
     int communicator_id) const {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
-  if (impl_->engine == nullptr) return NotInitialized();
+  if (impl_->engine == nullptr) return impl_->NotInitialized();
   std::lock_guard<std::mutex> communicators_lock(impl_->communicators_mutex);
   const auto found = impl_->communicators.find(communicator_id);
   if (found == impl_->communicators.end()) {
@@ -236,7 +277,7 @@ StatusOr<std::vector<int>> Runtime::CommunicatorRanks(
 
 StatusOr<std::shared_ptr<void>> Runtime::AllocateBuffer(size_t nbytes) {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
-  if (impl_->engine == nullptr) return NotInitialized();
+  if (impl_->engine == nullptr) return impl_->NotInitialized();
   Mesh& mesh = impl_->engine->mesh();
   if (mesh.has_segment()) return mesh.buffers().Allocate(nbytes);
   void* memory = std::calloc(std::max<size_t>(nbytes, 1), 1);
@@ -249,7 +290,7 @@ StatusOr<std::shared_ptr<void>> Runtime::AllocateBuffer(size_t nbytes) {
 
 Status Runtime::SetTuning(const Tuning& tuning) {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
-  if (impl_->engine == nullptr) return NotInitialized();
+  if (impl_->engine == nullptr) return impl_->NotInitialized();
   std::lock_guard<std::mutex> communicators_lock(impl_->communicators_mutex);
   std::vector<int64_t> values;
   for (const auto& [name, value] : kTuningSettings) {
@@ -264,14 +305,14 @@ Status Runtime::SetTuning(const Tuning& tuning) {
 
 StatusOr<Tuning> Runtime::GetTuning() const {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
-  if (impl_->engine == nullptr) return NotInitialized();
+  if (impl_->engine == nullptr) return impl_->NotInitialized();
   std::lock_guard<std::mutex> communicators_lock(impl_->communicators_mutex);
   return impl_->tuning;
 }
 
 StatusOr<std::string> Runtime::TransportTo(int rank) const {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
-  if (impl_->engine == nullptr) return NotInitialized();
+  if (impl_->engine == nullptr) return impl_->NotInitialized();
   const Topology& topology = impl_->membership.topology;
   if (rank < 0 || rank >= topology.size) {
     return Status(StatusCode::kInvalidArgument,

@@ -2,6 +2,10 @@
 //
 // Only kernels/ and bindings/ call Runtime::Get(); everything below takes what
 // it needs as an argument.
+//
+// A forked child is not in the job of the process it was forked from: there
+// only what is known without the other ranks goes on (initialized,
+// GetTopology), and the rest is NotInitialized.
 #ifndef RING_KERAS_RUNTIME_RUNTIME_H_
 #define RING_KERAS_RUNTIME_RUNTIME_H_
 
@@ -10,6 +14,7 @@
 #include <vector>
 
 #include "tf_ops/common/export.h"
+#include "tf_ops/common/fork.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/runtime/init_options.h"
 #include "tf_ops/runtime/request.h"
@@ -68,7 +73,9 @@ class RING_KERAS_EXPORT Runtime {
   Runtime();
   ~Runtime();
   struct Impl;
+  void ForgetInChild();
   std::unique_ptr<Impl> impl_;
+  ForkHandler in_child_;
 };
 
 }  // namespace ring_keras

@@ -1,12 +1,15 @@
 // Shared memory and doorbells of one rank, found by another through /proc.
 #include "tf_ops/transport/shm/segment.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -103,6 +106,34 @@ RING_TEST(AnythingButASegmentIsRefused) {
     EXPECT_FALSE(Segment::Attach(kSize, getpid(), descriptor, nonce).ok())
         << descriptor;
   }
+}
+
+// To touch what a peer has cut off would be the end of this process.
+RING_TEST(ASegmentCannotBeCutShort) {
+  auto own = Segment::Create(kSize);
+  ASSERT_OK(own);
+  const int descriptor = own.value()->descriptor();
+  struct stat file = {};
+  ASSERT_EQ(fstat(descriptor, &file), 0);
+  EXPECT_NE(ftruncate(descriptor, 0), 0);
+  EXPECT_NE(fcntl(descriptor, F_ADD_SEALS, F_SEAL_WRITE), 0);
+  // One that could be is refused, though all else fits.
+  FileDescriptor unsealed(memfd_create("unsealed", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(unsealed.get(), file.st_size), 0);
+  EXPECT_FALSE(
+      Segment::Attach(kSize, getpid(), unsealed.get(), SegmentNonce{}).ok());
+}
+
+// SIGPIPE is what a process gets for writing to a pipe without readers; Python
+// ignores it, unless the user has it do what it does elsewhere.
+RING_TEST(TheDoorbellOfADeadPeerDoesNotEndThisProcess) {
+  SharedEnd end;
+  end.segment->header().sleeping.store(1);
+  end.doorbell.reset();
+  const auto before = signal(SIGPIPE, SIG_DFL);
+  end.remote->RingIfSleeping();
+  signal(SIGPIPE, before);
+  EXPECT_EQ(end.segment->header().sleeping.load(), 0);
 }
 
 RING_TEST(ADoorbellRingsOnceAndOnlyForASleeper) {

@@ -47,6 +47,7 @@ StatusOr<uint64_t> BufferAllocator::Take(size_t nbytes) {
 }
 
 void BufferAllocator::Free(uint64_t offset) {
+  if (!owner_.IsThis()) return;
   char* data = own_->buffers() + offset;
   std::lock_guard<std::mutex> lock(mutex_);
   const auto taken = taken_.find(offset);

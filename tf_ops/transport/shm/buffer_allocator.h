@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 
+#include "tf_ops/common/fork.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/transport/shm/segment.h"
 
@@ -30,6 +31,8 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   void Free(uint64_t offset);
 
   std::shared_ptr<Segment> own_;
+  // A forked child that drops its copy of a buffer gives nothing back.
+  OwnerProcess owner_;
   mutable std::mutex mutex_;          // Guards the rest.
   std::map<uint64_t, size_t> taken_;  // Size by offset.
   std::map<uint64_t, size_t> free_;   // The gaps between them.

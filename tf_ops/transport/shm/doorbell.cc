@@ -23,19 +23,15 @@ StatusOr<std::unique_ptr<Doorbell>> Doorbell::Create() {
     return Status(StatusCode::kInternal,
                   StrCat("pipe2 failed: ", ErrnoMessage(errno)));
   }
-  return std::unique_ptr<Doorbell>(new Doorbell(ends[0], ends[1]));
+  return std::unique_ptr<Doorbell>(
+      new Doorbell(FileDescriptor(ends[0]), FileDescriptor(ends[1])));
 }
 
-Doorbell::~Doorbell() {
-  close(read_end_);
-  close(write_end_);
-}
-
-void Doorbell::Ring() { WriteOne(write_end_); }
+void Doorbell::Ring() { WriteOne(write_end_.get()); }
 
 void Doorbell::Clear() {
   char drained[256];
-  while (read(read_end_, drained, sizeof(drained)) ==
+  while (read(read_end_.get(), drained, sizeof(drained)) ==
          static_cast<ssize_t>(sizeof(drained))) {
   }
 }
@@ -43,20 +39,19 @@ void Doorbell::Clear() {
 StatusOr<std::unique_ptr<RemoteDoorbell>> RemoteDoorbell::Open(
     int pid, int write_descriptor, std::atomic<uint32_t>* sleeping) {
   const std::string path = StrCat("/proc/", pid, "/fd/", write_descriptor);
-  const int opened = open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
-  if (opened < 0) {
+  FileDescriptor opened(open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  if (!opened.valid()) {
     return Status(StatusCode::kInternal,
                   StrCat("cannot open ", path, ": ", ErrnoMessage(errno)));
   }
-  return std::unique_ptr<RemoteDoorbell>(new RemoteDoorbell(opened, sleeping));
+  return std::unique_ptr<RemoteDoorbell>(
+      new RemoteDoorbell(std::move(opened), sleeping));
 }
-
-RemoteDoorbell::~RemoteDoorbell() { close(write_end_); }
 
 void RemoteDoorbell::Ring() {
   // One ring per sleep: whoever clears the flag writes.
   if (sleeping_->exchange(0, std::memory_order_acq_rel) != 0) {
-    WriteOne(write_end_);
+    WriteOne(both_ends_.get());
   }
 }
 

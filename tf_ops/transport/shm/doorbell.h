@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <memory>
+#include <utility>
 
+#include "tf_ops/common/socket.h"
 #include "tf_ops/common/status.h"
 
 namespace ring_keras {
@@ -12,24 +14,21 @@ namespace ring_keras {
 class Doorbell {
  public:
   static StatusOr<std::unique_ptr<Doorbell>> Create();
-  ~Doorbell();
-  Doorbell(const Doorbell&) = delete;
-  Doorbell& operator=(const Doorbell&) = delete;
 
   // To poll for input.
-  int descriptor() const { return read_end_; }
+  int descriptor() const { return read_end_.get(); }
   // For RemoteDoorbell of the same host.
-  int write_descriptor() const { return write_end_; }
+  int write_descriptor() const { return write_end_.get(); }
 
   void Ring();
   // Forgets all rings so far.
   void Clear();
 
  private:
-  Doorbell(int read_end, int write_end)
-      : read_end_(read_end), write_end_(write_end) {}
-  int read_end_;
-  int write_end_;
+  Doorbell(FileDescriptor read_end, FileDescriptor write_end)
+      : read_end_(std::move(read_end)), write_end_(std::move(write_end)) {}
+  FileDescriptor read_end_;
+  FileDescriptor write_end_;
 };
 
 // The doorbell of another process of this host, with the flag that says
@@ -39,10 +38,6 @@ class RemoteDoorbell {
   // `sleeping` lies in that process's segment and outlives this.
   static StatusOr<std::unique_ptr<RemoteDoorbell>> Open(
       int pid, int write_descriptor, std::atomic<uint32_t>* sleeping);
-  ~RemoteDoorbell();
-  RemoteDoorbell(const RemoteDoorbell&) = delete;
-  RemoteDoorbell& operator=(const RemoteDoorbell&) = delete;
-
   // Call after publishing something in shared memory that the owner may be
   // waiting for.
   void RingIfSleeping() {
@@ -53,10 +48,12 @@ class RemoteDoorbell {
   }
 
  private:
-  RemoteDoorbell(int write_end, std::atomic<uint32_t>* sleeping)
-      : write_end_(write_end), sleeping_(sleeping) {}
+  RemoteDoorbell(FileDescriptor both_ends, std::atomic<uint32_t>* sleeping)
+      : both_ends_(std::move(both_ends)), sleeping_(sleeping) {}
   void Ring();
-  int write_end_;
+  // To read from as well: a pipe that nobody can read any more, because its
+  // owner has died, would end this process with SIGPIPE.
+  FileDescriptor both_ends_;
   std::atomic<uint32_t>* sleeping_;
 };
 

@@ -19,6 +19,7 @@ class RingStream : public Stream {
 
   ssize_t TryWrite(const void* data, size_t nbytes) override;
   ssize_t TryRead(void* data, size_t nbytes) override;
+  Status end() const override { return Status::Ok(); }
   bool delivered() const override { return true; }
   void CloseForWriting() override {}
 

@@ -8,12 +8,15 @@
 
 #include <cerrno>
 #include <new>
+#include <utility>
 
 namespace ring_keras {
 namespace {
 
 constexpr size_t kHeaderBytes = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
+// The last one: nobody takes them off.
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 static_assert(sizeof(SegmentHeader) <= kHeaderBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free,
               "atomics in shared memory must not hide a lock");
@@ -29,52 +32,66 @@ size_t SegmentBytes(int size) {
 
 }  // namespace
 
-Segment::Segment(int descriptor, int size, char* base, size_t nbytes)
-    : descriptor_(descriptor),
+Segment::Segment(FileDescriptor descriptor, int size, char* base, size_t nbytes)
+    : descriptor_(std::move(descriptor)),
       base_(base),
       nbytes_(nbytes),
       windows_offset_(WindowsOffset(size)) {}
 
 Segment::~Segment() {
-  munmap(base_, nbytes_);
-  close(descriptor_);
+  // In a forked child other things may be where the segment was.
+  if (owner_.IsThis()) munmap(base_, nbytes_);
 }
 
-StatusOr<std::unique_ptr<Segment>> Segment::Map(int descriptor, int size) {
+// In a forked child.
+void Segment::KeepBuffersPrivate() {
+  const void* mapped =
+      mmap(buffers(), kBufferAreaBytes, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, descriptor_.get(),
+           static_cast<off_t>(windows_offset_ + kWindowAreaBytes));
+  // Rather a crash of the child than wrong numbers in its parent.
+  if (mapped == MAP_FAILED) munmap(buffers(), kBufferAreaBytes);
+}
+
+StatusOr<std::unique_ptr<Segment>> Segment::Map(FileDescriptor descriptor,
+                                                int size) {
   const size_t nbytes = SegmentBytes(size);
   void* base = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE,
-                    MAP_SHARED | MAP_NORESERVE, descriptor, 0);
+                    MAP_SHARED | MAP_NORESERVE, descriptor.get(), 0);
   if (base == MAP_FAILED) {
-    const Status status(
+    return Status(
         StatusCode::kResourceExhausted,
         StrCat("cannot map ", nbytes >> 20,
                " MiB of shared memory (address space only; is `ulimit -v` "
                "set?): ",
                ErrnoMessage(errno)));
-    close(descriptor);
-    return status;
   }
   // Fewer page faults and address translations, where the system allows it.
   madvise(base, nbytes, MADV_HUGEPAGE);
-  return std::unique_ptr<Segment>(
-      new Segment(descriptor, size, static_cast<char*>(base), nbytes));
+  madvise(base, nbytes, MADV_DONTDUMP);
+  madvise(base, nbytes, MADV_DONTFORK);
+  return std::unique_ptr<Segment>(new Segment(
+      std::move(descriptor), size, static_cast<char*>(base), nbytes));
 }
 
 StatusOr<std::unique_ptr<Segment>> Segment::Create(int size) {
-  const int descriptor = memfd_create("ring_keras", MFD_CLOEXEC);
-  if (descriptor < 0) {
+  FileDescriptor descriptor(
+      memfd_create("ring_keras", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!descriptor.valid()) {
     return Status(StatusCode::kInternal,
                   StrCat("memfd_create failed: ", ErrnoMessage(errno)));
   }
-  if (ftruncate(descriptor, static_cast<off_t>(SegmentBytes(size))) != 0) {
-    const Status status(
-        StatusCode::kInternal,
-        StrCat("cannot size shared memory: ", ErrnoMessage(errno)));
-    close(descriptor);
-    return status;
+  if (ftruncate(descriptor.get(), static_cast<off_t>(SegmentBytes(size))) !=
+          0 ||
+      fcntl(descriptor.get(), F_ADD_SEALS, kSizeSeals) != 0) {
+    return Status(StatusCode::kInternal,
+                  StrCat("cannot size shared memory: ", ErrnoMessage(errno)));
   }
-  auto segment = Map(descriptor, size);
+  auto segment = Map(std::move(descriptor), size);
   if (!segment.ok()) return segment;
+  Segment* own = segment.value().get();
+  madvise(own->buffers(), kBufferAreaBytes, MADV_DOFORK);
+  own->in_child_.emplace([own] { own->KeepBuffersPrivate(); });
   // Fresh pages are zero, which is every counter's first value.
   auto* header = new (&segment.value()->header()) SegmentHeader;
   header->sleeping.store(0, std::memory_order_relaxed);
@@ -91,21 +108,23 @@ StatusOr<std::unique_ptr<Segment>> Segment::Attach(int size, int pid,
                                                    int descriptor,
                                                    const SegmentNonce& nonce) {
   const std::string path = StrCat("/proc/", pid, "/fd/", descriptor);
-  const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (opened < 0) {
+  FileDescriptor opened(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!opened.valid()) {
     return Status(StatusCode::kInternal,
                   StrCat("cannot open ", path, ": ", ErrnoMessage(errno)));
   }
   const Status not_it(StatusCode::kInternal,
                       StrCat(path, " is not the segment that was announced"));
-  // To touch memory past the end of a file is fatal: the size comes first.
+  // To touch memory past the end of a file is fatal: the size comes first, and
+  // that it stays.
   struct stat file = {};
-  if (fstat(opened, &file) != 0 ||
+  const int seals = fcntl(opened.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSizeSeals) != kSizeSeals ||
+      fstat(opened.get(), &file) != 0 ||
       static_cast<size_t>(file.st_size) != SegmentBytes(size)) {
-    close(opened);
     return not_it;
   }
-  auto segment = Map(opened, size);
+  auto segment = Map(std::move(opened), size);
   if (segment.ok() && segment.value()->header().nonce != nonce) return not_it;
   return segment;
 }

@@ -3,8 +3,16 @@
 // Each rank creates one segment (a memfd: no name to leak, no /dev/shm limit)
 // and maps those of its neighbours. A segment holds, in this order: a header,
 // one inbox ring per rank of the job, windows (see window.h), and buffers (see
-// buffer_allocator.h). Pages that nobody touches cost nothing, so the sizes
-// below are address space.
+// buffer_allocator.h): 20 GiB and a little for each rank of the host in each of
+// its processes. Pages that nobody touches cost nothing, so that is address
+// space.
+//
+// The file's size is sealed: no process can shrink it, which would end all that
+// touch the rest with SIGBUS. The memory is left out of core dumps.
+//
+// In a forked child the segment is not there, but for the buffers, of which
+// arrays may be left: the child reads what its parent has there, and what it
+// writes stays its own.
 #ifndef RING_KERAS_TRANSPORT_SHM_SEGMENT_H_
 #define RING_KERAS_TRANSPORT_SHM_SEGMENT_H_
 
@@ -12,8 +20,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "tf_ops/common/fork.h"
+#include "tf_ops/common/socket.h"
 #include "tf_ops/common/status.h"
 
 namespace ring_keras {
@@ -55,7 +66,7 @@ class Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return descriptor_.get(); }
   SegmentHeader& header() { return *reinterpret_cast<SegmentHeader*>(base_); }
   // The ring into which rank `sender` writes for the owner.
   InboxRing& inbox(int sender);
@@ -65,13 +76,17 @@ class Segment {
   char* buffers() { return windows() + kWindowAreaBytes; }
 
  private:
-  Segment(int descriptor, int size, char* base, size_t nbytes);
-  static StatusOr<std::unique_ptr<Segment>> Map(int descriptor, int size);
+  Segment(FileDescriptor descriptor, int size, char* base, size_t nbytes);
+  static StatusOr<std::unique_ptr<Segment>> Map(FileDescriptor descriptor,
+                                                int size);
+  void KeepBuffersPrivate();
 
-  int descriptor_;
+  FileDescriptor descriptor_;
   char* base_;
   size_t nbytes_;
   size_t windows_offset_;
+  OwnerProcess owner_;
+  std::optional<ForkHandler> in_child_;  // Of the rank's own.
 };
 
 // Whether a peer's word for where its buffer is can be true.
