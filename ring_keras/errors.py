@@ -42,7 +42,7 @@ class RingKerasError(Exception):
         return type(self), (self.message,)
 
 
-class NotInitializedError(RingKerasError, ValueError):
+class NotInitializedError(RingKerasError):
     """`ring_keras.init()` has not run, or `shutdown()` has."""
 
 

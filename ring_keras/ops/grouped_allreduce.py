@@ -26,7 +26,6 @@ from ring_keras.ops.arguments import (
 )
 from ring_keras.ops.compression import Compression
 from ring_keras.ops.reduce_op import ReduceOp
-from ring_keras.ops.request_names import to_request_name
 
 __all__ = [
     "PendingAllreduce",
@@ -95,7 +94,7 @@ def allreduce_start(
         )
     dtype = tensors[0].dtype
     reduce_op = to_reduce_op(op, dtype, "allreduce_start")
-    name = to_request_name(name, "grouped_allreduce", tensors)
+    name = name or "grouped_allreduce"
     communicator_id = to_communicator(process_set)
     handle = _libraries.ops().ring_keras_allreduce_start(
         tensors=tensors,
@@ -158,7 +157,7 @@ def grouped_allreduce(
     Returns:
         The reduced tensors, in the order given.
     """
-    name = to_request_name(name, "grouped_allreduce", tensors)
+    name = name or "grouped_allreduce"
     reduced: list[tf.Tensor | tf.IndexedSlices] = list(tensors)
     positions_by_dtype: dict[tf.DType, list[int]] = {}
     for position, tensor in enumerate(tensors):

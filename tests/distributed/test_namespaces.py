@@ -2,58 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-import subprocess
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
-from support import run_ranks
+from support.hosts import run_on
 from support.lossy_link import LossyLink
-from support.network import Hosts, Network
+from support.network import Network
 
 import ring_keras as ring
 from ring_keras import _native
-
-MadeHosts = TypeVar("MadeHosts", bound=Hosts)
-
-
-@pytest.fixture
-def made() -> Iterator[Callable[[MadeHosts], MadeHosts]]:
-    """Makes hosts, which are gone after the test."""
-    with contextlib.ExitStack() as stack:
-
-        def make(hosts: MadeHosts) -> MadeHosts:
-            if os.geteuid() != 0:
-                pytest.skip("making network namespaces needs root")
-            try:
-                stack.enter_context(hosts)
-            except (OSError, subprocess.CalledProcessError) as error:
-                pytest.skip(f"network namespaces cannot be made here: {error}")
-            return hosts
-
-        yield make
-
-
-def run_on(
-    hosts: Hosts, worker: Callable[..., Any], host_of: list[int], **options: Any
-) -> list[Any]:
-    """Runs `worker` on a rank per entry of `host_of`, on that host."""
-    # The job's store listens on the first host, like ringrun's.
-    job = functools.partial(
-        run_ranks,
-        worker,
-        len(host_of),
-        # The machine's name is the same in all, which would mean one host.
-        env=[{"RING_KERAS_HOST_NAME": f"host{host}"} for host in host_of],
-        command_prefix=[hosts.command(host) for host in host_of],
-        bind_address=hosts.addresses[0],
-        **options,
-    )
-    return hosts.inside(0, job)
 
 
 def work() -> dict[str, object]:
@@ -73,9 +32,9 @@ def work() -> dict[str, object]:
 
 
 @pytest.mark.parametrize("host_of", [[0, 1], [0, 1, 2], [0, 0, 1, 1], [0, 1, 2, 3]])
-def test_ranks_on_several_hosts(made: Any, host_of: list[int]) -> None:
+def test_ranks_on_several_hosts(make_hosts: Any, host_of: list[int]) -> None:
     size, host_count = len(host_of), len(set(host_of))
-    results = run_on(made(Network(host_count)), work, host_of)
+    results = run_on(make_hosts(Network(host_count)), work, host_of)
     total = float(sum(range(1, size + 1)))
     rows = [rank for rank in range(size) for _ in range(rank + 1)]
     per_host = size // host_count
@@ -104,9 +63,9 @@ def reduce_16_mib(wire_dtype: str | None) -> tuple[float, float]:
     ("wire_dtype", "nbytes"), [(None, 16 << 20), ("bfloat16", 8 << 20)]
 )
 def test_data_cross_once_per_host(
-    made: Any, wire_dtype: str | None, nbytes: int
+    make_hosts: Any, wire_dtype: str | None, nbytes: int
 ) -> None:
-    network = made(Network(2))
+    network = make_hosts(Network(2))
     worker = functools.partial(reduce_16_mib, wire_dtype)
     results = run_on(network, worker, [0, 0, 1, 1])
     assert results == [(10.0, 10.0)] * 4
@@ -127,8 +86,8 @@ def reduce_many_sizes() -> list[bool]:
     return exact
 
 
-def test_lost_and_late_packets_change_nothing(made: Any) -> None:
-    link = made(LossyLink(loss=0.02, delay_s=0.002))
+def test_lost_and_late_packets_change_nothing(make_hosts: Any) -> None:
+    link = make_hosts(LossyLink(loss=0.02, delay_s=0.002))
     results = run_on(link, reduce_many_sizes, [0, 1], timeout_s=120)
     assert results == [[True] * 6] * 2
     assert link.lost > 10
@@ -148,8 +107,8 @@ def agree_then_reduce() -> str:
     return message
 
 
-def test_a_mismatch_over_a_bad_link_breaks_nothing(made: Any) -> None:
-    link = made(LossyLink(loss=0.02, delay_s=0.002))
+def test_a_mismatch_over_a_bad_link_breaks_nothing(make_hosts: Any) -> None:
+    link = make_hosts(LossyLink(loss=0.02, delay_s=0.002))
     results = run_on(link, agree_then_reduce, [0, 1], timeout_s=120)
     assert results[0] == results[1]
     assert "rank 0 has [3], rank 1 has [4]" in results[0]

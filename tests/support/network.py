@@ -114,6 +114,12 @@ class Network(Hosts):
         path = "/sys/class/net/eth0/statistics/tx_bytes"
         return int(run(*self.command(host, "cat", path)))
 
+    def cutting(self, host: int, other: int) -> list[list[str]]:
+        """The commands that part two hosts from each other, and from no other."""
+        # Isolated ports reach all others.
+        at = ["bridge", "-netns", self._switch, "link", "set", "dev"]
+        return [[*at, f"port{end}", "isolated", "on"] for end in (host, other)]
+
     def make(self) -> None:
         super().make()
         switch = self._switch

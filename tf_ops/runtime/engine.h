@@ -162,6 +162,8 @@ class Engine {
   // Connections that ended: without a word of the store's, or while an
   // operation needs them.
   void WatchConnections(Clock::time_point now);
+  // What ended the connection to `rank`; the same words on both ends.
+  std::string DescribeBrokenLink(int rank);
   // `rank` left by its own will, and all that it sent has been read.
   void FailUsesOfLeft(int rank, const RankEvent& event);
   void WarnOfStall(Operation& operation, double age_s);
@@ -203,6 +205,7 @@ class Engine {
   std::map<int, bool> told_;  // Communicators whose ranks know it is broken.
   std::vector<Joining> joins_;
   Clock::time_point next_watch_ = Clock::now();
+  Clock::time_point next_peer_check_ = Clock::now();
   Patience patience_;
 
   std::thread thread_;

@@ -9,6 +9,7 @@ namespace ring_keras {
 namespace {
 
 constexpr double kWatchIntervalS = 0.05;
+constexpr std::chrono::seconds kPeerCheckInterval(1);
 // How long after a rank said goodbye its last bytes may take to arrive.
 constexpr double kLeftGraceS = 2.0;
 // How long the store may take to say why a connection ended.
@@ -83,6 +84,10 @@ void Engine::Watch() {
 }
 
 void Engine::WatchConnections(Clock::time_point now) {
+  if (now >= next_peer_check_) {
+    next_peer_check_ = now + kPeerCheckInterval;
+    mesh_->CheckPeers();
+  }
   for (int rank = 0; rank < mesh_->size(); ++rank) {
     if (rank == mesh_->rank() || !mesh_->pair(rank).ending()) continue;
     if (lost_.count(rank) > 0) continue;
@@ -93,13 +98,29 @@ void Engine::WatchConnections(Clock::time_point now) {
     }
     const Clock::time_point since =
         closed_since_.emplace(rank, now).first->second;
-    if (std::chrono::duration<double>(now - since).count() < kVerdictS)
+    // About a host that does not answer the store has had time to speak.
+    const bool unreachable =
+        mesh_->pair(rank).failure().code() == StatusCode::kDeadlineExceeded;
+    if (!unreachable &&
+        std::chrono::duration<double>(now - since).count() < kVerdictS)
       continue;
-    HandleLost(
-        {RankEvent::Kind::kLost, rank,
-         StrCat(options_.rank_titles[rank], " closed its connection to rank ",
-                mesh_->rank(), " without a goodbye")});
+    HandleLost({RankEvent::Kind::kLost, rank, DescribeBrokenLink(rank)});
   }
+}
+
+std::string Engine::DescribeBrokenLink(int rank) {
+  const Pair& pair = mesh_->pair(rank);
+  const auto end = [](const std::string& title, const std::string& address) {
+    return address.empty() ? title : StrCat(title, " at ", address);
+  };
+  const auto [own_address, other_address] = pair.addresses();
+  std::string own = end(options_.rank_titles[mesh_->rank()], own_address);
+  std::string other = end(options_.rank_titles[rank], other_address);
+  if (rank < mesh_->rank()) own.swap(other);
+  return StrCat("the connection between ", own, " and ", other,
+                " broke: ", pair.failure().message(),
+                ". Both ranks are alive as far as the launcher knows: look at "
+                "the network between the two hosts.");
 }
 
 void Engine::FailUsesOfLeft(int rank, const RankEvent& event) {

@@ -30,6 +30,12 @@ bool Mesh::Pump() {
   return moved;
 }
 
+void Mesh::CheckPeers() {
+  for (MeshPeer& peer : peers_) {
+    if (peer.pair != nullptr) peer.pair->CheckPeer();
+  }
+}
+
 bool Mesh::flushed() const {
   for (const MeshPeer& peer : peers_) {
     if (peer.pair != nullptr && !peer.pair->flushed()) return false;

@@ -51,6 +51,10 @@ class Mesh {
   // Moves what can be moved on every pair; whether anything was.
   bool Pump();
 
+  // Looks whether the hosts of all peers still answer; to be called about every
+  // second.
+  void CheckPeers();
+
   // Whether all that was queued for live peers has reached their hosts.
   bool flushed() const;
 

@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "tf_ops/common/logging.h"
 #include "tf_ops/common/status.h"
 
 namespace ring_keras {
@@ -35,11 +34,12 @@ bool Fits(const FrameHeader& header, const ReceiveOperation& operation) {
          header.nbytes <= operation.nbytes - header.offset;
 }
 
-std::string DescribeMisfit(const FrameHeader& header,
-                           const ReceiveOperation& operation) {
-  return StrCat(header.nbytes, " bytes at ", header.offset,
-                " came where a message of ", operation.nbytes,
-                " bytes was expected");
+Status DescribeMisfit(const FrameHeader& header,
+                      const ReceiveOperation& operation) {
+  return Status(StatusCode::kInternal,
+                StrCat(header.nbytes, " bytes at ", header.offset,
+                       " came where a message of ", operation.nbytes,
+                       " bytes was expected"));
 }
 
 }  // namespace
@@ -302,8 +302,10 @@ bool Pair::ReadHeader(Channel& channel) {
   const bool data = header.type == FrameType::kData;
   const size_t bound = data ? kMaxDataFrameBytes : kMaxControlBytes;
   if (header.magic != FrameHeader::kMagic || header.nbytes > bound) {
-    Fail(StrCat("a frame is malformed: magic ", header.magic, ", type ",
-                static_cast<int>(header.type), ", ", header.nbytes, " bytes"));
+    Fail(Status(
+        StatusCode::kInternal,
+        StrCat("a frame is malformed: magic ", header.magic, ", type ",
+               static_cast<int>(header.type), ", ", header.nbytes, " bytes")));
     return false;
   }
   if (data) {
@@ -417,14 +419,27 @@ void Pair::CloseForWriting() {
 
 void Pair::End(Channel& channel) {
   channel.ended = true;
-  if (++ended_count_ == channels_.size()) {
-    Fail("every stream of it was closed");
+  ++ended_count_;
+  if (failure_.ok()) failure_ = channel.stream->end();
+  const bool unreachable = failure_.code() == StatusCode::kDeadlineExceeded;
+  if (ended_count_ == channels_.size() || unreachable) Fail(failure_);
+}
+
+void Pair::CheckPeer() {
+  for (auto& channel : channels_) {
+    if (closed_) return;
+    channel->stream->CheckPeer();
+    if (!channel->ended && !channel->stream->end().ok()) End(*channel);
   }
 }
 
-void Pair::Fail(const std::string& why) {
+std::pair<std::string, std::string> Pair::addresses() const {
+  return channels_[0]->stream->addresses();
+}
+
+void Pair::Fail(const Status& why) {
   closed_ = true;
-  Log(LogLevel::kDebug, StrCat("connection to a peer ended: ", why));
+  failure_ = why;
 }
 
 }  // namespace ring_keras

@@ -15,8 +15,10 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
+#include "tf_ops/common/status.h"
 #include "tf_ops/transport/frame.h"
 #include "tf_ops/transport/stream.h"
 
@@ -76,6 +78,10 @@ class Pair {
   // Moves what can be moved without waiting; whether anything was.
   bool Pump();
 
+  // Looks whether the peer's host still answers; to be called about every
+  // second.
+  void CheckPeer();
+
   // All that was queued has reached the peer's host, or nothing more can.
   bool flushed() const;
   // Every stream ended, or one carried nonsense: nothing more will come.
@@ -83,6 +89,11 @@ class Pair {
   // Some stream ended. The others may still bring what the peer sent before it
   // went, but no peer that means to stay closes one.
   bool ending() const { return ended_count_ > 0 || closed_; }
+  // Why ending(), as far as this end saw; Ok while it is not. DeadlineExceeded:
+  // the peer's host does not answer.
+  const Status& failure() const { return failure_; }
+  // Of both ends, this one first; empty in shared memory.
+  std::pair<std::string, std::string> addresses() const;
   void CloseForWriting();
 
  private:
@@ -113,7 +124,7 @@ class Pair {
   bool ReadPayload(Channel& channel);
   void FinishFrame(Incoming& incoming);
   void End(Channel& channel);
-  void Fail(const std::string& why);
+  void Fail(const Status& why);
 
   std::vector<std::unique_ptr<Channel>> channels_;
   std::unordered_map<MessageId, ReceiveOperation*, MessageIdHash> posted_;
@@ -124,6 +135,7 @@ class Pair {
   ControlHandler control_handler_;
   size_t ended_count_ = 0;  // Channels that brought their last byte.
   bool closed_ = false;
+  Status failure_;
 };
 
 }  // namespace ring_keras

@@ -6,6 +6,10 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <string>
+#include <utility>
+
+#include "tf_ops/common/status.h"
 
 namespace ring_keras {
 
@@ -30,6 +34,17 @@ class Stream {
     (void)part_count;
     return TryRead(parts[0].iov_base, parts[0].iov_len);
   }
+
+  // Looks whether the peer's host still answers; once it has not for too long,
+  // the stream has ended. To be called about every second.
+  virtual void CheckPeer() {}
+
+  // Why the stream ended, Ok while it has not. PeerLost: the peer's end is
+  // closed. DeadlineExceeded: its host does not answer.
+  virtual Status end() const = 0;
+
+  // Of both ends, this one first; empty where there are none.
+  virtual std::pair<std::string, std::string> addresses() const { return {}; }
 
   // Whether all that was written has reached the peer's host. To close earlier
   // may take it back.

@@ -1,6 +1,19 @@
 """Takes the place of `horovod.keras.elastic`."""
 
-from ring_keras.horovod.tensorflow.keras import elastic
-from ring_keras.horovod.tensorflow.keras.elastic import *  # noqa: F403
+from ring_keras.horovod._elastic import (
+    CommitStateCallback,
+    KerasState,
+    TensorFlowKerasState,
+    UpdateBatchStateCallback,
+    UpdateEpochStateCallback,
+    run,
+)
 
-__all__ = [*elastic.__all__]
+__all__ = [
+    "CommitStateCallback",
+    "KerasState",
+    "TensorFlowKerasState",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]

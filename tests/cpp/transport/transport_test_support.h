@@ -82,6 +82,11 @@ class MemoryStream : public Stream {
     in_->read_count += count;
     return static_cast<ssize_t>(count);
   }
+  Status end() const override {
+    const bool all_read = in_->read_count == in_->bytes.size();
+    return in_->ended && all_read ? Status(StatusCode::kPeerLost, "ended")
+                                  : Status::Ok();
+  }
   bool delivered() const override { return true; }
   void CloseForWriting() override { out_->ended = true; }
 
