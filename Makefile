@@ -146,6 +146,8 @@ $(INSTALLED): pyproject.toml setup.py $(TENSORFLOW_READY) $(TOOLS_READY)
 $(TEST_READY): $(INSTALLED)
 	$(call say,Test tools)
 	$(PIP_INSTALL) --quiet --no-build-isolation --editable ".[test]"
+	@# Keras 2, for one file of tests. Its metadata would bring the large TensorFlow.
+	$(PIP_INSTALL) --quiet --no-deps "tf_keras==2.21.*"
 	$(done)
 
 $(LINT_READY): $(INSTALLED)

@@ -42,7 +42,7 @@ class RingKerasError(Exception):
         return type(self), (self.message,)
 
 
-class NotInitializedError(RingKerasError):
+class NotInitializedError(RingKerasError, ValueError):
     """`ring_keras.init()` has not run, or `shutdown()` has."""
 
 

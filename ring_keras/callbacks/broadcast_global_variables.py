@@ -1,6 +1,6 @@
 """Starts every rank from the same state."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -11,9 +11,11 @@ from ring_keras import keras_internals as internals
 from ring_keras.callbacks.shared_files import warn_of_shared_files
 from ring_keras.errors import RankMismatchError
 from ring_keras.ops.broadcast_variables import broadcast_variables
-from ring_keras.optimizers.optimizer_hook import OptimizerHook
-from ring_keras.training.attachment import attach, process_set_of
+from ring_keras.optimizers import common_start
+from ring_keras.training.attachment import attach
+from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.end_of_data import EndOfData
+from ring_keras.training.train_step import is_local, process_set_of
 
 __all__ = ["BroadcastGlobalVariables"]
 
@@ -49,19 +51,17 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         super().__init__()
         self.root_rank = root_rank
         self._local = {internals.variable_key(v) for v in local_variables}
-        self._last = _Last()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Hooks the model, and prepares the broadcast for the first step."""
         attach(self.model, adopt_optimizers=True)
         callbacks = internals.calling_callback_list()
-        if callbacks is None:
+        fit = DistributedFit.begin()
+        if callbacks is None or fit is None:
             self._begin([])
-        elif self._last not in callbacks.callbacks:
-            # The list grows while Keras goes through it, so this one is called
-            # when all others have begun.
-            self._last.task = lambda: self._begin(callbacks.callbacks)
-            callbacks.callbacks.append(self._last)
+        else:
+            fit.leave_local(self._local)
+            fit.when_all_have_begun(self, lambda: self._begin(callbacks.callbacks))
 
     def _begin(self, callbacks: list[keras.callbacks.Callback]) -> None:
         process_set = process_set_of(self.model)
@@ -81,7 +81,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
             "steps per epoch",
             "data, with ring_keras.data.shard() or steps_per_epoch",
         )
-        if (plans[:, 2] == _UNKNOWN).all():
+        if (plans[:, 2] == _UNKNOWN).any():
             self._watch_end_of_data()
         epoch = int(plans[root, 0])
         internals.set_initial_epoch(self.model, None if epoch == _UNKNOWN else epoch)
@@ -112,7 +112,8 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
     def _broadcast(self, iterator: Any) -> None:
         element_spec = getattr(iterator, "element_spec", None)
         if element_spec is not None:
-            internals.symbolic_build(self.model, element_spec)
+            with common_start.left_to_caller():
+                internals.symbolic_build(self.model, element_spec)
         # Not model.variables, which has the random generators' state.
         variables = [v for v in self.model.weights if not self._is_local(v)]
         for optimizer in internals.optimizers_of(self.model):
@@ -123,12 +124,11 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
             self.root_rank,
             process_set=process_set_of(self.model),
         )
+        common_start.set_started([*unique.values(), *self.model.weights])
 
     def _is_local(self, variable: keras.Variable) -> bool:
-        hooks = map(OptimizerHook.of, internals.optimizers_of(self.model))
-        return internals.variable_key(variable) in self._local or any(
-            hook is not None and hook.options.is_local(variable) for hook in hooks
-        )
+        key = internals.variable_key(variable)
+        return key in self._local or is_local(self.model, variable)
 
     def _gather(self, name: str, *numbers: int) -> np.ndarray[Any, Any]:
         """One row per rank."""
@@ -153,19 +153,6 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
                     f"{known[0][1]}, rank {rank} has {value}. Give every rank the "
                     f"same {remedy}."
                 )
-
-
-class _Last(keras.callbacks.Callback):
-    """Put at the end of the list, to begin when all other callbacks have."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.task: Callable[[], None] | None = None
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Runs the task."""
-        assert self.task is not None
-        self.task()
 
 
 def _or_unknown(number: int | None) -> int:

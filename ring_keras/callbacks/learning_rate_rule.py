@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.training.attachment import attach
+from ring_keras.training.distributed_fit import DistributedFit
 
 __all__ = ["LearningRateRule"]
 
@@ -61,6 +62,7 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks that the rate can be set, and makes room for the table."""
+        DistributedFit.begin()
         self._remove_table()  # A fit that failed may have left one.
         optimizer = self.model.optimizer
         if not isinstance(optimizer.learning_rate, keras.Variable):

@@ -6,7 +6,7 @@ import keras
 
 from ring_keras.job.topology import rank
 from ring_keras.ops.barrier import barrier
-from ring_keras.training.attachment import process_set_of
+from ring_keras.training.train_step import process_set_of
 
 __all__ = ["RootOnly"]
 

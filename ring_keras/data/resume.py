@@ -8,7 +8,9 @@ import numpy as np
 
 from ring_keras import _native
 from ring_keras import keras_internals as internals
-from ring_keras.training.attachment import attach, process_set_of
+from ring_keras.training.attachment import attach
+from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.train_step import process_set_of
 
 __all__ = ["Resume"]
 
@@ -62,8 +64,14 @@ class Resume(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Finds out where training is, and skips to there."""
-        _, function = attach(self.model, adopt_optimizers=True)
+        DistributedFit.begin()
+        _, function = attach(
+            self.model, adopt_optimizers=True, retrace=self._count_steps()
+        )
         done = self._agree(internals.steps_done(self.model.optimizer))
+        count = internals.step_count(self.model.optimizer)
+        if count is not None:
+            count.assign(done)  # A file of a run without this callback has 0.
         if done == 0:
             return
         steps = self.params.get("steps")
@@ -78,6 +86,21 @@ class Resume(keras.callbacks.Callback):
         per_call = self.model.steps_per_execution
         function.skip(-(-step // per_call), per_call)
 
+    def _count_steps(self) -> bool:
+        """Has a `LossScaleOptimizer` count the steps that it skips, too.
+
+        Returns:
+            Whether that is new to the model's step.
+        """
+        count = internals.step_count(self.model.optimizer)
+        if count is None:
+            return False
+        step, _ = attach(self.model, adopt_optimizers=True)
+        if any(isinstance(p, _Count) and p.variable is count for p in step.prologues):
+            return False
+        step.prologues.append(_Count(count))
+        return True
+
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Tells the data which epoch it is."""
         self.set_epoch(epoch)
@@ -91,3 +114,16 @@ class Resume(keras.callbacks.Callback):
         message = np.array([steps], np.int64)
         communicator_id = process_set.communicator_id()
         return int(_native.broadcast(message, root, "resume/steps", communicator_id)[0])
+
+
+class _Count:
+    """Part of each step, whether its gradients are finite or not.
+
+    It stays there: what is counted belongs to the optimizer.
+    """
+
+    def __init__(self, variable: keras.Variable) -> None:
+        self.variable = variable
+
+    def __call__(self) -> None:
+        self.variable.assign_add(1)

@@ -42,9 +42,11 @@ def shard(
             `keras.utils.PyDataset`, whose batches are dealt out whole and which
             keeps its workers. The same on every rank.
         seed: Shuffles all items before they are split, on every rank alike;
-            the same number on every rank. A dataset is shuffled anew each time
-            it is iterated, so every rank must iterate it as often, a
-            `PyDataset` in every epoch; arrays are shuffled once. A dataset that
+            the same number on every rank. A dataset and a `PyDataset` are
+            shuffled anew in each epoch, of which a `fit` with a callback of ours
+            tells them the number. Otherwise each pass that begins over a dataset
+            has another order, so every rank must begin as many; that they have is
+            checked before the first step. Arrays are shuffled once. A dataset that
             was shuffled before needs no seed here, but must have had one there.
         remainder: What to do if the number of items is no multiple of the
             number of ranks. "drop" leaves out the last few, fewer than the
@@ -54,8 +56,9 @@ def shard(
             `(x, y)` or triples with sample weights, and returns triples. "keep"
             leaves out none: for evaluation, and for training with
             `ring_keras.data.join`.
-        resume: Makes the order of each epoch depend on its number alone, so
-            that training can go on in the middle of one. Needs a seed.
+        resume: Makes the order depend on the number of the epoch alone, however
+            often the data are passed over in it, so that training can go on in the
+            middle of one. Needs a seed.
         process_set: Ranks to split among. Defaults to all.
 
     Returns:

@@ -1,6 +1,7 @@
 """Splits a tf.data pipeline among the ranks."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -8,12 +9,12 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import require_pair_or_triple
+from ring_keras.ops.data_order import DataOrder
 from ring_keras.training.uneven_batches import PADDING_WEIGHT
 
 __all__ = ["shard_dataset", "shuffle_seeds"]
 
-# Seeds that differ by one share no epoch before this many.
-_SEEDS_PER_EPOCHS = 1_000_003
+_GRAPH_SEED = 1
 
 
 def shard_dataset(
@@ -33,8 +34,12 @@ def shard_dataset(
     part_of = functools.partial(
         _part_of, count=count, remainder=remainder, rank=rank, size=size
     )
+    what = "the dataset of unknown length" if count < 0 else f"{count} items"
     if seed is None:
-        return part_of(dataset)
+        if not any(map(internals.reshuffles, internals.upstream(dataset))):
+            return part_of(dataset)
+        order = DataOrder(what, is_given=True)
+        return _in_passes(order, lambda _: part_of(dataset), 0, part_of(dataset))
     if count < 0:
         raise ValueError(
             "ring_keras.data.shard(seed=...) shuffles all items, so it must know "
@@ -44,27 +49,38 @@ def shard_dataset(
             "experimental.assert_cardinality(n)), or shuffle before with "
             "dataset.shuffle(buffer_size, seed=...), and leave out seed here."
         )
-    buffer_size = max(count, 1)
-    if resume is None:
-        return part_of(dataset.shuffle(buffer_size, seed=seed))
+    order = DataOrder(what, counts_passes=resume is None)
+    if resume is not None:
+        resume.at_epoch(order.set_epoch)
 
-    def of_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        shuffled = dataset.shuffle(
-            buffer_size,
-            seed=seed * _SEEDS_PER_EPOCHS + epoch,
-            reshuffle_each_iteration=False,
+    def shuffled(pass_seed: tf.Tensor) -> tf.data.Dataset:
+        # Of this small graph alone. TensorFlow cannot mix a 0 with a tensor.
+        tf.random.set_seed(_GRAPH_SEED)
+        return part_of(
+            dataset.shuffle(
+                max(count, 1), seed=pass_seed, reshuffle_each_iteration=False
+            )
         )
-        return part_of(shuffled)
 
-    epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
-    resume.at_epoch(epoch.assign)
+    return _in_passes(order, shuffled, seed, part_of(dataset))
+
+
+def _in_passes(
+    order: DataOrder,
+    pass_of: Callable[[tf.Tensor], tf.data.Dataset],
+    seed: int,
+    like: tf.data.Dataset,
+) -> tf.data.Dataset:
+    """A dataset that is made anew for each pass, from the seed of that."""
     part = (
         tf.data.Dataset.from_tensors(0)
-        .map(lambda _: tf.convert_to_tensor(epoch))
-        .flat_map(of_epoch)
+        .map(lambda _: order.begin_pass(seed))
+        .flat_map(pass_of)
     )
-    my_count = part_of(dataset).cardinality()
-    return part.apply(tf.data.experimental.assert_cardinality(my_count))
+    cardinality = like.cardinality()
+    if int(cardinality) != tf.data.UNKNOWN_CARDINALITY:
+        part = part.apply(tf.data.experimental.assert_cardinality(cardinality))
+    return order.put_on(part)
 
 
 def shuffle_seeds(dataset: tf.data.Dataset) -> list[tuple[int, int]]:
@@ -149,11 +165,12 @@ def _as_padding(*item: Any) -> Any:
     return (*example, marks)
 
 
-def _negative_zeros(weights: tf.Tensor) -> tf.Tensor:
-    if not weights.dtype.is_floating:
+def _negative_zeros(weights: Any) -> tf.Tensor:
+    if not isinstance(weights, tf.Tensor) or not weights.dtype.is_floating:
         raise ValueError(
-            "Sample weights must be floating-point numbers for remainder='pad'. "
-            f"Received: {weights.dtype.name}"
+            "Sample weights must be dense tensors of floating-point numbers for "
+            f"remainder='pad'. Received: {type(weights).__name__} of "
+            f"{weights.dtype.name}"
         )
     return tf.fill(tf.shape(weights), tf.constant(PADDING_WEIGHT, weights.dtype))
 

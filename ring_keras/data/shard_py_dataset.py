@@ -54,6 +54,7 @@ class _Part(keras.utils.PyDataset):
             max_queue_size=data.max_queue_size,
         )
         self.count_epochs = True
+        self.is_given = False
         self._data = data
         self._seed = seed
         self._remainder = remainder
@@ -61,6 +62,11 @@ class _Part(keras.utils.PyDataset):
         self._size = size
         self._epoch = 0
         self._order: tuple[int, int, np.ndarray[Any, Any]] | None = None
+
+    @property
+    def _ring_keras_data_order(self) -> "_Part":
+        """As of a dataset, `fit` tells it the number of each epoch."""
+        return self
 
     @property
     def num_batches(self) -> int | None:

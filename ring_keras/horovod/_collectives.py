@@ -1,50 +1,42 @@
-"""Collectives on TensorFlow tensors, with Horovod's arguments.
+"""Collectives on TensorFlow tensors, with Horovod's arguments and results.
 
 Everywhere, these are taken and mean nothing: `device_dense` and
 `device_sparse`, since a collective runs where its tensor is;
 `ignore_name_scope`, since names have no scope: ranks meet in the order of
-their calls. `session` must be None, since there are none.
+their calls, and in the graph of a session by the name of the tensor.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 import ring_keras as ring
-from ring_keras.horovod._absent import absent, refuse_unless_default
-from ring_keras.job.process_set import ProcessSet, find_process_set, global_process_set
-from ring_keras.ops.adasum import WIRE_DTYPES
-from ring_keras.ops.compression import Compression
+from ring_keras.horovod._absent import AbsentError
+from ring_keras.horovod._compression import (
+    Compression,
+    compressor_of,
+    native_and_own,
+)
+from ring_keras.horovod._gradient_factor import with_gradient_times
+from ring_keras.horovod._integers import average_of_sum, averages_integers, widened
+from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.reduce_op import Average, ReduceOp, Sum
+from ring_keras.ops.request_names import name_after
 
 __all__ = [
-    "BroadcastGlobalVariablesHook",
     "allgather",
-    "allgather_object",
     "allreduce",
     "alltoall",
-    "barrier",
     "broadcast",
-    "broadcast_",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "broadcast_object_fn",
-    "broadcast_variables",
+    "check_root",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
-    "join",
-    "local_rank_op",
-    "local_size_op",
-    "process_set_included_op",
-    "rank_op",
     "reducescatter",
-    "size_op",
     "to_op",
 ]
-
-_NO_SESSIONS = "There are no sessions in TensorFlow 2; call it eagerly."
 
 
 def to_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
@@ -64,7 +56,7 @@ def allreduce(
     average: bool | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Compression = Compression.none,
+    compression: Any = Compression.none,
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -72,16 +64,39 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """See `ring_keras.allreduce`."""
-    return ring.allreduce(
-        tensor,
-        to_op(op, average),
+    """See `ring_keras.allreduce`, which averages no integers; this rounds to zero."""
+    if isinstance(tensor, tf.IndexedSlices):
+        return grouped_allreduce(
+            [tensor],
+            average,
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            name=name,
+            process_set=process_set,
+        )[0]
+    name = name or name_after([tensor], "allreduce")
+    native, compressor = native_and_own(compression)
+
+    def reduce(
+        tensors: Sequence[tf.Tensor], op: ReduceOp, **others: Any
+    ) -> list[tf.Tensor]:
+        return [
+            ring.allreduce(
+                tensors[0], op, compression=native, process_set=process_set, **others
+            )
+        ]
+
+    return _reduce(
+        [tensor],
+        reduce,
         name=name,
+        op=to_op(op, average),
+        compressor=compressor,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
-        compression=compression,
-        process_set=process_set,
-    )
+        size=process_set.size(),
+    )[0]
 
 
 def grouped_allreduce(
@@ -89,7 +104,7 @@ def grouped_allreduce(
     average: bool | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Compression = Compression.none,
+    compression: Any = Compression.none,
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -97,45 +112,42 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """See `ring_keras.grouped_allreduce`."""
-    return ring.grouped_allreduce(
-        tensors,
-        to_op(op, average),
-        name=name,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        compression=compression,
-        process_set=process_set,
-    )
-
-
-def allgather(
-    tensor: Any,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> tf.Tensor:
-    """See `ring_keras.allgather`."""
-    return ring.allgather(tensor, name=name, process_set=process_set)
-
-
-def grouped_allgather(
-    tensors: Sequence[Any],
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: ProcessSet = global_process_set,
-) -> list[tf.Tensor]:
-    """Gathers each of the tensors; see `ring_keras.allgather`."""
-    return [
-        ring.allgather(tensor, name=_member(name, index), process_set=process_set)
+    """Each of the tensors reduced; see `allreduce`."""
+    if not tensors:
+        return list(tensors)
+    op = to_op(op, average)
+    name = name or name_after(tensors, "grouped_allreduce")
+    dense = [i for i, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)]
+    if len(dense) < len(tensors):
+        _check_slices(op, prescale_factor, postscale_factor)
+    reduced = [
+        _allreduce_slices(tensor, op, _member(name, index), process_set)
+        if isinstance(tensor, tf.IndexedSlices)
+        else tensor
         for index, tensor in enumerate(tensors)
     ]
+    native, compressor = native_and_own(compression)
+    results = _reduce(
+        [tensors[index] for index in dense],
+        functools.partial(
+            ring.grouped_allreduce, compression=native, process_set=process_set
+        ),
+        name=name,
+        op=op,
+        compressor=compressor,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        size=process_set.size(),
+    )
+    for index, tensor in zip(dense, results, strict=True):
+        reduced[index] = tensor
+    return reduced
 
 
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
-    compression: Compression = Compression.none,
+    compression: Any = Compression.none,
     op: ReduceOp = Average,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
@@ -143,30 +155,39 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
-    """See `ring_keras.reducescatter`.
+    """See `ring_keras.reducescatter`, which has another gradient.
 
-    With `compression`, a float32 tensor is rounded before it, within a host
-    too; sums are made in float32.
+    With `compression`, a tensor is rounded before it, within a host too; sums are
+    made in float32.
     """
+    name = name or name_after([tensor], "reducescatter")
+
+    def scatter(
+        tensors: Sequence[tf.Tensor], op: ReduceOp, **others: Any
+    ) -> list[tf.Tensor]:
+        return [ring.reducescatter(tensors[0], op, process_set=process_set, **others)]
+
     tensor = tf.convert_to_tensor(tensor)
-    dtype = tensor.dtype
-    if dtype == tf.float32:
-        tensor = tf.cast(tensor, WIRE_DTYPES.get(Compression(compression), dtype))
-    part = ring.reducescatter(
-        tensor,
-        op,
+    size = process_set.size()
+    if op in (Sum, Average):
+        tensor = with_gradient_times(size, tensor)
+    (part,) = _reduce(
+        [tensor],
+        scatter,
         name=name,
+        op=op,
+        compressor=compressor_of(compression),
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
-        process_set=process_set,
+        size=size,
     )
-    return tf.cast(part, dtype)
+    return part
 
 
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",
-    compression: Compression = Compression.none,
+    compression: Any = Compression.none,
     op: ReduceOp = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -186,15 +207,29 @@ def grouped_reducescatter(
     ]
 
 
-def alltoall(
+def allgather(
     tensor: Any,
-    splits: Any = None,
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
-) -> Any:
-    """See `ring_keras.alltoall`."""
-    return ring.alltoall(tensor, splits, name=name, process_set=process_set)
+) -> tf.Tensor:
+    """See `ring_keras.allgather`; the gradient is the average, not the sum."""
+    name = name or name_after([tensor], "allgather")
+    tensor = with_gradient_times(1 / process_set.size(), tf.convert_to_tensor(tensor))
+    return ring.allgather(tensor, name=name, process_set=process_set)
+
+
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """Gathers each of the tensors; see `allgather`."""
+    return [
+        allgather(tensor, _member(name, index), process_set=process_set)
+        for index, tensor in enumerate(tensors)
+    ]
 
 
 def broadcast(
@@ -204,125 +239,117 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """See `ring_keras.broadcast`."""
+    """See `ring_keras.broadcast`; the root's gradient is the average, not the sum."""
+    check_root(root_rank, process_set)
+    name = name or name_after([tensor], "broadcast")
+    tensor = with_gradient_times(1 / process_set.size(), tf.convert_to_tensor(tensor))
     return ring.broadcast(tensor, root_rank, name=name, process_set=process_set)
 
 
-def broadcast_(
-    variables: Sequence[Any],
-    root_rank: int,
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
     name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> list[Any]:
-    """Broadcasts variables in place, and returns them."""
-    variables = list(variables)
-    ring.broadcast_variables(variables, root_rank, name=name, process_set=process_set)
-    return variables
-
-
-def broadcast_variables(
-    variables: Sequence[Any],
-    root_rank: int,
-    process_set: ProcessSet = global_process_set,
-    inplace: bool = False,
-) -> None:
-    """See `ring_keras.broadcast_variables`, which is in place always."""
-    ring.broadcast_variables(list(variables), root_rank, process_set=process_set)
-
-
-def broadcast_object(
-    obj: Any,
-    root_rank: int = 0,
-    session: Any = None,
-    name: str | None = None,
+    ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """See `ring_keras.broadcast_object`, which takes plain values alone."""
-    refuse_unless_default("session", session, None, _NO_SESSIONS)
-    return ring.broadcast_object(obj, root_rank, name=name, process_set=process_set)
+    """See `ring_keras.alltoall`; rows behind those that `splits` counts stay here."""
+    name = name or name_after([tensor], "alltoall")
+    tensor = tf.convert_to_tensor(tensor)
+    if splits is not None:
+        splits = tf.convert_to_tensor(splits)
+        tensor = tensor[: tf.reduce_sum(splits)]
+    return ring.alltoall(tensor, splits, name=name, process_set=process_set)
 
 
-def broadcast_object_fn(
-    root_rank: int = 0,
-    session: Any = None,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Callable[[Any], Any]:
-    """A function that broadcasts the object it gets."""
-
-    def function(obj: Any) -> Any:
-        return broadcast_object(obj, root_rank, session, name, process_set)
-
-    return function
-
-
-def allgather_object(
-    obj: Any,
-    session: Any = None,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> list[Any]:
-    """See `ring_keras.allgather_object`, which takes plain values alone."""
-    refuse_unless_default("session", session, None, _NO_SESSIONS)
-    return ring.allgather_object(obj, name=name, process_set=process_set)
-
-
-def broadcast_global_variables(root_rank: int) -> None:
-    """Not there: TensorFlow 2 has no collection of all variables."""
-    absent(
-        "broadcast_global_variables()",
-        "Call broadcast_variables() with those of the model and the optimizer, or "
-        "give fit() a BroadcastGlobalVariablesCallback.",
-    )
-
-
-class BroadcastGlobalVariablesHook:
-    """Not there: TensorFlow 2 has no sessions, and Keras 3 no estimators."""
-
-    def __init__(self, root_rank: int, device: str = "") -> None:
-        absent(
-            "BroadcastGlobalVariablesHook",
-            "Give fit() a BroadcastGlobalVariablesCallback.",
+def check_root(root_rank: int, process_set: ProcessSet) -> None:
+    """Raises what Horovod raises for a root that is no member."""
+    if root_rank not in process_set.ranks:
+        raise tf.errors.InvalidArgumentError(
+            None,
+            None,
+            "`root_rank` must be one of the process set's ranks. "
+            f"Received: root_rank={root_rank}, process_set={process_set}",
         )
 
 
-def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """See `ring_keras.barrier`."""
-    ring.barrier(process_set=process_set)
+def _reduce(
+    tensors: Sequence[Any],
+    function: Callable[..., list[tf.Tensor]],
+    *,
+    name: str | None,
+    op: ReduceOp,
+    compressor: Any,
+    prescale_factor: float,
+    postscale_factor: float,
+    size: int,
+) -> list[tf.Tensor]:
+    """Calls `function` for integers and for the rest, compressed by hand."""
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    contexts: list[Any] = []
+    if compressor is not None:
+        pairs = [compressor.compress(tensor) for tensor in tensors]
+        tensors = [tensor for tensor, _ in pairs]
+        contexts = [context for _, context in pairs]
+    integers = [i for i, t in enumerate(tensors) if averages_integers(t, op)]
+    others = [i for i in range(len(tensors)) if i not in integers]
+    reduced = list(tensors)
+    if integers:
+        totals = function(
+            [widened(tensors[index]) for index in integers],
+            Sum,
+            name=_member(name, "integers") if others else name,
+            prescale_factor=prescale_factor,
+        )
+        for index, total in zip(integers, totals, strict=True):
+            reduced[index] = average_of_sum(
+                total, size, postscale_factor, tensors[index].dtype
+            )
+    if others:
+        results = function(
+            [tensors[index] for index in others],
+            op,
+            name=name,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+        )
+        for index, result in zip(others, results, strict=True):
+            reduced[index] = result
+    if compressor is not None:
+        reduced = [
+            compressor.decompress(tensor, context)
+            for tensor, context in zip(reduced, contexts, strict=True)
+        ]
+    return reduced
 
 
-def join() -> int:
-    """See `ring_keras.join`."""
-    return ring.join()
+def _check_slices(
+    op: ReduceOp, prescale_factor: float, postscale_factor: float
+) -> None:
+    if op not in (Sum, Average):
+        raise AbsentError(
+            "tf.IndexedSlices can be summed and averaged; for others, make them "
+            f"dense with tf.convert_to_tensor() first. Received: op={op}"
+        )
+    if prescale_factor != 1.0 or postscale_factor != 1.0:
+        raise AbsentError(
+            "tf.IndexedSlices take no factors; scale their values instead. Received: "
+            f"prescale_factor={prescale_factor}, postscale_factor={postscale_factor}"
+        )
 
 
-def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """The size of a process set, as of now, as a tensor."""
-    return tf.constant(find_process_set(process_set_id).size(), tf.int32, name=name)
+def _allreduce_slices(
+    slices: tf.IndexedSlices, op: ReduceOp, name: str | None, process_set: ProcessSet
+) -> tf.IndexedSlices:
+    name = name or name_after([slices], "allreduce")
+    values = allgather(slices.values, _member(name, "values"), process_set=process_set)
+    indices = allgather(
+        slices.indices, _member(name, "indices"), process_set=process_set
+    )
+    if op == Average:
+        values = values / process_set.size()
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
-def process_set_included_op(
-    process_set_id: int = 0, name: str | None = None
-) -> tf.Tensor:
-    """1 if this process is in a process set, else 0, as a tensor."""
-    included = find_process_set(process_set_id).included()
-    return tf.constant(int(included), tf.int32, name=name)
-
-
-def rank_op(name: str | None = None) -> tf.Tensor:
-    """This process's rank, as a tensor."""
-    return tf.constant(ring.rank(), tf.int32, name=name)
-
-
-def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """This process's local rank, as a tensor."""
-    return tf.constant(ring.local_rank(), tf.int32, name=name)
-
-
-def local_size_op(name: str | None = None) -> tf.Tensor:
-    """The number of ranks on this host, as a tensor."""
-    return tf.constant(ring.local_size(), tf.int32, name=name)
-
-
-def _member(name: str | None, index: int) -> str | None:
-    return None if name is None else f"{name}/{index}"
+def _member(name: str | None, which: int | str) -> str | None:
+    return None if name is None else f"{name}/{which}"

@@ -1,8 +1,8 @@
 """Optimizers and tapes, with Horovod's arguments.
 
-`device_dense`, `device_sparse`, `name` and `use_locking` are taken and mean
-nothing: a collective runs where its tensor is, an optimizer keeps its name, and
-those of Keras 3 have no locks. `sparse_as_dense=False` leaves it to
+`device_dense` and `device_sparse` are taken and mean nothing: a collective runs where
+its tensor is. So are `name` and `use_locking` for optimizers of Keras 3, which keep
+their names and have no locks. `sparse_as_dense=False` leaves it to
 `ring_keras.DistributedOptimizer` to make sparse gradients dense where that is
 cheaper and changes no update.
 """
@@ -15,8 +15,10 @@ import tensorflow as tf
 
 import ring_keras as ring
 from ring_keras.horovod._absent import refuse_unless_default
+from ring_keras.horovod._compression import Compression, native_or_own
+from ring_keras.horovod._keras_2 import distribute, is_tf_keras, is_tf_keras_optimizer
+from ring_keras.horovod._session_optimizer import SessionOptimizer
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.ops.compression import Compression
 from ring_keras.ops.reduce_op import Average, ReduceOp
 
 __all__ = [
@@ -33,25 +35,30 @@ Groups = int | Sequence[Sequence[Any]] | None
 def distributed_optimizer(
     optimizer: Any,
     *,
+    name: str | None = None,
+    use_locking: bool = False,
+    compression: Any = Compression.none,
     sparse_as_dense: bool,
     num_groups: int = 0,
     groups: Groups = None,
     **options: Any,
-) -> keras.optimizers.Optimizer:
+) -> Any:
     """See `ring_keras.DistributedOptimizer`."""
+    options |= _grouping(num_groups, groups) | {
+        "compression": native_or_own(compression),
+        "sparse_as_dense": sparse_as_dense or None,
+    }
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        return SessionOptimizer(optimizer, name, use_locking, **options)
+    if is_tf_keras_optimizer(optimizer):
+        return distribute(optimizer, **options)
     if not isinstance(optimizer, (keras.optimizers.Optimizer, str)):
         raise TypeError(
-            "DistributedOptimizer takes an optimizer of Keras 3. Those of "
-            "tf.compat.v1.train and of Keras 2 (tf_keras, "
-            "keras.optimizers.legacy) have no counterpart here. "
+            "DistributedOptimizer takes an optimizer of Keras 3, of tf_keras, or of "
+            "tf.compat.v1.train. "
             f"Received: {type(optimizer).__module__}.{type(optimizer).__name__}"
         )
-    return ring.DistributedOptimizer(
-        optimizer,
-        sparse_as_dense=sparse_as_dense or None,
-        **_grouping(num_groups, groups),
-        **options,
-    )
+    return ring.DistributedOptimizer(optimizer, **options)
 
 
 def PartialDistributedOptimizer(  # noqa: N802  Named like the class it stands for.
@@ -59,7 +66,7 @@ def PartialDistributedOptimizer(  # noqa: N802  Named like the class it stands f
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Compression = Compression.none,
+    compression: Any = Compression.none,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
     op: ReduceOp = Average,
@@ -86,7 +93,7 @@ def DistributedGradientTape(  # noqa: N802
     gradtape: tf.GradientTape,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Compression = Compression.none,
+    compression: Any = Compression.none,
     sparse_as_dense: bool = False,
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,
@@ -113,7 +120,7 @@ def PartialDistributedGradientTape(  # noqa: N802
     gradtape: tf.GradientTape,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Compression = Compression.none,
+    compression: Any = Compression.none,
     sparse_as_dense: bool = False,
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,
@@ -127,7 +134,7 @@ def PartialDistributedGradientTape(  # noqa: N802
     return ring.DistributedGradientTape(
         gradtape,
         op,
-        compression=compression,
+        compression=native_or_own(compression),
         sparse_as_dense=sparse_as_dense or None,
         gradient_predivide_factor=gradient_predivide_factor,
         process_set=process_set,
@@ -141,7 +148,7 @@ def load_model(
     filepath: Any,
     custom_optimizers: Sequence[type[keras.optimizers.Optimizer]] | None = None,
     custom_objects: dict[str, Any] | None = None,
-    compression: Compression = Compression.none,
+    compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> keras.Model:
     """Loads a model and distributes the optimizer it was compiled with.
@@ -160,14 +167,27 @@ def load_model(
         "legacy_opts", legacy_opts, False, "Keras 3 has no legacy optimizers."
     )
     by_name = {cls.__name__: cls for cls in custom_optimizers or ()}
-    model = keras.models.load_model(filepath, by_name | (custom_objects or {}))
+    load = (tf.keras if is_tf_keras() else keras).models.load_model
+    model = load(filepath, by_name | (custom_objects or {}))
     if model.optimizer is not None:
-        ring.DistributedOptimizer(model.optimizer, compression=compression)
+        distributed_optimizer(
+            model.optimizer,
+            op=Average,
+            process_set=global_process_set,
+            compression=compression,
+            sparse_as_dense=False,
+        )
     return model
 
 
 def _grouping(num_groups: int, groups: Groups) -> dict[str, Any]:
     """Horovod takes a number of groups for `groups` too."""
+    is_number = isinstance(groups, int) and groups > 0
+    if not (is_number or groups is None or isinstance(groups, (list, tuple))):
+        raise ValueError(
+            "`groups` must be a positive number of groups, or a list of lists of "
+            f"variables. Received: groups={groups!r}"
+        )
     if isinstance(groups, int):
-        return {"num_groups": groups or num_groups}
+        return {"num_groups": groups, "groups": None}
     return {"num_groups": num_groups, "groups": groups}

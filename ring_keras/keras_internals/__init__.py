@@ -6,6 +6,7 @@ the installed releases and fails by name when one is gone.
 
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -30,6 +31,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
         "_backend_apply_gradients",
         "_clip_gradients",
         "apply",
+        "finalize_variable_values",
     ),
     "keras.optimizers.LossScaleOptimizer": ("check_finite",),
     "tf.data.Dataset": ("_inputs",),
@@ -42,6 +44,7 @@ TRAIN_FUNCTION = "train_function"
 INITIAL_EPOCH = "_initial_epoch"
 ITERATIONS = "_iterations"
 SHUFFLE_SEEDS = ("_seed", "_seed2")
+SHUFFLE_AGAIN = "_reshuffle_each_iteration"
 TRAINABLE_VARIABLES = "_trainable_variables"
 REDUCTION_AXES = "_reduction_axes"
 SGD_MOMENTUM = "momentums"
@@ -51,6 +54,7 @@ CLIP_GRADIENTS = "_clip_gradients"
 BACKEND_APPLY_GRADIENTS = "_backend_apply_gradients"
 APPLY = "apply"
 CHECK_FINITE = "check_finite"
+FINALIZE_VARIABLES = "finalize_variable_values"
 TRAIN_STEP = "train_step"
 METRICS_RESULT = "_get_metrics_result_or_logs"
 MOMENTS = "_moments"
@@ -138,6 +142,60 @@ def calling_callback_list() -> keras.callbacks.CallbackList | None:
     return _calling(keras.callbacks.CallbackList)
 
 
+def calling_model() -> keras.Model | None:
+    """The model in one of whose methods, such as `train_step`, we are."""
+    return _calling(keras.Model)
+
+
+def calling_optimizer() -> keras.optimizers.Optimizer | None:
+    """The optimizer that is applying gradients."""
+    return _calling(keras.optimizers.Optimizer)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A call of `fit` or of `evaluate` that is going on.
+
+    Attributes:
+        trains: Whether it is `fit`.
+        callbacks: The list that this very call goes through.
+        data: Its argument `x`.
+        keeps_iterator: Whether Keras goes on with one iterator in the next epoch, and
+            makes none for each, because the call says how many steps an epoch has.
+    """
+
+    trains: bool
+    callbacks: keras.callbacks.CallbackList
+    data: Any
+    keeps_iterator: bool
+
+
+def calling_run(model: keras.Model) -> Run | None:
+    """The call of `fit` or `evaluate` by which `model` has called us.
+
+    Read off the stack, since a call that has failed leaves no other word of its
+    end. None if it is another method of the model that calls, such as
+    `train_on_batch`.
+    """
+    frame = sys._getframe(1)
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            return None
+        names = frame.f_locals
+        if names.get("self") is model:
+            for value in names.values():
+                if isinstance(value, keras.callbacks.CallbackList):
+                    return Run(
+                        trains=frame.f_code.co_name == "fit",
+                        callbacks=value,
+                        data=names.get("x"),
+                        keeps_iterator=names.get("steps_per_epoch") is not None,
+                    )
+            return None
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
 def _calling(cls: type[Any]) -> Any:
     """The nearest object of this class with a method further up."""
     frame = sys._getframe(2)
@@ -194,17 +252,43 @@ def synchronized_statistics(model: keras.Model) -> list[keras.Variable]:
     ]
 
 
+def recurrent_states(model: keras.Model) -> list[keras.Variable]:
+    """What layers with `stateful=True` keep from one batch for the next."""
+    return [
+        state
+        for layer in model._flatten_layers()
+        if getattr(layer, "stateful", False)
+        for state in tf.nest.flatten(getattr(layer, "states", None))
+        if isinstance(state, keras.Variable)
+    ]
+
+
 def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
     """The axes over which a built layer takes mean and variance."""
     return list(getattr(layer, REDUCTION_AXES))
 
 
 def steps_done(optimizer: keras.optimizers.Optimizer) -> int:
-    """How many steps it has taken, those included that only accumulated."""
+    """How many steps it has taken, those included that only accumulated.
+
+    A `LossScaleOptimizer` leaves out steps that it skipped, unless `step_count` has
+    been counted up in them.
+    """
     inner = inner_optimizers(optimizer)
     if inner and not _is_multi_optimizer(optimizer):
-        return steps_done(inner[0])
+        return max(steps_done(inner[0]), int(getattr(optimizer, ITERATIONS)))
     return int(getattr(optimizer, ITERATIONS))
+
+
+def step_count(optimizer: keras.optimizers.Optimizer) -> keras.Variable | None:
+    """A variable that a `LossScaleOptimizer` saves and has no use for itself.
+
+    Its `iterations` are those of the optimizer in it. None for other optimizers.
+    """
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return None
+    count: keras.Variable = getattr(optimizer, ITERATIONS)
+    return count
 
 
 def loss_is_summed(model: keras.Model) -> bool:
@@ -283,9 +367,11 @@ def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:
     setattr(model, INITIAL_EPOCH, epoch)
 
 
-def upstream(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
-    """The dataset and everything it reads from, sink first."""
+def upstream(dataset: Any) -> Iterator[Any]:
+    """The dataset and everything it reads from, sink first; other data alone."""
     yield dataset
+    if not isinstance(dataset, tf.data.Dataset):
+        return
     for source in dataset._inputs():
         yield from upstream(source)
 
@@ -300,6 +386,13 @@ def shuffle_seeds(dataset: tf.data.Dataset) -> tuple[int, int] | None:
         return None
     first, second = (int(getattr(dataset, name)) for name in SHUFFLE_SEEDS)
     return first, second
+
+
+def reshuffles(dataset: tf.data.Dataset) -> bool:
+    """Whether it is a shuffle that has another order in each pass."""
+    if type(dataset).__name__ != SHUFFLE_DATASET:
+        return False
+    return bool(getattr(dataset, SHUFFLE_AGAIN, True))
 
 
 def stop_data_server(server: Any) -> None:

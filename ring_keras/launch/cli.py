@@ -65,7 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     horovodrun.check_hosts(parser, options)
     inherited = inherited_environment()
     added = added_variables(
-        size=options.size, inherited=inherited, chosen=_chosen(options)
+        size=options.size,
+        inherited=inherited,
+        chosen=_chosen(options),
+        as_horovod=options.as_horovod,
     )
     try:
         Config.from_environment(inherited | added | _job_variables(0, options.size))
@@ -159,6 +162,13 @@ def _parser() -> argparse.ArgumentParser:
         default="none",
         help="cores: each rank keeps to its share of this machine's cores, on one NUMA "
         "node if it can (default: %(default)s)",
+    )
+    add(
+        "--horovod",
+        dest="as_horovod",
+        action="store_true",
+        help="`import horovod` finds ring_keras.horovod, so a script written for "
+        "Horovod runs as it is; Horovod itself must not be installed",
     )
     add("--transport", metavar="NAME", help="auto or tcp: RING_KERAS_TRANSPORT")
     add(

@@ -9,12 +9,16 @@ from pathlib import Path
 # Either one says that the user has divided the cores already.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 
+# Holds a package `horovod` which says what ring_keras.horovod is.
+_AS_HOROVOD = str(Path(__file__).parent.parent / "horovod" / "as_horovod")
+
 
 def added_variables(
     *,
     size: int,
     inherited: Mapping[str, str],
     chosen: Mapping[str, str],
+    as_horovod: bool = False,
 ) -> dict[str, str]:
     """What every rank gets on top of what ringrun inherited.
 
@@ -22,6 +26,7 @@ def added_variables(
         size: Ranks on this machine.
         inherited: ringrun's own environment.
         chosen: What ringrun's options say; this always wins.
+        as_horovod: Whether `import horovod` finds `ring_keras.horovod`.
     """
     added: dict[str, str] = {}
     if not any(name in inherited or name in chosen for name in _THREAD_VARIABLES):
@@ -31,14 +36,30 @@ def added_variables(
     if "PYTHONUNBUFFERED" not in inherited:
         # To Python a pipe is no terminal: lines would come late and in heaps.
         added["PYTHONUNBUFFERED"] = "1"
-    return added | dict(chosen)
+    added |= chosen
+    if as_horovod:
+        paths = added.get("PYTHONPATH", inherited.get("PYTHONPATH"))
+        added["PYTHONPATH"] = os.pathsep.join(filter(None, [_AS_HOROVOD, paths]))
+    return added
 
 
 def job_variables(
     rank: int, size: int, *, store_address: str, token_file: Path | str, generation: int
 ) -> dict[str, str]:
-    """What makes a process one rank of a job."""
-    return {
+    """What makes a process one rank of a job.
+
+    Scripts written for Horovod read its variables, so each rank gets those too.
+    """
+    place = {
+        "RANK": rank,
+        "SIZE": size,
+        # All ranks are on this machine.
+        "LOCAL_RANK": rank,
+        "LOCAL_SIZE": size,
+        "CROSS_RANK": 0,
+        "CROSS_SIZE": 1,
+    }
+    return {f"HOROVOD_{name}": str(value) for name, value in place.items()} | {
         "RING_KERAS_RANK": str(rank),
         "RING_KERAS_SIZE": str(size),
         "RING_KERAS_STORE_ADDRESS": store_address,

@@ -6,6 +6,7 @@ from ring_keras import _libraries
 from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.arguments import TensorLike, to_communicator, to_tensor
+from ring_keras.ops.request_names import to_request_name
 
 __all__ = ["allgather"]
 
@@ -42,6 +43,6 @@ def allgather(
         tensor = tf.expand_dims(tensor, 0)
     return _libraries.ops().ring_keras_allgather(
         tensor=tensor,
-        request_name=name or "allgather",
+        request_name=to_request_name(name, "allgather", [tensor]),
         communicator_id=to_communicator(process_set),
     )

@@ -18,6 +18,7 @@ from ring_keras.ops.arguments import (
 )
 from ring_keras.ops.compression import Compression
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.ops.request_names import to_request_name
 from ring_keras.ops.scaling import scaled
 
 __all__ = ["allreduce"]
@@ -69,14 +70,16 @@ def allreduce(
             `RING_KERAS_COLLECTIVE_TIMEOUT_S` seconds.
     """
     if isinstance(tensor, tf.IndexedSlices):
+        name = to_request_name(name, "allreduce", [tensor])
         return _allreduce_slices(
             tensor, op, name, prescale_factor, postscale_factor, process_set
         )
     tensor = to_tensor(tensor, "allreduce")
+    name = to_request_name(name, "allreduce", [tensor])
     if is_adasum(op):
         return adasum(
             [tensor],
-            name=name or "allreduce",
+            name=name,
             prescale_factor=prescale_factor,
             postscale_factor=postscale_factor,
             compression=compression,
@@ -87,7 +90,7 @@ def allreduce(
         prescale=to_factor(prescale_factor),
         postscale=to_factor(postscale_factor),
         reduce_op=to_reduce_op(op, tensor.dtype, "allreduce"),
-        request_name=name or "allreduce",
+        request_name=name,
         communicator_id=to_communicator(process_set),
         wire_dtype=to_wire_dtype(compression, tensor.dtype, "allreduce"),
     )
@@ -96,7 +99,7 @@ def allreduce(
 def _allreduce_slices(
     slices: tf.IndexedSlices,
     op: ReduceOp | str,
-    name: str | None,
+    name: str,
     prescale_factor: Factor,
     postscale_factor: Factor,
     process_set: ProcessSet | None,
@@ -110,7 +113,6 @@ def _allreduce_slices(
             "for others, convert with tf.convert_to_tensor() first. "
             f"Received: op={reduce_op!r}"
         )
-    name = name or "allreduce"
     values = scaled(values, to_factor(prescale_factor))
     values = allgather(values, name=f"{name}/values", process_set=process_set)
     indices = allgather(slices.indices, name=f"{name}/indices", process_set=process_set)

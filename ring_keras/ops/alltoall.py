@@ -6,6 +6,7 @@ from ring_keras import _libraries
 from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.arguments import TensorLike, to_communicator, to_tensor
+from ring_keras.ops.request_names import to_request_name
 
 __all__ = ["alltoall"]
 
@@ -57,7 +58,7 @@ def alltoall(
     received, rows_from = _libraries.ops().ring_keras_alltoall(
         tensor=tensor,
         splits=rows_for,
-        request_name=name or "alltoall",
+        request_name=to_request_name(name, "alltoall", [tensor]),
         communicator_id=to_communicator(process_set),
     )
     if splits is None:

@@ -13,10 +13,12 @@ from ring_keras.ops.arguments import (
     to_root,
     to_tensor,
 )
+from ring_keras.ops.request_names import to_request_name
 
 __all__ = ["broadcast", "grouped_broadcast"]
 
 
+@translated()
 def broadcast(
     tensor: TensorLike,
     root_rank: int = 0,
@@ -46,9 +48,7 @@ def broadcast(
         PeerLostError: If a rank died or left.
         CollectiveTimeoutError: If a rank stays silent too long.
     """
-    return grouped_broadcast(
-        [tensor], root_rank, name=name or "broadcast", process_set=process_set
-    )[0]
+    return _broadcast([tensor], root_rank, name, "broadcast", process_set)[0]
 
 
 @translated()
@@ -71,10 +71,21 @@ def grouped_broadcast(
     Returns:
         The root's tensors.
     """
+    return _broadcast(tensors, root_rank, name, "grouped_broadcast", process_set)
+
+
+def _broadcast(
+    tensors: Sequence[TensorLike],
+    root_rank: int,
+    name: str | None,
+    function: str,
+    process_set: ProcessSet | None,
+) -> list[tf.Tensor]:
+    tensors = [to_tensor(tensor, "broadcast") for tensor in tensors]
     copies: list[tf.Tensor] = _libraries.ops().ring_keras_broadcast(
-        tensors=[to_tensor(tensor, "broadcast") for tensor in tensors],
+        tensors=tensors,
         root=to_root(root_rank, process_set),
-        request_name=name or "grouped_broadcast",
+        request_name=to_request_name(name, function, tensors),
         communicator_id=to_communicator(process_set),
     )
     return copies

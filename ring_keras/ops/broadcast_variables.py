@@ -11,6 +11,7 @@ from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.broadcast import grouped_broadcast
 from ring_keras.ops.encoding import encode
 from ring_keras.ops.objects import allgather_object
+from ring_keras.ops.request_names import in_unordered_graph
 
 __all__ = ["broadcast_variables"]
 
@@ -25,7 +26,7 @@ def broadcast_variables(
     *,
     name: str | None = None,
     process_set: ProcessSet | None = None,
-) -> None:
+) -> tf.Operation | None:
     """Gives variables the values they have on one rank; one message per dtype.
 
     Args:
@@ -35,6 +36,10 @@ def broadcast_variables(
         root_rank: The rank of the whole job that sends.
         name: See `allreduce`. Defaults to "broadcast_variables".
         process_set: Ranks taking part. Defaults to all.
+
+    Returns:
+        None; or, in the graph of a `tf.compat.v1.Session`, the operation that does
+        it when it is run.
 
     Raises:
         NotInitializedError: If `ring_keras.init()` has not run.
@@ -49,13 +54,16 @@ def broadcast_variables(
         _agree(variables, name, process_set)
     by_dtype: dict[tf.DType, list[_Variable]] = {}
     for variable in variables:
-        by_dtype.setdefault(tf.as_dtype(variable.dtype), []).append(variable)
+        dtype = tf.as_dtype(variable.dtype).base_dtype
+        by_dtype.setdefault(dtype, []).append(variable)
+    assignments: list[Any] = []
     for dtype, group in by_dtype.items():
         values = grouped_broadcast(
             group, root_rank, name=f"{name}/{dtype.name}", process_set=process_set
         )
         for variable, value in zip(group, values, strict=True):
-            variable.assign(value)
+            assignments.append(variable.assign(value))
+    return tf.group(*assignments) if in_unordered_graph() else None
 
 
 def _agree(variables: Sequence[_Variable], name: str, process_set: ProcessSet) -> None:

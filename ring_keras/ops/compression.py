@@ -1,8 +1,9 @@
 """How tensors travel between hosts."""
 
 import enum
+from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["Compression"]
+__all__ = ["Compression", "Compressor"]
 
 
 class Compression(str, enum.Enum):
@@ -25,3 +26,17 @@ class Compression(str, enum.Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+@runtime_checkable
+class Compressor(Protocol):
+    """A compression of one's own, for gradients: a class with these, or an object.
+
+    The same on every rank. What `compress` makes must add up: the ranks reduce it.
+    """
+
+    def compress(self, tensor: Any) -> tuple[Any, Any]:
+        """What is reduced in place of a dense gradient, and what undoing it needs."""
+
+    def decompress(self, tensor: Any, context: Any) -> Any:
+        """The gradient, of what the ranks have reduced."""

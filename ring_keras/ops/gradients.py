@@ -12,6 +12,7 @@ import tensorflow as tf
 from ring_keras import _libraries, _native
 from ring_keras.errors import translated
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.ops.request_names import unique_in_graph
 
 # An operation in a graph, or what stands for one when a tape replays it.
 _Operation = Any
@@ -23,8 +24,8 @@ def _text_attribute(operation: _Operation, attribute: str) -> str:
 
 
 def _name_of(operation: _Operation) -> str:
-    """Name of the gradient's own collective."""
-    return f"{_text_attribute(operation, 'request_name')}/gradient"
+    """Name of the gradient's own collective, of a start where it has two halves."""
+    return unique_in_graph(f"{_text_attribute(operation, 'request_name')}/gradient")
 
 
 def _linear_op_of(operation: _Operation, function: str) -> str:
@@ -92,13 +93,14 @@ def _broadcast_gradient(
 ) -> list[tf.Tensor]:
     root = operation.get_attr("root")
     is_root = _ranks_of(operation)[root] == _native.topology()[0]
+    name = _name_of(operation)
     handle = _libraries.ops().ring_keras_allreduce_start(
         tensors=list(upstreams),
         prescale=_one(),
         postscale=_one(),
         weight=[],
         reduce_op=ReduceOp.SUM.value,
-        request_name=_name_of(operation),
+        request_name=name,
         communicator_id=operation.get_attr("communicator_id"),
         wait_follows=True,
     )
@@ -108,7 +110,7 @@ def _broadcast_gradient(
         N=len(upstreams),
         shapes=[upstream.shape for upstream in upstreams],
         reduce_op=ReduceOp.SUM.value,
-        request_name=_name_of(operation),
+        request_name=name,
         communicator_id=operation.get_attr("communicator_id"),
     )
     return sums if is_root else [tf.zeros_like(upstream) for upstream in upstreams]

@@ -26,6 +26,7 @@ from ring_keras.ops.arguments import (
 )
 from ring_keras.ops.compression import Compression
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.ops.request_names import to_request_name
 
 __all__ = [
     "PendingAllreduce",
@@ -94,7 +95,7 @@ def allreduce_start(
         )
     dtype = tensors[0].dtype
     reduce_op = to_reduce_op(op, dtype, "allreduce_start")
-    name = name or "grouped_allreduce"
+    name = to_request_name(name, "grouped_allreduce", tensors)
     communicator_id = to_communicator(process_set)
     handle = _libraries.ops().ring_keras_allreduce_start(
         tensors=tensors,
@@ -157,7 +158,7 @@ def grouped_allreduce(
     Returns:
         The reduced tensors, in the order given.
     """
-    name = name or "grouped_allreduce"
+    name = to_request_name(name, "grouped_allreduce", tensors)
     reduced: list[tf.Tensor | tf.IndexedSlices] = list(tensors)
     positions_by_dtype: dict[tf.DType, list[int]] = {}
     for position, tensor in enumerate(tensors):

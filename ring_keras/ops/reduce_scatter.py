@@ -14,6 +14,7 @@ from ring_keras.ops.arguments import (
     to_tensor,
 )
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.ops.request_names import to_request_name
 
 __all__ = ["reducescatter"]
 
@@ -58,6 +59,6 @@ def reducescatter(
         prescale=to_factor(prescale_factor),
         postscale=to_factor(postscale_factor),
         reduce_op=to_reduce_op(op, tensor.dtype, "reducescatter"),
-        request_name=name or "reducescatter",
+        request_name=to_request_name(name, "reducescatter", [tensor]),
         communicator_id=to_communicator(process_set),
     )

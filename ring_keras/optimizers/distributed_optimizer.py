@@ -7,8 +7,9 @@ import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.compression import Compression
+from ring_keras.ops.compression import Compression, Compressor
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.end_of_fit import EndOfFit
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
 
@@ -21,7 +22,7 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     op: ReduceOp | str = ReduceOp.AVERAGE,
     process_set: ProcessSet | None = None,
     bucket_size_bytes: int | None = None,
-    compression: Compression | str = Compression.none,
+    compression: Compression | Compressor | str = Compression.none,
     gradient_predivide_factor: float = 1.0,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
@@ -65,7 +66,10 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
         bucket_size_bytes: Gradients travel in buckets of about this size.
             Defaults to `RING_KERAS_BUCKET_SIZE_BYTES`.
         compression: How float32 gradients travel between hosts; the same on
-            every rank. With `ADASUM`, within a host too.
+            every rank. With `ADASUM`, within a host too. Or a class or object
+            of your own with `compress(tensor)`, which returns what is reduced
+            in place of a dense gradient, and a context, and
+            `decompress(reduced, context)`.
         gradient_predivide_factor: An average divides by this before the sum,
             and by the number of ranks over this after it, so that neither sum
             nor parts leave the range of a 16-bit type. Sums are made in float32
@@ -134,6 +138,7 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
         if backward_passes_per_step > 1:
             _accumulate(plain, backward_passes_per_step)
     OptimizerHook(optimizer, options).install()
+    EndOfFit(optimizer, options).install()
     return optimizer
 
 

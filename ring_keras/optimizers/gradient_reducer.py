@@ -20,6 +20,7 @@ from ring_keras.ops.grouped_allreduce import (
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.scaling import scaled as scaled_values
 from ring_keras.optimizers.buckets import BucketPlan, GradientSpec, plan_buckets
+from ring_keras.optimizers.common_start import start_alike
 from ring_keras.optimizers.plan_agreement import agree_on_plan
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.sparse_choice import SparseGradient, choose_dense
@@ -117,6 +118,7 @@ class GradientReducer:
             None if index in local else gradient
             for index, gradient in enumerate(gradients)
         ]
+        shared, contexts = self._compress(shared)
         shared, plan = self._plan(shared, sources)
         started = [
             self._start(
@@ -152,7 +154,28 @@ class GradientReducer:
             tensors = pending if isinstance(pending, list) else allreduce_wait(pending)
             for index, tensor in zip(bucket.indices, tensors, strict=True):
                 reduced[index] = tensor
+        for index, context in contexts.items():
+            reduced[index] = self._options.compressor.decompress(
+                reduced[index], context
+            )
         return reduced
+
+    def _compress(
+        self, gradients: list[Gradient]
+    ) -> tuple[list[Gradient], dict[int, Any]]:
+        """A user's own compression of those that are dense, and what undoes it."""
+        compressor = self._options.compressor
+        contexts: dict[int, Any] = {}
+        if compressor is None:
+            return gradients, contexts
+        gradients = [
+            _dense(gradient) if self._options.sparse_as_dense else gradient
+            for gradient in gradients
+        ]
+        for index, gradient in enumerate(gradients):
+            if tf.is_tensor(gradient) and not isinstance(gradient, tf.IndexedSlices):
+                gradients[index], contexts[index] = compressor.compress(gradient)
+        return gradients, contexts
 
     def _start(
         self,
@@ -208,6 +231,7 @@ class GradientReducer:
             if agree_on_plan(plan, self.process_set):
                 plan = self._with_choices(plan, gradients, groups)
             self._agreed[agreement] = plan
+        start_alike(sources, self._options.is_local, agreement[1], self.process_set)
         plan = self._agreed[agreement]
         dense = {index for bucket in plan.buckets for index in bucket.indices}
         gradients = [_dense(g) if i in dense else g for i, g in enumerate(gradients)]

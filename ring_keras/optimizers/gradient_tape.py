@@ -11,7 +11,7 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.compression import Compression
+from ring_keras.ops.compression import Compression, Compressor
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.gradient_reducer import (
     Gradient,
@@ -53,8 +53,7 @@ class DistributedGradientTape:
     Args:
         tape: The tape that records. Its other methods can be called here.
         op: As for `DistributedOptimizer`, and so is all that is not said here.
-        compression: How float32 gradients travel between hosts; the same on
-            every rank.
+        compression: See `DistributedOptimizer`.
         process_set: Ranks taking part. Defaults to all.
         bucket_size_bytes: See `DistributedOptimizer`.
         gradient_predivide_factor: See `DistributedOptimizer`.
@@ -78,7 +77,7 @@ class DistributedGradientTape:
         tape: tf.GradientTape,
         op: ReduceOp | str = ReduceOp.AVERAGE,
         *,
-        compression: Compression | str = Compression.none,
+        compression: Compression | Compressor | str = Compression.none,
         process_set: ProcessSet | None = None,
         bucket_size_bytes: int | None = None,
         gradient_predivide_factor: float = 1.0,

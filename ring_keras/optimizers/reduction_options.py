@@ -8,7 +8,7 @@ import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.ops.compression import Compression
+from ring_keras.ops.compression import Compression, Compressor
 from ring_keras.ops.reduce_op import ReduceOp
 
 __all__ = ["ReductionOptions"]
@@ -28,6 +28,8 @@ class ReductionOptions:
     process_set: ProcessSet = global_process_set
     bucket_size_bytes: int | None = None
     compression: Compression = Compression.none
+    compressor: Any = None
+    """Makes what is reduced of each dense gradient, and undoes it."""
     gradient_predivide_factor: float = 1.0
     sparse_as_dense: bool | None = None
     num_groups: int = 0
@@ -46,7 +48,7 @@ class ReductionOptions:
         *,
         op: ReduceOp | str,
         process_set: ProcessSet | None,
-        compression: Compression | str,
+        compression: Compression | Compressor | str,
         groups: Sequence[Sequence[Any]] | None,
         local_layers: keras.layers.Layer | Iterable[keras.layers.Layer] | None,
         **others: Any,
@@ -56,10 +58,14 @@ class ReductionOptions:
         Raises:
             ValueError: If one is not what it must be, or contradicts another.
         """
+        compressor = None
+        if isinstance(compression, Compressor):
+            compressor, compression = compression, Compression.none
         options = cls(
             op=ReduceOp(op),
             process_set=process_set or global_process_set,
             compression=Compression(compression),
+            compressor=compressor,
             groups=_keys_of(groups),
             local_layers=_layers(local_layers),
             **others,

@@ -6,15 +6,15 @@ from absl import logging
 
 from ring_keras import _libraries
 from ring_keras import keras_internals as internals
-from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.job.topology import rank
 from ring_keras.layers.global_moments import GlobalMoments
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
+from ring_keras.training.epoch_result import EpochResult
 from ring_keras.training.train_function import TrainFunction
 from ring_keras.training.train_step import DistributedTrainStep
 
-__all__ = ["attach", "process_set_of"]
+__all__ = ["attach"]
 
 
 def attach(
@@ -39,6 +39,7 @@ def attach(
         retrace |= _hook(optimizer, adopt_optimizers)
     for layer in internals.batch_normalizations(model):
         retrace |= _synchronize(layer)
+    EpochResult.of(model)
     step = DistributedTrainStep.of(model)
     if step is None:
         step = DistributedTrainStep(model)
@@ -71,15 +72,9 @@ def attach(
     if isinstance(function, TrainFunction):
         function.wrap(made)  # Other callbacks may have it already.
     else:
-        function = TrainFunction(made)
+        function = TrainFunction(model, made)
     internals.set_train_function(model, function)
     return step, function
-
-
-def process_set_of(model: keras.Model) -> ProcessSet:
-    """The ranks that train, or evaluate, this model together."""
-    step = DistributedTrainStep.of(model)
-    return global_process_set if step is None else step.process_set()
 
 
 def _synchronize(layer: keras.layers.BatchNormalization) -> bool:

@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from ring_keras import keras_internals as internals
 from ring_keras.errors import translated
+from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.end_of_data import EndOfData
 
 __all__ = ["TrainFunction"]
@@ -15,16 +18,16 @@ class TrainFunction:
     """Wraps what Keras calls once per execution of one or more steps.
 
     Args:
+        model: The model.
         function: The one that Keras made.
     """
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(self, model: keras.Model, function: Callable[[Any], Any]) -> None:
+        self._model = model
         self._function = function
+        self._last_result: Any = {}
         self.before_next_call: Callable[[Any], None] | None = None
         """Called once, with the iterator of the next call, before that runs."""
-        self.unreported = False
-        """Whether steps have run since the last report of metrics. Not after an
-        error, since that ends `fit`."""
         self.end_of_data: EndOfData | None = None
         """Told of the end of an epoch that no rank knows beforehand."""
         self._done_calls = 0
@@ -41,7 +44,14 @@ class TrainFunction:
 
     @translated()
     def __call__(self, iterator: Any) -> Any:
-        """Runs one execution; raises ring_keras's errors by their own class."""
+        """Runs one execution; raises ring_keras's errors by their own class.
+
+        If a rank has stopped before it, it runs on none, and `fit` ends.
+        """
+        run = internals.calling_run(self._model)
+        fit = None if run is None else DistributedFit.of(run.callbacks)
+        if fit is not None and not fit.goes_on():
+            return self._last_result
         task, self.before_next_call = self.before_next_call, None
         if task is not None:
             task(iterator)
@@ -50,15 +60,8 @@ class TrainFunction:
             for _ in range(self._steps_per_call):
                 next(iterator)
             return {}
-        try:
-            result = self._run(iterator)
-        except (StopIteration, tf.errors.OutOfRangeError):
-            raise  # The end of an epoch of unknown length.
-        except BaseException:
-            self.unreported = False
-            raise
-        self.unreported = True
-        return result
+        self._last_result = self._run(iterator)
+        return self._last_result
 
     def _run(self, iterator: Any) -> Any:
         if self.end_of_data is None:

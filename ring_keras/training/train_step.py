@@ -16,7 +16,7 @@ from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
 from ring_keras.training import uneven_batches
 
-__all__ = ["DistributedTrainStep"]
+__all__ = ["DistributedTrainStep", "is_local", "process_set_of"]
 
 
 class DistributedTrainStep:
@@ -163,6 +163,18 @@ class DistributedTrainStep:
                 self._model.name,
             )
         return uneven_batches.example_count(data)
+
+
+def process_set_of(model: keras.Model) -> ProcessSet:
+    """The ranks that train, or evaluate, this model together."""
+    step = DistributedTrainStep.of(model)
+    return global_process_set if step is None else step.process_set()
+
+
+def is_local(model: keras.Model, variable: Any) -> bool:
+    """Whether each rank trains this variable by itself, as of `local_layers`."""
+    hooks = map(OptimizerHook.of, internals.optimizers_of(model))
+    return any(hook is not None and hook.options.is_local(variable) for hook in hooks)
 
 
 def _tensors(data: Any) -> list[tf.Tensor]:

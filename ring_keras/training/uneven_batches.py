@@ -59,12 +59,20 @@ def example_count(data: Any) -> tf.Tensor | None:
 
 
 def without_padding(data: Any) -> Any:
-    """The batch without its padding rows."""
-    weights = _row_weights(data)
-    if weights is None:
+    """The batch without its padding rows.
+
+    Sample weights may have any structure and shape: all of those of a padding row
+    say that it is one.
+    """
+    if not isinstance(data, tuple) or len(data) != 3:
         return data
-    bits = tf.bitcast(weights, _INTEGERS[weights.dtype.size])
-    real = tf.logical_not(tf.logical_and(weights == 0, bits < 0))
+    marks = [_marks(leaf) for leaf in tf.nest.flatten(data[2]) if leaf is not None]
+    if not marks or any(mark is None for mark in marks):
+        return data
+    padding = marks[0]
+    for mark in marks[1:]:
+        padding = tf.logical_and(padding, mark)
+    real = tf.logical_not(padding)
     return tf.nest.map_structure(lambda leaf: _rows_where(leaf, real), data)
 
 
@@ -106,21 +114,25 @@ class undone_if:  # noqa: N801  Reads as a statement.
         tf.cond(self._condition, undo, lambda: tf.constant(False))
 
 
-def _row_weights(data: Any) -> tf.Tensor | None:
-    """The sample weights, if they are one number per example."""
-    if not isinstance(data, tuple) or len(data) != 3:
+def _marks(weights: Any) -> tf.Tensor | None:
+    """Which rows of some sample weights are marked; None if none can be."""
+    dense = isinstance(weights, tf.Tensor) and weights.dtype.is_floating
+    if not dense or weights.shape.rank == 0:
         return None
-    leaves = tf.nest.flatten(data[2])
-    if len(leaves) != 1 or not isinstance(leaves[0], tf.Tensor):
-        return None
-    weights = leaves[0]
-    is_vector = weights.shape.rank == 1 and weights.dtype.is_floating
-    return weights if is_vector else None
+    bits = tf.bitcast(weights, _INTEGERS[weights.dtype.size])
+    marked = tf.logical_and(weights == 0, bits < 0)
+    if weights.shape.rank == 1:
+        return marked
+    marked = tf.reshape(marked, [tf.shape(marked)[0], -1])
+    # No weight at all marks nothing.
+    return tf.logical_and(tf.reduce_all(marked, 1), tf.reduce_any(marked, 1))
 
 
 def _rows_where(leaf: Any, real: tf.Tensor) -> Any:
-    if leaf is None or isinstance(leaf, tf.SparseTensor):
+    if leaf is None:
         return leaf
+    if isinstance(leaf, tf.SparseTensor):
+        return _sparse_rows_where(leaf, real)
     if isinstance(leaf, tf.RaggedTensor):
         return tf.ragged.boolean_mask(leaf, real)
     # Most batches have none: those are not copied.
@@ -130,7 +142,29 @@ def _rows_where(leaf: Any, real: tf.Tensor) -> Any:
     return tf.ensure_shape(kept, [None, *leaf.shape[1:]])
 
 
+def _sparse_rows_where(leaf: tf.SparseTensor, real: tf.Tensor) -> tf.SparseTensor:
+    kept = tf.sparse.retain(leaf, tf.gather(real, leaf.indices[:, 0]))
+    new_rows = tf.cumsum(tf.cast(real, tf.int64), exclusive=True)
+    rows = tf.gather(new_rows, kept.indices[:, :1])
+    count = tf.math.count_nonzero(real, keepdims=True)
+    return tf.SparseTensor(
+        tf.concat([rows, kept.indices[:, 1:]], 1),
+        kept.values,
+        tf.concat([count, leaf.dense_shape[1:]], 0),
+    )
+
+
 def _extended(leaf: Any, missing: tf.Tensor) -> Any:
+    if isinstance(leaf, tf.SparseTensor):
+        more = tf.pad(
+            tf.cast(missing, tf.int64)[None], [[0, tf.size(leaf.dense_shape) - 1]]
+        )
+        return tf.SparseTensor(leaf.indices, leaf.values, leaf.dense_shape + more)
+    if isinstance(leaf, tf.RaggedTensor):
+        splits = tf.concat(
+            [leaf.row_splits, tf.repeat(leaf.row_splits[-1:], missing)], 0
+        )
+        return leaf.from_row_splits(leaf.values, splits, validate=False)
     if leaf is None or not isinstance(leaf, tf.Tensor) or not leaf.shape.rank:
         return leaf
     # Returns its input where there is nothing to add.

@@ -20,6 +20,9 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
     "adam": lambda: keras.optimizers.Adam(0.01),
     "adamw_clipnorm": lambda: keras.optimizers.AdamW(0.01, clipnorm=0.05),
     "adamw_global_clipnorm": lambda: keras.optimizers.AdamW(0.01, global_clipnorm=0.05),
+    "loss_scaled": lambda: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.Adam(0.01)
+    ),
     "accumulation": lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
 }
 

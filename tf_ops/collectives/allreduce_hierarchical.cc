@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "tf_ops/collectives/algorithms.h"
@@ -17,6 +18,26 @@ CollectiveArguments WithoutPrescale(CollectiveArguments arguments) {
   arguments.prescale = 1.0;
   return arguments;
 }
+
+// A window in memory of this process.
+class PrivateWindow {
+ public:
+  Window* Allocate(size_t data_nbytes) {
+    memory_.reset(new (kAlignment) char[sizeof(Window) + data_nbytes]);
+    auto* window = new (memory_.get()) Window;
+    window->Reset();
+    return window;
+  }
+
+ private:
+  static constexpr std::align_val_t kAlignment{alignof(Window)};
+  struct Delete {
+    void operator()(char* memory) const {
+      ::operator delete[](memory, kAlignment);
+    }
+  };
+  std::unique_ptr<char[], Delete> memory_;
+};
 
 // The data go by in rounds, several at a time. In each, the ranks of a host
 // show their data in their windows; a few of them, as many as every host has,
@@ -45,8 +66,8 @@ class AllreduceHierarchical : public Collective {
   }
 
   std::optional<size_t> slot_nbytes() const override {
-    return CeilDivide(std::min(tensors_.nbytes(), kSlots * round_nbytes_),
-                      kWindowSlots);
+    if (is_alone_on_host()) return std::nullopt;
+    return CeilDivide(window_nbytes(), kWindowSlots);
   }
 
   void Prepare(const WindowUse& use) override { own_ = use.window; }
@@ -55,8 +76,11 @@ class AllreduceHierarchical : public Collective {
     reduction_.Begin(participants);
     // Weights, like the scale before, are in what the windows hold.
     format_.Begin(Participants(participants.size()));
+    PrivateWindow alone;
+    if (is_alone_on_host()) own_ = alone.Allocate(window_nbytes());
     for (int rank : communicator_.neighbours()) {
-      windows_.push_back(participants[rank].window);
+      windows_.push_back(
+          rank == communicator_.rank() ? own_ : participants[rank].window);
     }
     std::vector<Task> tasks;
     tasks.reserve(rounds_);
@@ -92,6 +116,13 @@ class AllreduceHierarchical : public Collective {
   // Below, fewer trips win over fewer connections at a time.
   static constexpr size_t kPartsMaxBytes = size_t{256} << 10;
 
+  // Such a rank shows its data to nobody, and may have no shared memory.
+  bool is_alone_on_host() const {
+    return communicator_.neighbours().size() == 1;
+  }
+  size_t window_nbytes() const {
+    return std::min(tensors_.nbytes(), kSlots * round_nbytes_);
+  }
   // Whether this rank reduces a part.
   bool has_lane() const { return local_rank_ < lane_count_; }
 

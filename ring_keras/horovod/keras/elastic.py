@@ -1,19 +1,6 @@
 """Takes the place of `horovod.keras.elastic`."""
 
-from ring_keras.horovod._elastic import (
-    CommitStateCallback,
-    KerasState,
-    TensorFlowKerasState,
-    UpdateBatchStateCallback,
-    UpdateEpochStateCallback,
-    run,
-)
+from ring_keras.horovod.tensorflow.keras import elastic
+from ring_keras.horovod.tensorflow.keras.elastic import *  # noqa: F403
 
-__all__ = [
-    "CommitStateCallback",
-    "KerasState",
-    "TensorFlowKerasState",
-    "UpdateBatchStateCallback",
-    "UpdateEpochStateCallback",
-    "run",
-]
+__all__ = [*elastic.__all__]

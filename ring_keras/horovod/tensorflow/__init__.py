@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from ring_keras.horovod._absent import refuse_unless_default
+from ring_keras.horovod._absent import absent, refuse_unless_default
 from ring_keras.horovod._basics import (
     ccl_built,
     cuda_built,
@@ -23,35 +23,42 @@ from ring_keras.horovod._basics import (
     stop_timeline,
 )
 from ring_keras.horovod._collectives import (
-    BroadcastGlobalVariablesHook,
     allgather,
-    allgather_object,
     allreduce,
     alltoall,
-    barrier,
     broadcast,
-    broadcast_,
-    broadcast_global_variables,
-    broadcast_object,
-    broadcast_object_fn,
-    broadcast_variables,
     grouped_allgather,
     grouped_allreduce,
     grouped_reducescatter,
-    join,
-    local_rank_op,
-    local_size_op,
-    process_set_included_op,
-    rank_op,
     reducescatter,
-    size_op,
 )
+from ring_keras.horovod._compression import Compression
 from ring_keras.horovod._gradients import (
     DistributedGradientTape,
     Groups,
     PartialDistributedGradientTape,
     distributed_optimizer,
 )
+from ring_keras.horovod._job_ops import (
+    barrier,
+    join,
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    rank_op,
+    size_op,
+)
+from ring_keras.horovod._keras_2 import is_tf_keras
+from ring_keras.horovod._variables import (
+    BroadcastGlobalVariablesHook,
+    allgather_object,
+    broadcast_,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
+)
+from ring_keras.horovod.tensorflow import compression as compression
 from ring_keras.horovod.tensorflow import elastic
 from ring_keras.job.process_set import (
     ProcessSet,
@@ -69,7 +76,6 @@ from ring_keras.job.topology import (
     size,
 )
 from ring_keras.layers import SyncBatchNormalization as _SyncBatchNormalization
-from ring_keras.ops.compression import Compression
 from ring_keras.ops.reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 
 __all__ = [
@@ -142,7 +148,7 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it stands for.
     use_locking: bool = False,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Compression = Compression.none,
+    compression: Any = Compression.none,
     sparse_as_dense: bool = False,
     backward_passes_per_step: int = 1,
     op: ReduceOp = Average,
@@ -152,10 +158,12 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it stands for.
     groups: Groups = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
-) -> keras.optimizers.Optimizer:
+) -> Any:
     """See `ring_keras.DistributedOptimizer`."""
     return distributed_optimizer(
         optimizer,
+        name=name,
+        use_locking=use_locking,
         compression=compression,
         sparse_as_dense=sparse_as_dense,
         backward_passes_per_step=backward_passes_per_step,
@@ -173,6 +181,8 @@ def SyncBatchNormalization(  # noqa: N802
     fused: bool = False, **kwargs: Any
 ) -> keras.layers.BatchNormalization:
     """See `ring_keras.layers.SyncBatchNormalization`."""
+    if is_tf_keras():
+        absent("SyncBatchNormalization for Keras 2", "Use Keras 3.")
     refuse_unless_default(
         "fused", fused, False, "Statistics of all ranks are needed in the middle."
     )

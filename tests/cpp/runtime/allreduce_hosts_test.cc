@@ -24,6 +24,10 @@ std::vector<RankOptions> SetupsOfSeveralHosts() {
     for (int hosts = 2; hosts < size; ++hosts) {
       setups.push_back({size, "auto", hosts});
     }
+    if (size > 2) {
+      setups.push_back({size, "auto", 1});
+      setups.back().tcp_rank = 1;
+    }
   }
   return setups;
 }

@@ -16,13 +16,18 @@ using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
 
-// Shared memory, TCP, and both at once (two hosts).
+// Shared memory, TCP, and both at once: two hosts, or a rank without memory to
+// share.
 std::vector<RankOptions> AllSetups() {
   std::vector<RankOptions> setups;
   for (int size : {1, 2, 3, 4}) {
     setups.push_back({size, "auto", 1});
     if (size > 1) setups.push_back({size, "tcp", 1});
     if (size > 2) setups.push_back({size, "auto", 2});
+    if (size > 2) {
+      setups.push_back({size, "auto", 1});
+      setups.back().tcp_rank = size == 3 ? 0 : 2;
+    }
   }
   return setups;
 }

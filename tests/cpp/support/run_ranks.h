@@ -23,6 +23,8 @@ struct RankOptions {
   int hosts = 1;
   double collective_timeout_s = 60;
   double stall_warning_s = 30;
+  // A rank that shares memory with none; -1: no such rank.
+  int tcp_rank = -1;
 };
 
 struct Rank {
@@ -51,7 +53,7 @@ inline void RunRanks(const RankOptions& options,
       init.store_host = "127.0.0.1";
       init.store_port = server.value()->port();
       init.token = token;
-      init.transport = options.transport;
+      init.transport = rank == options.tcp_rank ? "tcp" : options.transport;
       init.host_name = StrCat("host", rank % options.hosts);
       init.init_timeout_s = 60;
       auto membership = Join(init);

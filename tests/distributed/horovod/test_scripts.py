@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-SIZES = [pytest.param(1, marks=pytest.mark.slow), 2, 3]
+SIZES = [
+    pytest.param(1, marks=pytest.mark.slow),
+    2,
+    pytest.param(3, marks=pytest.mark.slow),
+]
 SCRIPTS = Path(__file__).with_name("scripts")
 
 
@@ -27,12 +32,19 @@ def migrated(name: str, directory: Path) -> Path:
     return path
 
 
-def run(path: Path, size: int, *arguments: str) -> list[str]:
-    """What rank 0 prints."""
+def run(
+    path: Path,
+    size: int,
+    *arguments: str,
+    options: Sequence[str] = (),
+    before: Sequence[str] = (),
+    says: int = 0,
+) -> list[str]:
+    """What rank 0 prints; ranks say so many times what `import horovod` is."""
     ended = subprocess.run(
         [
-            *(sys.executable, "-m", "ring_keras.launch", "-np", str(size)),
-            *(sys.executable, str(path), *arguments),
+            *(sys.executable, "-m", "ring_keras.launch", "-np", str(size), *options),
+            *(sys.executable, *before, str(path), *arguments),
         ],
         capture_output=True,
         text=True,
@@ -40,6 +52,7 @@ def run(path: Path, size: int, *arguments: str) -> list[str]:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-4000:]
+    assert ended.stderr.count("`import horovod` gives ring_keras.horovod") == says
     lines = ended.stdout.splitlines()
     return [line.removeprefix("[0] ") for line in lines if line.startswith("[0] ")]
 
@@ -47,9 +60,20 @@ def run(path: Path, size: int, *arguments: str) -> list[str]:
 @pytest.mark.parametrize("size", SIZES)
 def test_keras_fit(size: int, tmp_path: Path) -> None:
     model = tmp_path / "model.keras"
+    check_keras_fit(
+        size, run(migrated("keras_fit.py", tmp_path), size, str(model)), model
+    )
 
-    printed = run(migrated("keras_fit.py", tmp_path), size, str(model))
 
+def test_keras_fit_without_an_edit(tmp_path: Path) -> None:
+    model = tmp_path / "model.keras"
+    printed = run(
+        SCRIPTS / "keras_fit.py", 2, str(model), options=["--horovod"], says=1
+    )
+    check_keras_fit(2, printed, model)
+
+
+def check_keras_fit(size: int, printed: list[str], model: Path) -> None:
     assert model.exists()
     assert "same weights: True" in printed
     # Warmed up from one rank's rate, and ten times lower in the end.
@@ -61,8 +85,15 @@ def test_keras_fit(size: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_custom_loop(size: int, tmp_path: Path) -> None:
-    printed = run(migrated("custom_loop.py", tmp_path), size)
+    check_custom_loop(run(migrated("custom_loop.py", tmp_path), size))
 
+
+def test_custom_loop_without_an_edit() -> None:
+    module = ["-m", "ring_keras.horovod"]
+    check_custom_loop(run(SCRIPTS / "custom_loop.py", 2, before=module, says=1))
+
+
+def check_custom_loop(printed: list[str]) -> None:
     assert printed == [
         "same weights: True",
         "sum over mean: True",

@@ -68,3 +68,93 @@ def test_different_data_is_named(rank_pool):
     assert "rank 1 has 24 items" in results[0][0][0]
     assert all("seeds" in message for message in results[0][0])
     assert [part for _, part in results] == [[0, 2], [1, 3]]
+
+
+class Keeps(keras.Model):
+    """Notes the numbers that it is trained on, and learns nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = self.add_weight(shape=(1,), initializer="ones")
+        self.seen = []
+
+    def call(self, x):
+        tf.py_function(lambda x: self.seen.extend(x.numpy().ravel().tolist()), [x], [])
+        return x * self.scale
+
+
+LOOKS = {
+    "seed": lambda data: ring.data.shard(data, seed=4),
+    "own shuffle": lambda data: ring.data.shard(data.shuffle(32, seed=1)),
+    "PyDataset": lambda data: ring.data.shard(Items(), seed=4),
+}
+
+
+class Items(keras.utils.PyDataset):
+    """The same 32 numbers, in batches of four."""
+
+    @property
+    def num_batches(self):
+        return 8
+
+    def __getitem__(self, index):
+        x = np.arange(4 * index, 4 * index + 4, dtype=np.float32)[:, None]
+        return x, x
+
+
+def looking_worker(how, ours, steps_per_epoch):
+    """Rank 0 alone looks at its data before it trains."""
+    data = tf.data.Dataset.range(32).map(
+        lambda n: (tf.cast([n], tf.float32), tf.cast([n], tf.float32))
+    )
+    train = part = LOOKS[how](data)
+    if how != "PyDataset":
+        train = part.batch(4).prefetch(2)
+        if steps_per_epoch:
+            train = train.repeat()
+    model = Keeps()
+    model.compile(
+        ring.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse", run_eagerly=True
+    )
+    if ring.rank() == 0:
+        if how == "PyDataset":
+            model.evaluate(part, verbose=0)
+        else:
+            next(iter(train))
+            list(part.take(3))
+    model.seen.clear()
+    callbacks = [ring.callbacks.BroadcastGlobalVariables()] if ours else []
+    try:
+        model.fit(
+            train,
+            epochs=2,
+            verbose=0,
+            shuffle=False,
+            callbacks=callbacks,
+            steps_per_epoch=steps_per_epoch,
+        )
+    except ring.RankMismatchError as error:
+        return str(error)
+    return [sorted(map(int, model.seen[:16])), model.seen[16:]]
+
+
+@pytest.mark.parametrize(
+    ("how", "steps_per_epoch"), [("seed", None), ("seed", 4), ("PyDataset", None)]
+)
+def test_a_look_at_the_data_on_one_rank_changes_no_order(
+    rank_pool, how, steps_per_epoch
+):
+    first, second = rank_pool(2).run(looking_worker, args=(how, True, steps_per_epoch))
+
+    for epoch in (0, 1):
+        seen = sorted([*map(int, first[epoch]), *map(int, second[epoch])])
+        assert seen == list(range(32)), f"epoch {epoch}"
+    assert first[0] != sorted(map(int, first[1])), "each epoch has another order"
+
+
+@pytest.mark.parametrize(("how", "ours"), [("seed", False), ("own shuffle", True)])
+def test_orders_that_differ_are_found(rank_pool, how, ours):
+    first, second = rank_pool(2).run(looking_worker, args=(how, ours, None))
+
+    assert first == second
+    assert "ranks [0, 1] have begun [3, 1] passes" in first

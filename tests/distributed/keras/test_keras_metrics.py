@@ -145,6 +145,130 @@ def test_early_stopping_decides_alike(rank_pool):
     assert len(first) < 8
 
 
+class Aggregated(keras.metrics.Metric):
+    """Its result is its one variable, which it sets to the rank's number plus 1."""
+
+    def __init__(self, aggregation, dtype="float32"):
+        super().__init__(name=aggregation)
+        self.value = self.add_variable((), "zeros", dtype, aggregation, "value")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.value.assign(self.value * 0 + ring.rank() + 1)
+
+    def result(self):
+        return self.value
+
+
+class Constant(Aggregated):
+    """The same on all ranks."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.value.assign(7.0)
+
+
+def aggregation_worker():
+    model = training.build(1)
+    x, y = training.arrays()
+
+    def evaluate(*metrics):
+        model.compile(loss="mse", metrics=list(metrics))
+        return model.evaluate(
+            x[:4],
+            y[:4],
+            verbose=0,
+            return_dict=True,
+            callbacks=[ring.callbacks.MetricAverage()],
+        )
+
+    results = evaluate(
+        Aggregated("sum"),
+        Aggregated("mean"),
+        Aggregated("only_first_replica"),
+        Constant("none"),
+    )
+    messages = []
+    for metric in (Aggregated("none"), Aggregated("mean", "int32")):
+        with pytest.raises(ValueError, match="make no common one") as caught:
+            evaluate(metric)
+        messages.append(str(caught.value))
+    return {key: float(results[key]) for key in results if key != "loss"}, messages
+
+
+def test_metrics_say_how_ranks_values_make_one(rank_pool):
+    first, second = rank_pool(2).run(aggregation_worker)
+
+    results, messages = first
+    assert results == {"sum": 3, "mean": 1.5, "only_first_replica": 1, "none": 7}
+    assert results == second[0]
+    assert "value' (float32, aggregation='none')" in messages[0]
+    assert "value' (int32, aggregation='mean')" in messages[1]
+
+
+class Evaluates(keras.callbacks.Callback):
+    """Calls `evaluate` at the end of every epoch, on some ranks."""
+
+    def __init__(self, data, ranks, average):
+        super().__init__()
+        self.data = data
+        self.ranks = ranks
+        self.average = average
+        self.results = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        if ring.rank() in self.ranks:
+            callbacks = [ring.callbacks.MetricAverage()] if self.average else []
+            result = self.model.evaluate(self.data, verbose=0, callbacks=callbacks)
+            self.results.append(result[0])
+
+
+def evaluate_within_fit_worker(ranks, average):
+    """Batch normalization, whose statistics are averaged too; it learns nothing."""
+    rank, size = ring.rank(), ring.size()
+    data = training.dataset(16 * size)
+    part = ring.data.shard(data)
+    model = keras.Sequential([keras.layers.BatchNormalization(), training.build(1)])
+    training.compile_model(model, ring.DistributedOptimizer(keras.optimizers.SGD(0.0)))
+    evaluates = Evaluates(part.batch(4), ranks, average)
+    history = training.fit(
+        model,
+        part,
+        4,
+        epochs=3,
+        validation_data=part.batch(4),
+        callbacks=[
+            evaluates,
+            ring.callbacks.BroadcastGlobalVariables(),
+            ring.callbacks.MetricAverage(),
+        ],
+    )
+    local = model.evaluate(part.batch(4), verbose=0)[0] if rank == 0 else None
+    whole = model.evaluate(data.batch(4), verbose=0)[0]
+    return {
+        "history": history,
+        "weights": training.as_bytes(model.get_weights()),
+        "evaluated": evaluates.results,
+        "local": local,
+        "whole": whole,
+    }
+
+
+@pytest.mark.parametrize(
+    ("ranks", "average"), [((0, 1), False), ((0, 1), True), ((0,), False)]
+)
+def test_evaluate_within_fit_leaves_the_fit_as_it_is(rank_pool, ranks, average):
+    results = rank_pool(2).run(evaluate_within_fit_worker, args=(ranks, average))
+
+    first, second = results
+    assert first["history"] == second["history"]
+    assert first["weights"] == second["weights"], "moving statistics are no longer"
+    assert [len(r["evaluated"]) for r in results] == [3 * (n in ranks) for n in (0, 1)]
+    last = first["evaluated"][-1]
+    # What it reports is of all ranks' data with the callback, and local without.
+    assert last == pytest.approx(first["whole" if average else "local"], abs=LIMIT)
+    if ranks == (0, 1):
+        assert (last == second["evaluated"][-1]) == average
+
+
 class Fails(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         raise KeyError("a callback failed")

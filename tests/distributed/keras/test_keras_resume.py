@@ -6,6 +6,7 @@ import functools
 
 import keras
 import pytest
+import tensorflow as tf
 from support import training
 
 import ring_keras as ring
@@ -27,6 +28,16 @@ class Interrupt(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
+def with_steps_to_skip(dataset):
+    """Examples of which some make the scaled loss overflow."""
+
+    def huge(number, batch):
+        x, y = batch
+        return x, tf.where(number % 31 == 5, 3e38, y)
+
+    return dataset.enumerate().map(huge)
+
+
 def train(directory, optimizer, interrupt_after=None, per_execution=1, pad=False):
     model = training.build(3)
     model.build((None, 6))
@@ -34,8 +45,11 @@ def train(directory, optimizer, interrupt_after=None, per_execution=1, pad=False
         model, training.OPTIMIZERS[optimizer](), steps_per_execution=per_execution
     )
     resume = ring.data.Resume()
+    dataset = training.dataset(COUNT)
+    if optimizer == "loss_scaled":
+        dataset = with_steps_to_skip(dataset)
     part = ring.data.shard(
-        training.dataset(COUNT),
+        dataset,
         seed=1,
         resume=resume,
         remainder="pad" if pad else "drop",
@@ -72,7 +86,12 @@ def resume_worker(directory, stops, **kwargs):
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(
     ("optimizer", "per_execution", "pad"),
-    [("adam", 1, False), ("accumulation", 1, True), ("sgd", 2, False)],
+    [
+        ("adam", 1, False),
+        ("accumulation", 1, True),
+        ("sgd", 2, False),
+        ("loss_scaled", 1, False),
+    ],
 )
 def test_a_resumed_run_ends_like_one_that_was_never_interrupted(
     rank_pool, tmp_path, size, optimizer, per_execution, pad

@@ -169,3 +169,24 @@ def test_different_numbers_of_steps_are_refused(rank_pool):
     for message in rank_pool(2).run(uneven_steps_worker):
         assert "rank 0 has 2, rank 1 has 3" in message
         assert "ring_keras.data.shard()" in message
+
+
+def unknown_steps_worker():
+    """Rank 1 does not know its number of steps, which is another one."""
+    model = training.distributed_model(1)
+    data = training.dataset(8 + 4 * ring.rank())
+    if ring.rank() == 1:
+        data = data.filter(lambda *_: True)
+    with pytest.raises(ring.RankMismatchError) as caught:
+        training.fit(
+            model, data, 4, callbacks=[ring.callbacks.BroadcastGlobalVariables()]
+        )
+    return str(caught.value)
+
+
+def test_one_known_and_one_unknown_number_of_steps(rank_pool):
+    first, second = rank_pool(2).run(unknown_steps_worker)
+
+    assert first == second
+    assert "after 2 steps" in first
+    assert "ranks [0] have run out of data, ranks [1] have more" in first

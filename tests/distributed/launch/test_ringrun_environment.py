@@ -31,6 +31,18 @@ def test_options_become_variables(ringrun):
     ]
 
 
+def test_ranks_find_horovods_variables(ringrun):
+    script = """
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    print(*(os.environ["HOROVOD_" + name] for name in names))
+    """
+
+    finished = ringrun.run(script, size=2)
+
+    lines = sorted(finished.stdout.decode().splitlines())
+    assert lines == ["[0] 0 2 0 2 0 1", "[1] 1 2 1 2 0 1"]
+
+
 def test_ringruns_options_end_where_the_command_begins(ringrun):
     finished = ringrun.finish(
         ringrun.start_raw("-np", "1", "--", "echo", "-np", "2", "--dry-run")

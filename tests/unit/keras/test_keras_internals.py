@@ -113,6 +113,32 @@ def test_fit_calls_the_replaced_methods_of_the_model():
     assert internals.initial_epoch(model) == 3
 
 
+def test_the_call_that_asks_for_a_result_is_known():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    data = np.ones((4, 2)), np.ones((4, 1))
+    calls = []
+
+    def result(logs):
+        calls.append(internals.calling_run(model))
+        return {"of": 1.0}
+
+    class Evaluates(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            model.evaluate(*data, verbose=0)
+
+    internals.replace(model, internals.METRICS_RESULT, result)
+    evaluates = Evaluates()
+    model.fit(*data, verbose=0, validation_data=data, callbacks=[evaluates])
+
+    fit, validation, evaluate = calls
+    assert [fit.trains, validation.trains, evaluate.trains] == [True, False, False]
+    assert fit.callbacks is validation.callbacks
+    assert evaluates in fit.callbacks.callbacks
+    assert evaluates not in evaluate.callbacks.callbacks
+    assert internals.calling_run(model) is None
+
+
 def test_a_model_is_built_from_the_spec_of_its_batches():
     model = keras.Sequential([keras.layers.Dense(3)])
     model.compile("adam", "mse", metrics=["mae"])

@@ -36,13 +36,59 @@ def test_ragged_rows_are_removed():
     assert kept.to_list() == [[2, 3], []]
 
 
+def test_sparse_rows_are_removed():
+    x = tf.sparse.from_dense([[0, 1], [2, 0], [0, 0], [3, 4]])
+    function = tf.function(uneven_batches.without_padding)
+    kept, *_ = function((x, tf.range(4), tf.constant([1.0, -0.0, 1.0, 1.0])))
+    assert tf.sparse.to_dense(kept).numpy().tolist() == [[0, 1], [0, 0], [3, 4]]
+
+
+@pytest.mark.parametrize("as_graph", [False, True])
+def test_weights_of_any_structure_and_shape_mark_rows(as_graph):
+    """A row is padding if all of its weights say so."""
+    function = uneven_batches.without_padding
+    if as_graph:
+        function = tf.function(function)
+    weights = {
+        "per_example": tf.constant([-0.0, -0.0, 1.0, -0.0]),
+        "per_step": tf.constant([[-0.0, -0.0], [0.0, -0.0], [1.0, 1.0], [-0.0, -0.0]]),
+        "none": None,
+    }
+
+    _, y, kept = function((tf.range(4), tf.range(4), weights))
+
+    assert y.numpy().tolist() == [1, 2]
+    assert kept["per_step"].numpy().tolist() == [[0.0, 0.0], [1.0, 1.0]]
+    assert kept["none"] is None
+
+
+def test_a_column_of_weights_marks_rows():
+    batch = tf.range(2), tf.range(2), tf.constant([[1.0], [-0.0]])
+    assert uneven_batches.without_padding(batch)[1].numpy().tolist() == [0]
+
+
+def test_empty_ragged_and_sparse_batches_get_an_empty_row():
+    ragged = tf.ragged.constant([[1]])[:0]
+    nested = tf.ragged.constant([[[1]]])[:0]
+    sparse = tf.sparse.from_dense([[1, 2]])
+    sparse = tf.sparse.slice(sparse, [0, 0], [0, 2])
+
+    batch = ragged, nested, sparse, tf.ones([0])
+    row, nested_row, sparse_row, zero = uneven_batches.at_least_one_row(batch)
+
+    assert row.to_list() == [[]]
+    assert nested_row.to_list() == [[]]
+    assert tf.sparse.to_dense(sparse_row).numpy().tolist() == [[0, 0]]
+    assert zero.numpy().tolist() == [0.0]
+
+
 @pytest.mark.parametrize(
     "batch",
     [
         tf.range(3),
         (tf.range(3), tf.range(3)),
         (tf.range(3), tf.range(3), tf.zeros([3], tf.int32)),
-        (tf.range(3), tf.range(3), -tf.zeros([3, 2])),
+        (tf.range(3), tf.range(3), {"a": -tf.zeros([3]), "b": tf.range(3)}),
         (tf.range(3), tf.range(3), None),
     ],
 )

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from ring_keras.config import variables
+from ring_keras.horovod._import_hook import IMPORT_DIRECTORY
 from ring_keras.launch.cli import main
 from ring_keras.launch.environment import added_variables
 
@@ -24,6 +25,18 @@ def test_a_users_own_division_of_cores_stands(name):
 
     assert "TF_NUM_INTRAOP_THREADS" not in by_shell
     assert by_option == {name: "7", "PYTHONUNBUFFERED": "1"}
+
+
+def test_a_users_own_path_stays_behind_horovods():
+    for given in (
+        {"inherited": {"PYTHONPATH": "mine"}, "chosen": {}},
+        {"inherited": {}, "chosen": {"PYTHONPATH": "mine"}},
+    ):
+        added = added_variables(size=1, as_horovod=True, **given)
+        directory, mine = added["PYTHONPATH"].split(os.pathsep)
+        assert directory == IMPORT_DIRECTORY
+        assert mine == "mine"
+    assert "PYTHONPATH" not in added_variables(size=1, inherited={}, chosen={})
 
 
 def test_print_env_lists_every_variable(capsys, monkeypatch):

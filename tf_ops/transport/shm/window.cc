@@ -15,6 +15,14 @@ int SizeClass(size_t nbytes) {
 
 }  // namespace
 
+void Window::Reset() {
+  for (WindowPost& post : posts) post.use.store(0, std::memory_order_relaxed);
+  packed.store(0, std::memory_order_relaxed);
+  reduced.store(0, std::memory_order_relaxed);
+  unpacked.store(0, std::memory_order_relaxed);
+  readers_done.store(0, std::memory_order_relaxed);
+}
+
 StatusOr<Window*> WindowAllocator::Allocate(size_t data_nbytes) {
   Reclaim();
   const int size_class = SizeClass(sizeof(Window) + data_nbytes);
@@ -37,14 +45,7 @@ StatusOr<Window*> WindowAllocator::Allocate(size_t data_nbytes) {
     class_of_[next_offset_ / kUnit] = size_class;
     next_offset_ += nbytes;
   }
-  new (window) Window;
-  for (WindowPost& post : window->posts) {
-    post.use.store(0, std::memory_order_relaxed);
-  }
-  window->packed.store(0, std::memory_order_relaxed);
-  window->reduced.store(0, std::memory_order_relaxed);
-  window->unpacked.store(0, std::memory_order_relaxed);
-  window->readers_done.store(0, std::memory_order_relaxed);
+  (new (window) Window)->Reset();
   return window;
 }
 

@@ -42,6 +42,8 @@ struct alignas(kCacheLine) Window {
   alignas(kCacheLine) std::atomic<uint32_t> readers_done;
 
   char* data() { return reinterpret_cast<char*>(this + 1); }
+  // As new.
+  void Reset();
 };
 
 // Hands out windows of one rank's segment. Not thread-safe.

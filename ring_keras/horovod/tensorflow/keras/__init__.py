@@ -3,92 +3,22 @@
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-import ring_keras as ring
-from ring_keras.horovod._basics import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-    shutdown,
-    start_timeline,
-    stop_timeline,
-)
-from ring_keras.horovod._collectives import broadcast_global_variables, to_op
-from ring_keras.horovod._gradients import (
-    Groups,
-    PartialDistributedOptimizer,
-    distributed_optimizer,
-    load_model,
-)
-from ring_keras.horovod._keras_helpers import allgather, broadcast, reducescatter
+from ring_keras.horovod import _collectives as collectives
+from ring_keras.horovod import _keras_names
+from ring_keras.horovod._compression import Compression
+from ring_keras.horovod._gradients import Groups, distributed_optimizer
+from ring_keras.horovod._keras_names import *  # noqa: F403
 from ring_keras.horovod.tensorflow.keras import callbacks, elastic
-from ring_keras.job.process_set import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from ring_keras.job.topology import (
-    cross_rank,
-    cross_size,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    size,
-)
-from ring_keras.ops.compression import Compression
-from ring_keras.ops.reduce_op import Adasum, Average, ReduceOp, Sum
+from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.ops.reduce_op import Average, ReduceOp
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "Compression",
+    *_keras_names.__all__,
     "DistributedOptimizer",
-    "PartialDistributedOptimizer",
-    "ProcessSet",
-    "Sum",
-    "add_process_set",
-    "allgather",
     "allreduce",
-    "broadcast",
-    "broadcast_global_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_initialized",
-    "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
 
 
@@ -97,7 +27,7 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it stands for.
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Compression = Compression.none,
+    compression: Any = Compression.none,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
     op: ReduceOp = Average,
@@ -131,12 +61,12 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     op: ReduceOp | None = None,
-    compression: Compression = Compression.none,
-) -> tf.Tensor:
+    compression: Any = Compression.none,
+) -> Any:
     """See `ring_keras.allreduce`."""
-    return ring.allreduce(
+    return collectives.allreduce(
         value,
-        to_op(op, average),
+        op=collectives.to_op(op, average),
         name=name,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,

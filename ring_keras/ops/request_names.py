@@ -1,0 +1,71 @@
+"""Names of collectives where nothing orders them.
+
+Eagerly, and in a `tf.function`, a rank's collectives run in the order of its
+calls, so the n-th use of a name meets the n-th of the other ranks. A graph that
+`tf.compat.v1.Session` runs has no such order: TensorFlow starts what is ready,
+which differs from rank to rank. There each operation must have a name of its own.
+"""
+
+import re
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["in_unordered_graph", "name_after", "to_request_name", "unique_in_graph"]
+
+# What is used in each graph, for as long as the graph lives.
+_names_of_graphs: weakref.WeakKeyDictionary[tf.Graph, set[str]]
+_names_of_graphs = weakref.WeakKeyDictionary()
+
+
+def in_unordered_graph() -> bool:
+    """Whether operations made now run in an order that TensorFlow chooses."""
+    if tf.executing_eagerly():
+        return False
+    graph = tf.compat.v1.get_default_graph()
+    # Set while a tf.function is traced, where stateful operations keep their order.
+    return not getattr(graph, "_add_control_dependencies", False)
+
+
+def to_request_name(name: str | None, function: str, tensors: Sequence[Any]) -> str:
+    """The name under which the ranks meet.
+
+    Args:
+        name: What the user chose, if anything.
+        function: The default where calls are ordered.
+        tensors: What the collective gets. Where calls are not ordered, the default
+            is made of the names of the first and the last, so that ranks which
+            build the same graph, and something of their own besides, meet.
+    """
+    return unique_in_graph(name or name_after(tensors, function) or function)
+
+
+def name_after(tensors: Sequence[Any], function: str) -> str | None:
+    """See `to_request_name`; None where calls are ordered."""
+    if not in_unordered_graph():
+        return None
+    ends = dict.fromkeys(_name_of(tensors[i]) for i in (0, -1)) if tensors else {}
+    return "_".join([function, *ends])
+
+
+def unique_in_graph(name: str) -> str:
+    """`name`, with a number behind it if the graph has used it; as it is elsewhere."""
+    if not in_unordered_graph():
+        return name
+    graph = tf.compat.v1.get_default_graph()
+    while (outer := getattr(graph, "outer_graph", None)) is not None:
+        graph = outer  # The branches of a tf.cond share the names of its graph.
+    used = _names_of_graphs.setdefault(graph, set())
+    unique, number = name, 0
+    while unique in used:
+        number += 1
+        unique = f"{name}_{number}"
+    used.add(unique)
+    return unique
+
+
+def _name_of(tensor: Any) -> str:
+    values = tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor
+    return re.sub(r"\W", "_", str(getattr(values, "name", "")) or "value")

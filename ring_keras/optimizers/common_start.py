@@ -1,0 +1,161 @@
+"""Ranks that begin to train some variables begin with the same values.
+
+A `fit` with `BroadcastGlobalVariables`, or a loop with `broadcast_variables`, sees to
+that by itself. Where only the optimizer or the tape is ours, ranks that were
+seeded differently would apply equal updates to different weights for ever. So they
+compare what they have when they first reduce the gradients of some variables.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from ring_keras import keras_internals as internals
+from ring_keras.job.agreements import agreed_without_all
+from ring_keras.job.process_set import ProcessSet, job_number
+from ring_keras.ops.broadcast_variables import broadcast_variables
+from ring_keras.ops.data_order import living_orders, require_common_orders
+from ring_keras.optimizers.weight_digests import all_digests, variable_name
+
+__all__ = ["left_to_caller", "set_started", "start_alike"]
+
+# Set on a TensorFlow variable: the job whose ranks have begun to train it.
+_MARK = "_ring_keras_started_in_job"
+
+
+class _Left(threading.local):
+    active = False
+
+
+_left = _Left()
+
+
+@contextlib.contextmanager
+def left_to_caller() -> Iterator[None]:
+    """Nothing is compared inside: the caller broadcasts what there is."""
+    before, _left.active = _left.active, True
+    try:
+        yield
+    finally:
+        _left.active = before
+
+
+def set_started(variables: Iterable[Any]) -> None:
+    """Notes that the ranks need not compare these."""
+    for variable in variables:
+        vars(_tensorflow_variable(variable))[_MARK] = job_number()
+
+
+def start_alike(
+    sources: Sequence[Any],
+    is_local: Callable[[Any], bool],
+    plan_digest: bytes,
+    process_set: ProcessSet,
+) -> None:
+    """Gives variables the first rank's values, if the ranks' differ.
+
+    Ranks meet new variables together, when they trace the first step that trains
+    them, or run it eagerly. A step that is traced is not under way yet, so what
+    ranks take here is what it runs with.
+
+    Besides the sources these are the weights and optimizers of the model whose step
+    it is, where a model's is.
+
+    Args:
+        sources: What gradients are taken of.
+        is_local: Whether a variable is one that each rank trains by itself.
+        plan_digest: Of the gradients' plan, as the ranks have agreed on it.
+        process_set: The ranks that reduce the gradients; all call this.
+
+    Raises:
+        RankMismatchError: On every rank, if the ranks read their parts of some data
+            in different orders.
+    """
+    trained = [v for v in sources if _is_variable(v) and not is_local(v)]
+    if _left.active or all(map(_has_started, trained)):
+        return
+    without_all = agreed_without_all(process_set)
+    if plan_digest in without_all:
+        return  # Ranks that were in join() then would ask alone later.
+    traced = not tf.executing_eagerly()
+    with tf.init_scope():
+        if not tf.executing_eagerly():
+            return  # A graph of TensorFlow 1, whose variables have no values yet.
+        variables = [v for v in _with_model(trained) if not is_local(v)]
+        if not all(map(_has_value, variables)):
+            return  # TensorFlow traces once more, with values.
+        digests = all_digests(variables, "gradients/start", process_set)
+        if len(digests) < process_set.size():
+            without_all.add(plan_digest)
+            return
+        require_common_orders(living_orders(), process_set)
+        differing = [
+            variable
+            for variable, same in zip(
+                variables, (digests == digests[0]).all(axis=0), strict=True
+            )
+            if not same
+        ]
+        if differing:
+            _say(differing, traced, process_set)
+            broadcast_variables(
+                differing,
+                process_set.ranks[0],
+                name="gradients/start",
+                process_set=process_set,
+            )
+        set_started(variables)
+
+
+def _with_model(trained: list[Any]) -> list[Any]:
+    found = list(trained)
+    optimizers = []
+    model = internals.calling_model()
+    if model is not None:
+        found += model.weights
+        optimizers += internals.optimizers_of(model)
+    optimizer = internals.calling_optimizer()
+    if optimizer is not None:
+        optimizers.append(optimizer)
+    for optimizer in optimizers:
+        found += optimizer.variables
+    unique = {internals.variable_key(variable): variable for variable in found}
+    return list(unique.values())
+
+
+def _say(differing: list[Any], traced: bool, process_set: ProcessSet) -> None:
+    if process_set.rank() != 0:
+        return
+    logging.warning(
+        "ring_keras: before the first step the ranks' variables differed: '%s'%s. All "
+        "ranks have taken rank %d's.%s Use ring_keras.callbacks."
+        "BroadcastGlobalVariables() in fit(), or ring_keras.broadcast_variables() "
+        "before the first step of a loop.",
+        variable_name(differing[0]),
+        f" and {len(differing) - 1} more" if len(differing) > 1 else "",
+        process_set.ranks[0],
+        ""
+        if traced
+        else " The gradients of this one step are those at the old values.",
+    )
+
+
+def _is_variable(source: Any) -> bool:
+    return isinstance(source, (tf.Variable, keras.Variable))
+
+
+def _tensorflow_variable(variable: Any) -> Any:
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def _has_started(variable: Any) -> bool:
+    return bool(vars(_tensorflow_variable(variable)).get(_MARK) == job_number())
+
+
+def _has_value(variable: Any) -> bool:
+    return bool(_tensorflow_variable(variable).is_initialized())

@@ -1,0 +1,151 @@
+"""One call of `fit`, as all its ranks run it."""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Optional
+
+import keras
+
+from ring_keras import keras_internals as internals
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.layers.moving_statistics import average_moving_statistics
+from ring_keras.ops.data_order import order_on, require_common_orders
+from ring_keras.optimizers.equal_weights import require_equal
+from ring_keras.optimizers.weight_digests import all_digests
+from ring_keras.training.epoch_agreement import EpochAgreement
+from ring_keras.training.layer_state import agree_on_state, layer_state
+from ring_keras.training.train_step import is_local, process_set_of
+
+__all__ = ["DistributedFit"]
+
+
+class DistributedFit(keras.callbacks.Callback):
+    """What belongs to one call of `fit` on several ranks, and ends with it.
+
+    The first callback of ours that begins puts it at the end of that call's list
+    of callbacks. Being in the list that a call goes through is what makes it that
+    call's: a `fit` that failed, or an `evaluate` inside of one, has another list.
+    """
+
+    compares_weights = True
+    """So that the optimizer need not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tasks: dict[Hashable, Callable[[], None]] = {}
+        self._local: set[Hashable] = set()
+        self._epochs = 0
+        self._agreement: EpochAgreement | None = None
+
+    @staticmethod
+    def of(callbacks: keras.callbacks.CallbackList) -> Optional["DistributedFit"]:
+        """The one in this list, if a callback of ours is there."""
+        for callback in callbacks.callbacks:
+            if isinstance(callback, DistributedFit):
+                return callback
+        return None
+
+    @classmethod
+    def begin(cls) -> Optional["DistributedFit"]:
+        """That of the `fit` which is calling one of its callbacks.
+
+        None if none is: somebody calls the callback without a list.
+        """
+        callbacks = internals.calling_callback_list()
+        if callbacks is None:
+            return None
+        fit = cls.of(callbacks)
+        if fit is None:
+            # The list grows while Keras goes through it, so this one is called
+            # when all others have been.
+            fit = cls()
+            fit.set_params(callbacks.params)
+            fit.set_model(callbacks.model)
+            callbacks.callbacks.append(fit)
+        return fit
+
+    def when_all_have_begun(self, owner: Hashable, task: Callable[[], None]) -> None:
+        """Has a task run at the end of `on_train_begin`; one for each owner."""
+        self._tasks[owner] = task
+
+    def _find_orders(self) -> None:
+        """Of the data of this call."""
+        run = internals.calling_run(self.model)
+        found = [] if run is None else map(order_on, internals.upstream(run.data))
+        self._orders = [order for order in found if order is not None]
+        self._keeps_iterator = run is not None and run.keeps_iterator
+
+    def leave_local(self, keys: Iterable[Hashable]) -> None:
+        """Each rank has its own value of the variables with these keys."""
+        self._local.update(keys)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """All callbacks have begun."""
+        self._agreement = EpochAgreement(self.model)
+        self._epochs = 0
+        self._find_orders()
+        tasks, self._tasks = self._tasks, {}
+        for task in tasks.values():
+            task()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Steps are counted from here, and data begin to be read after this."""
+        assert self._agreement is not None
+        self._agreement.begin_epoch()
+        if self._epochs == 0 or not self._keeps_iterator:
+            for order in self._orders:
+                order.set_epoch(epoch)
+
+    def goes_on(self) -> bool:
+        """Before an execution: whether all ranks will run it; collective."""
+        if not self._has_peers():
+            return True
+        assert self._agreement is not None
+        return self._agreement.goes_on()
+
+    def end_steps(self) -> None:
+        """The steps of an epoch are done, and nothing is reported yet; collective."""
+        if not self._has_peers():
+            return
+        assert self._agreement is not None
+        self._agreement.end_epoch()
+        process_set = process_set_of(self.model)
+        given = [order for order in self._orders if order.is_given]
+        if given and not self._keeps_iterator:  # That is read ahead of its steps.
+            require_common_orders(given, process_set)
+        average_moving_statistics(self.model, process_set)
+        self._epochs += 1
+        # What trains alone does so from the beginning.
+        when = "after the first epoch" if self._epochs == 1 else None
+        self._make_one_model(when, process_set)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Something may have begun to train alone later."""
+        if self._has_peers() and self._epochs > 1:
+            self._make_one_model("at the end of fit()", process_set_of(self.model))
+
+    def _make_one_model(self, when: str | None, process_set: ProcessSet) -> None:
+        """Gives the ranks one state of layers; compares trained weights at times."""
+        state = [v for v in layer_state(self.model) if not self._is_local(v)]
+        trained = [v for v in self.model.trainable_weights if not self._is_local(v)]
+        compared = [*state, *(trained if when else ())]
+        if not compared:
+            return
+        digests = all_digests(compared, "fit/weights", process_set)
+        agree_on_state(state, digests[:, : len(state)], process_set)
+        if when:
+            require_equal(trained, digests[:, len(state) :], when, process_set)
+
+    def _is_local(self, variable: Any) -> bool:
+        return internals.variable_key(variable) in self._local or is_local(
+            self.model, variable
+        )
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """All callbacks have decided whether to stop."""
+        if self._has_peers():
+            assert self._agreement is not None
+            self._agreement.agree_to_stop()
+
+    def _has_peers(self) -> bool:
+        process_set = process_set_of(self.model)
+        return process_set.size() > 1 and process_set.included()

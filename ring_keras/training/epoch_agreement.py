@@ -1,0 +1,108 @@
+"""The ranks end an epoch, and `fit`, in the same step."""
+
+import keras
+import numpy as np
+
+from ring_keras import _native
+from ring_keras.errors import RankMismatchError
+from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.training.train_step import process_set_of
+
+__all__ = ["EpochAgreement"]
+
+_GOES_ON, _ENDED, _STOPS = range(3)
+
+
+class EpochAgreement:
+    """Asks all ranks, before each execution of steps, whether it will take place.
+
+    A callback may set `model.stop_training` on one rank only: for a NaN in that
+    rank's batch, by the clock, at a signal. That rank leaves the epoch, where the
+    others ask for the next execution: they learn of it there, and end the epoch
+    too, after as many steps. An epoch that some rank's data end sooner becomes an
+    error of all.
+
+    The question is an allreduce of 12 bytes, in a place where the ranks are
+    about to wait for each other anyway.
+
+    Args:
+        model: The model that is trained. What the ranks agree on is its attribute
+            `stop_training`.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._executions = 0
+        self._over = False
+
+    def begin_epoch(self) -> None:
+        """Executions are counted from here."""
+        self._executions = 0
+        self._over = False
+
+    def goes_on(self) -> bool:
+        """Before an execution: whether all ranks will run it.
+
+        Raises:
+            RankMismatchError: If a rank has none left to run.
+        """
+        if self._over:
+            return False
+        answers = self._ask("fit/goes_on", _GOES_ON)
+        if answers[_STOPS]:
+            self._over = True
+            self._model.stop_training = True
+            return False
+        if answers[_ENDED]:
+            self._raise_uneven(ended=False)
+        self._executions += 1
+        return True
+
+    def end_epoch(self) -> None:
+        """After the last execution, before metrics and validation.
+
+        Raises:
+            RankMismatchError: If a rank has one left to run, and none stops.
+        """
+        if self._over:
+            return
+        self._over = True
+        stops = [_STOPS] if self._model.stop_training else []
+        answers = self._ask("fit/goes_on", _ENDED, *stops)
+        if answers[_STOPS]:
+            self._model.stop_training = True
+        elif answers[_GOES_ON]:
+            self._raise_uneven(ended=True)
+
+    def agree_to_stop(self) -> None:
+        """At the end of an epoch: `fit` ends on all ranks if it does on one."""
+        stops = [_STOPS] if self._model.stop_training else []
+        if self._ask("fit/stops", *stops)[_STOPS]:
+            self._model.stop_training = True
+
+    def _ask(self, name: str, *answers: int) -> np.ndarray:
+        """Per answer, whether any rank gives it."""
+        ours = np.zeros(3, np.int32)
+        ours[list(answers)] = 1
+        return _native.allreduce(
+            ours,
+            op=ReduceOp.MAX.value,
+            name=name,
+            communicator_id=process_set_of(self._model).communicator_id(),
+        )
+
+    def _raise_uneven(self, *, ended: bool) -> None:
+        process_set = process_set_of(self._model)
+        flags = _native.allgather(
+            np.array([ended]), "fit/ended_early", process_set.communicator_id()
+        )
+        ranks = process_set.ranks
+        have_ended = [r for r, flag in zip(ranks, flags, strict=True) if flag]
+        go_on = [r for r, flag in zip(ranks, flags, strict=True) if not flag]
+        steps = self._executions * self._model.steps_per_execution
+        raise RankMismatchError(
+            f"fit(): after {steps} steps of the epoch ranks {have_ended} have run out "
+            f"of data, ranks {go_on} have more. Wrap the dataset in "
+            "ring_keras.data.join(), which lets the others go on, or give every rank "
+            "as many batches: ring_keras.data.shard() or steps_per_epoch."
+        )

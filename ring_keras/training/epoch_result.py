@@ -1,0 +1,72 @@
+"""What `fit` and `evaluate` report: of this rank's data, or of all ranks'."""
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ring_keras import keras_internals as internals
+from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.metric_state import averaged_logs, state_of_all_ranks
+from ring_keras.training.train_step import process_set_of
+
+__all__ = ["EpochResult"]
+
+
+class EpochResult:
+    """Replaces the method by which a model reports an epoch, or an evaluation.
+
+    Whose data a report covers depends on the call that asks for it: on its own
+    list of callbacks, and on no other call before or around it. So `evaluate`
+    without our callback asks no other rank, wherever it is called, and one rank may
+    do so alone.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._of_all: weakref.WeakSet[keras.callbacks.CallbackList] = weakref.WeakSet()
+
+    @classmethod
+    def of(cls, model: keras.Model) -> "EpochResult":
+        """The one installed in this very model; installs it."""
+        result = internals.replacement(model, internals.METRICS_RESULT)
+        if not isinstance(result, cls):
+            result = cls(model)
+            internals.replace(model, internals.METRICS_RESULT, result)
+        return result
+
+    def cover_all_ranks(self, callbacks: keras.callbacks.CallbackList) -> None:
+        """The call that goes through this list reports of all ranks' data."""
+        self._of_all.add(callbacks)
+
+    def __call__(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Called at the end of an epoch's steps, and of an evaluation's."""
+        local = getattr(type(self._model), internals.METRICS_RESULT)
+        run = internals.calling_run(self._model)
+        if run is not None and run.trains:
+            fit = DistributedFit.of(run.callbacks)
+            if fit is not None:
+                fit.end_steps()
+        process_set = process_set_of(self._model)
+        alone = process_set.size() == 1 or not process_set.included()
+        if alone or run is None or run.callbacks not in self._of_all:
+            result: Mapping[str, Any] = local(self._model, logs)
+            return result
+        with state_of_all_ranks(self._model, process_set):
+            result = local(self._model, logs)
+            if result is not logs:
+                # A metric may return its variable, of which this is the moment.
+                result = tf.nest.map_structure(_value, result)
+        if result is logs and isinstance(logs, Mapping):
+            return averaged_logs(logs, process_set.communicator_id())
+        return result
+
+
+def _value(result: Any) -> Any:
+    is_variable = isinstance(result, (tf.Variable, keras.Variable))
+    return result.numpy() if is_variable else result

@@ -1,0 +1,114 @@
+"""State of layers that steps change without the optimizer: one for all ranks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from ring_keras import _native
+from ring_keras import keras_internals as internals
+from ring_keras.errors import RankMismatchError
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.ops.broadcast_variables import broadcast_variables
+from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.weight_digests import variable_name, who_has_what
+
+__all__ = ["agree_on_state", "layer_state"]
+
+
+def layer_state(model: keras.Model) -> list[Any]:
+    """The variables that layers change by themselves, such as moving statistics.
+
+    Without seeds and metrics, which are not weights, and without the states of
+    recurrent layers with `stateful=True`, which belong to the samples that the rank
+    has seen last.
+    """
+    of_samples = {id(variable) for variable in internals.recurrent_states(model)}
+    return [v for v in model.non_trainable_weights if id(v) not in of_samples]
+
+
+def agree_on_state(
+    variables: Sequence[Any], digests: np.ndarray[Any, Any], process_set: ProcessSet
+) -> None:
+    """Gives all ranks one value of each variable that differs; collective then.
+
+    What it is, the variable's own `aggregation` says, as in Keras: "mean", or
+    "only_first_replica" for the first rank's. Where that is "none", the default,
+    floating-point numbers are averaged, and a warning says so once.
+
+    Args:
+        variables: State of layers, in the same order on every rank.
+        digests: Those of `all_digests`, a column for each of them.
+        process_set: The ranks that train together.
+
+    Raises:
+        RankMismatchError: On every rank, for a variable of which ranks cannot make
+            one: of integers, or to be summed.
+    """
+    columns = np.flatnonzero((digests != digests[0]).any(axis=0)).tolist()
+    averaged, taken, unsaid = [], [], []
+    for column in columns:
+        variable = variables[column]
+        aggregation = getattr(variable, "aggregation", "none") or "none"
+        is_floating = tf.as_dtype(variable.dtype).is_floating
+        if aggregation == "only_first_replica":
+            taken.append(variable)
+        elif aggregation == "sum" or not is_floating:
+            raise RankMismatchError(
+                _no_common_value(variable, aggregation, digests[:, column], process_set)
+            )
+        else:
+            averaged.append(variable)
+            if aggregation == "none":
+                unsaid.append(variable_name(variable))
+    if taken:
+        broadcast_variables(
+            taken, process_set.ranks[0], name="layer_state", process_set=process_set
+        )
+    if averaged:
+        _average(averaged, process_set)
+    if unsaid and process_set.rank() == 0:
+        logging.log_first_n(
+            logging.WARNING,
+            "ring_keras: steps change %s on each rank by that rank's data. They are "
+            "averaged over the ranks at the end of every epoch. If that is right, say "
+            "so with add_weight(aggregation='mean'); 'only_first_replica' takes the "
+            "first rank's, BroadcastGlobalVariables(local_variables=...) leaves each "
+            "rank its own.",
+            1,
+            ", ".join(f"'{name}'" for name in unsaid),
+        )
+
+
+def _average(variables: Sequence[Any], process_set: ProcessSet) -> None:
+    values = [np.asarray(variable.numpy()) for variable in variables]
+    means = _native.allreduce(
+        np.concatenate([value.astype(np.float64).ravel() for value in values]),
+        op=ReduceOp.AVERAGE.value,
+        name="layer_state/mean",
+        communicator_id=process_set.communicator_id(),
+    )
+    ends = np.cumsum([value.size for value in values])[:-1]
+    parts = np.split(means, ends)
+    for variable, value, part in zip(variables, values, parts, strict=True):
+        variable.assign(part.reshape(value.shape).astype(value.dtype))
+
+
+def _no_common_value(
+    variable: Any,
+    aggregation: str,
+    column: np.ndarray[Any, Any],
+    process_set: ProcessSet,
+) -> str:
+    what = tf.as_dtype(variable.dtype).name
+    return (
+        f"fit(): steps change variable '{variable_name(variable)}' ({what}, "
+        f"aggregation='{aggregation}') on each rank by that rank's data: "
+        f"{who_has_what(column, process_set.ranks)}. The ranks have no common value of "
+        "such a variable. Make it add_weight(aggregation='only_first_replica') to take "
+        "the first rank's, or 'mean' of a floating-point dtype, or leave each rank its "
+        "own with BroadcastGlobalVariables(local_variables=[...])."
+    )

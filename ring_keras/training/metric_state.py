@@ -1,0 +1,141 @@
+"""The state of a model's metrics, over all ranks."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from ring_keras import _native
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.job.topology import rank
+from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.weight_digests import all_digests, variable_name
+
+__all__ = ["averaged_logs", "state_of_all_ranks"]
+
+_Array = np.ndarray[Any, Any]
+
+_CORRELATIONS = tuple(
+    getattr(keras.metrics, name)
+    for name in ("ConcordanceCorrelation", "PearsonCorrelation")
+    if hasattr(keras.metrics, name)  # Older Keras has neither.
+)
+
+
+def _say_what_is_inexact(model: keras.Model) -> None:
+    metrics = tf.nest.flatten([getattr(m, "metrics", m) for m in model.metrics])
+    names = [
+        metric.name
+        for metric in metrics
+        if isinstance(metric, _CORRELATIONS) and 0 in np.atleast_1d(metric.axis)
+    ]
+    if names and rank() == 0:
+        logging.log_first_n(
+            logging.WARNING,
+            "ring_keras: %s: a mean of what each batch gives, which is not what one "
+            "process gives on batches as large as all ranks' together. All ranks "
+            "report the same.",
+            1,
+            ", ".join(names),
+        )
+
+
+@contextmanager
+def state_of_all_ranks(model: keras.Model, process_set: ProcessSet) -> Iterator[None]:
+    """The metrics' state is that of all ranks inside, and this rank's after.
+
+    How ranks' values make one, a variable's `aggregation` says: "sum", Keras's
+    default for metrics, "mean", or "only_first_replica".
+
+    Args:
+        model: A model whose metrics have counted this rank's data.
+        process_set: The ranks that have counted; all call this.
+
+    Raises:
+        ValueError: On every rank, if a variable says of itself that ranks' values do
+            not make one.
+    """
+    _say_what_is_inexact(model)
+    variables = _unique(metric.variables for metric in model.metrics)
+    local = [np.asarray(variable.numpy()) for variable in variables]
+    of_all = _combined(variables, local, process_set)
+    for variable, value in zip(variables, of_all, strict=True):
+        variable.assign(value)
+    try:
+        yield
+    finally:
+        for variable, value in zip(variables, local, strict=True):
+            variable.assign(value)
+
+
+def _unique(lists: Iterable[Iterable[Any]]) -> list[Any]:
+    return list({id(variable): variable for one in lists for variable in one}.values())
+
+
+def _combined(
+    variables: Sequence[Any], local: Sequence[_Array], process_set: ProcessSet
+) -> list[_Array]:
+    """One collective for each aggregation and dtype."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, variable in enumerate(variables):
+        # Older Keras has no such attribute, and sums.
+        aggregation = getattr(variable, "aggregation", "sum") or "none"
+        groups.setdefault((aggregation, str(variable.dtype)), []).append(index)
+    combined = list(local)
+    communicator_id = process_set.communicator_id()
+    for (aggregation, dtype), indices in sorted(groups.items()):
+        group = [variables[index] for index in indices]
+        if aggregation == "none":
+            _require_equal(group, process_set)
+            continue
+        if aggregation == "mean" and not tf.as_dtype(dtype).is_floating:
+            raise _no_common_value(group[0])
+        flat = np.concatenate([local[index].ravel() for index in indices])
+        name = f"metrics/{aggregation}/{dtype}"
+        if aggregation == "only_first_replica":
+            flat = _native.broadcast(flat, 0, name, communicator_id)
+        else:
+            op = ReduceOp.SUM if aggregation == "sum" else ReduceOp.AVERAGE
+            flat = _native.allreduce(
+                flat, op=op.value, name=name, communicator_id=communicator_id
+            )
+        ends = np.cumsum([local[index].size for index in indices])[:-1]
+        for index, part in zip(indices, np.split(flat, ends), strict=True):
+            combined[index] = part.reshape(local[index].shape)
+    return combined
+
+
+def _require_equal(variables: Sequence[Any], process_set: ProcessSet) -> None:
+    """Constants of a metric are alright, such as its thresholds."""
+    digests = all_digests(variables, "metrics/none", process_set)
+    for variable, column in zip(variables, digests.T, strict=True):
+        if (column != column[0]).any():
+            raise _no_common_value(variable)
+
+
+def _no_common_value(variable: Any) -> ValueError:
+    what = tf.as_dtype(variable.dtype).name
+    return ValueError(
+        "MetricAverage: the ranks' values of a metric's variable "
+        f"'{variable_name(variable)}' ({what}, aggregation='{variable.aggregation}') "
+        "make no common one. Let the metric create it with "
+        "add_variable(aggregation='sum'), with 'mean' for a floating-point number in "
+        "which all ranks count alike, or with 'only_first_replica'; or leave out the "
+        "metric, or MetricAverage."
+    )
+
+
+def averaged_logs(logs: Mapping[str, Any], communicator_id: int) -> dict[str, Any]:
+    """The logs with the mean over ranks of every scalar."""
+    keys = sorted(key for key, value in logs.items() if np.ndim(value) == 0)
+    means = _native.allreduce(
+        np.array([float(logs[key]) for key in keys], np.float64),
+        op=ReduceOp.AVERAGE.value,
+        name="metrics/logs",
+        communicator_id=communicator_id,
+    )
+    return {**logs, **dict(zip(keys, means.tolist(), strict=True))}
