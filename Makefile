@@ -1,7 +1,8 @@
 # A fresh clone needs Python 3.10 to 3.13 and a C++20 compiler, nothing else.
 #
 #   make demo      set up, then train on 2 processes
-#   make test      set up, then pass all tests
+#   make test      set up, then pass the tests
+#   make test-all  the same, and what repeats them over sizes and transports
 #   make build     compile what changed into ring_keras/
 #   make lint      style and types
 #   make sanitize  C++ tests under address, undefined behaviour and thread checks
@@ -10,7 +11,8 @@
 #   make clean     forget what was built; `rm -r .venv` forgets the environment
 #
 # PYTHON=python3.12 picks an interpreter, VENV=dir another environment,
-# PYTEST_ARGS="-k name" some tests, CMAKE_ARGS=-D... options of the build.
+# PYTEST_ARGS="-k name" some tests, PART=2/4 a quarter of the slow ones,
+# CMAKE_ARGS=-D... options of the build.
 
 PYTHON ?=
 VENV ?= .venv
@@ -18,6 +20,9 @@ VENV ?= .venv
 # download; it is not made for arm64.
 TENSORFLOW ?= $(if $(filter x86_64,$(shell uname -m)),tensorflow-cpu,tensorflow)==2.21.*
 PYTEST_ARGS ?=
+PART ?= 1/1
+# Tests wait for each other's processes now and then: more workers than cores.
+TEST_WORKERS ?= $(shell expr $$(nproc) + 1)
 # The minor versions of `make versions` and `make wheel`, beside VENV's own.
 TENSORFLOWS ?= 2.16 2.18 2.20
 # What `make versions` runs.
@@ -29,6 +34,8 @@ SHELL := /bin/bash
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 BUILD_EXT := $(BIN)/python setup.py --quiet build_ext --inplace
+PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadgroup \
+  --no-loadscope-reorder
 # One per Python, as build_support/cmake_build.py has it.
 BUILD_DIR = build/cmake-$(shell $(BIN)/python -c "import sys; print(sys.implementation.cache_tag)")
 
@@ -49,7 +56,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-cpp test-python build lint sanitize versions wheel clean
+.PHONY: demo test test-all test-cpp test-python test-slow build lint sanitize versions wheel clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -57,16 +64,23 @@ demo: build
 
 test: test-cpp test-python
 
+test-all: test
+	@$(MAKE) --no-print-directory test-slow
+
 # With the test tools, of which NVRTC brings a header.
 test-cpp: $(TEST_READY)
 	$(call say,C++ tests)
 	$(BUILD_EXT) --cpp-tests
-	$(BIN)/ctest --test-dir $(BUILD_DIR) --output-on-failure
+	$(BIN)/ctest --test-dir $(BUILD_DIR) --output-on-failure --parallel $(TEST_WORKERS)
 
 # After test-cpp, so that two builds never share the folder.
 test-python: test-cpp
 	$(call say,Python tests)
-	$(BIN)/python -m pytest -m "not slow and not gpu and not peers" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow and not gpu and not peers" $(PYTEST_ARGS)
+
+test-slow: $(TEST_READY) build
+	$(call say,Slow tests: part $(PART))
+	$(PYTEST) -m "slow and not gpu and not peers" --part $(PART) $(PYTEST_ARGS)
 
 build: $(INSTALLED)
 	$(call say,Compiling what changed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,22 @@ def rank_pool(request: pytest.FixtureRequest) -> RankPools:
     return request.config.stash[_POOLS]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part",
+        type=_part,
+        metavar="K/N",
+        help="of the tests marked slow, the K-th of N parts",
+    )
+
+
+def _part(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
+        return int(number), int(count)
+    raise argparse.ArgumentTypeError(f"expected K/N such as 2/4, got '{text}'")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_POOLS] = RankPools()
     config.stash[_POOL_ERRORS] = []
@@ -39,6 +57,7 @@ def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """One worker runs what shares a pool, or else a file, in its order."""
+    _keep_part(config, items)
     if not config.pluginmanager.hasplugin("xdist"):
         return
     for item in items:
@@ -46,6 +65,21 @@ def pytest_collection_modifyitems(
         item.add_marker(pytest.mark.xdist_group(group))
     # The largest groups first, so that no worker ends long after the others.
     items.sort(key=lambda item: _pool_of(item) or "z")
+
+
+def _keep_part(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("part") is None:
+        return
+    number, count = config.getoption("part")
+    # By name, so that a test stays in its part when others come and go.
+    left_out = [
+        item
+        for item in items
+        if item.get_closest_marker("slow")
+        and zlib.crc32(item.nodeid.encode()) % count != number - 1
+    ]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 def _pool_of(item: pytest.Item) -> str | None:
