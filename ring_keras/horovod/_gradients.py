@@ -16,8 +16,14 @@ import tensorflow as tf
 import ring_keras as ring
 from ring_keras.horovod._absent import refuse_unless_default
 from ring_keras.horovod._compression import Compression, native_or_own
-from ring_keras.horovod._keras_2 import distribute, is_tf_keras, is_tf_keras_optimizer
+from ring_keras.horovod._keras_2 import (
+    distribute,
+    is_tf_keras,
+    is_tf_keras_optimizer,
+    without_tf_keras,
+)
 from ring_keras.horovod._session_optimizer import SessionOptimizer
+from ring_keras.horovod._tape import GradientTape
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.reduce_op import Average, ReduceOp
 
@@ -101,7 +107,7 @@ def DistributedGradientTape(  # noqa: N802
     groups: Groups = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
-) -> ring.DistributedGradientTape:
+) -> GradientTape:
     """See `ring_keras.DistributedGradientTape`."""
     return PartialDistributedGradientTape(
         gradtape,
@@ -129,19 +135,23 @@ def PartialDistributedGradientTape(  # noqa: N802
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
-) -> ring.DistributedGradientTape:
+) -> GradientTape:
     """The same, with layers whose gradients stay on their rank."""
-    return ring.DistributedGradientTape(
+    layers, variables = without_tf_keras(local_layers)
+    tape = GradientTape(
         gradtape,
         op,
         compression=native_or_own(compression),
         sparse_as_dense=sparse_as_dense or None,
         gradient_predivide_factor=gradient_predivide_factor,
         process_set=process_set,
-        local_layers=local_layers,
+        local_layers=layers,
         scale_local_gradients=scale_local_gradients,
         **_grouping(num_groups, groups),
     )
+    for variable in variables:
+        tape.register_local_source(variable)
+    return tape
 
 
 def load_model(

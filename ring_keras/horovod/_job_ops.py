@@ -15,6 +15,9 @@ __all__ = [
     "size_op",
 ]
 
+_NO_JOB = -1
+_NO_SUCH_SET = -3
+
 
 def barrier(process_set: ProcessSet = global_process_set) -> tf.Operation | None:
     """See `ring_keras.barrier`."""
@@ -37,9 +40,17 @@ def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
 def process_set_included_op(
     process_set_id: int = 0, name: str | None = None
 ) -> tf.Tensor:
-    """1 if this process is in a process set, else 0, as a tensor."""
-    included = find_process_set(process_set_id).included()
-    return tf.constant(int(included), tf.int32, name=name)
+    """1 if this process is in a process set, else 0, as a tensor.
+
+    As in Horovod, -1 before `init()`, and -3 for a process set that is not there.
+    """
+    included = _NO_JOB
+    if ring.is_initialized():
+        try:
+            included = int(find_process_set(process_set_id).included())
+        except ValueError:
+            included = _NO_SUCH_SET
+    return tf.constant(included, tf.int32, name=name)
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:

@@ -7,15 +7,17 @@ reduce them.
 """
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
+from ring_keras import keras_internals as internals
 from ring_keras.horovod._absent import refuse_unless_default
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.reduction_options import ReductionOptions
 
-__all__ = ["distribute", "is_tf_keras", "is_tf_keras_optimizer"]
+__all__ = ["distribute", "is_tf_keras", "is_tf_keras_optimizer", "without_tf_keras"]
 
 
 def is_tf_keras() -> bool:
@@ -30,6 +32,29 @@ def is_tf_keras_optimizer(optimizer: Any) -> bool:
         return False
     kinds = (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)
     return isinstance(optimizer, kinds)
+
+
+def without_tf_keras(layers: Any) -> tuple[Any, list[Any]]:
+    """What are no layers of Keras 2, and the weights of those that are.
+
+    Args:
+        layers: None, a layer, or several. Those of Keras 2 must have been built.
+    """
+    tf_keras: Any = sys.modules.get("tf_keras")
+    if tf_keras is None or layers is None:
+        return layers, []
+    kind = tf_keras.layers.Layer
+    several = [layers] if isinstance(layers, kind) else layers
+    if not isinstance(several, Iterable):
+        return layers, []
+    several = list(several)
+    weights = [
+        weight
+        for layer in several
+        if isinstance(layer, kind)
+        for weight in layer.trainable_weights
+    ]
+    return [layer for layer in several if not isinstance(layer, kind)], weights
 
 
 def distribute(optimizer: Any, **options: Any) -> Any:
@@ -51,8 +76,11 @@ def distribute(optimizer: Any, **options: Any) -> Any:
         "Optimizers of Keras 2 apply each step's gradients at once.",
     )
     options.pop("average_aggregated_gradients", None)  # Of one pass, it is the same.
-    options.setdefault("local_layers", None)
-    reducer = GradientReducer(ReductionOptions.read(**options))
+    layers, variables = without_tf_keras(options.pop("local_layers", None))
+    keys = frozenset(internals.variable_key(variable) for variable in variables)
+    reducer = GradientReducer(
+        ReductionOptions.read(local_layers=layers, local_variables=keys, **options)
+    )
     # That of a loss scale is called for what it wraps.
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     # The older kind has it with an underscore.

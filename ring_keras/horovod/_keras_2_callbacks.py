@@ -3,14 +3,15 @@
 `device` is taken and means nothing.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 import ring_keras as ring
-from ring_keras import callbacks
+from ring_keras.horovod import _callbacks
 from ring_keras.horovod._absent import absent
 from ring_keras.ops.broadcast_variables import broadcast_variables
 
@@ -112,77 +113,38 @@ class _LearningRate(tf.keras.callbacks.Callback):  # type: ignore[misc]
                 velocity.assign(velocity * tf.cast(rate / before, velocity.dtype))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Logs the rate, and says that a ramp is over."""
+        """Logs the rate."""
         rate = float(tf.keras.backend.get_value(self.model.optimizer.learning_rate))
         if logs is not None:
             logs["lr"] = rate
 
 
 class LearningRateScheduleCallback(_LearningRate):
-    """See `ring_keras.horovod._callbacks.LearningRateScheduleCallback`."""
+    """See `ring_keras.horovod._callbacks`, as for the arguments of the next."""
 
-    def __init__(
-        self,
-        initial_lr: float,
-        multiplier: float | Callable[[float], float],
-        start_epoch: int = 0,
-        end_epoch: int | None = None,
-        staircase: bool = True,
-        momentum_correction: bool = True,
-        steps_per_epoch: int | None = None,
-    ) -> None:
-        rule = callbacks.LearningRateSchedule(
-            initial_lr,
-            multiplier,
-            start_epoch=start_epoch,
-            end_epoch=end_epoch,
-            staircase=staircase,
-            momentum_correction=momentum_correction,
-            steps_per_epoch=steps_per_epoch,
-            scale=1.0,
-        )
-        super().__init__(rule)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(_callbacks.LearningRateScheduleCallback(*args, **kwargs))
 
 
 class LearningRateWarmupCallback(_LearningRate):
-    """See `ring_keras.horovod._callbacks.LearningRateWarmupCallback`."""
+    """See `ring_keras.horovod._callbacks`."""
 
-    def __init__(
-        self,
-        initial_lr: float,
-        warmup_epochs: float = 5,
-        momentum_correction: bool = True,
-        steps_per_epoch: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        rule = callbacks.LearningRateWarmup(
-            initial_lr / ring.size(),
-            warmup_epochs=warmup_epochs,
-            momentum_correction=momentum_correction,
-            steps_per_epoch=steps_per_epoch,
-        )
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        rule = _callbacks.LearningRateWarmupCallback(*args, **kwargs)
         super().__init__(rule)
-        self._last_epoch = int(np.ceil(warmup_epochs)) - 1
-        self._verbose = verbose
+        self._last_epoch = math.ceil(rule.warmup_epochs or 0) - 1
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Logs the rate, and says that the ramp is over."""
         super().on_epoch_end(epoch, logs)
-        if self._verbose and epoch == self._last_epoch and ring.rank() == 0:
+        if self._rule.verbose and epoch == self._last_epoch and ring.rank() == 0:
             print(f"Epoch {epoch + 1}: the learning rate has warmed up.")
 
 
 class BestModelCheckpoint:
     """Not there."""
 
-    def __init__(
-        self,
-        monitor: str = "val_loss",
-        verbose: int = 0,
-        save_weights_only: bool = False,
-        mode: str = "auto",
-        save_freq: str | int = "epoch",
-    ) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         absent(
             "BestModelCheckpoint for Keras 2",
             "Give fit() a ModelCheckpoint with save_best_only=True on rank 0.",

@@ -55,8 +55,9 @@ def unique_in_graph(name: str) -> str:
     if not in_unordered_graph():
         return name
     graph = tf.compat.v1.get_default_graph()
-    while (outer := getattr(graph, "outer_graph", None)) is not None:
-        graph = outer  # The branches of a tf.cond share the names of its graph.
+    # The branches of a tf.cond share the names of its graph.
+    while getattr(graph, "outer_graph", None) is not None:
+        graph = graph.outer_graph
     used = _names_of_graphs.setdefault(graph, set())
     unique, number = name, 0
     while unique in used:

@@ -94,6 +94,7 @@ def check_process_sets() -> None:
     assert process_set.included() == (rank == 0)
     assert int(hvd.process_set_included_op(number)) == int(rank == 0)
     assert int(hvd.size_op(number)) == 1
+    assert int(hvd.process_set_included_op(99)) == -3
     with pytest.raises(ValueError, match="process_set_id=99"):
         hvd.size_op(99)
     if process_set.included():

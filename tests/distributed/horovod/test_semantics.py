@@ -169,6 +169,24 @@ def check_errors() -> None:
         hvd.broadcast_global_variables(0)
 
 
+def check_tape() -> None:
+    """Has what Horovod's has besides."""
+    size, rank = hvd.size(), hvd.rank()
+    layer = keras.layers.Dense(1, use_bias=False)
+    layer.build((None, 1))
+    variables = [layer.kernel, keras.Variable([[1.0]])]
+    with tf.GradientTape(persistent=True) as tape:
+        loss = (rank + 1.0) * tf.reduce_sum(variables[0] + variables[1])
+    tape = hvd.PartialDistributedGradientTape(tape, local_layers=[layer])
+    mean = (size + 1) / 2
+    _, gradient = tape.gradient(loss, variables, use_generic_names=True)
+    assert gradient.numpy() == mean
+    local, shared = tape.get_local_and_global_gradients(loss, variables)
+    assert [source for source, _ in local + shared] == variables
+    np.testing.assert_allclose(local[0][1], [[(rank + 1) / size]])
+    assert shared[0][1].numpy() == mean
+
+
 def check_splits_may_leave_rows() -> None:
     size, rank = hvd.size(), hvd.rank()
     rows = tf.fill([size + 3], rank)
@@ -186,6 +204,7 @@ def check_splits_may_leave_rows() -> None:
         check_gradients,
         check_compressors,
         check_errors,
+        check_tape,
         check_splits_may_leave_rows,
     ],
 )

@@ -129,6 +129,21 @@ def check_other_collectives() -> None:
         assert hvd.broadcast_object([rank], session=session) == [0]
         assert hvd.allgather_object(rank, session=session) == list(range(size))
         assert session.run(hvd.join()) in range(size)
+        # A function keeps the order of its own, whatever calls it.
+        both = tf.function(lambda x: hvd.allreduce(x) + hvd.allreduce(x, op=hvd.Sum))
+        assert session.run(both(mine)).tolist() == [(size - 1) * (size + 1) / 2]
+        loop = tf.while_loop(
+            lambda n, _: n < 3,
+            lambda n, x: (n + 1, hvd.allreduce(x, op=hvd.Sum)),
+            [0, tf.constant(1.0)],
+        )
+        assert session.run(loop[1]) == size**3
+        if size > 1:
+            with pytest.raises(
+                tf.errors.FailedPreconditionError, match="shape differs"
+            ):
+                session.run(hvd.allreduce(tf.ones([rank + 1])))
+        assert session.run(hvd.allreduce(1.0)) == 1.0
 
 
 def check_optimizer() -> None:

@@ -133,6 +133,27 @@ def check_learning_rates() -> None:
     assert rank in range(size)
 
 
+def check_local_layers() -> None:
+    size, rank = hvd.size(), hvd.rank()
+    model = build(0)
+    first, second = model.layers
+    with tf.GradientTape() as tape:
+        sums = [tf.reduce_sum(v) for v in model.trainable_variables]
+        loss = (rank + 1.0) * tf.add_n(sums)
+    tape = hvd.PartialDistributedGradientTape(tape, local_layers=first)
+    kept, reduced = tape.gradient(loss, [first.kernel, second.kernel])
+    assert kept.numpy() == pytest.approx((rank + 1) / size)
+    assert reduced.numpy() == pytest.approx((size + 1) / 2)
+    optimizer = hvd_keras.PartialDistributedOptimizer(
+        tf.keras.optimizers.SGD(1.0), local_layers=[first], scale_local_gradients=False
+    )
+    before = [first.bias.numpy(), second.bias.numpy()]
+    ones = [(rank + 1.0) * tf.ones_like(b) for b in before]
+    optimizer.apply_gradients(zip(ones, [first.bias, second.bias], strict=True))
+    assert before[0] - first.bias.numpy() == pytest.approx(rank + 1.0)
+    assert before[1] - second.bias.numpy() == pytest.approx((size + 1) / 2)
+
+
 def check_what_is_not_there() -> None:
     adam = tf.keras.optimizers.Adam()
     with pytest.raises(NotImplementedError, match="backward_passes_per_step=2"):
@@ -150,6 +171,7 @@ def check_what_is_not_there() -> None:
         check_tape_and_late_variables,
         check_loss_scale,
         check_learning_rates,
+        check_local_layers,
         check_what_is_not_there,
     ],
 )
