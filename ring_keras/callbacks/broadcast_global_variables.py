@@ -10,6 +10,7 @@ from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.shared_files import warn_of_shared_files
 from ring_keras.errors import RankMismatchError
+from ring_keras.keras_internals.building import create_variables
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.optimizers import common_start
 from ring_keras.training.attachment import attach
@@ -113,7 +114,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         element_spec = getattr(iterator, "element_spec", None)
         if element_spec is not None:
             with common_start.left_to_caller():
-                internals.symbolic_build(self.model, element_spec)
+                create_variables(self.model, element_spec)
         # Not model.variables, which has the random generators' state.
         variables = [v for v in self.model.weights if not self._is_local(v)]
         for optimizer in internals.optimizers_of(self.model):

@@ -5,6 +5,7 @@ the installed releases and fails by name when one is gone.
 """
 
 import sys
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +13,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ring_keras.errors import from_tensorflow
-
 # Where Keras or TensorFlow defines it -> what we call, replace or read there.
 PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     # Public, but replaced on the instance: `train_step`, `train_function`,
-    # `make_train_function`, `apply` and `check_finite` must keep their meaning.
+    # `make_train_function`, `apply`, `build`, `check_finite` and `call` must keep
+    # their meaning.
     "keras.Model": (
         "_compile_loss",
         "_get_metrics_result_or_logs",
@@ -30,9 +30,12 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     "keras.optimizers.Optimizer": (
         "_backend_apply_gradients",
         "_clip_gradients",
+        "_overwrite_variables_directly_with_gradients",
         "apply",
+        "build",
         "finalize_variable_values",
     ),
+    "keras.losses.Loss": ("call",),
     "keras.optimizers.LossScaleOptimizer": ("check_finite",),
     "tf.data.Dataset": ("_inputs",),
     "tf.data.experimental.service.DispatchServer": ("_stop",),
@@ -53,11 +56,15 @@ RMSPROP_MOMENTUM = "_momentums"
 CLIP_GRADIENTS = "_clip_gradients"
 BACKEND_APPLY_GRADIENTS = "_backend_apply_gradients"
 APPLY = "apply"
+BUILD = "build"
+OVERWRITE_DIRECTLY = "_overwrite_variables_directly_with_gradients"
+LOSS_CALL = "call"
 CHECK_FINITE = "check_finite"
 FINALIZE_VARIABLES = "finalize_variable_values"
 TRAIN_STEP = "train_step"
 METRICS_RESULT = "_get_metrics_result_or_logs"
 MOMENTS = "_moments"
+MASK = "_keras_mask"
 
 SHUFFLE_DATASET = "_ShuffleDataset"
 BATCH_DATASETS = frozenset(
@@ -71,6 +78,9 @@ BATCH_DATASETS = frozenset(
     }
 )
 UNBATCH_DATASET = "_UnbatchDataset"
+
+# Of losses that are not divided by anything.
+_SUMS = ("sum", "none", None)
 
 # Deep enough for LossScaleOptimizer.apply -> cond -> Optimizer.apply -> hook.
 _MAX_FRAMES = 48
@@ -132,9 +142,14 @@ def _is_multi_optimizer(optimizer: keras.optimizers.Optimizer) -> bool:
     return multi is not None and isinstance(optimizer, multi)
 
 
-def called_by_loss_scale_optimizer() -> bool:
-    """Whether a `LossScaleOptimizer` is applying gradients further up."""
-    return _calling(keras.optimizers.LossScaleOptimizer) is not None
+def overwrites_with_gradient(variable: Any) -> bool:
+    """Whether Keras assigns its "gradient" to it, as in float8 training."""
+    return bool(getattr(variable, "overwrite_with_gradient", False))
+
+
+def calling_loss_scale_optimizer() -> keras.optimizers.LossScaleOptimizer | None:
+    """The one that is being built, or is applying gradients, further up."""
+    return _calling(keras.optimizers.LossScaleOptimizer)
 
 
 def calling_callback_list() -> keras.callbacks.CallbackList | None:
@@ -210,10 +225,35 @@ def _calling(cls: type[Any]) -> Any:
 
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """The compiled optimizer, and others a custom model keeps (as GANs do)."""
-    found = [getattr(model, "optimizer", None), *vars(model).values()]
-    unique = {id(o): o for o in found if isinstance(o, keras.optimizers.Optimizer)}
-    return list(unique.values())
+    """The compiled optimizer, and others a custom model keeps (as GANs do).
+
+    Those in attributes, in lists and dicts there, and of models in it.
+    """
+    found: dict[int, keras.optimizers.Optimizer] = {}
+    seen: set[int] = set()
+    waiting: deque[Any] = deque([getattr(model, "optimizer", None), model])
+    waiting += _models_in(model)
+    while waiting:
+        value = waiting.popleft()
+        if isinstance(value, keras.optimizers.Optimizer):
+            found.setdefault(id(value), value)
+        elif (
+            isinstance(value, (dict, list, tuple, set, keras.Model))
+            and id(value) not in seen
+        ):
+            seen.add(id(value))
+            if isinstance(value, keras.Model):
+                value = vars(value)
+            waiting.extend(value.values() if isinstance(value, dict) else value)
+    return list(found.values())
+
+
+def _models_in(model: keras.Model) -> list[keras.Model]:
+    return [
+        layer
+        for layer in model._flatten_layers(include_self=False)
+        if isinstance(layer, keras.Model)
+    ]
 
 
 def velocities(optimizer: keras.optimizers.Optimizer) -> list[tf.Variable]:
@@ -291,9 +331,31 @@ def step_count(optimizer: keras.optimizers.Optimizer) -> keras.Variable | None:
     return count
 
 
-def loss_is_summed(model: keras.Model) -> bool:
-    """Whether a compiled loss adds up its batch instead of taking the mean."""
-    return "sum" in _reductions(model)
+def summed_losses(model: keras.Model) -> list[keras.losses.Loss]:
+    """Compiled losses that add up their batch instead of taking the mean.
+
+    Without a reduction too: the gradient of many numbers is that of their sum.
+    """
+    return [loss for loss in compiled_losses(model) if _adds_up(loss)]
+
+
+def has_other_losses(model: keras.Model) -> bool:
+    """Whether something that does not add up, as far as one can see, is added.
+
+    Known once the model has been called.
+    """
+    others = [loss for loss in compiled_losses(model) if not _adds_up(loss)]
+    return bool(others or model.losses)
+
+
+def compiled_losses(model: keras.Model) -> list[Any]:
+    """As they were given to `compile()`: losses, functions and names."""
+    losses = tf.nest.flatten(getattr(model, "loss", None))
+    return [loss for loss in losses if loss is not None]
+
+
+def _adds_up(loss: Any) -> bool:
+    return isinstance(loss, keras.losses.Loss) and loss.reduction in _SUMS
 
 
 def loss_divides_by_sample_weight(model: keras.Model) -> bool:
@@ -302,44 +364,7 @@ def loss_divides_by_sample_weight(model: keras.Model) -> bool:
 
 
 def _reductions(model: keras.Model) -> set[str | None]:
-    losses = tf.nest.flatten(getattr(model, "loss", None))
-    return {getattr(loss, "reduction", None) for loss in losses}
-
-
-def symbolic_build(model: keras.Model, element_spec: Any) -> None:
-    """Creates every variable of model, metrics and optimizers; runs no step.
-
-    Args:
-        model: A compiled model.
-        element_spec: The spec of the batches it will get.
-
-    Raises:
-        RingKerasError: If tracing the step failed so, since it may communicate.
-    """
-    batch = tf.nest.map_structure(_none_if_absent, element_spec)
-    try:
-        model._symbolic_build(data_batch=batch)
-    except Exception as first:
-        _raise_own(first)
-        # A model without `call`, such as a GAN, makes its variables in its
-        # train_step; tracing that creates them all. Keras traces without
-        # autograph too.
-        try:
-            tf.function(model.train_step, autograph=False).get_concrete_function(batch)
-        except Exception as second:
-            _raise_own(second)
-            raise first from None
-
-
-def _raise_own(error: Exception) -> None:
-    ours = from_tensorflow(error)
-    if ours is not None:
-        raise ours from (None if ours is error else error)
-
-
-def _none_if_absent(spec: Any) -> Any:
-    absent = isinstance(spec, (tf.OptionalSpec, type(tf.type_spec_from_value(None))))
-    return None if absent else spec
+    return {getattr(loss, "reduction", None) for loss in compiled_losses(model)}
 
 
 def train_function(model: keras.Model) -> Callable[[Any], Any]:

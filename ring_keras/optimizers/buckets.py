@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Bucket", "BucketPlan", "GradientSpec", "plan_buckets"]
+__all__ = ["Bucket", "BucketPlan", "GradientSpec", "bucket_name", "plan_buckets"]
 
 # The first bucket is small: the wire has work soon after backward starts.
 FIRST_BUCKET_BYTES = 1 << 20
@@ -79,6 +79,11 @@ class BucketPlan:
     def digest(self) -> bytes:
         """32 bytes that stand for `agreement()`."""
         return hashlib.sha256("\n".join(self.agreement()).encode()).digest()
+
+
+def bucket_name(number: int) -> str:
+    """What the collective of a plan's n-th bucket is called."""
+    return f"gradients/bucket{number}"
 
 
 def plan_buckets(

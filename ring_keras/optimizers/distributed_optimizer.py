@@ -1,5 +1,6 @@
 """Makes a Keras optimizer average its gradients over the ranks."""
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.compression import Compression, Compressor
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.end_of_fit import EndOfFit
+from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
 
@@ -44,13 +46,13 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     turned off where collectives have no kernels for it (TensorFlow before 2.20).
 
     That makes training exactly that of one process with the global batch where
-    a loss is the mean over its examples (Keras's default, `"mean"`, with sample
-    weights too) or their sum, and where a single one with a single array of
-    sample weights has `reduction="mean_with_sample_weight"`. It is close to it,
-    not exact, where Keras divides by a number that only the forward pass knows:
-    the entries that a mask leaves of a rank's batch (the output of a model of
-    sequences with `mask_zero=True` or `Masking`). All ranks still apply the
-    same update.
+    each loss is the mean over its examples (Keras's default, `"mean"`, with sample
+    weights too) or, of those given to `compile`, their sum, and where a single one
+    with a single array of sample weights has `reduction="mean_with_sample_weight"`.
+    It is close to it, not exact, where Keras divides by a number that only the
+    forward pass knows: the entries that a mask leaves of a rank's batch (the output
+    of a model of sequences with `mask_zero=True` or `Masking`). All ranks still
+    apply the same update.
 
     A copy of the optimizer (`keras.models.load_model`, `copy.deepcopy`) is an
     ordinary one again: pass it here, or let
@@ -58,10 +60,12 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
 
     Args:
         optimizer: A Keras optimizer, or the name of one. Doing this again to
-            the same one changes nothing.
-        op: `AVERAGE`, `SUM`, or `ADASUM`, which combines each variable's
-            gradients by themselves, needs no larger learning rate with more
-            ranks, and does not overlap with the backward pass.
+            the same one, with the same arguments, changes nothing.
+        op: `AVERAGE`, which is right in `fit` for losses that add up their batch
+            too; `SUM`, for a loop of your own whose loss is a sum; or `ADASUM`,
+            which combines each variable's gradients by themselves, needs no larger
+            learning rate with more ranks, and does not overlap with the backward
+            pass.
         process_set: Ranks that train together. Defaults to all.
         bucket_size_bytes: Gradients travel in buckets of about this size.
             Defaults to `RING_KERAS_BUCKET_SIZE_BYTES`.
@@ -101,11 +105,9 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
 
     Raises:
         ValueError: If an argument is not what it must be, or two contradict each
-            other or what the optimizer does.
+            other, what the optimizer does, or what it was given here before.
     """
     optimizer = keras.optimizers.get(optimizer)
-    if OptimizerHook.of(optimizer) is not None:
-        return optimizer
     options = ReductionOptions.read(
         op=op,
         process_set=process_set,
@@ -120,6 +122,9 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
         local_layers=local_layers,
         scale_local_gradients=scale_local_gradients,
     )
+    _refuse_other_options(optimizer, options)
+    if OptimizerHook.of(optimizer) is not None:
+        return optimizer
     plain_optimizers = _plain_optimizers(optimizer)
     if backward_passes_per_step > 1 and not plain_optimizers:
         raise ValueError(
@@ -137,9 +142,31 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
             )
         if backward_passes_per_step > 1:
             _accumulate(plain, backward_passes_per_step)
-    OptimizerHook(optimizer, options).install()
+    install_hook(optimizer, options)
     EndOfFit(optimizer, options).install()
     return optimizer
+
+
+def _refuse_other_options(
+    optimizer: keras.optimizers.Optimizer, options: ReductionOptions
+) -> None:
+    """Where the optimizer, or one in it, reduces already, and in another way."""
+    hook = OptimizerHook.of(optimizer)
+    if hook is not None and hook.options != options:
+        differences = [
+            f"{field.name}={getattr(options, field.name)!r}, and before "
+            f"{field.name}={getattr(hook.options, field.name)!r}"
+            for field in dataclasses.fields(options)
+            if getattr(options, field.name) != getattr(hook.options, field.name)
+        ]
+        raise ValueError(
+            f"{type(optimizer).__name__} '{optimizer.name}' is a distributed "
+            "optimizer already, with other options (a callback of ring_keras makes "
+            "it one with the defaults). Give them the first time, to a new "
+            f"optimizer. Received: {'; '.join(differences)}"
+        )
+    for inner in internals.inner_optimizers(optimizer):
+        _refuse_other_options(inner, options)
 
 
 def _plain_optimizers(

@@ -1,34 +1,31 @@
 """Reduces the gradients of a step: starts first, waits last."""
 
-import itertools
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
-from ring_keras.job import bucket_size
-from ring_keras.job.process_set import ProcessSet, job_number
+from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.adasum import adasum
 from ring_keras.ops.allreduce import allreduce
-from ring_keras.ops.arguments import Factor, to_factor
+from ring_keras.ops.arguments import Factor
 from ring_keras.ops.grouped_allreduce import (
     PendingAllreduce,
     allreduce_start,
     allreduce_wait,
+    grouped_allreduce,
 )
 from ring_keras.ops.reduce_op import ReduceOp
-from ring_keras.ops.scaling import scaled as scaled_values
-from ring_keras.optimizers.buckets import BucketPlan, GradientSpec, plan_buckets
-from ring_keras.optimizers.common_start import start_alike
-from ring_keras.optimizers.plan_agreement import agree_on_plan
+from ring_keras.optimizers.agreed_plans import AgreedPlans
+from ring_keras.optimizers.buckets import bucket_name
+from ring_keras.optimizers.gradient_values import Gradient, as_tensors, dense, scaled
+from ring_keras.optimizers.plan_agreement import named_mismatch
 from ring_keras.optimizers.reduction_options import ReductionOptions
-from ring_keras.optimizers.sparse_choice import SparseGradient, choose_dense
 from ring_keras.optimizers.step_scope import StepWeight, current_step
+from ring_keras.optimizers.summed_losses import refuse_summed_losses
 
-__all__ = ["Gradient", "GradientReducer", "scaled", "source_name"]
-
-Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
+__all__ = ["GradientReducer"]
 
 
 class GradientReducer:
@@ -46,9 +43,7 @@ class GradientReducer:
         self, options: ReductionOptions, *, sums_duplicates: bool = False
     ) -> None:
         self._options = options
-        self._sums_duplicates = sums_duplicates
-        # By the job in which the ranks agreed on it, and what they agreed on.
-        self._agreed: dict[tuple[int, bytes], BucketPlan] = {}
+        self._plans = AgreedPlans(options, sums_duplicates=sums_duplicates)
 
     @property
     def process_set(self) -> ProcessSet:
@@ -80,6 +75,37 @@ class GradientReducer:
             for gradient, stays in zip(gradients, as_they_are, strict=True)
         ]
 
+    def largest(
+        self, gradients: Sequence[Gradient], sources: Sequence[Any]
+    ) -> list[Gradient]:
+        """Takes the largest of all ranks where a "gradient" is the new value.
+
+        In float8 training Keras assigns such gradients to their variables, the
+        scales of casts and the histories of largest absolute values from which
+        those follow: the largest of the global batch is that of all ranks' parts.
+
+        Args:
+            gradients: In the order of their variables.
+            sources: Their variables.
+
+        Returns:
+            The gradients, those of other variables untouched.
+        """
+        gradients = list(gradients)
+        if not self.active:
+            return gradients
+        indices = self._overwriting(gradients, sources)
+        if indices:
+            largest = grouped_allreduce(
+                [gradients[index] for index in indices],
+                ReduceOp.MAX,
+                name="gradients/overwriting",
+                process_set=self.process_set,
+            )
+            for index, gradient in zip(indices, largest, strict=True):
+                gradients[index] = gradient
+        return gradients
+
     def reduce(
         self,
         gradients: Sequence[Gradient],
@@ -102,62 +128,54 @@ class GradientReducer:
 
         Returns:
             The reduced gradients, the same on every rank but for local ones.
+
+        Raises:
+            RankMismatchError: On every rank, if two have different gradients.
         """
         if not self.active:
             return [scaled(gradient, factor) for gradient in gradients]
-        step = current_step()
-        if step is not None:
-            step.communicated = True
-        reduced = list(gradients)
+        refuse_summed_losses(self._options.op)
+        gradients = [as_tensors(gradient) for gradient in gradients]
         local = [
             index
             for index, source in enumerate(sources)
             if gradients[index] is not None and self._options.is_local(source)
         ]
-        shared = [
-            None if index in local else gradient
-            for index, gradient in enumerate(gradients)
-        ]
-        shared, contexts = self._compress(shared)
-        shared, plan = self._plan(shared, sources)
-        started = [
-            self._start(
-                [shared[index] for index in bucket.indices],
-                f"gradients/bucket{number}",
-                weight,
-                factor,
-                wait_follows=number + 1 == len(plan.buckets),
-            )
-            for number, bucket in enumerate(plan.buckets)
-        ]
-        sparse = [i for i, g in enumerate(shared) if isinstance(g, tf.IndexedSlices)]
-        share: Factor = 1.0
-        if weight is not None and (
-            sparse or (local and self._options.scale_local_gradients)
-        ):
-            share = weight.share()
-        for index in sparse:
-            reduced[index] = allreduce(
-                shared[index],
-                self._options.op,
-                name=f"gradients/sparse{index}",
-                prescale_factor=share,
-                postscale_factor=factor,
-                process_set=self.process_set,
-            )
-        local_factor = factor
-        if self._options.scale_local_gradients:
-            local_factor = share * (factor / self.process_set.size())
-        for index in local:
-            reduced[index] = scaled(gradients[index], local_factor)
-        for bucket, pending in zip(plan.buckets, started, strict=True):
-            tensors = pending if isinstance(pending, list) else allreduce_wait(pending)
-            for index, tensor in zip(bucket.indices, tensors, strict=True):
-                reduced[index] = tensor
+        apart = {*local, *self._overwriting(gradients, sources)}
+        shared, contexts = self._compress(
+            [None if index in apart else g for index, g in enumerate(gradients)]
+        )
+        shared, plan, own_plan = self._plans.plan(shared, sources)
+        with named_mismatch(own_plan, self.process_set):
+            started = [
+                self._start(
+                    [shared[index] for index in bucket.indices],
+                    bucket_name(number),
+                    weight,
+                    factor,
+                    wait_follows=number + 1 == len(plan.buckets),
+                )
+                for number, bucket in enumerate(plan.buckets)
+            ]
+            reduced = self.largest(gradients, sources)
+            share: Factor = 1.0
+            if weight is not None and (
+                _are_sparse(shared) or (local and self._options.scale_local_gradients)
+            ):
+                share = weight.share()
+            self._gather_sparse(shared, reduced, share, factor)
+            for bucket, pending in zip(plan.buckets, started, strict=True):
+                for index, tensor in zip(bucket.indices, _wait(pending), strict=True):
+                    reduced[index] = tensor
         for index, context in contexts.items():
             reduced[index] = self._options.compressor.decompress(
                 reduced[index], context
             )
+        if self._options.scale_local_gradients:
+            factor = share * (factor / self.process_set.size())
+        for index in local:
+            reduced[index] = scaled(gradients[index], factor)
+        self._note([s for s, g in zip(sources, reduced, strict=True) if g is not None])
         return reduced
 
     def _compress(
@@ -168,14 +186,47 @@ class GradientReducer:
         contexts: dict[int, Any] = {}
         if compressor is None:
             return gradients, contexts
-        gradients = [
-            _dense(gradient) if self._options.sparse_as_dense else gradient
-            for gradient in gradients
-        ]
+        if self._options.sparse_as_dense:
+            gradients = [dense(gradient) for gradient in gradients]
         for index, gradient in enumerate(gradients):
-            if tf.is_tensor(gradient) and not isinstance(gradient, tf.IndexedSlices):
+            if gradient is not None and not isinstance(gradient, tf.IndexedSlices):
                 gradients[index], contexts[index] = compressor.compress(gradient)
         return gradients, contexts
+
+    def _gather_sparse(
+        self,
+        shared: Sequence[Gradient],
+        reduced: list[Gradient],
+        share: Factor,
+        factor: float,
+    ) -> None:
+        """Puts the slices of all ranks into `reduced`."""
+        for index, gradient in enumerate(shared):
+            if isinstance(gradient, tf.IndexedSlices):
+                reduced[index] = allreduce(
+                    gradient,
+                    self._options.op,
+                    name=f"gradients/sparse{index}",
+                    prescale_factor=share,
+                    postscale_factor=factor,
+                    process_set=self.process_set,
+                )
+
+    def _overwriting(
+        self, gradients: Sequence[Gradient], sources: Sequence[Any]
+    ) -> list[int]:
+        return [
+            index
+            for index, source in enumerate(sources)
+            if gradients[index] is not None
+            and internals.overwrites_with_gradient(source)
+            and not self._options.is_local(source)
+        ]
+
+    def _note(self, sources: Sequence[Any]) -> None:
+        step = current_step()
+        if step is not None and sources:
+            step.note_reduced(sources)
 
     def _start(
         self,
@@ -207,124 +258,11 @@ class GradientReducer:
             process_set=self.process_set,
         )
 
-    def _plan(
-        self, gradients: Sequence[Gradient], sources: Sequence[Any]
-    ) -> tuple[list[Gradient], BucketPlan]:
-        """The plan, and the gradients with those made dense that it says."""
-        gradients = list(gradients)
-        step = current_step()
-        if (
-            self._options.sparse_as_dense
-            or self._options.op is ReduceOp.ADASUM
-            # XLA must know how many slices all ranks have together.
-            or (step is not None and step.compiled)
-        ):
-            gradients = [_dense(gradient) for gradient in gradients]
-        specs = [_spec(g, s) for g, s in zip(gradients, sources, strict=True)]
-        groups = self._groups(gradients, sources)
-        plan = self._bucket_plan(specs, groups)
-        agreement = job_number(), plan.digest()
-        if agreement not in self._agreed:
-            # Ranks meet a new plan together, when they trace the first step that
-            # has it. One may trace again on its own, for a last batch of another
-            # shape: that is the same plan, so it asks nobody.
-            if agree_on_plan(plan, self.process_set):
-                plan = self._with_choices(plan, gradients, groups)
-            self._agreed[agreement] = plan
-        start_alike(sources, self._options.is_local, agreement[1], self.process_set)
-        plan = self._agreed[agreement]
-        dense = {index for bucket in plan.buckets for index in bucket.indices}
-        gradients = [_dense(g) if i in dense else g for i, g in enumerate(gradients)]
-        return gradients, plan
 
-    def _with_choices(
-        self, plan: BucketPlan, gradients: Sequence[Gradient], groups: list[list[int]]
-    ) -> BucketPlan:
-        """The plan once the ranks have chosen what to make dense."""
-        sparse = {
-            index: SparseGradient.of(gradient)
-            for index, gradient in enumerate(gradients)
-            if isinstance(gradient, tf.IndexedSlices)
-        }
-        if not sparse or not self._sums_duplicates:
-            return plan
-        if self._options.sparse_as_dense is not None:
-            return plan
-        choices = choose_dense(list(sparse.values()), self.process_set)
-        specs = list(plan.specs)
-        for index, dense in zip(sparse, choices, strict=True):
-            if dense:
-                specs[index] = _spec(_dense(gradients[index]), specs[index].name)
-        return self._bucket_plan(specs, groups)
-
-    def _bucket_plan(
-        self, specs: Sequence[GradientSpec], groups: list[list[int]]
-    ) -> BucketPlan:
-        size_bytes = self._options.bucket_size_bytes
-        if size_bytes is None:
-            size_bytes = bucket_size.current_bytes()
-        return plan_buckets(specs, size_bytes, groups=groups)
-
-    def _groups(
-        self, gradients: Sequence[Gradient], sources: Sequence[Any]
-    ) -> list[list[int]]:
-        """Positions of the gradients that users put together."""
-        count = self._options.num_groups
-        if count:
-            present = [i for i, g in enumerate(gradients) if g is not None]
-            base, extra = divmod(len(present), count)
-            ends = [base * n + min(n, extra) for n in range(count + 1)]
-            return [present[a:b] for a, b in itertools.pairwise(ends)]
-        if not self._options.groups:
-            return []
-        positions = {
-            internals.variable_key(source): index
-            for index, source in enumerate(sources)
-            if not isinstance(source, str)
-        }
-        return [
-            [positions[key] for key in group if key in positions]
-            for group in self._options.groups
-        ]
+def _are_sparse(gradients: Sequence[Gradient]) -> bool:
+    """Whether any is."""
+    return any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
 
 
-def scaled(gradient: Gradient, factor: Factor) -> Gradient:
-    """`factor` times the gradient; the gradient itself for a factor of 1."""
-    if gradient is None or (not tf.is_tensor(factor) and factor == 1.0):
-        return gradient
-    if isinstance(gradient, tf.IndexedSlices):
-        values = scaled_values(gradient.values, to_factor(factor))
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return scaled_values(gradient, to_factor(factor))
-
-
-def source_name(source: Any) -> str:
-    """What messages call the variable of a gradient."""
-    if isinstance(source, str):
-        return source
-    path = getattr(source, "path", None)
-    if path is None and not (tf.is_tensor(source) and tf.executing_eagerly()):
-        path = getattr(source, "name", None)  # Which eager tensors have not.
-    return str(path or "source")
-
-
-def _dense(gradient: Gradient) -> tf.Tensor | None:
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    return tf.ensure_shape(tf.convert_to_tensor(gradient), gradient.shape)
-
-
-def _spec(gradient: Gradient, source: Any) -> GradientSpec:
-    name = source_name(source)
-    if gradient is None:
-        return GradientSpec(name, None, 0, None)
-    dtype = gradient.dtype
-    if isinstance(gradient, tf.IndexedSlices):
-        return GradientSpec(name, dtype.name, dtype.size, None)
-    if not gradient.shape.is_fully_defined():
-        raise ValueError(
-            f"The gradient of '{name}' must have a static shape, to be put into a "
-            f"bucket. Received: shape={gradient.shape}. Set it with "
-            "tf.ensure_shape(gradient, variable.shape)."
-        )
-    return GradientSpec(name, dtype.name, dtype.size, tuple(gradient.shape))
+def _wait(pending: PendingAllreduce | list[tf.Tensor]) -> list[tf.Tensor]:
+    return pending if isinstance(pending, list) else allreduce_wait(pending)

@@ -13,10 +13,8 @@ from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.compression import Compression, Compressor
 from ring_keras.ops.reduce_op import ReduceOp
-from ring_keras.optimizers.gradient_reducer import (
-    Gradient,
-    GradientReducer,
-)
+from ring_keras.optimizers.gradient_reducer import GradientReducer
+from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.pass_accumulator import PassAccumulator
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.step_scope import current_step
@@ -159,8 +157,8 @@ class DistributedGradientTape:
         if passes == 1:
             return reducer.reduce(gradients, sources, weight)
         step = current_step()
-        if step is not None and reducer.active:
-            step.communicated = True
+        if step is not None and reducer.active and tf.executing_eagerly():
+            step.accumulates = True
         if weight is not None:
             gradients = reducer.weigh(gradients, sources, weight.share())
         factor = options.passes_factor / passes

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
-from ring_keras.optimizers.gradient_reducer import Gradient
+from ring_keras.optimizers.gradient_values import Gradient
 
 __all__ = ["PassAccumulator"]
 

@@ -1,18 +1,33 @@
 """Makes sure that every rank reduces the same gradients in the same buckets."""
 
+import contextlib
+from collections.abc import Iterator
+
 import numpy as np
+import tensorflow as tf
 
 from ring_keras import _native
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.agreements import agreed_without_all
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.optimizers.buckets import BucketPlan
+from ring_keras.optimizers.buckets import BucketPlan, bucket_name
 
-__all__ = ["agree_on_plan"]
+__all__ = ["agree_on_plan", "named_mismatch"]
+
+_ADVICE = (
+    "Build the same model, with the same trainable variables and bucket size, on "
+    "every rank, and take the same branches in every step."
+)
+# In place of a name, before the last line of a description.
+_BUCKETS = ""
 
 
 def agree_on_plan(plan: BucketPlan, process_set: ProcessSet) -> bool:
     """Compares this rank's plan with the others'; collective, and cheap.
+
+    The collective has the name of a plan's first bucket. So a rank that has come to
+    a new plan alone meets the others in the one that they replay, and all get an
+    error instead of waiting for each other.
 
     Once some ranks have agreed on a plan while others were in join(), no rank
     asks again: some would not answer.
@@ -27,30 +42,63 @@ def agree_on_plan(plan: BucketPlan, process_set: ProcessSet) -> bool:
 
     Raises:
         RankMismatchError: On every rank, if two plans differ. Names the first
-            gradient on which they do.
+            gradient on which they do; but if this is the only rank that asks, the
+            collective.
     """
-    communicator_id = process_set.communicator_id()
     known = agreed_without_all(process_set)
     if plan.digest() in known:
         return False
-    digest = np.frombuffer(plan.digest(), np.uint8)
-    digests = _native.allgather(digest, "gradients/plan", communicator_id)
+    own = np.frombuffer(plan.digest(), np.uint8)
+    with named_mismatch(plan, process_set):
+        gathered = _native.allgather(own, bucket_name(0), process_set.communicator_id())
     # A rank that is in join() has no plan.
-    digests = digests.reshape(-1, digest.size)
+    digests = gathered.reshape(-1, own.size)
     if (digests == digests[0]).all():
         if len(digests) < process_set.size():
             known.add(plan.digest())
             return False
         return True
-    ranks, plans = _gather_texts(_describe(plan), communicator_id)
-    raise RankMismatchError(_first_difference(plans, ranks))
+    raise RankMismatchError(_difference(plan, process_set) or "gradients differ")
+
+
+@contextlib.contextmanager
+def named_mismatch(plan: BucketPlan, process_set: ProcessSet) -> Iterator[None]:
+    """Names the gradient on which the ranks differ, where a collective finds that.
+
+    All ranks get the error of a mismatch, so all can compare their plans then; but
+    only where each runs its step in Python. One that replays a traced step cannot.
+
+    Args:
+        plan: This rank's, as it is without regard to what others have.
+        process_set: The ranks that reduce gradients together.
+
+    Raises:
+        RankMismatchError: On every rank.
+    """
+    try:
+        yield
+    except RankMismatchError as error:
+        if not tf.executing_eagerly():
+            raise
+        difference = _difference(plan, process_set)
+        if difference is None:
+            raise
+        raise RankMismatchError(difference) from error
+
+
+def _difference(plan: BucketPlan, process_set: ProcessSet) -> str | None:
+    """The first one between all ranks' plans, in words; collective."""
+    lines = _describe(plan)
+    ranks, plans = _gather_texts(lines, process_set.communicator_id())
+    return _first_difference(plans, ranks)
 
 
 def _describe(plan: BucketPlan) -> list[str]:
     names = [spec.name for spec in plan.specs]
     # A variable's name helps the reader; only what comes after it must agree.
     lines = plan.agreement()
-    return [f"{name}\t{line}" for name, line in zip(names, lines, strict=False)]
+    described = [f"{name}\t{line}" for name, line in zip(names, lines, strict=False)]
+    return [*described, f"{_BUCKETS}\t{lines[len(names) :]}"]
 
 
 def _gather_texts(
@@ -66,29 +114,27 @@ def _gather_texts(
     return heads[:, 0].tolist(), plans
 
 
-def _first_difference(plans: list[list[str]], ranks: list[int]) -> str:
-    advice = (
-        "Build the same model, with the same trainable variables and bucket size, "
-        "on every rank."
-    )
+def _first_difference(plans: list[list[str]], ranks: list[int]) -> str | None:
     for index in range(max(map(len, plans))):
         lines = [plan[index] if index < len(plan) else None for plan in plans]
         wanted = [None if line is None else line.split("\t")[1] for line in lines]
         for position, line in enumerate(lines):
             if wanted[position] != wanted[0]:
+                if {lines[0], line} <= {p[-1] for p in plans}:
+                    return (
+                        "the ranks have the same gradients, but put them into "
+                        f"different buckets. {_ADVICE}"
+                    )
                 return (
                     f"gradient {index} differs across ranks: rank {ranks[0]} has "
                     f"{_show(lines[0])}, rank {ranks[position]} has {_show(line)}. "
-                    f"{advice}"
+                    f"{_ADVICE}"
                 )
-    return (
-        "the ranks have the same gradients, but put them into different buckets. "
-        f"{advice}"
-    )
+    return None
 
 
 def _show(line: str | None) -> str:
-    if line is None:
+    if line is None or line.startswith(f"{_BUCKETS}\t"):
         return "no such gradient"
     name, described = line.split("\t")
     return f"'{name}' ({described})"

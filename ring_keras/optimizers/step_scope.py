@@ -1,17 +1,18 @@
 """What is known while one training step is traced, or run eagerly.
 
 The step's wrapper opens the scope; whoever reduces gradients inside it finds
-this rank's weight there, and leaves word that the step communicated.
+this rank's weight there, and leaves word of the variables whose gradients were.
 """
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
+from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.reduce_op import ReduceOp
@@ -32,19 +33,23 @@ class StepWeight:
     amount: tf.Tensor
     process_set: ProcessSet
 
-    def share(self) -> tf.Tensor:
-        """This rank's part of all amounts, times the number of ranks.
-
-        A collective of its own, for gradients that are not reduced by one that
-        takes `amount` along. 0 if all amounts are.
-        """
-        total = allreduce(
+    def total(self) -> tf.Tensor:
+        """The amounts of all ranks together; a collective of its own."""
+        return allreduce(
             self.amount,
             ReduceOp.SUM,
             name="train_step/weight",
             process_set=self.process_set,
         )
-        return tf.math.divide_no_nan(self.amount * self.process_set.size(), total)
+
+    def share(self) -> tf.Tensor:
+        """This rank's part of all amounts, times the number of ranks.
+
+        For gradients that are not reduced by a collective that takes `amount`
+        along. 0 if all amounts are.
+        """
+        scaled_amount = self.amount * self.process_set.size()
+        return tf.math.divide_no_nan(scaled_amount, self.total())
 
 
 @dataclass
@@ -57,7 +62,12 @@ class StepScope:
         present: Scalar, false where the batch is a row of zeros in place of none;
             None where it is what it looks like.
         compiled: Whether XLA compiles the step.
+        summed_losses_for: The op for which losses that add up have been prepared;
+            None if there are none.
         communicated: Whether gradients have been reduced in this step.
+        accumulates: Whether an eager step may be one that only accumulates.
+        reduced: Keys of the variables whose gradients the ranks have reduced, or
+            keep to themselves as they were told to.
         batch_normalizations: How many have asked for moments of all ranks.
         tape_gradients: What gradient tapes have returned, by `id`. Kept here,
             so that no other object gets the same `id`.
@@ -67,9 +77,21 @@ class StepScope:
     weight: StepWeight | None = None
     present: tf.Tensor | None = None
     compiled: bool = False
+    summed_losses_for: ReduceOp | None = None
     communicated: bool = False
+    accumulates: bool = False
+    reduced: set[Hashable] = field(default_factory=set)
     batch_normalizations: int = 0
     tape_gradients: dict[int, Any] = field(default_factory=dict)
+
+    def note_reduced(self, sources: Iterable[Any]) -> None:
+        """Takes down that the gradients of these variables have been reduced."""
+        self.communicated = True
+        self.reduced.update(
+            internals.variable_key(source)
+            for source in sources
+            if not isinstance(source, str)
+        )
 
 
 class _Scopes(threading.local):

@@ -8,6 +8,7 @@ from ring_keras import _libraries
 from ring_keras import keras_internals as internals
 from ring_keras.job.topology import rank
 from ring_keras.layers.global_moments import GlobalMoments
+from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.training.epoch_result import EpochResult
@@ -94,9 +95,9 @@ def _hook(optimizer: keras.optimizers.Optimizer, adopt: bool) -> bool:
     for inner in internals.inner_optimizers(optimizer):
         hook = OptimizerHook.of(inner)
         if hook is not None:
-            hook.moved_to(optimizer).install()
+            install_hook(optimizer, hook.options, adopted=hook.adopted)
             return True
     if not adopt:
         return False
-    OptimizerHook(optimizer, ReductionOptions(), adopted=True).install()
+    install_hook(optimizer, ReductionOptions(), adopted=True)
     return True

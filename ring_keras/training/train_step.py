@@ -1,6 +1,7 @@
 """A model's `train_step`, aware of the other ranks."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -15,6 +16,8 @@ from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
 from ring_keras.training import uneven_batches
+from ring_keras.training.summed_loss_scaling import gradients_multiplied
+from ring_keras.training.unreduced_updates import unreduced_updates_refused
 
 __all__ = ["DistributedTrainStep", "is_local", "process_set_of"]
 
@@ -23,9 +26,10 @@ class DistributedTrainStep:
     """Replaces `train_step` on one model instance.
 
     It weights the ranks by their number of examples, so that an uneven last
-    batch averages to what one process would compute, and refuses a step whose
-    gradients went to no other rank. Where a loss is divided by the sum of its
-    sample weights, that sum takes the place of the number of examples.
+    batch averages to what one process would compute, and refuses a step some of
+    whose gradients went to no other rank. Where a loss is divided by the sum of its
+    sample weights, that sum takes the place of the number of examples; where it is
+    divided by nothing, its gradient is scaled so that the average is the sum.
 
     Args:
         model: A compiled model.
@@ -86,10 +90,10 @@ class DistributedTrainStep:
             tf.debugging.assert_greater(
                 count,
                 tf.constant(0, tf.float64),
-                f"A rank has run out of data, and model '{self._model.name}' adds up "
-                "its loss or its gradients, so that rank cannot be left out. Use a "
-                "loss that is a mean and op=ring_keras.Average, or data in equal "
-                "parts: ring_keras.data.shard(remainder='drop').",
+                f"A rank has run out of data, and the gradients of model "
+                f"'{self._model.name}' are not averaged, so that rank cannot be left "
+                "out. Use op=ring_keras.Average, or data in equal parts: "
+                "ring_keras.data.shard(remainder='drop').",
             )
         # All ranks have the same moving statistics, also one without a batch.
         synchronized = internals.synchronized_statistics(self._model)
@@ -121,9 +125,17 @@ class DistributedTrainStep:
             present,
             compiled=bool(self._model.jit_compile and not self._model.run_eagerly),
         )
-        with enter_step(scope):
+        with (
+            enter_step(scope),
+            unreduced_updates_refused(self._model, scope),
+            self._summed_losses_prepared(scope),
+        ):
             result = self._train_step(data)
-        if not scope.communicated and self._model.trainable_variables:
+        if (
+            not scope.communicated
+            and not scope.accumulates
+            and self._model.trainable_variables
+        ):
             raise RingKerasError(
                 f"A training step of model '{self._model.name}' on "
                 f"{process_set.size()} ranks reduced no gradients: every rank would "
@@ -133,6 +145,44 @@ class DistributedTrainStep:
             )
         return result
 
+    def _summed_losses_prepared(
+        self, scope: StepScope
+    ) -> contextlib.AbstractContextManager[None]:
+        """Sees to losses that add up their batch instead of taking the mean."""
+        losses = internals.summed_losses(self._model)
+        if not losses:
+            return contextlib.nullcontext()
+        if not self._averages():
+            if ReduceOp.SUM not in self._ops():
+                return contextlib.nullcontext()
+            scope.summed_losses_for = ReduceOp.SUM
+            return self._nothing_else_added()
+        scope.summed_losses_for = ReduceOp.AVERAGE
+        factor: tf.Tensor | float = scope.process_set.size()
+        if scope.weight is not None:
+            factor = tf.math.divide_no_nan(scope.weight.total(), scope.weight.amount)
+        return gradients_multiplied(losses, factor)
+
+    @contextlib.contextmanager
+    def _nothing_else_added(self) -> Iterator[None]:
+        yield
+        if internals.has_other_losses(self._model):
+            raise RingKerasError(
+                f"A loss of model '{self._model.name}' adds up its batch "
+                "(reduction='sum' or None), and others, regularizers or add_loss() do "
+                "not: with op=ring_keras.Sum the gradients of the latter would be as "
+                "many times too large as there are ranks. Leave out op: with the "
+                "default all of them train as in one process on the global batch."
+            )
+
+    def _averages(self) -> bool:
+        """Whether gradients are averaged, as they are if nothing is said."""
+        ops = self._ops()
+        return not ops or ReduceOp.AVERAGE in ops
+
+    def _ops(self) -> set[ReduceOp]:
+        return {hook.op for hook in self._hooks()}
+
     def _hooks(self) -> list[OptimizerHook]:
         hooks = map(OptimizerHook.of, internals.optimizers_of(self._model))
         return [hook for hook in hooks if hook is not None]
@@ -140,12 +190,9 @@ class DistributedTrainStep:
     def _amount(self, data: Any) -> tf.Tensor | None:
         """What this rank's loss has been divided by, up to a common factor.
 
-        None where nothing is averaged, or nothing divided.
+        None where nothing is averaged, or batches have no size.
         """
-        if internals.loss_is_summed(self._model):
-            return None
-        ops = {hook.op for hook in self._hooks()}
-        if ops and ReduceOp.AVERAGE not in ops:
+        if not self._averages():
             return None
         if not internals.loss_divides_by_sample_weight(self._model):
             return uneven_batches.example_count(data)

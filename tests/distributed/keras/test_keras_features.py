@@ -5,8 +5,12 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
-from support.features import faults, measure_group
+import tensorflow as tf
+from support import training
+from support.features import faults, measure_group, network
 from support.features.groups import GROUPS
+
+import ring_keras as ring
 
 # Few enough for a run to take seconds, and a failure to show which.
 PER_RUN = 6
@@ -35,10 +39,13 @@ MISSING = sorted(
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("group", "features"), RUNS)
 def test_feature_matches_one_process(rank_pool, group, features, size):
+    missing = [feature for feature in features if feature.needs in MISSING]
     features = [feature for feature in features if feature.needs not in MISSING]
     names = [feature.name for feature in features]
 
-    results = rank_pool(size).run(measure_group, args=(group, names), timeout_s=150)
+    results = rank_pool(size, env=network.ENVIRONMENT).run(
+        measure_group, args=(group, names), timeout_s=150
+    )
 
     wrong = [
         line
@@ -46,8 +53,41 @@ def test_feature_matches_one_process(rank_pool, group, features, size):
         for line in faults(feature, by_rank)
     ]
     assert not wrong, "\n".join(wrong)
+    if missing:
+        pytest.skip(
+            f"not installed: {', '.join(f'{f.needs}, for {f.name}' for f in missing)}"
+        )
 
 
-@pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
 def test_nothing_was_left_out():
-    """Shows in a report as skipped where some features were."""
+    in_runs = [
+        (run.values[0], feature.name) for run in RUNS for feature in run.values[1]
+    ]
+
+    assert sorted(in_runs) == sorted(
+        (group, feature.name)
+        for group, features in GROUPS.items()
+        for feature in features
+    )
+
+
+def plan_worker():
+    """The buckets of the network that the features train."""
+    model = network.build(1)
+    training.compile_model(model, ring.DistributedOptimizer("sgd"))
+    model.build((None, 6))
+    variables = model.trainable_variables
+
+    @tf.function
+    def step():
+        model.optimizer.apply([tf.ones(v.shape, v.dtype) for v in variables], variables)
+
+    operations = step.get_concrete_function().graph.get_operations()
+    starts = [op for op in operations if op.type == "RingKerasAllreduceStart"]
+    return [start.inputs[0].dtype.name for start in starts]
+
+
+def test_the_network_has_several_buckets_of_several_dtypes(rank_pool):
+    for dtypes in rank_pool(2, env=network.ENVIRONMENT).run(plan_worker):
+        assert len(dtypes) > 2
+        assert set(dtypes) == {"float32", "float64"}

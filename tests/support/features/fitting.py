@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import ring_keras as ring
 from support import training
-from support.features import Difference, Feature
+from support.features import Difference, Feature, network
 from support.features.compare import compare
 from support.features.optimizers import ADAM, SGD
 
@@ -57,14 +57,14 @@ class TapeStep(keras.Model):
 
 
 def _custom_step(seed: int) -> keras.Model:
-    return training.build(seed, CustomStep)
+    return network.build(seed, CustomStep)
 
 
 def _tape_step() -> Difference:
     models: list[keras.Model] = []
 
     def build(seed: int) -> keras.Model:
-        model = training.build(seed, TapeStep)
+        model = network.build(seed, TapeStep)
         model.distributed = not models  # The second one trains alone.
         models.append(model)
         return model
@@ -77,16 +77,66 @@ def _options(**options: Any) -> Callable[..., keras.Model]:
     return functools.partial(training.compile_model, **options)
 
 
-def _summed() -> Difference:
+def _summed(
+    reduction: str | None = "sum",
+    distribute: Callable[[Any], Any] = ring.DistributedOptimizer,
+    build: Callable[[int], keras.Model] = network.build,
+) -> Difference:
     def compile_model(model: keras.Model, optimizer: Any) -> None:
-        model.compile(optimizer, keras.losses.BinaryCrossentropy(reduction="sum"))
+        model.compile(optimizer, keras.losses.BinaryCrossentropy(reduction=reduction))
 
     # What Keras reports is the mean over batches of each one's sum, and so as
     # many times larger as batches are.
     found = compare(
         functools.partial(keras.optimizers.SGD, 0.01),
+        build=build,
         compile_model=compile_model,
-        distribute=lambda optimizer: ring.DistributedOptimizer(optimizer, op=ring.Sum),
+        distribute=distribute,
+    )
+    return Difference(found.weights, None, found.state)
+
+
+def _by_sum(optimizer: Any) -> Any:
+    return ring.DistributedOptimizer(optimizer, op=ring.Sum)
+
+
+class AddsLoss(keras.layers.Layer):
+    """A mean over the batch, beside what is compiled."""
+
+    def call(self, inputs):
+        self.add_loss(0.1 * keras.ops.mean(keras.ops.square(inputs)))
+        return inputs
+
+
+def _with_other_losses(seed: int) -> keras.Model:
+    """Every kind of loss that is not compiled."""
+    keras.utils.set_random_seed(seed)
+    return keras.Sequential(
+        [
+            keras.layers.Dense(8, "tanh", kernel_regularizer="l2"),
+            keras.layers.Dense(8, activity_regularizer="l2"),
+            AddsLoss(),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+
+
+def _summed_and_mean() -> Difference:
+    def compile_model(model: keras.Model, optimizer: Any) -> None:
+        model.compile(
+            optimizer,
+            {
+                "label": keras.losses.BinaryCrossentropy(reduction="sum"),
+                "sum": keras.losses.MeanSquaredError(),
+            },
+            loss_weights={"label": 0.1, "sum": 0.3},
+        )
+
+    found = compare(
+        functools.partial(keras.optimizers.SGD, 0.01),
+        build=_two_outputs,
+        compile_model=compile_model,
+        data=_two_labels(training.steps_of(10, ring.size())),
     )
     return Difference(found.weights, None, found.state)
 
@@ -138,6 +188,12 @@ def _two_outputs(seed: int) -> keras.Model:
     )
 
 
+def _two_labels(count: int) -> tf.data.Dataset:
+    return training.dataset(count).map(
+        lambda x, y: (x, {"label": y, "sum": tf.reduce_sum(x, keepdims=True)})
+    )
+
+
 def _several_losses() -> Difference:
     def compile_model(model: keras.Model, optimizer: Any) -> None:
         model.compile(
@@ -149,14 +205,12 @@ def _several_losses() -> Difference:
 
     # Keras takes each output's reported loss as a mean over batches where it does
     # not know their sizes, whatever they are; so no uneven batch here.
-    data = training.dataset(10 * training.BATCH * ring.size()).map(
-        lambda x, y: (x, {"label": y, "sum": tf.reduce_sum(x, keepdims=True)})
-    )
+    data = _two_labels(10 * training.BATCH * ring.size())
     return compare(ADAM, build=_two_outputs, compile_model=compile_model, data=data)
 
 
 def _regularized(seed: int) -> keras.Model:
-    return training.build(
+    return network.build(
         seed, kernel_regularizer="l2", kernel_constraint=keras.constraints.MaxNorm(1.0)
     )
 
@@ -182,7 +236,7 @@ def _sparse_gradients() -> Difference:
 
 
 def _frozen(seed: int) -> keras.Model:
-    model = training.build(seed)
+    model = network.build(seed)
     model.layers[0].trainable = False
     return model
 
@@ -201,6 +255,16 @@ FEATURES = [
     Feature("train_step of one's own", lambda: compare(ADAM, build=_custom_step)),
     Feature("DistributedGradientTape in a train_step", _tape_step),
     Feature('loss with reduction="sum"', _summed),
+    Feature(
+        'loss with reduction="sum", op=ring.Sum',
+        functools.partial(_summed, distribute=_by_sum),
+    ),
+    Feature("loss with reduction=None", functools.partial(_summed, None)),
+    Feature(
+        'loss with reduction="sum", regularizers, add_loss',
+        functools.partial(_summed, build=_with_other_losses),
+    ),
+    Feature('two losses, one with reduction="sum"', _summed_and_mean),
     Feature("sample_weight", _sample_weights),
     Feature(
         'sample_weight, reduction="mean_with_sample_weight"', _mean_with_sample_weight

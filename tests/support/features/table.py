@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from support.features import Difference, Feature, faults, measure_group
+from support.features import Difference, Feature, faults, measure_group, network
 from support.features.groups import GROUPS
 from support.rank_pool import RankPool
 
@@ -31,7 +31,7 @@ Lines = dict[tuple[str, str], Cells]
 def main(words: list[str]) -> int:
     """Measures, and writes each line once it is measured."""
     wrong: list[str] = []
-    pools = [RankPool(size) for size in SIZES]
+    pools = [RankPool(size, network.ENVIRONMENT) for size in SIZES]
     try:
         for group, feature in chosen(words):
             results = [measure(pool, group, feature) for pool in pools]

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.keras_internals.building import create_variables
 
 NAMES = [
     (owner, name) for owner, names in internals.PRIVATE_NAMES.items() for name in names
@@ -40,6 +41,7 @@ def test_the_name_exists(owner, name):
     [
         ("_clip_gradients", ["self", "grads"]),
         ("_backend_apply_gradients", ["self", "grads", "trainable_variables"]),
+        ("_overwrite_variables_directly_with_gradients", ["self", "grads", "vars"]),
         ("apply", ["self", "grads", "trainable_variables"]),
     ],
 )
@@ -144,7 +146,7 @@ def test_a_model_is_built_from_the_spec_of_its_batches():
     model.compile("adam", "mse", metrics=["mae"])
     spec = tf.TensorSpec((None, 2)), tf.TensorSpec((None, 3))
 
-    internals.symbolic_build(model, spec)
+    create_variables(model, spec)
 
     assert [list(weight.shape) for weight in model.weights] == [[2, 3], [3]]
     assert len(model.optimizer.variables) == 2 + 2 * 2
@@ -154,9 +156,20 @@ def test_a_model_is_built_from_the_spec_of_its_batches():
 def test_optimizers_inside_and_beside_a_model():
     model = compiled()
     model.other = keras.optimizers.Adam()
+    deep, deeper = keras.optimizers.Adam(), keras.optimizers.Adam()
+    model.more = [{"a": (deep,)}, model.other]
+    model.part = compiled()
+    model.part.by_name = {"it": deeper}
     wrapper = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
 
-    assert internals.optimizers_of(model) == [model.optimizer, model.other]
+    assert set(internals.optimizers_of(model)) == {
+        model.optimizer,
+        model.other,
+        deep,
+        model.part.optimizer,
+        deeper,
+    }
+    assert internals.optimizers_of(model)[0] is model.optimizer
     assert internals.inner_optimizers(wrapper) == [wrapper.inner_optimizer]
     assert not internals.is_wrapper(model.optimizer)
 
@@ -230,9 +243,15 @@ def test_the_list_of_callbacks_is_found_and_grows():
 
 def test_summed_losses_are_seen():
     model = compiled()
-    assert not internals.loss_is_summed(model)
-    model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
-    assert internals.loss_is_summed(model)
+    assert not internals.summed_losses(model)
+    assert internals.has_other_losses(model)
+    mse = keras.losses.MeanSquaredError
+    summed, single, mean = mse(reduction="sum"), mse(reduction=None), mse()
+    model.compile("sgd", {"a": summed, "b": [single, mean, "mae", None]})
+    assert internals.summed_losses(model) == [summed, single]
+    assert internals.has_other_losses(model)
+    model.compile("sgd", summed)
+    assert not internals.has_other_losses(model)
 
 
 @pytest.mark.skipif(

@@ -1,0 +1,168 @@
+"""The plans that the ranks have agreed on, made where there is none yet."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ring_keras import keras_internals as internals
+from ring_keras.job import bucket_size
+from ring_keras.job.process_set import job_number
+from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.buckets import BucketPlan, GradientSpec, plan_buckets
+from ring_keras.optimizers.common_start import start_alike
+from ring_keras.optimizers.gradient_values import Gradient, dense
+from ring_keras.optimizers.plan_agreement import agree_on_plan
+from ring_keras.optimizers.reduction_options import ReductionOptions
+from ring_keras.optimizers.sparse_choice import SparseGradient, choose_dense
+from ring_keras.optimizers.step_scope import current_step
+
+__all__ = ["AgreedPlans", "source_name"]
+
+
+class AgreedPlans:
+    """Plans one list of gradients after the other.
+
+    Args:
+        options: What the user has chosen.
+        sums_duplicates: See `GradientReducer`.
+    """
+
+    def __init__(self, options: ReductionOptions, *, sums_duplicates: bool) -> None:
+        self._options = options
+        self._sums_duplicates = sums_duplicates
+        self._job = job_number()
+        # By the digest of what this rank would do by itself.
+        self._agreed: dict[bytes, BucketPlan] = {}
+
+    def __len__(self) -> int:
+        return len(self._agreed)
+
+    def plan(
+        self, gradients: Sequence[Gradient], sources: Sequence[Any]
+    ) -> tuple[list[Gradient], BucketPlan, BucketPlan]:
+        """The gradients, those made dense that the plan says; it; and the own one.
+
+        The own plan is that of this rank before it has asked the others.
+
+        Ranks meet a new plan together, when they trace the first step that has it.
+        One may trace again on its own, for a last batch of another shape: that is
+        the same plan, so it asks nobody.
+
+        Args:
+            gradients: In the order of their variables. None stays None.
+            sources: Their variables, or the variables' names.
+        """
+        if self._job != job_number():
+            self._job = job_number()
+            self._agreed.clear()
+        gradients = list(gradients)
+        if self._must_be_dense():
+            gradients = [dense(gradient) for gradient in gradients]
+        specs = [_spec(g, s) for g, s in zip(gradients, sources, strict=True)]
+        groups = self._groups(gradients, sources)
+        own = self._bucket_plan(specs, groups)
+        digest = own.digest()
+        if digest not in self._agreed:
+            plan = own
+            if agree_on_plan(own, self._options.process_set):
+                plan = self._with_choices(own, gradients, groups)
+            self._agreed[digest] = plan
+        start_alike(sources, self._options.is_local, digest, self._options.process_set)
+        plan = self._agreed[digest]
+        in_buckets = {index for bucket in plan.buckets for index in bucket.indices}
+        return (
+            [
+                dense(gradient) if index in in_buckets else gradient
+                for index, gradient in enumerate(gradients)
+            ],
+            plan,
+            own,
+        )
+
+    def _must_be_dense(self) -> bool:
+        step = current_step()
+        return (
+            bool(self._options.sparse_as_dense)
+            or self._options.op is ReduceOp.ADASUM
+            # XLA must know how many slices all ranks have together.
+            or (step is not None and step.compiled)
+        )
+
+    def _with_choices(
+        self, plan: BucketPlan, gradients: Sequence[Gradient], groups: list[list[int]]
+    ) -> BucketPlan:
+        """The plan once the ranks have chosen what to make dense."""
+        sparse = {
+            index: SparseGradient.of(gradient)
+            for index, gradient in enumerate(gradients)
+            if isinstance(gradient, tf.IndexedSlices)
+        }
+        if not sparse or not self._sums_duplicates:
+            return plan
+        if self._options.sparse_as_dense is not None:
+            return plan
+        choices = choose_dense(list(sparse.values()), self._options.process_set)
+        specs = list(plan.specs)
+        for index, made_dense in zip(sparse, choices, strict=True):
+            if made_dense:
+                specs[index] = _spec(dense(gradients[index]), specs[index].name)
+        return self._bucket_plan(specs, groups)
+
+    def _bucket_plan(
+        self, specs: Sequence[GradientSpec], groups: list[list[int]]
+    ) -> BucketPlan:
+        size_bytes = self._options.bucket_size_bytes
+        if size_bytes is None:
+            size_bytes = bucket_size.current_bytes()
+        return plan_buckets(specs, size_bytes, groups=groups)
+
+    def _groups(
+        self, gradients: Sequence[Gradient], sources: Sequence[Any]
+    ) -> list[list[int]]:
+        """Positions of the gradients that users put together."""
+        count = self._options.num_groups
+        if count:
+            present = [i for i, g in enumerate(gradients) if g is not None]
+            base, extra = divmod(len(present), count)
+            ends = [base * n + min(n, extra) for n in range(count + 1)]
+            return [present[a:b] for a, b in itertools.pairwise(ends)]
+        if not self._options.groups:
+            return []
+        positions = {
+            internals.variable_key(source): index
+            for index, source in enumerate(sources)
+            if not isinstance(source, str)
+        }
+        return [
+            [positions[key] for key in group if key in positions]
+            for group in self._options.groups
+        ]
+
+
+def source_name(source: Any) -> str:
+    """What messages call the variable of a gradient."""
+    if isinstance(source, str):
+        return source
+    path = getattr(source, "path", None)
+    # Eager tensors have no name.
+    if path is None and (isinstance(source, tf.Variable) or not tf.is_tensor(source)):
+        path = getattr(source, "name", None)
+    return str(path or "source")
+
+
+def _spec(gradient: Gradient, source: Any) -> GradientSpec:
+    name = source_name(source)
+    if gradient is None:
+        return GradientSpec(name, None, 0, None)
+    dtype = gradient.dtype
+    if isinstance(gradient, tf.IndexedSlices):
+        return GradientSpec(name, dtype.name, dtype.size, None)
+    if not gradient.shape.is_fully_defined():
+        raise ValueError(
+            f"The gradient of '{name}' must have a static shape, to be put into a "
+            f"bucket. Received: shape={gradient.shape}. Set it with "
+            "tf.ensure_shape(gradient, variable.shape)."
+        )
+    return GradientSpec(name, dtype.name, dtype.size, tuple(gradient.shape))

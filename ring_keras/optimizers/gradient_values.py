@@ -1,0 +1,44 @@
+"""What a gradient is, and what can be done to one wherever it comes from."""
+
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from ring_keras.ops.arguments import Factor, to_factor
+from ring_keras.ops.scaling import scaled as scaled_values
+
+__all__ = ["Gradient", "as_tensors", "dense", "scaled"]
+
+Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
+
+
+def as_tensors(gradient: Any) -> Gradient:
+    """The gradient, made of tensors: Keras takes NumPy arrays and tuples too."""
+    if gradient is None or isinstance(gradient, tf.Tensor):
+        return gradient
+    if not isinstance(gradient, tf.IndexedSlices):
+        return tf.convert_to_tensor(gradient)
+    parts = gradient.values, gradient.indices, gradient.dense_shape
+    if all(part is None or tf.is_tensor(part) for part in parts):
+        return gradient
+    return tf.IndexedSlices(
+        *(part if part is None else tf.convert_to_tensor(part) for part in parts)
+    )
+
+
+def dense(gradient: Gradient) -> tf.Tensor | None:
+    """The gradient with zeros where a sparse one has nothing."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    return tf.ensure_shape(tf.convert_to_tensor(gradient), gradient.shape)
+
+
+def scaled(gradient: Gradient, factor: Factor) -> Gradient:
+    """`factor` times the gradient; the gradient itself for a factor of 1."""
+    if gradient is None or (not tf.is_tensor(factor) and factor == 1.0):
+        return gradient
+    gradient = as_tensors(gradient)
+    if isinstance(gradient, tf.IndexedSlices):
+        values = scaled_values(gradient.values, to_factor(factor))
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return scaled_values(gradient, to_factor(factor))

@@ -1,0 +1,42 @@
+"""Losses that add up their batch, where gradients are averaged."""
+
+from ring_keras import keras_internals as internals
+from ring_keras.errors import RingKerasError
+from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.step_scope import current_step
+
+__all__ = ["refuse_summed_losses"]
+
+
+def refuse_summed_losses(op: ReduceOp) -> None:
+    """Raises where the loss of the step adds up, and this op would be wrong.
+
+    Args:
+        op: How the gradients of the step are about to be combined.
+
+    Raises:
+        RingKerasError: If the model that runs its step has a compiled loss that
+            adds up its batch, and it is not seen to that `op` gives the sum.
+    """
+    if op is ReduceOp.ADASUM:
+        return  # It is no part of one process's update in any case.
+    step = current_step()
+    if step is not None:
+        if step.summed_losses_for not in (None, op):
+            raise RingKerasError(
+                f"The model's loss adds up its batch, and was prepared for gradients "
+                f"that are combined by op='{step.summed_losses_for}', that of the "
+                f"optimizer; a tape or another optimizer has op='{op}'. Give all of "
+                "them the same op: the default, ring_keras.Average, trains as one "
+                "process on the global batch."
+            )
+        return
+    model = internals.calling_model()
+    if op is ReduceOp.AVERAGE and model is not None and internals.summed_losses(model):
+        raise RingKerasError(
+            f"A loss of model '{model.name}' adds up its batch (reduction='sum' or "
+            "None), so that the average of the ranks' gradients would be as many "
+            "times too small as there are ranks. Give fit() a callback of "
+            "ring_keras.callbacks, such as BroadcastGlobalVariables(), which sees to "
+            "that, or use op=ring_keras.Sum."
+        )

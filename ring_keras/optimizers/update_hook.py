@@ -1,0 +1,70 @@
+"""The hook of an optimizer that updates variables itself."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ring_keras import keras_internals as internals
+from ring_keras.optimizers.gradient_values import Gradient
+from ring_keras.optimizers.optimizer_hook import OptimizerHook, sources_of
+from ring_keras.optimizers.step_scope import current_step
+
+__all__ = ["UpdateHook"]
+
+
+class UpdateHook(OptimizerHook):
+    """Reduces in `_clip_gradients`.
+
+    That is after accumulation, before clipping, and once per update. Gradients
+    that Keras assigns to their variables, as in float8 training, do not come so
+    far, so they are seen to before.
+    """
+
+    _sources: Sequence[Any] = ()
+    """Of the gradients that are on their way to `_clip_gradients`."""
+
+    def install(self) -> None:
+        """Puts the hook into the optimizer."""
+        super().install()
+        self._replace(internals.OVERWRITE_DIRECTLY, self._overwrite_directly)
+        self._replace(internals.BACKEND_APPLY_GRADIENTS, self._backend_apply_gradients)
+        self._replace(internals.CLIP_GRADIENTS, self._clip_gradients)
+
+    def _overwrite_directly(
+        self, grads: Sequence[Gradient], variables: Sequence[Any]
+    ) -> Any:
+        if not self._suspended:
+            grads = self._reducer.largest(grads, variables)
+        return type(self._optimizer)._overwrite_variables_directly_with_gradients(
+            self._optimizer, grads, variables
+        )
+
+    def _backend_apply_gradients(
+        self, grads: Sequence[Gradient], trainable_variables: Sequence[Any]
+    ) -> None:
+        """Runs outside of the conditional that accumulation makes."""
+        if self._accumulates() and not self._suspended:
+            step = current_step()
+            if step is not None and self._reducer.active and tf.executing_eagerly():
+                step.accumulates = True
+            weight = self._reducer.step_weight()
+            if weight is not None:
+                # Each of the accumulated batches has its own weight.
+                grads = self._reducer.weigh(grads, trainable_variables, weight.share())
+        self._sources = sources_of(trainable_variables, grads)
+        try:
+            type(self._optimizer)._backend_apply_gradients(
+                self._optimizer, grads, trainable_variables
+            )
+        finally:
+            self._sources = ()
+
+    def _clip_gradients(self, grads: Sequence[Gradient]) -> Any:
+        if not self._suspended:
+            weight = None if self._accumulates() else self._reducer.step_weight()
+            grads = self._reduced(grads, sources_of(self._sources, grads), weight)
+        return type(self._optimizer)._clip_gradients(self._optimizer, grads)
+
+    def _accumulates(self) -> bool:
+        return bool(self._optimizer.gradient_accumulation_steps)
