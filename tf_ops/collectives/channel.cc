@@ -10,15 +10,37 @@ Channel::Channel(Communicator& communicator, Participants participants,
     : communicator_(communicator),
       participants_(std::move(participants)),
       slot_nbytes_(slot_nbytes),
-      round_(round) {}
+      round_(round) {
+  communicator.mesh().windows().kept().Add(
+      this, sizeof(Window) + kWindowSlots * slot_nbytes);
+}
 
-Channel::~Channel() {
+void Channel::End() {
+  if (ended_) return;
+  Post(kCannot, {});
+  Release();
+}
+
+void Channel::Release() {
+  if (std::exchange(ended_, true)) return;
+  WindowAllocator& windows = communicator_.mesh().windows();
+  windows.kept().Remove(this);
   for (int rank = 0; rank < communicator_.size(); ++rank) {
     if (rank == communicator_.rank()) continue;
     window(rank).readers_done.fetch_add(1, std::memory_order_release);
   }
-  communicator_.mesh().windows().Release(&window(communicator_.rank()),
-                                         communicator_.size() - 1);
+  windows.Release(&window(communicator_.rank()), communicator_.size() - 1);
+}
+
+bool Channel::PeerHasEnded() const {
+  for (int rank = 0; rank < communicator_.size(); ++rank) {
+    const WindowPost& next = window(rank).posts[(use_ + 1) % 2];
+    if (next.use.load(std::memory_order_acquire) == use_ + 1 &&
+        next.signature == kCannot) {
+      return true;
+    }
+  }
+  return false;
 }
 
 WindowUse Channel::NextUse() {
@@ -39,6 +61,8 @@ WindowUse Channel::NextUse() {
 
 void Channel::Post(uint64_t signature, const Participant& own) {
   ++use_;
+  in_use_ = true;
+  communicator_.mesh().windows().kept().Touch(this);
   WindowPost& post = window(communicator_.rank()).posts[use_ % 2];
   post.signature = signature;
   post.weight = own.weight;
@@ -69,6 +93,7 @@ bool Channel::Agreed() const {
 }
 
 bool Channel::IsAhead(int rank) const {
+  if (ended_) return false;
   return window(rank).posts[(use_ + 1) % 2].use.load(
              std::memory_order_acquire) > use_;
 }

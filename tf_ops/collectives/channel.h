@@ -14,16 +14,22 @@
 
 namespace ring_keras {
 
-class Channel {
+class Channel : public WindowKeeper {
  public:
   // Goes on with the windows of `participants`, each with kWindowSlots slots of
   // `slot_nbytes` and counters at `round`, which is the same on every rank.
   Channel(Communicator& communicator, Participants participants,
           size_t slot_nbytes, uint64_t round);
-  // Gives this rank's window back, once its peers have ended theirs.
-  ~Channel();
+  ~Channel() override { Release(); }
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
+
+  // Lets the windows go, on every rank: each sees, at the next use or before,
+  // that this one cannot take part.
+  void End() override;
+  bool ended() const { return ended_; }
+  bool idle() const override { return !in_use_; }
+  bool PeerHasEnded() const override;
 
   size_t slot_nbytes() const { return slot_nbytes_; }
   // What the next use may write to.
@@ -48,9 +54,12 @@ class Channel {
     // Who entered this use has ended the one before.
     unpacked_ = round_;
     round_ += rounds;
+    in_use_ = false;
   }
 
  private:
+  // Gives this rank's window back, once its peers have let theirs go.
+  void Release();
   Window& window(int rank) const { return *participants_[rank].window; }
   const WindowPost& post(int rank) const {
     return window(rank).posts[use_ % 2];
@@ -62,6 +71,8 @@ class Channel {
   uint64_t round_;
   uint64_t unpacked_ = 0;  // Rounds that every rank has unpacked, at least.
   uint64_t use_ = 0;
+  bool in_use_ = false;  // Between Post and Finish.
+  bool ended_ = false;
 };
 
 }  // namespace ring_keras

@@ -25,7 +25,7 @@ struct NameUse {
 
   // On every rank, which sees that this one cannot take part in the next use.
   void EndChannel() {
-    channel->Post(Channel::kCannot, {});
+    channel->End();
     channel.reset();
   }
 };

@@ -33,6 +33,10 @@ Task Operation::Run() {
   Status ready = Prepare();
   const Participants* participants = nullptr;
   Participants announced;
+  // To make room for others.
+  if (name_->channel != nullptr && name_->channel->ended()) {
+    name_->channel.reset();
+  }
   if (name_->channel != nullptr && !(ready.ok() && FitsChannel())) {
     // So all announce themselves.
     name_->EndChannel();

@@ -290,5 +290,29 @@ RING_TEST(SharedBuffersAreReducedInPlace) {
   }
 }
 
+// Names of large tensors, more than there is room for at a time; all of them
+// are used again when the first have long been let go. In shared buffers, whose
+// windows stay empty, so that the test needs little memory.
+RING_TEST(AnyNumberOfNamesTakeTurns) {
+  constexpr int kNames = 4300;
+  constexpr int64_t kCount = int64_t{512} << 8;  // 512 KiB.
+  RunRanks({3, "auto", 1}, [](Rank& self) {
+    auto buffer =
+        self.engine->mesh().buffers().Allocate(kCount * sizeof(float));
+    ASSERT_OK(buffer.status());
+    auto* data = static_cast<float*>(buffer.value().get());
+    for (int use = 0; use < 6; ++use) {
+      // The last uses: of some names of each age.
+      for (int name = 0; name < kNames; name += use < 2 ? 1 : 97) {
+        data[0] = data[kCount - 1] = static_cast<float>(name + self.rank);
+        ASSERT_OK(
+            self.engine->Run(Allreduce(StrCat("large ", name), data, kCount)));
+        ASSERT_EQ(data[0], 3.0f * name + 3);
+        ASSERT_EQ(data[kCount - 1], 3.0f * name + 3);
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace ring_keras

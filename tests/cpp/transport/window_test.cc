@@ -105,6 +105,23 @@ RING_TEST(AnExhaustedAreaIsAnErrorThatSaysSo) {
   EXPECT_EQ(windows.Allocate(kQuarter).value(), taken[2]);
 }
 
+RING_TEST(AWindowTakesNoMoreThanItNeeds) {
+  const auto segment = MakeSegment();
+  WindowAllocator windows(segment.get());
+  constexpr size_t kMebibyte = size_t{1} << 20;
+  std::vector<Window*> taken;
+  // A page each for the header.
+  for (size_t i = 0; i < kWindowAreaBytes / (kMebibyte + 4096); ++i) {
+    auto window = windows.Allocate(kMebibyte);
+    ASSERT_OK(window);
+    taken.push_back(window.value());
+  }
+  EXPECT_FALSE(windows.Allocate(kMebibyte).ok());
+  // Neighbours make room for a larger one.
+  for (int i : {7, 9, 8}) windows.Release(taken[i], 0);
+  EXPECT_EQ(windows.Allocate(3 * kMebibyte).value(), taken[7]);
+}
+
 RING_TEST(APeerFindsAWindowByItsOffset) {
   const auto own = MakeSegment();
   auto attached =

@@ -11,9 +11,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
+#include <unordered_map>
 #include <vector>
 
 #include "tf_ops/common/status.h"
+#include "tf_ops/transport/shm/kept_windows.h"
 #include "tf_ops/transport/shm/segment.h"
 
 namespace ring_keras {
@@ -36,6 +39,9 @@ struct alignas(kCacheLine) Window {
   WindowPost posts[2];
   alignas(kCacheLine) std::atomic<uint64_t> packed;   // Rounds filled.
   alignas(kCacheLine) std::atomic<uint64_t> reduced;  // Rounds combined.
+  // Whether the owner has given up what it does with its peers: what they read
+  // in its shared buffers from now on is no part of it.
+  std::atomic<bool> withdrawn;
   // Rounds of *all* windows that the owner has read.
   alignas(kCacheLine) std::atomic<uint64_t> unpacked;
   // Peers that will not touch this window again.
@@ -49,7 +55,8 @@ struct alignas(kCacheLine) Window {
 // Hands out windows of one rank's segment. Not thread-safe.
 class WindowAllocator {
  public:
-  explicit WindowAllocator(Segment* own) : own_(own) {}
+  explicit WindowAllocator(Segment* own)
+      : own_(own), gaps_({{0, kWindowAreaBytes}}) {}
 
   // A window with `data_nbytes` of data, counters at 0, and its offset in the
   // window area. Errors: ResourceExhausted.
@@ -60,21 +67,23 @@ class WindowAllocator {
   // returns at once.
   void Release(Window* window, uint32_t reader_count);
 
+  // Those of channels.
+  KeptWindows& kept() { return kept_; }
+
  private:
-  // Windows come in sizes of powers of two.
   struct Pending {
     Window* window;
     uint32_t reader_count;
-    int size_class;
   };
-  static constexpr int kSizeClasses = 33;
   void Reclaim();
+  void Free(const Window* window);
 
   Segment* own_;
-  uint64_t next_offset_ = 0;
-  std::vector<Window*> free_[kSizeClasses];
+  KeptWindows kept_;
+  // By offset in the window area.
+  std::map<uint64_t, size_t> gaps_;
+  std::unordered_map<uint64_t, size_t> taken_;
   std::vector<Pending> pending_;
-  std::vector<int> class_of_;  // Indexed by offset in units of 4 KiB.
 };
 
 // The window at `offset` of a neighbour's segment; null when out of range.
