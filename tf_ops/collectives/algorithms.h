@@ -37,7 +37,8 @@ struct SharedBuffers {
   uint64_t input_offset = WindowPost::kNowhere;
   uint64_t output_offset = WindowPost::kNowhere;
 };
-// Nothing if it lies in private memory, or must be scaled first.
+// Nothing if it lies in private memory, must be scaled first, or has its output
+// on pages with other data.
 std::optional<SharedBuffers> FindSharedBuffers(
     const CollectiveArguments& arguments, Communicator& communicator);
 // Where every rank's tensor lies in shared buffers: each rank reduces a part of

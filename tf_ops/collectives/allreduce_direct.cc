@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,7 +25,7 @@ class AllreduceDirect : public Collective {
 
   Task Run(const Participants& participants) override {
     std::optional<double> share;
-    if (is_average_) share = ShareOfWeight(participants);
+    if (is_average_) share = Weighting(participants).share;
     std::vector<std::string> weighted(participants.size());
     std::vector<const void*> sources;
     for (size_t rank = 0; rank < participants.size(); ++rank) {
@@ -63,23 +64,37 @@ class AllreduceDirect : public Collective {
 // Nobody to talk to: the result is this rank's own data, whatever the size.
 class AllreduceAlone : public Collective {
  public:
-  explicit AllreduceAlone(const CollectiveArguments& arguments)
-      : tensors_(arguments), reduction_(arguments) {}
+  AllreduceAlone(const CollectiveArguments& arguments,
+                 Communicator& communicator)
+      : communicator_(communicator),
+        tensors_(arguments),
+        reduction_(arguments) {}
 
   Task Run(const Participants& participants) override {
     reduction_.Begin(participants);
-    tensors_.ForEach(
-        0, tensors_.nbytes(),
-        [&](const char* input, char* output, size_t, size_t nbytes) {
-          reduction_.CopyIn(output, input, nbytes);
-          reduction_.Finish(output, nbytes);
-        });
+    Scheduler::Turn turn;
+    for (size_t at = 0; at < tensors_.nbytes(); at += kPieceBytes) {
+      if (at > 0 && turn.IsOver()) {
+        co_await communicator_.GiveWay();
+        RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
+        turn = Scheduler::Turn();
+      }
+      tensors_.ForEach(
+          at, std::min(at + kPieceBytes, tensors_.nbytes()),
+          [&](const char* input, char* output, size_t, size_t nbytes) {
+            reduction_.CopyIn(output, input, nbytes);
+            reduction_.Finish(output, nbytes);
+          });
+    }
     co_return Status::Ok();
   }
 
  private:
+  static constexpr size_t kPieceBytes = size_t{1} << 20;
+
+  Communicator& communicator_;
   FusedTensors tensors_;
-  Reduction reduction_;
+  ScaledReduction reduction_;
 };
 
 }  // namespace
@@ -90,8 +105,9 @@ std::unique_ptr<Collective> MakeAllreduceDirect(
 }
 
 std::unique_ptr<Collective> MakeAllreduceAlone(
-    const CollectiveArguments& arguments, Communicator&, uint64_t) {
-  return std::make_unique<AllreduceAlone>(arguments);
+    const CollectiveArguments& arguments, Communicator& communicator,
+    uint64_t) {
+  return std::make_unique<AllreduceAlone>(arguments, communicator);
 }
 
 }  // namespace ring_keras

@@ -2,20 +2,24 @@
 #include <atomic>
 #include <memory>
 #include <new>
+#include <optional>
 #include <vector>
 
 #include "tf_ops/collectives/algorithms.h"
 #include "tf_ops/collectives/fused_tensors.h"
 #include "tf_ops/collectives/lane.h"
 #include "tf_ops/collectives/partition.h"
+#include "tf_ops/collectives/task_group.h"
 #include "tf_ops/collectives/wire_format.h"
 
 namespace ring_keras {
 namespace {
 
-// A part of a window is multiplied before it is reduced the first time.
-CollectiveArguments WithoutPrescale(CollectiveArguments arguments) {
+// What windows hold has been multiplied before.
+CollectiveArguments AcrossHosts(CollectiveArguments arguments,
+                                double postscale) {
   arguments.prescale = 1.0;
+  arguments.postscale = postscale;
   return arguments;
 }
 
@@ -51,14 +55,10 @@ class AllreduceHierarchical : public Collective {
         communicator_(communicator),
         tensors_(arguments),
         reduction_(arguments),
-        format_(WithoutPrescale(arguments)),
-        lane_{
-            communicator, key, {}, communicator.host(), format_.on_the_wire()},
+        within_host_(arguments.dtype, arguments.reduce_op, 1.0),
+        key_(key),
         local_rank_(PlaceOf(communicator.neighbours(), communicator.rank())),
         lane_count_(LaneCount(communicator)) {
-    for (const std::vector<int>& host : communicator.hosts()) {
-      if (has_lane()) lane_.members.push_back(host[local_rank_]);
-    }
     const size_t hosts = communicator.hosts().size();
     round_nbytes_ = std::clamp(kMessageBytes * hosts * lane_count_,
                                kMinRoundBytes, kMaxRoundBytes);
@@ -73,17 +73,14 @@ class AllreduceHierarchical : public Collective {
   void Prepare(const WindowUse& use) override { own_ = use.window; }
 
   Task Run(const Participants& participants) override {
-    reduction_.Begin(participants);
-    // Weights, like the scale before, are in what the windows hold.
-    format_.Begin(Participants(participants.size()));
+    Begin(participants);
     PrivateWindow alone;
     if (is_alone_on_host()) own_ = alone.Allocate(window_nbytes());
     for (int rank : communicator_.neighbours()) {
       windows_.push_back(
           rank == communicator_.rank() ? own_ : participants[rank].window);
     }
-    std::vector<Task> tasks;
-    tasks.reserve(rounds_);
+    TaskGroup under_way(communicator_);
     for (size_t round = 0; round < rounds_; ++round) {
       // Its slot must have been read by all.
       co_await communicator_.Until([this, round] {
@@ -92,16 +89,9 @@ class AllreduceHierarchical : public Collective {
       });
       if (!communicator_.status().ok()) break;
       Pack(round);
-      tasks.push_back(RunRound(round));
-      tasks.back().Start();
+      under_way.Spawn([&] { return RunRound(round); });
     }
-    // Tasks must not be destroyed while they wait; a broken communicator ends
-    // their waits.
-    std::vector<Task>* all = &tasks;
-    co_await communicator_.UntilAlways([all] {
-      return std::all_of(all->begin(), all->end(),
-                         [](const Task& task) { return task.done(); });
-    });
+    co_await under_way.AllEnded();
     co_return communicator_.status();
   }
 
@@ -200,6 +190,20 @@ class AllreduceHierarchical : public Collective {
     co_return Status::Ok();
   }
 
+  void Begin(const Participants& participants) {
+    reduction_.Begin(participants);
+    const double headroom = reduction_.Headroom(
+        arguments_.wire_dtype.value_or(arguments_.dtype), communicator_.size());
+    within_host_.set_postscale(headroom);
+    format_.emplace(AcrossHosts(arguments_, reduction_.postscale() / headroom));
+    if (!has_lane()) return;
+    lane_.emplace(Lane{
+        communicator_, key_, {}, communicator_.host(), format_->on_the_wire()});
+    for (const std::vector<int>& host : communicator_.hosts()) {
+      lane_->members.push_back(host[local_rank_]);
+    }
+  }
+
   // This rank's part of the round, in its own window: nobody else reads that
   // before it is reduced.
   Task ReducePart(size_t round) {
@@ -209,26 +213,26 @@ class AllreduceHierarchical : public Collective {
       sources.push_back(slot(place, round) + part.begin);
     }
     char* part_data = slot(local_rank_, round) + part.begin;
-    ReduceMany(arguments_.dtype, arguments_.reduce_op, part_data,
-               sources.data(), static_cast<int>(sources.size()),
-               part.size() / reduction_.element_nbytes());
+    within_host_.Combine(part_data, sources.data(),
+                         static_cast<int>(sources.size()), part.size());
     char* data = part_data;
     std::unique_ptr<char[]> narrow;
-    const size_t wire_nbytes = part.size() / format_.ratio();
-    if (format_.converts()) {
+    const size_t wire_nbytes = part.size() / format_->ratio();
+    if (format_->converts()) {
       narrow.reset(new char[wire_nbytes]);
       data = narrow.get();
-      format_.ToWire(data, part_data, part.size());
+      format_->ToWire(data, part_data, part.size());
     }
     // What travels in 16 bits is rounded once, rather than at every step.
-    LanePattern* pattern = format_.converts() || wire_nbytes <= kPartsMaxBytes
-                               ? ReduceByParts
-                               : ReduceByRing;
-    Task across = pattern(lane_, data, wire_nbytes,
-                          static_cast<uint32_t>(round) * lane_.tag_count());
+    LanePattern* pattern =
+        Is16BitFloat(format_->dtype()) || wire_nbytes <= kPartsMaxBytes
+            ? ReduceByParts
+            : ReduceByRing;
+    Task across = pattern(*lane_, data, wire_nbytes,
+                          static_cast<uint32_t>(round) * lane_->tag_count());
     const Status status = co_await across;
     RING_KERAS_CO_RETURN_IF_ERROR(status);
-    format_.FromWire(part_data, data, part.size());
+    format_->FromWire(part_data, data, part.size());
     co_return Status::Ok();
   }
 
@@ -248,15 +252,19 @@ class AllreduceHierarchical : public Collective {
   const CollectiveArguments& arguments_;
   Communicator& communicator_;
   FusedTensors tensors_;
-  Reduction reduction_;
-  WireFormat format_;
-  Lane lane_;
+  ScaledReduction reduction_;
+  // Of what the windows hold.
+  ScaledReduction within_host_;
+  const uint64_t key_;
   const int local_rank_;  // Among the ranks of this host.
   const int lane_count_;  // Ranks of each host that reduce a part.
   size_t round_nbytes_;
   size_t rounds_;
   Window* own_ = nullptr;
   std::vector<Window*> windows_;  // Of this host's ranks.
+  // From Begin on.
+  std::optional<WireFormat> format_;
+  std::optional<Lane> lane_;
   size_t reduced_ = 0;
   size_t unpacked_ = 0;
 };

@@ -1,4 +1,3 @@
-#include <deque>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -6,6 +5,7 @@
 #include "tf_ops/collectives/algorithms.h"
 #include "tf_ops/collectives/lane.h"
 #include "tf_ops/collectives/partition.h"
+#include "tf_ops/collectives/task_group.h"
 #include "tf_ops/collectives/wire_tensors.h"
 
 namespace ring_keras {
@@ -31,23 +31,14 @@ class AllreduceMessages : public Collective {
   Task Run(const Participants& participants) override {
     tensors_.Begin(participants);
     const size_t pieces = CeilDivide(tensors_.nbytes(), piece_nbytes_);
-    std::vector<Task> tasks;
-    tasks.reserve(pieces);
-    size_t running = 0;  // Index of the first task that has not ended.
-    while (running < pieces && communicator_.status().ok()) {
-      if (tasks.size() < pieces && tasks.size() - running < kPiecesUnderWay) {
-        tasks.push_back(RunPiece(tasks.size()));
-        tasks.back().Start();
-      } else {
-        Task* oldest = &tasks[running];
-        co_await communicator_.Until([oldest] { return oldest->done(); });
-        ++running;
-      }
+    TaskGroup under_way(communicator_);
+    for (size_t piece = 0; piece < pieces; ++piece) {
+      co_await communicator_.Until(
+          [&] { return under_way.running() < kPiecesUnderWay; });
+      if (!communicator_.status().ok()) break;
+      under_way.Spawn([&] { return RunPiece(piece); });
     }
-    // Tasks must not be destroyed while they wait; a broken communicator ends
-    // their waits.
-    std::vector<Task>* all = &tasks;
-    co_await communicator_.UntilAlways([all] { return AllDone(*all); });
+    co_await under_way.AllEnded();
     co_return communicator_.status();
   }
 
@@ -55,13 +46,6 @@ class AllreduceMessages : public Collective {
   // What a rank sends at a time when each piece is shared among all.
   static constexpr size_t kMessageBytes = size_t{128} << 10;
   static constexpr size_t kPiecesUnderWay = 8;
-
-  static bool AllDone(const std::vector<Task>& tasks) {
-    for (const Task& task : tasks) {
-      if (!task.done()) return false;
-    }
-    return true;
-  }
 
   // A piece that fails here, for want of memory, would be waited for elsewhere.
   Task RunPiece(size_t piece) {

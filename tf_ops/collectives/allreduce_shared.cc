@@ -1,7 +1,7 @@
 #include "tf_ops/collectives/algorithms.h"
 #include "tf_ops/collectives/fused_tensors.h"
 #include "tf_ops/collectives/partition.h"
-#include "tf_ops/collectives/reduction.h"
+#include "tf_ops/collectives/scaled_reduction.h"
 #include "tf_ops/collectives/shared_collective.h"
 #include "tf_ops/reduce/streaming_copy.h"
 
@@ -61,7 +61,7 @@ class AllreduceShared : public SharedCollective {
   }
 
   FusedTensors tensors_;
-  Reduction reduction_;
+  ScaledReduction reduction_;
 };
 
 class AllreduceSharedFlat : public AllreduceShared {

@@ -1,17 +1,30 @@
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
 #include "tf_ops/collectives/algorithms.h"
 #include "tf_ops/collectives/partition.h"
-#include "tf_ops/collectives/reduction.h"
+#include "tf_ops/collectives/scaled_reduction.h"
 #include "tf_ops/collectives/shared_collective.h"
 
 namespace ring_keras {
 namespace {
 
+// Ranks read and write each other's memory, which their callers use for other
+// things as soon as the collective has ended for them. Nobody can stop a rank
+// in the middle of that: it may have been stopped itself, and go on minutes
+// after the others have given it up. So whoever fails between saying where its
+// buffers are and hearing that all have ended
+// - says so in its window, then lets the caller have its input. Who has read it
+//   looks there before it publishes a result;
+// - puts private memory in place of its output. What peers still write goes to
+//   pages that nobody sees.
+
 // Reduced by one rank, then copied to the others while in its L1.
 constexpr size_t kBlockBytes = 8 << 10;
+// Between looks at the clock.
+constexpr size_t kSomeBytes = 1 << 20;
 
 class AllreduceSharedBuffers : public Collective {
  public:
@@ -25,6 +38,10 @@ class AllreduceSharedBuffers : public Collective {
         make_staged_(staged),
         reduction_(arguments) {}
 
+  ~AllreduceSharedBuffers() override {
+    if (peers_may_come_ && !communicator_.status().ok()) Withdraw();
+  }
+
   std::optional<size_t> slot_nbytes() const override {
     return SharedCollective::SlotBytes(buffers_.nbytes, communicator_.size());
   }
@@ -33,7 +50,10 @@ class AllreduceSharedBuffers : public Collective {
     own->input_offset = buffers_.input_offset;
     own->output_offset = buffers_.output_offset;
   }
-  void Prepare(const WindowUse& window) override { window_ = window; }
+  void Prepare(const WindowUse& window) override {
+    window_ = window;
+    peers_may_come_ = true;
+  }
   uint64_t rounds() const override {
     return staged_ == nullptr ? 1 : staged_->rounds();
   }
@@ -47,13 +67,26 @@ class AllreduceSharedBuffers : public Collective {
         std::all_of(participants.begin(), participants.end(), has_buffers);
     // Weights that differ need a pass over the inputs, which are not ours.
     if (reduction_.Begin(participants) || !all_have_buffers) {
+      peers_may_come_ = false;  // They see the same.
       staged_ = make_staged_(arguments_, communicator_, key_);
       staged_->Prepare(window_);
       communicator_.NotifyAll();
       Task staged = staged_->Run(participants);
       co_return co_await staged;
     }
-    ReducePart(participants);
+    MapBuffers(participants);
+    Scheduler::Turn turn;
+    while (ReduceSome()) {
+      if (!turn.IsOver()) continue;
+      co_await communicator_.GiveWay();
+      RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
+      turn = Scheduler::Turn();
+    }
+    if (AnyWithdrew(participants)) {
+      // Its reason will be everybody's.
+      co_await communicator_.Until([] { return false; });
+      co_return communicator_.status();
+    }
     const uint64_t after = window_.first_round + 1;
     window_.window->packed.store(after, std::memory_order_relaxed);
     window_.window->unpacked.store(after, std::memory_order_relaxed);
@@ -70,34 +103,62 @@ class AllreduceSharedBuffers : public Collective {
           return true;
         },
         Scheduler::Look::kAlways);
-    co_return communicator_.status();
+    RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
+    peers_may_come_ = false;
+    co_return Status::Ok();
   }
 
  private:
-  // Nobody else touches this rank's part of any buffer.
-  void ReducePart(const Participants& participants) {
+  void MapBuffers(const Participants& participants) {
     const int size = communicator_.size();
-    const int rank = communicator_.rank();
-    const char* inputs[kSharedMaxRanks];  // As this process sees them.
-    char* outputs[kSharedMaxRanks];
     for (int peer = 0; peer < size; ++peer) {
       char* buffers = communicator_.segment(peer).buffers();
-      inputs[peer] = buffers + participants[peer].input_offset;
-      outputs[peer] = buffers + participants[peer].output_offset;
+      inputs_[peer] = buffers + participants[peer].input_offset;
+      outputs_[peer] = buffers + participants[peer].output_offset;
     }
-    const Range lines =
-        Part(CeilDivide(buffers_.nbytes, kCacheLine), size, rank);
-    const size_t end = std::min(buffers_.nbytes, lines.end * kCacheLine);
+    const Range lines = Part(CeilDivide(buffers_.nbytes, kCacheLine), size,
+                             communicator_.rank());
+    part_ = {lines.begin * kCacheLine,
+             std::min(buffers_.nbytes, lines.end * kCacheLine)};
+  }
+
+  // The next bytes of this rank's part of all buffers, which nobody else
+  // touches. Whether there are more.
+  bool ReduceSome() {
+    const size_t stop = std::min(part_.end, part_.begin + kSomeBytes);
+    for (size_t& at = part_.begin; at < stop; at += kBlockBytes) {
+      ReduceBlock(at, std::min(kBlockBytes, stop - at));
+    }
+    return part_.begin < part_.end;
+  }
+
+  void ReduceBlock(size_t at, size_t nbytes) const {
+    const int size = communicator_.size();
+    const int rank = communicator_.rank();
     const void* sources[kSharedMaxRanks];
-    for (size_t at = lines.begin * kCacheLine; at < end; at += kBlockBytes) {
-      const size_t nbytes = std::min(kBlockBytes, end - at);
-      for (int peer = 0; peer < size; ++peer) sources[peer] = inputs[peer] + at;
-      reduction_.Combine(outputs[rank] + at, sources, size, nbytes);
-      for (int peer = 0; peer < size; ++peer) {
-        if (peer == rank) continue;
-        std::memcpy(outputs[peer] + at, outputs[rank] + at, nbytes);
-      }
+    for (int peer = 0; peer < size; ++peer) sources[peer] = inputs_[peer] + at;
+    reduction_.Combine(outputs_[rank] + at, sources, size, nbytes);
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      std::memcpy(outputs_[peer] + at, outputs_[rank] + at, nbytes);
     }
+  }
+
+  // Whether a peer has given up, before all of what this rank read was read.
+  static bool AnyWithdrew(const Participants& participants) {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return std::any_of(
+        participants.begin(), participants.end(), [](const Participant& peer) {
+          return peer.window->withdrawn.load(std::memory_order_relaxed);
+        });
+  }
+
+  void Withdraw() {
+    window_.window->withdrawn.store(true, std::memory_order_relaxed);
+    // Before all that the caller writes.
+    std::atomic_thread_fence(std::memory_order_release);
+    communicator_.mesh().buffers().Isolate(buffers_.output_offset,
+                                           buffers_.nbytes);
   }
 
   const CollectiveArguments& arguments_;
@@ -105,8 +166,14 @@ class AllreduceSharedBuffers : public Collective {
   uint64_t key_;
   const SharedBuffers buffers_;
   MakeAlgorithm* make_staged_;
-  Reduction reduction_;
+  ScaledReduction reduction_;
   WindowUse window_;
+  // Of all ranks, as this process sees them.
+  const char* inputs_[kSharedMaxRanks];
+  char* outputs_[kSharedMaxRanks];
+  Range part_;  // That this rank still has to reduce.
+  // Whether a peer may be about to read and write this rank's buffers.
+  bool peers_may_come_ = false;
   std::unique_ptr<Collective> staged_;  // If a rank's tensor lies elsewhere.
 };
 
@@ -123,7 +190,8 @@ std::optional<SharedBuffers> FindSharedBuffers(
   const BufferAllocator& own = communicator.mesh().buffers();
   if (own.Find(arguments.inputs[0].data, buffers.nbytes,
                &buffers.input_offset) &&
-      own.Find(arguments.outputs[0], buffers.nbytes, &buffers.output_offset)) {
+      own.Find(arguments.outputs[0], buffers.nbytes, &buffers.output_offset) &&
+      own.HasPagesAlone(buffers.output_offset, buffers.nbytes)) {
     return buffers;
   }
   return std::nullopt;

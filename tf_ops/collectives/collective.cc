@@ -32,8 +32,11 @@ MakeAlgorithm* PickAllreduce(const CollectiveArguments& arguments,
   if (hosts > 1 && hosts < static_cast<size_t>(communicator.size())) {
     return MakeAllreduceHierarchical;
   }
-  // What travels in 16 bits is rounded once, rather than at every step.
-  if (arguments.wire_dtype.has_value()) return MakeAllreduceParts;
+  // What travels in 16 bits is rounded once, rather than at every step, and its
+  // sums may be out of range until they are multiplied.
+  if (Is16BitFloat(arguments.wire_dtype.value_or(arguments.dtype))) {
+    return MakeAllreduceParts;
+  }
   if (nbytes <= tuning.recursive_doubling_max_bytes) {
     return MakeAllreduceDoubling;
   }

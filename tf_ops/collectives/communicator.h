@@ -93,6 +93,12 @@ class Communicator {
     return Scheduler::Until<Condition>(scheduler_, std::move(condition));
   }
 
+  // Awaitable: gives way to all others once; look at status() afterwards.
+  auto GiveWay() {
+    return UntilAlways(
+        [asked = false]() mutable { return std::exchange(asked, true); });
+  }
+
   // Ok, or why nothing works on this communicator any more.
   const Status& status() const { return status_; }
   // The first reason stays.

@@ -1,5 +1,8 @@
 // Ranks that reduce data among themselves, and the patterns in which they can.
 //
+// Sums on the way travel in the data's type, in all patterns but ReduceByParts:
+// of 16-bit floats they may leave its range.
+//
 // A lane is all ranks of a communicator, or one of each host. A pattern takes
 // equally many bytes of each member, and leaves their reduction, multiplied as
 // `reduction` says, in place of them: the same bits on every member, and again
@@ -11,7 +14,7 @@
 #include <vector>
 
 #include "tf_ops/collectives/communicator.h"
-#include "tf_ops/collectives/reduction.h"
+#include "tf_ops/collectives/scaled_reduction.h"
 #include "tf_ops/collectives/task.h"
 
 namespace ring_keras {
@@ -21,7 +24,7 @@ struct Lane {
   uint64_t key;              // Of the collective.
   std::vector<int> members;  // Ranks of the communicator.
   int index;                 // This rank's place among them.
-  const Reduction& reduction;
+  const ScaledReduction& reduction;
 
   int size() const { return static_cast<int>(members.size()); }
   // Tags that one run of a pattern uses.

@@ -3,8 +3,8 @@
 
 #include "tf_ops/collectives/algorithms.h"
 #include "tf_ops/collectives/message_exchange.h"
-#include "tf_ops/collectives/reduction.h"
 #include "tf_ops/collectives/rows.h"
+#include "tf_ops/collectives/scaled_reduction.h"
 
 namespace ring_keras {
 namespace {
@@ -61,7 +61,7 @@ class ReduceScatterDirect : public Collective {
   const CollectiveArguments& arguments_;
   Communicator& communicator_;
   uint64_t key_;
-  Reduction reduction_;
+  ScaledReduction reduction_;
   std::unique_ptr<char[]> buffer_;
 };
 

@@ -1,7 +1,7 @@
 #include "tf_ops/collectives/algorithms.h"
 #include "tf_ops/collectives/partition.h"
-#include "tf_ops/collectives/reduction.h"
 #include "tf_ops/collectives/rows.h"
+#include "tf_ops/collectives/scaled_reduction.h"
 #include "tf_ops/collectives/shared_collective.h"
 
 namespace ring_keras {
@@ -66,7 +66,7 @@ class ReduceScatterShared : public SharedCollective {
     return {rows.begin * row_nbytes_, rows.end * row_nbytes_};
   }
 
-  Reduction reduction_;
+  ScaledReduction reduction_;
   const char* input_;
   char* output_ = nullptr;
   size_t row_nbytes_;

@@ -3,7 +3,8 @@
 // Coroutines that wait for shared memory may look for a while before they
 // suspend: always, where ranks take turns within one collective, because what
 // it works on is in the caches; else if a driver with nothing else to do makes
-// the scheduler patient.
+// the scheduler patient. One that has much to do gives way from time to time,
+// so that other collectives, deadlines and interruption have their turn.
 #ifndef RING_KERAS_COLLECTIVES_SCHEDULER_H_
 #define RING_KERAS_COLLECTIVES_SCHEDULER_H_
 
@@ -13,7 +14,6 @@
 #include <chrono>
 #include <coroutine>
 #include <utility>
-#include <vector>
 
 #include "tf_ops/common/pause.h"
 
@@ -31,6 +31,7 @@ class Scheduler {
    private:
     friend class Scheduler;
     std::coroutine_handle<> handle_;
+    Waiter* next_ = nullptr;
   };
 
   // How a coroutine waits. What it looks for must come true by what other
@@ -61,6 +62,21 @@ class Scheduler {
     Look look_;
   };
 
+  // How long a coroutine may work before it gives way.
+  class Turn {
+   public:
+    // Begins when first asked, so that short work never looks at the clock.
+    bool IsOver() {
+      const Clock::time_point now = Clock::now();
+      if (end_ == Clock::time_point()) end_ = now + kTurn;
+      return now >= end_;
+    }
+
+   private:
+    static constexpr std::chrono::milliseconds kTurn{1};
+    Clock::time_point end_;
+  };
+
   // For about `patience`, and until `interrupt`.
   void BePatient(Clock::duration patience, const std::atomic<bool>* interrupt) {
     patience_ = patience;
@@ -72,26 +88,30 @@ class Scheduler {
   // Resumes what is ready; whether anything was.
   bool RunReady() {
     bool ran = false;
-    std::vector<Waiter*> waiters;
-    waiters.swap(waiters_);
-    for (Waiter* waiter : waiters) {
+    Waiter* waiter = std::exchange(first_, nullptr);
+    last_ = nullptr;
+    while (waiter != nullptr) {
+      Waiter* next = waiter->next_;
       if (waiter->Ready()) {
         ran = true;
-        waiter->handle_.resume();  // May add waiters.
+        waiter->handle_.resume();  // May add waiters; this one is gone.
       } else {
-        waiters_.push_back(waiter);
+        Append(waiter);
       }
+      waiter = next;
     }
     return ran;
   }
 
   // Whether RunReady would resume something.
   bool AnyReady() const {
-    for (Waiter* waiter : waiters_) {
+    for (Waiter* waiter = first_; waiter != nullptr; waiter = waiter->next_) {
       if (waiter->Ready()) return true;
     }
     return false;
   }
+  // Whether no coroutine waits.
+  bool idle() const { return first_ == nullptr; }
 
  private:
   // Some microseconds.
@@ -138,10 +158,18 @@ class Scheduler {
 
   void Add(Waiter* waiter, std::coroutine_handle<> handle) {
     waiter->handle_ = handle;
-    waiters_.push_back(waiter);
+    Append(waiter);
   }
 
-  std::vector<Waiter*> waiters_;
+  // A list of their own links: to wait must not fail for want of memory.
+  void Append(Waiter* waiter) {
+    waiter->next_ = nullptr;
+    (last_ == nullptr ? first_ : last_->next_) = waiter;
+    last_ = waiter;
+  }
+
+  Waiter* first_ = nullptr;
+  Waiter* last_ = nullptr;
   Clock::duration patience_{};
   Clock::time_point patience_end_;
   const std::atomic<bool>* interrupt_ = nullptr;  // Null: no patience.

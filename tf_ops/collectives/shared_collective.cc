@@ -93,6 +93,7 @@ Task SharedCollective::Run(const Participants& participants) {
     own_->packed.store(first_round_ + rounds_, std::memory_order_release);
     communicator_.NotifyAll();
   }
+  Scheduler::Turn turn;
   while (unpacked_ < rounds_ || packed_ < pack_rounds()) {
     bool news = false;
     if (CanPack()) {
@@ -114,7 +115,13 @@ Task SharedCollective::Run(const Participants& participants) {
       news |= rounds() > 1;
     }
     if (news) communicator_.NotifyAll();
-    if (news || unpacked) continue;
+    if (news || unpacked) {
+      if (rounds_ == 1 || !turn.IsOver()) continue;
+      co_await communicator_.GiveWay();
+      RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
+      turn = Scheduler::Turn();
+      continue;
+    }
     co_await communicator_.Until(
         [this] { return CanPack() || CanReduce() || CanUnpack(); },
         Scheduler::Look::kAlways);

@@ -4,7 +4,7 @@
 #define RING_KERAS_COLLECTIVES_WIRE_FORMAT_H_
 
 #include "tf_ops/collectives/arguments.h"
-#include "tf_ops/collectives/reduction.h"
+#include "tf_ops/collectives/scaled_reduction.h"
 
 namespace ring_keras {
 
@@ -12,23 +12,31 @@ namespace ring_keras {
 class WireFormat {
  public:
   explicit WireFormat(const CollectiveArguments& arguments)
-      : own_(arguments),
-        on_the_wire_(OnTheWire(arguments)),
-        dtype_(arguments.wire_dtype.value_or(arguments.dtype)),
-        ratio_(SizeOf(arguments.dtype) / SizeOf(dtype_)) {}
+      : dtype_(arguments.wire_dtype.value_or(arguments.dtype)),
+        ratio_(SizeOf(arguments.dtype) / SizeOf(dtype_)),
+        own_(arguments),
+        on_the_wire_(dtype_, arguments.reduce_op,
+                     converts() ? 1.0 : arguments.postscale) {}
 
-  // As Reduction::Begin.
+  // As ScaledReduction::Begin.
   void Begin(const Participants& participants) {
     own_.Begin(participants);
-    on_the_wire_.Begin(participants);
+    if (converts()) {
+      on_the_wire_.set_postscale(
+          own_.Headroom(dtype_, static_cast<int>(participants.size())));
+    } else {
+      on_the_wire_.Begin(participants);
+    }
   }
 
+  DataType dtype() const { return dtype_; }
   bool converts() const { return ratio_ != 1; }
   // Bytes of a tensor per byte that travels.
   size_t ratio() const { return ratio_; }
-  // What combines data on the wire. It also multiplies what is complete, unless
-  // that is done on the way back, before anything is rounded.
-  const Reduction& on_the_wire() const { return on_the_wire_; }
+  // What combines data on the wire. It also multiplies what is complete; where
+  // FromWire can do that before anything is rounded, by no more than it must
+  // for the sum to be in range.
+  const ScaledReduction& on_the_wire() const { return on_the_wire_; }
 
   // Multiplies as before a reduction; `to` may be `from` if nothing converts.
   void ToWire(char* to, const char* from, size_t nbytes) const {
@@ -40,29 +48,18 @@ class WireFormat {
   }
   void FromWire(char* to, const char* from, size_t nbytes) const {
     if (converts()) {
-      Widen(dtype_, to, from, own_.postscale(), nbytes / own_.element_nbytes());
+      Widen(dtype_, to, from, own_.postscale() / on_the_wire_.postscale(),
+            nbytes / own_.element_nbytes());
     } else if (to != from && nbytes > 0) {
       std::memcpy(to, from, nbytes);
     }
   }
 
  private:
-  static CollectiveArguments OnTheWire(const CollectiveArguments& arguments) {
-    CollectiveArguments wire;
-    wire.dtype = arguments.wire_dtype.value_or(arguments.dtype);
-    wire.reduce_op = arguments.reduce_op;
-    if (wire.dtype == arguments.dtype) {
-      wire.postscale = arguments.postscale;
-    } else if (wire.reduce_op == ReduceOp::kAverage) {
-      wire.reduce_op = ReduceOp::kSum;
-    }
-    return wire;
-  }
-
-  Reduction own_;
-  Reduction on_the_wire_;
   DataType dtype_;
   size_t ratio_;
+  ScaledReduction own_;
+  ScaledReduction on_the_wire_;
 };
 
 }  // namespace ring_keras

@@ -19,11 +19,11 @@ class WireTensors {
                       ? static_cast<char*>(arguments.outputs[0])
                       : nullptr) {}
 
-  // As Reduction::Begin.
+  // As ScaledReduction::Begin.
   void Begin(const Participants& participants) { format_.Begin(participants); }
 
   size_t nbytes() const { return tensors_.nbytes() / format_.ratio(); }
-  const Reduction& reduction() const { return format_.on_the_wire(); }
+  const ScaledReduction& reduction() const { return format_.on_the_wire(); }
 
   // The place in the output of bytes that travel as they are; null if there is
   // none for all of them together.

@@ -55,6 +55,10 @@ constexpr bool IsFloatingPoint(DataType dtype) {
          dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
 }
 
+constexpr bool Is16BitFloat(DataType dtype) {
+  return dtype == DataType::kFloat16 || dtype == DataType::kBfloat16;
+}
+
 }  // namespace ring_keras
 
 #endif  // RING_KERAS_COMMON_DATA_TYPE_H_

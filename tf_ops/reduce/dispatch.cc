@@ -87,10 +87,19 @@ void ReduceMany(DataType dtype, ReduceOp op, void* out,
       out, sources, source_count, count);
 }
 
+void ReduceManyScaled(DataType dtype, ReduceOp op, void* out,
+                      const void* const* sources, int source_count,
+                      double factor, size_t count) {
+  reduce::Kernels()
+      .reduce_scaled[static_cast<int>(dtype)][static_cast<int>(op)](
+          out, sources, source_count, factor, count);
+}
+
 void Scale(DataType dtype, void* out, const void* in, double factor,
            size_t count) {
   if (IsFloatingPoint(dtype)) {
-    reduce::Kernels().scale[static_cast<int>(dtype)](out, in, factor, count);
+    // One source: a sum has nothing to add.
+    ReduceManyScaled(dtype, ReduceOp::kSum, out, &in, 1, factor, count);
   } else {
     reduce::ScaleIntegers(dtype, out, in, factor, count);
   }

@@ -23,21 +23,23 @@ namespace ring_keras::reduce {
 using ReduceManyFunction = void (*)(void* out, const void* const* sources,
                                     int source_count, size_t count);
 
-// As Scale(), for floating-point types.
-using ScaleFunction = void (*)(void* out, const void* in, double factor,
-                               size_t count);
+// As ReduceManyScaled().
+using ReduceScaledFunction = void (*)(void* out, const void* const* sources,
+                                      int source_count, double factor,
+                                      size_t count);
 
 // As Narrow() and Widen().
 using ConvertFunction = void (*)(void* out, const void* in, double factor,
                                  size_t count);
 
-// Indexed by DataType and ReduceOp; null where Supports() says no, `scale` also
-// for integers, `narrow` and `widen` for all but 16-bit floats.
+// Indexed by DataType and ReduceOp; null where Supports() says no,
+// `reduce_scaled` also for integers, `narrow` and `widen` for all but 16-bit
+// floats.
 struct KernelTable {
   const char* name;
   ReduceFunction reduce[kDataTypeCount][kReduceOpCount];
   ReduceManyFunction reduce_many[kDataTypeCount][kReduceOpCount];
-  ScaleFunction scale[kDataTypeCount];
+  ReduceScaledFunction reduce_scaled[kDataTypeCount][kReduceOpCount];
   ConvertFunction narrow[kDataTypeCount];
   ConvertFunction widen[kDataTypeCount];
 };

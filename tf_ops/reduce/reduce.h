@@ -39,6 +39,13 @@ ReduceFunction GetReduceFunction(DataType dtype, ReduceOp op);
 void ReduceMany(DataType dtype, ReduceOp op, void* out,
                 const void* const* sources, int source_count, size_t count);
 
+// The same times `factor`, for floating-point types: 16-bit floats are
+// multiplied in float32, before they are rounded, so that a sum beyond their
+// range may well have an average within it.
+void ReduceManyScaled(DataType dtype, ReduceOp op, void* out,
+                      const void* const* sources, int source_count,
+                      double factor, size_t count);
+
 // out[i] = in[i] * factor, computed in float32 for 16-bit floats, in the type
 // itself for float32 and float64, in float64 and rounded toward zero for
 // integers, where what does not fit becomes the nearest limit and NaN 0 (bool

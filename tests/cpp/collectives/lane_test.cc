@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/cpp/collectives/members.h"
 #include "tests/cpp/support/test.h"
-#include "tests/cpp/transport/transport_test_support.h"
 #include "tf_ops/collectives/wire_format.h"
 #include "tf_ops/common/deadline.h"
 
@@ -25,49 +25,9 @@ constexpr Pattern kPatterns[] = {{"doubling", ReduceByDoubling},
                                  {"parts", ReduceByParts},
                                  {"ring", ReduceByRing}};
 
-// One rank, with its connections to all others.
-struct Member {
-  Scheduler scheduler;
-  std::unique_ptr<Mesh> mesh;
-  std::unique_ptr<Communicator> communicator;
-};
-
-std::vector<Member> Connect(int size) {
-  std::vector<std::unique_ptr<Poller>> pollers;
-  std::vector<std::vector<MeshPeer>> peers(size);
-  for (int rank = 0; rank < size; ++rank) {
-    pollers.push_back(std::move(Poller::Create().value()));
-    peers[rank].resize(size);
-  }
-  const auto pair_over = [&](FileDescriptor socket, int rank) {
-    Streams streams;
-    streams.push_back(std::move(
-        TcpStream::Create(std::move(socket), *pollers[rank]).value()));
-    return std::make_unique<Pair>(std::move(streams));
-  };
-  for (int a = 0; a < size; ++a) {
-    for (int b = a + 1; b < size; ++b) {
-      auto [at_a, at_b] = ConnectedSockets();
-      peers[a][b].pair = pair_over(std::move(at_a), a);
-      peers[b][a].pair = pair_over(std::move(at_b), b);
-    }
-  }
-  std::vector<int> everyone(size);
-  std::iota(everyone.begin(), everyone.end(), 0);
-  std::vector<Member> members(size);
-  for (int rank = 0; rank < size; ++rank) {
-    members[rank].mesh = std::make_unique<Mesh>(
-        rank, std::move(Doorbell::Create().value()), nullptr,
-        std::move(pollers[rank]), std::move(peers[rank]), everyone);
-    members[rank].communicator = std::make_unique<Communicator>(
-        0, everyone, Tuning(), *members[rank].mesh, members[rank].scheduler);
-  }
-  return members;
-}
-
 // Runs the pattern on all members; each starts with data[rank].
 void Reduce(std::vector<Member>& members, LanePattern* pattern, uint64_t key,
-            const Reduction& reduction, std::vector<std::string>* data) {
+            const ScaledReduction& reduction, std::vector<std::string>* data) {
   std::vector<std::unique_ptr<Lane>> lanes;
   std::vector<Task> tasks;
   for (size_t rank = 0; rank < members.size(); ++rank) {
@@ -164,7 +124,7 @@ RING_TEST(EveryPatternReducesEverySizeAndType) {
             arguments.dtype = dtype;
             arguments.reduce_op = op;
             arguments.postscale = 2.0;
-            const Reduction reduction(arguments);
+            const ScaledReduction reduction(arguments);
             std::vector<std::string> data;
             std::vector<double> values(count);
             for (int rank = 0; rank < size; ++rank) {
@@ -199,7 +159,7 @@ RING_TEST(EveryRankGetsTheSameBits) {
         CollectiveArguments arguments;
         arguments.dtype = dtype;
         arguments.postscale = 1.0 / 3;
-        const Reduction reduction(arguments);
+        const ScaledReduction reduction(arguments);
         constexpr size_t kCount = 5003;
         std::vector<std::string> inputs;
         for (int rank = 0; rank < size; ++rank) {
@@ -227,7 +187,7 @@ RING_TEST(ABrokenCommunicatorEndsThePattern) {
     std::vector<Member> members = Connect(2);
     CollectiveArguments arguments;
     arguments.dtype = DataType::kFloat32;
-    const Reduction reduction(arguments);
+    const ScaledReduction reduction(arguments);
     std::string data(1 << 20, '\0');
     Communicator& communicator = *members[0].communicator;
     const Lane lane{communicator, 1, communicator.ranks(), 0, reduction};

@@ -65,8 +65,9 @@ RING_TEST(TablesHoldWhatIsSupported) {
         EXPECT_EQ(table->reduce[row][column] != nullptr, Supports(dtype, op));
         EXPECT_EQ(table->reduce_many[row][column] != nullptr,
                   Supports(dtype, op));
+        EXPECT_EQ(table->reduce_scaled[row][column] != nullptr,
+                  IsFloatingPoint(dtype));
       }
-      EXPECT_EQ(table->scale[row] != nullptr, IsFloatingPoint(dtype));
     }
   }
 }

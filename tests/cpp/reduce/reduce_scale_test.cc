@@ -23,7 +23,9 @@ const std::vector<double>& Factors() {
 
 void ScaleWith(const KernelTable& table, DataType dtype, void* out,
                const void* in, double factor, size_t count) {
-  table.scale[static_cast<int>(dtype)](out, in, factor, count);
+  table
+      .reduce_scaled[static_cast<int>(dtype)][static_cast<int>(ReduceOp::kSum)](
+          out, &in, 1, factor, count);
 }
 
 RING_TEST(EveryFloatTableMatchesTheReference) {

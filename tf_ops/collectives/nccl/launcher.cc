@@ -69,7 +69,7 @@ void Launcher::Main() {
       continue;
     }
     bool waits = false;
-    for (const auto& [key, lane] : lanes_) waits |= lane.task.has_value();
+    for (const auto& [key, queue] : queues_) waits |= queue.task.has_value();
     if (waits && ++idle_turns < kYields) {
       sched_yield();
       continue;
@@ -81,7 +81,7 @@ void Launcher::Main() {
     if (waits) {
       news_.wait_for(lock, kInterval,
                      [&] { return !posted_.empty() || !closed_.empty(); });
-    } else if (stopping_ && lanes_.empty()) {
+    } else if (stopping_ && queues_.empty()) {
       return;
     } else {
       news_.wait(lock, has_news);
@@ -100,44 +100,45 @@ bool Launcher::TakePosted() {
     stopping = stopping_;
   }
   for (Launch* launch : posted) {
-    LaneOf(launch->communicator().shared_from_this())
+    QueueOf(launch->communicator().shared_from_this())
         .launches.push_back(launch);
     // A process set's communicator is made by a launch on another.
     if (DeviceCommunicator* part = launch->work().part()) {
-      LaneOf(part->shared_from_this());
+      QueueOf(part->shared_from_this());
     }
   }
-  for (const auto& communicator : closed) LaneOf(communicator).closing = true;
+  for (const auto& communicator : closed) QueueOf(communicator).closing = true;
   if (stopping) {
-    for (auto& [key, lane] : lanes_) lane.closing = true;
+    for (auto& [key, queue] : queues_) queue.closing = true;
   }
   return !posted.empty() || !closed.empty();
 }
 
-Launcher::Lane& Launcher::LaneOf(
+Launcher::Queue& Launcher::QueueOf(
     const std::shared_ptr<DeviceCommunicator>& communicator) {
-  Lane& lane = lanes_[communicator.get()];
-  lane.communicator = communicator;
-  return lane;
+  Queue& queue = queues_[communicator.get()];
+  queue.communicator = communicator;
+  return queue;
 }
 
 bool Launcher::Advance() {
   bool progress = false;
-  for (auto at = lanes_.begin(); at != lanes_.end();) {
-    Lane& lane = at->second;
-    if (lane.task.has_value() && lane.task->done()) {
-      lane.task.reset();
+  for (auto at = queues_.begin(); at != queues_.end();) {
+    Queue& queue = at->second;
+    if (queue.task.has_value() && queue.task->done()) {
+      queue.task.reset();
       progress = true;
-      if (lane.launches.empty()) {
-        at = lanes_.erase(at);  // It was the closing.
+      if (queue.launches.empty()) {
+        at = queues_.erase(at);  // It was the closing.
         continue;
       }
-      lane.launches.pop_front();
+      queue.launches.pop_front();
     }
-    if (!lane.task.has_value() && (!lane.launches.empty() || lane.closing)) {
-      lane.task.emplace(lane.launches.empty() ? lane.communicator->Close()
-                                              : Carry(*lane.launches.front()));
-      lane.task->Start();
+    if (!queue.task.has_value() && (!queue.launches.empty() || queue.closing)) {
+      queue.task.emplace(queue.launches.empty()
+                             ? queue.communicator->Close()
+                             : Carry(*queue.launches.front()));
+      queue.task->Start();
       progress = true;
     }
     ++at;

@@ -55,7 +55,7 @@ class Launcher {
 
  private:
   // What the thread has to do for one communicator.
-  struct Lane {
+  struct Queue {
     std::shared_ptr<DeviceCommunicator> communicator;
     std::deque<Launch*> launches;
     bool closing = false;
@@ -66,7 +66,7 @@ class Launcher {
   // These say whether there was anything to do.
   bool TakePosted();
   bool Advance();
-  Lane& LaneOf(const std::shared_ptr<DeviceCommunicator>& communicator);
+  Queue& QueueOf(const std::shared_ptr<DeviceCommunicator>& communicator);
   Task Carry(Launch& launch);
 
   const std::function<void()> wake_;
@@ -80,7 +80,7 @@ class Launcher {
   bool running_ = false;
   bool stopping_ = false;
 
-  std::map<DeviceCommunicator*, Lane> lanes_;  // The thread's own.
+  std::map<DeviceCommunicator*, Queue> queues_;  // The thread's own.
   std::thread thread_;
 };
 

@@ -3,14 +3,29 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <iterator>
 #include <utility>
+
+#include "tf_ops/common/logging.h"
 
 namespace ring_keras {
 namespace {
 
 constexpr size_t kPage = 4096;
+
+constexpr size_t WholePages(size_t nbytes) {
+  return (nbytes + kPage - 1) / kPage * kPage;
+}
+
+// Memory of this process alone in place of what it has at `data`. Whether it
+// worked.
+bool ReplaceByPrivate(char* data, size_t nbytes) {
+  return mmap(data, nbytes, PROT_READ | PROT_WRITE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+              0) != MAP_FAILED;
+}
 
 }  // namespace
 
@@ -30,15 +45,14 @@ StatusOr<std::shared_ptr<void>> BufferAllocator::Allocate(size_t nbytes) {
 StatusOr<uint64_t> BufferAllocator::Take(size_t nbytes) {
   // Sums must not wrap: more than there is stays more than there is.
   const size_t wanted =
-      (std::clamp<size_t>(nbytes, 1, kBufferAreaBytes + 1) + kPage - 1) /
-      kPage * kPage;
+      WholePages(std::clamp<size_t>(nbytes, 1, kBufferAreaBytes + 1));
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& gap : free_) {
     const auto [offset, size] = gap;  // A copy: the gap goes.
     if (size < wanted) continue;
     free_.erase(offset);
     if (size > wanted) free_[offset + wanted] = size - wanted;
-    taken_[offset] = wanted;
+    taken_[offset] = Buffer{std::max<size_t>(nbytes, 1)};
     return offset;
   }
   return Status(StatusCode::kResourceExhausted,
@@ -51,8 +65,14 @@ void BufferAllocator::Free(uint64_t offset) {
   char* data = own_->buffers() + offset;
   std::lock_guard<std::mutex> lock(mutex_);
   const auto taken = taken_.find(offset);
-  const size_t size = taken->second;
+  const size_t size = WholePages(taken->second.nbytes);
+  const bool isolated = taken->second.isolated;
   taken_.erase(taken);
+  if (isolated) {
+    // Peers may still write to its place in the file: never used again.
+    ReplaceByPrivate(data, size);
+    return;
+  }
   // A hole in the file: reads as zeros, and costs nothing.
   if (madvise(data, size, MADV_REMOVE) != 0) std::memset(data, 0, size);
   auto gap = free_.emplace(offset, size).first;
@@ -77,10 +97,40 @@ bool BufferAllocator::Find(const void* data, size_t nbytes,
   if (at < begin || at >= begin + kBufferAreaBytes) return false;
   *offset = at - begin;
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto after = taken_.upper_bound(*offset);
-  if (after == taken_.begin()) return false;
-  const auto& [start, size] = *std::prev(after);
-  return *offset + nbytes <= start + size;
+  const auto buffer = Holding(*offset, nbytes);
+  return buffer != taken_.end() && !buffer->second.isolated;
+}
+
+bool BufferAllocator::HasPagesAlone(uint64_t offset, size_t nbytes) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto buffer = Holding(offset, nbytes);
+  if (buffer == taken_.end() || offset % kPage != 0) return false;
+  const uint64_t end = offset + nbytes;
+  return end % kPage == 0 || end == buffer->first + buffer->second.nbytes;
+}
+
+void BufferAllocator::Isolate(uint64_t offset, size_t nbytes) {
+  if (nbytes == 0) return;
+  char* data = own_->buffers() + offset;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto buffer = Holding(offset, nbytes);
+  if (buffer == taken_.end()) return;
+  taken_.at(buffer->first).isolated = true;
+  madvise(data, WholePages(nbytes), MADV_REMOVE);
+  if (ReplaceByPrivate(data, WholePages(nbytes))) return;
+  Log(LogLevel::kError,
+      StrCat("cannot take a shared buffer of ", nbytes,
+             " bytes away from the other ranks, which may still write to it: ",
+             ErrnoMessage(errno), ". Do not use it any more."));
+}
+
+BufferAllocator::Buffers::const_iterator BufferAllocator::Holding(
+    uint64_t offset, size_t nbytes) const {
+  const auto after = taken_.upper_bound(offset);
+  if (after == taken_.begin()) return taken_.end();
+  const auto buffer = std::prev(after);
+  const uint64_t end = buffer->first + WholePages(buffer->second.nbytes);
+  return offset + nbytes <= end ? buffer : taken_.end();
 }
 
 }  // namespace ring_keras

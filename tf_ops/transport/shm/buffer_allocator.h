@@ -26,16 +26,31 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   // Offset in the buffer area; nothing if the range is not all in one buffer.
   bool Find(const void* data, size_t nbytes, uint64_t* offset) const;
 
+  // Whether what lies at `offset`, which Find gave, shares no page with other
+  // data of its buffer.
+  bool HasPagesAlone(uint64_t offset, size_t nbytes) const;
+  // Puts fresh memory of this process alone, zeroed, in place of such pages,
+  // for good: what peers still write to them is lost, and nothing in their
+  // buffer is found any more.
+  void Isolate(uint64_t offset, size_t nbytes);
+
  private:
+  struct Buffer {
+    size_t nbytes = 0;  // As asked for.
+    bool isolated = false;
+  };
+  using Buffers = std::map<uint64_t, Buffer>;
+  // The buffer that holds the range; end() if none does.
+  Buffers::const_iterator Holding(uint64_t offset, size_t nbytes) const;
   StatusOr<uint64_t> Take(size_t nbytes);
   void Free(uint64_t offset);
 
   std::shared_ptr<Segment> own_;
   // A forked child that drops its copy of a buffer gives nothing back.
   OwnerProcess owner_;
-  mutable std::mutex mutex_;          // Guards the rest.
-  std::map<uint64_t, size_t> taken_;  // Size by offset.
-  std::map<uint64_t, size_t> free_;   // The gaps between them.
+  mutable std::mutex mutex_;         // Guards the rest.
+  Buffers taken_;                    // By offset.
+  std::map<uint64_t, size_t> free_;  // The gaps between them: size by offset.
 };
 
 }  // namespace ring_keras
