@@ -11,6 +11,7 @@ from ring_keras.ops.arguments import Factor, to_factor
 from ring_keras.ops.compression import Compression
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.scaling import scaled
+from ring_keras.ops.step import step_role
 
 __all__ = ["WIRE_DTYPES", "adasum", "is_adasum"]
 
@@ -114,6 +115,7 @@ def _adasum(
         splits=tf.constant([], tf.int64),
         request_name=name,  # So an allreduce of that name is an error, not a wait.
         communicator_id=communicator_id,
+        step=step_role(),
     )
     rows = tf.ensure_shape(mine, parts.shape)
     rows = tf.cast(rows, tf.float64 if dtype == tf.float64 else tf.float32)
@@ -122,6 +124,7 @@ def _adasum(
         tensor=tf.cast(combined, wire_dtype),
         request_name=f"{name}/adasum/result",
         communicator_id=communicator_id,
+        step=step_role(),
     )
     result = tf.cast(tf.ensure_shape(result, parts.shape), dtype)
     return [
@@ -184,6 +187,7 @@ def _combine(
         reduce_op=ReduceOp.SUM.value,
         request_name=name,
         communicator_id=communicator_id,
+        step=step_role(),
     )
     across, left_norm, right_norm = tf.unstack(tf.ensure_shape(dots, shares.shape))
     # A tensor of zeros leaves the other one as it is.

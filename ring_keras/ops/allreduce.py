@@ -20,6 +20,7 @@ from ring_keras.ops.compression import Compression
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.request_names import to_request_name
 from ring_keras.ops.scaling import scaled
+from ring_keras.ops.step import step_role
 
 __all__ = ["allreduce"]
 
@@ -93,6 +94,7 @@ def allreduce(
         request_name=name,
         communicator_id=to_communicator(process_set),
         wire_dtype=to_wire_dtype(compression, tensor.dtype, "allreduce"),
+        step=step_role(),
     )
 
 

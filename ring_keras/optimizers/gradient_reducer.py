@@ -17,6 +17,7 @@ from ring_keras.ops.grouped_allreduce import (
     grouped_allreduce,
 )
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.ops.step import one_step
 from ring_keras.optimizers.agreed_plans import AgreedPlans
 from ring_keras.optimizers.buckets import bucket_name
 from ring_keras.optimizers.gradient_values import Gradient, as_tensors, dense, scaled
@@ -146,7 +147,7 @@ class GradientReducer:
             [None if index in apart else g for index, g in enumerate(gradients)]
         )
         shared, plan, own_plan = self._plans.plan(shared, sources)
-        with named_mismatch(own_plan, self.process_set):
+        with named_mismatch(own_plan, self.process_set), one_step():
             started = [
                 self._start(
                     [shared[index] for index in bucket.indices],

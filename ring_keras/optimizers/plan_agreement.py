@@ -78,12 +78,18 @@ def named_mismatch(plan: BucketPlan, process_set: ProcessSet) -> Iterator[None]:
     try:
         yield
     except RankMismatchError as error:
-        if not tf.executing_eagerly():
+        if not tf.executing_eagerly() or not _may_be_of_plans(error):
             raise
         difference = _difference(plan, process_set)
         if difference is None:
             raise
         raise RankMismatchError(difference) from error
+
+
+def _may_be_of_plans(error: RankMismatchError) -> bool:
+    """Not if a rank is in another step, or has an error of its own, and no plan."""
+    others = ("step differs across ranks", "cannot take part")
+    return not any(text in str(error) for text in others)
 
 
 def _difference(plan: BucketPlan, process_set: ProcessSet) -> str | None:

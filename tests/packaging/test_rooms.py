@@ -19,6 +19,7 @@ ALLOWED = {
     "reduce": {"common"},
     "cuda": {"common"},
     "collectives": {"common", "transport", "reduce", "cuda"},
+    "matching": {"common", "transport", "collectives"},
     "runtime": {
         "common",
         "rendezvous",
@@ -26,6 +27,7 @@ ALLOWED = {
         "reduce",
         "cuda",
         "collectives",
+        "matching",
     },
 }
 # These two see what the core exports: the runtime, what a request is made of, the

@@ -9,7 +9,10 @@ namespace ring_keras {
 StatusOr<std::shared_ptr<DeviceOperation>> DeviceOperation::Submit(
     Request request, int device, void* stream) {
   auto work = DeviceWork::After(device, stream);
-  RING_KERAS_RETURN_IF_ERROR(work.status());
+  if (!work.ok()) {
+    request.able = work.status();  // So that the peers do not wait.
+    return Runtime::Get().Run(std::move(request));
+  }
   auto operation = std::make_shared<DeviceOperation>();
   operation->work_ = std::move(work.value());
   const std::shared_ptr<State> state = operation->state_;

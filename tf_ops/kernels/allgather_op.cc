@@ -10,6 +10,7 @@ REGISTER_OP("RingKerasAllgather")
     .Attr("T: " RING_KERAS_DTYPES)
     .Attr("request_name: string")
     .Attr("communicator_id: int = 0")
+    .Attr("step: {'none', 'begins', 'continues'} = 'none'")
     .SetIsStateful()  // Never fold, merge or prune: every rank must issue it.
     .SetShapeFn(AnyNumberOfRows)
     .Doc(R"doc(
@@ -19,6 +20,8 @@ tensor: At least one dimension; all but the first agree on every rank.
 gathered: The rows of rank 0, then those of rank 1, and so on.
 request_name: Pairs this request with its peers.
 communicator_id: 0 holds every rank.
+step: Whether the request is the first of a new step of the communicator, one of
+  the step begun last, or in none. Requests in different steps never meet.
 )doc");
 
 }  // namespace ring_keras

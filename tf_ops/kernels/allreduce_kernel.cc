@@ -27,11 +27,14 @@ class AllreduceKernel : public AsyncOpKernel {
     Request request = attributes_.NewRequest(CollectiveKind::kAllreduce);
     request.dtype = ToDataType(context->input_dtype(0));
     request.wire_dtype = wire_dtype_;
-    OP_REQUIRES_OK_ASYNC(context, reduction_.ApplyTo(&request, context), done);
+    // The peers wait for this rank: what fails is told to them.
+    absl::Status able = reduction_.ApplyTo(&request, context);
 
     auto pending = Pending::Create(1);
-    OP_REQUIRES_OK_ASYNC(
-        context, pending->AddOutput(context, 0, 0, &request.outputs), done);
+    if (able.ok()) {
+      able = pending->AddOutput(context, 0, 0, &request.outputs);
+    }
+    request.able = FromTensorFlow(able);
     request.inputs.push_back(pending->AddInput(context->input(0)));
 
     pending->Complete(std::move(request), context, std::move(done));

@@ -39,24 +39,28 @@ class AllreduceStartKernel : public OpKernel {
     Request request = attributes_.NewRequest(CollectiveKind::kAllreduce);
     request.dtype = ToDataType(context->input_dtype(0));
     request.wire_dtype = wire_dtype_;
-    OP_REQUIRES_OK(context, reduction_.ApplyTo(&request, context));
-    if (is_weighted_) {
-      OP_REQUIRES_OK(context, Reduction::ReadScalar(context, tensor_count_ + 2,
-                                                    "weight", &request.weight));
+    // The peers wait for this rank: what fails is told to them.
+    absl::Status able = reduction_.ApplyTo(&request, context);
+    if (able.ok() && is_weighted_) {
+      able = Reduction::ReadScalar(context, tensor_count_ + 2, "weight",
+                                   &request.weight);
     }
 
     auto pending = Pending::Create(tensor_count_);
     request.inputs.reserve(tensor_count_);
     request.outputs.reserve(tensor_count_);
     for (int i = 0; i < tensor_count_; ++i) {
-      OP_REQUIRES_OK(context, pending->AddOutput(context, i, Pending::kNoOutput,
-                                                 &request.outputs));
+      if (able.ok()) {
+        able = pending->AddOutput(context, i, Pending::kNoOutput,
+                                  &request.outputs);
+      }
       request.inputs.push_back(pending->AddInput(context->input(i)));
     }
     Tensor* handle = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &handle));
     handle->scalar<tensorflow::Variant>()() = PendingHandle{pending};
 
+    request.able = FromTensorFlow(able);
     pending->Submit(std::move(request), context,
                     wait_follows_ ? kPatienceS : 0);
   }

@@ -18,6 +18,7 @@ REGISTER_OP("RingKerasAllreduceStart")
     .Attr("communicator_id: int = 0")
     .Attr("wait_follows: bool = false")
     .Attr("wire_dtype: {'none', 'bfloat16', 'float16'} = 'none'")
+    .Attr("step: {'none', 'begins', 'continues'} = 'none'")
     .SetIsStateful()  // Never fold, merge or prune: every rank must issue it.
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -32,6 +33,8 @@ weight: None or one scalar, for an average: this rank's weight, 0 or more. The
 handle: For RingKerasAllreduceWait, which also reports errors.
 request_name: Pairs this request with its peers.
 communicator_id: 0 holds every rank.
+step: Whether the request is the first of a new step of the communicator, one of
+  the step begun last, or in none. Requests in different steps never meet.
 wait_follows: Whether nothing is left that could overlap with the collective, so
   that the thread of this op may as well carry it out.
 wire_dtype: How float32 travels between hosts; 'none' is as it is.

@@ -27,6 +27,7 @@ REGISTER_OP("RingKerasAlltoall")
     .Attr("T: " RING_KERAS_DTYPES)
     .Attr("request_name: string")
     .Attr("communicator_id: int = 0")
+    .Attr("step: {'none', 'begins', 'continues'} = 'none'")
     .SetIsStateful()  // Never fold, merge or prune: every rank must issue it.
     .SetShapeFn(RowsAndSplits)
     .Doc(R"doc(
@@ -38,6 +39,8 @@ received: The rows from rank 0, then those from rank 1, and so on.
 received_splits: Rows that came from each rank.
 request_name: Pairs this request with its peers.
 communicator_id: 0 holds every rank.
+step: Whether the request is the first of a new step of the communicator, one of
+  the step begun last, or in none. Requests in different steps never meet.
 )doc");
 
 }  // namespace ring_keras

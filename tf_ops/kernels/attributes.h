@@ -18,6 +18,11 @@ class Attributes {
                    construction->GetAttr("request_name", &request_name_));
     OP_REQUIRES_OK(construction,
                    construction->GetAttr("communicator_id", &communicator_id_));
+    if (!construction->HasAttr("step")) return;
+    std::string step;
+    OP_REQUIRES_OK(construction, construction->GetAttr("step", &step));
+    if (step == "begins") step_role_ = StepRole::kBegins;
+    if (step == "continues") step_role_ = StepRole::kContinues;
   }
 
   Request NewRequest(CollectiveKind kind) const {
@@ -25,12 +30,14 @@ class Attributes {
     request.kind = kind;
     request.name = request_name_;
     request.communicator_id = communicator_id_;
+    request.step_role = step_role_;
     return request;
   }
 
  private:
   std::string request_name_;
   int communicator_id_ = 0;
+  StepRole step_role_ = StepRole::kNone;
 };
 
 // How an allreduce's data travel between hosts.

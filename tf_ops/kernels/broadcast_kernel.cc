@@ -26,8 +26,10 @@ class BroadcastKernel : public AsyncOpKernel {
 
     auto pending = Pending::Create(context->num_inputs());
     for (int i = 0; i < context->num_inputs(); ++i) {
-      OP_REQUIRES_OK_ASYNC(
-          context, pending->AddOutput(context, i, i, &request.outputs), done);
+      // The peers wait for this rank: what fails is told to them.
+      const absl::Status able =
+          pending->AddOutput(context, i, i, &request.outputs);
+      if (request.able.ok()) request.able = FromTensorFlow(able);
       request.inputs.push_back(pending->AddInput(context->input(i)));
     }
 

@@ -72,6 +72,15 @@ inline TensorView ViewOf(const tensorflow::Tensor& tensor) {
 
 // The status as TensorFlow carries it. Where ring_keras has a class of its own,
 // the text begins with its name, by which ring_keras/errors.py finds it.
+// For a request whose peers are to be told.
+inline Status FromTensorFlow(const absl::Status& status) {
+  if (status.ok()) return Status::Ok();
+  const StatusCode code = absl::IsResourceExhausted(status)
+                              ? StatusCode::kResourceExhausted
+                              : StatusCode::kInvalidArgument;
+  return Status(code, std::string(status.message()));
+}
+
 inline absl::Status ToTensorFlow(const Status& status) {
   const auto named = [&status](const std::string& name) {
     return name + ": " + status.message();

@@ -138,10 +138,7 @@ void Pending::Submit(Request request, OpKernelContext* context,
                      double patience_s) {
   what_ = NameForPeople(request);
   const Status follows = FollowStream(&request, context);
-  if (!follows.ok()) {
-    Finish(follows);
-    return;
-  }
+  if (request.able.ok()) request.able = follows;
   const auto done = [self = shared_from_this()](const Status& status) {
     self->Finish(status);
   };

@@ -84,9 +84,8 @@ void Engine::AddCommunicator(int id, std::vector<int> ranks,
   std::lock_guard<std::mutex> lock(mutex_);
   std::shared_ptr<Member>& member = communicators_[id];
   if (std::find(ranks.begin(), ranks.end(), mesh_->rank()) != ranks.end()) {
-    member = std::make_shared<Member>();
-    member->communicator = std::make_shared<Communicator>(
-        id, std::move(ranks), tuning, *mesh_, scheduler_);
+    member = std::make_shared<Member>(std::make_shared<Communicator>(
+        id, std::move(ranks), tuning, *mesh_, scheduler_));
     Communicator& communicator = *member->communicator;
     communicator.set_device(std::make_shared<nccl::DeviceCommunicator>(
         launcher_, communicator.rank(), communicator.size()));
@@ -120,15 +119,21 @@ std::shared_ptr<nccl::DeviceCommunicator> Engine::DeviceOf(int id) const {
   return found->second->communicator->device();
 }
 
-Status Engine::PrepareDevice(const Request& request) {
-  if (request.device_work == nullptr) return Status::Ok();
+std::shared_ptr<Member> Engine::MemberOf(int id) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = communicators_.find(id);
+  return found == communicators_.end() ? nullptr : found->second;
+}
+
+void Engine::PrepareDevice(Request& request) {
+  if (request.device_work == nullptr || !request.able.ok()) return;
   std::shared_ptr<nccl::DeviceCommunicator> device;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     device = DeviceOf(request.communicator_id);
   }
-  if (device == nullptr) return Status::Ok();  // Accept() says why.
-  return device->Prepare(request);
+  if (device == nullptr) return;  // Accept() says why.
+  request.able = device->Prepare(request);
 }
 
 void Engine::RemoveCommunicator(int id) {
@@ -148,8 +153,7 @@ void Engine::SetTuning(const Tuning& tuning) {
 }
 
 StatusOr<Engine::Submission> Engine::Accept(Request& request,
-                                            DoneCallback& done,
-                                            const Status& able) {
+                                            DoneCallback& done) {
   if (stopping_) {
     return Status(StatusCode::kAborted, "shutdown() has been called");
   }
@@ -169,24 +173,29 @@ StatusOr<Engine::Submission> Engine::Accept(Request& request,
   if (member->in_join) {
     return Status(
         StatusCode::kInvalidArgument,
-        StrCat(Title(request.kind, request.name), ": rank ", mesh_->rank(),
+        StrCat(Describe(request.kind, request.name), ": rank ", mesh_->rank(),
                " is in join(), in which it brings nothing of its own. "
                "Enter it before, or when join() has returned."));
   }
   member->in_join = request.kind == CollectiveKind::kJoin;
-  NameUse& name = member->names[request.name];
+  if (request.step_role == StepRole::kBegins) member->BeginStep();
+  UseId use;
+  use.communicator_id = request.communicator_id;
+  if (request.step_role != StepRole::kNone) use.step = member->step;
+  NameUse& name = member->NameOf(request.name, use.in_step());
+  use.sequence = name.next_sequence++;
+  use.name = std::move(request.name);
+  name.last_step = use.step;
   ++active_;
-  return std::make_unique<Operation>(std::move(request), name.next_sequence++,
-                                     Operation::Standing{member->joins},
-                                     std::shared_ptr<NameUse>(member, &name),
-                                     member->communicator, std::move(done),
-                                     able);
+  return std::make_unique<Operation>(std::move(request), std::move(use),
+                                     Operation::Standing{member->joins}, member,
+                                     name, std::move(done));
 }
 
 void Engine::Submit(Request request, DoneCallback done, double patience_s) {
-  const Status able = PrepareDevice(request);
+  PrepareDevice(request);
   std::unique_lock<std::mutex> lock(mutex_);
-  StatusOr<Submission> accepted = Accept(request, done, able);
+  StatusOr<Submission> accepted = Accept(request, done);
   if (!accepted.ok()) {
     lock.unlock();
     done(accepted.status());
@@ -216,9 +225,9 @@ Status Engine::Run(Request request) {
     result = status;
     ended.store(true, std::memory_order_release);
   };
-  const Status able = PrepareDevice(request);
+  PrepareDevice(request);
   std::unique_lock<std::mutex> lock(mutex_);
-  StatusOr<Submission> accepted = Accept(request, done, able);
+  StatusOr<Submission> accepted = Accept(request, done);
   RING_KERAS_RETURN_IF_ERROR(accepted.status());
   Submission operation = std::move(accepted.value());
   bool is_driver = IsAlone(*operation);
@@ -345,8 +354,10 @@ bool Engine::Poll() {
   }
   progress |= mesh_->Pump();
   if (!joins_.empty()) progress |= ServeJoins();
-  progress |= scheduler_.RunReady();
-  if (!left_.empty()) progress |= FailWaitsForLeft();
+  if (scheduler_.RunReady()) {
+    progress = true;
+    FailNewLostWaits();
+  }
   progress |= FinishEnded();
   return progress;
 }
@@ -385,18 +396,19 @@ void Engine::Adopt(Submission submission) {
   by_key_[operation.key()] = &operation;
   JoinEarly(operation);
   if (!operation.started()) operation.Start();
+  if (!operation.use().in_step()) return;
+  DropPastSteps(operation.member(), operation.use().step);
+  FailLostSteps(operation.member());
 }
 
 void Engine::JoinEarly(Operation& operation) {
-  const Communicator& communicator = operation.communicator();
   auto early = early_.find(operation.key());
   if (early == early_.end()) return;
-  for (Early& peer : early->second) {
-    if (!communicator.Contains(peer.job_rank)) continue;
-    operation.Join(communicator.PlaceOf(peer.job_rank),
-                   std::move(peer.announcement));
-  }
+  const std::vector<Early> peers = std::move(early->second);
   early_.erase(early);
+  for (const Early& peer : peers) {
+    Deliver(peer.job_rank, peer.announcement, operation);
+  }
 }
 
 bool Engine::TakeEvents() {
@@ -458,69 +470,96 @@ bool Engine::FinishEnded() {
 
 void Engine::End(Operation& operation) {
   if (!operation.status().ok()) {
-    if (const int unread = operation.unread_announcements()) {
+    // Of steps, IsPast() knows.
+    const int unread = operation.unread_announcements();
+    if (unread > 0 && !operation.use().in_step()) {
       abandoned_[operation.key()] = unread;
     }
-    // Of a lost rank every rank hears from the store.
     const Status& broken = operation.communicator().status();
-    if (!broken.ok() && broken.code() != StatusCode::kPeerLost) {
-      TellPeers(operation.communicator(), broken);
-    }
+    if (!broken.ok()) TellPeers(operation.communicator(), broken);
   }
+  if (operation.use().in_step()) BeforeEndInStep(operation);
   operation.Finish();
+  if (operation.use().in_step()) EndChannelOfGivenUp(operation);
 }
 
 void Engine::HandleControl(int job_rank, FrameType type, uint64_t key,
                            std::string payload) {
-  if (type == FrameType::kAnnouncement) {
-    HandleAnnouncement(job_rank, key, payload);
-  } else if (type == FrameType::kAbort) {
-    std::shared_ptr<Communicator> communicator;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      const auto found = communicators_.find(static_cast<int>(key));
-      if (found != communicators_.end() && found->second != nullptr) {
-        communicator = found->second->communicator;
-      }
-    }
-    if (communicator == nullptr) return;
-    told_[communicator->id()] = true;
-    communicator->Break(DecodeStatus(payload));
+  switch (type) {
+    case FrameType::kAnnouncement:
+      return HandleAnnouncement(job_rank, key, payload);
+    case FrameType::kAbort:
+      return HandleAbort(static_cast<int>(key), payload);
+    case FrameType::kGivenUp:
+      return HandleGivenUp(job_rank, static_cast<int>(key), payload);
+    case FrameType::kData:
+      break;  // Is the pair's own.
   }
+}
+
+void Engine::HandleAbort(int communicator_id, const std::string& bytes) {
+  const std::shared_ptr<Member> member = MemberOf(communicator_id);
+  if (member == nullptr) return;
+  // End() passes it on: the one who tells may not reach all.
+  member->communicator->Break(DecodeStatus(bytes));
 }
 
 void Engine::HandleAnnouncement(int job_rank, uint64_t key,
                                 const std::string& bytes) {
-  StatusOr<Announcement> announcement = DecodeAnnouncement(bytes);
+  StatusOr<Announcement> decoded = DecodeAnnouncement(bytes);
+  if (!decoded.ok()) {
+    BreakSharedWith(job_rank, Status(decoded.status().code(),
+                                     StrCat("from rank ", job_rank, " to rank ",
+                                            mesh_->rank(), ": ",
+                                            decoded.status().message())));
+    return;
+  }
+  Announcement& announcement = decoded.value();
+  std::shared_ptr<Member> member;
+  if (announcement.use.in_step()) {
+    member = MemberOf(announcement.use.communicator_id);
+    if (member == nullptr || !member->communicator->Contains(job_rank)) return;
+    member->steps.OnAnnounced(member->communicator->PlaceOf(job_rank),
+                              announcement.use.step);
+  }
   const auto abandoned = abandoned_.find(key);
+  const auto found = by_key_.find(key);
   if (abandoned != abandoned_.end()) {
     if (--abandoned->second == 0) abandoned_.erase(abandoned);
-    if (announcement.ok()) PassLaunch(announcement.value());
-    return;
+    PassLaunch(announcement);
+  } else if (found != by_key_.end()) {
+    Deliver(job_rank, std::move(announcement), *found->second);
+  } else if (member != nullptr && IsPast(*member, announcement)) {
+    PassLaunch(announcement);
+  } else {
+    early_[key].push_back({job_rank, std::move(announcement)});
   }
-  if (!announcement.ok()) {
-    Log(LogLevel::kError,
-        StrCat("rank ", job_rank, ": ", announcement.status().message()));
-    return;
-  }
-  const auto found = by_key_.find(key);
-  if (found == by_key_.end()) {
-    early_[key].push_back({job_rank, std::move(announcement.value())});
-    return;
-  }
-  Operation& operation = *found->second;
-  if (!operation.communicator().Contains(job_rank)) return;
-  operation.Join(operation.communicator().PlaceOf(job_rank),
-                 std::move(announcement.value()));
+  if (member != nullptr) FailLostSteps(*member);
 }
 
-// Its collective has ended here already.
+void Engine::Deliver(int job_rank, Announcement announcement,
+                     Operation& operation) {
+  Communicator& communicator = operation.communicator();
+  if (!announcement.use.Meets(operation.use())) {
+    const std::string other =
+        Describe(announcement.kind, announcement.use.name);
+    const Status why(
+        StatusCode::kInternal,
+        StrCat(operation.title(), " and ", other, " of rank ", job_rank,
+               " have the same number. Rename one of them."));
+    communicator.Break(why);
+    return TellPeers(communicator, why);
+  }
+  if (!communicator.Contains(job_rank)) return;
+  operation.Join(communicator.PlaceOf(job_rank), std::move(announcement));
+}
+
+// Its collective has ended here already, or never begins.
 void Engine::PassLaunch(const Announcement& announcement) {
   if (announcement.launch_number == LaunchOrder::kNoNumber) return;
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = communicators_.find(announcement.communicator_id);
-  if (found == communicators_.end() || found->second == nullptr) return;
-  found->second->communicator->launch_order().Pass(announcement.launch_number);
+  const auto member = MemberOf(announcement.use.communicator_id);
+  if (member == nullptr) return;
+  member->communicator->launch_order().Pass(announcement.launch_number);
 }
 
 void Engine::TellPeers(Communicator& communicator, const Status& why) {

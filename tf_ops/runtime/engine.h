@@ -23,6 +23,7 @@
 #include "tf_ops/collectives/nccl/launcher.h"
 #include "tf_ops/collectives/scheduler.h"
 #include "tf_ops/common/store.h"
+#include "tf_ops/runtime/member.h"
 #include "tf_ops/runtime/operation.h"
 #include "tf_ops/runtime/patience.h"
 #include "tf_ops/runtime/request.h"
@@ -77,15 +78,6 @@ class Engine {
 
  private:
   using Clock = Operation::Clock;
-  // A communicator that this rank belongs to.
-  struct Member {
-    std::shared_ptr<Communicator> communicator;
-    std::unordered_map<std::string, NameUse> names;
-    // Joins that have ended, which only the driver changes, and whether one is
-    // under way. Guarded by mutex_.
-    uint32_t joins = 0;
-    bool in_join = false;
-  };
   using Submission = std::unique_ptr<Operation>;
   // A join under way.
   struct Joining {
@@ -99,14 +91,14 @@ class Engine {
   };
 
   // For tensors on a GPU: what takes too long for the driver. Without mutex_.
-  Status PrepareDevice(const Request& request);
-  // The caller holds mutex_. On an error nothing is taken. `able`: see
-  // Operation.
-  StatusOr<Submission> Accept(Request& request, DoneCallback& done,
-                              const Status& able);
+  void PrepareDevice(Request& request);
+  // The caller holds mutex_. On an error nothing is taken.
+  StatusOr<Submission> Accept(Request& request, DoneCallback& done);
   // Of this rank's communicator `id`; null if there is none. The caller holds
   // mutex_.
   std::shared_ptr<nccl::DeviceCommunicator> DeviceOf(int id) const;
+  // This rank's part in communicator `id`; null if it has none.
+  std::shared_ptr<Member> MemberOf(int id) const;
   // What the driver waits for may have happened. Any thread.
   void WakeDriver();
   // Whether the operation is all there is, so that its caller's thread may
@@ -153,10 +145,34 @@ class Engine {
   void HandleControl(int job_rank, FrameType type, uint64_t key,
                      std::string payload);
   void HandleAnnouncement(int job_rank, uint64_t key, const std::string& bytes);
+  void HandleAbort(int communicator_id, const std::string& bytes);
+  // A peer's announcement of the operation, if that is what it announces.
+  void Deliver(int job_rank, Announcement announcement, Operation& operation);
   void PassLaunch(const Announcement& announcement);
   void HandleLost(const RankEvent& event);
+  // Nothing that `job_rank` and this one share works any more.
+  void BreakSharedWith(int job_rank, const Status& why);
+
+  // Whether a peer's announcement in a step comes too late for an operation of
+  // this rank's to wait for it. See StepLedger.
+  bool IsPast(const Member& member, const Announcement& announcement);
+  // Ends the operations in steps that can find no partners.
+  void FailLostSteps(Member& member);
+  // The same for what has begun to wait for announcements in this turn.
+  void FailNewLostWaits();
+  // Gives the member's steps up, and tells the peers.
+  void GiveUpSteps(Member& member, GivenUp given_up);
+  void HandleGivenUp(int job_rank, int communicator_id,
+                     const std::string& bytes);
+  // An operation in a step has ended; its caller has not been told.
+  void BeforeEndInStep(Operation& operation);
+  // A name of steps that were given up meets by announcements next.
+  void EndChannelOfGivenUp(Operation& ended);
+  // What came early for steps that this rank will not enter any more.
+  void DropPastSteps(Member& member, uint64_t step);
+
   // Ends operations that wait for ranks that left.
-  bool FailWaitsForLeft();
+  void FailWaitsForLeft();
   // Deadlines and the stall watch.
   void Watch();
   // Connections that ended: without a word of the store's, or while an

@@ -1,5 +1,6 @@
 // A rank that is in a join takes part in its peers' collectives all the same.
 #include <algorithm>
+#include <tuple>
 
 #include "tf_ops/runtime/engine.h"
 #include "tf_ops/runtime/stand_in.h"
@@ -19,9 +20,9 @@ void Engine::BeginJoin(Submission submission) {
   joining.member = found->second;
   joining.operation = submission.get();
   joining.waiting = std::move(submission);
-  for (auto& [name, use] : joining.member->names) {
-    if (use.IsIdle() && use.channel != nullptr) use.EndChannel();
-  }
+  Member& member = *joining.member;
+  for (auto& [name, use] : member.names) use.EndChannelIfIdle();
+  for (auto& [name, use] : member.names_in_steps) use.EndChannelIfIdle();
 }
 
 bool Engine::ServeJoins() {
@@ -38,14 +39,15 @@ bool Engine::AnswerPeers(const Joining& joining) {
   for (const auto& [key, announced] : early_) {
     const Announcement& peer = announced.front().announcement;
     // Those of ranks that have left this join wait until this one has, too.
-    if (peer.communicator_id == joining.member->communicator->id() &&
+    if (peer.use.communicator_id == joining.member->communicator->id() &&
         peer.joins == joining.member->joins &&
         peer.kind != CollectiveKind::kJoin) {
       peers.push_back(peer);
     }
   }
   std::sort(peers.begin(), peers.end(), [](const auto& a, const auto& b) {
-    return a.sequence < b.sequence;
+    return std::tie(a.use.step, a.use.sequence) <
+           std::tie(b.use.step, b.use.sequence);
   });
   bool progress = false;
   for (const Announcement& peer : peers) {
@@ -65,22 +67,26 @@ bool Engine::AnswerPeers(const Joining& joining) {
 Engine::Submission Engine::MakeUp(const Joining& joining,
                                   const Announcement& peer) {
   const std::shared_ptr<Member>& member = joining.member;
-  std::shared_ptr<NameUse> name;
+  UseId use = peer.use;
+  NameUse* name = nullptr;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    NameUse& use = member->names[peer.name];
+    name = &member->NameOf(use.name, use.in_step());
     // The operation for an earlier one has been accepted, but not adopted.
-    if (peer.sequence != use.next_sequence) return nullptr;
-    ++use.next_sequence;
+    if (use.in_step() ? use.step <= name->last_step
+                      : use.sequence != name->next_sequence) {
+      return nullptr;
+    }
+    use.sequence = name->next_sequence++;
+    name->last_step = use.step;
+    member->step = std::max(member->step, use.step);
     ++active_;
-    name = std::shared_ptr<NameUse>(member, &use);
   }
   const Communicator& communicator = *member->communicator;
   StandIn made = MakeStandIn(peer, communicator.rank(), communicator.size());
-  return std::make_unique<Operation>(
-      std::move(made.request), peer.sequence,
-      Operation::Standing{member->joins, true}, std::move(name),
-      member->communicator, std::move(made.done), std::move(made.able));
+  return std::make_unique<Operation>(std::move(made.request), std::move(use),
+                                     Operation::Standing{member->joins, true},
+                                     member, *name, std::move(made.done));
 }
 
 // Behind all that this rank has entered: so no use of a name is announced after
@@ -107,8 +113,7 @@ void Engine::AfterJoinedUse(const Joining& joining, Operation& ended) {
   joining.operation->Watch(Clock::now(), options_.stall_warning_s);
   if (ended.stands_in()) joining.operation->EndStandIn();
   std::lock_guard<std::mutex> lock(mutex_);
-  NameUse& name = ended.name_use();
-  if (name.IsIdle() && name.channel != nullptr) name.EndChannel();
+  ended.name_use().EndChannelIfIdle();
 }
 
 void Engine::FinishJoin(const Operation& operation) {

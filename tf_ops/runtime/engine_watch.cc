@@ -26,18 +26,20 @@ std::string JoinRanks(const std::vector<int>& ranks) {
 }  // namespace
 
 void Engine::HandleLost(const RankEvent& event) {
-  const Status why(StatusCode::kPeerLost, event.description);
-  lost_.emplace(event.rank, why);
+  BreakSharedWith(event.rank, Status(StatusCode::kPeerLost, event.description));
+}
+
+void Engine::BreakSharedWith(int job_rank, const Status& why) {
+  lost_.emplace(job_rank, why);
   for (auto& operation : operations_) {
     Communicator& communicator = operation->communicator();
-    if (event.rank < 0 || communicator.Contains(event.rank)) {
+    if (job_rank < 0 || communicator.Contains(job_rank)) {
       communicator.Break(why);
     }
   }
 }
 
-bool Engine::FailWaitsForLeft() {
-  bool failed = false;
+void Engine::FailWaitsForLeft() {
   while (mesh_->Pump()) {
   }
   for (auto& operation : operations_) {
@@ -55,10 +57,8 @@ bool Engine::FailWaitsForLeft() {
                  StrCat(event.description, "; ", operation->title(),
                         " still waits for it. Every rank must make the same "
                         "collective calls before it ends.")));
-      failed = true;
     }
   }
-  return failed;
 }
 
 void Engine::Watch() {
@@ -66,6 +66,7 @@ void Engine::Watch() {
   next_watch_ = now + std::chrono::duration_cast<Clock::duration>(
                           std::chrono::duration<double>(kWatchIntervalS));
   WatchConnections(now);
+  if (!left_.empty()) FailWaitsForLeft();
   for (auto& operation : operations_) {
     const double age_s = operation->AgeSeconds(now);
     if (age_s > options_.collective_timeout_s) {
@@ -148,23 +149,26 @@ void Engine::WarnOfStall(Operation& operation, double age_s) {
     for (const Early& peer : peers) {
       if (std::find(missing.begin(), missing.end(), peer.job_rank) !=
           missing.end()) {
-        text += StrCat(" Rank ", peer.job_rank, " waits in ",
-                       Title(peer.announcement.kind, peer.announcement.name),
-                       ", which this rank has not entered.");
+        text +=
+            StrCat(" Rank ", peer.job_rank, " waits in ",
+                   Describe(peer.announcement.kind, peer.announcement.use.name),
+                   ", which this rank has not entered.");
       }
     }
   }
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [id, member] : communicators_) {
     if (member == nullptr) continue;
-    for (const auto& [name, use] : member->names) {
-      if (use.channel == nullptr) continue;
-      for (int rank : missing) {
-        if (!member->communicator->Contains(rank)) continue;
-        if (!use.channel->IsAhead(member->communicator->PlaceOf(rank)))
-          continue;
-        text += StrCat(" Rank ", rank, " waits in '", name,
-                       "', which this rank has not entered.");
+    const Communicator& communicator = *member->communicator;
+    for (const auto* names : {&member->names, &member->names_in_steps}) {
+      for (const auto& [name, use] : *names) {
+        if (use.channel == nullptr) continue;
+        for (int rank : missing) {
+          if (!communicator.Contains(rank)) continue;
+          if (!use.channel->IsAhead(communicator.PlaceOf(rank))) continue;
+          text += StrCat(" Rank ", rank, " waits in '", name,
+                         "', which this rank has not entered.");
+        }
       }
     }
   }
@@ -185,11 +189,11 @@ std::string Engine::DescribeEarlierLaunch(const Operation& operation) const {
   }
   for (const auto& [key, peers] : early_) {
     for (const Early& peer : peers) {
-      if (peer.announcement.communicator_id == communicator.id() &&
+      if (peer.announcement.use.communicator_id == communicator.id() &&
           peer.announcement.launch_number == next) {
-        return StrCat(who,
-                      Title(peer.announcement.kind, peer.announcement.name),
-                      " before it, which this rank has not entered");
+        return StrCat(
+            who, Describe(peer.announcement.kind, peer.announcement.use.name),
+            " before it, which this rank has not entered");
       }
     }
   }

@@ -4,21 +4,22 @@
 #include <utility>
 
 #include "tf_ops/collectives/rows.h"
+#include "tf_ops/matching/mismatch.h"
+#include "tf_ops/matching/signature.h"
 
 namespace ring_keras {
 
-Operation::Operation(Request request, uint32_t sequence, Standing standing,
-                     std::shared_ptr<NameUse> name,
-                     std::shared_ptr<Communicator> communicator,
-                     DoneCallback done, Status able)
+Operation::Operation(Request request, UseId use, Standing standing,
+                     std::shared_ptr<Member> member, NameUse& name,
+                     DoneCallback done)
     : request_(std::move(request)),
+      use_(std::move(use)),
+      key_(KeyOf(use_)),
       standing_(standing),
-      name_(std::move(name)),
-      communicator_(std::move(communicator)),
-      done_(std::move(done)),
-      able_(std::move(able)),
-      sequence_(sequence),
-      key_(KeyOf(request_.communicator_id, sequence, request_.name)) {}
+      member_(std::move(member)),
+      name_(name),
+      communicator_(member_->communicator),
+      done_(std::move(done)) {}
 
 void Operation::Start() {
   task_.emplace(Run());
@@ -34,21 +35,21 @@ Task Operation::Run() {
   const Participants* participants = nullptr;
   Participants announced;
   // To make room for others.
-  if (name_->channel != nullptr && name_->channel->ended()) {
-    name_->channel.reset();
+  if (name_.channel != nullptr && name_.channel->ended()) {
+    name_.channel.reset();
   }
-  if (name_->channel != nullptr && !(ready.ok() && FitsChannel())) {
+  if (name_.channel != nullptr && !(ready.ok() && FitsChannel())) {
     // So all announce themselves.
-    name_->EndChannel();
+    name_.EndChannel();
   }
-  if (name_->channel != nullptr) {
-    Channel& channel = *name_->channel;
+  if (name_.channel != nullptr) {
+    Channel& channel = *name_.channel;
     Participant own;
     own.weight = request_.weight;
     collective_->Describe(&own);
     collective_->Prepare(channel.NextUse());
     stage_ = Stage::kPosted;
-    channel.Post(SignatureOf(request_), own);
+    channel.Post(SignatureOf(request_, use_.step), own);
     co_await communicator_->Until(
         [&] { return channel.AllPosted() || !failure_.ok(); },
         Scheduler::Look::kIfPatient);
@@ -57,11 +58,20 @@ Task Operation::Run() {
     if (channel.Agreed()) {
       participants = &channel.participants();
     } else {
-      name_->channel.reset();
+      name_.channel.reset();
       collective_ = MakeCollective(request_, *communicator_, key_);
     }
   }
-  if (name_->channel == nullptr) {
+  if (name_.channel == nullptr) {
+    const StepLedger& steps = member_->steps;
+    if (use_.in_step() && steps.GaveUp(use_.step)) {
+      stage_ = Stage::kGivenUp;
+      co_await communicator_->Until(
+          [&] { return steps.AllGaveUp(use_.step) || !failure_.ok(); });
+      RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
+      RING_KERAS_CO_RETURN_IF_ERROR(failure_);
+      co_return steps.why();
+    }
     if (ready.ok()) ready = TakeWindow();
     stage_ = Stage::kAnnounced;
     RING_KERAS_CO_RETURN_IF_ERROR(Announce(ready));
@@ -108,12 +118,12 @@ Task Operation::Run() {
 // leaves none, so its turn ends with its launch: the host runs ahead of the
 // device.
 bool Operation::IsMyTurn() const {
-  return sequence_ < 2 || !communicator_->shares_memory() ||
-         name_->ended == sequence_;
+  return use_.sequence < 2 || !communicator_->shares_memory() ||
+         name_.ended == use_.sequence;
 }
 
 void Operation::PassTurn() {
-  if (!std::exchange(turn_passed_, true)) ++name_->ended;
+  if (!std::exchange(turn_passed_, true)) ++name_.ended;
 }
 
 uint64_t Operation::launch_number() const {
@@ -131,7 +141,7 @@ void Operation::PassLaunch() {
 }
 
 Status Operation::Prepare() {
-  RING_KERAS_RETURN_IF_ERROR(able_);
+  RING_KERAS_RETURN_IF_ERROR(request_.able);
   RING_KERAS_RETURN_IF_ERROR(Validate(request_, communicator_->size()));
   collective_ = MakeCollective(request_, *communicator_, key_);
   return Status::Ok();
@@ -139,7 +149,7 @@ Status Operation::Prepare() {
 
 bool Operation::FitsChannel() const {
   return !standing_.stands_in && collective_->can_repeat() &&
-         *collective_->slot_nbytes() <= name_->channel->slot_nbytes();
+         *collective_->slot_nbytes() <= name_.channel->slot_nbytes();
 }
 
 Status Operation::TakeWindow() {
@@ -159,9 +169,11 @@ Status Operation::TakeWindow() {
 }
 
 Status Operation::Announce(const Status& ready) {
-  Announcement own = MakeAnnouncement(request_, sequence_);
+  Announcement own = MakeAnnouncement(request_, use_);
   own.joins = standing_.joins;
   own.stands_in = standing_.stands_in;
+  // No step begins while this rank is in the join.
+  if (is_join()) own.last_step = std::max(member_->step, member_->given_up);
   own.error = ready.message();
   if (ready.ok()) own.payload = collective_->Payload();
   if (ready.ok() && request_.device_work != nullptr &&
@@ -193,6 +205,7 @@ Status Operation::Announce(const Status& ready) {
                                           encoded);
   }
   Join(communicator_->rank(), std::move(own));
+  member_->has_new_wait |= use_.in_step();
   return fits;
 }
 
@@ -209,6 +222,12 @@ StatusOr<Participants> Operation::Match() {
   if (auto mismatch = FindMismatch(announcements_, communicator_->ranks())) {
     return Status(StatusCode::kRankMismatch, *mismatch);
   }
+  if (is_join()) {
+    // A rank that has joined knows no more of the others' steps than that.
+    for (const auto& announcement : announcements_) {
+      member_->step = std::max(member_->step, announcement->last_step);
+    }
+  }
   Participants participants(communicator_->size());
   for (int rank = 0; rank < communicator_->size(); ++rank) {
     Announcement& announcement = *announcements_[rank];
@@ -216,7 +235,7 @@ StatusOr<Participants> Operation::Match() {
     if (!announcement.shapes.empty()) {
       participant.rows = RowCount(announcement.shapes[0]);
     }
-    complete_ &= !announcement.stands_in;
+    leaves_channel_ &= announcement.use.sequence > 0 && !announcement.stands_in;
     participant.splits = std::move(announcement.splits);
     participant.weight = announcement.weight;
     participant.input_offset = announcement.input_offset;
@@ -239,15 +258,15 @@ StatusOr<Participants> Operation::Match() {
 void Operation::KeepOrEndWindow(const Participants& participants) {
   // The first use may end after the second, which leaves a channel.
   if (stage_ == Stage::kPosted) {
-    name_->channel->Finish(collective_->rounds());
+    name_.channel->Finish(collective_->rounds());
     return;
   }
   if (window_ == nullptr) return;
   // A rank that is in a join would end the channel at once.
-  if (sequence_ > 0 && complete_ && collective_->can_repeat()) {
-    name_->channel = std::make_unique<Channel>(*communicator_, participants,
-                                               *collective_->slot_nbytes(),
-                                               collective_->rounds());
+  if (leaves_channel_ && collective_->can_repeat()) {
+    name_.channel = std::make_unique<Channel>(*communicator_, participants,
+                                              *collective_->slot_nbytes(),
+                                              collective_->rounds());
     window_ = nullptr;
     return;
   }
@@ -263,16 +282,16 @@ void Operation::Finish() {
   PassTurn();
   // All agree that it is not launched, or the communicator is broken.
   PassLaunch();
+  // To a mismatch all ranks agree, and that it is lost. Any other failure is
+  // this rank's alone: peers may have gone on, and read the window, and send.
+  const bool readable =
+      !lost_ && (ran_ || !failure_.ok() || !communicator_->status().ok());
   if (window_ != nullptr) {
-    // To a mismatch all ranks agree. Any other failure is this rank's alone:
-    // peers may have gone on, and read the window.
-    const bool readable =
-        ran_ || !failure_.ok() || !communicator_->status().ok();
     const uint32_t readers =
         readable ? communicator_->neighbours().size() - 1 : 0;
     communicator_->mesh().windows().Release(window_, readers);
   }
-  if (!status.ok() && stage_ == Stage::kAnnounced) {
+  if (!status.ok() && readable && stage_ == Stage::kAnnounced) {
     for (int rank = 0; rank < communicator_->size(); ++rank) {
       if (rank == communicator_->rank()) continue;
       communicator_->pair(rank).Cancel(key_);
@@ -292,9 +311,11 @@ bool Operation::IsMissing(int rank) const {
     case Stage::kQueued:
       return false;
     case Stage::kPosted:
-      return name_->channel != nullptr && !name_->channel->HasPosted(rank);
+      return name_.channel != nullptr && !name_.channel->HasPosted(rank);
     case Stage::kAnnounced:
       return !announcements_[rank].has_value();
+    case Stage::kGivenUp:
+      return !member_->steps.HasPassed(rank, use_.step);
     case Stage::kOrdered:
     case Stage::kLaunched:
       return false;

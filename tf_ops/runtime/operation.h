@@ -11,8 +11,8 @@
 #include "tf_ops/collectives/collective.h"
 #include "tf_ops/collectives/communicator.h"
 #include "tf_ops/collectives/task.h"
-#include "tf_ops/runtime/announcement.h"
-#include "tf_ops/runtime/name_use.h"
+#include "tf_ops/matching/announcement.h"
+#include "tf_ops/runtime/member.h"
 #include "tf_ops/runtime/request.h"
 
 namespace ring_keras {
@@ -29,12 +29,9 @@ class Operation {
     bool stands_in = false;
   };
 
-  // The `sequence`-th use of a name on a communicator. `able`: why this rank
-  // cannot take part, if that is known already.
-  Operation(Request request, uint32_t sequence, Standing standing,
-            std::shared_ptr<NameUse> name,
-            std::shared_ptr<Communicator> communicator, DoneCallback done,
-            Status able);
+  // `name` is the member's.
+  Operation(Request request, UseId use, Standing standing,
+            std::shared_ptr<Member> member, NameUse& name, DoneCallback done);
 
   // Starts; the task ends when the collective has, well or not.
   void Start();
@@ -50,10 +47,24 @@ class Operation {
   void Fail(const Status& why) {
     if (failure_.ok()) failure_ = why;
   }
+  // The same, with one to which all ranks come: none runs it.
+  void Lose(const Status& why) {
+    lost_ |= failure_.ok();
+    Fail(why);
+  }
 
+  // Whether the error with which it has ended is no news to any rank: this one
+  // has announced it, or all have found it in the same announcements.
+  bool failed_by_agreement() const {
+    return stage_ == Stage::kAnnounced && failure_.ok() && !ran_ &&
+           communicator_->status().ok();
+  }
+
+  const UseId& use() const { return use_; }
   uint64_t key() const { return key_; }
   Communicator& communicator() const { return *communicator_; }
-  NameUse& name_use() { return *name_; }
+  Member& member() const { return *member_; }
+  NameUse& name_use() { return name_; }
   bool is_join() const { return request_.kind == CollectiveKind::kJoin; }
   // Of a join: one more collective to which its rank brings nothing.
   void BeginStandIn() {
@@ -62,7 +73,7 @@ class Operation {
   }
   void EndStandIn() { --request_.stand_ins_under_way; }
   bool stands_in() const { return standing_.stands_in; }
-  std::string title() const { return Title(request_.kind, request_.name); }
+  std::string title() const { return Describe(request_.kind, use_.name); }
   // Announcements of this collective that are still to come.
   int unread_announcements() const;
   // Its place among the collectives on devices; LaunchOrder::kNoNumber while
@@ -74,6 +85,10 @@ class Operation {
   bool launched() const { return stage_ == Stage::kLaunched; }
   // Behind an earlier use of its name, which says who is missing.
   bool queued() const { return stage_ == Stage::kQueued; }
+  // Whether it waits for the announcement of the rank with this place.
+  bool LacksAnnouncement(int rank) const {
+    return stage_ == Stage::kAnnounced && !announcements_[rank].has_value();
+  }
   // The job's numbers of the ranks that have not joined.
   std::vector<int> MissingRanks() const;
 
@@ -94,6 +109,7 @@ class Operation {
     kQueued,     // Behind earlier uses of the name.
     kPosted,     // In the name's channel.
     kAnnounced,  // By messages.
+    kGivenUp,    // They do not: its step was given up.
     // They have; on devices:
     kOrdered,   // Behind others in the launch order.
     kLaunched,  // The device has all of it.
@@ -118,21 +134,24 @@ class Operation {
   bool IsMissing(int rank) const;
 
   Request request_;
+  const UseId use_;
+  const uint64_t key_;
   const Standing standing_;
-  std::shared_ptr<NameUse> name_;
-  std::shared_ptr<Communicator> communicator_;
+  const std::shared_ptr<Member> member_;
+  NameUse& name_;
+  const std::shared_ptr<Communicator> communicator_;
   DoneCallback done_;
-  Status able_;
-  uint32_t sequence_;
-  uint64_t key_;
   Clock::time_point watched_since_;
 
   Stage stage_ = Stage::kQueued;
   std::vector<std::optional<Announcement>> announcements_;  // By rank.
   int joined_ = 0;
   Status failure_;
-  bool ran_ = false;      // Peers may read this rank's window.
-  bool complete_ = true;  // No rank's announcement stands in for it.
+  bool lost_ = false;  // On every rank.
+  bool ran_ = false;   // Peers may read this rank's window.
+  // Every rank has used the name before, and none stands in: what the ranks
+  // know of each other may serve the next use.
+  bool leaves_channel_ = true;
   bool turn_passed_ = false;
   bool launch_passed_ = false;
   Window* window_ = nullptr;  // This operation's own.

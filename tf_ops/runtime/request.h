@@ -2,6 +2,7 @@
 #ifndef RING_KERAS_RUNTIME_REQUEST_H_
 #define RING_KERAS_RUNTIME_REQUEST_H_
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -10,12 +11,26 @@
 
 namespace ring_keras {
 
+// A step is what the ranks do together, or not at all, such as to reduce the
+// gradients of one batch. Ranks count the steps of a communicator.
+enum class StepRole : uint8_t {
+  kNone,       // It belongs to no step.
+  kBegins,     // It is the first collective of the next step.
+  kContinues,  // It belongs to the step that was begun last.
+};
+
 struct Request : CollectiveArguments {
   // Pairs this request with its peers'. The same name may be used again: the
-  // n-th use on one rank meets the n-th use on every other.
+  // n-th use on one rank meets the n-th use on every other, but in a step, in
+  // which each name is used once, that in the same step.
   std::string name;
 
   int communicator_id = 0;
+  StepRole step_role = StepRole::kNone;
+
+  // Not OK: why this rank cannot take part. Its peers are told, and get the
+  // same error.
+  Status able;
 };
 
 // Called exactly once, from any thread; must not block. Memory of the request

@@ -62,7 +62,7 @@ Status CheckDispensable(const Announcement& peer, int rank) {
   if (peer.memory == Memory::kDevice) {
     why = "it stands in for tensors in host memory (CPU) only";
   }
-  if (peer.name.starts_with(kOwnNames)) {
+  if (peer.use.name.starts_with(kOwnNames)) {
     why = "every rank must call this itself";
   }
   if (why.empty()) return Status::Ok();
@@ -91,13 +91,12 @@ StandIn MakeStandIn(const Announcement& peer, int rank, int size) {
   Request& request = made.request;
   auto memory = std::make_shared<ZeroedMemory>();
   made.done = [memory](const Status&) {};
-  request.name = peer.name;
-  request.communicator_id = peer.communicator_id;
+  request.communicator_id = peer.use.communicator_id;
   // All ranks will hear the peer's reason; there is nothing to bring.
   if (!peer.error.empty()) return made;
   request.kind = peer.kind;
-  made.able = CheckDispensable(peer, rank);
-  if (!made.able.ok()) return made;
+  request.able = CheckDispensable(peer, rank);
+  if (!request.able.ok()) return made;
   request.dtype = peer.dtype;
   request.reduce_op = peer.reduce_op;
   request.root = peer.root;
@@ -112,7 +111,7 @@ StandIn MakeStandIn(const Announcement& peer, int rank, int size) {
                        peer.kind == CollectiveKind::kAlltoall;
   if (gathers) shapes[0][0] = 0;
   if (peer.kind == CollectiveKind::kAlltoall) request.splits.assign(size, 0);
-  made.able = AddZeros(shapes, *memory, request);
+  request.able = AddZeros(shapes, *memory, request);
   return made;
 }
 

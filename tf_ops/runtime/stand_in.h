@@ -5,17 +5,16 @@
 
 #include <memory>
 
-#include "tf_ops/runtime/announcement.h"
+#include "tf_ops/matching/announcement.h"
 #include "tf_ops/runtime/request.h"
 
 namespace ring_keras {
 
 struct StandIn {
+  // Not able: where the collective cannot do without this rank's data.
   Request request;
   // Holds what the request reads and writes, until its end.
   DoneCallback done;
-  // Why the collective cannot do without this rank's data, if it cannot.
-  Status able;
 };
 
 // For the collective that a peer has announced, on a communicator of `size`

@@ -8,6 +8,7 @@
 
 #include "tests/cpp/support/run_ranks.h"
 #include "tests/cpp/support/test.h"
+#include "tf_ops/matching/announcement.h"
 #include "tf_ops/runtime/engine.h"
 
 namespace ring_keras {
@@ -178,6 +179,77 @@ RING_TEST(LeavingRightAfterwardsTakesNothingFromTheOthers) {
       EXPECT_EQ(data.back(), 2.0f);
     });
   }
+}
+
+// Frames as a defective peer would send them, while no engine drives.
+void Forge(Rank& self, int to, uint64_t key, const std::string& bytes) {
+  self.engine->mesh().pair(to).SendControl(FrameType::kAnnouncement, key,
+                                           bytes);
+}
+
+// Holds the ranks together without the engine: one that leaves would end what
+// the others wait for.
+void Meet(Rank& self, const std::string& topic) {
+  ASSERT_OK(self.store->Set(StrCat(topic, "/", self.rank), ""));
+  for (int rank = 0; rank < self.size; ++rank) {
+    ASSERT_OK(self.store->Get(StrCat(topic, "/", rank), Deadline::After(30))
+                  .status());
+  }
+}
+
+// What each rank hears of a collective after which rank 0 has forged a frame.
+std::vector<Status> AfterForged(uint64_t key, const std::string& bytes) {
+  std::vector<Status> told(3);
+  RankOptions setup = Setup(3, "tcp");
+  setup.collective_timeout_s = 15;
+  RunRanks(setup, [&](Rank& self) {
+    if (self.rank == 0) Forge(self, 1, key, bytes);
+    Meet(self, "forged");
+    std::vector<float> data(8, 1.0f);
+    told[self.rank] = self.engine->Run(Allreduce("data", data));
+    Meet(self, "ended");
+  });
+  return told;
+}
+
+// Only rank 1 can see it, and the others would wait for its data.
+RING_TEST(AnAnnouncementThatCannotBeReadEndsTheCommunicatorEverywhere) {
+  for (const Status& status : AfterForged(1, "nonsense")) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_TRUE(status.message().find("from rank 0 to rank 1") !=
+                std::string::npos)
+        << status.message();
+  }
+}
+
+RING_TEST(TwoNamesOfOneNumberDoNotMeet) {
+  UseId use;
+  use.name = "data";
+  Announcement other;
+  other.use.name = "other";
+  for (const Status& status : AfterForged(KeyOf(use), Encode(other))) {
+    EXPECT_EQ(status.code(), StatusCode::kInternal);
+    EXPECT_TRUE(status.message().find("'other'") != std::string::npos)
+        << status.message();
+  }
+}
+
+// The store hears of dead ranks, not of dead links: rank 2 has only its peers'
+// word that the other two cannot reach each other.
+RING_TEST(ABrokenLinkIsToldToThirdRanks) {
+  RankOptions setup = Setup(3, "tcp");
+  setup.collective_timeout_s = 20;
+  RunRanks(setup, [&](Rank& self) {
+    Meet(self, "ready");
+    if (self.rank == 0) self.engine->mesh().pair(1).CloseForWriting();
+    std::vector<float> data(100000, 1.0f);
+    const Status status = self.engine->Run(Allreduce("data", data));
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+    EXPECT_TRUE(status.message().find("closed its connection") !=
+                std::string::npos)
+        << "rank " << self.rank << ": " << status.message();
+    Meet(self, "ended");
+  });
 }
 
 }  // namespace

@@ -85,11 +85,11 @@ Status Read(const ffi::AnyBuffer& factor, const Place& place, double* value) {
                         "reading a factor");
 }
 
-// The request that a call's attributes, operands and results describe.
-StatusOr<Request> ToRequest(const Place& place,
-                            const ffi::Dictionary& attributes,
-                            const ffi::RemainingArgs& operands,
-                            const ffi::RemainingRets& results) {
+// The request that a call's attributes, operands and results describe. What
+// fails is told to the peers, which wait for this rank.
+Request ToRequest(const Place& place, const ffi::Dictionary& attributes,
+                  const ffi::RemainingArgs& operands,
+                  const ffi::RemainingRets& results) {
   Request request;
   request.kind =
       static_cast<CollectiveKind>(Integer(attributes, xla_calls::kKind, 0));
@@ -99,6 +99,8 @@ StatusOr<Request> ToRequest(const Place& place,
   request.communicator_id = Integer(attributes, xla_calls::kCommunicator, 0);
   request.reduce_op =
       static_cast<ReduceOp>(Integer(attributes, xla_calls::kReduceOp, 0));
+  request.step_role =
+      static_cast<StepRole>(Integer(attributes, xla_calls::kStep, 0));
   request.root = Integer(attributes, xla_calls::kRoot, 0);
   const int64_t wire_dtype = Integer(attributes, xla_calls::kWireDtype, -1);
   if (wire_dtype >= 0) request.wire_dtype = static_cast<DataType>(wire_dtype);
@@ -109,8 +111,9 @@ StatusOr<Request> ToRequest(const Place& place,
   for (size_t i = 0; i < std::size(factors); ++i) {
     const std::string name = xla_calls::kFactors[i];
     if (Integer(attributes, (name + xla_calls::kOperandSuffix).c_str(), 0)) {
-      RING_KERAS_RETURN_IF_ERROR(
-          Read(*operands.get<ffi::AnyBuffer>(next++), place, factors[i]));
+      const Status read =
+          Read(*operands.get<ffi::AnyBuffer>(next++), place, factors[i]);
+      if (!read.ok()) request.able = read;
     } else if (const auto value = attributes.get<double>(name)) {
       *factors[i] = *value;
     }
@@ -136,8 +139,11 @@ StatusOr<Request> ToRequest(const Place& place,
   }
   if (place.has_value() && !request.inputs.empty()) {
     auto work = DeviceWork::After(place->device, place->stream);
-    RING_KERAS_RETURN_IF_ERROR(work.status());
-    request.device_work = std::move(work.value());
+    if (work.ok()) {
+      request.device_work = std::move(work.value());
+    } else {
+      request.able = work.status();
+    }
   }
   return request;
 }
@@ -154,23 +160,21 @@ ffi::Error Ended(int64_t run, const Status& status) {
 
 ffi::Error Run(int64_t run, const Place& place, ffi::RemainingArgs operands,
                ffi::RemainingRets results, ffi::Dictionary attributes) {
-  StatusOr<Request> request = ToRequest(place, attributes, operands, results);
-  if (!request.ok()) return Ended(run, request.status());
-  if (request.value().device_work == nullptr) {
-    return Ended(run, Runtime::Get().Run(std::move(request.value())));
+  Request request = ToRequest(place, attributes, operands, results);
+  if (request.device_work == nullptr) {
+    return Ended(run, Runtime::Get().Run(std::move(request)));
   }
-  const auto call = CallInFlight::Submit(std::move(request.value()), 0);
+  const auto call = CallInFlight::Submit(std::move(request), 0);
   return Ended(run, call->Await(place->stream));
 }
 
 ffi::Error Start(int64_t run, const Place& place, ffi::RemainingArgs operands,
                  ffi::RemainingRets results, ffi::Dictionary attributes) {
-  StatusOr<Request> request = ToRequest(place, attributes, operands, results);
-  if (!request.ok()) return Ended(run, request.status());
+  Request request = ToRequest(place, attributes, operands, results);
   const bool wait_follows = Integer(attributes, xla_calls::kWaitFollows, 0);
-  StartedCalls::Get().Add(run, Integer(attributes, xla_calls::kNumber, 0),
-                          CallInFlight::Submit(std::move(request.value()),
-                                               wait_follows ? kPatienceS : 0));
+  StartedCalls::Get().Add(
+      run, Integer(attributes, xla_calls::kNumber, 0),
+      CallInFlight::Submit(std::move(request), wait_follows ? kPatienceS : 0));
   return ffi::Error::Success();
 }
 

@@ -37,6 +37,7 @@ class CollectiveXlaKernel : public XlaOpKernel {
     call.Set(xla_calls::kKind, static_cast<int64_t>(prototype_.kind));
     call.Set(xla_calls::kName, prototype_.name);
     call.Set(xla_calls::kCommunicator, prototype_.communicator_id);
+    call.Set(xla_calls::kStep, static_cast<int64_t>(prototype_.step_role));
     return call;
   }
 

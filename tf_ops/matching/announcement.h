@@ -1,14 +1,15 @@
 // What a rank tells its peers when it enters a collective.
-#ifndef RING_KERAS_RUNTIME_ANNOUNCEMENT_H_
-#define RING_KERAS_RUNTIME_ANNOUNCEMENT_H_
+#ifndef RING_KERAS_MATCHING_ANNOUNCEMENT_H_
+#define RING_KERAS_MATCHING_ANNOUNCEMENT_H_
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "tf_ops/collectives/arguments.h"
 #include "tf_ops/collectives/launch_order.h"
-#include "tf_ops/runtime/request.h"
+#include "tf_ops/matching/signature.h"
 #include "tf_ops/transport/shm/window.h"
 
 namespace ring_keras {
@@ -17,10 +18,7 @@ namespace ring_keras {
 enum class Memory : uint8_t { kHost = 0, kDevice = 1 };
 
 struct Announcement {
-  // Which collective: the `sequence`-th use of `name` on the communicator.
-  int32_t communicator_id = 0;
-  uint32_t sequence = 0;
-  std::string name;
+  UseId use;
 
   // Must be equal on every rank (of the shapes, see FindMismatch).
   CollectiveKind kind = CollectiveKind::kBarrier;
@@ -42,6 +40,8 @@ struct Announcement {
   std::string payload;  // See Collective::Payload.
   // Joins on the communicator that its rank had behind it.
   uint32_t joins = 0;
+  // kJoin: the step that its rank entered last, or gave up.
+  uint64_t last_step = 0;
   // Its rank is in a join: made up, it brings nothing.
   bool stands_in = false;
   // On devices, the first rank's: see LaunchOrder.
@@ -52,34 +52,16 @@ struct Announcement {
   static constexpr uint64_t kNoWindow = ~uint64_t{0};
 };
 
-Announcement MakeAnnouncement(const Request& request, uint32_t sequence);
-
-// The number by which messages name the collective: equal on every rank, and
-// different for different collectives but for a chance of 2^-64.
-uint64_t KeyOf(int32_t communicator_id, uint32_t sequence,
-               const std::string& name);
-
-// Stands for all that must be equal on every rank; never 0. Different for
-// different arguments but for a chance of 2^-64.
-uint64_t SignatureOf(const Request& request);
+// With the arguments, but without memory of this rank's that peers may read.
+Announcement MakeAnnouncement(const CollectiveArguments& arguments, UseId use);
 
 std::string Encode(const Announcement& announcement);
 // InvalidArgument when `bytes` is not an announcement.
 StatusOr<Announcement> DecodeAnnouncement(const std::string& bytes);
 
-// Compares the announcements of all ranks, none of which is empty. The text
-// names the tensor, two ranks and both values, and is the same on every rank.
-// First dimensions may differ in an allgather and an alltoall, unless a rank
-// wants even rows.
-//
-// `ranks` are the job's numbers of the announcements' ranks.
-std::optional<std::string> FindMismatch(
-    const std::vector<std::optional<Announcement>>& announcements,
-    const std::vector<int>& ranks);
-
 // "allreduce 'name'", for messages.
-std::string Title(CollectiveKind kind, const std::string& name);
+std::string Describe(CollectiveKind kind, const std::string& name);
 
 }  // namespace ring_keras
 
-#endif  // RING_KERAS_RUNTIME_ANNOUNCEMENT_H_
+#endif  // RING_KERAS_MATCHING_ANNOUNCEMENT_H_

@@ -1,5 +1,5 @@
 // Announcements: what travels, what comes of damage, how ranks disagree.
-#include "tf_ops/runtime/announcement.h"
+#include "tf_ops/matching/announcement.h"
 
 #include <cstdint>
 #include <functional>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/cpp/support/test.h"
+#include "tf_ops/matching/mismatch.h"
 #include "tf_ops/transport/frame.h"
 
 namespace ring_keras {
@@ -16,9 +17,10 @@ namespace {
 
 Announcement Sample() {
   Announcement sample;
-  sample.communicator_id = 3;
-  sample.sequence = 41;
-  sample.name = "grads/dense/bias";
+  sample.use.communicator_id = 3;
+  sample.use.sequence = 41;
+  sample.use.name = "grads/dense/bias";
+  sample.use.step = 9;
   sample.kind = CollectiveKind::kAllreduce;
   sample.dtype = DataType::kBfloat16;
   sample.memory = Memory::kDevice;
@@ -34,6 +36,7 @@ Announcement Sample() {
   sample.output_offset = 12288;
   sample.payload = std::string("\0\1\0", 3);
   sample.joins = 2;
+  sample.last_step = 8;
   sample.stands_in = true;
   sample.launch_number = 17;
   sample.error = "why not";
@@ -41,17 +44,17 @@ Announcement Sample() {
 }
 
 uint64_t KeyOfAnnounced(const Announcement& announcement) {
-  return KeyOf(announcement.communicator_id, announcement.sequence,
-               announcement.name);
+  return KeyOf(announcement.use);
 }
 
 RING_TEST(AnAnnouncementSurvivesTheJourney) {
   for (const Announcement& sent : {Sample(), Announcement()}) {
     const auto got = DecodeAnnouncement(Encode(sent));
     ASSERT_OK(got);
-    EXPECT_EQ(got.value().communicator_id, sent.communicator_id);
-    EXPECT_EQ(got.value().sequence, sent.sequence);
-    EXPECT_EQ(got.value().name, sent.name);
+    EXPECT_EQ(got.value().use.communicator_id, sent.use.communicator_id);
+    EXPECT_EQ(got.value().use.sequence, sent.use.sequence);
+    EXPECT_EQ(got.value().use.name, sent.use.name);
+    EXPECT_EQ(got.value().use.step, sent.use.step);
     EXPECT_EQ(got.value().kind, sent.kind);
     EXPECT_EQ(got.value().dtype, sent.dtype);
     EXPECT_EQ(got.value().memory, sent.memory);
@@ -68,6 +71,7 @@ RING_TEST(AnAnnouncementSurvivesTheJourney) {
     EXPECT_EQ(got.value().output_offset, sent.output_offset);
     EXPECT_EQ(got.value().payload, sent.payload);
     EXPECT_EQ(got.value().joins, sent.joins);
+    EXPECT_EQ(got.value().last_step, sent.last_step);
     EXPECT_EQ(got.value().stands_in, sent.stands_in);
     EXPECT_EQ(got.value().launch_number, sent.launch_number);
     EXPECT_EQ(got.value().error, sent.error);
@@ -78,7 +82,7 @@ RING_TEST(AnAnnouncementSurvivesTheJourney) {
 RING_TEST(TheLargestRequestThatIsAnnouncedCanBeRead) {
   Announcement many;
   // Scalars are the most that fit.
-  many.shapes.resize((kMaxControlBytes - 100) / sizeof(uint32_t));
+  many.shapes.resize((kMaxControlBytes - 200) / sizeof(uint32_t));
   const std::string bytes = Encode(many);
   EXPECT_LE(bytes.size(), kMaxControlBytes);
   EXPECT_OK(DecodeAnnouncement(bytes));
@@ -95,7 +99,8 @@ RING_TEST(ATruncatedAnnouncementIsRefused) {
 
 // Memory that a decoded announcement holds.
 size_t HeldBytes(const Announcement& announcement) {
-  size_t held = announcement.name.capacity() + announcement.error.capacity() +
+  size_t held = announcement.use.name.capacity() +
+                announcement.error.capacity() +
                 announcement.splits.capacity() * sizeof(int64_t) +
                 announcement.shapes.capacity() * sizeof(Shape);
   for (const Shape& shape : announcement.shapes) {
@@ -112,7 +117,7 @@ void ExpectHarmless(const std::string& bytes) {
   EXPECT_TRUE(static_cast<int>(got.value().dtype) < kDataTypeCount);
   EXPECT_TRUE(static_cast<int>(got.value().reduce_op) < kReduceOpCount);
   EXPECT_LE(HeldBytes(got.value()), 8 * bytes.size() + 256);
-  Title(got.value().kind, got.value().name);
+  Describe(got.value().kind, got.value().use.name);
   KeyOfAnnounced(got.value());
 }
 
@@ -143,18 +148,31 @@ RING_TEST(DamageNeverCrashesNorCostsMemory) {
 }
 
 RING_TEST(TheKeyNamesNameSequenceAndCommunicator) {
-  const Announcement sample = Sample();
-  Announcement other = Sample();
+  Announcement sample = Sample();
+  sample.use.step = 0;
+  Announcement other = sample;
   other.dtype = DataType::kInt8;
   EXPECT_EQ(KeyOfAnnounced(other), KeyOfAnnounced(sample));
-  other.name += "x";
+  other.use.name += "x";
   EXPECT_NE(KeyOfAnnounced(other), KeyOfAnnounced(sample));
-  other = Sample();
-  ++other.sequence;
+  other = sample;
+  ++other.use.sequence;
   EXPECT_NE(KeyOfAnnounced(other), KeyOfAnnounced(sample));
-  other = Sample();
-  ++other.communicator_id;
+  other = sample;
+  ++other.use.communicator_id;
   EXPECT_NE(KeyOfAnnounced(other), KeyOfAnnounced(sample));
+}
+
+// Ranks may have used a name unequally often before.
+RING_TEST(InAStepTheStepTakesTheSequencesPlace) {
+  UseId use{0, "bucket", 41, 9};
+  UseId other{0, "bucket", 40, 9};
+  EXPECT_EQ(KeyOf(other), KeyOf(use));
+  EXPECT_TRUE(other.Meets(use));
+  other.step = 10;
+  EXPECT_NE(KeyOf(other), KeyOf(use));
+  EXPECT_FALSE(other.Meets(use));
+  EXPECT_NE(KeyOf({0, "bucket", 9, 0}), KeyOf(use));
 }
 
 // What ranks {2, 5, 8} hear when the last of them differs by `change`.
@@ -171,7 +189,7 @@ void ExpectSays(const std::string& text, const std::string& what) {
 
 RING_TEST(EveryDisagreementSaysWhatAndWho) {
   Announcement sample;
-  sample.name = "x";
+  sample.use.name = "x";
   sample.kind = CollectiveKind::kAllreduce;
   sample.dtype = DataType::kFloat32;
   sample.shapes = {{2, 3}};
@@ -231,7 +249,7 @@ RING_TEST(RowsMayDifferWhereTheyAreGathered) {
 
 RING_TEST(RowsMustAgreeWhereOneRankWantsThemEven) {
   Announcement sample;
-  sample.name = "x";
+  sample.use.name = "x";
   sample.kind = CollectiveKind::kAllgather;
   sample.shapes = {{2, 3}};
   const auto want_even = [](Announcement& a) { a.even_rows = true; };

@@ -1,0 +1,53 @@
+"""Steps: collectives that belong together, in all ranks or in none."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+__all__ = ["one_step", "step_role"]
+
+
+@dataclass
+class _Step:
+    begun: bool = False
+
+
+class _Scope(threading.local):
+    step: _Step | None = None
+
+
+_scope = _Scope()
+
+
+@contextlib.contextmanager
+def one_step() -> Iterator[None]:
+    """Makes one step of the collectives that are traced, or run, inside.
+
+    Each execution is the next step of their communicator, which has to be the
+    same for all. A collective meets those of the same step only: a rank that
+    failed between two of them, and went on, would else be one step ahead in the
+    second from then on. If ranks are in different steps, all get a
+    `RankMismatchError`, and can go on with the next.
+
+    Each name may be used once.
+    """
+    outer, _scope.step = _scope.step, _Step()
+    try:
+        yield
+    finally:
+        _scope.step = outer
+
+
+def step_role() -> str:
+    """What the collective that is traced now is to its step, for its op."""
+    step = _scope.step
+    # A graph of TensorFlow 1 runs its ops in any order, so none can be the first.
+    graph = tf.compat.v1.get_default_graph()
+    if step is None or not (tf.executing_eagerly() or graph.building_function):
+        return "none"
+    role = "continues" if step.begun else "begins"
+    step.begun = True
+    return role

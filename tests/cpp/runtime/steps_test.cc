@@ -1,0 +1,241 @@
+// Collectives in steps: a rank that skipped or repeated part of one is found,
+// and then all ranks go on together.
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/cpp/support/run_ranks.h"
+#include "tests/cpp/support/test.h"
+#include "tf_ops/runtime/engine.h"
+
+namespace ring_keras {
+namespace {
+
+using testing::Rank;
+using testing::RankOptions;
+using testing::RunRanks;
+
+constexpr int kBuckets = 3;
+
+std::vector<RankOptions> Setups() {
+  std::vector<RankOptions> setups;
+  for (int size : {2, 3}) {
+    for (const char* transport : {"auto", "tcp"}) {
+      setups.push_back({size, transport, 1, 20});
+    }
+  }
+  // Two ranks on one host, one on another.
+  setups.push_back({3, "auto", 2, 20});
+  return setups;
+}
+
+// One rank's training: each step reduces a value per bucket.
+class Training {
+ public:
+  explicit Training(Rank& self) : self_(self) {}
+
+  // Starts the buckets that `starts` names; waits for all. The first error.
+  // `value` is what each rank brings; the sums must be those of one step.
+  Status Step(float value, const std::function<bool(int)>& starts) {
+    std::vector<float> data(kBuckets, value);
+    std::vector<Status> results(kBuckets);
+    std::atomic<int> left{0};
+    bool first = true;
+    for (int bucket = 0; bucket < kBuckets; ++bucket) {
+      if (!starts(bucket)) continue;
+      ++left;
+      self_.engine->Submit(
+          Bucket(bucket, &data[bucket],
+                 first ? StepRole::kBegins : StepRole::kContinues),
+          [&, bucket](const Status& status) {
+            results[bucket] = status;
+            --left;
+          },
+          bucket + 1 == kBuckets ? 1e-4 : 0);
+      first = false;
+    }
+    const Deadline deadline = Deadline::After(30);
+    while (left > 0 && !deadline.Expired()) std::this_thread::yield();
+    ASSERT_EQ_OR_DIE(left.load(), 0);
+    for (int bucket = 0; bucket < kBuckets; ++bucket) {
+      if (!results[bucket].ok()) return results[bucket];
+      if (starts(bucket)) {
+        EXPECT_EQ(data[bucket], value * self_.size) << "bucket " << bucket;
+      }
+    }
+    return Status::Ok();
+  }
+  Status Step(float value) {
+    return Step(value, [](int) { return true; });
+  }
+
+  static Request Bucket(int bucket, float* data, StepRole role) {
+    Request request;
+    request.kind = CollectiveKind::kAllreduce;
+    request.name = StrCat("gradients/bucket", bucket);
+    request.dtype = DataType::kFloat32;
+    request.step_role = role;
+    request.inputs = {{data, {1}}};
+    request.outputs = {data};
+    return request;
+  }
+
+ private:
+  static void ASSERT_EQ_OR_DIE(int got, int wanted) {
+    if (got != wanted) std::abort();  // Callbacks would write to a dead stack.
+  }
+  Rank& self_;
+};
+
+// What the ranks were told, compared when all have ended.
+class Told {
+ public:
+  explicit Told(int size) : texts_(size) {}
+  void Add(int rank, const Status& status) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    texts_[rank].push_back(status.message());
+  }
+  const std::vector<std::vector<std::string>>& texts() const { return texts_; }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::vector<std::string>> texts_;
+};
+
+// A rank fails between two buckets, its caller catches that and goes on.
+RING_TEST(ARankThatFailedInTheMiddleIsFoundAndAllGoOn) {
+  for (const RankOptions& setup : Setups()) {
+    for (int before : {0, 1, 5}) {  // Without channels, and with them.
+      Told told(setup.size);
+      RunRanks(setup, [&](Rank& self) {
+        Training training(self);
+        for (int step = 0; step < before; ++step) {
+          ASSERT_OK(training.Step(1 + step));
+        }
+        if (self.rank == 0) {
+          // Bucket 0 only.
+          ASSERT_OK(training.Step(100, [](int bucket) { return bucket == 0; }));
+          // This one is ahead of the others' now.
+          const Status status = training.Step(200);
+          EXPECT_EQ(status.code(), StatusCode::kRankMismatch);
+          told.Add(self.rank, status);
+        } else {
+          const Status status = training.Step(100);
+          EXPECT_EQ(status.code(), StatusCode::kRankMismatch);
+          told.Add(self.rank, status);
+        }
+        for (int step = 0; step < 5; ++step) {
+          const Status status = training.Step(300 + step);
+          ASSERT_OK(status) << " rank " << self.rank << " after " << before;
+        }
+      });
+      for (int rank = 0; rank < setup.size; ++rank) {
+        ASSERT_EQ(told.texts()[rank].size(), 1u);
+        EXPECT_EQ(told.texts()[rank][0], told.texts()[0][0]);
+      }
+      const std::string& text = told.texts()[0][0];
+      EXPECT_TRUE(text.find(StrCat("rank 0 is in step ", before + 2)) !=
+                  std::string::npos)
+          << text;
+      EXPECT_TRUE(text.find(StrCat("in step ", before + 1, ".")) !=
+                  std::string::npos)
+          << text;
+      EXPECT_TRUE(text.find("'gradients/bucket1'") != std::string::npos)
+          << text;
+    }
+  }
+}
+
+// A rank says that it cannot take part, and starts nothing more of that step.
+RING_TEST(ARankThatCannotTakePartEndsTheStepForAll) {
+  for (const RankOptions& setup : Setups()) {
+    for (int before : {0, 5}) {
+      Told told(setup.size);
+      RunRanks(setup, [&](Rank& self) {
+        Training training(self);
+        for (int step = 0; step < before; ++step) {
+          ASSERT_OK(training.Step(1 + step));
+        }
+        if (self.rank == 1) {
+          float data = 1;
+          Request request = Training::Bucket(0, &data, StepRole::kBegins);
+          request.able = Status(StatusCode::kResourceExhausted, "no memory");
+          const Status status = self.engine->Run(std::move(request));
+          EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+        } else {
+          const Status status = training.Step(100);
+          EXPECT_EQ(status.code(), StatusCode::kRankMismatch);
+          told.Add(self.rank, status);
+        }
+        for (int step = 0; step < 5; ++step) {
+          ASSERT_OK(training.Step(300 + step)) << " rank " << self.rank;
+        }
+      });
+      EXPECT_TRUE(
+          told.texts()[0][0].find("rank 1 cannot take part: no memory") !=
+          std::string::npos)
+          << told.texts()[0][0];
+    }
+  }
+}
+
+// A rank that is not in a step when the others give up must hear of it, too.
+RING_TEST(ARankBetweenTwoStepsHearsOfTheDisagreementInTheNext) {
+  RunRanks({3, "auto", 1, 20}, [&](Rank& self) {
+    Training training(self);
+    for (int step = 0; step < 4; ++step) ASSERT_OK(training.Step(1 + step));
+    if (self.rank == 0) {
+      ASSERT_OK(self.store->Set("idle", ""));
+    }
+    if (self.rank == 2) {
+      // In nothing while rank 0 announces that it cannot take part.
+      ASSERT_OK(self.store->Get("failed", Deadline::After(20)).status());
+    }
+    float data = 1;
+    Request request = Training::Bucket(0, &data, StepRole::kBegins);
+    if (self.rank == 0) {
+      request.able = Status(StatusCode::kInvalidArgument, "no");
+      EXPECT_FALSE(self.engine->Run(std::move(request)).ok());
+      ASSERT_OK(self.store->Set("failed", ""));
+    } else {
+      EXPECT_EQ(training.Step(7).code(), StatusCode::kRankMismatch);
+    }
+    for (int step = 0; step < 4; ++step) ASSERT_OK(training.Step(11 + step));
+  });
+}
+
+// What some ranks did while others had joined, those count as well.
+RING_TEST(AJoinBringsRanksIntoTheSameStep) {
+  for (const RankOptions& setup : Setups()) {
+    RunRanks(setup, [&](Rank& self) {
+      Training training(self);
+      for (int step = 0; step < 3; ++step) ASSERT_OK(training.Step(1 + step));
+      if (self.rank == self.size - 1) {
+        // Alone: the others bring zeros.
+        for (int step = 0; step < 3; ++step) {
+          std::vector<float> data(kBuckets, 5);
+          for (int bucket = 0; bucket < kBuckets; ++bucket) {
+            ASSERT_OK(self.engine->Run(Training::Bucket(
+                bucket, &data[bucket],
+                bucket == 0 ? StepRole::kBegins : StepRole::kContinues)));
+            EXPECT_EQ(data[bucket], 5.0f);
+          }
+        }
+      }
+      int last = -1;
+      Request join;
+      join.kind = CollectiveKind::kJoin;
+      join.name = "join";
+      join.last_joined = &last;
+      ASSERT_OK(self.engine->Run(std::move(join)));
+      EXPECT_EQ(last, self.size - 1);
+      for (int step = 0; step < 4; ++step) ASSERT_OK(training.Step(11 + step));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace ring_keras

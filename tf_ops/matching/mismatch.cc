@@ -1,0 +1,145 @@
+#include "tf_ops/matching/mismatch.h"
+
+#include <algorithm>
+
+namespace ring_keras {
+namespace {
+
+const char* NameOfWire(const std::optional<DataType>& dtype) {
+  return dtype.has_value() ? NameOf(*dtype) : "none";
+}
+
+// "rank 0 has ..."
+const char* NameOf(Memory memory) {
+  return memory == Memory::kDevice ? "its tensor on a GPU"
+                                   : "its tensor in host memory (CPU)";
+}
+
+bool FirstDimensionMayDiffer(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllgather ||
+         kind == CollectiveKind::kAlltoall;
+}
+
+// Shapes agree where they must.
+bool Compatible(bool first_may_differ, const Shape& a, const Shape& b) {
+  if (!first_may_differ) return a == b;
+  if (a.size() != b.size()) return false;
+  for (size_t i = 1; i < a.size(); ++i) {
+    if (a[i] != b[i]) return false;
+  }
+  return true;
+}
+
+// Two ranks that disagree, and how to say so.
+class Comparison {
+ public:
+  // `even_rows`: whether any rank wants them.
+  Comparison(const Announcement& first, int first_rank,
+             const Announcement& other, int other_rank, bool even_rows)
+      : first_(first),
+        other_(other),
+        first_rank_(first_rank),
+        other_rank_(other_rank),
+        rows_may_differ_(FirstDimensionMayDiffer(first.kind)),
+        even_rows_(even_rows) {}
+
+  std::optional<std::string> Mismatch() const {
+    if (first_.kind != other_.kind) {
+      return Say("collective", NameOf(first_.kind), NameOf(other_.kind),
+                 "Give different collectives different names, and enter them "
+                 "in the same order on every rank.");
+    }
+    if (first_.memory != other_.memory) {
+      return Say("memory", NameOf(first_.memory), NameOf(other_.memory),
+                 "Put the tensor on a GPU on every rank, or on the CPU on "
+                 "every rank.");
+    }
+    if (first_.dtype != other_.dtype) {
+      return Say("dtype", NameOf(first_.dtype), NameOf(other_.dtype),
+                 "Cast to one dtype on every rank.");
+    }
+    if (first_.reduce_op != other_.reduce_op) {
+      return Say("reduce op", NameOf(first_.reduce_op),
+                 NameOf(other_.reduce_op), "Use one op on every rank.");
+    }
+    if (first_.root != other_.root) {
+      return Say("root", first_.root, other_.root,
+                 "Use one root on every rank.");
+    }
+    if (first_.postscale != other_.postscale) {
+      return Say("postscale factor", first_.postscale, other_.postscale,
+                 "Use one factor on every rank.");
+    }
+    if (first_.wire_dtype != other_.wire_dtype) {
+      return Say("compression", NameOfWire(first_.wire_dtype),
+                 NameOfWire(other_.wire_dtype),
+                 "Use one compression on every rank.");
+    }
+    if (first_.shapes.size() != other_.shapes.size()) {
+      return Say("number of tensors", first_.shapes.size(),
+                 other_.shapes.size(), kSameModel);
+    }
+    for (size_t i = 0; i < first_.shapes.size(); ++i) {
+      if (Compatible(rows_may_differ_ && !even_rows_, first_.shapes[i],
+                     other_.shapes[i])) {
+        continue;
+      }
+      const std::string what =
+          first_.shapes.size() == 1
+              ? "shape"
+              : StrCat("shape of tensor ", i, " of ", first_.shapes.size());
+      return Say(what, DebugString(first_.shapes[i]),
+                 DebugString(other_.shapes[i]),
+                 rows_may_differ_ && even_rows_ ? kSameRows : kSameModel);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static constexpr const char* kSameModel =
+      "Build the same model, with the same batch shape, on every rank.";
+
+  static constexpr const char* kSameRows =
+      "In a function that XLA compiles every rank needs as many rows. Give all "
+      "ranks batches of one size, or turn jit_compile off.";
+
+  template <typename T>
+  std::string Say(const std::string& what, const T& a, const T& b,
+                  const char* remedy) const {
+    return StrCat(Describe(first_.kind, first_.use.name), ": ", what,
+                  " differs across ranks: rank ", first_rank_, " has ", a,
+                  ", rank ", other_rank_, " has ", b, ". ", remedy);
+  }
+
+  const Announcement& first_;
+  const Announcement& other_;
+  int first_rank_;
+  int other_rank_;
+  bool rows_may_differ_;
+  bool even_rows_;
+};
+
+}  // namespace
+
+std::optional<std::string> FindMismatch(
+    const std::vector<std::optional<Announcement>>& announcements,
+    const std::vector<int>& ranks) {
+  for (size_t i = 0; i < announcements.size(); ++i) {
+    if (!announcements[i]->error.empty()) {
+      return StrCat(
+          Describe(announcements[i]->kind, announcements[i]->use.name),
+          ": rank ", ranks[i], " cannot take part: ", announcements[i]->error);
+    }
+  }
+  const bool even_rows = std::any_of(
+      announcements.begin(), announcements.end(),
+      [](const auto& announcement) { return announcement->even_rows; });
+  for (size_t i = 1; i < announcements.size(); ++i) {
+    const Comparison comparison(*announcements[0], ranks[0], *announcements[i],
+                                ranks[i], even_rows);
+    if (auto mismatch = comparison.Mismatch()) return mismatch;
+  }
+  return std::nullopt;
+}
+
+}  // namespace ring_keras

@@ -1,0 +1,50 @@
+#include "tf_ops/matching/signature.h"
+
+#include <bit>
+
+namespace ring_keras {
+
+bool UseId::Meets(const UseId& other) const {
+  return communicator_id == other.communicator_id && name == other.name &&
+         step == other.step && (in_step() || sequence == other.sequence);
+}
+
+// FNV-1a, finished by a multiplicative mix.
+uint64_t KeyOf(const UseId& use) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  const auto add = [&hash](uint64_t value) {
+    hash = (hash ^ value) * 0x100000001b3u;
+  };
+  for (const char c : use.name) add(static_cast<unsigned char>(c));
+  const auto mix = [&hash](uint64_t value) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 32;
+  };
+  mix(static_cast<uint64_t>(use.communicator_id) << 1 | use.in_step());
+  mix(use.in_step() ? use.step : use.sequence);
+  return hash;
+}
+
+uint64_t SignatureOf(const CollectiveArguments& arguments, uint64_t step) {
+  uint64_t hash = 0;
+  const auto add = [&hash](uint64_t value) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 32;
+  };
+  add(static_cast<uint64_t>(arguments.kind) << 48 |
+      static_cast<uint64_t>(arguments.dtype) << 40 |
+      static_cast<uint64_t>(arguments.reduce_op) << 32 |
+      static_cast<uint32_t>(arguments.root));
+  add(std::bit_cast<uint64_t>(arguments.postscale));
+  add(arguments.wire_dtype.has_value()
+          ? static_cast<uint64_t>(*arguments.wire_dtype)
+          : ~uint64_t{0});
+  for (const TensorView& input : arguments.inputs) {
+    add(input.shape.size());
+    for (int64_t dimension : input.shape) add(static_cast<uint64_t>(dimension));
+  }
+  if (step != 0) add(step);
+  return hash | 1;
+}
+
+}  // namespace ring_keras
