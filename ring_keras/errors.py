@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from ring_keras import _native
+
 __all__ = [
     "CollectiveTimeoutError",
     "CommunicationError",
@@ -113,6 +115,9 @@ def translated() -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
+        if isinstance(error, tf.errors.AbortedError):
+            # A signal handler raised while the collective waited.
+            _native.raise_from_handler()
         ours = from_tensorflow(error)
         if ours is None or ours is error:
             raise

@@ -4,7 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <exception>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +13,7 @@
 
 #include "tf_ops/bindings/errors.h"
 #include "tf_ops/bindings/numpy_types.h"
+#include "tf_ops/bindings/signals.h"
 #include "tf_ops/runtime/runtime.h"
 
 namespace py = pybind11;
@@ -48,32 +49,48 @@ void AddInput(Request& request, const py::array& array) {
 }
 
 void RunRequest(Request request) {
+  ForgetRaised();
   Status status;
   {
     py::gil_scoped_release release;
     status = Runtime::Get().Run(std::move(request));
   }
+  ThrowIfHandlerRaised();
   ThrowIfError(status);
 }
 
+// Memory for an output that NumPy does not know of while the collective runs:
+// only a thread of Python's may wait for the GIL.
+struct FreeMemory {
+  void operator()(void* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<void, FreeMemory>;
+
 // Runs a request whose output's shape the engine finds out.
 py::array RunWithOutput(Request request, const py::array& input) {
-  std::optional<py::array> output;
-  const py::dtype dtype = input.dtype();
-  request.allocate_output = [&](const Shape& shape) -> StatusOr<void*> {
-    py::gil_scoped_acquire acquire;
-    try {
-      output.emplace(dtype,
-                     std::vector<py::ssize_t>(shape.begin(), shape.end()));
-    } catch (const std::exception& error) {  // The core takes no exceptions.
-      return Status(StatusCode::kResourceExhausted,
-                    StrCat("NumPy cannot allocate an output of shape ",
-                           DebugString(shape), ": ", error.what()));
+  Memory memory;
+  Shape output_shape;
+  request.allocate_output =
+      [&memory, &output_shape,
+       itemsize = input.itemsize()](const Shape& shape) -> StatusOr<void*> {
+    const size_t nbytes = ElementCount(shape) * itemsize;
+    memory.reset(std::malloc(std::max<size_t>(nbytes, 1)));
+    if (memory == nullptr) {
+      return Status(
+          StatusCode::kResourceExhausted,
+          StrCat("no memory for an output of shape ", DebugString(shape)));
     }
-    return output->mutable_data();
+    output_shape = shape;
+    return memory.get();
   };
   RunRequest(std::move(request));
-  return *output;
+  void* const data = memory.get();
+  py::capsule owner(data, &std::free);
+  (void)memory.release();
+  return py::array(
+      input.dtype(),
+      std::vector<py::ssize_t>(output_shape.begin(), output_shape.end()), data,
+      owner);
 }
 
 py::array NewLike(const py::array& array) {
@@ -121,7 +138,10 @@ py::array SharedEmpty(const std::vector<py::ssize_t>& shape,
   const py::dtype dtype = py::dtype::from_args(dtype_like);
   size_t nbytes = dtype.itemsize();
   for (py::ssize_t dimension : shape) nbytes *= dimension;
-  auto buffer = Runtime::Get().AllocateBuffer(nbytes);
+  auto buffer = [&] {
+    py::gil_scoped_release release;  // shutdown() may be waiting for a thread.
+    return Runtime::Get().AllocateBuffer(nbytes);
+  }();
   ThrowIfError(buffer.status());
   void* data = buffer.value().get();
   auto owner = std::make_unique<std::shared_ptr<void>>(buffer.value());

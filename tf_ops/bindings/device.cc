@@ -12,9 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "tf_ops/bindings/device_operation.h"
 #include "tf_ops/bindings/errors.h"
 #include "tf_ops/bindings/numpy_types.h"
+#include "tf_ops/bindings/signals.h"
+#include "tf_ops/collectives/nccl/device_work.h"
+#include "tf_ops/runtime/runtime.h"
+#include "tf_ops/runtime/submitted_call.h"
 
 namespace py = pybind11;
 
@@ -70,14 +73,32 @@ OutputAllocator WithGil(PythonAllocator allocate) {
   };
 }
 
-std::shared_ptr<DeviceOperation> Submit(Request request, int device,
-                                        uintptr_t stream) {
-  auto operation = [&] {
+// The tensors are in the memory of `device`, and are used after what `stream`
+// has been given so far.
+std::shared_ptr<SubmittedCall> Submit(Request request, int device,
+                                      uintptr_t stream) {
+  auto call = [&]() -> StatusOr<std::shared_ptr<SubmittedCall>> {
     py::gil_scoped_release release;
-    return DeviceOperation::Submit(std::move(request), device,
-                                   ToPointer(stream));
+    auto work = DeviceWork::After(device, ToPointer(stream));
+    if (!work.ok()) {
+      request.able = work.status();  // So that the peers do not wait.
+      return Runtime::Get().Run(std::move(request));
+    }
+    request.device_work = std::move(work.value());
+    return SubmittedCall::Submit(std::move(request));
   }();
-  return ValueOrThrow(std::move(operation));
+  return ValueOrThrow(std::move(call));
+}
+
+// Waits for a call, as `wait` does.
+void Await(const std::function<Status()>& wait) {
+  ForgetRaised();
+  const Status status = [&] {
+    py::gil_scoped_release release;
+    return wait();
+  }();
+  ThrowIfHandlerRaised();
+  ThrowIfError(status);
 }
 
 auto Allreduce(const std::vector<DeviceTensor>& inputs,
@@ -144,30 +165,18 @@ auto Alltoall(const DeviceTensor& input, PythonAllocator allocate,
 }  // namespace
 
 void BindDevice(py::module_& module) {
-  py::class_<DeviceOperation, std::shared_ptr<DeviceOperation>>(
-      module, "DeviceOperation")
+  py::class_<SubmittedCall, std::shared_ptr<SubmittedCall>>(module,
+                                                            "DeviceOperation")
       .def(
           "follow",
-          [](DeviceOperation& self, uintptr_t stream) {
-            const Status status = [&] {
-              py::gil_scoped_release release;
-              return self.Follow(ToPointer(stream));
-            }();
-            ThrowIfError(status);
+          [](SubmittedCall& self, uintptr_t stream) {
+            Await([&] { return self.Follow(ToPointer(stream)); });
           },
           py::arg("stream"))
       .def("wait",
-           [](DeviceOperation& self) {
-             const Status status = [&] {
-               py::gil_scoped_release release;
-               return self.Wait();
-             }();
-             ThrowIfError(status);
-           })
-      .def("is_done", &DeviceOperation::IsDone)
-      .def("received_splits", [](DeviceOperation& self) {
-        return self.IsDone() ? self.received_splits() : std::vector<int64_t>();
-      });
+           [](SubmittedCall& self) { Await([&] { return self.Wait(); }); })
+      .def("is_done", &SubmittedCall::IsDone)
+      .def("received_splits", &SubmittedCall::received_splits);
 
   module.def("device_allreduce", &Allreduce, py::arg("inputs"),
              py::arg("outputs"), py::arg("dtype"), py::arg("device"),

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tf_ops/bindings/errors.h"
+#include "tf_ops/bindings/signals.h"
 #include "tf_ops/common/logging.h"
 #include "tf_ops/runtime/runtime.h"
 
@@ -126,6 +127,9 @@ void BindJob(py::module_& module) {
         WithoutGil([&] { Runtime::Get().Shutdown(reason); });
       },
       py::arg("reason"));
+  module.def("raise_from_handler", &ThrowIfHandlerRaised);
+  module.def("interrupt",
+             [] { WithoutGil([] { Runtime::Get().InterruptAll(); }); });
   module.def("is_initialized", [] {
     return WithoutGil([] { return Runtime::Get().initialized(); });
   });

@@ -7,11 +7,13 @@
 #include "tf_ops/bindings/device.h"
 #include "tf_ops/bindings/device_memory.h"
 #include "tf_ops/bindings/job.h"
+#include "tf_ops/bindings/signals.h"
 #include "tf_ops/bindings/store_server.h"
 #include "tf_ops/reduce/reduce.h"
 
 PYBIND11_MODULE(_native, module) {
   module.doc() = "The C++ core of ring_keras; imports no TensorFlow.";
+  ring_keras::HandlePythonSignals();
   ring_keras::BindJob(module);
   ring_keras::BindCollectives(module);
   ring_keras::BindCudaLibraries(module);

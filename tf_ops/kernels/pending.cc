@@ -10,6 +10,7 @@
 #include "tf_ops/kernels/conversions.h"
 #include "tf_ops/kernels/device_stream.h"
 #include "tf_ops/runtime/runtime.h"
+#include "tf_ops/runtime/signals.h"
 
 namespace ring_keras {
 
@@ -21,6 +22,12 @@ namespace {
 
 std::string NameForPeople(const Request& request) {
   return StrCat("collective '", request.name, "'");
+}
+
+// How TensorFlow runs an op outside of any function: in the caller's thread,
+// which waits, and may as well do the work.
+bool IsCalledByItself(OpKernelContext* context) {
+  return context->executor_type() == "SINGLE_THREADED_EXECUTOR";
 }
 
 void TellOfStaging(DataType dtype) {
@@ -137,6 +144,7 @@ std::vector<int64_t>* Pending::ReceivedSplits() {
 void Pending::Submit(Request request, OpKernelContext* context,
                      double patience_s) {
   what_ = NameForPeople(request);
+  communicator_id_ = request.communicator_id;
   const Status follows = FollowStream(&request, context);
   if (request.able.ok()) request.able = follows;
   const auto done = [self = shared_from_this()](const Status& status) {
@@ -167,10 +175,8 @@ Status Pending::FollowStream(Request* request, OpKernelContext* context) {
 
 void Pending::Complete(Request request, OpKernelContext* context,
                        tensorflow::AsyncOpKernel::DoneCallback done) {
-  // How TensorFlow runs an op called by itself, outside of any function: in the
-  // caller's thread, which waits, and may as well do the work.
   // With a GPU there is nothing to do here but to wait for it.
-  if (context->executor_type() == "SINGLE_THREADED_EXECUTOR" &&
+  if (IsCalledByItself(context) &&
       !StreamOf(context, tensorflow::DEVICE_MEMORY).has_value()) {
     what_ = NameForPeople(request);
     Finish(Runtime::Get().Run(std::move(request)));
@@ -204,6 +210,7 @@ void Pending::Settle(const Status& status) {
     settled_ = true;
     status_ = ToTensorFlow(status);
     waiters.swap(waiters_);
+    changed_.notify_all();
   }
   for (const auto& waiter : waiters) {
     if (!waiter->Claim()) continue;
@@ -256,12 +263,23 @@ absl::Status Pending::HoldBack(OpKernelContext* context) const {
   return ToTensorFlow(device_work_->Follow(stream->stream));
 }
 
+void Pending::AwaitHere() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (
+      !changed_.wait_for(lock, kSignalInterval, [this] { return settled_; })) {
+    lock.unlock();
+    if (HandleSignals()) Runtime::Get().Interrupt(communicator_id_);
+    lock.lock();
+  }
+}
+
 void Pending::Await(OpKernelContext* context,
                     tensorflow::AsyncOpKernel::DoneCallback done) {
   const auto settled = [this] {
     std::lock_guard<std::mutex> lock(mutex_);
     return settled_;
   };
+  if (!settled() && IsCalledByItself(context)) AwaitHere();
   if (settled()) {
     Emit(context);
     done();

@@ -3,6 +3,7 @@
 #define RING_KERAS_KERNELS_PENDING_H_
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -82,12 +83,15 @@ class Pending : public std::enable_shared_from_this<Pending> {
   // The engine's callbacks: the device has all of it; it is over.
   void Settle(const Status& status);
   void Finish(const Status& status);
+  // Waits for Settle in this thread, which handles the program's signals.
+  void AwaitHere();
   // Only after Settle.
   void Emit(tensorflow::OpKernelContext* context);
   // What an op does on the stream of `context` comes after the collective.
   absl::Status HoldBack(tensorflow::OpKernelContext* context) const;
 
   std::string what_;  // "collective 'name'", for messages.
+  int communicator_id_ = 0;
   std::vector<tensorflow::Tensor> inputs_;
   std::vector<tensorflow::Tensor> outputs_;
   std::vector<int64_t> received_splits_;
@@ -97,6 +101,7 @@ class Pending : public std::enable_shared_from_this<Pending> {
   std::atomic<bool> emitted_{false};
 
   std::mutex mutex_;  // Guards the rest.
+  std::condition_variable changed_;
   bool settled_ = false;
   absl::Status status_;
   std::vector<std::shared_ptr<Waiter>> waiters_;

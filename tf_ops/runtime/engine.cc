@@ -7,6 +7,7 @@
 #include "tf_ops/collectives/nccl/stream_work.h"
 #include "tf_ops/common/logging.h"
 #include "tf_ops/common/pause.h"
+#include "tf_ops/runtime/signals.h"
 
 namespace ring_keras {
 namespace {
@@ -219,6 +220,7 @@ void Engine::Submit(Request request, DoneCallback done, double patience_s) {
 }
 
 Status Engine::Run(Request request) {
+  const int communicator_id = request.communicator_id;
   std::atomic<bool> ended{false};
   Status result;
   DoneCallback done = [&](const Status& status) {
@@ -238,18 +240,24 @@ Status Engine::Run(Request request) {
     submissions_.push_back(std::move(operation));
     has_news_.store(true);
   }
-  while (!ended.load(std::memory_order_acquire)) {
-    if (!is_driver && driving_) {
-      if (asleep_.load()) mesh_->Wake();
-      ended_.wait(lock, [&] { return ended.load() || !driving_; });
-      continue;
-    }
+  const auto has_ended = [&] { return ended.load(std::memory_order_acquire); };
+  if (!has_ended() && (is_driver || !driving_)) {
     is_driver = driving_ = true;
     lock.unlock();
-    DriveUntil([&] { return ended.load(std::memory_order_acquire); });
+    // A driver handles no signals: a handler may take long, and its peers would
+    // wait. Soon it leaves a wait that is long to the engine's thread.
+    const unsigned first_watch = watches_;
+    DriveUntil([&] { return has_ended() || watches_ - first_watch > 1; });
     lock.lock();
   }
   if (is_driver) StopDriving();
+  if (!has_ended() && asleep_.load()) mesh_->Wake();
+  while (!has_ended()) {
+    if (ended_.wait_for(lock, kSignalInterval, has_ended)) break;
+    lock.unlock();
+    if (HandleSignals()) Interrupt(communicator_id);
+    lock.lock();
+  }
   return result;
 }
 
@@ -351,6 +359,7 @@ bool Engine::Poll() {
   if (has_news_.load(std::memory_order_acquire)) {
     progress |= TakeEvents();
     progress |= TakeSubmissions();
+    TakeInterrupts();
   }
   progress |= mesh_->Pump();
   if (!joins_.empty()) progress |= ServeJoins();

@@ -67,6 +67,11 @@ class Engine {
   // Of all communicators there are. Only while nothing is pending.
   void SetTuning(const Tuning& tuning);
 
+  // This rank's program gives up waiting on a communicator, which breaks if
+  // anything is pending there. From any thread.
+  static constexpr int kEveryCommunicator = -1;
+  void Interrupt(int communicator_id);
+
   // Another rank ended. From any thread.
   void OnRankEvent(const RankEvent& event);
 
@@ -141,6 +146,8 @@ class Engine {
   void End(Operation& operation);
   void BreakIfLost(Communicator& communicator);
   bool TakeEvents();
+  void TakeInterrupts();
+  void BreakInterrupted(Communicator& communicator, const std::string& pending);
   bool FinishEnded();
   void HandleControl(int job_rank, FrameType type, uint64_t key,
                      std::string payload);
@@ -202,11 +209,13 @@ class Engine {
   int active_ = 0;  // Requests that have not ended.
   std::vector<Submission> submissions_;
   std::vector<RankEvent> events_;
+  std::vector<int> interrupted_;  // Communicators.
   std::map<int, std::shared_ptr<Member>> communicators_;
   // Communicators that were removed; their end is the driver's.
   std::vector<std::shared_ptr<Member>> removed_;
 
-  std::atomic<bool> has_news_{false};  // submissions_ or events_ is not empty.
+  // submissions_, events_ or interrupted_ is not empty.
+  std::atomic<bool> has_news_{false};
   std::atomic<bool> asleep_{false};
 
   // The driver's own.
@@ -222,6 +231,7 @@ class Engine {
   std::vector<Joining> joins_;
   Clock::time_point next_watch_ = Clock::now();
   Clock::time_point next_peer_check_ = Clock::now();
+  unsigned watches_ = 0;  // So far; a clock that costs nothing to look at.
   Patience patience_;
 
   std::thread thread_;

@@ -62,6 +62,7 @@ void Engine::FailWaitsForLeft() {
 }
 
 void Engine::Watch() {
+  ++watches_;
   const Clock::time_point now = Clock::now();
   next_watch_ = now + std::chrono::duration_cast<Clock::duration>(
                           std::chrono::duration<double>(kWatchIntervalS));

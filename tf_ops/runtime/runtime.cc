@@ -37,6 +37,14 @@ Status CheckRanks(const std::vector<int>& ranks, int size) {
              DebugString(Shape(ranks.begin(), ranks.end())), "."));
 }
 
+// A handler of signals may call anything, also shutdown(): from within a Run()
+// that can only begin it, for the engine is in use until that Run() returns.
+struct ThreadState {
+  int runs = 0;
+  bool has_shut_down = false;
+};
+thread_local ThreadState this_thread;
+
 }  // namespace
 
 struct Runtime::Impl {
@@ -152,6 +160,14 @@ void Runtime::Shutdown(const std::string& reason) {
     }
     if (impl_->engine != nullptr) impl_->engine->Stop();
   }
+  if (this_thread.runs > 0) {
+    this_thread.has_shut_down = true;
+  } else {
+    End();
+  }
+}
+
+void Runtime::End() {
   std::unique_lock<std::shared_mutex> lock(impl_->mutex);
   // The store's thread may be telling the engine something: it ends first.
   impl_->membership.store.reset();
@@ -185,10 +201,25 @@ void Runtime::Submit(Request request, DoneCallback done, double patience_s) {
 }
 
 Status Runtime::Run(Request request) {
-  std::shared_lock<std::shared_mutex> lock(impl_->mutex);
-  if (impl_->engine == nullptr) return impl_->NotInitialized();
-  return impl_->engine->Run(std::move(request));
+  ++this_thread.runs;
+  const Status status = [&] {
+    std::shared_lock<std::shared_mutex> lock(impl_->mutex);
+    if (impl_->engine == nullptr) return impl_->NotInitialized();
+    return impl_->engine->Run(std::move(request));
+  }();
+  if (--this_thread.runs == 0 && this_thread.has_shut_down) {
+    this_thread.has_shut_down = false;
+    End();
+  }
+  return status;
 }
+
+void Runtime::Interrupt(int communicator_id) {
+  std::shared_lock<std::shared_mutex> lock(impl_->mutex);
+  if (impl_->engine != nullptr) impl_->engine->Interrupt(communicator_id);
+}
+
+void Runtime::InterruptAll() { Interrupt(Engine::kEveryCommunicator); }
 
 Status Runtime::Impl::Agree(const std::string& what,
                             const std::vector<int64_t>& values,

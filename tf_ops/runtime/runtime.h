@@ -44,8 +44,14 @@ class RING_KERAS_EXPORT Runtime {
   // step, then leaves it to the engine's thread.
   void Submit(Request request, DoneCallback done, double patience_s = 0);
 
-  // Submit, then waits; this thread does the work where it can.
+  // Submit, then waits; this thread does the work where it can. While it waits
+  // long, the program's signals are handled (signals.h).
   Status Run(Request request);
+
+  // A thread gives up waiting for a collective of this communicator, or of all:
+  // what is pending there fails on all ranks.
+  void Interrupt(int communicator_id);
+  void InterruptAll();
 
   // Makes a communicator of `ranks` (of the whole job, ascending). Every rank
   // of the job must call it, members or not, in the same order. Returns the
@@ -72,6 +78,8 @@ class RING_KERAS_EXPORT Runtime {
  private:
   Runtime();
   ~Runtime();
+  // Forgets a job that has been left.
+  void End();
   struct Impl;
   void ForgetInChild();
   std::unique_ptr<Impl> impl_;

@@ -14,6 +14,7 @@
 #include "tf_ops/kernels/xla/custom_calls.h"
 #include "tf_ops/kernels/xla/started_calls.h"
 #include "tf_ops/runtime/runtime.h"
+#include "tf_ops/runtime/submitted_call.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace xla::ffi {
@@ -164,8 +165,8 @@ ffi::Error Run(int64_t run, const Place& place, ffi::RemainingArgs operands,
   if (request.device_work == nullptr) {
     return Ended(run, Runtime::Get().Run(std::move(request)));
   }
-  const auto call = CallInFlight::Submit(std::move(request), 0);
-  return Ended(run, call->Await(place->stream));
+  const auto call = SubmittedCall::Submit(std::move(request));
+  return Ended(run, call->Follow(place->stream));
 }
 
 ffi::Error Start(int64_t run, const Place& place, ffi::RemainingArgs operands,
@@ -174,7 +175,7 @@ ffi::Error Start(int64_t run, const Place& place, ffi::RemainingArgs operands,
   const bool wait_follows = Integer(attributes, xla_calls::kWaitFollows, 0);
   StartedCalls::Get().Add(
       run, Integer(attributes, xla_calls::kNumber, 0),
-      CallInFlight::Submit(std::move(request), wait_follows ? kPatienceS : 0));
+      SubmittedCall::Submit(std::move(request), wait_follows ? kPatienceS : 0));
   return ffi::Error::Success();
 }
 
@@ -187,7 +188,7 @@ ffi::Error Wait(int64_t run, const Place& place, ffi::RemainingArgs,
                              "XLA ran the wait of an allreduce before its "
                              "start."));
   }
-  return Ended(run, call->Await(place.has_value() ? place->stream : nullptr));
+  return Ended(run, call->Follow(place.has_value() ? place->stream : nullptr));
 }
 
 using Call = ffi::Error(int64_t run, const Place& place,

@@ -1,0 +1,151 @@
+"""Python's signal handlers run while a collective waits, and may end the wait."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import run_ranks
+from support.processes import wait_until
+
+from ring_keras import _native
+
+# How long a rank waits before anything is done to it: so long that its wait has
+# been left to the engine's thread.
+WAITING_S = 0.3
+
+WITHOUT_TENSORFLOW = {"TESTS_WITHOUT_TENSORFLOW": "1"}
+
+
+def join() -> int:
+    if os.environ.get("TESTS_WITHOUT_TENSORFLOW"):
+        from support.gpu_calls import join
+
+        return join()[0]
+    import ring_keras as ring
+
+    ring.init()
+    return ring.rank()
+
+
+def reduce_array(name: str) -> None:
+    _native.allreduce(np.ones(10, np.float32), "sum", name)
+
+
+def gather_array(name: str) -> None:
+    _native.allgather(np.ones(10, np.float32), name)
+
+
+def reduce_tensor(name: str) -> None:
+    import ring_keras as ring
+
+    ring.allreduce(np.ones(10, np.float32), name=name)
+
+
+def reduce_group(name: str) -> None:
+    import ring_keras as ring
+
+    ring.grouped_allreduce([np.ones(10, np.float32)] * 2, name=name)
+
+
+def wait_for(path: Path) -> None:
+    wait_until(path.exists, f"the other rank has made {path.name}", 60)
+
+
+def handlers_return(collective, directory: Path) -> int:
+    """Rank 1 enters only after a handler of rank 0 has run often in its wait."""
+    calls = []
+
+    def handler(number, frame):
+        calls.append(number)
+        if len(calls) == 3:
+            (directory / "handled").touch()
+
+    if join() == 0:
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, WAITING_S, 0.05)
+    else:
+        wait_for(directory / "handled")
+    collective("slow")
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    collective("usable")
+    return len(calls)
+
+
+@pytest.mark.parametrize(
+    ("collective", "env"),
+    [
+        (reduce_array, WITHOUT_TENSORFLOW),
+        (gather_array, WITHOUT_TENSORFLOW),
+        (reduce_tensor, {}),
+        pytest.param(reduce_group, {}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_handler_runs_and_the_wait_goes_on(collective, env, tmp_path) -> None:
+    calls, _ = run_ranks(handlers_return, 2, env=env, args=(collective, tmp_path))
+    assert calls >= 3
+
+
+class TerminatedError(Exception):
+    """What a handler raises."""
+
+
+def handler_raises(collective, directory: Path) -> str:
+    def handler(number, frame):
+        raise TerminatedError("told so")
+
+    rank = join()
+    try:
+        if rank == 0:
+            signal.signal(signal.SIGTERM, handler)
+            kill = threading.Timer(WAITING_S, os.kill, (os.getpid(), signal.SIGTERM))
+            kill.start()
+        else:
+            wait_for(directory / "raised")
+        collective("never")
+    except TerminatedError as error:
+        (directory / "raised").touch()
+        return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "ended"
+
+
+@pytest.mark.parametrize(
+    ("collective", "env"),
+    [
+        (reduce_array, WITHOUT_TENSORFLOW),
+        (reduce_tensor, {}),
+    ],
+)
+def test_a_handler_that_raises_ends_the_wait(collective, env, tmp_path) -> None:
+    interrupted, peer = run_ranks(
+        handler_raises, 2, env=env, args=(collective, tmp_path)
+    )
+    assert interrupted == "told so"
+    assert "PeerLostError: rank 0 (host" in peer
+    assert "was interrupted while allreduce 'never' was pending" in peer
+
+
+def handler_shuts_down(directory: Path) -> bool:
+    def handler(number, frame):
+        _native.shutdown("told to end")
+
+    if join() == 0:
+        signal.signal(signal.SIGTERM, handler)
+        threading.Timer(WAITING_S, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    else:
+        wait_for(directory / "left")
+    with pytest.raises(RuntimeError, match="shutdown"):
+        reduce_array("never")
+    (directory / "left").touch()
+    return _native.is_initialized()
+
+
+def test_a_handler_may_leave_the_job(tmp_path) -> None:
+    left, _ = run_ranks(handler_shuts_down, 2, env=WITHOUT_TENSORFLOW, args=(tmp_path,))
+    assert not left

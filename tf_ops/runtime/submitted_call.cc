@@ -1,0 +1,69 @@
+#include "tf_ops/runtime/submitted_call.h"
+
+#include <utility>
+
+#include "tf_ops/collectives/nccl/device_work.h"
+#include "tf_ops/runtime/runtime.h"
+#include "tf_ops/runtime/signals.h"
+
+namespace ring_keras {
+
+std::shared_ptr<SubmittedCall> SubmittedCall::Submit(Request request,
+                                                     double patience_s) {
+  std::shared_ptr<SubmittedCall> call(new SubmittedCall(request));
+  if (request.device_work != nullptr) {
+    request.launched = [call] {
+      std::lock_guard<std::mutex> lock(call->mutex_);
+      call->launched_ = true;
+      call->changed_.notify_all();
+    };
+  }
+  if (request.kind == CollectiveKind::kAlltoall) {
+    request.received_splits = &call->received_splits_;
+  }
+  Runtime::Get().Submit(
+      std::move(request),
+      [call](const Status& status) {
+        std::lock_guard<std::mutex> lock(call->mutex_);
+        call->done_ = true;
+        call->status_ = status;
+        call->changed_.notify_all();
+      },
+      patience_s);
+  return call;
+}
+
+template <typename Condition>
+void SubmittedCall::Await(std::unique_lock<std::mutex>& lock, Condition over) {
+  while (!changed_.wait_for(lock, kSignalInterval, over)) {
+    lock.unlock();
+    if (HandleSignals()) Runtime::Get().Interrupt(communicator_id_);
+    lock.lock();
+  }
+}
+
+Status SubmittedCall::Follow(void* stream) {
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    Await(lock, [this] { return launched_ || done_; });
+    if (!status_.ok() || device_work_ == nullptr) return status_;
+  }
+  return device_work_->Follow(stream);
+}
+
+Status SubmittedCall::Wait() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  Await(lock, [this] { return done_; });
+  return status_;
+}
+
+bool SubmittedCall::IsDone() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return done_;
+}
+
+std::vector<int64_t> SubmittedCall::received_splits() {
+  return IsDone() ? received_splits_ : std::vector<int64_t>();
+}
+
+}  // namespace ring_keras

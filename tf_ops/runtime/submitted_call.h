@@ -1,0 +1,55 @@
+// A collective that was submitted, for threads that wait for it.
+#ifndef RING_KERAS_RUNTIME_SUBMITTED_CALL_H_
+#define RING_KERAS_RUNTIME_SUBMITTED_CALL_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "tf_ops/common/export.h"
+#include "tf_ops/runtime/request.h"
+
+namespace ring_keras {
+
+// The waits let the program handle its signals, so hold no lock, and no GIL.
+class RING_KERAS_EXPORT SubmittedCall {
+ public:
+  // Hands `request` to the engine, as Runtime::Submit does.
+  static std::shared_ptr<SubmittedCall> Submit(Request request,
+                                               double patience_s = 0);
+
+  // Returns when the results may be used: on a GPU, by what `stream` is given
+  // from then on. Or after an error.
+  Status Follow(void* stream = nullptr);
+
+  // Returns when the memory of the request is no longer touched.
+  Status Wait();
+
+  bool IsDone();
+
+  // Rows that came from each rank, once an alltoall is done; else none.
+  std::vector<int64_t> received_splits();
+
+ private:
+  explicit SubmittedCall(const Request& request)
+      : communicator_id_(request.communicator_id),
+        device_work_(request.device_work) {}
+
+  template <typename Condition>
+  void Await(std::unique_lock<std::mutex>& lock, Condition over);
+
+  const int communicator_id_;
+  const std::shared_ptr<DeviceWork> device_work_;  // Null: in host memory.
+  std::mutex mutex_;                               // Guards the rest.
+  std::condition_variable changed_;
+  bool launched_ = false;  // The device has been given all of it.
+  bool done_ = false;
+  Status status_;
+  std::vector<int64_t> received_splits_;  // The engine's until it is done.
+};
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_RUNTIME_SUBMITTED_CALL_H_
