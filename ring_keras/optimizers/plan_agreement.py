@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -10,9 +11,13 @@ from ring_keras import _native
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.agreements import agreed_without_all
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.ops.allgather import allgather
+from ring_keras.ops.step import one_step
 from ring_keras.optimizers.buckets import BucketPlan, bucket_name
 
 __all__ = ["agree_on_plan", "named_mismatch"]
+
+Digest: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
 _ADVICE = (
     "Build the same model, with the same trainable variables and bucket size, on "
@@ -49,8 +54,8 @@ def agree_on_plan(plan: BucketPlan, process_set: ProcessSet) -> bool:
     if plan.digest() in known:
         return False
     own = np.frombuffer(plan.digest(), np.uint8)
-    with named_mismatch(plan, process_set):
-        gathered = _native.allgather(own, bucket_name(0), process_set.communicator_id())
+    with named_mismatch(plan, process_set), tf.init_scope():
+        gathered = _gather_digests(own, process_set)
     # A rank that is in join() has no plan.
     digests = gathered.reshape(-1, own.size)
     if (digests == digests[0]).all():
@@ -59,6 +64,17 @@ def agree_on_plan(plan: BucketPlan, process_set: ProcessSet) -> bool:
             return False
         return True
     raise RankMismatchError(_difference(plan, process_set) or "gradients differ")
+
+
+def _gather_digests(own: Digest, process_set: ProcessSet) -> Digest:
+    """Every rank's, in a step: there a plan's first bucket is too."""
+    if not tf.executing_eagerly():
+        # A graph of TensorFlow 1, in which there are no steps.
+        return _native.allgather(own, bucket_name(0), process_set.communicator_id())
+    with tf.device("CPU"), one_step():
+        gathered = allgather(own, name=bucket_name(0), process_set=process_set)
+    digests: Digest = gathered.numpy()
+    return digests
 
 
 @contextlib.contextmanager
