@@ -64,9 +64,11 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         build = getattr(optimizer, "build", None) or optimizer._create_all_weights
         build(self.model.trainable_variables)
         variables = [*self.model.variables, *optimizer.variables()]
-        broadcast_variables(
+        operation = broadcast_variables(
             [v for v in variables if v.ref() not in self._local], self.root_rank
         )
+        if operation is not None:  # Without eager execution.
+            tf.compat.v1.keras.backend.get_session().run(operation)
         self._done = True
 
 
@@ -101,16 +103,18 @@ class _LearningRate(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Sets the rate of the step."""
-        optimizer = self.model.optimizer
-        self._rule.set_params(self.params)
-        rate = self._rule.learning_rate_at(int(optimizer.iterations.numpy()))
-        before = float(tf.keras.backend.get_value(optimizer.learning_rate))
+        backend, optimizer = tf.keras.backend, self.model.optimizer
+        self._rule.set_params(_with_steps(self.params))
+        rate = self._rule.learning_rate_at(int(backend.get_value(optimizer.iterations)))
+        before = float(backend.get_value(optimizer.learning_rate))
         if rate is None or np.float32(rate) == before:
             return
-        tf.keras.backend.set_value(optimizer.learning_rate, rate)
+        backend.set_value(optimizer.learning_rate, rate)
         if self._rule.momentum_correction and before > 0.0:
             for velocity in _velocities(optimizer, self.model.trainable_variables):
-                velocity.assign(velocity * tf.cast(rate / before, velocity.dtype))
+                backend.set_value(
+                    velocity, backend.get_value(velocity) * (rate / before)
+                )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Logs the rate."""
@@ -149,6 +153,13 @@ class BestModelCheckpoint:
             "BestModelCheckpoint for Keras 2",
             "Give fit() a ModelCheckpoint with save_best_only=True on rank 0.",
         )
+
+
+def _with_steps(params: dict[str, Any]) -> dict[str, Any]:
+    """What `fit` counts; without eager execution those are examples."""
+    if params.get("steps") or not params.get("samples") or not params.get("batch_size"):
+        return params
+    return params | {"steps": math.ceil(params["samples"] / params["batch_size"])}
 
 
 def _velocities(optimizer: Any, variables: Sequence[Any]) -> list[Any]:

@@ -39,6 +39,8 @@ def to_request_name(name: str | None, function: str, tensors: Sequence[Any]) -> 
             is made of the names of the first and the last, so that ranks which
             build the same graph, and something of their own besides, meet.
     """
+    if not in_unordered_graph():
+        return name or function
     return unique_in_graph(name or name_after(tensors, function) or function)
 
 

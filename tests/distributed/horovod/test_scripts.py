@@ -99,3 +99,11 @@ def check_custom_loop(printed: list[str]) -> None:
         "sum over mean: True",
         "bias: 3.00, loss: 0.0000",
     ]
+
+
+@pytest.mark.slow  # Programs of Keras 2 that have switched eager execution off.
+def test_keras_2_without_eager_execution() -> None:
+    pytest.importorskip("tf_keras")
+    options = ["--horovod", "-x", "TF_USE_LEGACY_KERAS=1"]
+    printed = run(SCRIPTS / "keras_2_graph.py", 2, options=options, says=1)
+    assert printed == ["as one process: True True", "rates: [0.2, 0.2]"]
