@@ -31,7 +31,7 @@ std::unique_ptr<TcpStoreServer> Start(const std::string& bind_address, int port,
   return ValueOrThrow(std::move(server));
 }
 
-// (rank, description, lost); lost is false for a rank that said goodbye.
+// (rank, description, lost); lost is false for a rank that left.
 py::list EndedRanks(const TcpStoreServer& server) {
   py::list ended;
   for (const RankEvent& event : server.ended_ranks()) {

@@ -22,6 +22,10 @@ struct RankEvent {
   std::string description;
 };
 
+// How long the store may take to say why a rank's connections ended. Its words
+// name the rank, and are the same on all others.
+constexpr double kStoreVerdictS = 3;
+
 class Store {
  public:
   virtual ~Store() = default;
@@ -42,8 +46,8 @@ class Store {
   // watcher.
   virtual void Watch(std::function<void(const RankEvent&)> on_event) = 0;
 
-  // Says goodbye: the other ranks learn that this one left by its own will,
-  // with the reason. Idempotent.
+  // The other ranks learn that this one left by its own will, with the reason.
+  // Idempotent.
   virtual void Leave(const std::string& reason) = 0;
 };
 

@@ -27,7 +27,7 @@ StatusOr<HandshakeParty> HandshakeAsClient(int fd, Purpose purpose,
                                            const std::string& token,
                                            Deadline deadline);
 
-// Returns the peer, with the rank and the channel that it proved.
+// Returns the peer, with the rank and the stream that it proved.
 StatusOr<HandshakeParty> HandshakeAsServer(int fd, Purpose purpose,
                                            int self_rank, uint64_t generation,
                                            const std::string& token,

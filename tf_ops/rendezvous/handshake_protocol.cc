@@ -19,7 +19,7 @@ constexpr uint8_t kVersion = 1;
 constexpr size_t kHeaderBytes = 8;
 constexpr size_t kNonceBytes = 32;
 
-// hello: purpose, client rank, server rank, channel, generation, nonce.
+// hello: purpose, client rank, server rank, stream, generation, nonce.
 constexpr size_t kHelloBytes = kHeaderBytes + 1 + 4 + 4 + 4 + 8 + kNonceBytes;
 // challenge: server rank, generation, nonce.
 constexpr size_t kChallengeBytes = kHeaderBytes + 4 + 8 + kNonceBytes;
@@ -78,7 +78,7 @@ std::string WrongGeneration(uint64_t expected, uint64_t came) {
                 ". The processes belong to different memberships of the job");
 }
 
-// Bytes of a stranger, so that its protocol can be guessed.
+// Bytes of an untrusted peer, so that its protocol can be guessed.
 std::string Hex(std::string_view bytes) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
@@ -167,7 +167,7 @@ Status ServerHandshake::ReceiveHello(std::string* reply) {
   const auto purpose = IntegerAt<uint8_t>(hello, kHeaderBytes);
   client_.rank = IntegerAt<int32_t>(hello, kHeaderBytes + 1);
   const int wanted_rank = IntegerAt<int32_t>(hello, kHeaderBytes + 5);
-  client_.channel = IntegerAt<uint32_t>(hello, kHeaderBytes + 9);
+  client_.stream = IntegerAt<uint32_t>(hello, kHeaderBytes + 9);
   client_.generation = IntegerAt<uint64_t>(hello, kHeaderBytes + 13);
 
   if (purpose != static_cast<uint8_t>(purpose_)) {
@@ -251,7 +251,7 @@ StatusOr<std::string> ClientHandshake::Start() {
   AppendInteger(hello, static_cast<uint8_t>(purpose_));
   AppendInteger(hello, int32_t{self_.rank});
   AppendInteger(hello, int32_t{expected_peer_rank_});
-  AppendInteger(hello, self_.channel);
+  AppendInteger(hello, self_.stream);
   AppendInteger(hello, self_.generation);
   hello += nonce.value();
   transcript_ = hello;
@@ -279,7 +279,7 @@ Status ClientHandshake::ReceiveChallenge(std::string* reply) {
   const std::string& challenge = incoming_.bytes();
   server_.rank = IntegerAt<int32_t>(challenge, kHeaderBytes);
   server_.generation = IntegerAt<uint64_t>(challenge, kHeaderBytes + 4);
-  server_.channel = self_.channel;
+  server_.stream = self_.stream;
   if (server_.rank != expected_peer_rank_) {
     return Unauthenticated(StrCat("wrong rank: expected ",
                                   PartyName(expected_peer_rank_), ", came ",

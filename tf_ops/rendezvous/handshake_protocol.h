@@ -8,10 +8,10 @@
 //                                                 label + all three)
 //
 // The server may answer with a refusal instead. Both HMACs cover every byte
-// sent before, so purpose, ranks, generation, channel and both nonces; the
+// sent before, so purpose, ranks, generation, stream and both nonces; the
 // labels differ, so that neither side's message serves as the other's. The
-// client proves itself first: a stranger never gets a byte that depends on the
-// token. What follows on the connection is neither encrypted nor signed.
+// client proves itself first: an untrusted peer never gets a byte that depends
+// on the token. What follows on the connection is neither encrypted nor signed.
 #ifndef RING_KERAS_RENDEZVOUS_HANDSHAKE_PROTOCOL_H_
 #define RING_KERAS_RENDEZVOUS_HANDSHAKE_PROTOCOL_H_
 
@@ -31,7 +31,7 @@ enum class Purpose : uint8_t { kStore = 1, kRankToRank = 2 };
 struct HandshakeParty {
   int rank = -1;  // -1: the store.
   uint64_t generation = 0;
-  uint32_t channel = 0;
+  uint32_t stream = 0;
 };
 
 // Why a server turns a client away. Travels: append, never renumber.

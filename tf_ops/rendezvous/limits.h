@@ -28,8 +28,11 @@ inline constexpr size_t kMaxFrameBytes =
     kFrameHeaderBytes + kMaxKeyBytes + kMaxValueBytes;
 
 // Connections that have not proven themselves, beyond one for each rank of the
-// job: all ranks may knock at the same moment.
+// job: all ranks may connect at the same moment.
 inline constexpr size_t kSpareUnauthenticatedConnections = 64;
+
+// What one call reads of a connection at the most.
+inline constexpr size_t kReadBytes = size_t{64} << 10;
 
 // Gets of one rank that wait at the same time.
 inline constexpr size_t kMaxParkedGets = 1024;
@@ -52,10 +55,10 @@ inline constexpr double kExitGraceS = 0.2;
 // The store answers at once: only a stopped launcher takes this long.
 inline constexpr double kAnswerTimeoutS = 30;
 
-// The last message to a peer that is being dropped, and the wait for a goodbye.
-inline constexpr double kFarewellTimeoutS = 2;
+// How long the last messages of a connection may take.
+inline constexpr double kDrainTimeoutS = 2;
 
-// Warnings about strangers: so many lines in such a time.
+// Warnings about untrusted peers: so many lines in such a time.
 inline constexpr int kMaxWarningsPerWindow = 10;
 inline constexpr double kWarningWindowS = 10;
 

@@ -3,8 +3,8 @@
 //
 // A closed connection alone does not say why a process ended, so its verdict
 // waits a moment for the launcher's word. A word without a closed connection
-// waits too: the goodbye may still be in the socket, or a forked child may hold
-// the connection open after its parent died.
+// waits too: that it left may still be in the socket, or a forked child may
+// hold the connection open after its parent died.
 #ifndef RING_KERAS_RENDEZVOUS_RANK_LEDGER_H_
 #define RING_KERAS_RENDEZVOUS_RANK_LEDGER_H_
 
@@ -29,9 +29,9 @@ class RankLedger {
   Refusal Admit(int rank, const std::string& address);
   void Name(int rank, const std::string& host_name, int64_t pid);
 
-  // The rank said goodbye.
+  // The rank left by its own will.
   void Leave(int rank, const std::string& reason);
-  // Its connection ended without one. `how`: "its connection ... closed".
+  // Its connection ended before that. `how`: "its connection ... closed".
   void Close(int rank, const std::string& how, TimePoint now);
   // Its connection is open, but nothing comes.
   void Silence(int rank, double seconds);

@@ -9,22 +9,17 @@
 #include "tf_ops/rendezvous/limits.h"
 
 namespace ring_keras::rendezvous {
-namespace {
 
-constexpr size_t kChunkBytes = size_t{64} << 10;
-
-}  // namespace
-
-StoreConnection::StoreConnection(FileDescriptor fd, ServerHandshake handshake,
-                                 Deadline deadline)
+StoreConnection::StoreConnection(FileDescriptor fd, int rank,
+                                 std::string address, Deadline deadline)
     : fd_(std::move(fd)),
-      address_(PeerAddress(fd_.get())),
-      handshake_(std::move(handshake)),
+      rank_(rank),
+      address_(std::move(address)),
       deadline_(deadline) {}
 
-void StoreConnection::BeginFarewell() {
-  state_ = State::kFarewell;
-  deadline_ = Deadline::After(kFarewellTimeoutS);
+void StoreConnection::Drain() {
+  state_ = State::kDraining;
+  deadline_ = Deadline::After(kDrainTimeoutS);
 }
 
 bool StoreConnection::Overdue() const {
@@ -33,18 +28,14 @@ bool StoreConnection::Overdue() const {
 
 short StoreConnection::PollEvents() const {
   short events = 0;
-  const bool reads = state_ == State::kHandshake || IsMember();
-  if (reads && queued_.size() < kMaxQueuedBytes) events |= POLLIN;
+  if (IsMember() && queued_.size() < kMaxQueuedBytes) events |= POLLIN;
   if (!queued_.empty()) events |= POLLOUT;
   return events;
 }
 
 StatusOr<std::string> StoreConnection::Receive() {
-  // Not a byte beyond the handshake, so that its end is a frame's start.
-  const size_t limit =
-      state_ == State::kHandshake ? handshake_.bytes_wanted() : kChunkBytes;
-  std::string bytes(limit, '\0');
-  const ssize_t got = recv(fd(), bytes.data(), limit, MSG_DONTWAIT);
+  std::string bytes(kReadBytes, '\0');
+  const ssize_t got = recv(fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (got == 0) return Status(StatusCode::kPeerLost, "closed");
   if (got < 0) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
@@ -72,7 +63,7 @@ void StoreConnection::Flush() {
       break;
     }
   }
-  if (state_ == State::kFarewell && queued_.empty()) state_ = State::kClosed;
+  if (state_ == State::kDraining && queued_.empty()) state_ = State::kClosed;
 }
 
 }  // namespace ring_keras::rendezvous

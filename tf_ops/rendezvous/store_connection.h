@@ -9,7 +9,6 @@
 #include "tf_ops/common/deadline.h"
 #include "tf_ops/common/socket.h"
 #include "tf_ops/common/status.h"
-#include "tf_ops/rendezvous/handshake_protocol.h"
 #include "tf_ops/rendezvous/store_protocol.h"
 
 namespace ring_keras::rendezvous {
@@ -17,21 +16,20 @@ namespace ring_keras::rendezvous {
 class StoreConnection {
  public:
   enum class State {
-    kHandshake,  // A stranger.
-    kNaming,     // Proven; its hello is awaited.
-    kReady,      // A rank of the job.
-    kFarewell,   // Only its last messages go out, until they have.
-    kClosed,     // To be forgotten.
+    kNaming,    // Its hello is awaited.
+    kReady,     // A rank of the job.
+    kDraining,  // Only its last messages go out, until they have.
+    kClosed,    // To be forgotten.
   };
 
-  StoreConnection(FileDescriptor fd, ServerHandshake handshake,
+  // A rank that has proven itself and says hello by `deadline`.
+  StoreConnection(FileDescriptor fd, int rank, std::string address,
                   Deadline deadline);
 
   int fd() const { return fd_.get(); }
   const std::string& address() const { return address_; }
-  ServerHandshake& handshake() { return handshake_; }
   FrameReader& reader() { return reader_; }
-  int rank() const { return handshake_.client().rank; }
+  int rank() const { return rank_; }
 
   State state() const { return state_; }
   void set_state(State state) { state_ = state; }
@@ -40,7 +38,7 @@ class StoreConnection {
   }
 
   // Stops reading; closes once everything queued is sent, or soon.
-  void BeginFarewell();
+  void Drain();
 
   // By when this state must be over; meaningless when ready.
   bool Overdue() const;
@@ -62,11 +60,11 @@ class StoreConnection {
 
  private:
   FileDescriptor fd_;
+  int rank_;
   std::string address_;
-  ServerHandshake handshake_;
   FrameReader reader_;
   Deadline deadline_;
-  State state_ = State::kHandshake;
+  State state_ = State::kNaming;
   std::string queued_;
 };
 

@@ -1,7 +1,6 @@
 #include "tf_ops/rendezvous/store_server_loop.h"
 
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,6 +21,20 @@ double TickSeconds(double heartbeat_timeout_s) {
   return std::min(kMaxTickS, heartbeat_timeout_s / 20);
 }
 
+constexpr char kOwner[] = "the store";
+
+HandshakeAcceptorOptions AcceptorOptions(const TcpStoreServerOptions& options) {
+  HandshakeAcceptorOptions result;
+  result.owner = kOwner;
+  result.purpose = Purpose::kStore;
+  result.generation = options.generation;
+  result.token = options.token;
+  result.handshake_timeout_s = options.handshake_timeout_s;
+  result.max_untrusted =
+      static_cast<size_t>(options.size) + kSpareUnauthenticatedConnections;
+  return result;
+}
+
 const char* Explain(Refusal refusal) {
   switch (refusal) {
     case Refusal::kRankTaken:
@@ -38,10 +51,14 @@ const char* Explain(Refusal refusal) {
 StoreServerLoop::StoreServerLoop(const TcpStoreServerOptions& options,
                                  FileDescriptor listener, WakeUp wake_up)
     : options_(options),
-      listener_(std::move(listener)),
       wake_up_(std::move(wake_up)),
       tick_s_(TickSeconds(options.heartbeat_timeout_s)),
+      acceptor_(AcceptorOptions(options), std::move(listener),
+                [this](const HandshakeParty& peer, const std::string& address) {
+                  return Admit(peer, address);
+                }),
       ledger_(options.size),
+      warnings_(kOwner),
       next_tick_(Deadline::After(tick_s_)) {}
 
 void StoreServerLoop::Run() {
@@ -76,12 +93,12 @@ bool StoreServerLoop::Turn() {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping = stop_;
   }
-  std::vector<pollfd> entries = {
-      {wake_up_.get(), POLLIN, 0},
-      {accepting_ ? listener_.get() : -1, POLLIN, 0}};
+  std::vector<pollfd> entries = {{wake_up_.get(), POLLIN, 0}};
   for (const auto& connection : connections_) {
     entries.push_back({connection->fd(), connection->PollEvents(), 0});
   }
+  const size_t first_untrusted = entries.size();
+  acceptor_.AddPollEntries(&entries);
   const int ready =
       poll(entries.data(), entries.size(), stopping ? 0 : PollTimeoutMs());
   if (ready < 0 && errno != EINTR) {
@@ -94,11 +111,11 @@ bool StoreServerLoop::Turn() {
 
   // Connections before the clock: what came while this process was stopped
   // counts before silence is judged.
-  for (size_t i = 2; ready > 0 && i < entries.size(); ++i) {
-    StoreConnection& connection = *connections_[i - 2];
+  for (size_t i = 1; ready > 0 && i < first_untrusted; ++i) {
+    StoreConnection& connection = *connections_[i - 1];
     if (entries[i].revents & ~POLLOUT) Serve(connection);
   }
-  if (ready > 0 && entries[1].revents != 0) AcceptAll();
+  Welcome(acceptor_.Serve(entries.data() + first_untrusted));
   if (next_tick_.Expired()) Tick();
   DropOverdue();
   // The end waits for nothing more: what is known now is the verdict.
@@ -113,6 +130,7 @@ bool StoreServerLoop::Turn() {
 }
 
 int StoreServerLoop::PollTimeoutMs() const {
+  // A tick is short: untrusted peers are looked at often enough.
   double wait_s = next_tick_.RemainingSeconds();
   if (const auto due = ledger_.NextDue()) {
     const std::chrono::duration<double> left = *due - Deadline::Clock::now();
@@ -132,93 +150,35 @@ void StoreServerLoop::TakeExitReports() {
   }
 }
 
-void StoreServerLoop::AcceptAll() {
-  while (true) {
-    FileDescriptor fd(accept4(listener_.get(), nullptr, nullptr,
-                              SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd.valid()) {
-      // Out of descriptors: rest until the next tick, or poll() would spin.
-      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS ||
-          errno == ENOMEM) {
-        warnings_.Warn(StrCat("the store cannot accept a connection: ",
-                              ErrnoMessage(errno)));
-        accepting_ = false;
-      }
-      return;
-    }
-    DisableNagle(fd.get());
-    MakeRoomForStranger();
+Admission StoreServerLoop::Admit(const HandshakeParty& peer,
+                                 const std::string& address) {
+  const Refusal refusal = ledger_.Admit(peer.rank, address);
+  if (refusal == Refusal::kNone) return {};
+  return {refusal, Explain(refusal)};
+}
+
+void StoreServerLoop::Welcome(std::vector<TrustedConnection> admitted) {
+  for (TrustedConnection& connection : admitted) {
     connections_.push_back(std::make_unique<StoreConnection>(
-        std::move(fd),
-        ServerHandshake(Purpose::kStore, /*self_rank=*/-1, options_.generation,
-                        options_.token),
+        std::move(connection.socket), connection.peer.rank,
+        std::move(connection.address),
         Deadline::After(options_.handshake_timeout_s)));
   }
 }
 
-void StoreServerLoop::MakeRoomForStranger() {
-  const auto is_stranger = [](const auto& connection) {
-    return connection->state() == State::kHandshake;
-  };
-  const auto strangers = static_cast<size_t>(
-      std::count_if(connections_.begin(), connections_.end(), is_stranger));
-  if (strangers <
-      static_cast<size_t>(options_.size) + kSpareUnauthenticatedConnections) {
-    return;
-  }
-  // The oldest: a rank needs two round trips, so what has waited longest is the
-  // least likely to be one; and a rank that is hit tries again.
-  const auto oldest =
-      std::find_if(connections_.begin(), connections_.end(), is_stranger);
-  Drop(**oldest, StrCat("too many unauthenticated connections (", strangers,
-                        "), this is the oldest"));
-}
-
 void StoreServerLoop::Serve(StoreConnection& connection) {
-  const bool stranger = connection.state() == State::kHandshake;
-  if (!stranger && !connection.IsMember()) {
-    // A farewell that poll() reports is one whose peer has gone.
+  if (!connection.IsMember()) {
+    // One that drains and is reported by poll() has lost its peer.
     connection.set_state(State::kClosed);
     return;
   }
   StatusOr<std::string> bytes = connection.Receive();
-  if (!bytes.ok()) {
-    if (stranger) {
-      Drop(connection, "its connection " + bytes.status().message() +
-                           " before the handshake was done");
-    } else {
-      CloseMember(connection,
-                  StrCat("its connection to the store ",
-                         bytes.status().message(), " without a goodbye"));
-    }
-  } else if (stranger) {
-    ServeHandshake(connection, bytes.value());
-  } else {
+  if (bytes.ok()) {
     ServeFrames(connection, bytes.value());
-  }
-}
-
-void StoreServerLoop::ServeHandshake(StoreConnection& connection,
-                                     const std::string& bytes) {
-  ServerHandshake& handshake = connection.handshake();
-  std::string reply;
-  const Status status = handshake.Receive(bytes, &reply);
-  connection.Queue(reply);
-  if (!status.ok()) {
-    Drop(connection, status.message());
-    return;
-  }
-  if (!handshake.proven()) return;
-
-  const int rank = handshake.client().rank;
-  const Refusal refusal = ledger_.Admit(rank, connection.address());
-  if (refusal == Refusal::kNone) {
-    connection.Queue(handshake.Accept());
-    connection.set_state(State::kNaming);
   } else {
-    connection.Queue(handshake.Refuse(refusal));
-    Drop(connection,
-         StrCat("it proved to be rank ", rank, ", but ", Explain(refusal)));
+    CloseMember(connection,
+                StrCat("its connection to the store ", bytes.status().message(),
+                       " before it had left the job"));
   }
 }
 
@@ -226,11 +186,7 @@ void StoreServerLoop::Drop(StoreConnection& connection,
                            const std::string& why) {
   warnings_.Warn(StrCat("the store dropped the connection from ",
                         connection.address(), ": ", why));
-  if (connection.IsMember()) {
-    CloseMember(connection, "the store dropped its connection: " + why);
-  } else {
-    connection.BeginFarewell();  // A refusal may still have to go out.
-  }
+  CloseMember(connection, "the store dropped its connection: " + why);
 }
 
 void StoreServerLoop::CloseMember(StoreConnection& connection,
@@ -243,10 +199,10 @@ void StoreServerLoop::CloseMember(StoreConnection& connection,
 void StoreServerLoop::DropOverdue() {
   for (const auto& connection : connections_) {
     if (!connection->Overdue()) continue;
-    if (connection->state() == State::kFarewell) {
+    if (connection->state() == State::kDraining) {
       connection->set_state(State::kClosed);
     } else {
-      Drop(*connection, StrCat("too slow: the handshake was not done after ",
+      Drop(*connection, StrCat("too slow: it did not say its name within ",
                                options_.handshake_timeout_s, " s"));
     }
   }
@@ -257,7 +213,6 @@ void StoreServerLoop::DropOverdue() {
 // blamed.
 void StoreServerLoop::Tick() {
   next_tick_ = Deadline::After(tick_s_);
-  accepting_ = true;
   warnings_.CloseWindow();
   if (options_.heartbeat_timeout_s <= 0) return;
   for (const auto& connection : connections_) {
@@ -288,7 +243,7 @@ void StoreServerLoop::AnnounceEvents(RankLedger::TimePoint now) {
   for (const RankEvent& event : fresh) {
     if (StoreConnection* member = MemberOf(event.rank)) {
       keys_.CancelAll(event.rank);
-      member->BeginFarewell();
+      member->Drain();
     }
   }
   for (const KeyTable::Waiter& waiter : keys_.TakeAllParked()) {

@@ -12,6 +12,7 @@
 #include "tf_ops/common/deadline.h"
 #include "tf_ops/common/socket.h"
 #include "tf_ops/common/store.h"
+#include "tf_ops/rendezvous/handshake_acceptor.h"
 #include "tf_ops/rendezvous/key_table.h"
 #include "tf_ops/rendezvous/rank_ledger.h"
 #include "tf_ops/rendezvous/store_connection.h"
@@ -41,10 +42,9 @@ class StoreServerLoop {
   int PollTimeoutMs() const;
   void TakeExitReports();
 
-  void AcceptAll();
-  void MakeRoomForStranger();
+  Admission Admit(const HandshakeParty& peer, const std::string& address);
+  void Welcome(std::vector<TrustedConnection> admitted);
   void Serve(StoreConnection& connection);
-  void ServeHandshake(StoreConnection& connection, const std::string& bytes);
 
   // In store_server_requests.cc.
   void ServeFrames(StoreConnection& connection, const std::string& bytes);
@@ -64,18 +64,16 @@ class StoreServerLoop {
   void AnnounceEvents(RankLedger::TimePoint now);
 
   const TcpStoreServerOptions options_;
-  const FileDescriptor listener_;
   const WakeUp wake_up_;
   const double tick_s_;
 
   // The thread's own.
+  HandshakeAcceptor acceptor_;
   std::vector<std::unique_ptr<StoreConnection>> connections_;
   KeyTable keys_;
   RankLedger ledger_;
   WarningLimiter warnings_;
   Deadline next_tick_;
-  bool accepting_ =
-      true;  // False until the next tick when descriptors ran out.
 
   mutable std::mutex mutex_;
   bool stop_ = false;                                      // Under mutex_.

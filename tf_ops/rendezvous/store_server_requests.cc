@@ -71,7 +71,7 @@ Status StoreServerLoop::Handle(StoreConnection& connection,
     case FrameType::kLeave:
       ledger_.Leave(rank, Cut(frame.payload));
       keys_.CancelAll(rank);
-      connection.BeginFarewell();
+      connection.Drain();
       return Status::Ok();
     default:
       return Status(StatusCode::kInvalidArgument,
@@ -118,7 +118,7 @@ StoreConnection* StoreServerLoop::MemberOf(int rank) {
 Status StoreServerLoop::EndedRankError(const std::string& key) const {
   const std::vector<RankEvent>& ended = ledger_.ended();
   if (ended.empty()) return Status::Ok();
-  // A death explains more than the goodbyes that follow it.
+  // A death explains more than those who leave after it.
   const auto lost =
       std::find_if(ended.begin(), ended.end(), [](const RankEvent& event) {
         return event.kind == RankEvent::Kind::kLost;

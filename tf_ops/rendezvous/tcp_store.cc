@@ -19,7 +19,6 @@ namespace {
 using rendezvous::Frame;
 using rendezvous::FrameType;
 
-constexpr size_t kChunkBytes = size_t{64} << 10;
 constexpr double kConnectRetryS = 0.1;
 constexpr double kLongestSliceS = 1000;
 
@@ -39,7 +38,7 @@ StatusOr<FileDescriptor> ConnectAndProve(const TcpStoreOptions& options) {
 }
 
 // Tries again what time may heal: a launcher that is not there yet, or that is
-// flooded with strangers.
+// flooded with connections.
 StatusOr<FileDescriptor> ConnectUntilDeadline(const TcpStoreOptions& options) {
   const std::string server = HostPort(options.host, options.port);
   while (true) {
@@ -159,18 +158,18 @@ void TcpStore::Watch(std::function<void(const RankEvent&)> on_event) {
 void TcpStore::Leave(const std::string& reason) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (!left_ && gone_.ok()) {
-    Frame goodbye;
-    goodbye.type = FrameType::kLeave;
-    goodbye.payload = rendezvous::Cut(reason);
-    Queue(goodbye);
+    Frame leave;
+    leave.type = FrameType::kLeave;
+    leave.payload = rendezvous::Cut(reason);
+    Queue(leave);
     left_ = true;
     FailCalls(Status(StatusCode::kAborted,
                      StrCat("rank ", rank_, " left the store: ", reason)));
   }
-  // The server closes the connection once it has read the goodbye. Were it
-  // closed here, what is still unread could take the goodbye down with it.
+  // The server closes the connection once it has read that. Were it closed
+  // here, what is still unread could take the last frame down with it.
   if (IsOwnThread()) return;
-  changed_.wait_for(lock, std::chrono::duration<double>(kFarewellTimeoutS),
+  changed_.wait_for(lock, std::chrono::duration<double>(kDrainTimeoutS),
                     [&] { return !gone_.ok(); });
 }
 
@@ -266,7 +265,7 @@ void TcpStore::Send() {
 }
 
 void TcpStore::Receive() {
-  std::string bytes(kChunkBytes, '\0');
+  std::string bytes(kReadBytes, '\0');
   const ssize_t got = recv(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (got == 0) {
     Lose("is gone: the launcher ended");

@@ -53,9 +53,9 @@ class RING_KERAS_EXPORT TcpStoreServer {
   std::vector<RankEvent> ended_ranks() const;
 
   // Says how the process of `rank` ended, for instance "was killed by SIGKILL"
-  // or "exited with code 1". The rank is lost, unless it had said goodbye: at
+  // or "exited with code 1". The rank is lost, unless it had left before: at
   // once if it never joined or its connection is closed; else after a moment,
-  // as its goodbye may be on the way. InvalidArgument: no such rank.
+  // as its last frame may be on the way. InvalidArgument: no such rank.
   Status ReportExit(int rank, const std::string& how);
 
  private:

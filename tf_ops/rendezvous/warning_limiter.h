@@ -1,8 +1,9 @@
-// Logs warnings about strangers, but no flood of them.
+// Logs warnings about untrusted peers, but no flood of them.
 #ifndef RING_KERAS_RENDEZVOUS_WARNING_LIMITER_H_
 #define RING_KERAS_RENDEZVOUS_WARNING_LIMITER_H_
 
 #include <string>
+#include <utility>
 
 #include "tf_ops/common/deadline.h"
 #include "tf_ops/common/logging.h"
@@ -14,6 +15,9 @@ namespace ring_keras::rendezvous {
 // Not thread-safe.
 class WarningLimiter {
  public:
+  // `owner`: who drops connections, "the store".
+  explicit WarningLimiter(std::string owner) : owner_(std::move(owner)) {}
+
   void Warn(const std::string& text) {
     CloseWindow();
     if (++count_ <= kMaxWarningsPerWindow) Log(LogLevel::kWarning, text);
@@ -24,7 +28,7 @@ class WarningLimiter {
     if (!window_.Expired()) return;
     if (count_ > kMaxWarningsPerWindow) {
       Log(LogLevel::kWarning,
-          StrCat("the store dropped ", count_ - kMaxWarningsPerWindow,
+          StrCat(owner_, " dropped ", count_ - kMaxWarningsPerWindow,
                  " more connections like these"));
     }
     count_ = 0;
@@ -32,6 +36,7 @@ class WarningLimiter {
   }
 
  private:
+  const std::string owner_;
   int count_ = 0;
   Deadline window_ = Deadline::After(kWarningWindowS);
 };

@@ -1,49 +1,69 @@
 #include "tf_ops/runtime/tcp_links.h"
 
-#include <sys/socket.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
-#include <list>
 #include <mutex>
 #include <thread>
 #include <utility>
 
-#include "tf_ops/common/logging.h"
 #include "tf_ops/common/tensor_view.h"
 #include "tf_ops/rendezvous/handshake.h"
+#include "tf_ops/rendezvous/handshake_acceptor.h"
+#include "tf_ops/rendezvous/wake_up.h"
 
 namespace ring_keras {
 namespace {
 
-constexpr double kAcceptIntervalS = 0.05;
-// Strangers beyond this wait in the listen queue.
-constexpr size_t kMaxHandshakesAtOnce = 64;
+using rendezvous::Admission;
+using rendezvous::HandshakeAcceptor;
+using rendezvous::HandshakeAcceptorOptions;
+using rendezvous::TrustedConnection;
+using rendezvous::WakeUp;
 
-// Takes connections until every expected one is there.
-class Acceptor {
+// Between attempts to connect.
+constexpr double kConnectBackoffS = 0.1;
+// How long one attempt may take, of those that the deadline allows.
+constexpr double kConnectAttemptS = 5;
+
+HandshakeAcceptorOptions AcceptorOptions(const TcpLinkOptions& options,
+                                         size_t expected_count) {
+  HandshakeAcceptorOptions result;
+  result.owner = StrCat("rank ", options.rank);
+  result.purpose = Purpose::kRankToRank;
+  result.rank = options.rank;
+  result.generation = options.generation;
+  result.token = options.token;
+  result.handshake_timeout_s = options.handshake_timeout_s;
+  result.max_untrusted = expected_count + kSpareUnauthenticatedConnections;
+  return result;
+}
+
+// Takes the connections of the expected ranks, in a thread of its own.
+class LinkListener {
  public:
-  Acceptor(const TcpLinkOptions& options, const std::vector<int>& expected,
-           FileDescriptor listener)
-      : options_(options), listener_(std::move(listener)) {
+  LinkListener(const TcpLinkOptions& options, const std::vector<int>& expected,
+               FileDescriptor listener, WakeUp wake_up)
+      : options_(options),
+        wake_up_(std::move(wake_up)),
+        acceptor_(AcceptorOptions(options, expected.size() * options.streams),
+                  std::move(listener),
+                  [this](const HandshakeParty& peer, const std::string&) {
+                    return Admit(peer);
+                  }) {
     for (int rank : expected) links_[rank].resize(options_.streams);
-    thread_ = std::thread([this] { AcceptAll(); });
+    thread_ = std::thread([this] { Run(); });
   }
 
-  // Does not wait for strangers.
-  ~Acceptor() {
+  // Does not wait for untrusted peers.
+  ~LinkListener() {
     stop_ = true;
+    wake_up_.Notify();
     thread_.join();
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      for (const Knock& knock : knocks_) {
-        if (knock.socket.valid()) shutdown(knock.socket.get(), SHUT_RDWR);
-      }
-    }
-    for (Knock& knock : knocks_) knock.thread.join();
   }
 
   // The accepted sockets, once complete.
@@ -64,72 +84,30 @@ class Acceptor {
   }
 
  private:
-  // Somebody at the door.
-  struct Knock {
-    FileDescriptor socket;  // Under mutex_; gone once it is a link.
-    std::string address;
-    std::thread thread;
-    std::atomic<bool> ended{false};
-  };
-
-  void AcceptAll() {
+  void Run() {
     while (!stop_) {
-      knocks_.remove_if([](Knock& knock) {
-        const bool ended = knock.ended;
-        if (ended) knock.thread.join();
-        return ended;
-      });
-      if (knocks_.size() >= kMaxHandshakesAtOnce) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        continue;
+      std::vector<pollfd> entries = {{wake_up_.get(), POLLIN, 0}};
+      acceptor_.AddPollEntries(&entries);
+      poll(entries.data(), entries.size(), acceptor_.PollTimeoutMs());
+      auto admitted = acceptor_.Serve(entries.data() + 1);
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (TrustedConnection& connection : admitted) {
+        const auto found = links_.find(connection.peer.rank);
+        if (found == links_.end()) continue;  // Taken meanwhile.
+        found->second[connection.peer.stream] = std::move(connection.socket);
       }
-      StatusOr<FileDescriptor> accepted =
-          Accept(listener_, Deadline::After(kAcceptIntervalS));
-      if (!accepted.ok()) {
-        if (accepted.status().code() != StatusCode::kDeadlineExceeded) {
-          Log(LogLevel::kWarning, accepted.status().message());
-          std::this_thread::sleep_for(
-              std::chrono::duration<double>(kAcceptIntervalS));
-        }
-        continue;
-      }
-      Knock& knock = knocks_.emplace_back();
-      knock.socket = std::move(accepted.value());
-      knock.address = PeerAddress(knock.socket.get());
-      knock.thread = std::thread([this, &knock] {
-        Admit(knock);
-        knock.ended = true;
-      });
+      changed_.notify_all();
     }
   }
 
-  void Admit(Knock& knock) {
-    const StatusOr<HandshakeParty> peer =
-        HandshakeAsServer(knock.socket.get(), Purpose::kRankToRank,
-                          options_.rank, options_.generation, options_.token,
-                          Deadline::After(options_.handshake_timeout_s));
+  Admission Admit(const HandshakeParty& peer) {
     std::lock_guard<std::mutex> lock(mutex_);
-    Status refused = peer.status();
-    if (refused.ok() && !Expects(peer.value())) {
-      refused = Status(StatusCode::kUnauthenticated,
-                       StrCat("rank ", peer.value().rank, " channel ",
-                              peer.value().channel, " is not expected"));
-    }
-    if (!refused.ok()) {
-      knock.socket.Close();
-      if (stop_) return;
-      Log(LogLevel::kWarning, StrCat("turned away the connection from ",
-                                     knock.address, ": ", refused.message()));
-      return;
-    }
-    links_[peer.value().rank][peer.value().channel] = std::move(knock.socket);
-    changed_.notify_all();
-  }
-
-  bool Expects(const HandshakeParty& peer) const {
     const auto found = links_.find(peer.rank);
-    return found != links_.end() && peer.channel < found->second.size() &&
-           !found->second[peer.channel].valid();
+    if (found == links_.end() || peer.stream >= found->second.size()) {
+      return {Refusal::kRankOutOfRange,
+              StrCat("stream ", peer.stream, " of it is not expected")};
+    }
+    return {};  // Once more too: its first attempt failed on its side.
   }
 
   // Ranks of which a connection is still to come.
@@ -145,11 +123,11 @@ class Acceptor {
   }
 
   const TcpLinkOptions& options_;
-  FileDescriptor listener_;
+  const WakeUp wake_up_;
+  HandshakeAcceptor acceptor_;  // The thread's own.
   std::mutex mutex_;
   std::condition_variable changed_;
-  TcpLinks links_;           // Under mutex_.
-  std::list<Knock> knocks_;  // The thread's own, while it runs.
+  TcpLinks links_;  // Under mutex_.
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };
@@ -175,6 +153,49 @@ StatusOr<SocketAddress> AddressOf(int rank, Store& store, Deadline deadline) {
                        std::atoi(text.value().c_str() + space + 1)};
 }
 
+StatusOr<FileDescriptor> ConnectAndProve(const SocketAddress& address, int peer,
+                                         const HandshakeParty& self,
+                                         const std::string& token,
+                                         Deadline deadline) {
+  StatusOr<FileDescriptor> socket =
+      ConnectOnce(address.host, address.port, deadline);
+  RING_KERAS_RETURN_IF_ERROR(socket.status());
+  RING_KERAS_RETURN_IF_ERROR(HandshakeAsClient(socket.value().get(),
+                                               Purpose::kRankToRank, self, peer,
+                                               token, deadline)
+                                 .status());
+  return socket;
+}
+
+// Tries again what time may heal: a peer that is flooded with connections drops
+// some that are honest. Not so what is told by the store: a peer that has died.
+StatusOr<FileDescriptor> ConnectStream(const SocketAddress& address, int peer,
+                                       uint32_t stream,
+                                       const TcpLinkOptions& options,
+                                       Store& store, Deadline deadline) {
+  const HandshakeParty self{options.rank, options.generation, stream};
+  while (true) {
+    StatusOr<FileDescriptor> socket =
+        ConnectAndProve(address, peer, self, options.token,
+                        Deadline::After(std::min(kConnectAttemptS,
+                                                 deadline.RemainingSeconds())));
+    if (socket.ok() || socket.status().code() == StatusCode::kUnauthenticated) {
+      return socket;
+    }
+    if (deadline.Expired()) {
+      return Status(StatusCode::kDeadlineExceeded,
+                    StrCat("nothing came of connecting to ",
+                           HostPort(address.host, address.port), ": ",
+                           socket.status().message()));
+    }
+    // Not set before this rank is connected: a pause that a death ends.
+    const Status paused =
+        store.Get(ConnectedKey(options.rank), Deadline::After(kConnectBackoffS))
+            .status();
+    if (paused.code() != StatusCode::kDeadlineExceeded) return paused;
+  }
+}
+
 StatusOr<std::vector<FileDescriptor>> ConnectTo(int peer,
                                                 const TcpLinkOptions& options,
                                                 Store& store,
@@ -182,17 +203,11 @@ StatusOr<std::vector<FileDescriptor>> ConnectTo(int peer,
   StatusOr<SocketAddress> address = AddressOf(peer, store, deadline);
   RING_KERAS_RETURN_IF_ERROR(address.status());
   std::vector<FileDescriptor> sockets;
-  for (int channel = 0; channel < options.streams; ++channel) {
+  for (int stream = 0; stream < options.streams; ++stream) {
     StatusOr<FileDescriptor> socket =
-        Connect(address.value().host, address.value().port, deadline);
+        ConnectStream(address.value(), peer, static_cast<uint32_t>(stream),
+                      options, store, deadline);
     RING_KERAS_RETURN_IF_ERROR(socket.status());
-    const HandshakeParty self{options.rank, options.generation,
-                              static_cast<uint32_t>(channel)};
-    // All the time there is: the peer may be busy with slow strangers.
-    RING_KERAS_RETURN_IF_ERROR(HandshakeAsClient(socket.value().get(),
-                                                 Purpose::kRankToRank, self,
-                                                 peer, options.token, deadline)
-                                   .status());
     sockets.push_back(std::move(socket.value()));
   }
   return sockets;
@@ -215,8 +230,11 @@ StatusOr<TcpLinks> ConnectTcpLinks(const TcpLinkOptions& options,
   }
   const std::string own_address = StrCat(LocalHost(listener.value().get()), " ",
                                          LocalPort(listener.value().get()));
-  Acceptor acceptor(options, {first_higher, peers.end()},
-                    std::move(listener.value()));
+  StatusOr<WakeUp> wake_up = WakeUp::Make();
+  RING_KERAS_RETURN_IF_ERROR(wake_up.status());
+  LinkListener link_listener(options, {first_higher, peers.end()},
+                             std::move(listener.value()),
+                             std::move(wake_up.value()));
   RING_KERAS_RETURN_IF_ERROR(store.Set(AddressKey(options.rank), own_address));
   TcpLinks links;
   for (auto peer = peers.begin(); peer != first_higher; ++peer) {
@@ -236,7 +254,7 @@ StatusOr<TcpLinks> ConnectTcpLinks(const TcpLinkOptions& options,
     RING_KERAS_RETURN_IF_ERROR(
         store.Get(ConnectedKey(*peer), deadline).status());
   }
-  StatusOr<TcpLinks> accepted = acceptor.Take(deadline);
+  StatusOr<TcpLinks> accepted = link_listener.Take(deadline);
   RING_KERAS_RETURN_IF_ERROR(accepted.status());
   links.merge(accepted.value());
   return links;

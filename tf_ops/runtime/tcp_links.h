@@ -1,8 +1,8 @@
 // Makes this rank's TCP connections to other ranks.
 //
 // Of two ranks the lower one listens. Both prove that they hold the job's
-// token before a connection counts; whoever fails to is turned away and logged,
-// and the job goes on.
+// token before a connection counts; whoever fails to is dropped and logged, and
+// the job goes on.
 #ifndef RING_KERAS_RUNTIME_TCP_LINKS_H_
 #define RING_KERAS_RUNTIME_TCP_LINKS_H_
 
@@ -25,7 +25,7 @@ struct TcpLinkOptions {
   std::string token;
   std::string bind_address;
   int streams = 1;  // Connections per peer.
-  // A stranger that takes longer is turned away.
+  // An untrusted peer that takes longer is dropped.
   double handshake_timeout_s = kHandshakeTimeoutS;
 };
 

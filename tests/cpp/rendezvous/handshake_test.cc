@@ -76,7 +76,7 @@ RING_TEST(BothSidesProveThemselves) {
     EXPECT_EQ(outcome.client.value().rank, kServerRank);
     EXPECT_EQ(outcome.client.value().generation, kGeneration);
     EXPECT_EQ(outcome.server.value().rank, 0);
-    EXPECT_EQ(outcome.server.value().channel, 7u);
+    EXPECT_EQ(outcome.server.value().stream, 7u);
     EXPECT_EQ(outcome.server.value().generation, kGeneration);
   }
 }

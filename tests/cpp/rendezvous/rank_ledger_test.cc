@@ -73,7 +73,7 @@ RING_TEST(TheLaunchersWordGoesIntoTheVerdict) {
                  "rank 1 (host node7, pid 4711) exited with code 1");
 }
 
-RING_TEST(AGoodbyeStandsWhateverFollows) {
+RING_TEST(ThatARankLeftStandsWhateverFollows) {
   RankLedger ledger = NewLedger();
   ledger.ReportExit(1, "exited with code 0", kNow);
   ledger.Leave(1, "shutdown");

@@ -28,7 +28,7 @@ RING_TEST(AClosedConnectionIsADeath) {
 
   const std::string expected =
       "rank 2 (host node7, pid 4711) died: its connection to the store closed "
-      "without a goodbye";
+      "before it had left the job";
   for (EventLog* log : {&first_log, &second_log}) {
     const RankEvent event = log->WaitFor(1)[0];
     EXPECT_EQ(event.kind, RankEvent::Kind::kLost);
@@ -161,7 +161,7 @@ RING_TEST(ClosingWaitsForNoGraceButJudges) {
   ASSERT_EQ(ended.size(), 3);
   std::sort(ended.begin(), ended.end(),
             [](const auto& a, const auto& b) { return a.rank < b.rank; });
-  EXPECT_TRUE(Has(ended[0].description, "without a goodbye"));
+  EXPECT_TRUE(Has(ended[0].description, "before it had left"));
   EXPECT_TRUE(Has(ended[1].description, "was killed by SIGKILL"));
   EXPECT_TRUE(Has(ended[2].description, "exited with code 1"));
 }

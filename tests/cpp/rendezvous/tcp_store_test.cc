@@ -25,7 +25,7 @@ RING_TEST(FourRanksExchangeKeys) {
       ASSERT_OK(value.status());
       EXPECT_EQ(value.value(), StrCat("value ", peer));
     }
-    // Nobody leaves before all have read: a goodbye ends others' waits.
+    // Nobody leaves before all have read: who leaves ends others' waits.
     EXPECT_OK(store->Set(StrCat("done/", rank), ""));
     for (int peer = 0; peer < kSize; ++peer) {
       EXPECT_OK(store->Get(StrCat("done/", peer), Soon()).status());

@@ -1,4 +1,4 @@
-// Ranks connect to each other while strangers knock at their doors.
+// Ranks connect to each other while others try to get in.
 #include "tf_ops/runtime/tcp_links.h"
 
 #include <poll.h>
@@ -81,7 +81,7 @@ std::future<StatusOr<TcpLinks>> StartRank(const TcpLinkOptions& options,
 }
 
 // A connection to where `rank` listens, as anybody may make it.
-FileDescriptor Knock(int rank, Store& store) {
+FileDescriptor ConnectUntrusted(int rank, Store& store) {
   const auto text = store.Get(StrCat("tcp/address/", rank), Soon());
   EXPECT_OK(text);
   const size_t space = text.value().find(' ');
@@ -92,7 +92,7 @@ FileDescriptor Knock(int rank, Store& store) {
 }
 
 // Whether the other side has closed the connection, or does so soon.
-bool IsTurnedAway(const FileDescriptor& socket) {
+bool IsDropped(const FileDescriptor& socket) {
   char byte;
   while (true) {
     const auto ready = WaitUntilReady(socket.get(), POLLIN, Soon());
@@ -120,11 +120,11 @@ RING_TEST(EveryStreamLeadsToItsTwin) {
     ASSERT_EQ(links[a].size(), kSize - 1);
     for (auto& [b, sockets] : links[a]) {
       ASSERT_EQ(sockets.size(), kStreams);
-      for (int channel = 0; channel < kStreams; ++channel) {
-        const std::string said = StrCat(a, " to ", b, " over ", channel);
-        ASSERT_EQ(send(sockets[channel].get(), said.data(), said.size(), 0),
+      for (int stream = 0; stream < kStreams; ++stream) {
+        const std::string said = StrCat(a, " to ", b, " over ", stream);
+        ASSERT_EQ(send(sockets[stream].get(), said.data(), said.size(), 0),
                   static_cast<ssize_t>(said.size()));
-        const FileDescriptor& twin = links[b].at(a)[channel];
+        const FileDescriptor& twin = links[b].at(a)[stream];
         ASSERT_TRUE(WaitUntilReady(twin.get(), POLLIN, Soon()).value());
         char heard[64];
         const ssize_t got = recv(twin.get(), heard, sizeof(heard), 0);
@@ -134,75 +134,107 @@ RING_TEST(EveryStreamLeadsToItsTwin) {
   }
 }
 
-RING_TEST(StrangersAreTurnedAwayAndTheJobGoesOn) {
+RING_TEST(UntrustedPeersAreDroppedAndTheJobGoesOn) {
   MapStore store;
   StandardErrorCapture capture;
   TcpLinkOptions options = OptionsOf(0, 2);
   options.handshake_timeout_s = 0.2;
   auto first = StartRank(options, 2, store);
 
-  FileDescriptor garbage = Knock(0, store);
+  FileDescriptor garbage = ConnectUntrusted(0, store);
   const std::string request = "GET / HTTP/1.1\r\nHost: rank\r\n\r\n";
   send(garbage.get(), request.data(), request.size(), MSG_NOSIGNAL);
-  EXPECT_TRUE(IsTurnedAway(garbage));
+  EXPECT_TRUE(IsDropped(garbage));
 
-  FileDescriptor impostor = Knock(0, store);
+  FileDescriptor impostor = ConnectUntrusted(0, store);
   const Status wrong =
       HandshakeAsClient(impostor.get(), Purpose::kRankToRank,
                         {1, kGeneration, 0}, 0, std::string(32, 'U'), Soon())
           .status();
   EXPECT_EQ(wrong.code(), StatusCode::kUnauthenticated);
-  EXPECT_TRUE(IsTurnedAway(impostor));
+  EXPECT_TRUE(IsDropped(impostor));
 
-  FileDescriptor silent = Knock(0, store);
-  FileDescriptor halfway = Knock(0, store);
+  FileDescriptor silent = ConnectUntrusted(0, store);
+  FileDescriptor halfway = ConnectUntrusted(0, store);
   send(halfway.get(), "RING", 4, MSG_NOSIGNAL);
-  EXPECT_TRUE(IsTurnedAway(silent));
-  EXPECT_TRUE(IsTurnedAway(halfway));
+  EXPECT_TRUE(IsDropped(silent));
+  EXPECT_TRUE(IsDropped(halfway));
 
   // Holds the token, but is nobody that is expected.
-  FileDescriptor uninvited = Knock(0, store);
-  EXPECT_OK(HandshakeAsClient(uninvited.get(), Purpose::kRankToRank,
+  FileDescriptor uninvited = ConnectUntrusted(0, store);
+  EXPECT_EQ(HandshakeAsClient(uninvited.get(), Purpose::kRankToRank,
                               {7, kGeneration, 0}, 0, kToken, Soon())
-                .status());
-  EXPECT_TRUE(IsTurnedAway(uninvited));
+                .status()
+                .code(),
+            StatusCode::kUnauthenticated);
+  EXPECT_TRUE(IsDropped(uninvited));
 
   auto second = StartRank(OptionsOf(1, 2), 2, store);
   EXPECT_OK(first.get());
   EXPECT_OK(second.get());
   const std::string log = capture.Text();
-  EXPECT_TRUE(Has(log, "turned away the connection from 127.0.0.1:")) << log;
+  EXPECT_TRUE(Has(log, "rank 0 dropped the connection from 127.0.0.1:")) << log;
   EXPECT_TRUE(Has(log, "not a ring_keras peer")) << log;
   EXPECT_TRUE(Has(log, "wrong token")) << log;
   EXPECT_TRUE(Has(log, "too slow")) << log;
-  EXPECT_TRUE(Has(log, "rank 7 channel 0 is not expected")) << log;
+  EXPECT_TRUE(Has(log, "rank 7, but stream 0 of it is not expected")) << log;
 }
 
-// More of them than are heard at a time, and none of them hurries.
-RING_TEST(ACrowdOfSilentStrangersKeepsNobodyOut) {
+// Their own deadline is far beyond the test's: the oldest must go for the
+// newest.
+RING_TEST(AThousandSilentConnectionsKeepNobodyOut) {
   MapStore store;
   StandardErrorCapture capture;
-  TcpLinkOptions options = OptionsOf(0, 1);
-  options.handshake_timeout_s = 0.3;
-  auto first = StartRank(options, 2, store);
-  std::vector<FileDescriptor> strangers;
-  for (int i = 0; i < 100; ++i) strangers.push_back(Knock(0, store));
-  auto second = StartRank(OptionsOf(1, 1), 2, store);
+  TcpLinkOptions options = OptionsOf(0, 2);
+  options.handshake_timeout_s = 1000;
+  auto first = StartRank(options, 3, store);
+  std::vector<FileDescriptor> silent;
+  for (int i = 0; i < 500; ++i) silent.push_back(ConnectUntrusted(0, store));
+  auto second = StartRank(OptionsOf(1, 2), 3, store);
+  for (int i = 0; i < 500; ++i) silent.push_back(ConnectUntrusted(0, store));
+  auto third = StartRank(OptionsOf(2, 2), 3, store);
   EXPECT_OK(first.get());
   EXPECT_OK(second.get());
+  EXPECT_OK(third.get());
+  EXPECT_TRUE(Has(capture.Text(), "too many unauthenticated connections"));
 }
 
-// The stranger's own deadline is far beyond the test's.
-RING_TEST(ASilentStrangerDoesNotHoldUpWhoIsDone) {
+// What the store knows, a rank that cannot be reached need not be waited for.
+RING_TEST(APeerThatDiedIsNotTriedUntilTheDeadline) {
+  class StoreOfADeath : public MapStore {
+   public:
+    StatusOr<std::string> Get(const std::string& key,
+                              Deadline deadline) override {
+      if (key == "tcp/address/0") return MapStore::Get(key, deadline);
+      return Status(StatusCode::kPeerLost, "rank 0 was killed");
+    }
+  };
+  StoreOfADeath store;
+  // Nobody listens there any more.
+  const int port = [] {
+    auto listener = Listen("127.0.0.1", 0);
+    return LocalPort(listener.value().get());
+  }();
+  ASSERT_OK(store.Set("tcp/address/0", StrCat("127.0.0.1 ", port)));
+  const Status status =
+      StartRank(OptionsOf(1, 1), 2, store, Deadline::After(1000))
+          .get()
+          .status();
+  EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+  EXPECT_TRUE(Has(status.message(), "rank 0 was killed")) << status.message();
+}
+
+// The peer's own deadline is far beyond the test's.
+RING_TEST(ASilentPeerDoesNotHoldUpWhoIsDone) {
   MapStore store;
   TcpLinkOptions options = OptionsOf(0, 1);
   options.handshake_timeout_s = 1000;
   auto first = StartRank(options, 2, store);
-  FileDescriptor silent = Knock(0, store);
+  FileDescriptor silent = ConnectUntrusted(0, store);
   auto second = StartRank(OptionsOf(1, 1), 2, store);
   EXPECT_OK(first.get());
   EXPECT_OK(second.get());
-  EXPECT_TRUE(IsTurnedAway(silent));
+  EXPECT_TRUE(IsDropped(silent));
 }
 
 RING_TEST(ABadBindAddressIsAnErrorThatNamesTheVariable) {

@@ -26,7 +26,7 @@ def test_all_well():
 
 
 def test_the_store_knows_better_than_the_order_of_exits():
-    # Rank 1 raised and said goodbye; rank 0 noticed, and exited before it.
+    # Rank 1 raised and left; rank 0 noticed, and exited before it.
     workers = [ended(0, 1, ended_at=1.0), ended(1, 3, ended_at=1.2)]
     store = [(1, "rank 1 left: ValueError", False), (0, "rank 0 left", False)]
 

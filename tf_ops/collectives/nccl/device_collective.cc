@@ -4,15 +4,9 @@
 
 #include "tf_ops/collectives/nccl/launcher.h"
 #include "tf_ops/common/deadline.h"
+#include "tf_ops/common/store.h"
 
 namespace ring_keras::nccl {
-namespace {
-
-// NCCL may notice that a rank died before the store says so. How long the store
-// may take, whose words name the rank, and are the same on every other.
-constexpr double kVerdictS = 3.0;
-
-}  // namespace
 
 DeviceCollective::DeviceCollective(const CollectiveArguments& arguments,
                                    Communicator& communicator)
@@ -43,7 +37,8 @@ Task DeviceCollective::Reach(State wanted) {
   }
   if (state() != State::kEnded || outcome().ok()) co_return Status::Ok();
   if (outcome().code() != StatusCode::kPeerLost) co_return outcome();
-  const Deadline verdict = Deadline::After(kVerdictS);
+  // NCCL may notice that a rank died before the store says so.
+  const Deadline verdict = Deadline::After(kStoreVerdictS);
   co_await communicator_.Until([&] { return verdict.Expired(); });
   RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
   // Not the store's word, so the other ranks are to be told.

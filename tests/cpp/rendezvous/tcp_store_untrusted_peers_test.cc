@@ -41,10 +41,10 @@ RING_TEST(GarbageIsDroppedAndNamedWhileTheJobRuns) {
   std::string address;
   {
     StandardErrorCapture capture;
-    RawConnection stranger(*server);
-    address = StrCat("127.0.0.1:", LocalPort(stranger.fd()));
-    stranger.Send("GET / HTTP/1.1\r\nHost: store\r\n\r\n");
-    EXPECT_EQ(stranger.ReadUntilClosed(), "");
+    RawConnection untrusted(*server);
+    address = StrCat("127.0.0.1:", LocalPort(untrusted.fd()));
+    untrusted.Send("GET / HTTP/1.1\r\nHost: store\r\n\r\n");
+    EXPECT_EQ(untrusted.ReadUntilClosed(), "");
     log = capture.Text();
   }
   EXPECT_TRUE(Has(log, "WARNING") && Has(log, address) &&
@@ -54,7 +54,7 @@ RING_TEST(GarbageIsDroppedAndNamedWhileTheJobRuns) {
   EXPECT_TRUE(server->ended_ranks().empty());
 }
 
-RING_TEST(ASlowStrangerIsDroppedAtTheDeadline) {
+RING_TEST(ASlowPeerIsDroppedAtTheDeadline) {
   const auto server = StartServer(2, [](TcpStoreServerOptions& options) {
     options.handshake_timeout_s = 0.2;
   });
@@ -173,19 +173,19 @@ RING_TEST(ABadKeyIsAnsweredWithAnError) {
   }
 }
 
-RING_TEST(AFloodOfStrangersKeepsNobodyOut) {
+RING_TEST(AFloodOfConnectionsKeepsNobodyOut) {
   const auto server = StartServer(2);
   const auto first = Join(*server, 0);
   std::string log;
   {
     StandardErrorCapture capture;
-    std::vector<RawConnection> strangers;
+    std::vector<RawConnection> untrusted;
     const size_t count = 2 + kSpareUnauthenticatedConnections + 40;
-    for (size_t i = 0; i < count; ++i) strangers.emplace_back(*server);
+    for (size_t i = 0; i < count; ++i) untrusted.emplace_back(*server);
     const auto second = Join(*server, 1);
     ExpectJobGoesOn(*second);
     // The oldest had to go for the newest.
-    EXPECT_EQ(strangers.front().ReadUntilClosed(), "");
+    EXPECT_EQ(untrusted.front().ReadUntilClosed(), "");
     log = capture.Text();
   }
   EXPECT_TRUE(Has(log, "too many unauthenticated connections")) << log;
@@ -199,11 +199,11 @@ RING_TEST(AServerEndsWithEveryKindOfConnectionOpen) {
   auto server = StartServer(3);
   const auto store = Join(*server, 0);
   RawConnection rank = RawConnection::AsRank(*server, 1);
-  RawConnection stranger(*server);
-  stranger.Send("RING");
+  RawConnection untrusted(*server);
+  untrusted.Send("RING");
   server.reset();
   rank.ReadUntilClosed();
-  EXPECT_EQ(stranger.ReadUntilClosed(), "");
+  EXPECT_EQ(untrusted.ReadUntilClosed(), "");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""Whoever cannot prove to belong to the job is turned away; the job goes on."""
+"""Whoever cannot prove to belong to the job is dropped; the job goes on."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from support import run_ranks
 import ring_keras as ring
 
 
-def knock() -> float:
-    """The job runs while strangers talk to its store."""
+def connect_untrusted() -> float:
+    """The job runs while untrusted peers talk to its store."""
     ring.init()
     host, _, port = os.environ["RING_KERAS_STORE_ADDRESS"].rpartition(":")
     with (
@@ -30,7 +30,7 @@ def knock() -> float:
 
 
 def test_garbage_and_silence_do_not_disturb_the_job() -> None:
-    assert run_ranks(knock, 2) == [4.0, 4.0]
+    assert run_ranks(connect_untrusted, 2) == [4.0, 4.0]
 
 
 def join_with_wrong_token() -> None:
