@@ -187,6 +187,7 @@ class Engine {
   void WatchConnections(Clock::time_point now);
   // What ended the connection to `rank`; the same words on both ends.
   std::string DescribeBrokenLink(int rank);
+  std::string AdviceAbout(const Pair& pair) const;
   // `rank` left by its own will, and all that it sent has been read.
   void FailUsesOfLeft(int rank, const RankEvent& event);
   void WarnOfStall(Operation& operation, double age_s);

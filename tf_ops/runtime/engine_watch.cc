@@ -10,10 +10,8 @@ namespace {
 
 constexpr double kWatchIntervalS = 0.05;
 constexpr std::chrono::seconds kPeerCheckInterval(1);
-// How long after a rank said goodbye its last bytes may take to arrive.
+// How long after a rank has left its last bytes may take to arrive.
 constexpr double kLeftGraceS = 2.0;
-// How long the store may take to say why a connection ended.
-constexpr double kVerdictS = 3.0;
 
 std::string JoinRanks(const std::vector<int>& ranks) {
   std::string text = "{";
@@ -47,8 +45,11 @@ void Engine::FailWaitsForLeft() {
       const auto left = left_.find(rank);
       if (left == left_.end() || operation->ended()) continue;
       const auto& [event, since] = left->second;
+      const Pair& pair = mesh_->pair(rank);
+      // WatchConnections() speaks of one whose host does not answer.
+      if (pair.failure().code() == StatusCode::kDeadlineExceeded) continue;
       const bool drained =
-          mesh_->SharesMemoryWith(rank) || mesh_->pair(rank).closed() ||
+          mesh_->SharesMemoryWith(rank) || pair.closed() ||
           std::chrono::duration<double>(Clock::now() - since).count() >
               kLeftGraceS;
       if (!drained) continue;
@@ -93,21 +94,35 @@ void Engine::WatchConnections(Clock::time_point now) {
   for (int rank = 0; rank < mesh_->size(); ++rank) {
     if (rank == mesh_->rank() || !mesh_->pair(rank).ending()) continue;
     if (lost_.count(rank) > 0) continue;
+    // About a host that does not answer the store has had time to speak. That
+    // its rank left means that it has found out too.
+    const bool unreachable =
+        mesh_->pair(rank).failure().code() == StatusCode::kDeadlineExceeded;
     const auto left = left_.find(rank);
-    if (left != left_.end()) {
+    if (left != left_.end() && !unreachable) {
       if (mesh_->pair(rank).closed()) FailUsesOfLeft(rank, left->second.first);
       continue;
     }
     const Clock::time_point since =
         closed_since_.emplace(rank, now).first->second;
-    // About a host that does not answer the store has had time to speak.
-    const bool unreachable =
-        mesh_->pair(rank).failure().code() == StatusCode::kDeadlineExceeded;
     if (!unreachable &&
-        std::chrono::duration<double>(now - since).count() < kVerdictS)
+        std::chrono::duration<double>(now - since).count() < kStoreVerdictS) {
       continue;
+    }
     HandleLost({RankEvent::Kind::kLost, rank, DescribeBrokenLink(rank)});
   }
+}
+
+std::string Engine::AdviceAbout(const Pair& pair) const {
+  if (pair.failure().code() != StatusCode::kResourceExhausted) {
+    return ". Both ranks are alive as far as the launcher knows: look at the "
+           "network between the two hosts.";
+  }
+  const auto found = by_key_.find(pair.overflow_key());
+  return StrCat(", the last of it for ",
+                found == by_key_.end() ? "a collective that was not entered"
+                                       : found->second->title(),
+                ". Start fewer large collectives at a time.");
 }
 
 std::string Engine::DescribeBrokenLink(int rank) {
@@ -120,9 +135,7 @@ std::string Engine::DescribeBrokenLink(int rank) {
   std::string other = end(options_.rank_titles[rank], other_address);
   if (rank < mesh_->rank()) own.swap(other);
   return StrCat("the connection between ", own, " and ", other,
-                " broke: ", pair.failure().message(),
-                ". Both ranks are alive as far as the launcher knows: look at "
-                "the network between the two hosts.");
+                " broke: ", pair.failure().message(), AdviceAbout(pair));
 }
 
 void Engine::FailUsesOfLeft(int rank, const RankEvent& event) {

@@ -2,14 +2,20 @@
 //
 // A message is named by (key, tag): key is the collective, tag the step in it.
 // Receives may be posted before or after the data come; data that come first
-// wait in memory of their own, so that no message ever blocks another. Large
-// messages are spread over the streams. Not thread-safe: the engine's driver
-// is the only caller.
+// wait in memory of their own (early_data.h), so that no message ever blocks
+// another. Large messages are spread over the streams. Not thread-safe: the
+// engine's driver is the only caller.
+//
+// What holds between calls:
+// - A message is in at most one of `posted_` and `early_`; or in neither, while
+//   a frame of it is on its way into memory of its own.
+// - A sink refers only to operations in `posted_`: one is taken out when all of
+//   it has come, or by Cancel(), which also turns its sinks away from it.
+// - Once closed, nothing is read or written, and no operation's memory touched.
 #ifndef RING_KERAS_TRANSPORT_PAIR_H_
 #define RING_KERAS_TRANSPORT_PAIR_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,32 +25,18 @@
 #include <vector>
 
 #include "tf_ops/common/status.h"
+#include "tf_ops/transport/early_data.h"
 #include "tf_ops/transport/frame.h"
+#include "tf_ops/transport/message_id.h"
+#include "tf_ops/transport/message_operations.h"
 #include "tf_ops/transport/stream.h"
 
 namespace ring_keras {
 
-// Progress of one Send; lives until done() or Cancel.
-struct SendOperation {
-  int frames_left = 0;
-  bool done() const { return frames_left == 0; }
-};
-
-// out = combine(a, b) elementwise; see reduce/reduce.h.
-using CombineFunction = void (*)(void* out, const void* a, const void* b,
-                                 size_t count);
-
-// One Receive; lives until done() or Cancel.
-struct ReceiveOperation {
-  char* target = nullptr;
-  size_t nbytes = 0;
-  // Null: the bytes replace `target`. Else they are combined into it, in whole
-  // elements of `element_nbytes`.
-  CombineFunction combine = nullptr;
-  size_t element_nbytes = 1;
-  size_t received = 0;
-  bool done() const { return received == nbytes; }
-};
+// What a peer may send before this rank is ready for it. Only collectives that
+// this rank has announced bring data, so this is more than any that are under
+// way should need; a peer that goes beyond would fill this host's memory.
+constexpr size_t kMaxEarlyBytes = size_t{4} << 30;
 
 class Pair {
  public:
@@ -53,7 +45,8 @@ class Pair {
       std::function<void(FrameType type, uint64_t key, std::string payload)>;
 
   // `streams` has 1 or more.
-  explicit Pair(std::vector<std::unique_ptr<Stream>> streams);
+  explicit Pair(std::vector<std::unique_ptr<Stream>> streams,
+                size_t max_early_nbytes = kMaxEarlyBytes);
   ~Pair();
 
   void set_control_handler(ControlHandler handler) {
@@ -90,52 +83,47 @@ class Pair {
   // went, but no peer that means to stay closes one.
   bool ending() const { return ended_count_ > 0 || closed_; }
   // Why ending(), as far as this end saw; Ok while it is not. DeadlineExceeded:
-  // the peer's host does not answer.
+  // the peer's host does not answer. ResourceExhausted: too much came early.
   const Status& failure() const { return failure_; }
+  // The collective of which too much came early.
+  uint64_t overflow_key() const { return overflow_key_; }
   // Of both ends, this one first; empty in shared memory.
   std::pair<std::string, std::string> addresses() const;
   void CloseForWriting();
 
  private:
-  struct Outgoing;
-  struct Incoming;
-  struct Channel;
-  struct MessageId {
-    uint64_t key;
-    uint32_t tag;
-    bool operator==(const MessageId& other) const {
-      return key == other.key && tag == other.tag;
-    }
-  };
-  struct MessageIdHash {
-    size_t operator()(const MessageId& id) const {
-      return id.key ^ (uint64_t{id.tag} * 0x9E3779B97F4A7C15u);
-    }
-  };
-  struct Early {
-    uint64_t offset;
-    std::vector<char> data;
-  };
+  struct Connection;
 
-  bool PumpOut(Channel& channel);
-  bool PumpIn(Channel& channel);
-  ssize_t Read(Channel& channel, char* into, size_t nbytes);
-  bool ReadHeader(Channel& channel);
-  bool ReadPayload(Channel& channel);
-  void FinishFrame(Incoming& incoming);
-  void End(Channel& channel);
+  bool ReadFrom(Connection& connection);
+  ssize_t Read(Connection& connection, char* into, size_t nbytes);
+  bool ReadHeader(Connection& connection);
+  bool ReadPayload(Connection& connection);
+  // Decides where the payload goes; false: the frame cannot be right.
+  bool BeginPayload(Connection& connection);
+  void FinishFrame(Connection& connection);
+  // Makes sure that a frame's bytes are ones that the operation waits for;
+  // false: they are not, and the pair has failed.
+  bool Claim(ReceiveOperation& operation, uint64_t offset, uint64_t nbytes);
+  // Data that came into memory of their own, though their receive is posted.
+  void Deliver(ReceiveOperation& operation, const MessageId& id,
+               uint64_t offset, const std::vector<char>& bytes);
+  // So many more bytes of a message are where they belong.
+  void Count(ReceiveOperation& operation, const MessageId& id, size_t nbytes);
+  void End(Connection& connection);
   void Fail(const Status& why);
 
-  std::vector<std::unique_ptr<Channel>> channels_;
+  std::vector<std::unique_ptr<Connection>> connections_;  // One per stream.
   std::unordered_map<MessageId, ReceiveOperation*, MessageIdHash> posted_;
-  std::unordered_map<MessageId, std::vector<Early>, MessageIdHash> early_;
+  EarlyData early_;
+  const size_t max_early_nbytes_;
   // One number for each collective that failed here: a peer that does not know
   // yet may send for it at any time.
   std::unordered_set<uint64_t> cancelled_;
   ControlHandler control_handler_;
-  size_t ended_count_ = 0;  // Channels that brought their last byte.
+  size_t ended_count_ = 0;  // Connections that brought their last byte.
   bool closed_ = false;
   Status failure_;
+  uint64_t overflow_key_ = 0;
 };
 
 }  // namespace ring_keras

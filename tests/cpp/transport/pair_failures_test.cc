@@ -157,6 +157,69 @@ RING_TEST(AnEarlyMessageOfTheWrongSizeClosesThePair) {
   EXPECT_EQ(target, std::string(100, '\0'));
 }
 
+// A stream's end with nobody behind it: what comes is written by the test.
+struct LooseEnd {
+  explicit LooseEnd(size_t max_early_nbytes) {
+    Streams streams;
+    streams.push_back(std::make_unique<MemoryStream>(&out, &in));
+    pair = std::make_unique<Pair>(std::move(streams), max_early_nbytes);
+  }
+  void Comes(const FrameHeader& header) {
+    in.bytes.append(reinterpret_cast<const char*>(&header), sizeof(header));
+    in.bytes += std::string(header.nbytes, 'x');
+    while (pair->Pump()) {
+    }
+  }
+  MemoryPipe in;
+  MemoryPipe out;
+  std::unique_ptr<Pair> pair;
+};
+
+RING_TEST(TooMuchEarlyDataIsAnErrorThatTellsWhatItWasFor) {
+  LooseEnd end(1000);
+  FrameHeader header = DataHeader(0, 400);
+  end.Comes(header);
+  header.key = kNextKey;
+  end.Comes(header);
+  EXPECT_FALSE(end.pair->closed());
+  // What is taken or given up leaves room.
+  std::string got(400, '\0');
+  ReceiveOperation receive = Into(&got);
+  end.pair->Receive(kKey, 0, &receive);
+  EXPECT_TRUE(receive.done());
+  end.pair->Cancel(kNextKey);
+  for (uint32_t tag = 1; tag <= 2; ++tag) {
+    header.key = kKey;
+    header.tag = tag;
+    end.Comes(header);
+  }
+  EXPECT_FALSE(end.pair->closed());
+  // What is expected is not early.
+  std::string expected(400, '\0');
+  ReceiveOperation posted = Into(&expected);
+  end.pair->Receive(kKey, 3, &posted);
+  header.tag = 3;
+  end.Comes(header);
+  EXPECT_TRUE(posted.done());
+  header.tag = 4;
+  end.Comes(header);
+  EXPECT_TRUE(end.pair->closed());
+  EXPECT_EQ(end.pair->failure().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(end.pair->overflow_key(), kKey);
+}
+
+// It would be done while a frame for it is still on its way into its memory.
+RING_TEST(AMessageThatComesTwiceClosesThePair) {
+  LooseEnd end(kMaxEarlyBytes);
+  std::string got(100, '\0');
+  ReceiveOperation receive = Into(&got);
+  end.pair->Receive(kKey, 0, &receive);
+  end.Comes(DataHeader(0, 60));
+  end.Comes(DataHeader(0, 60));
+  EXPECT_TRUE(end.pair->closed());
+  EXPECT_EQ(end.pair->failure().code(), StatusCode::kInternal);
+}
+
 // A peer that leaves closes all streams; the first may be seen to end while
 // another still carries the last message.
 RING_TEST(AStreamThatEndsDoesNotSilenceTheOthers) {

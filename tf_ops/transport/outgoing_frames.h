@@ -1,0 +1,63 @@
+// The frames that one stream has still to send, in order.
+#ifndef RING_KERAS_TRANSPORT_OUTGOING_FRAMES_H_
+#define RING_KERAS_TRANSPORT_OUTGOING_FRAMES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "tf_ops/transport/frame.h"
+#include "tf_ops/transport/message_operations.h"
+#include "tf_ops/transport/stream.h"
+
+namespace ring_keras {
+
+class OutgoingFrames {
+ public:
+  // A frame that is not data, with a copy of its payload.
+  void PushControl(FrameType type, uint64_t key, const std::string& payload);
+  // `header.nbytes` bytes of a message; `data` must live until `operation` is
+  // done, or Cancel.
+  void PushData(const FrameHeader& header, const char* data,
+                SendOperation* operation);
+
+  // Gives the stream what it takes; whether that was anything.
+  bool WriteTo(Stream& stream);
+
+  // Forgets the data of `key`, but for the rest of a frame that has begun, on
+  // which the peer counts: of that it keeps a copy.
+  void Cancel(uint64_t key);
+  // Whether data of `key` are under way.
+  bool Serves(uint64_t key) const;
+
+  bool empty() const { return frames_.empty(); }
+  // The peer takes nothing more; what it sent may still be there to read.
+  bool broken() const { return broken_; }
+
+ private:
+  struct Frame {
+    uint64_t key = 0;
+    // The header and, if it is short or a copy, the payload.
+    std::vector<char> owned;
+    // What follows of the payload, in the sender's memory.
+    const char* data = nullptr;
+    size_t data_nbytes = 0;
+    size_t sent = 0;
+    SendOperation* operation = nullptr;  // Null: nobody waits for it.
+
+    size_t nbytes() const { return owned.size() + data_nbytes; }
+    // Adds what is left to be sent, at most two parts; how many.
+    int AddParts(iovec* parts) const;
+  };
+
+  void Drop(size_t sent_nbytes);
+
+  std::deque<Frame> frames_;
+  bool broken_ = false;
+};
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_TRANSPORT_OUTGOING_FRAMES_H_
