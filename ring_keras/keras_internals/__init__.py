@@ -292,6 +292,16 @@ def synchronized_statistics(model: keras.Model) -> list[keras.Variable]:
     ]
 
 
+def frozen_weights(model: keras.Model) -> list[keras.Variable]:
+    """Weights that training would change, of layers with `trainable=False`."""
+    return [
+        variable
+        for layer in model._flatten_layers()
+        for variable in getattr(layer, TRAINABLE_VARIABLES)
+        if not variable.trainable
+    ]
+
+
 def recurrent_states(model: keras.Model) -> list[keras.Variable]:
     """What layers with `stateful=True` keep from one batch for the next."""
     return [

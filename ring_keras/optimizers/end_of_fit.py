@@ -53,7 +53,12 @@ class EndOfFit:
         process_set = self._options.process_set
         if process_set.size() == 1 or not process_set.included():
             return
-        weights = [v for v in model.weights if not self._options.is_local(v)]
+        of_samples = {id(v) for v in internals.recurrent_states(model)}
+        weights = [
+            v
+            for v in model.weights
+            if not self._options.is_local(v) and id(v) not in of_samples
+        ]
         digests = all_digests(weights, "fit/weights", process_set)
         if len(digests) < process_set.size():
             return  # A rank is in join().
@@ -68,13 +73,11 @@ class EndOfFit:
             if not same and not weight.trainable
         ]
         if state and process_set.rank() == 0:
-            logging.log_first_n(
-                logging.WARNING,
+            logging.warning(
                 "ring_keras: at the end of fit() '%s'%s not the same on all ranks: "
                 "layers have changed them by their rank's data. Give fit() "
                 "ring_keras.callbacks.MetricAverage(), with which the ranks share "
                 "them, or call ring_keras.layers.average_moving_statistics(model).",
-                1,
                 variable_name(state[0]),
                 f" and {len(state) - 1} more are" if len(state) > 1 else " is",
             )

@@ -12,7 +12,11 @@ from ring_keras.ops.data_order import order_on, require_common_orders
 from ring_keras.optimizers.equal_weights import require_equal
 from ring_keras.optimizers.weight_digests import all_digests
 from ring_keras.training.epoch_agreement import EpochAgreement
-from ring_keras.training.layer_state import agree_on_state, layer_state
+from ring_keras.training.layer_state import (
+    agree_on_state,
+    split_weights,
+    warn_of_averages,
+)
 from ring_keras.training.train_step import is_local, process_set_of
 
 __all__ = ["DistributedFit"]
@@ -33,8 +37,11 @@ class DistributedFit(keras.callbacks.Callback):
         super().__init__()
         self._tasks: dict[Hashable, Callable[[], None]] = {}
         self._local: set[Hashable] = set()
-        self._epochs = 0
         self._agreement: EpochAgreement | None = None
+        self._epochs = 0
+        self._said: set[str] = set()
+        self._orders: list[Any] = []
+        self._keeps_iterator = False
 
     @staticmethod
     def of(callbacks: keras.callbacks.CallbackList) -> Optional["DistributedFit"]:
@@ -82,6 +89,7 @@ class DistributedFit(keras.callbacks.Callback):
         """All callbacks have begun."""
         self._agreement = EpochAgreement(self.model)
         self._epochs = 0
+        self._said.clear()
         self._find_orders()
         tasks, self._tasks = self._tasks, {}
         for task in tasks.values():
@@ -125,13 +133,19 @@ class DistributedFit(keras.callbacks.Callback):
 
     def _make_one_model(self, when: str | None, process_set: ProcessSet) -> None:
         """Gives the ranks one state of layers; compares trained weights at times."""
-        state = [v for v in layer_state(self.model) if not self._is_local(v)]
-        trained = [v for v in self.model.trainable_weights if not self._is_local(v)]
+        state, trained = (
+            [v for v in variables if not self._is_local(v)]
+            for variables in split_weights(self.model)
+        )
         compared = [*state, *(trained if when else ())]
         if not compared:
             return
         digests = all_digests(compared, "fit/weights", process_set)
-        agree_on_state(state, digests[:, : len(state)], process_set)
+        averaged = agree_on_state(state, digests[:, : len(state)], process_set)
+        new = [name for name in averaged if name not in self._said]
+        self._said.update(new)
+        if new and process_set.rank() == 0:
+            warn_of_averages(new)
         if when:
             require_equal(trained, digests[:, len(state) :], when, process_set)
 

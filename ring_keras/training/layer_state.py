@@ -16,33 +16,46 @@ from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.weight_digests import variable_name, who_has_what
 
-__all__ = ["agree_on_state", "layer_state"]
+__all__ = ["agree_on_state", "split_weights", "warn_of_averages"]
 
 
-def layer_state(model: keras.Model) -> list[Any]:
-    """The variables that layers change by themselves, such as moving statistics.
+def split_weights(model: keras.Model) -> tuple[list[Any], list[Any]]:
+    """What all ranks should have the same of.
 
-    Without seeds and metrics, which are not weights, and without the states of
-    recurrent layers with `stateful=True`, which belong to the samples that the rank
-    has seen last.
+    Returns:
+        The variables that layers change by themselves, such as moving statistics;
+        and those that only the optimizer does, with those of frozen layers.
+
+        Neither has seeds and metrics, which are not weights, nor the states of
+        recurrent layers with `stateful=True`, which belong to the samples that the
+        rank has seen last.
     """
     of_samples = {id(variable) for variable in internals.recurrent_states(model)}
-    return [v for v in model.non_trainable_weights if id(v) not in of_samples]
+    trained = {id(v) for v in model.trainable_weights}
+    trained |= {id(v) for v in internals.frozen_weights(model)}
+    common = [v for v in model.weights if id(v) not in of_samples]
+    return (
+        [v for v in common if id(v) not in trained],
+        [v for v in common if id(v) in trained],
+    )
 
 
 def agree_on_state(
     variables: Sequence[Any], digests: np.ndarray[Any, Any], process_set: ProcessSet
-) -> None:
+) -> list[str]:
     """Gives all ranks one value of each variable that differs; collective then.
 
     What it is, the variable's own `aggregation` says, as in Keras: "mean", or
     "only_first_replica" for the first rank's. Where that is "none", the default,
-    floating-point numbers are averaged, and a warning says so once.
+    floating-point numbers are averaged.
 
     Args:
         variables: State of layers, in the same order on every rank.
         digests: Those of `all_digests`, a column for each of them.
         process_set: The ranks that train together.
+
+    Returns:
+        Names of the variables that were averaged without having said so.
 
     Raises:
         RankMismatchError: On every rank, for a variable of which ranks cannot make
@@ -70,17 +83,19 @@ def agree_on_state(
         )
     if averaged:
         _average(averaged, process_set)
-    if unsaid and process_set.rank() == 0:
-        logging.log_first_n(
-            logging.WARNING,
-            "ring_keras: steps change %s on each rank by that rank's data. They are "
-            "averaged over the ranks at the end of every epoch. If that is right, say "
-            "so with add_weight(aggregation='mean'); 'only_first_replica' takes the "
-            "first rank's, BroadcastGlobalVariables(local_variables=...) leaves each "
-            "rank its own.",
-            1,
-            ", ".join(f"'{name}'" for name in unsaid),
-        )
+    return unsaid
+
+
+def warn_of_averages(names: Sequence[str]) -> None:
+    """Says that state is averaged, and how to choose."""
+    logging.warning(
+        "ring_keras: steps change %s on each rank by that rank's data. They are "
+        "averaged over the ranks at the end of every epoch. If that is right, say so "
+        "with add_weight(aggregation='mean'); 'only_first_replica' takes the first "
+        "rank's, BroadcastGlobalVariables(local_variables=...) leaves each rank its "
+        "own.",
+        ", ".join(f"'{name}'" for name in names),
+    )
 
 
 def _average(variables: Sequence[Any], process_set: ProcessSet) -> None:
