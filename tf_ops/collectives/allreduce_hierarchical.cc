@@ -173,8 +173,6 @@ class AllreduceHierarchical : public Collective {
       RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
       Task reduce = ReducePart(round);
       const Status status = co_await reduce;
-      // For want of memory; the others would wait.
-      if (!status.ok()) communicator_.Break(status);
       RING_KERAS_CO_RETURN_IF_ERROR(status);
       // Counters go up by one, whichever round is ready first.
       co_await communicator_.Until([this, round] { return reduced_ == round; });

@@ -36,7 +36,7 @@ class AllreduceMessages : public Collective {
       co_await communicator_.Until(
           [&] { return under_way.running() < kPiecesUnderWay; });
       if (!communicator_.status().ok()) break;
-      under_way.Spawn([&] { return RunPiece(piece); });
+      under_way.Spawn([&] { return ReducePiece(piece); });
     }
     co_await under_way.AllEnded();
     co_return communicator_.status();
@@ -46,14 +46,6 @@ class AllreduceMessages : public Collective {
   // What a rank sends at a time when each piece is shared among all.
   static constexpr size_t kMessageBytes = size_t{128} << 10;
   static constexpr size_t kPiecesUnderWay = 8;
-
-  // A piece that fails here, for want of memory, would be waited for elsewhere.
-  Task RunPiece(size_t piece) {
-    Task reduce = ReducePiece(piece);
-    const Status status = co_await reduce;
-    if (!status.ok()) communicator_.Break(status);
-    co_return status;
-  }
 
   Task ReducePiece(size_t piece) {
     const Range range = Piece({0, tensors_.nbytes()}, piece_nbytes_, piece);

@@ -19,15 +19,15 @@ class TaskGroup {
   explicit TaskGroup(Communicator& communicator)
       : communicator_(communicator) {}
 
-  // Starts the task that `make()` makes. If there is no memory for it, breaks
-  // the communicator: the peers would wait for what it was to do.
+  // Starts the task that `make()` makes. If it fails, for want of memory for
+  // itself or later, breaks the communicator: the peers would wait for what it
+  // was to do.
   template <typename Make>
   void Spawn(Make make) {
     try {
-      tasks_.push_back(make());
+      tasks_.push_back(Guard(communicator_, make));
     } catch (const std::bad_alloc&) {
-      communicator_.Break(
-          Status(StatusCode::kResourceExhausted, "out of memory"));
+      communicator_.Break(OutOfMemory());
       return;
     }
     tasks_.back().Start();
@@ -45,6 +45,23 @@ class TaskGroup {
   }
 
  private:
+  static Status OutOfMemory() {
+    return Status(StatusCode::kResourceExhausted, "out of memory");
+  }
+
+  template <typename Make>
+  static Task Guard(Communicator& communicator, Make make) {
+    Status status;
+    try {
+      Task task = make();
+      status = co_await task;
+    } catch (const std::bad_alloc&) {
+      status = OutOfMemory();
+    }
+    if (!status.ok()) communicator.Break(status);
+    co_return status;
+  }
+
   Communicator& communicator_;
   std::deque<Task> tasks_;
 };

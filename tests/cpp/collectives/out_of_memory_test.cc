@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "tests/cpp/collectives/members.h"
@@ -11,14 +12,14 @@
 
 namespace {
 
-// Allocations until one fails, on this thread; negative: none does.
+// Allocations until one fails, and only that, on this thread; negative: none
+// does.
 thread_local int allocations_left = -1;
 
 }  // namespace
 
 void* operator new(size_t nbytes) {
-  if (allocations_left == 0) throw std::bad_alloc();
-  if (allocations_left > 0) --allocations_left;
+  if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
   void* memory = std::malloc(nbytes > 0 ? nbytes : 1);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
@@ -29,9 +30,9 @@ void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 namespace ring_keras {
 namespace {
 
-// Whether the allreduce went as far as to wait for a peer, with memory for
-// `allocations`.
-bool WaitsForPeer(int allocations) {
+// Starts an allreduce with memory for all but allocation number `allocations`;
+// whether it came to that.
+bool RunsOutOfMemory(int allocations) {
   std::vector<Member> members = Connect(2);
   Communicator& communicator = *members[0].communicator;
   Scheduler& scheduler = members[0].scheduler;
@@ -41,18 +42,18 @@ bool WaitsForPeer(int allocations) {
   arguments.dtype = DataType::kFloat32;
   arguments.inputs = {{data.data(), {static_cast<int64_t>(data.size())}}};
   arguments.outputs = {data.data()};
-  bool waits = false;
+  bool ran_out = false;
   {
     const auto collective = MakeCollective(arguments, communicator, 1);
     const Participants participants(2);
     Task task = collective->Run(participants);
     allocations_left = allocations;
     task.Start();
-    allocations_left = -1;
-    waits = !task.done() && communicator.status().ok();
-    if (!waits) {
+    ran_out = std::exchange(allocations_left, -1) < 0;
+    // The peers hear of it, one way or the other.
+    if (ran_out) {
       const Status& why = task.done() ? task.result() : communicator.status();
-      EXPECT_TRUE(why.code() == StatusCode::kResourceExhausted);
+      EXPECT_TRUE(why.code() == StatusCode::kResourceExhausted) << allocations;
     }
     communicator.Break(Status(StatusCode::kPeerLost, "gone"));
     while (scheduler.RunReady()) {
@@ -61,13 +62,12 @@ bool WaitsForPeer(int allocations) {
     EXPECT_FALSE(task.result().ok());
   }
   EXPECT_TRUE(scheduler.idle()) << "with " << allocations << " allocations";
-  return waits;
+  return ran_out;
 }
 
 RING_TEST(NoTaskIsLostForWantOfMemory) {
   int allocations = 0;
-  // What fails before it has spawned anything has nothing to break.
-  while (!WaitsForPeer(allocations)) ++allocations;
+  while (RunsOutOfMemory(allocations)) ++allocations;
   EXPECT_TRUE(allocations > 8) << allocations;
 }
 

@@ -44,9 +44,9 @@ std::vector<float> Floats(const std::vector<uint16_t>& narrow) {
   return wide;
 }
 
-// The largest values, whose average is themselves, and the smallest, of which
+// The largest values, whose average is themselves, and small ones, of which
 // nothing may be lost, in turn.
-float ValueAt(int64_t i) { return i % 3 == 2 ? 0x1p-24f : kMaxFloat16; }
+float ValueAt(int64_t i) { return i % 3 == 2 ? 0x1p-20f : kMaxFloat16; }
 
 std::vector<float> Values(int64_t count) {
   std::vector<float> values(count);
