@@ -10,6 +10,7 @@ from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.shared_files import warn_of_shared_files
 from ring_keras.errors import RankMismatchError
+from ring_keras.keras_internals import calls
 from ring_keras.keras_internals.building import create_variables
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.optimizers import common_start
@@ -56,7 +57,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Hooks the model, and prepares the broadcast for the first step."""
         attach(self.model, adopt_optimizers=True)
-        callbacks = internals.calling_callback_list()
+        callbacks = calls.calling_callback_list()
         fit = DistributedFit.begin()
         if callbacks is None or fit is None:
             self._begin([])

@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from ring_keras import keras_internals as internals
+from ring_keras.keras_internals import calls
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.epoch_result import EpochResult
@@ -52,6 +52,6 @@ class MetricAverage(keras.callbacks.Callback):
         self._cover_all_ranks()
 
     def _cover_all_ranks(self) -> None:
-        callbacks = internals.calling_callback_list()
+        callbacks = calls.calling_callback_list()
         if callbacks is not None:
             EpochResult.of(self.model).cover_all_ranks(callbacks)

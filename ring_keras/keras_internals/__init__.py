@@ -4,10 +4,8 @@ Nothing else in the package touches one. A test compares `PRIVATE_NAMES` with
 the installed releases and fails by name when one is gone.
 """
 
-import sys
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -82,9 +80,6 @@ UNBATCH_DATASET = "_UnbatchDataset"
 # Of losses that are not divided by anything.
 _SUMS = ("sum", "none", None)
 
-# Deep enough for LossScaleOptimizer.apply -> cond -> Optimizer.apply -> hook.
-_MAX_FRAMES = 48
-
 
 def replace(target: Any, name: str, value: Callable[..., Any]) -> None:
     """Puts `value` before the method `name` of this one instance.
@@ -145,83 +140,6 @@ def _is_multi_optimizer(optimizer: keras.optimizers.Optimizer) -> bool:
 def overwrites_with_gradient(variable: Any) -> bool:
     """Whether Keras assigns its "gradient" to it, as in float8 training."""
     return bool(getattr(variable, "overwrite_with_gradient", False))
-
-
-def calling_loss_scale_optimizer() -> keras.optimizers.LossScaleOptimizer | None:
-    """The one that is being built, or is applying gradients, further up."""
-    return _calling(keras.optimizers.LossScaleOptimizer)
-
-
-def calling_callback_list() -> keras.callbacks.CallbackList | None:
-    """The list, with all callbacks of `fit`, that is calling one of them."""
-    return _calling(keras.callbacks.CallbackList)
-
-
-def calling_model() -> keras.Model | None:
-    """The model in one of whose methods, such as `train_step`, we are."""
-    return _calling(keras.Model)
-
-
-def calling_optimizer() -> keras.optimizers.Optimizer | None:
-    """The optimizer that is applying gradients."""
-    return _calling(keras.optimizers.Optimizer)
-
-
-@dataclass(frozen=True)
-class Run:
-    """A call of `fit` or of `evaluate` that is going on.
-
-    Attributes:
-        trains: Whether it is `fit`.
-        callbacks: The list that this very call goes through.
-        data: Its argument `x`.
-        keeps_iterator: Whether Keras goes on with one iterator in the next epoch, and
-            makes none for each, because the call says how many steps an epoch has.
-    """
-
-    trains: bool
-    callbacks: keras.callbacks.CallbackList
-    data: Any
-    keeps_iterator: bool
-
-
-def calling_run(model: keras.Model) -> Run | None:
-    """The call of `fit` or `evaluate` by which `model` has called us.
-
-    Read off the stack, since a call that has failed leaves no other word of its
-    end. None if it is another method of the model that calls, such as
-    `train_on_batch`.
-    """
-    frame = sys._getframe(1)
-    for _ in range(_MAX_FRAMES):
-        if frame is None:
-            return None
-        names = frame.f_locals
-        if names.get("self") is model:
-            for value in names.values():
-                if isinstance(value, keras.callbacks.CallbackList):
-                    return Run(
-                        trains=frame.f_code.co_name == "fit",
-                        callbacks=value,
-                        data=names.get("x"),
-                        keeps_iterator=names.get("steps_per_epoch") is not None,
-                    )
-            return None
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
-
-
-def _calling(cls: type[Any]) -> Any:
-    """The nearest object of this class with a method further up."""
-    frame = sys._getframe(2)
-    for _ in range(_MAX_FRAMES):
-        if frame is None:
-            return None
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, cls):
-            return caller
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
 
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:

@@ -18,6 +18,7 @@ from absl import logging
 from ring_keras import keras_internals as internals
 from ring_keras.job.agreements import agreed_without_all
 from ring_keras.job.process_set import ProcessSet, job_number
+from ring_keras.keras_internals import calls
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.ops.data_order import living_orders, require_common_orders
 from ring_keras.optimizers.weight_digests import all_digests, variable_name
@@ -115,11 +116,11 @@ def start_alike(
 def _with_model(trained: list[Any]) -> list[Any]:
     found = list(trained)
     optimizers = []
-    model = internals.calling_model()
+    model = calls.calling_model()
     if model is not None:
         found += model.weights
         optimizers += internals.optimizers_of(model)
-    optimizer = internals.calling_optimizer()
+    optimizer = calls.calling_optimizer()
     if optimizer is not None:
         optimizers.append(optimizer)
     for optimizer in optimizers:

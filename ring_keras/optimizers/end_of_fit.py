@@ -7,6 +7,7 @@ import keras
 from absl import logging
 
 from ring_keras import keras_internals as internals
+from ring_keras.keras_internals import calls
 from ring_keras.optimizers.equal_weights import require_equal
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.weight_digests import all_digests, variable_name
@@ -35,8 +36,8 @@ class EndOfFit:
         )
 
     def _finalize_variables(self, var_list: Sequence[Any]) -> None:
-        model = internals.calling_model()
-        run = None if model is None else internals.calling_run(model)
+        model = calls.calling_model()
+        run = None if model is None else calls.calling_run(model)
         if (
             run is not None
             and run.trains

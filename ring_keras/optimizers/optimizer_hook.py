@@ -14,6 +14,7 @@ import keras
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.keras_internals import calls
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.gradient_values import Gradient
@@ -93,7 +94,7 @@ class OptimizerHook:
         Before its first step, since that one must reduce in this one's place.
         """
         type(self._optimizer).build(self._optimizer, variables)
-        wrapper = internals.calling_loss_scale_optimizer()
+        wrapper = calls.calling_loss_scale_optimizer()
         if (
             wrapper is not None
             and OptimizerHook.of(wrapper) is None
@@ -125,7 +126,7 @@ class OptimizerHook:
         """Where one rank may not come: see `LossScaleHook`."""
         if not self._reducer.active:
             return
-        wrapper = internals.calling_loss_scale_optimizer()
+        wrapper = calls.calling_loss_scale_optimizer()
         if wrapper is not None and OptimizerHook.of(wrapper) is None:
             raise RingKerasError(
                 "A LossScaleOptimizer was put around the optimizer, and built, "

@@ -2,6 +2,7 @@
 
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
+from ring_keras.keras_internals import calls
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.step_scope import current_step
 
@@ -31,7 +32,7 @@ def refuse_summed_losses(op: ReduceOp) -> None:
                 "process on the global batch."
             )
         return
-    model = internals.calling_model()
+    model = calls.calling_model()
     if op is ReduceOp.AVERAGE and model is not None and internals.summed_losses(model):
         raise RingKerasError(
             f"A loss of model '{model.name}' adds up its batch (reduction='sum' or "

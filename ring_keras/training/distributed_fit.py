@@ -7,6 +7,7 @@ import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.keras_internals import calls
 from ring_keras.layers.moving_statistics import average_moving_statistics
 from ring_keras.ops.data_order import order_on, require_common_orders
 from ring_keras.optimizers.equal_weights import require_equal
@@ -57,7 +58,7 @@ class DistributedFit(keras.callbacks.Callback):
 
         None if none is: somebody calls the callback without a list.
         """
-        callbacks = internals.calling_callback_list()
+        callbacks = calls.calling_callback_list()
         if callbacks is None:
             return None
         fit = cls.of(callbacks)
@@ -76,7 +77,7 @@ class DistributedFit(keras.callbacks.Callback):
 
     def _find_orders(self) -> None:
         """Of the data of this call."""
-        run = internals.calling_run(self.model)
+        run = calls.calling_run(self.model)
         found = [] if run is None else map(order_on, internals.upstream(run.data))
         self._orders = [order for order in found if order is not None]
         self._keeps_iterator = run is not None and run.keeps_iterator

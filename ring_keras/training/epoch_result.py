@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.keras_internals import calls
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.metric_state import averaged_logs, state_of_all_ranks
 from ring_keras.training.train_step import process_set_of
@@ -47,7 +48,7 @@ class EpochResult:
     def __call__(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Called at the end of an epoch's steps, and of an evaluation's."""
         local = getattr(type(self._model), internals.METRICS_RESULT)
-        run = internals.calling_run(self._model)
+        run = calls.calling_run(self._model)
         if run is not None and run.trains:
             fit = DistributedFit.of(run.callbacks)
             if fit is not None:

@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ring_keras import keras_internals as internals
 from ring_keras.errors import translated
+from ring_keras.keras_internals import calls
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.end_of_data import EndOfData
 
@@ -48,7 +48,7 @@ class TrainFunction:
 
         If a rank has stopped before it, it runs on none, and `fit` ends.
         """
-        run = internals.calling_run(self._model)
+        run = calls.calling_run(self._model)
         fit = None if run is None else DistributedFit.of(run.callbacks)
         if fit is not None and not fit.goes_on():
             return self._last_result

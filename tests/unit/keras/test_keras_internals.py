@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.keras_internals import calls
 from ring_keras.keras_internals.building import create_variables
 
 NAMES = [
@@ -119,10 +120,10 @@ def test_the_call_that_asks_for_a_result_is_known():
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     data = np.ones((4, 2)), np.ones((4, 1))
-    calls = []
+    runs = []
 
     def result(logs):
-        calls.append(internals.calling_run(model))
+        runs.append(calls.calling_run(model))
         return {"of": 1.0}
 
     class Evaluates(keras.callbacks.Callback):
@@ -133,12 +134,12 @@ def test_the_call_that_asks_for_a_result_is_known():
     evaluates = Evaluates()
     model.fit(*data, verbose=0, validation_data=data, callbacks=[evaluates])
 
-    fit, validation, evaluate = calls
+    fit, validation, evaluate = runs
     assert [fit.trains, validation.trains, evaluate.trains] == [True, False, False]
     assert fit.callbacks is validation.callbacks
     assert evaluates in fit.callbacks.callbacks
     assert evaluates not in evaluate.callbacks.callbacks
-    assert internals.calling_run(model) is None
+    assert calls.calling_run(model) is None
 
 
 def test_a_model_is_built_from_the_spec_of_its_batches():
@@ -228,7 +229,7 @@ def test_the_list_of_callbacks_is_found_and_grows():
     class Adds(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
             called.append("adds")
-            internals.calling_callback_list().callbacks.append(Added())
+            calls.calling_callback_list().callbacks.append(Added())
 
     class After(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
@@ -238,7 +239,7 @@ def test_the_list_of_callbacks_is_found_and_grows():
     compiled().fit(*data, verbose=0, callbacks=[Adds(), After()])
 
     assert called == ["adds", "after", "added"]
-    assert internals.calling_callback_list() is None
+    assert calls.calling_callback_list() is None
 
 
 def test_summed_losses_are_seen():
