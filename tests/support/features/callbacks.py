@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import ring_keras as ring
 from support import training
-from support.features import Difference, Feature, network
+from support.features import Difference, Feature
 from support.features.compare import compare, standard_callbacks
 from support.features.directory import common_directory
 from support.features.optimizers import SGD
@@ -66,14 +66,14 @@ class NoisyLabels:
 
 
 def _distributed(make_optimizer: Callable[[], object]) -> keras.Model:
-    model = network.build(1 + ring.rank())
+    model = training.build(1 + ring.rank())
     model.build((None, 6))  # BackupAndRestore wants that.
     optimizer = ring.DistributedOptimizer(make_optimizer())
     return training.compile_model(model, optimizer)
 
 
 def _alone(make_optimizer: Callable[[], object]) -> keras.Model:
-    model = network.build(1)
+    model = training.build(1)
     model.build((None, 6))
     return training.compile_model(model, make_optimizer())
 
@@ -264,7 +264,7 @@ def warms_up(
     data = NoisyLabels()
     make = functools.partial(optimizer, 0.01, momentum=0.9)
     # Not built: its momentum is made while the first step is traced.
-    model = network.build(1 + ring.rank())
+    model = training.build(1 + ring.rank())
     training.compile_model(
         model,
         ring.DistributedOptimizer(make()),

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import ring_keras as ring
 from support import training
-from support.features import Difference, network
+from support.features import Difference
 
 STEPS = 20
 
@@ -27,7 +27,7 @@ def standard_callbacks() -> list[keras.callbacks.Callback]:
 def compare(
     make_optimizer: Callable[[], Any],
     *,
-    build: Callable[[int], keras.Model] = network.build,
+    build: Callable[[int], keras.Model] = training.build,
     build_alone: Callable[[int], keras.Model] | None = None,
     compile_model: Callable[..., Any] = training.compile_model,
     distribute: Callable[[Any], Any] = ring.DistributedOptimizer,

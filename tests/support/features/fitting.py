@@ -13,8 +13,12 @@ import tensorflow as tf
 import ring_keras as ring
 from support import training
 from support.features import Difference, Feature, network
-from support.features.compare import compare
+from support.features.compare import compare as compare_networks
 from support.features.optimizers import ADAM, SGD
+
+# Several of Keras's optimizers, and its norm of all gradients, take one dtype only,
+# so the other groups train a network of one.
+compare = functools.partial(compare_networks, build=network.build)
 
 
 class CustomStep(keras.Model):

@@ -1,4 +1,4 @@
-"""The model that the features train: several dtypes, and several buckets.
+"""What ways to train are measured with: several dtypes, and several buckets.
 
 Small as it is, its gradients travel in four collectives of two dtypes, because the
 ranks that measure have `ENVIRONMENT`.

@@ -13,7 +13,7 @@ import keras
 
 import ring_keras as ring
 from support import training
-from support.features import Feature, network
+from support.features import Feature
 from support.features.compare import compare
 
 optimizers = keras.optimizers
@@ -140,11 +140,6 @@ def _built(
     return copy_model(model)
 
 
-def _network_for(option: str) -> Callable[[int], keras.Model]:
-    """Keras takes a norm over gradients of one dtype only."""
-    return training.build if "global_clipnorm" in option else network.build
-
-
 def _distribute_inner(optimizer: optimizers.Optimizer) -> optimizers.Optimizer:
     """What a script does that wraps what `DistributedOptimizer` returned."""
     ring.DistributedOptimizer(optimizer.inner_optimizer)
@@ -179,7 +174,7 @@ COPIES = [
 
 OPTIONS = [
     *(
-        Feature(name, functools.partial(compare, make, build=_network_for(name)))
+        Feature(name, functools.partial(compare, make))
         for name, make in _OPTIONS.items()
     ),
     Feature(
