@@ -2,7 +2,8 @@
 
 import itertools
 import weakref
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -20,8 +21,9 @@ _SEEDS_PER_EPOCHS = 1_000_003
 # Nor do the passes of one epoch share one with another epoch.
 _SEEDS_PER_PASSES = 7_368_787
 
-# Ranks share out data together, so the n-th of one rank is the n-th of another.
-_numbers = itertools.count()
+# Ranks share out data together, so the n-th of one rank is the n-th of another: by
+# job, since a rank may have been in others before.
+_numbers: dict[int, Iterator[int]] = defaultdict(itertools.count)
 _living: "weakref.WeakSet[DataOrder]" = weakref.WeakSet()
 
 
@@ -45,7 +47,7 @@ class DataOrder:
         self.what = what
         self.is_given = is_given
         self.job = job_number()
-        self.number = next(_numbers)
+        self.number = next(_numbers[self.job])
         self._counts_passes = counts_passes
         with tf.init_scope(), tf.device("CPU:0"):  # Where tf.data reads it.
             self._epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
