@@ -28,7 +28,7 @@ flags.DEFINE_integer("batch_size", 32, "Examples per step and rank.", lower_boun
 
 
 class Die(keras.callbacks.Callback):
-    """Ends the process without a goodbye."""
+    """Ends the process before it has left the job."""
 
     def on_train_batch_end(self, batch, logs=None):
         """Counts the steps of all epochs."""
