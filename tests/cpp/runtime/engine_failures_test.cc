@@ -41,6 +41,16 @@ Request Allreduce(const std::string& name, std::vector<float>& data) {
   return request;
 }
 
+// Holds the ranks together without the engine: one that leaves would end what
+// the others wait for.
+void Meet(Rank& self, const std::string& topic) {
+  ASSERT_OK(self.store->Set(StrCat(topic, "/", self.rank), ""));
+  for (int rank = 0; rank < self.size; ++rank) {
+    ASSERT_OK(self.store->Get(StrCat(topic, "/", rank), Deadline::After(30))
+                  .status());
+  }
+}
+
 // Starts large collectives of every kind whose memory goes the moment that
 // they end, which AddressSanitizer watches.
 class Load {
@@ -111,9 +121,7 @@ RING_TEST(ARingThatBreaksEndsAllItsPieces) {
     RunRanks(Setup(3, "tcp"), [&](Rank& self) {
       std::vector<float> data(12000000, 1.0f);
       std::atomic<bool> ended{false};
-      Request barrier;
-      barrier.name = "start";
-      ASSERT_OK(self.engine->Run(std::move(barrier)));
+      Meet(self, "start");
       self.engine->Submit(Allreduce("ring", data),
                           [&](const Status&) { ended = true; });
       std::this_thread::sleep_for(std::chrono::milliseconds(4 * round));
@@ -185,16 +193,6 @@ RING_TEST(LeavingRightAfterwardsTakesNothingFromTheOthers) {
 void Forge(Rank& self, int to, uint64_t key, const std::string& bytes) {
   self.engine->mesh().pair(to).SendControl(FrameType::kAnnouncement, key,
                                            bytes);
-}
-
-// Holds the ranks together without the engine: one that leaves would end what
-// the others wait for.
-void Meet(Rank& self, const std::string& topic) {
-  ASSERT_OK(self.store->Set(StrCat(topic, "/", self.rank), ""));
-  for (int rank = 0; rank < self.size; ++rank) {
-    ASSERT_OK(self.store->Get(StrCat(topic, "/", rank), Deadline::After(30))
-                  .status());
-  }
 }
 
 // What each rank hears of a collective after which rank 0 has forged a frame.
