@@ -11,6 +11,7 @@ import tensorflow as tf
 from support import RankPool
 
 import ring_keras as ring
+from ring_keras.errors import translated
 from ring_keras.ops.grouped_allreduce import allreduce_start, allreduce_wait
 from ring_keras.ops.step import one_step
 
@@ -26,7 +27,12 @@ def step_of(names: list[str], mode: str) -> Callable[[float], list[float]]:
     function = step
     if mode != "eager":
         function = tf.function(step, jit_compile=mode == "xla", autograph=False)
-    return lambda value: [float(x) for x in function(tf.constant(value))]
+
+    def run(value: float) -> list[float]:
+        with translated():
+            return [float(x) for x in function(tf.constant(float(value)))]
+
+    return run
 
 
 def rank_that_failed_in_the_middle(mode: str) -> str:
