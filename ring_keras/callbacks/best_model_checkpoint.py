@@ -40,6 +40,12 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         *,
         filepath: str | None = None,
     ) -> None:
+        if str(monitor).endswith((".keras", ".h5")):
+            raise ValueError(
+                "The first argument of BestModelCheckpoint is `monitor`, the name of "
+                "a metric. Write BestModelCheckpoint(filepath=...). "
+                f"Received: monitor={monitor!r}"
+            )
         self._suffix = ".weights.h5" if save_weights_only else ".keras"
         # Keras wants a path at once; the name of none is asked for in `fit`.
         super().__init__(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import shlex
 import shutil
+import signal
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ring_keras.config import (
@@ -45,17 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs ringrun; returns its exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.version:
-        from ring_keras import __version__
-
-        print(f"ring_keras {__version__}")
-        return 0
-    if options.check_build:
-        from ring_keras.launch.check_build import check_build
-
-        return check_build()
-    if options.print_env:
-        return _print_variables()
+    if options.version or options.check_build or options.print_env:
+        return _to_reader(lambda: _answer(options))
 
     command = options.command[options.command[:1] == ["--"] :]
     if options.size is None:
@@ -81,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for note in horovodrun.notes_of(options):
         say(note)
     if options.dry_run:
-        return _print_plan(options.size, command, added)
+        return _to_reader(lambda: _print_plan(options.size, command, added))
     job = JobOptions(
         size=options.size,
         command=command,
@@ -97,6 +90,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, value in added.items():
             say(f"every rank gets {name}={value}")
     return run_guarded(lambda fd, directory: Launcher(job, fd, directory).run())
+
+
+def _answer(options: argparse.Namespace) -> int:
+    """Prints what was asked for instead of running a job."""
+    if options.version:
+        from ring_keras import __version__
+
+        print(f"ring_keras {__version__}")
+        return 0
+    if options.check_build:
+        from ring_keras.launch.check_build import check_build
+
+        return check_build()
+    return _print_variables()
+
+
+def _to_reader(write: Callable[[], int]) -> int:
+    """Ends quietly where the reader has read enough, as `head` does."""
+    try:
+        code = write()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Or Python would try to write the rest when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -27,9 +27,8 @@ LOG_LEVELS = {"trace": "debug", "fatal": "error"}
 
 _NEVER_S = "1e9"
 _ONE_MACHINE = (
-    "ringrun starts ranks on this machine alone. On several, have their launcher "
-    "(Slurm, Kubernetes, mpirun...) set the RING_KERAS_* variables that "
-    "`ringrun --print-env` marks as set by the launcher"
+    "ringrun starts ranks on this machine alone: a job on several machines cannot be "
+    "started yet. Leave out other hosts"
 )
 _NO_ELASTIC = (
     "a job keeps the ranks it began with. Start it with -np N, and let "

@@ -49,14 +49,7 @@ def to_tensor(value: TensorLike, function: str) -> tf.Tensor:
 
 def to_reduce_op(op: ReduceOp | str, dtype: tf.DType, function: str) -> str:
     """The native name of `op`, if it means something for `dtype`."""
-    try:
-        reduce_op = ReduceOp(op)
-    except ValueError:
-        names = ", ".join(repr(member.value) for member in ReduceOp)
-        raise ValueError(
-            f"`op` of ring_keras.{function} must be a ReduceOp or one of {names}. "
-            f"Received: op={op!r}"
-        ) from None
+    reduce_op = ReduceOp(op)
     if reduce_op is ReduceOp.ADASUM:
         raise ValueError(
             f"ring_keras.{function} has no op='adasum'; ring_keras.allreduce and "

@@ -24,6 +24,14 @@ class ReduceOp(str, enum.Enum):
     def __str__(self) -> str:
         return self.value
 
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        names = ", ".join(repr(member.value) for member in cls)
+        raise ValueError(
+            f"`op` must be a ring_keras.ReduceOp or one of {names}. "
+            f"Received: op={value!r}"
+        )
+
 
 Sum = ReduceOp.SUM
 Average = ReduceOp.AVERAGE
