@@ -22,16 +22,38 @@ from ring_keras.optimizers.step_scope import current_step
 __all__ = ["DistributedGradientTape"]
 
 
-@functools.cache
-def _reducer(options: ReductionOptions) -> GradientReducer:
-    """Shared by the tapes of all steps: the ranks agree on a plan only once."""
-    return GradientReducer(options)
+# Set on a TensorFlow variable: what is shared by the tapes whose first source it is.
+_SHARED = "_ring_keras_tapes"
 
 
-@functools.cache
-def _accumulator(options: ReductionOptions) -> PassAccumulator:
-    """Shared too: a pass is a tape."""
-    return PassAccumulator(options.backward_passes_per_step)
+class _Shared:
+    """What tapes of one step after the other have in common.
+
+    The ranks agree on a plan only once, and a pass is a tape.
+    """
+
+    def __init__(self, options: ReductionOptions) -> None:
+        self.reducer = GradientReducer(options)
+        self.accumulator = PassAccumulator(options.backward_passes_per_step)
+
+    @classmethod
+    def of(cls, options: ReductionOptions, sources: Sequence[Any]) -> "_Shared":
+        """By options; it lives as long as the first variable, and so the model."""
+        for source in sources:
+            if isinstance(source, keras.Variable):
+                source = source.value
+            if isinstance(source, tf.Variable):
+                shared: dict[ReductionOptions, _Shared]
+                shared = vars(source).setdefault(_SHARED, {})
+                if options not in shared:
+                    shared[options] = cls(options)
+                return shared[options]
+        return _shared_without_variables(options)
+
+
+@functools.lru_cache(maxsize=64)
+def _shared_without_variables(options: ReductionOptions) -> _Shared:
+    return _Shared(options)
 
 
 class DistributedGradientTape:
@@ -151,7 +173,8 @@ class DistributedGradientTape:
 
     def _reduced(self, gradients: list[Gradient], sources: list[Any]) -> list[Gradient]:
         options = self._options
-        reducer = _reducer(options)
+        shared = _Shared.of(options, sources)
+        reducer = shared.reducer
         weight = reducer.step_weight()
         passes = options.backward_passes_per_step
         if passes == 1:
@@ -162,7 +185,7 @@ class DistributedGradientTape:
         if weight is not None:
             gradients = reducer.weigh(gradients, sources, weight.share())
         factor = options.passes_factor / passes
-        return _accumulator(options).add(
+        return shared.accumulator.add(
             gradients,
             sources,
             lambda sums: reducer.reduce(sums, sources, factor=factor),
