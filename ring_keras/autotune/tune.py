@@ -18,7 +18,7 @@ from ring_keras.autotune import cache
 from ring_keras.autotune.decision import best_bucket_bytes, best_thresholds
 from ring_keras.autotune.measurement import Stopwatch, times_by_size
 from ring_keras.config import TUNING_SETTINGS, Config, ConfigError
-from ring_keras.job import bucket_size
+from ring_keras.job.job import current_job
 from ring_keras.job.texts import gather_texts
 
 __all__ = ["tune"]
@@ -41,7 +41,7 @@ def tune(config: Config) -> None:
     """Finds the sizes that the user has not set: a collective, within `init()`.
 
     Rank 0 looks in its cache, else all measure; rank 0's choice holds. It goes
-    to the engine and to `bucket_size`, and into rank 0's log.
+    to the engine and to the `Job`, and into rank 0's log.
     """
     rank, size, *_ = _native.topology()
     if size == 1:
@@ -65,7 +65,7 @@ def tune(config: Config) -> None:
     known = fixed | choice
     tuning = _native.tuning()
     _native.set_tuning(tuning | {n: known[n] for n in TUNING_SETTINGS if n in known})
-    bucket_size.set_tuned_bytes(choice.get(_BUCKET))
+    current_job().tuned_bucket_bytes = choice.get(_BUCKET)
     if rank == 0:
         how = "measured in" if cached is None else "read from the cache in"
         settings = ", ".join(f"{name}={value}" for name, value in choice.items())

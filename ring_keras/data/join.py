@@ -7,10 +7,10 @@ import tensorflow as tf
 
 from ring_keras import _native
 from ring_keras.errors import RankMismatchError
+from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.reduce_op import ReduceOp
-from ring_keras.training import uneven_batches
 
 __all__ = ["join"]
 
@@ -58,7 +58,7 @@ def join(
     _require_all_or_none_infinite(counts, process_set.ranks)
     if counts.min() == _INFINITE:
         return dataset
-    uneven_batches.expect()
+    current_job().has_joined_data = True
     endless = tf.data.Dataset.from_tensors(empty).repeat()
     if counts.min() >= 0:
         missing = int(counts.max() - counts[process_set.rank()])

@@ -10,9 +10,9 @@ from ring_keras.data.shard_arrays import shard_arrays
 from ring_keras.data.shard_dataset import shard_dataset, shuffle_seeds
 from ring_keras.data.shard_py_dataset import shard_py_dataset
 from ring_keras.errors import RankMismatchError
+from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.objects import allgather_object
-from ring_keras.training import uneven_batches
 
 __all__ = ["Remainder", "shard"]
 
@@ -100,7 +100,7 @@ def shard(
         part = shard_arrays(data, seed, remainder, *place)
         ours = _described(len(tf.nest.flatten(data)[0]), [seed])
     if remainder == "pad":
-        uneven_batches.expect()
+        current_job().has_padded_data = True
     _agree(ours, process_set)
     return part  # type: ignore[no-any-return]
 

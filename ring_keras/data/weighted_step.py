@@ -49,7 +49,8 @@ def weighted_step(
         scalar of float64. If there are none, the batch is one row of zeros.
     """
     process_set = process_set or global_process_set
-    if uneven_batches.expected():
+    may_have_padding = uneven_batches.may_have_padding(batch)
+    if may_have_padding:
         batch = uneven_batches.without_padding(batch)
     count = uneven_batches.example_count(batch)
     if count is None:
@@ -58,7 +59,7 @@ def weighted_step(
             f"Received: batch={batch}"
         )
     present = None
-    if uneven_batches.expected():
+    if may_have_padding or uneven_batches.may_be_empty(batch):
         batch = uneven_batches.at_least_one_row(batch)
         present = count > 0
     with enter_step(StepScope(process_set, StepWeight(count, process_set), present)):

@@ -13,7 +13,7 @@ import tensorflow as tf
 from ring_keras import _native
 from ring_keras.config import Config, inherited_environment
 from ring_keras.errors import RingKerasError
-from ring_keras.job import bucket_size
+from ring_keras.job.job import current_job
 from ring_keras.job.texts import gather_texts
 
 __all__ = ["Choice", "choose", "disagreement", "prepare_device"]
@@ -55,9 +55,26 @@ def prepare_device(config: Config) -> None:
         RingKerasError: On every rank, if one has no GPU that is its own, or
             only some have one.
     """
-    _, size, local_rank, _, _, _ = _native.topology()
-    if size == 1 and config.device == _AUTO:
+    job = current_job()
+    if job.size == 1 and config.device == _AUTO:
         return
+    try:
+        choice = _take_device(config, job.local_rank)
+    except Exception as error:  # The other ranks wait for this one's choice.
+        failed = f"{type(error).__name__}: {error}"
+        choice = _problem(config.host_name or socket.gethostname(), failed)
+    rows = gather_texts(json.dumps(dataclasses.asdict(choice)), "devices")
+    problem = disagreement([Choice(**json.loads(row)) for row in rows])
+    if problem is not None:
+        raise RingKerasError(problem)
+    # So on every rank, as none disagrees.
+    if choice.gpu is not None:
+        job.on_gpu = True
+        _native.use_cuda_device(choice.gpu)
+
+
+def _take_device(config: Config, local_rank: int) -> Choice:
+    """Picks this rank's device and tells TensorFlow."""
     gpus = tf.config.list_physical_devices("GPU")
     visible = [gpus.index(gpu) for gpu in tf.config.get_visible_devices("GPU")]
     choice = choose(
@@ -68,13 +85,7 @@ def prepare_device(config: Config) -> None:
         host=config.host_name or socket.gethostname(),
         cuda_visible_devices=inherited_environment().get("CUDA_VISIBLE_DEVICES"),
     )
-    if choice.problem is None:
-        choice = _apply(choice, gpus)
-    rows = gather_texts(json.dumps(dataclasses.asdict(choice)), "devices")
-    problem = disagreement([Choice(**json.loads(row)) for row in rows])
-    if problem is not None:
-        raise RingKerasError(problem)
-    bucket_size.train_on_gpu(choice.gpu is not None)
+    return choice if choice.problem is not None else _apply(choice, gpus)
 
 
 def choose(

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 import ring_keras as ring
 from ring_keras import _native
 from ring_keras.config import Config
 from ring_keras.horovod._absent import absent, refuse_unless_default
+from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
 
 __all__ = [
@@ -29,8 +28,6 @@ __all__ = [
     "stop_timeline",
 ]
 
-_homogeneous = True
-
 
 def init(
     comm: Any = None,
@@ -43,17 +40,10 @@ def init(
         process_sets: Process sets to make at once. "dynamic" is taken and means
             nothing: they can be made at any time.
     """
-    global _homogeneous
     refuse_unless_default(
         "comm", comm, None, "For some of the ranks, use process_sets."
     )
-    first = not ring.is_initialized()
     ring.init(() if process_sets in (None, "dynamic") else process_sets)  # type: ignore[arg-type]
-    if first:
-        sizes = _native.allgather(
-            np.array([ring.local_size()], np.int64), "horovod/local_size"
-        )
-        _homogeneous = bool((sizes == sizes[0]).all())
 
 
 def shutdown() -> None:
@@ -63,8 +53,7 @@ def shutdown() -> None:
 
 def is_homogeneous() -> bool:
     """Whether every host of the job had as many ranks as the others at `init`."""
-    ring.size()  # Raises if there is no job.
-    return _homogeneous
+    return len(set(current_job().local_sizes)) == 1
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ring_keras import _native
+from ring_keras.job.job import current_job, job_or_none
 
 __all__ = [
     "ProcessSet",
@@ -12,8 +13,6 @@ __all__ = [
 ]
 
 _GLOBAL_ID = 0
-_added: list["ProcessSet"] = []
-_jobs_left = 0
 
 
 class ProcessSet:
@@ -50,7 +49,7 @@ class ProcessSet:
     def ranks(self) -> list[int]:
         """The members, as ranks of the whole job, ascending."""
         if self._ranks is None:
-            return _native.communicator_ranks(_GLOBAL_ID)
+            return list(range(current_job().size))
         return list(self._ranks)
 
     @property
@@ -64,7 +63,7 @@ class ProcessSet:
 
     def included(self) -> bool:
         """Whether this process is a member."""
-        return _native.topology()[0] in self.ranks
+        return current_job().rank in self.ranks
 
     def rank(self) -> int:
         """This process's position among the members.
@@ -72,7 +71,7 @@ class ProcessSet:
         Raises:
             ValueError: If this process is not a member.
         """
-        return self.position_of(_native.topology()[0])
+        return self.position_of(current_job().rank)
 
     def position_of(self, rank: int) -> int:
         """Position among the members of a rank of the whole job."""
@@ -84,10 +83,14 @@ class ProcessSet:
         return ranks.index(rank)
 
     def communicator_id(self) -> int:
-        """Number of its communicator.
+        """Number of its communicator, as collectives take it.
+
+        Other than `process_set_id` it is never that of another job: what is kept
+        after `shutdown()`, in a graph for instance, is refused in the next job.
 
         Raises:
             ValueError: If it has none.
+            NotInitializedError: If `ring_keras.init()` has not run.
         """
         if self.process_set_id is None:
             raise ValueError(
@@ -95,7 +98,7 @@ class ProcessSet:
                 "Call ring_keras.add_process_set() with it, on every rank of the "
                 "job, before its first collective."
             )
-        return self.process_set_id
+        return current_job().communicator_base + self.process_set_id
 
     def __repr__(self) -> str:
         if self._ranks is None:
@@ -119,17 +122,39 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         The process set, ready for collectives.
 
     Raises:
-        ValueError: If a rank is out of range, or a process set with the same
-            ranks exists already.
+        ValueError: On every rank, if a rank is out of range or named twice, or a
+            process set with the same ranks exists already.
+        RankMismatchError: If the ranks give different ranks.
         NotInitializedError: If `ring_keras.init()` has not run.
     """
+    given = process_set.ranks if isinstance(process_set, ProcessSet) else process_set
+    ranks = sorted(int(rank) for rank in given)
+    # Whatever is wrong with them, it is found out together: no rank may return
+    # before the others know.
+    number = _native.add_communicator(ranks)
     if not isinstance(process_set, ProcessSet):
-        process_set = ProcessSet(process_set)
-    if process_set.added:
-        raise ValueError(f"{process_set} has been added already.")
-    process_set.process_set_id = _native.add_communicator(process_set.ranks)
-    _added.append(process_set)
+        process_set = ProcessSet(ranks)
+    process_set.process_set_id = number
+    current_job().process_sets[number] = [process_set]
     return process_set
+
+
+def add_missing_process_sets(
+    process_sets: Sequence[ProcessSet | Sequence[int]],
+) -> None:
+    """Adds those whose ranks are in no process set yet; collective for these."""
+    for process_set in process_sets:
+        if not isinstance(process_set, ProcessSet):
+            process_set = ProcessSet(process_set)
+        if process_set.added:
+            continue
+        for number, objects in current_job().process_sets.items():
+            if objects[0].ranks == process_set.ranks:
+                process_set.process_set_id = number
+                objects.append(process_set)
+                break
+        else:
+            add_process_set(process_set)
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
@@ -137,12 +162,21 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
     Returns:
         Whether there was one to forget. The global process set stays.
+
+    Raises:
+        RankMismatchError: If the ranks name different process sets.
     """
-    if process_set.process_set_id in (None, _GLOBAL_ID):
+    job = job_or_none()
+    if job is None:
         return False
-    _native.remove_communicator(process_set.communicator_id())
-    process_set.process_set_id = None
-    _added.remove(process_set)
+    number = process_set.process_set_id or _GLOBAL_ID
+    # Also where there is nothing to forget: other ranks may see that differently.
+    try:
+        _native.remove_communicator(number)
+    except ValueError:  # On every rank, as they have agreed on the number.
+        return False
+    for same in job.process_sets.pop(number):
+        same.process_set_id = None
     return True
 
 
@@ -151,29 +185,25 @@ def find_process_set(process_set_id: int) -> ProcessSet:
 
     Raises:
         ValueError: If there is none.
+        NotInitializedError: If `ring_keras.init()` has not run.
     """
-    for process_set in (global_process_set, *_added):
-        if process_set.process_set_id == process_set_id:
-            return process_set
-    known = [global_process_set, *_added]
+    if process_set_id == _GLOBAL_ID:
+        return global_process_set
+    added = current_job().process_sets
+    if process_set_id in added:
+        return added[process_set_id][0]
+    known = [global_process_set, *(objects[0] for objects in added.values())]
     raise ValueError(
         "`process_set_id` must be that of a process set that has been added: "
         f"{known}. Received: process_set_id={process_set_id}"
     )
 
 
-def forget_process_sets() -> None:
-    """Marks every process set as having no communicator, as after shutdown."""
-    global _jobs_left
-    _jobs_left += 1
-    for process_set in _added:
-        process_set.process_set_id = None
-    _added.clear()
-
-
 def job_number() -> int:
     """Tells the jobs apart that this process joins one after the other.
 
-    What ranks have agreed on holds only among those of the same job.
+    What ranks have agreed on holds only among those of the same job. -1 outside of
+    one.
     """
-    return _jobs_left
+    job = job_or_none()
+    return -1 if job is None else job.generation

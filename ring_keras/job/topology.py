@@ -1,7 +1,7 @@
 """This process's place in the job."""
 
-from ring_keras import _native
 from ring_keras.errors import NotInitializedError
+from ring_keras.job.job import Job, job_or_none
 
 __all__ = [
     "cross_rank",
@@ -16,7 +16,7 @@ __all__ = [
 
 def is_initialized() -> bool:
     """Whether `init()` has run, and `shutdown()` has not since."""
-    return _native.is_initialized()
+    return job_or_none() is not None
 
 
 def rank() -> int:
@@ -25,38 +25,39 @@ def rank() -> int:
     Raises:
         NotInitializedError: If `init()` has not run; so do the functions below.
     """
-    return _topology("rank")[0]
+    return _job("rank").rank
 
 
 def size() -> int:
     """Number of processes in the job."""
-    return _topology("size")[1]
+    return _job("size").size
 
 
 def local_rank() -> int:
     """This process's number among those on its host, from 0."""
-    return _topology("local_rank")[2]
+    return _job("local_rank").local_rank
 
 
 def local_size() -> int:
     """Number of the job's processes on this host."""
-    return _topology("local_size")[3]
+    return _job("local_size").local_size
 
 
 def cross_rank() -> int:
     """This host's number among those with a process of this local rank."""
-    return _topology("cross_rank")[4]
+    return _job("cross_rank").cross_rank
 
 
 def cross_size() -> int:
     """Number of hosts with a process of this local rank."""
-    return _topology("cross_size")[5]
+    return _job("cross_size").cross_size
 
 
-def _topology(function: str) -> tuple[int, int, int, int, int, int]:
-    if not _native.is_initialized():
+def _job(function: str) -> Job:
+    job = job_or_none()
+    if job is None:
         raise NotInitializedError(
             f"ring_keras.{function}() has no answer yet: call ring_keras.init() "
             "once, at the start of the script."
         )
-    return _native.topology()
+    return job

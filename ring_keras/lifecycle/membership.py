@@ -5,15 +5,14 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+import numpy as np
+
 from ring_keras import _libraries, _native, autotune
 from ring_keras.config import Config
 from ring_keras.devices.choice import prepare_device
-from ring_keras.job import bucket_size
-from ring_keras.job.process_set import (
-    ProcessSet,
-    add_process_set,
-    forget_process_sets,
-)
+from ring_keras.job.job import begin_job, end_job
+from ring_keras.job.process_set import ProcessSet, add_missing_process_sets
+from ring_keras.job.topology import is_initialized
 from ring_keras.lifecycle.iterators import end_iterators
 
 __all__ = ["init", "shutdown"]
@@ -26,7 +25,11 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
     """Joins the job; returns when every rank has.
 
     Without a launcher, the job is this process alone. A second call while the
-    first is in force does nothing.
+    first is in force only adds process sets that are not there yet. After
+    `shutdown()` a call joins the job's next generation, once every rank has left
+    the last one: process sets are to be added again, functions traced again,
+    models compiled again (unless a callback of `ring_keras.callbacks` does so).
+    A call that fails leaves nothing behind, on any rank.
 
     With several ranks on machines with GPUs each rank gets one of its own: the
     others are hidden from TensorFlow, and it takes that one's memory as it needs
@@ -40,33 +43,40 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
     Raises:
         ConfigError: If a `RING_KERAS_*` variable has a value it cannot take.
         ImportError: If the op library does not fit the installed TensorFlow.
-        PeerLostError: If a rank ended before all had joined.
+        PeerLostError: If a rank ended, or failed, before all had joined.
         RankMismatchError: If a variable that must be the same on every rank is
             not.
         RingKerasError: If ranks cannot have a GPU each, or only some can.
-        CollectiveTimeoutError: If a rank has not joined within
-            `RING_KERAS_INIT_TIMEOUT_S` seconds.
+        CollectiveTimeoutError: If a rank has not joined, or has not left the last
+            generation, within `RING_KERAS_INIT_TIMEOUT_S` seconds.
     """
-    if not _native.is_initialized():
-        config = Config.from_environment()
-        options = config.init_options()
-        # First, because nobody should wait for a rank that cannot compute.
-        _libraries.ops()
-        _native.init(**options)
+    if is_initialized():
+        add_missing_process_sets(process_sets)
+        return
+    config = Config.from_environment()
+    options = config.init_options()
+    # First, because nobody should wait for a rank that cannot compute.
+    _libraries.ops()
+    _native.init(**options)
+    try:
+        job = begin_job(config)
+        if job.size > 1:
+            own = np.array([job.local_size])
+            job.local_sizes = tuple(_native.allgather(own, "job/local_size").tolist())
         prepare_device(config)
-        bucket_size.set_tuned_bytes(None)
-        # Once, however often a process joins a job.
-        atexit.unregister(_shutdown_at_exit)
-        atexit.register(_shutdown_at_exit)
         if config.autotune:
             autotune.tune(config)
-        if "keras" in sys.modules:
-            # So that models load that were compiled with our schedules.
-            importlib.import_module("ring_keras.schedules")
-    for process_set in process_sets:
-        if isinstance(process_set, ProcessSet) and process_set.added:
-            continue
-        add_process_set(process_set)
+        add_missing_process_sets(process_sets)
+    except BaseException as error:
+        # Ranks that are still at it learn why this one is not.
+        shutdown(f"its init() failed: {_described(error)}")
+        raise
+    # Once, however often a process joins a job.
+    atexit.unregister(_shutdown_at_exit)
+    atexit.register(_shutdown_at_exit)
+    if "keras" in sys.modules:
+        # So that models load that were compiled with our schedules.
+        importlib.import_module("ring_keras.schedules")
 
 
 def shutdown(reason: str = "called ring_keras.shutdown()") -> None:
@@ -78,8 +88,10 @@ def shutdown(reason: str = "called ring_keras.shutdown()") -> None:
     Args:
         reason: Why, as the other ranks are told.
     """
-    _native.shutdown(reason)
-    forget_process_sets()
+    try:
+        _native.shutdown(reason)
+    finally:
+        end_job()
 
 
 def _shutdown_at_exit() -> None:
@@ -93,5 +105,9 @@ def _reason_of_exit() -> str:
     error = getattr(sys, "last_value", None)
     if error is None:
         return "its script ended"
+    return f"raised {_described(error)}"
+
+
+def _described(error: BaseException) -> str:
     lines = str(error).splitlines() or [""]
-    return f"raised {type(error).__name__}: {lines[0]}"[:500]
+    return f"{type(error).__name__}: {lines[0]}"[:500]

@@ -1,7 +1,7 @@
 """Join: a rank without data lets the others go on."""
 
 from ring_keras import _native
-from ring_keras.job.agreements import agreed_without_all
+from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.objects import broadcast_object
 
@@ -53,7 +53,7 @@ def join(*, process_set: ProcessSet | None = None) -> int:
 
 def _share_agreements(root_rank: int, process_set: ProcessSet) -> None:
     """Tells all ranks what the last one to join has agreed on without them."""
-    known = agreed_without_all(process_set)
+    known = current_job().agreed_without_all[process_set.communicator_id()]
     known.update(
         broadcast_object(
             sorted(known), root_rank, name="join/plans", process_set=process_set

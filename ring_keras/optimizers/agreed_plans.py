@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
-from ring_keras.job import bucket_size
 from ring_keras.job.process_set import job_number
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.bucket_size import current_bytes
 from ring_keras.optimizers.buckets import BucketPlan, GradientSpec, plan_buckets
 from ring_keras.optimizers.common_start import start_alike
 from ring_keras.optimizers.gradient_values import Gradient, dense
@@ -115,7 +115,7 @@ class AgreedPlans:
     ) -> BucketPlan:
         size_bytes = self._options.bucket_size_bytes
         if size_bytes is None:
-            size_bytes = bucket_size.current_bytes()
+            size_bytes = current_bytes()
         return plan_buckets(specs, size_bytes, groups=groups)
 
     def _groups(

@@ -16,8 +16,8 @@ import tensorflow as tf
 from absl import logging
 
 from ring_keras import keras_internals as internals
-from ring_keras.job.agreements import agreed_without_all
-from ring_keras.job.process_set import ProcessSet, job_number
+from ring_keras.job.job import current_job
+from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.ops.data_order import living_orders, require_common_orders
@@ -49,7 +49,7 @@ def left_to_caller() -> Iterator[None]:
 def set_started(variables: Iterable[Any]) -> None:
     """Notes that the ranks need not compare these."""
     for variable in variables:
-        vars(_tensorflow_variable(variable))[_MARK] = job_number()
+        vars(_tensorflow_variable(variable))[_MARK] = current_job().generation
 
 
 def start_alike(
@@ -80,7 +80,7 @@ def start_alike(
     trained = [v for v in sources if _is_variable(v) and not is_local(v)]
     if _left.active or all(map(_has_started, trained)):
         return
-    without_all = agreed_without_all(process_set)
+    without_all = current_job().agreed_without_all[process_set.communicator_id()]
     if plan_digest in without_all:
         return  # Ranks that were in join() then would ask alone later.
     traced = not tf.executing_eagerly()
@@ -155,7 +155,9 @@ def _tensorflow_variable(variable: Any) -> Any:
 
 
 def _has_started(variable: Any) -> bool:
-    return bool(vars(_tensorflow_variable(variable)).get(_MARK) == job_number())
+    return bool(
+        vars(_tensorflow_variable(variable)).get(_MARK) == current_job().generation
+    )
 
 
 def _has_value(variable: Any) -> bool:

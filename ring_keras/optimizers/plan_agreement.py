@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ring_keras import _native
 from ring_keras.errors import RankMismatchError
-from ring_keras.job.agreements import agreed_without_all
+from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.allgather import allgather
 from ring_keras.ops.step import one_step
@@ -50,7 +50,7 @@ def agree_on_plan(plan: BucketPlan, process_set: ProcessSet) -> bool:
             gradient on which they do; but if this is the only rank that asks, the
             collective.
     """
-    known = agreed_without_all(process_set)
+    known = current_job().agreed_without_all[process_set.communicator_id()]
     if plan.digest() in known:
         return False
     own = np.frombuffer(plan.digest(), np.uint8)

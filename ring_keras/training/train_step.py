@@ -1,6 +1,7 @@
 """A model's `train_step`, aware of the other ranks."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from absl import logging
 
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
+from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.job.topology import rank
 from ring_keras.ops.reduce_op import ReduceOp
@@ -20,6 +22,33 @@ from ring_keras.training.summed_loss_scaling import gradients_multiplied
 from ring_keras.training.unreduced_updates import unreduced_updates_refused
 
 __all__ = ["DistributedTrainStep", "is_local", "process_set_of"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Traced:
+    """What a trace has taken for granted.
+
+    Attributes:
+        generation: Of the job; None if nothing was traced.
+        weighted_by_row: See `uneven_batches`, like the next.
+        of_unknown_length: Whether the batch was.
+        looks_at_rows: Whether the step finds padding and empty batches.
+    """
+
+    generation: int | None = None
+    weighted_by_row: bool = False
+    of_unknown_length: bool = False
+    looks_at_rows: bool = False
+
+    @classmethod
+    def of(cls, data: Any) -> "_Traced":
+        """Of a step that is traced now, for batches like this one."""
+        return cls(
+            current_job().generation,
+            uneven_batches.is_weighted_by_row(data),
+            uneven_batches.is_of_unknown_length(data),
+            uneven_batches.may_have_padding(data) or uneven_batches.may_be_empty(data),
+        )
 
 
 class DistributedTrainStep:
@@ -38,7 +67,7 @@ class DistributedTrainStep:
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._train_step = model.train_step
-        self._expects_uneven_batches = False
+        self._traced = _Traced()
         self.prologues: list[Callable[[], None]] = []
         """Run, in graph mode traced, at the beginning of every step."""
 
@@ -53,12 +82,14 @@ class DistributedTrainStep:
         internals.replace(self._model, internals.TRAIN_STEP, self)
 
     def outdated(self) -> bool:
-        """Whether it was traced before there were data it must look at closely."""
-        return (
-            uneven_batches.expected()
-            and not self._expects_uneven_batches
-            and self.process_set().size() > 1
+        """Whether its trace is of another job, or lacks a look at uneven batches."""
+        traced, job = self._traced, current_job()
+        if traced.generation not in (None, job.generation):
+            return True
+        looks = (job.has_padded_data and traced.weighted_by_row) or (
+            job.has_joined_data and traced.of_unknown_length
         )
+        return looks and not traced.looks_at_rows and self.process_set().size() > 1
 
     def process_set(self) -> ProcessSet:
         """The ranks that train this model together."""
@@ -70,17 +101,20 @@ class DistributedTrainStep:
         with tf.control_dependencies(_tensors(data)):
             for prologue in self.prologues:
                 prologue()
+        self._traced = _Traced.of(data)
         process_set = self.process_set()
         if process_set.size() == 1 or not process_set.included():
             return self._train_step(data)
-        self._expects_uneven_batches = uneven_batches.expected()
-        if self._expects_uneven_batches:
+        if self._traced.looks_at_rows:
             return self._run_uneven(data, process_set)
         return self._run(data, self._amount(data), process_set)
 
     def _run_uneven(self, data: Any, process_set: ProcessSet) -> Any:
         """A step whose batch may have padding rows, or no rows at all."""
-        if not self._model.jit_compile:  # XLA knows no number of rows but one.
+        may_have_padding = uneven_batches.may_have_padding(data)
+        if (
+            may_have_padding and not self._model.jit_compile
+        ):  # XLA knows no number of rows but one.
             data = uneven_batches.without_padding(data)
         count = uneven_batches.example_count(data)
         if count is None:

@@ -6,8 +6,8 @@ from a 0 of the user's. An *empty batch* has no rows: its rank has no more data.
 Many layers fail on one, so a step runs on a row of zeros in its place.
 
 Neither may count in an average, a metric or a moving statistic. A step looks for
-them only after data have been made that can hold them, so that others pay
-nothing.
+them only after data have been made that can hold them, and where its own batches
+can, so that others pay nothing.
 """
 
 from collections.abc import Iterable
@@ -15,12 +15,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from ring_keras.job.job import current_job
+
 __all__ = [
     "PADDING_WEIGHT",
     "at_least_one_row",
     "example_count",
-    "expect",
-    "expected",
+    "is_of_unknown_length",
+    "is_weighted_by_row",
+    "may_be_empty",
+    "may_have_padding",
     "undone_if",
     "without_padding",
 ]
@@ -30,18 +34,32 @@ PADDING_WEIGHT = -0.0
 # What has the bits of a float of each size.
 _INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 
-_expected = False
+
+def may_have_padding(data: Any) -> bool:
+    """Whether a batch like this can have padding rows, which `shard` makes."""
+    return current_job().has_padded_data and is_weighted_by_row(data)
 
 
-def expect() -> None:
-    """From now on, steps that are traced handle padding and empty batches."""
-    global _expected
-    _expected = True
+def may_be_empty(data: Any) -> bool:
+    """Whether a batch like this can have no rows: `join` makes such."""
+    return current_job().has_joined_data and is_of_unknown_length(data)
 
 
-def expected() -> bool:
-    """Whether this process has made data that can hold either."""
-    return _expected
+def is_weighted_by_row(data: Any) -> bool:
+    """Whether the batch has sample weights that can mark rows as padding."""
+    weights = _sample_weights(data)
+    return bool(weights) and all(map(_can_mark, weights))
+
+
+def is_of_unknown_length(data: Any) -> bool:
+    """Whether the graph does not know that the batch has rows."""
+    for leaf in tf.nest.flatten(data):
+        if leaf is None:
+            continue
+        shape = tf.TensorShape(leaf.shape)
+        if shape.rank != 0:
+            return shape.rank is None or not shape[0]
+    return False
 
 
 def example_count(data: Any) -> tf.Tensor | None:
@@ -64,11 +82,9 @@ def without_padding(data: Any) -> Any:
     Sample weights may have any structure and shape: all of those of a padding row
     say that it is one.
     """
-    if not isinstance(data, tuple) or len(data) != 3:
+    if not is_weighted_by_row(data):
         return data
-    marks = [_marks(leaf) for leaf in tf.nest.flatten(data[2]) if leaf is not None]
-    if not marks or any(mark is None for mark in marks):
-        return data
+    marks = list(map(_marks, _sample_weights(data)))
     padding = marks[0]
     for mark in marks[1:]:
         padding = tf.logical_and(padding, mark)
@@ -114,11 +130,19 @@ class undone_if:  # noqa: N801  Reads as a statement.
         tf.cond(self._condition, undo, lambda: tf.constant(False))
 
 
-def _marks(weights: Any) -> tf.Tensor | None:
-    """Which rows of some sample weights are marked; None if none can be."""
+def _sample_weights(data: Any) -> list[Any]:
+    if not isinstance(data, tuple) or len(data) != 3:
+        return []
+    return [leaf for leaf in tf.nest.flatten(data[2]) if leaf is not None]
+
+
+def _can_mark(weights: Any) -> bool:
     dense = isinstance(weights, tf.Tensor) and weights.dtype.is_floating
-    if not dense or weights.shape.rank == 0:
-        return None
+    return dense and weights.shape.rank != 0
+
+
+def _marks(weights: tf.Tensor) -> tf.Tensor:
+    """Which rows of some sample weights are marked."""
     bits = tf.bitcast(weights, _INTEGERS[weights.dtype.size])
     marked = tf.logical_and(weights == 0, bits < 0)
     if weights.shape.rank == 1:

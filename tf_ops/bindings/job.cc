@@ -10,6 +10,7 @@
 #include "tf_ops/bindings/errors.h"
 #include "tf_ops/bindings/signals.h"
 #include "tf_ops/common/logging.h"
+#include "tf_ops/runtime/current_membership.h"
 #include "tf_ops/runtime/runtime.h"
 
 namespace py = pybind11;
@@ -134,6 +135,18 @@ void BindJob(py::module_& module) {
     return WithoutGil([] { return Runtime::Get().initialized(); });
   });
   module.def("topology", &GetTopology);
+  module.def("generation", [] {
+    return ValueOrThrow(WithoutGil(CurrentMembership)).generation;
+  });
+  module.def("communicator_base", [] {
+    return ValueOrThrow(WithoutGil(CurrentMembership)).communicator_base;
+  });
+  module.def(
+      "use_cuda_device",
+      [](int device) {
+        ThrowIfError(WithoutGil([&] { return UseCudaDevice(device); }));
+      },
+      py::arg("device"));
   module.def("tuning", &GetTuning);
   module.def(
       "set_tuning",

@@ -15,10 +15,10 @@ namespace ring_keras {
 // the same. They read and write nothing beyond the handshake; `fd` may be
 // blocking or not, stays open, and is to be closed by the caller on error.
 //
-// Errors: Unauthenticated (wrong token, generation, rank or purpose, no
-// ring_keras peer, too slow), PeerLost (the peer closed the connection),
-// InvalidArgument (a token that is not 32 bytes), Internal. The messages say
-// which, and hold nothing secret.
+// Errors: Aborted (Refusal::kRanksRemain), Unauthenticated (wrong token,
+// generation, rank or purpose, no ring_keras peer, too slow), PeerLost (the
+// peer closed the connection), InvalidArgument (a token that is not 32 bytes),
+// Internal. The messages say which, and hold nothing secret.
 
 // Returns the peer. Its rank is `expected_peer_rank`; -1 is the store.
 StatusOr<HandshakeParty> HandshakeAsClient(int fd, Purpose purpose,

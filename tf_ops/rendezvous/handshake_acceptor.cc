@@ -80,7 +80,11 @@ std::vector<TrustedConnection> HandshakeAcceptor::Serve(const pollfd* entries) {
     UntrustedPeer& peer = *untrusted_[i];
     if (entries[i + 1].revents != 0) {
       if (const Status status = Advance(peer); !status.ok()) {
-        Drop(peer, status.message());
+        if (status.code() == StatusCode::kAborted) {
+          peer.socket.Close();
+        } else {
+          Drop(peer, status.message());
+        }
       } else if (peer.handshake.proven()) {
         admitted.push_back(
             {std::move(peer.socket), peer.handshake.client(), peer.address});
@@ -118,6 +122,13 @@ Status HandshakeAcceptor::Decide(UntrustedPeer& peer) {
     // A peer that breaks off now is found by those who use the connection.
     static_cast<void>(SendNow(peer.socket.get(), peer.handshake.Accept()));
     return Status::Ok();
+  }
+  if (admission.refusal == Refusal::kRanksRemain) {
+    static_cast<void>(
+        SendNow(peer.socket.get(),
+                peer.handshake.RefuseWhileRemains(admission.remaining_rank)));
+    // It is early, and will ask again.
+    return Status(StatusCode::kAborted, "");
   }
   static_cast<void>(
       SendNow(peer.socket.get(), peer.handshake.Refuse(admission.refusal)));

@@ -39,7 +39,8 @@ struct HandshakeAcceptorOptions {
 // Whether a peer that holds the token may come in.
 struct Admission {
   Refusal refusal = Refusal::kNone;
-  std::string why;  // It may not, for the log.
+  std::string why;          // It may not, for the log.
+  int remaining_rank = -1;  // Of kRanksRemain.
 };
 
 // A connection whose handshake is over, and how to reach its peer.

@@ -25,7 +25,8 @@ constexpr size_t kHelloBytes = kHeaderBytes + 1 + 4 + 4 + 4 + 8 + kNonceBytes;
 constexpr size_t kChallengeBytes = kHeaderBytes + 4 + 8 + kNonceBytes;
 // proof, verdict: the HMAC.
 constexpr size_t kMacMessageBytes = kHeaderBytes + kDigestBytes;
-// refusal: why, the server's rank and generation.
+// refusal: why, the server's rank (for kRanksRemain the one that does), its
+// generation.
 constexpr size_t kRefusalBytes = kHeaderBytes + 1 + 4 + 8;
 
 constexpr std::string_view kClientLabel = "ring_keras handshake 1, client";
@@ -228,9 +229,17 @@ std::string ServerHandshake::Accept() {
 }
 
 std::string ServerHandshake::Refuse(Refusal refusal) const {
+  return RefusalMessage(refusal, self_.rank);
+}
+
+std::string ServerHandshake::RefuseWhileRemains(int rank) const {
+  return RefusalMessage(Refusal::kRanksRemain, rank);
+}
+
+std::string ServerHandshake::RefusalMessage(Refusal refusal, int rank) const {
   std::string message = StartMessage(MessageType::kRefusal);
   AppendInteger(message, static_cast<uint8_t>(refusal));
-  AppendInteger(message, int32_t{self_.rank});
+  AppendInteger(message, int32_t{rank});
   AppendInteger(message, self_.generation);
   return message;
 }
@@ -349,8 +358,16 @@ Status ClientHandshake::ExplainRefusal() const {
                              "a live process holds this rank already");
     case Refusal::kRankEnded:
       return Unauthenticated(
-          StrCat(refused, "this rank has ended in generation ", generation,
-                 "; it can come back only in a later one"));
+          StrCat(refused,
+                 "the process of this rank has ended, and no other "
+                 "can take its place"));
+    case Refusal::kRanksRemain:
+      return Status(
+          StatusCode::kAborted,
+          StrCat(PartyName(self_.rank),
+                 " has left the job and can join again "
+                 "when all ranks have left it: ",
+                 PartyName(rank), " has not called shutdown() since"));
     case Refusal::kNone:
       break;
   }

@@ -44,7 +44,9 @@ enum class Refusal : uint8_t {
   kWrongToken = 5,
   kRankOutOfRange = 6,  // The client's own rank does not exist.
   kRankTaken = 7,       // The client's rank has a live connection.
-  kRankEnded = 8,       // The client's rank has died or left.
+  kRankEnded = 8,       // The process of the client's rank is no more.
+  // The client's rank has left the generation, and others are still in it.
+  kRanksRemain = 9,
 };
 
 namespace rendezvous {
@@ -97,10 +99,13 @@ class ServerHandshake {
   // The server's last message.
   std::string Accept();
   std::string Refuse(Refusal refusal) const;
+  // kRanksRemain: `rank` does.
+  std::string RefuseWhileRemains(int rank) const;
 
  private:
   Status ReceiveHello(std::string* reply);
   Status ReceiveProof(std::string* reply);
+  std::string RefusalMessage(Refusal refusal, int rank) const;
 
   const Purpose purpose_;
   const HandshakeParty self_;

@@ -1,6 +1,7 @@
 #include "tf_ops/rendezvous/rank_ledger.h"
 
 #include <chrono>
+#include <utility>
 
 #include "tf_ops/common/status.h"
 #include "tf_ops/rendezvous/limits.h"
@@ -23,13 +24,40 @@ Refusal RankLedger::Admit(int rank, const std::string& address) {
     case State::kClosed:
       return Refusal::kRankTaken;
     case State::kEnded:
-      return Refusal::kRankEnded;
+      if (!life.process_end.empty()) return Refusal::kRankEnded;
+      if (RemainingRank() >= 0) return Refusal::kRanksRemain;
+      Restart();
+      break;
     case State::kAbsent:
       break;
   }
   life.state = State::kConnected;
   life.who = StrCat("rank ", rank, " (at ", address, ")");
   return Refusal::kNone;
+}
+
+int RankLedger::RemainingRank() const {
+  for (int rank = 0; rank < size(); ++rank) {
+    const State state = lives_[rank].state;
+    if (state == State::kConnected || state == State::kClosed) return rank;
+  }
+  return -1;
+}
+
+// Ranks whose process is no more cannot come: the others need not wait.
+void RankLedger::Restart() {
+  ++restarts_;
+  ended_.clear();
+  taken_ = 0;
+  for (int rank = 0; rank < size(); ++rank) {
+    const std::string process_end = std::move(lives_[rank].process_end);
+    lives_[rank] = Life();
+    if (process_end.empty()) continue;
+    lives_[rank].who = StrCat("rank ", rank);
+    lives_[rank].process_end = process_end;
+    End(rank, RankEvent::Kind::kLost,
+        process_end + " and did not call init() again");
+  }
 }
 
 void RankLedger::Name(int rank, const std::string& host_name, int64_t pid) {
@@ -45,7 +73,7 @@ void RankLedger::Close(int rank, const std::string& how, TimePoint now) {
   Life& life = lives_[rank];
   if (life.state != State::kConnected) return;
   life.state = State::kClosed;
-  if (life.exit_reported) {
+  if (!life.process_end.empty()) {
     End(rank, RankEvent::Kind::kLost, life.how);
     return;
   }
@@ -61,13 +89,13 @@ void RankLedger::Silence(int rank, double seconds) {
 
 void RankLedger::ReportExit(int rank, const std::string& how, TimePoint now) {
   Life& life = lives_[rank];
+  life.process_end = how;
   switch (life.state) {
     case State::kAbsent:
       life.who = StrCat("rank ", rank);
       End(rank, RankEvent::Kind::kLost, how + " before it joined the job");
       break;
     case State::kConnected:
-      life.exit_reported = true;
       life.how = how;
       life.due = AfterGrace(now);
       break;

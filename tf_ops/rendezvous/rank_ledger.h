@@ -1,6 +1,9 @@
 // Who is in the job, who has ended, and how: the one judgement that all ranks
 // are told. Pure: the caller says what it saw and what time it is.
 //
+// A rank that has ended stays so for its generation. When nobody is left in
+// one, the first that comes back begins the next.
+//
 // A closed connection alone does not say why a process ended, so its verdict
 // waits a moment for the launcher's word. A word without a closed connection
 // waits too: that it left may still be in the socket, or a forked child may
@@ -27,6 +30,10 @@ class RankLedger {
 
   // Whether `rank` may join from `address`; kNone if it has joined now.
   Refusal Admit(int rank, const std::string& address);
+  // A rank that keeps the generation going: the lowest; -1 if nobody is in it.
+  int RemainingRank() const;
+  // How many generations have begun after the first.
+  uint64_t restarts() const { return restarts_; }
   void Name(int rank, const std::string& host_name, int64_t pid);
 
   // The rank left by its own will.
@@ -52,14 +59,17 @@ class RankLedger {
     State state = State::kAbsent;
     std::string who;
     std::string how;  // The verdict, once it is due.
-    bool exit_reported = false;
+    std::string
+        process_end;  // How its process ended; empty: it runs, it seems.
     std::optional<TimePoint> due;
   };
 
   void End(int rank, RankEvent::Kind kind, const std::string& how);
+  void Restart();
 
   std::vector<Life> lives_;
   std::vector<RankEvent> ended_;
+  uint64_t restarts_ = 0;
   size_t taken_ = 0;  // How many of `ended_` TakeEvents() has given.
 };
 

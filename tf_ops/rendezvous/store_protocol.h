@@ -26,9 +26,11 @@ enum class FrameType : uint8_t {
   kPing = 5,    // The rank is alive.
   kLeave = 6,   // Last. payload: reason. The server closes the connection.
   // Server to client.
-  kWelcome = 64,  // Answers kHello. number: milliseconds between pings.
-  kAnswer = 65,   // request_id; number: an AnswerCode; payload: value or error.
-  kEvent = 66,    // number: rank; name: "lost" or "left"; payload: description.
+  // Answers kHello. number: milliseconds between pings; request_id: the
+  // generation that the rank has joined.
+  kWelcome = 64,
+  kAnswer = 65,  // request_id; number: an AnswerCode; payload: value or error.
+  kEvent = 66,   // number: rank; name: "lost" or "left"; payload: description.
 };
 
 // The numbers travel: append, never renumber.

@@ -40,7 +40,7 @@ const char* Explain(Refusal refusal) {
     case Refusal::kRankTaken:
       return "that rank has a live connection already";
     case Refusal::kRankEnded:
-      return "that rank has ended in this generation";
+      return "that rank's process has ended";
     default:
       return "the job has no such rank";
   }
@@ -152,9 +152,11 @@ void StoreServerLoop::TakeExitReports() {
 
 Admission StoreServerLoop::Admit(const HandshakeParty& peer,
                                  const std::string& address) {
+  const uint64_t restarts = ledger_.restarts();
   const Refusal refusal = ledger_.Admit(peer.rank, address);
+  if (ledger_.restarts() != restarts) BeginGeneration();
   if (refusal == Refusal::kNone) return {};
-  return {refusal, Explain(refusal)};
+  return {refusal, Explain(refusal), ledger_.RemainingRank()};
 }
 
 void StoreServerLoop::Welcome(std::vector<TrustedConnection> admitted) {
@@ -180,6 +182,13 @@ void StoreServerLoop::Serve(StoreConnection& connection) {
                 StrCat("its connection to the store ", bytes.status().message(),
                        " before it had left the job"));
   }
+}
+
+// Nothing of the last one is left.
+void StoreServerLoop::BeginGeneration() {
+  keys_ = KeyTable();
+  std::lock_guard<std::mutex> lock(mutex_);
+  ended_.clear();
 }
 
 void StoreServerLoop::Drop(StoreConnection& connection,

@@ -44,6 +44,7 @@ class StoreServerLoop {
 
   Admission Admit(const HandshakeParty& peer, const std::string& address);
   void Welcome(std::vector<TrustedConnection> admitted);
+  void BeginGeneration();
   void Serve(StoreConnection& connection);
 
   // In store_server_requests.cc.
@@ -78,7 +79,8 @@ class StoreServerLoop {
   mutable std::mutex mutex_;
   bool stop_ = false;                                      // Under mutex_.
   std::vector<std::pair<int, std::string>> exit_reports_;  // Under mutex_.
-  // Announced so far. Under mutex_, but the thread itself may read it without.
+  // Announced so far in this generation. Under mutex_, but the thread itself
+  // may read it without.
   std::vector<RankEvent> ended_;
 };
 

@@ -48,6 +48,7 @@ Status StoreServerLoop::Handle(StoreConnection& connection,
       ledger_.Name(rank, frame.name, frame.number);
       Frame welcome;
       welcome.type = FrameType::kWelcome;
+      welcome.request_id = options_.generation + ledger_.restarts();
       welcome.number = PingIntervalMs(options_.heartbeat_timeout_s);
       connection.Queue(Encode(welcome));
       // A late rank learns what it missed; what is fresh comes to all.

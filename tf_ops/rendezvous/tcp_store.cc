@@ -38,9 +38,10 @@ StatusOr<FileDescriptor> ConnectAndProve(const TcpStoreOptions& options) {
 }
 
 // Tries again what time may heal: a launcher that is not there yet, or that is
-// flooded with connections.
+// flooded with connections, or ranks that have not left yet.
 StatusOr<FileDescriptor> ConnectUntilDeadline(const TcpStoreOptions& options) {
   const std::string server = HostPort(options.host, options.port);
+  Status remains;  // Who has not left; the latest news.
   while (true) {
     StatusOr<FileDescriptor> fd = ConnectAndProve(options);
     if (fd.ok()) return fd;
@@ -50,7 +51,11 @@ StatusOr<FileDescriptor> ConnectUntilDeadline(const TcpStoreOptions& options) {
                                           " cannot join through the store at ",
                                           server, ": ", status.message()));
     }
+    if (status.code() == StatusCode::kAborted) remains = status;
     if (options.connect_deadline.Expired()) {
+      if (!remains.ok()) {
+        return Status(StatusCode::kDeadlineExceeded, remains.message());
+      }
       return Status(
           StatusCode::kDeadlineExceeded,
           StrCat("rank ", options.rank, " could not reach the store at ",
@@ -297,6 +302,7 @@ void TcpStore::Handle(const Frame& frame) {
     case FrameType::kWelcome:
       ping_interval_ = std::chrono::milliseconds(frame.number);
       next_ping_ = Deadline::Clock::now();
+      generation_ = frame.request_id;
       welcomed_ = true;
       break;
     case FrameType::kAnswer: {

@@ -26,8 +26,8 @@ struct TcpStoreOptions {
   int port = 0;
   std::string token;  // 32 bytes.
   int rank = 0;
-  uint64_t generation = 0;
-  std::string host_name;  // How other ranks' messages call this host.
+  uint64_t generation = 0;  // The job's first, as its launcher says.
+  std::string host_name;    // How other ranks' messages call this host.
   Deadline connect_deadline = Deadline::After(120);
 };
 
@@ -53,6 +53,9 @@ class TcpStore : public Store {
   void Watch(std::function<void(const RankEvent&)> on_event) override;
 
   void Leave(const std::string& reason) override;
+
+  // The generation that this rank has joined: see RankLedger.
+  uint64_t generation() const { return generation_; }
 
   // This host's address, numeric, on the way to the store.
   std::string LocalAddress() const { return local_address_; }
@@ -114,6 +117,7 @@ class TcpStore : public Store {
   std::function<void(const RankEvent&)> watcher_;
   std::string own_end_;  // What the store said about this rank's end.
   bool welcomed_ = false;
+  uint64_t generation_ = 0;  // Set once, before ConnectTcpStore() returns.
   bool left_ = false;
   bool stop_ = false;
   Status gone_;  // Why the connection is no more; Ok while it is.
@@ -122,7 +126,8 @@ class TcpStore : public Store {
 };
 
 // Connects, tries again until the deadline, and proves who this is. The store
-// knows the rank when it returns. Errors: DeadlineExceeded (nothing answers),
+// knows the rank when it returns. A rank that has left before waits until all
+// have. Errors: DeadlineExceeded (nothing answers; some rank has not left),
 // Unauthenticated (see handshake.h), InvalidArgument, Internal.
 StatusOr<std::unique_ptr<TcpStore>> ConnectTcpStore(
     const TcpStoreOptions& options);

@@ -22,8 +22,8 @@ struct TcpStoreServerOptions {
   std::string bind_address = "127.0.0.1";  // Exactly one; never a wildcard.
   int port = 0;                            // 0: any free one.
   int size = 1;                            // Ranks of the job.
-  uint64_t generation = 0;
-  std::string token;  // 32 bytes.
+  uint64_t generation = 0;                 // The first.
+  std::string token;                       // 32 bytes.
 
   // A rank that is silent for so long is lost although its connection is open;
   // 0: never. Paused machines do not count.
@@ -49,7 +49,8 @@ class RING_KERAS_EXPORT TcpStoreServer {
   // Idempotent. The other functions go on working.
   void Close();
 
-  // The ranks that have died or left, in the order in which it was found.
+  // The ranks of the latest generation that have died or left, in the order in
+  // which it was found.
   std::vector<RankEvent> ended_ranks() const;
 
   // Says how the process of `rank` ended, for instance "was killed by SIGKILL"

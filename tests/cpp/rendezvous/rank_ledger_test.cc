@@ -44,8 +44,43 @@ RING_TEST(OnlyAFreshRankIsAdmitted) {
   ledger.Close(1, "closed", kNow);
   EXPECT_EQ(ledger.Admit(1, "x"), Refusal::kRankTaken);
   EXPECT_EQ(ledger.TakeEvents(After(1)).size(), 1);
-  EXPECT_EQ(ledger.Admit(1, "x"), Refusal::kRankEnded);
   EXPECT_EQ(ledger.Admit(0, "x"), Refusal::kNone);
+  EXPECT_EQ(ledger.Admit(1, "x"), Refusal::kRanksRemain);
+}
+
+RING_TEST(ANewGenerationBeginsWhenAllHaveGone) {
+  RankLedger ledger = NewLedger();
+  EXPECT_EQ(ledger.Admit(0, "x"), Refusal::kNone);
+  ledger.Leave(1, "done");
+  EXPECT_EQ(ledger.Admit(1, "x"), Refusal::kRanksRemain);
+  EXPECT_EQ(ledger.RemainingRank(), 0);
+  // A closed connection is no end yet: its verdict belongs to this generation.
+  ledger.Close(0, "closed", kNow);
+  EXPECT_EQ(ledger.Admit(1, "x"), Refusal::kRanksRemain);
+  EXPECT_EQ(ledger.TakeEvents(After(1)).size(), 2);
+  EXPECT_EQ(ledger.restarts(), 0);
+
+  // Rank 2 was never there, which keeps nobody out.
+  EXPECT_EQ(ledger.Admit(1, "x"), Refusal::kNone);
+  EXPECT_EQ(ledger.restarts(), 1);
+  EXPECT_TRUE(ledger.ended().empty());
+  EXPECT_TRUE(ledger.TakeEvents(After(1000)).empty());
+  EXPECT_EQ(ledger.Admit(0, "x"), Refusal::kNone);
+  EXPECT_EQ(ledger.Admit(2, "x"), Refusal::kNone);
+}
+
+RING_TEST(ARankWhoseProcessEndedIsLostToTheNextGeneration) {
+  RankLedger ledger = NewLedger();
+  EXPECT_EQ(ledger.Admit(0, "x"), Refusal::kNone);
+  ledger.Leave(0, "its script ended");
+  ledger.ReportExit(0, "exited with code 0", kNow);
+  ledger.Leave(1, "called shutdown()");
+  EXPECT_EQ(ledger.TakeEvents(kNow).size(), 2);
+
+  EXPECT_EQ(ledger.Admit(1, "x"), Refusal::kNone);
+  ExpectOneEvent(ledger, kNow, RankEvent::Kind::kLost,
+                 "rank 0 exited with code 0 and did not call init() again");
+  EXPECT_EQ(ledger.Admit(0, "x"), Refusal::kRankEnded);
 }
 
 RING_TEST(AClosedConnectionWaitsForTheLaunchersWord) {

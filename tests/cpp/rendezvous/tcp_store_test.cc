@@ -226,5 +226,41 @@ RING_TEST(ServerRefusesBadOptions) {
             StatusCode::kInternal);
 }
 
+RING_TEST(WhoLeavesComesBackInTheNextGeneration) {
+  const auto server = StartServer(2);
+  auto first = Join(*server, 0);
+  auto second = Join(*server, 1);
+  EXPECT_EQ(first->generation(), kGeneration);
+  ASSERT_OK(first->Set("key", "of the first"));
+  first->Leave("done");
+
+  TcpStoreOptions early = RankOptions(server->port(), 0);
+  early.connect_deadline = Deadline::After(0.3);
+  const Status status = ConnectTcpStore(early).status();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(Has(status.message(), "rank 1 has not called shutdown()"))
+      << status.message();
+
+  // Waits for rank 1, which leaves meanwhile.
+  std::unique_ptr<TcpStore> back;
+  std::thread waiting([&] { back = Join(*server, 0); });
+  second->Leave("done too");
+  waiting.join();
+  EXPECT_EQ(back->generation(), kGeneration + 1);
+  second = Join(*server, 1);
+  EXPECT_EQ(second->generation(), kGeneration + 1);
+
+  // Nothing of the first generation is left: neither its keys nor its ends.
+  EventLog log;
+  second->Watch(log.Watcher());
+  EXPECT_EQ(second->Get("key", Deadline::After(0.2)).status().code(),
+            StatusCode::kDeadlineExceeded);
+  back->Leave("again");
+  const std::vector<RankEvent> events = log.WaitFor(1);
+  EXPECT_EQ(events.size(), 1);
+  EXPECT_TRUE(Has(events[0].description, "left: again"));
+  EXPECT_EQ(server->ended_ranks().size(), 1);
+}
+
 }  // namespace
 }  // namespace ring_keras

@@ -12,7 +12,7 @@
 #include "tests/cpp/support/test.h"
 #include "tf_ops/rendezvous/tcp_store_server.h"
 #include "tf_ops/runtime/engine.h"
-#include "tf_ops/runtime/join.h"
+#include "tf_ops/runtime/bootstrap.h"
 
 namespace ring_keras::testing {
 
@@ -56,7 +56,7 @@ inline void RunRanks(const RankOptions& options,
       init.transport = rank == options.tcp_rank ? "tcp" : options.transport;
       init.host_name = StrCat("host", rank % options.hosts);
       init.init_timeout_s = 60;
-      auto membership = Join(init);
+      auto membership = Bootstrap(init);
       ASSERT_OK(membership.status());
       EngineOptions engine_options;
       engine_options.collective_timeout_s = options.collective_timeout_s;

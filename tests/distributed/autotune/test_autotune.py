@@ -12,7 +12,7 @@ from support import RankOutcome, run_ranks
 
 import ring_keras as ring
 from ring_keras import _native
-from ring_keras.job import bucket_size
+from ring_keras.optimizers import bucket_size
 
 
 def tuned() -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -48,6 +48,15 @@ def test_splits() -> None:
             ring.alltoall([1.0], tf.constant(splits))
 
 
+@pytest.fixture
+def job() -> Iterator[None]:
+    """A graph holds numbers of communicators, which a job has."""
+    ring.init()
+    yield
+    ring.shutdown()
+
+
+@pytest.mark.usefixtures("job")
 def test_static_shapes() -> None:
     """What is known when a graph is built stays known."""
 
@@ -71,6 +80,7 @@ def test_static_shapes() -> None:
     shapes.get_concrete_function()
 
 
+@pytest.mark.usefixtures("job")
 def test_scalars_have_no_rows() -> None:
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
         tf.function(lambda: ring.reducescatter(1.0)).get_concrete_function()

@@ -1,4 +1,4 @@
-#include "tf_ops/runtime/join.h"
+#include "tf_ops/runtime/bootstrap.h"
 
 #include <algorithm>
 #include <numeric>
@@ -121,20 +121,29 @@ std::vector<int> NumberHosts(const std::vector<std::string>& attached) {
 }
 
 // Connects this rank to all others of a job of several ranks.
-class Joiner {
+class Bootstrapper {
  public:
-  Joiner(const InitOptions& options, std::unique_ptr<TcpStore> store,
-         Deadline deadline)
+  Bootstrapper(const InitOptions& options, std::unique_ptr<TcpStore> store,
+               Deadline deadline)
       : options_(options), deadline_(deadline), store_(std::move(store)) {}
 
-  StatusOr<Membership> Join() {
+  StatusOr<Membership> Connect() {
+    StatusOr<Membership> membership = Form();
+    if (!membership.ok()) {
+      // The others wait for this rank: they learn why it does not come.
+      store_->Leave("its init() failed: " + membership.status().message());
+    }
+    return membership;
+  }
+
+ private:
+  StatusOr<Membership> Form() {
     auto doorbell = Doorbell::Create();
     RING_KERAS_RETURN_IF_ERROR(doorbell.status());
     std::unique_ptr<Segment> segment;
     PeerCard own = MakePeerCard(options_.host_name);
     own.tuning = options_.tuning;
     own.autotune = options_.autotune;
-    own.has_gpu = options_.cuda_device != InitOptions::kNoDevice;
     if (options_.transport == "auto") {
       auto created = Segment::Create(options_.size);
       if (created.ok()) {
@@ -166,9 +175,7 @@ class Joiner {
                                               cards_[rank].host_name, ", pid ",
                                               cards_[rank].pid, ")"));
     }
-    membership.all_have_gpus =
-        std::all_of(cards_.begin(), cards_.end(),
-                    [](const PeerCard& card) { return card.has_gpu; });
+    membership.generation = store_->generation();
     membership.mesh = std::make_unique<Mesh>(
         options_.rank, std::move(doorbell.value()), std::move(segment),
         std::move(poller_), std::move(peers_), std::move(hosts_));
@@ -176,7 +183,6 @@ class Joiner {
     return membership;
   }
 
- private:
   Status ExchangeCards(const PeerCard& own) {
     auto texts = Exchange(*store_, "card", Encode(own), options_, deadline_);
     RING_KERAS_RETURN_IF_ERROR(texts.status());
@@ -220,7 +226,7 @@ class Joiner {
     if (remote.empty()) return Status::Ok();
     TcpLinkOptions link_options;
     link_options.rank = options_.rank;
-    link_options.generation = options_.generation;
+    link_options.generation = store_->generation();
     link_options.token = options_.token;
     link_options.streams = options_.tcp_streams;
     link_options.bind_address = options_.bind_address.empty()
@@ -249,7 +255,7 @@ class Joiner {
 };
 
 // A job of one rank needs nobody.
-StatusOr<Membership> JoinAlone() {
+StatusOr<Membership> BootstrapAlone(uint64_t generation) {
   auto doorbell = Doorbell::Create();
   RING_KERAS_RETURN_IF_ERROR(doorbell.status());
   Membership membership;
@@ -257,13 +263,14 @@ StatusOr<Membership> JoinAlone() {
       std::make_unique<Mesh>(0, std::move(doorbell.value()), nullptr, nullptr,
                              std::vector<MeshPeer>(1), std::vector<int>{0});
   membership.rank_titles = {"rank 0"};
+  membership.generation = generation;
   return membership;
 }
 
 }  // namespace
 
-StatusOr<Membership> Join(const InitOptions& options) {
-  if (options.size == 1) return JoinAlone();
+StatusOr<Membership> Bootstrap(const InitOptions& options) {
+  if (options.size == 1) return BootstrapAlone(options.generation);
   const Deadline deadline = Deadline::After(options.init_timeout_s);
   TcpStoreOptions store_options;
   store_options.host = options.store_host;
@@ -275,7 +282,7 @@ StatusOr<Membership> Join(const InitOptions& options) {
   store_options.connect_deadline = deadline;
   auto store = ConnectTcpStore(store_options);
   RING_KERAS_RETURN_IF_ERROR(store.status());
-  return Joiner(options, std::move(store.value()), deadline).Join();
+  return Bootstrapper(options, std::move(store.value()), deadline).Connect();
 }
 
 }  // namespace ring_keras

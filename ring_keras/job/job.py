@@ -1,0 +1,94 @@
+"""One membership of this process in a job."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from ring_keras import _native
+from ring_keras.errors import NotInitializedError
+
+if TYPE_CHECKING:
+    from ring_keras.config import Config
+    from ring_keras.job.process_set import ProcessSet
+
+__all__ = ["Job", "begin_job", "current_job", "end_job", "job_or_none"]
+
+
+class Job:
+    """What belongs to a membership: `init()` makes it, `shutdown()` ends it.
+
+    Nothing that ranks have agreed on, measured or promised outlives it. Whatever
+    is kept elsewhere, such as a traced graph, remembers the generation it is of.
+
+    Args:
+        config: What the environment said at `init()`.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.generation = _native.generation()
+        """Its number among the job's memberships, the same on every rank."""
+        self.communicator_base = _native.communicator_base()
+        """Makes the generation part of a communicator's number."""
+        (
+            self.rank,
+            self.size,
+            self.local_rank,
+            self.local_size,
+            self.cross_rank,
+            self.cross_size,
+        ) = _native.topology()
+        self.local_sizes: tuple[int, ...] = (self.local_size,)
+        """How many ranks there are on each rank's host, by rank."""
+        self.process_sets: dict[int, list[ProcessSet]] = {}
+        """Those that were added, by number, with all objects that stand for one."""
+        self.agreed_without_all: defaultdict[int, set[bytes]] = defaultdict(set)
+        """By process set: digests of plans that some ranks have agreed on while
+        others were in join()."""
+        self.on_gpu = False
+        """Whether gradients are in GPU memory, on every rank alike."""
+        self.tuned_bucket_bytes: int | None = None
+        self.has_padded_data = False
+        """Whether data were made some of whose rows are padding."""
+        self.has_joined_data = False
+        """Whether data were made some of whose batches are empty."""
+
+
+_current: Job | None = None
+
+
+def begin_job(config: Config) -> Job:
+    """Makes the object of a membership that the engine has begun."""
+    global _current
+    _current = Job(config)
+    return _current
+
+
+def end_job() -> None:
+    """Forgets the membership; process sets can be added in another one."""
+    global _current
+    job, _current = _current, None
+    if job is None:
+        return
+    for objects in job.process_sets.values():
+        for process_set in objects:
+            process_set.process_set_id = None
+
+
+def job_or_none() -> Job | None:
+    """The membership there is."""
+    return _current
+
+
+def current_job() -> Job:
+    """The membership there is.
+
+    Raises:
+        NotInitializedError: If `init()` has not run, or `shutdown()` has since.
+    """
+    if _current is None:
+        raise NotInitializedError(
+            "ring_keras is not initialized. Call ring_keras.init() first."
+        )
+    return _current

@@ -1,0 +1,47 @@
+"""What belongs to a membership, and ends with it."""
+
+import pytest
+
+import ring_keras as ring
+from ring_keras.job.job import current_job
+from ring_keras.optimizers import bucket_size
+
+
+@pytest.fixture
+def job():
+    ring.init()
+    yield current_job()
+    ring.shutdown()
+
+
+def test_a_gpu_gets_larger_buckets_unless_another_size_was_measured(job):
+    assert bucket_size.current_bytes() == bucket_size.DEFAULT_BYTES
+    job.on_gpu = True
+    assert bucket_size.current_bytes() == bucket_size.GPU_DEFAULT_BYTES
+    job.tuned_bucket_bytes = 5
+    assert bucket_size.current_bytes() == 5
+
+
+def test_the_environment_of_init_decides_the_size_of_buckets(monkeypatch):
+    for nbytes in 1000, 2000:
+        monkeypatch.setenv("RING_KERAS_BUCKET_SIZE_BYTES", str(nbytes))
+        ring.init()
+        monkeypatch.delenv("RING_KERAS_BUCKET_SIZE_BYTES")
+        assert bucket_size.current_bytes() == nbytes
+        ring.shutdown()
+
+
+def test_nothing_outlives_a_job(job):
+    job.tuned_bucket_bytes = 5
+    job.has_padded_data = True
+    job.agreed_without_all[0].add(b"digest")
+    ring.shutdown()
+    with pytest.raises(ring.NotInitializedError, match=r"ring_keras\.init"):
+        current_job()
+    ring.init()
+    assert current_job() is not job
+    assert current_job().generation == job.generation + 1
+    assert current_job().communicator_base != job.communicator_base
+    assert current_job().tuned_bucket_bytes is None
+    assert not current_job().has_padded_data
+    assert not current_job().agreed_without_all[0]
