@@ -11,8 +11,8 @@
 
 #include "tests/cpp/support/test.h"
 #include "tf_ops/rendezvous/tcp_store_server.h"
-#include "tf_ops/runtime/engine.h"
 #include "tf_ops/runtime/bootstrap.h"
+#include "tf_ops/runtime/engine.h"
 
 namespace ring_keras::testing {
 
