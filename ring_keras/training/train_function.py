@@ -7,9 +7,14 @@ import keras
 import tensorflow as tf
 
 from ring_keras.errors import translated
+from ring_keras.job.topology import size
 from ring_keras.keras_internals import calls
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.end_of_data import EndOfData
+from ring_keras.training.step_thread import (
+    may_leave_main_thread,
+    run_beside_main_thread,
+)
 
 __all__ = ["TrainFunction"]
 
@@ -26,6 +31,9 @@ class TrainFunction:
         self._model = model
         self._function = function
         self._last_result: Any = {}
+        # The function and the kind of data that were called in the main thread,
+        # in which TensorFlow traces.
+        self._traced: tuple[Callable[[Any], Any], Any] | None = None
         self.before_next_call: Callable[[Any], None] | None = None
         """Called once, with the iterator of the next call, before that runs."""
         self.end_of_data: EndOfData | None = None
@@ -65,12 +73,20 @@ class TrainFunction:
 
     def _run(self, iterator: Any) -> Any:
         if self.end_of_data is None:
-            return self._function(iterator)
+            return self._call(iterator)
         try:
-            return self._function(iterator)
+            return self._call(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
             self.end_of_data.out_of_data()
             raise
         except tf.errors.InvalidArgumentError as error:
             self.end_of_data.explain(error)
             raise
+
+    def _call(self, iterator: Any) -> Any:
+        traced = (self._function, getattr(iterator, "element_spec", None))
+        if traced == self._traced and size() > 1 and may_leave_main_thread(self._model):
+            return run_beside_main_thread(self._function, iterator)
+        result = self._function(iterator)
+        self._traced = traced
+        return result

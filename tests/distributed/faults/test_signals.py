@@ -149,3 +149,95 @@ def handler_shuts_down(directory: Path) -> bool:
 def test_a_handler_may_leave_the_job(tmp_path) -> None:
     left, _ = run_ranks(handler_shuts_down, 2, env=WITHOUT_TENSORFLOW, args=(tmp_path,))
     assert not left
+
+
+class OfOneRank:
+    """What a rank's training data do before each batch; rank 1's may be slow."""
+
+    def __init__(self, rank: int, wanted: Path) -> None:
+        self.rank = rank
+        self.wanted = wanted
+
+    def __call__(self):
+        for batch in range(8):
+            if batch == 4 and self.rank == 1:
+                wait_for(self.wanted)
+            yield np.ones([2, 3], np.float32), np.ones([2, 1], np.float32)
+
+
+def fit(rank: int, wanted: Path, *callbacks) -> None:
+    """Fits; rank 1 comes to its fifth step only when it is told so."""
+    import keras
+    import tensorflow as tf
+
+    import ring_keras as ring
+
+    traces = []
+
+    class Counted(keras.Sequential):
+        def train_step(self, data):
+            traces.append(threading.current_thread().name)
+            return super().train_step(data)
+
+    data = tf.data.Dataset.from_generator(
+        OfOneRank(rank, wanted),
+        output_signature=(tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1])),
+    )
+    model = Counted([keras.Input([3]), keras.layers.Dense(1)])
+    model.compile(ring.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+    model.fit(
+        data,
+        steps_per_epoch=8,
+        verbose=0,
+        callbacks=[ring.callbacks.BroadcastGlobalVariables(), *callbacks],
+    )
+    assert set(traces) == {"MainThread"}, traces
+
+
+def fit_handles(directory: Path) -> int:
+    calls = []
+
+    def handler(number, frame):
+        calls.append(number)
+        if len(calls) == 3:
+            (directory / "handled").touch()
+
+    rank = join()
+    if rank == 0:
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 1, 0.05)
+    fit(rank, directory / "handled")
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return len(calls)
+
+
+def interrupted_fit(directory: Path) -> str:
+    import keras
+
+    class Interrupt(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if rank == 0 and batch == 4:
+                kill = (os.getpid(), signal.SIGINT)
+                threading.Timer(WAITING_S, os.kill, kill).start()
+
+    rank = join()
+    try:
+        fit(rank, directory / "raised", Interrupt())
+    except KeyboardInterrupt:
+        (directory / "raised").touch()
+        return "KeyboardInterrupt"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "ended"
+
+
+def test_a_handler_runs_in_fit(tmp_path) -> None:
+    calls, _ = run_ranks(fit_handles, 2, args=(tmp_path,))
+    assert calls >= 3
+
+
+def test_ctrl_c_ends_fit(tmp_path) -> None:
+    interrupted, peer = run_ranks(interrupted_fit, 2, args=(tmp_path,))
+    assert interrupted == "KeyboardInterrupt"
+    assert "PeerLostError: rank 0 (host" in peer
+    assert "was interrupted while" in peer
