@@ -6,6 +6,7 @@
 #   make build     compile what changed into ring_keras/
 #   make lint      style and types
 #   make sanitize  C++ tests under address, undefined behaviour and thread checks
+#   make soak-exit start SOAK_JOBS jobs that leave in every way; none may hang or crash
 #   make versions  build for, and pass the core tests with, each of TENSORFLOWS
 #   make wheel     into dist/, with an op library for each of TENSORFLOWS
 #   make clean     forget what was built; `rm -r .venv` forgets the environment
@@ -20,6 +21,7 @@ VENV ?= .venv
 # download; it is not made for arm64.
 TENSORFLOW ?= $(if $(filter x86_64,$(shell uname -m)),tensorflow-cpu,tensorflow)==2.21.*
 PYTEST_ARGS ?=
+SOAK_JOBS ?= 1000
 PART ?= 1/1
 # Tests wait for each other's processes now and then: more workers than cores.
 TEST_WORKERS ?= $(shell expr $$(nproc) + 1)
@@ -56,7 +58,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow build lint sanitize versions wheel clean
+.PHONY: demo test test-all test-cpp test-python test-slow build lint sanitize soak-exit versions wheel clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -109,6 +111,11 @@ define sanitize
 	$(BIN)/cmake --build build/$(1) --parallel $$(nproc)
 	setarch $$(uname -m) -R $(BIN)/ctest --test-dir build/$(1) --output-on-failure
 endef
+
+# Hours for the default; not part of any other target.
+soak-exit: build
+	$(call say,$(SOAK_JOBS) jobs that leave)
+	$(BIN)/python tests/soak/exits.py $(SOAK_JOBS) $$(nproc)
 
 versions: $(INSTALLED) $(VERSIONS_READY)
 	$(call say,Compiling for TensorFlow $(TENSORFLOWS))
