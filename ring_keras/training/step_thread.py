@@ -73,12 +73,11 @@ class _StepThread:
 
     def run(self, function: Callable[[Any], Any], argument: Any) -> Any:
         call = _Call(function, argument)
-        self._calls.put(call)
         try:
+            self._calls.put(call)
             call.pending.acquire()
         except BaseException:
-            while not call.pending.acquire(timeout=_STEP_END_S):
-                _native.interrupt()
+            self._end_calls()
             raise
         if call.error is None:
             return call.result
@@ -86,6 +85,15 @@ class _StepThread:
             raise call.error
         finally:
             del call  # Its error refers to this frame.
+
+    def _end_calls(self) -> None:
+        """Waits until all that was asked of the thread is over, or fails it."""
+        # The handler may have raised before the call was in the queue, or when it
+        # was over already: a call behind it tells in every case.
+        last = _Call(lambda _: None, None)
+        self._calls.put(last)
+        while not last.pending.acquire(timeout=_STEP_END_S):
+            _native.interrupt()
 
     def _serve(self) -> None:
         while True:

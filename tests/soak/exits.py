@@ -78,9 +78,11 @@ def faults_of(started: Started, output: Path) -> list[str] | None:
         faults.append("hang")
         write_stacks(rank.pid, output / f"stacks.{rank.pid}")
     for rank in started.ranks:
-        if rank.poll() is not None and -rank.returncode in CRASHES:
+        if rank in running:
+            pass
+        elif -rank.returncode in CRASHES:
             faults.append("crash")
-        elif rank.poll() is not None and rank.returncode not in started.expected:
+        elif rank.returncode not in started.expected:
             faults.append(f"exit code {rank.returncode}")
         try:
             os.killpg(rank.pid, signal.SIGKILL)
