@@ -152,7 +152,7 @@ class _Enum(enum.Enum):
         (np.zeros(1, [("a", "i4")]), "value is an array of dtype"),
         (test_random_values, "value is builtins.function"),
     ],
-    ids=str,
+    ids=lambda part: part if isinstance(part, str) else type(part).__name__,
 )
 def test_anything_else_is_refused_by_its_place(value: Any, place: str) -> None:
     with pytest.raises(TypeError, match=place) as info:
