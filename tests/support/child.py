@@ -73,6 +73,10 @@ def _warm_up() -> None:
 
 
 def _run(task: Path) -> dict[str, Any]:
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None:
+        # The seed that the worker before has set, of its own rank maybe.
+        tensorflow.random.set_seed(None)
     try:
         with task.open("rb") as file:
             module_name, module_file = pickle.load(file)

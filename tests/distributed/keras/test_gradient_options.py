@@ -279,7 +279,11 @@ def local_worker():
         ({"scale_local_gradients": False}, 1.0 + rank, (size + 1) / 2),
         ({"backward_passes_per_step": 2}, 2 * (1 + rank) / size, size + 1),
     ):
-        layers = [keras.layers.Dense(2, use_bias=False) for _ in range(2)]
+        # Alike on all ranks, or they would take rank 0's before the first step.
+        layers = [
+            keras.layers.Dense(2, use_bias=False, kernel_initializer="ones")
+            for _ in range(2)
+        ]
         for layer in layers:
             layer.build((None, 1))
         optimizer = ring.DistributedOptimizer(
