@@ -53,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_POOL_ERRORS] = []
 
 
+@pytest.hookimpl(tryfirst=True)  # Before xdist reads the groups.
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
