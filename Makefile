@@ -36,8 +36,7 @@ SHELL := /bin/bash
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 BUILD_EXT := $(BIN)/python setup.py --quiet build_ext --inplace
-PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadgroup \
-  --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile
 # One per Python, as build_support/cmake_build.py has it.
 BUILD_DIR = build/cmake-$(shell $(BIN)/python -c "import sys; print(sys.implementation.cache_tag)")
 

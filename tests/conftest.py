@@ -1,4 +1,4 @@
-"""Fixtures for every test, and how tests share out among pytest's workers."""
+"""Fixtures for every test, and options of ours."""
 
 from __future__ import annotations
 
@@ -53,22 +53,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_POOL_ERRORS] = []
 
 
-@pytest.hookimpl(tryfirst=True)  # Before xdist reads the groups.
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """One worker runs what shares a pool, or else a file, in its order."""
-    _keep_part(config, items)
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        group = _pool_of(item) or item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
-    # The largest groups first, so that no worker ends long after the others.
-    items.sort(key=lambda item: _pool_of(item) or "z")
-
-
-def _keep_part(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the slow tests of other parts."""
     if config.getoption("part") is None:
         return
     number, count = config.getoption("part")
@@ -81,18 +69,6 @@ def _keep_part(config: pytest.Config, items: list[pytest.Item]) -> None:
     ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
-
-
-def _pool_of(item: pytest.Item) -> str | None:
-    """Name of the pools that a test uses, by what can be known beforehand."""
-    if "rank_pool" not in getattr(item, "fixturenames", ()):
-        return None
-    callspec = getattr(item, "callspec", None)
-    for value in callspec.params.values() if callspec else ():
-        words = value if isinstance(value, tuple) else (value,)
-        if any(type(word) is int and word in (1, 3, 4) for word in words):
-            return "pools of other sizes"
-    return "pools of 2 ranks"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
