@@ -85,7 +85,7 @@ def test_a_step_that_communicates_nothing_raises(rank_pool):
 
     for messages, _ in results:
         for message in messages:
-            assert "reduced no gradients" in message
+            assert "alone" in message
             assert "DistributedOptimizer" in message
     assert results[0][1] == results[1][1]
 
