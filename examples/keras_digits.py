@@ -38,8 +38,10 @@ def load() -> tuple[tf.data.Dataset, tf.data.Dataset]:
     padded = np.pad(x_train, ((0, 0), (1, 1), (1, 1), (0, 0)))
     corners = [(1, 1), (0, 1), (2, 1), (1, 0), (1, 2)]
     x_train = np.concatenate([padded[:, i : i + 8, j : j + 8] for i, j in corners])
+    train = (x_train, np.tile(y_train, len(corners)))
     return (
-        tf.data.Dataset.from_tensor_slices((x_train, np.tile(y_train, len(corners)))),
+        # With a seed, so that all ranks have one order; anew in each epoch.
+        tf.data.Dataset.from_tensor_slices(train).shuffle(len(x_train), seed=FLAGS.seed),
         tf.data.Dataset.from_tensor_slices((x_test, y_test)),
     )
 
@@ -85,7 +87,7 @@ def train_in_one_process(
     """The same training on the global batches: test accuracy, losses by epoch."""
     train, test = load()
     count = int(train.cardinality())
-    train = train.shuffle(count, seed=FLAGS.seed).take(count - count % ring.size())
+    train = train.take(count - count % ring.size())
     model = build_model()
     model.set_weights(initial_weights)
     compile_model(model, keras.optimizers.SGD(FLAGS.learning_rate, momentum=0.9))
@@ -105,7 +107,7 @@ def main(_: list[str]) -> None:
     ring.init()  # 1: the ranks find each other
     keras.utils.set_random_seed(FLAGS.seed)
     train, test = load()
-    train = ring.data.shard(train, seed=FLAGS.seed)  # 2: each rank its own part
+    train = ring.data.shard(train)  # 2: each rank its own part
     test = ring.data.shard(test, remainder="keep")
 
     model = build_model()

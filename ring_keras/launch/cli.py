@@ -298,7 +298,7 @@ def _print_plan(size: int, command: Sequence[str], added: dict[str, str]) -> int
         job["RING_KERAS_STORE_ADDRESS"] = "127.0.0.1:PORT"
         words = [
             f"{name}={shlex.quote(value)}"
-            for name, value in sorted((added | job).items())
+            for name, value in [*sorted(added.items()), *sorted(job.items())]
         ]
         print(f"[{rank}]", *words, shlex.join(command))
     return 0

@@ -92,8 +92,8 @@ def allreduce(
         postscale=to_factor(postscale_factor),
         reduce_op=to_reduce_op(op, tensor.dtype, "allreduce"),
         request_name=name,
-        communicator_id=to_communicator(process_set),
         wire_dtype=to_wire_dtype(compression, tensor.dtype, "allreduce"),
+        communicator_id=to_communicator(process_set),
         step=step_role(),
     )
 
