@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 
 # Ways to leave, and the exit codes that a rank alone has then.
 HOWS = {
@@ -20,7 +22,14 @@ HOWS = {
 BY_SIGNAL = ("ctrl-c", "sigterm")
 
 
-def main(how: str) -> None:
+def main(arguments: Sequence[str]) -> int:
+    """Leaves as the last argument says."""
+    faulthandler.enable(all_threads=True)
+    leave(arguments[-1])
+    return 0
+
+
+def leave(how: str) -> None:
     """Traces, fits, evaluates, and leaves datasets of Python generators behind."""
     import keras
     import numpy as np
@@ -76,4 +85,4 @@ def main(how: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.exit(main(sys.argv))

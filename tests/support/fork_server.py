@@ -13,6 +13,7 @@ while it starts, such as LD_PRELOAD, needs a fresh one.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -55,10 +56,15 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """The server as pytest sees it; started by the first rank."""
+    """The server as pytest sees it; started by the first rank.
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = dict(environment)
+    Args:
+        environment: Gives the server's own. Asked for by the first rank: until then
+            modules are imported, and TensorFlow's import sets variables.
+    """
+
+    def __init__(self, environment: Callable[[], Mapping[str, str]]) -> None:
+        self._environment_now = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
@@ -68,19 +74,24 @@ class ForkServer:
             return False
         return _read_early(environment) == _read_early(self._environment)
 
+    @functools.cached_property
+    def _environment(self) -> dict[str, str]:
+        return dict(self._environment_now())
+
     def start(
         self,
         arguments: Sequence[str],
         environment: Mapping[str, str],
         files: Sequence[int],
+        module: str = child.__name__,
     ) -> ForkedProcess:
-        """Forks a rank that runs `support.child`.
+        """Forks a rank.
 
         Args:
-            arguments: Of `support.child`, after the parent's pid.
+            arguments: What `module` gets after the server's pid and a descriptor.
             environment: All of it.
-            files: Its standard output and error, and the last argument's
-                descriptor.
+            files: Its standard output and error, and that descriptor.
+            module: Its `main(arguments)` is what the rank runs.
         """
         if self._process is None:
             self._launch()
@@ -88,7 +99,13 @@ class ForkServer:
         stdin_read, stdin_write = os.pipe()
         status_read, status_write = os.pipe()
         passed = [stdin_read, *files, status_write]
-        request = json.dumps({"arguments": arguments, "environment": dict(environment)})
+        request = json.dumps(
+            {
+                "module": module,
+                "arguments": arguments,
+                "environment": dict(environment),
+            }
+        )
         try:
             socket.send_fds(self._socket, [request.encode()], passed)
             answer = self._socket.recv(64)
@@ -218,7 +235,8 @@ def _become_rank(
     sys.path[:0] = [path for path in after if path and path not in before]
     # Else all ranks would draw the same numbers. Python does so for its own.
     importlib.import_module("numpy").random.seed()
-    return child.main([str(server_pid), str(done_fd), *request["arguments"]])
+    module = importlib.import_module(request["module"])
+    return int(module.main([str(server_pid), str(done_fd), *request["arguments"]]))
 
 
 def main() -> int:

@@ -6,6 +6,9 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
+# Of each text that a failure prints, at its beginning and at its end.
+_END_CHARS = 4000
+
 
 @dataclass(frozen=True)
 class RankOutcome:
@@ -57,7 +60,7 @@ class RankOutcome:
             return None
         return -self.returncode
 
-    def describe(self, tail_chars: int = 4000) -> str:
+    def describe(self) -> str:
         """What a test's failure prints of this rank."""
         lines = [f"--- rank {self.rank} (pid {self.pid}): {self._ending()}"]
         for title, text in (
@@ -66,7 +69,7 @@ class RankOutcome:
             ("stderr", self.stderr),
         ):
             if text.strip():
-                lines += [f"[{title}]", text.strip()[-tail_chars:]]
+                lines += [f"[{title}]", _shortened(text)]
         return "\n".join(lines)
 
     def _ending(self) -> str:
@@ -83,3 +86,13 @@ class RankOutcome:
         else:
             how = "returned"
         return f"{how} after {self.seconds:.2f} s"
+
+
+def _shortened(text: str) -> str:
+    """Without its middle, and without what faulthandler lists of loaded modules."""
+    kept = (x for x in text.splitlines() if not x.startswith("Extension modules:"))
+    text = "\n".join(kept).strip()
+    left_out = len(text) - 2 * _END_CHARS
+    if left_out <= 0:
+        return text
+    return f"{text[:_END_CHARS]}\n[... {left_out} characters ...]\n{text[-_END_CHARS:]}"

@@ -25,7 +25,7 @@ from support.outcome import RankOutcome
 
 Process = subprocess.Popen[bytes] | ForkedProcess
 
-_FORK_SERVER = ForkServer(light_environment())
+_FORK_SERVER = ForkServer(light_environment)
 atexit.register(_FORK_SERVER.close)
 
 # How long ranks that still work may go on after another one failed: enough to
