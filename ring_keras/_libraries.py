@@ -17,6 +17,7 @@ import urllib.parse
 from pathlib import Path
 from types import ModuleType
 
+from ring_keras._autograph import leave_unconverted
 from ring_keras._version import __version__
 
 _PACKAGE_DIR = Path(__file__).resolve().parent
@@ -75,6 +76,7 @@ def ops() -> ModuleType:
         if "undefined symbol" not in str(error):
             raise
         raise ImportError(f"{_mismatch_message(tf.__version__)} ({error})") from None
+    leave_unconverted(__package__)
     return library
 
 
