@@ -41,6 +41,8 @@ void Engine::FailWaitsForLeft() {
   while (mesh_->Pump()) {
   }
   for (auto& operation : operations_) {
+    // The last that a rank sent may say why it left.
+    if (!operation->communicator().status().ok()) continue;
     for (int rank : operation->MissingRanks()) {
       const auto left = left_.find(rank);
       if (left == left_.end() || operation->ended()) continue;
