@@ -62,7 +62,7 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks that the rate can be set, and makes room for the table."""
-        DistributedFit.begin()
+        fit = DistributedFit.begin(self)
         self._remove_table()  # A fit that failed may have left one.
         optimizer = self.model.optimizer
         if not isinstance(optimizer.learning_rate, keras.Variable):
@@ -81,7 +81,7 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         )
         self._first_step = tf.Variable(0, trainable=False, dtype=tf.int64)
         step, _ = attach(self.model, retrace=True)
-        step.prologues.append(self._assign_from_table)
+        step.prologues_of_fits.append((fit, self._assign_from_table))
 
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -124,8 +124,11 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
             return
         self._table = self._first_step = None
         step, _ = attach(self.model, retrace=True)
-        if self._assign_from_table in step.prologues:  # Not those of a new model.
-            step.prologues.remove(self._assign_from_table)
+        step.prologues_of_fits = [
+            (fit, prologue)
+            for fit, prologue in step.prologues_of_fits
+            if prologue != self._assign_from_table
+        ]
 
     def _assign_from_table(self) -> None:
         """Part of the traced step."""

@@ -44,7 +44,7 @@ class MetricAverage(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """This `fit` reports of all ranks' data."""
         attach(self.model)
-        DistributedFit.begin()
+        DistributedFit.begin(self)
         self._cover_all_ranks()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:

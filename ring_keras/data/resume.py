@@ -64,16 +64,19 @@ class Resume(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Finds out where training is, and skips to there."""
-        DistributedFit.begin()
-        _, function = attach(
-            self.model, adopt_optimizers=True, retrace=self._count_steps()
-        )
+        fit = DistributedFit.begin(self)
+        attach(self.model, adopt_optimizers=True, retrace=self._count_steps())
         done = self._agree(internals.steps_done(self.model.optimizer))
         count = internals.step_count(self.model.optimizer)
         if count is not None:
             count.assign(done)  # A file of a run without this callback has 0.
-        if done == 0:
-            return
+        epoch, step = self._place(done) if done else (None, 0)
+        internals.set_initial_epoch(self.model, epoch)
+        if fit is not None:
+            fit.skip(-(-step // self.model.steps_per_execution))
+
+    def _place(self, done: int) -> tuple[int, int]:
+        """The epoch in which so many steps end, and how many of them are in it."""
         steps = self.params.get("steps")
         if not steps:
             raise ValueError(
@@ -81,10 +84,7 @@ class Resume(keras.callbacks.Callback):
                 "Declare it with dataset.apply(tf.data.experimental."
                 "assert_cardinality(n)), or pass steps_per_epoch to fit()."
             )
-        epoch, step = divmod(done, steps)
-        internals.set_initial_epoch(self.model, epoch)
-        per_call = self.model.steps_per_execution
-        function.skip(-(-step // per_call), per_call)
+        return divmod(done, int(steps))
 
     def _count_steps(self) -> bool:
         """Has a `LossScaleOptimizer` count the steps that it skips, too.

@@ -1,10 +1,12 @@
 """Which method of Keras is calling us, read off the stack."""
 
+import math
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 __all__ = [
     "Run",
@@ -49,12 +51,23 @@ class Run:
         data: Its argument `x`.
         keeps_iterator: Whether Keras goes on with one iterator in the next epoch, and
             makes none for each, because the call says how many steps an epoch has.
+        adapter: What Keras made of the data; None where it has not yet.
     """
 
     trains: bool
     callbacks: keras.callbacks.CallbackList
     data: Any
     keeps_iterator: bool
+    adapter: Any
+
+    def batch_count(self) -> int | float | None:
+        """How many batches the data have, maybe infinitely many; None if unknown."""
+        if isinstance(self.data, tf.data.Dataset) and int(
+            self.data.cardinality()
+        ) == int(tf.data.INFINITE_CARDINALITY):
+            return math.inf
+        count = getattr(self.adapter, "num_batches", None)
+        return None if count is None else int(count)
 
 
 def calling_run(model: keras.Model) -> Run | None:
@@ -77,6 +90,9 @@ def calling_run(model: keras.Model) -> Run | None:
                         callbacks=value,
                         data=names.get("x"),
                         keeps_iterator=names.get("steps_per_epoch") is not None,
+                        adapter=getattr(
+                            names.get("epoch_iterator"), "data_adapter", None
+                        ),
                     )
             return None
         frame = frame.f_back  # type: ignore[assignment]

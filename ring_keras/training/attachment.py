@@ -65,16 +65,11 @@ def attach(
         model.jit_compile = False
         retrace = True
     function = internals.train_function(model)
-    if isinstance(function, TrainFunction) and not retrace:
-        return step, function
+    if not isinstance(function, TrainFunction):
+        function = TrainFunction(model, function)
+        internals.set_train_function(model, function)
     if retrace:
-        internals.set_train_function(model, None)
-    made = internals.train_function(model)
-    if isinstance(function, TrainFunction):
-        function.wrap(made)  # Other callbacks may have it already.
-    else:
-        function = TrainFunction(model, made)
-    internals.set_train_function(model, function)
+        function.retrace()
     return step, function
 
 

@@ -6,19 +6,24 @@ from typing import Any, Optional
 import keras
 
 from ring_keras import keras_internals as internals
-from ring_keras.job.process_set import ProcessSet
+from ring_keras.job.process_set import global_process_set
 from ring_keras.keras_internals import calls
 from ring_keras.layers.moving_statistics import average_moving_statistics
 from ring_keras.ops.data_order import order_on, require_common_orders
 from ring_keras.optimizers.equal_weights import require_equal
 from ring_keras.optimizers.weight_digests import all_digests
+from ring_keras.training.common_fit import require_common_epoch, require_common_fit
 from ring_keras.training.epoch_agreement import EpochAgreement
 from ring_keras.training.layer_state import (
     agree_on_state,
     split_weights,
     warn_of_averages,
 )
-from ring_keras.training.train_step import is_local, process_set_of
+from ring_keras.training.train_step import (
+    DistributedTrainStep,
+    is_local_in,
+    process_set_of,
+)
 
 __all__ = ["DistributedFit"]
 
@@ -38,7 +43,11 @@ class DistributedFit(keras.callbacks.Callback):
         super().__init__()
         self._tasks: dict[Hashable, Callable[[], None]] = {}
         self._local: set[Hashable] = set()
+        self._members: dict[int, str] = {}
+        # Of this call; on_train_begin finds out.
+        self._process_set = global_process_set
         self._agreement: EpochAgreement | None = None
+        self._done_executions = 0
         self._epochs = 0
         self._said: set[str] = set()
         self._orders: list[Any] = []
@@ -53,8 +62,8 @@ class DistributedFit(keras.callbacks.Callback):
         return None
 
     @classmethod
-    def begin(cls) -> Optional["DistributedFit"]:
-        """That of the `fit` which is calling one of its callbacks.
+    def begin(cls, callback: keras.callbacks.Callback) -> Optional["DistributedFit"]:
+        """That of the `fit` which is calling this callback of ours.
 
         None if none is: somebody calls the callback without a list.
         """
@@ -69,15 +78,15 @@ class DistributedFit(keras.callbacks.Callback):
             fit.set_params(callbacks.params)
             fit.set_model(callbacks.model)
             callbacks.callbacks.append(fit)
+        fit._members[id(callback)] = type(callback).__name__
         return fit
 
     def when_all_have_begun(self, owner: Hashable, task: Callable[[], None]) -> None:
         """Has a task run at the end of `on_train_begin`; one for each owner."""
         self._tasks[owner] = task
 
-    def _find_orders(self) -> None:
+    def _find_orders(self, run: calls.Run | None) -> None:
         """Of the data of this call."""
-        run = calls.calling_run(self.model)
         found = [] if run is None else map(order_on, internals.upstream(run.data))
         self._orders = [order for order in found if order is not None]
         self._keeps_iterator = run is not None and run.keeps_iterator
@@ -88,10 +97,20 @@ class DistributedFit(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """All callbacks have begun."""
-        self._agreement = EpochAgreement(self.model)
+        # The list may be the user's own, and have served another call.
+        members, self._members = self._members, {}
+        self._process_set = process_set_of(self.model)
+        self._agreement = EpochAgreement(self.model, self._process_set)
         self._epochs = 0
         self._said.clear()
-        self._find_orders()
+        run = calls.calling_run(self.model)
+        self._find_orders(run)
+        if self._has_peers():
+            batch_count = None if run is None else run.batch_count()
+            if not require_common_fit(
+                self.params, batch_count, members.values(), self._process_set
+            ):
+                self._watch_end_of_data()
         tasks, self._tasks = self._tasks, {}
         for task in tasks.values():
             task()
@@ -100,6 +119,11 @@ class DistributedFit(keras.callbacks.Callback):
         """Steps are counted from here, and data begin to be read after this."""
         assert self._agreement is not None
         self._agreement.begin_epoch()
+        if self._has_peers():
+            require_common_epoch(epoch, self._process_set)
+        step = DistributedTrainStep.of(self.model)
+        if step is not None and step.end_of_data is not None:
+            step.end_of_data.begin_epoch()
         if self._epochs == 0 or not self._keeps_iterator:
             for order in self._orders:
                 order.set_epoch(epoch)
@@ -111,31 +135,49 @@ class DistributedFit(keras.callbacks.Callback):
         assert self._agreement is not None
         return self._agreement.goes_on()
 
+    def skip(self, executions: int) -> None:
+        """Makes the first ones only read their batches: their steps are done."""
+        self._done_executions = executions
+
+    def is_done_already(self) -> bool:
+        """Whether the next execution is one of those."""
+        if self._done_executions == 0:
+            return False
+        self._done_executions -= 1
+        return True
+
     def end_steps(self) -> None:
         """The steps of an epoch are done, and nothing is reported yet; collective."""
         if not self._has_peers():
             return
         assert self._agreement is not None
         self._agreement.end_epoch()
-        process_set = process_set_of(self.model)
         given = [order for order in self._orders if order.is_given]
         if given and not self._keeps_iterator:  # That is read ahead of its steps.
-            require_common_orders(given, process_set)
-        average_moving_statistics(self.model, process_set)
+            require_common_orders(given, self._process_set)
+        average_moving_statistics(self.model, self._process_set)
         self._epochs += 1
         # What trains alone does so from the beginning.
         when = "after the first epoch" if self._epochs == 1 else None
-        self._make_one_model(when, process_set)
+        self._make_one_model(when)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Something may have begun to train alone later."""
+        # Keras keeps it, and the next `fit` would begin there too.
+        internals.set_initial_epoch(self.model, None)
         if self._has_peers() and self._epochs > 1:
-            self._make_one_model("at the end of fit()", process_set_of(self.model))
+            self._make_one_model("at the end of fit()")
 
-    def _make_one_model(self, when: str | None, process_set: ProcessSet) -> None:
+    def _make_one_model(self, when: str | None) -> None:
         """Gives the ranks one state of layers; compares trained weights at times."""
+        process_set = self._process_set
+        is_local = is_local_in(self.model)
         state, trained = (
-            [v for v in variables if not self._is_local(v)]
+            [
+                v
+                for v in variables
+                if internals.variable_key(v) not in self._local and not is_local(v)
+            ]
             for variables in split_weights(self.model)
         )
         compared = [*state, *(trained if when else ())]
@@ -150,11 +192,6 @@ class DistributedFit(keras.callbacks.Callback):
         if when:
             require_equal(trained, digests[:, len(state) :], when, process_set)
 
-    def _is_local(self, variable: Any) -> bool:
-        return internals.variable_key(variable) in self._local or is_local(
-            self.model, variable
-        )
-
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """All callbacks have decided whether to stop."""
         if self._has_peers():
@@ -162,5 +199,12 @@ class DistributedFit(keras.callbacks.Callback):
             self._agreement.agree_to_stop()
 
     def _has_peers(self) -> bool:
-        process_set = process_set_of(self.model)
-        return process_set.size() > 1 and process_set.included()
+        return self._process_set.size() > 1 and self._process_set.included()
+
+    def _watch_end_of_data(self) -> None:
+        """For generators, whose ends may come at different steps."""
+        step = DistributedTrainStep.of(self.model)
+        if step is not None and step.watch_end_of_data():
+            # A TrainFunction, whose file imports this one.
+            function: Any = internals.train_function(self.model)
+            function.retrace()

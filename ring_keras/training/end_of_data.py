@@ -1,5 +1,7 @@
 """Ranks that do not know their number of steps notice where one has no more."""
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 
@@ -22,10 +24,10 @@ class EndOfData:
     for its gradients. It costs an allreduce of 8 bytes per step.
 
     Args:
-        process_set: The ranks that train together.
+        process_set: Gives the ranks that train together.
     """
 
-    def __init__(self, process_set: ProcessSet) -> None:
+    def __init__(self, process_set: Callable[[], ProcessSet]) -> None:
         self._process_set = process_set
         self._steps = tf.Variable(0, dtype=tf.int64, trainable=False)
 
@@ -39,7 +41,7 @@ class EndOfData:
             tf.constant([1, 0], tf.int32),
             ReduceOp.MAX,
             name=_NAME,
-            process_set=self._process_set,
+            process_set=self._process_set(),
         )
         ended = goes_on_or_ended[1]
         tf.debugging.assert_equal(ended, 0, _UNEVEN)
@@ -55,7 +57,7 @@ class EndOfData:
             np.array([0, 1], np.int32),
             op=ReduceOp.MAX.value,
             name=_NAME,
-            communicator_id=self._process_set.communicator_id(),
+            communicator_id=self._process_set().communicator_id(),
         )
         if goes_on_or_ended[0]:
             raise self._uneven(ended=True)
@@ -70,10 +72,11 @@ class EndOfData:
             raise self._uneven(ended=False) from error
 
     def _uneven(self, *, ended: bool) -> RankMismatchError:
+        process_set = self._process_set()
         flags = _native.allgather(
-            np.array([ended]), "fit/ended", self._process_set.communicator_id()
+            np.array([ended]), "fit/ended", process_set.communicator_id()
         )
-        ranks = self._process_set.ranks
+        ranks = process_set.ranks
         have_ended = [r for r, flag in zip(ranks, flags, strict=True) if flag]
         go_on = [r for r, flag in zip(ranks, flags, strict=True) if not flag]
         return RankMismatchError(

@@ -5,8 +5,8 @@ import numpy as np
 
 from ring_keras import _native
 from ring_keras.errors import RankMismatchError
+from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.reduce_op import ReduceOp
-from ring_keras.training.train_step import process_set_of
 
 __all__ = ["EpochAgreement"]
 
@@ -28,10 +28,12 @@ class EpochAgreement:
     Args:
         model: The model that is trained. What the ranks agree on is its attribute
             `stop_training`.
+        process_set: The ranks that train it together.
     """
 
-    def __init__(self, model: keras.Model) -> None:
+    def __init__(self, model: keras.Model, process_set: ProcessSet) -> None:
         self._model = model
+        self._process_set = process_set
         self._executions = 0
         self._over = False
 
@@ -88,15 +90,14 @@ class EpochAgreement:
             ours,
             op=ReduceOp.MAX.value,
             name=name,
-            communicator_id=process_set_of(self._model).communicator_id(),
+            communicator_id=self._process_set.communicator_id(),
         )
 
     def _raise_uneven(self, *, ended: bool) -> None:
-        process_set = process_set_of(self._model)
         flags = _native.allgather(
-            np.array([ended]), "fit/ended_early", process_set.communicator_id()
+            np.array([ended]), "fit/ended_early", self._process_set.communicator_id()
         )
-        ranks = process_set.ranks
+        ranks = self._process_set.ranks
         have_ended = [r for r, flag in zip(ranks, flags, strict=True) if flag]
         go_on = [r for r, flag in zip(ranks, flags, strict=True) if not flag]
         steps = self._executions * self._model.steps_per_execution

@@ -106,4 +106,5 @@ class _StepThread:
             del call  # The next may be long in coming.
 
 
+# The process's, whatever job it is in: between two calls it holds nothing.
 _thread: _StepThread | None = None

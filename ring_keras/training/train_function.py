@@ -6,15 +6,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from ring_keras import keras_internals as internals
 from ring_keras.errors import translated
 from ring_keras.job.topology import size
 from ring_keras.keras_internals import calls
 from ring_keras.training.distributed_fit import DistributedFit
-from ring_keras.training.end_of_data import EndOfData
 from ring_keras.training.step_thread import (
     may_leave_main_thread,
     run_beside_main_thread,
 )
+from ring_keras.training.train_step import DistributedTrainStep
 
 __all__ = ["TrainFunction"]
 
@@ -36,19 +37,12 @@ class TrainFunction:
         self._traced: tuple[Callable[[Any], Any], Any] | None = None
         self.before_next_call: Callable[[Any], None] | None = None
         """Called once, with the iterator of the next call, before that runs."""
-        self.end_of_data: EndOfData | None = None
-        """Told of the end of an epoch that no rank knows beforehand."""
-        self._done_calls = 0
-        self._steps_per_call = 1
 
-    def wrap(self, function: Callable[[Any], Any]) -> None:
-        """Goes on with another one that Keras made."""
-        self._function = function
-
-    def skip(self, calls: int, steps_per_call: int) -> None:
-        """Makes the next calls only read their batches: their steps are done."""
-        self._done_calls = calls
-        self._steps_per_call = steps_per_call
+    def retrace(self) -> None:
+        """Has Keras make another one, which is traced anew."""
+        internals.set_train_function(self._model, None)
+        self._function = internals.train_function(self._model)
+        internals.set_train_function(self._model, self)
 
     @translated()
     def __call__(self, iterator: Any) -> Any:
@@ -58,29 +52,32 @@ class TrainFunction:
         """
         run = calls.calling_run(self._model)
         fit = None if run is None else DistributedFit.of(run.callbacks)
+        step = DistributedTrainStep.of(self._model)
+        if step is not None and step.drop_other_fits(fit):
+            self.retrace()
         if fit is not None and not fit.goes_on():
             return self._last_result
         task, self.before_next_call = self.before_next_call, None
         if task is not None:
             task(iterator)
-        if self._done_calls:
-            self._done_calls -= 1
-            for _ in range(self._steps_per_call):
+        if fit is not None and fit.is_done_already():
+            for _ in range(self._model.steps_per_execution):
                 next(iterator)
             return {}
         self._last_result = self._run(iterator)
         return self._last_result
 
     def _run(self, iterator: Any) -> Any:
-        if self.end_of_data is None:
+        step = DistributedTrainStep.of(self._model)
+        if step is None or step.end_of_data is None:
             return self._call(iterator)
         try:
             return self._call(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
-            self.end_of_data.out_of_data()
+            step.end_of_data.out_of_data()
             raise
         except tf.errors.InvalidArgumentError as error:
-            self.end_of_data.explain(error)
+            step.end_of_data.explain(error)
             raise
 
     def _call(self, iterator: Any) -> Any:

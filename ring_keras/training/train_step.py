@@ -18,10 +18,11 @@ from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
 from ring_keras.training import uneven_batches
+from ring_keras.training.end_of_data import EndOfData
 from ring_keras.training.summed_loss_scaling import gradients_multiplied
 from ring_keras.training.unreduced_updates import unreduced_updates_refused
 
-__all__ = ["DistributedTrainStep", "is_local", "process_set_of"]
+__all__ = ["DistributedTrainStep", "is_local_in", "process_set_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +71,10 @@ class DistributedTrainStep:
         self._traced = _Traced()
         self.prologues: list[Callable[[], None]] = []
         """Run, in graph mode traced, at the beginning of every step."""
+        self.prologues_of_fits: list[tuple[object, Callable[[], None]]] = []
+        """The same, each with the one `fit` whose steps it is for."""
+        self.end_of_data: EndOfData | None = None
+        """Told of the end of an epoch that no rank knows beforehand."""
 
     @staticmethod
     def of(model: keras.Model) -> "DistributedTrainStep | None":
@@ -80,6 +85,28 @@ class DistributedTrainStep:
     def install(self) -> None:
         """Puts it into the model. The train function must be made anew."""
         internals.replace(self._model, internals.TRAIN_STEP, self)
+
+    def drop_other_fits(self, fit: object) -> bool:
+        """Forgets the prologues of all `fit`s but this one, which have failed.
+
+        Returns:
+            Whether there were any, so that the step must be traced again.
+        """
+        before = self.prologues_of_fits
+        self.prologues_of_fits = [pair for pair in before if pair[0] is fit]
+        return len(self.prologues_of_fits) < len(before)
+
+    def watch_end_of_data(self) -> bool:
+        """Has the ranks ask each other before each step whether there is one.
+
+        Returns:
+            Whether that is new, so that the step must be traced again.
+        """
+        if self.end_of_data is not None or self._model.jit_compile:
+            return False
+        self.end_of_data = EndOfData(self.process_set)
+        self.prologues.append(self.end_of_data.before_step)
+        return True
 
     def outdated(self) -> bool:
         """Whether its trace is of another job, or lacks a look at uneven batches."""
@@ -99,7 +126,7 @@ class DistributedTrainStep:
         """Runs, or traces, one step on a batch."""
         # Or TensorFlow would run them at the end of the data too.
         with tf.control_dependencies(_tensors(data)):
-            for prologue in self.prologues:
+            for prologue in [*self.prologues, *(p for _, p in self.prologues_of_fits)]:
                 prologue()
         self._traced = _Traced.of(data)
         process_set = self.process_set()
@@ -252,10 +279,11 @@ def process_set_of(model: keras.Model) -> ProcessSet:
     return global_process_set if step is None else step.process_set()
 
 
-def is_local(model: keras.Model, variable: Any) -> bool:
-    """Whether each rank trains this variable by itself, as of `local_layers`."""
+def is_local_in(model: keras.Model) -> Callable[[Any], bool]:
+    """Says of variables whether each rank trains them alone, as of `local_layers`."""
     hooks = map(OptimizerHook.of, internals.optimizers_of(model))
-    return any(hook is not None and hook.options.is_local(variable) for hook in hooks)
+    options = [hook.options for hook in hooks if hook is not None]
+    return lambda variable: any(of_one.is_local(variable) for of_one in options)
 
 
 def _tensors(data: Any) -> list[tf.Tensor]:

@@ -1,0 +1,81 @@
+"""What the ranks' calls of `fit` must have in common."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ring_keras import _native
+from ring_keras.errors import RankMismatchError
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.ops.objects import allgather_object
+
+__all__ = ["require_common_epoch", "require_common_fit"]
+
+
+def require_common_fit(
+    params: Mapping[str, Any],
+    batch_count: float | None,
+    callbacks: Iterable[str],
+    process_set: ProcessSet,
+) -> bool:
+    """Raises if the ranks would wait for each other somewhere in `fit`; collective.
+
+    Args:
+        params: What Keras tells callbacks of this call.
+        batch_count: How many batches the data have; None if that is unknown.
+        callbacks: Names of those in it that ask other ranks.
+        process_set: The ranks that train together.
+
+    Returns:
+        Whether no rank runs out of data before another does.
+
+    Raises:
+        RankMismatchError: On every rank.
+    """
+    epochs, steps = (
+        None if params.get(key) is None else int(params[key])
+        for key in ("epochs", "steps")
+    )
+    calls = allgather_object(
+        [epochs, steps, sorted(callbacks), batch_count],
+        name="fit",
+        process_set=process_set,
+    )
+    of_epochs, of_steps, of_callbacks, batch_counts = zip(*calls, strict=True)
+    _require_equal(of_epochs, "epochs", "epochs of fit()", process_set)
+    _require_equal(
+        of_steps,
+        "steps per epoch",
+        "data, with ring_keras.data.shard() or steps_per_epoch",
+        process_set,
+    )
+    _require_equal(
+        of_callbacks, "callbacks", "callbacks of ring_keras in fit()", process_set
+    )
+    return None not in batch_counts and len(set(batch_counts)) == 1
+
+
+def require_common_epoch(epoch: int, process_set: ProcessSet) -> None:
+    """Raises on every rank if they are about to begin different ones; collective."""
+    epochs = _native.allgather(
+        np.array([epoch]), "fit/epoch", process_set.communicator_id()
+    )
+    _require_equal(epochs.tolist(), "epoch", "initial_epoch of fit()", process_set)
+
+
+def _require_equal(
+    values: Iterable[Any], what: str, remedy: str, process_set: ProcessSet
+) -> None:
+    known = [
+        (rank, value)
+        for rank, value in zip(process_set.ranks, values, strict=True)
+        if value is not None
+    ]
+    for rank, value in known:
+        if value != known[0][1]:
+            raise RankMismatchError(
+                f"fit(): {what} differ across ranks: rank {known[0][0]} has "
+                f"{known[0][1]}, rank {rank} has {value}. Give every rank the same "
+                f"{remedy}."
+            )
