@@ -18,8 +18,8 @@ from ring_keras.autotune import cache
 from ring_keras.autotune.decision import best_bucket_bytes, best_thresholds
 from ring_keras.autotune.measurement import Stopwatch, times_by_size
 from ring_keras.config import TUNING_SETTINGS, Config, ConfigError
+from ring_keras.job.gathering import gather_texts
 from ring_keras.job.job import current_job
-from ring_keras.job.texts import gather_texts
 
 __all__ = ["tune"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import ring_keras
 from ring_keras import _native, autotune
 from ring_keras.config import Config
-from ring_keras.job.texts import gather_texts
+from ring_keras.job.gathering import gather_texts
 
 __all__ = ["JobDescription", "describe_job", "join"]
 

@@ -12,6 +12,7 @@ from ring_keras.data.shard_py_dataset import shard_py_dataset
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.ops.data_order import order_on
 from ring_keras.ops.objects import allgather_object
 
 __all__ = ["Remainder", "shard"]
@@ -84,6 +85,9 @@ def shard(
     part: Any
     if isinstance(data, tf.data.Dataset):
         part = shard_dataset(data, seed, remainder, *place, resume=resume)
+        order = order_on(part)
+        if order is not None:
+            order.add_to_job(process_set)
         ours = _described(int(data.cardinality()), _seeds(data, seed))
     elif isinstance(data, keras.utils.PyDataset):
         part = shard_py_dataset(data, seed, remainder, *place, resume=resume)

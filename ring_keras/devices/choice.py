@@ -13,8 +13,8 @@ import tensorflow as tf
 from ring_keras import _native
 from ring_keras.config import Config, inherited_environment
 from ring_keras.errors import RingKerasError
+from ring_keras.job.gathering import gather_texts
 from ring_keras.job.job import current_job
-from ring_keras.job.texts import gather_texts
 
 __all__ = ["Choice", "choose", "disagreement", "prepare_device"]
 

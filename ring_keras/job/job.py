@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ring_keras import _native
 from ring_keras.errors import NotInitializedError
@@ -49,6 +50,9 @@ class Job:
         self.on_gpu = False
         """Whether gradients are in GPU memory, on every rank alike."""
         self.tuned_bucket_bytes: int | None = None
+        self.data_orders: defaultdict[int, list[weakref.ref[Any]]] = defaultdict(list)
+        """By process set: the orders of all data that it has split. Its ranks split
+        data together, so the n-th of one rank is the n-th of another."""
         self.has_padded_data = False
         """Whether data were made some of whose rows are padding."""
         self.has_joined_data = False

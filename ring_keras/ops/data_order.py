@@ -1,15 +1,14 @@
 """Which order the next pass over some data has, the same on all ranks."""
 
-import itertools
 import weakref
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from ring_keras.errors import RankMismatchError
-from ring_keras.job.process_set import ProcessSet, job_number
+from ring_keras.job.job import current_job
+from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.objects import allgather_object
 
 __all__ = ["DataOrder", "living_orders", "order_on", "require_common_orders"]
@@ -20,11 +19,6 @@ _ATTRIBUTE = "_ring_keras_data_order"
 _SEEDS_PER_EPOCHS = 1_000_003
 # Nor do the passes of one epoch share one with another epoch.
 _SEEDS_PER_PASSES = 7_368_787
-
-# Ranks share out data together, so the n-th of one rank is the n-th of another: by
-# job, since a rank may have been in others before.
-_numbers: dict[int, Iterator[int]] = defaultdict(itertools.count)
-_living: "weakref.WeakSet[DataOrder]" = weakref.WeakSet()
 
 
 class DataOrder:
@@ -46,13 +40,19 @@ class DataOrder:
     ) -> None:
         self.what = what
         self.is_given = is_given
-        self.job = job_number()
-        self.number = next(_numbers[self.job])
+        self.key = ""
+        """The same on every rank that has split the data with this one."""
         self._counts_passes = counts_passes
         with tf.init_scope(), tf.device("CPU:0"):  # Where tf.data reads it.
             self._epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._passes = tf.Variable(0, dtype=tf.int64, trainable=False)
-        _living.add(self)
+
+    def add_to_job(self, process_set: ProcessSet) -> None:
+        """Notes which ranks have split the data."""
+        communicator_id = process_set.communicator_id()
+        orders = current_job().data_orders[communicator_id]
+        self.key = f"{communicator_id}/{len(orders)}"
+        orders.append(weakref.ref(self))
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass is the first of this epoch."""
@@ -83,9 +83,12 @@ def order_on(data: Any) -> Any:
     return getattr(data, _ATTRIBUTE, None)
 
 
-def living_orders() -> list[DataOrder]:
-    """Those of all data that this job has split and still has."""
-    return [order for order in list(_living) if order.job == job_number()]
+def living_orders(process_set: ProcessSet) -> list[DataOrder]:
+    """Those of all data that these ranks have split and still have."""
+    orders = [
+        order() for order in current_job().data_orders[process_set.communicator_id()]
+    ]
+    return [order for order in orders if order is not None]
 
 
 def require_common_orders(orders: Iterable[DataOrder], process_set: ProcessSet) -> None:
@@ -100,17 +103,17 @@ def require_common_orders(orders: Iterable[DataOrder], process_set: ProcessSet) 
     Raises:
         RankMismatchError: If some ranks have begun more passes than others.
     """
-    names = {str(order.number): order for order in orders}
-    begun = {name: order.passes() for name, order in names.items() if order.passes()}
+    by_key = {order.key: order for order in orders}
+    begun = {key: order.passes() for key, order in by_key.items() if order.passes()}
     by_rank = allgather_object(begun, name="data.order", process_set=process_set)
     common = set.intersection(*(set(passes) for passes in by_rank))
-    for name in sorted(common, key=int):
-        passes = [begun[name] for begun in by_rank]
+    for key in sorted(common):
+        passes = [begun[key] for begun in by_rank]
         if len(set(passes)) > 1:
             raise RankMismatchError(
                 "ring_keras.data: the ranks pass over their data in different orders, "
                 "so that some items would be trained on twice and others never: of "
-                f"{names[name].what} ranks {list(process_set.ranks)} have begun "
+                f"{by_key[key].what} ranks {list(process_set.ranks)} have begun "
                 f"{passes} passes. An item that one rank alone looks at, as "
                 "next(iter(dataset)) does, begins a pass: look at the data before "
                 "ring_keras.data.shard(), or on every rank; or give shard() the seed, "

@@ -11,13 +11,14 @@ import numpy as np
 
 from ring_keras import _native
 from ring_keras.errors import RingKerasError
+from ring_keras.job.gathering import gather_bytes
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.encoding import decode, encode
 
 __all__ = ["allgather_object", "broadcast_object"]
 
-# In place of a length: the sender could not encode its value.
-_FAILED = -1
+# What no value is encoded as: the sender could not encode its own.
+_FAILED = b""
 
 
 def broadcast_object(
@@ -53,11 +54,11 @@ def broadcast_object(
     is_root = process_set.rank() == root
 
     encoded, failure = _try_encode(obj) if is_root else (b"", None)
-    length = np.array([_FAILED if failure else len(encoded)], np.int64)
+    length = np.array([len(encoded)], np.int64)
     length = _native.broadcast(length, root, f"{name}/nbytes", communicator_id)
     if failure is not None:
         raise failure
-    if length[0] == _FAILED:
+    if length[0] == len(_FAILED):
         raise RingKerasError(
             f"broadcast_object '{name}': rank {root_rank} could not encode its "
             "value; the error there says why."
@@ -95,28 +96,21 @@ def allgather_object(
     communicator_id = process_set.communicator_id()
 
     encoded, failure = _try_encode(obj)
-    length = np.array([_FAILED if failure else len(encoded)], np.int64)
-    lengths = _native.allgather(length, f"{name}/nbytes", communicator_id)
+    gathered = gather_bytes(encoded, name, communicator_id)
     if failure is not None:
         raise failure
-    for rank, rank_length in zip(process_set.ranks, lengths, strict=True):
-        if rank_length == _FAILED:
+    for rank, content in gathered:
+        if content == _FAILED:
             raise RingKerasError(
                 f"allgather_object '{name}': rank {rank} could not encode its "
                 "value; the error there says why."
             )
-    content = np.frombuffer(encoded, np.uint8)
-    gathered = _native.allgather(content, name, communicator_id)
-    ends = np.cumsum(lengths)
-    return [
-        decode(gathered[end - rank_length : end].tobytes())
-        for end, rank_length in zip(ends, lengths, strict=True)
-    ]
+    return [decode(content) for _, content in gathered]
 
 
 def _try_encode(obj: Any) -> tuple[bytes, Exception | None]:
     """An error is reported once the other ranks know of it."""
     try:
         return encode(obj), None
-    except (TypeError, ValueError) as error:
-        return b"", error
+    except Exception as error:
+        return _FAILED, error

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import tensorflow as tf
+from ring_keras.ops.request_names import in_unordered_graph
 
 __all__ = ["one_step", "step_role"]
 
@@ -44,9 +44,8 @@ def one_step() -> Iterator[None]:
 def step_role() -> str:
     """What the collective that is traced now is to its step, for its op."""
     step = _scope.step
-    # A graph of TensorFlow 1 runs its ops in any order, so none can be the first.
-    graph = tf.compat.v1.get_default_graph()
-    if step is None or not (tf.executing_eagerly() or graph.building_function):
+    # There operations run in any order, so none can be the first.
+    if step is None or in_unordered_graph():
         return "none"
     role = "continues" if step.begun else "begins"
     step.begun = True

@@ -94,7 +94,7 @@ def start_alike(
         if len(digests) < process_set.size():
             without_all.add(plan_digest)
             return
-        require_common_orders(living_orders(), process_set)
+        require_common_orders(living_orders(process_set), process_set)
         differing = [
             variable
             for variable, same in zip(

@@ -51,6 +51,8 @@ class _Shared:
         return _shared_without_variables(options)
 
 
+# A reducer asks again about its plans in another job. Ranks forget the same ones, as
+# they use the same ones in the same order.
 @functools.lru_cache(maxsize=64)
 def _shared_without_variables(options: ReductionOptions) -> _Shared:
     return _Shared(options)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ring_keras import _native
 from ring_keras.errors import RankMismatchError
+from ring_keras.job.gathering import gather_bytes
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.allgather import allgather
@@ -110,9 +111,11 @@ def _may_be_of_plans(error: RankMismatchError) -> bool:
 
 def _difference(plan: BucketPlan, process_set: ProcessSet) -> str | None:
     """The first one between all ranks' plans, in words; collective."""
-    lines = _describe(plan)
-    ranks, plans = _gather_texts(lines, process_set.communicator_id())
-    return _first_difference(plans, ranks)
+    text = "\n".join(_describe(plan)).encode()
+    # Ranks that are in join() have no plan.
+    gathered = gather_bytes(text, "gradients/plan", process_set.communicator_id())
+    plans = [content.decode().split("\n") for _, content in gathered]
+    return _first_difference(plans, [rank for rank, _ in gathered])
 
 
 def _describe(plan: BucketPlan) -> list[str]:
@@ -121,19 +124,6 @@ def _describe(plan: BucketPlan) -> list[str]:
     lines = plan.agreement()
     described = [f"{name}\t{line}" for name, line in zip(names, lines, strict=False)]
     return [*described, f"{_BUCKETS}\t{lines[len(names) :]}"]
-
-
-def _gather_texts(
-    lines: list[str], communicator_id: int
-) -> tuple[list[int], list[list[str]]]:
-    """The ranks that have a plan, and their plans."""
-    text = np.frombuffer("\n".join(lines).encode(), np.uint8)
-    head = np.array([[_native.topology()[0], text.size]], np.int64)
-    heads = _native.allgather(head, "gradients/plan/nbytes", communicator_id)
-    texts = _native.allgather(text, "gradients/plan/text", communicator_id)
-    parts = np.split(texts, np.cumsum(heads[:, 1])[:-1])
-    plans = [part.tobytes().decode().split("\n") for part in parts]
-    return heads[:, 0].tolist(), plans
 
 
 def _first_difference(plans: list[list[str]], ranks: list[int]) -> str | None:

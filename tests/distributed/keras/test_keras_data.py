@@ -158,3 +158,26 @@ def test_orders_that_differ_are_found(rank_pool, how, ours):
 
     assert first == second
     assert "ranks [0, 1] have begun [3, 1] passes" in first
+
+
+def data_of_one_rank_worker():
+    """Rank 0 has data of its own besides, and has passed over them."""
+    first = ring.add_process_set([0])
+    numbers = tf.data.Dataset.range(8)
+    kept = []
+    if first.included():
+        kept.append(ring.data.shard(numbers, seed=1, process_set=first))
+        for _ in range(3):
+            list(kept[0])
+    kept.append(ring.data.shard(numbers, seed=1))
+    list(kept[-1])
+    variable = tf.Variable(1.0)
+    with ring.DistributedGradientTape(tf.GradientTape()) as tape:
+        loss = variable * variable
+    gradient = float(tape.gradient(loss, variable))
+    ring.remove_process_set(first)
+    return gradient
+
+
+def test_data_of_some_ranks_are_no_others(rank_pool):
+    assert rank_pool(2).run(data_of_one_rank_worker) == [2.0, 2.0]

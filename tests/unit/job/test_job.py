@@ -1,6 +1,7 @@
 """What belongs to a membership, and ends with it."""
 
 import pytest
+import tensorflow as tf
 
 import ring_keras as ring
 from ring_keras.job.job import current_job
@@ -34,6 +35,8 @@ def test_the_environment_of_init_decides_the_size_of_buckets(monkeypatch):
 def test_nothing_outlives_a_job(job):
     job.tuned_bucket_bytes = 5
     job.has_padded_data = True
+    data = ring.data.shard(tf.data.Dataset.range(4), seed=1)
+    assert job.data_orders[job.communicator_base]
     job.agreed_without_all[0].add(b"digest")
     ring.shutdown()
     with pytest.raises(ring.NotInitializedError, match=r"ring_keras\.init"):
@@ -44,4 +47,6 @@ def test_nothing_outlives_a_job(job):
     assert current_job().communicator_base != job.communicator_base
     assert current_job().tuned_bucket_bytes is None
     assert not current_job().has_padded_data
+    assert not current_job().data_orders
+    assert list(data)
     assert not current_job().agreed_without_all[0]
