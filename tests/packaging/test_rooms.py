@@ -92,7 +92,7 @@ def test_includes_outside_headers_only_where_they_belong(room: str) -> None:
 
 PACKAGE_DIR = ROOT_DIR / "ring_keras"
 
-# What lies at the top: files that everyone may need, and none of which needs a room.
+# What lies at the top: what everyone may need, and none of which needs a room.
 FACE = {
     "__init__",
     "_autograph",
@@ -153,7 +153,7 @@ def imports_of(path: Path) -> Iterator[str]:
 
 def test_every_python_room_is_listed() -> None:
     rooms = {path.parent.name for path in PACKAGE_DIR.glob("*/__init__.py")}
-    assert rooms == set(PYTHON_ALLOWED)
+    assert rooms - FACE == set(PYTHON_ALLOWED)
 
 
 def test_nothing_else_lies_at_the_top() -> None:

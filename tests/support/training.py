@@ -52,11 +52,24 @@ def build(
     seed: int, cls: type[keras.Model] | None = None, **layer_kwargs: Any
 ) -> keras.Model:
     """A network whose initial weights depend on `seed` alone."""
+    return assemble(
+        seed,
+        lambda: [
+            keras.layers.Dense(8, activation="tanh", **layer_kwargs),
+            keras.layers.Dense(1, activation="sigmoid", dtype="float32"),
+        ],
+        cls,
+    )
+
+
+def assemble(
+    seed: int,
+    make_layers: Callable[[], list[keras.layers.Layer]],
+    cls: type[keras.Model] | None,
+) -> keras.Model:
+    """A model of these layers; of class `cls`, if given, which is functional."""
     keras.utils.set_random_seed(seed)
-    layers = [
-        keras.layers.Dense(8, activation="tanh", **layer_kwargs),
-        keras.layers.Dense(1, activation="sigmoid", dtype="float32"),
-    ]
+    layers = make_layers()
     if cls is None:
         return keras.Sequential(layers)
     inputs = keras.Input((6,))

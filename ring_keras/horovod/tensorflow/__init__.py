@@ -4,24 +4,9 @@ from typing import Any
 
 import keras
 
+from ring_keras.horovod import _names
 from ring_keras.horovod._absent import absent, refuse_unless_default
-from ring_keras.horovod._basics import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-    shutdown,
-    start_timeline,
-    stop_timeline,
-)
+from ring_keras.horovod._basics import is_homogeneous
 from ring_keras.horovod._collectives import (
     allgather,
     allreduce,
@@ -49,50 +34,31 @@ from ring_keras.horovod._job_ops import (
     size_op,
 )
 from ring_keras.horovod._keras_2 import is_tf_keras
+from ring_keras.horovod._names import *  # noqa: F403
 from ring_keras.horovod._variables import (
     BroadcastGlobalVariablesHook,
     allgather_object,
     broadcast_,
-    broadcast_global_variables,
     broadcast_object,
     broadcast_object_fn,
     broadcast_variables,
 )
 from ring_keras.horovod.tensorflow import compression as compression
 from ring_keras.horovod.tensorflow import elastic
-from ring_keras.job.process_set import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from ring_keras.job.topology import (
-    cross_rank,
-    cross_size,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    size,
-)
+from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.layers import SyncBatchNormalization as _SyncBatchNormalization
-from ring_keras.ops.reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from ring_keras.ops.reduce_op import Average, Max, Min, Product, ReduceOp
 
 __all__ = [
-    "Adasum",
-    "Average",
+    *_names.__all__,
     "BroadcastGlobalVariablesHook",
-    "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
     "Max",
     "Min",
     "PartialDistributedGradientTape",
-    "ProcessSet",
     "Product",
-    "Sum",
     "SyncBatchNormalization",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -100,45 +66,21 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_",
-    "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
-    "init",
     "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "process_set_included_op",
-    "rank",
     "rank_op",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "size_op",
-    "start_timeline",
-    "stop_timeline",
 ]
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import keras
 
+from support import training
+
 # The largest gradient has 192 bytes.
 ENVIRONMENT = {"RING_KERAS_BUCKET_SIZE_BYTES": "200"}
 
@@ -18,16 +20,12 @@ def build(
     seed: int, cls: type[keras.Model] | None = None, **layer_kwargs: Any
 ) -> keras.Model:
     """A network whose initial weights depend on `seed` alone."""
-    keras.utils.set_random_seed(seed)
-    layers = [
-        keras.layers.Dense(8, activation="tanh", **layer_kwargs),
-        keras.layers.Dense(5, activation="tanh", dtype="float64"),
-        keras.layers.Dense(1, activation="sigmoid", dtype="float32"),
-    ]
-    if cls is None:
-        return keras.Sequential(layers)
-    inputs = keras.Input((6,))
-    outputs = inputs
-    for layer in layers:
-        outputs = layer(outputs)
-    return cls(inputs, outputs)
+    return training.assemble(
+        seed,
+        lambda: [
+            keras.layers.Dense(8, activation="tanh", **layer_kwargs),
+            keras.layers.Dense(5, activation="tanh", dtype="float64"),
+            keras.layers.Dense(1, activation="sigmoid", dtype="float32"),
+        ],
+        cls,
+    )

@@ -1,36 +1,33 @@
-"""What the environment tells ring_keras: the `RING_KERAS_*` variables.
-
-This is the only place that reads the environment. It imports no TensorFlow, so
-that the launcher can use it.
-"""
+"""Settings of one process, and the variables that they are read from."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import os
-import stat
-import string
 import typing
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "Config",
-    "ConfigError",
-    "Variable",
-    "cache_directory",
-    "inherited_environment",
-    "read_token",
-    "variables",
-]
+from ring_keras.config.errors import ConfigError
+from ring_keras.config.readers import (
+    ADDRESS,
+    DEVICE,
+    PATH,
+    SECONDS,
+    SWITCH,
+    TEXT,
+    Reader,
+    choice,
+    integer,
+)
+from ring_keras.config.token import read_token
+
+__all__ = ["PREFIX", "TUNING_SETTINGS", "Config", "Variable", "variables"]
 
 PREFIX = "RING_KERAS_"
-TOKEN_NBYTES = 32
 
 # Which of the fields below go to the engine as its `tuning`.
 TUNING_SETTINGS = (
@@ -39,10 +36,6 @@ TUNING_SETTINGS = (
     "recursive_doubling_max_bytes",
     "parts_max_bytes",
 )
-
-
-class ConfigError(ValueError):
-    """An environment variable, or the token file, is not what it must be."""
 
 
 @dataclass(frozen=True)
@@ -64,72 +57,7 @@ class Variable:
     set_by_launcher: bool
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """How to read one kind of value; `parse` raises ValueError on a bad one."""
-
-    takes: str
-    parse: Callable[[str], Any]
-
-
-def _integer(at_least: int, at_most: int | None = None) -> _Reader:
-    takes = f"an integer of at least {at_least}"
-    if at_most is not None:
-        takes = f"an integer from {at_least} to {at_most}"
-
-    def parse(text: str) -> int:
-        value = int(text)
-        if value < at_least or (at_most is not None and value > at_most):
-            raise ValueError(text)
-        return value
-
-    return _Reader(takes, parse)
-
-
-def _parse_seconds(text: str) -> float:
-    value = float(text)
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(text)
-    return value
-
-
-def _choice(*choices: str) -> _Reader:
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise ValueError(text)
-        return text
-
-    return _Reader("one of " + ", ".join(choices), parse)
-
-
-def _parse_address(text: str) -> str:
-    host, colon, port = text.rpartition(":")
-    if not (host and colon and 0 < int(port) < 65536):
-        raise ValueError(text)
-    return text
-
-
-def _parse_device(text: str) -> str:
-    if text not in ("auto", "cpu") and not (text.isascii() and text.isdecimal()):
-        raise ValueError(text)
-    return text
-
-
-def _parse_switch(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise ValueError(text)
-    return text == "1"
-
-
-_SWITCH = _Reader("0 or 1", _parse_switch)
-_DEVICE = _Reader("auto, cpu, or the number of a GPU from 0", _parse_device)
-_SECONDS = _Reader("a number of seconds above 0", _parse_seconds)
-_TEXT = _Reader("text", str)
-_PATH = _Reader("the path of a file", str)
-_ADDRESS = _Reader("host:port", _parse_address)
-
-
-def _variable(default: Any, reader: _Reader, help: str, launcher: bool = False) -> Any:
+def _variable(default: Any, reader: Reader, help: str, launcher: bool = False) -> Any:
     return dataclasses.field(
         default=default,
         metadata={"reader": reader, "help": help, "launcher": launcher},
@@ -144,112 +72,112 @@ class Config:
     so on. Sizes are in bytes, times in seconds.
     """
 
-    rank: int = _variable(0, _integer(0), "This process's rank.", launcher=True)
+    rank: int = _variable(0, integer(0), "This process's rank.", launcher=True)
     size: int = _variable(
         1,
-        _integer(1),
+        integer(1),
         "How many ranks the job has. Unset: this script runs alone, as one rank.",
         launcher=True,
     )
     store_address: str | None = _variable(
-        None, _ADDRESS, "Where the job's store listens.", launcher=True
+        None, ADDRESS, "Where the job's store listens.", launcher=True
     )
     token_file: str | None = _variable(
         None,
-        _PATH,
+        PATH,
         "File with the job's secret: 64 hexadecimal digits, readable by its "
         "owner alone.",
         launcher=True,
     )
     generation: int = _variable(
-        0, _integer(0, 2**64 - 1), "Number of the job's membership.", launcher=True
+        0, integer(0, 2**64 - 1), "Number of the job's membership.", launcher=True
     )
     host_name: str | None = _variable(
         None,
-        _TEXT,
+        TEXT,
         "Name of this host. Ranks with the same name share memory. Default: the "
         "machine's own name.",
         launcher=True,
     )
     transport: str = _variable(
         "auto",
-        _choice("auto", "tcp"),
+        choice("auto", "tcp"),
         "How ranks on one host reach each other: auto takes shared memory, tcp "
         "forces TCP.",
     )
     tcp_streams: int = _variable(
-        2, _integer(1, 16), "TCP connections between two ranks."
+        2, integer(1, 16), "TCP connections between two ranks."
     )
     bind_address: str | None = _variable(
         None,
-        _TEXT,
+        TEXT,
         "Address to listen on for other ranks. Default: the one that reaches the "
         "store.",
     )
     device: str = _variable(
         "auto",
-        _DEVICE,
+        DEVICE,
         "What this rank trains on. auto: with several ranks, the GPU of its number "
         "among those of its host, if TensorFlow lists GPUs there.",
     )
     cuda_library_path: str | None = _variable(
         None,
-        _Reader("directories, separated by colons", str),
+        Reader("directories, separated by colons", str),
         "Where to look for NVIDIA's libraries (CUDA runtime, NCCL, NVRTC) first. "
         "Default: the copies that TensorFlow has loaded, its pip packages, and "
         "where the system looks.",
     )
     init_timeout_s: float = _variable(
-        120.0, _SECONDS, "How long init() waits for all ranks to join."
+        120.0, SECONDS, "How long init() waits for all ranks to join."
     )
     collective_timeout_s: float = _variable(
-        600.0, _SECONDS, "How long a collective waits for the other ranks."
+        600.0, SECONDS, "How long a collective waits for the other ranks."
     )
     stall_timeout_s: float = _variable(
         60.0,
-        _SECONDS,
+        SECONDS,
         "After how long a waiting collective logs which ranks have not joined it.",
     )
     shared_flat_max_bytes: int | None = _variable(
         None,
-        _integer(0),
+        integer(0),
         "Ranks of one host, if more than two, each reduce all of an allreduce up to "
         "this many bytes, and a part each of a larger one. The same on every rank.",
     )
     direct_max_bytes: int | None = _variable(
         None,
-        _integer(0),
+        integer(0),
         "Ranks on several hosts send an allreduce up to this many bytes each to all. "
         "The same on every rank.",
     )
     recursive_doubling_max_bytes: int | None = _variable(
         None,
-        _integer(0),
+        integer(0),
         "Above RING_KERAS_DIRECT_MAX_BYTES and up to this many bytes they reduce it "
         "by recursive doubling. The same on every rank.",
     )
     parts_max_bytes: int | None = _variable(
         None,
-        _integer(0),
+        integer(0),
         "Above both and up to this many bytes each of them reduces a part; above, "
         "they form a ring. The same on every rank.",
     )
     bucket_size_bytes: int | None = _variable(
         None,
-        _integer(1),
+        integer(1),
         "Gradients are reduced in buckets of about this many bytes. Default: 16 MiB, "
         "32 MiB on GPUs.",
     )
     autotune: bool = _variable(
         False,
-        _SWITCH,
+        SWITCH,
         "1: init() measures, for a few seconds, which of the sizes above are best "
         "for this job, unless an earlier job on the same hosts did. Those that are "
         "set stay. The same on every rank.",
     )
     log_level: str = _variable(
         "info",
-        _choice("debug", "info", "warning", "error", "off"),
+        choice("debug", "info", "warning", "error", "off"),
         "The least severe messages that the engine logs.",
     )
 
@@ -346,59 +274,6 @@ def variables() -> list[Variable]:
     ]
 
 
-def cache_directory() -> Path | None:
-    """Where ring_keras keeps what it can find out again; None if there is no home.
-
-    The directory need not exist.
-    """
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification wants relative paths to be ignored.
-    if Path(base).is_absolute():
-        return Path(base) / "ring_keras"
-    try:
-        return Path.home() / ".cache" / "ring_keras"
-    except RuntimeError:
-        return None
-
-
-def inherited_environment() -> dict[str, str]:
-    """A copy of this process's environment, for processes it starts."""
-    return dict(os.environ)
-
-
-def read_token(path: str | Path) -> bytes:
-    """Reads a job's secret.
-
-    Raises:
-        ConfigError: If the file cannot be read, is open to anyone but its
-            owner, or holds something else.
-    """
-    variable = f"{PREFIX}TOKEN_FILE={path}"
-    try:
-        # O_NONBLOCK: a named pipe must not make us wait for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(file.fileno())
-            content = file.read(2 * TOKEN_NBYTES + 2)
-    except OSError as error:
-        raise ConfigError(f"{variable}: cannot read it: {error.strerror}.") from error
-    mode = stat.S_IMODE(status.st_mode)
-    if not stat.S_ISREG(status.st_mode) or mode & 0o077:
-        raise ConfigError(
-            f"{variable}: must be a regular file that only its owner can read, mode "
-            f"0600. Received: mode {mode:04o}. Others may know this secret: start "
-            "the job anew with a new one."
-        )
-    text = content.decode("ascii", errors="replace").strip()
-    if len(text) != 2 * TOKEN_NBYTES or not set(text) <= set(string.hexdigits):
-        # The content stays out of the message: it may be the secret, cut short.
-        raise ConfigError(
-            f"{variable}: must hold {2 * TOKEN_NBYTES} hexadecimal digits. "
-            f"Received: {len(content)} bytes of something else."
-        )
-    return bytes.fromhex(text)
-
-
 def _in_words(default: Any) -> str:
     if default is None:
         return "unset"
@@ -415,7 +290,7 @@ def _names(fields: Sequence[str]) -> str:
 
 
 def _parse(field: dataclasses.Field[Any], text: str) -> Any:
-    reader = typing.cast(_Reader, field.metadata["reader"])
+    reader = typing.cast(Reader, field.metadata["reader"])
     try:
         return reader.parse(text)
     except ValueError:

@@ -1,0 +1,21 @@
+"""What the environment tells ring_keras: the `RING_KERAS_*` variables.
+
+Only these files read the environment. They import no TensorFlow, so that the launcher
+can use them.
+"""
+
+from ring_keras.config.errors import ConfigError
+from ring_keras.config.settings import TUNING_SETTINGS, Config, Variable, variables
+from ring_keras.config.surroundings import cache_directory, inherited_environment
+from ring_keras.config.token import read_token
+
+__all__ = [
+    "TUNING_SETTINGS",
+    "Config",
+    "ConfigError",
+    "Variable",
+    "cache_directory",
+    "inherited_environment",
+    "read_token",
+    "variables",
+]

@@ -1,0 +1,28 @@
+"""What else of the environment matters: not variables of ours."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["cache_directory", "inherited_environment"]
+
+
+def cache_directory() -> Path | None:
+    """Where ring_keras keeps what it can find out again; None if there is no home.
+
+    The directory need not exist.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The specification wants relative paths to be ignored.
+    if Path(base).is_absolute():
+        return Path(base) / "ring_keras"
+    try:
+        return Path.home() / ".cache" / "ring_keras"
+    except RuntimeError:
+        return None
+
+
+def inherited_environment() -> dict[str, str]:
+    """A copy of this process's environment, for processes it starts."""
+    return dict(os.environ)

@@ -1,0 +1,58 @@
+"""Pipelines and servers of tf.data."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from ring_keras.keras_internals.names import (
+    SHUFFLE_AGAIN,
+    SHUFFLE_DATASET,
+    SHUFFLE_SEEDS,
+)
+
+__all__ = [
+    "data_server_port",
+    "reshuffles",
+    "shuffle_seeds",
+    "stop_data_server",
+    "upstream",
+]
+
+
+def upstream(dataset: Any) -> Iterator[Any]:
+    """The dataset and everything it reads from, sink first; other data alone."""
+    yield dataset
+    if not isinstance(dataset, tf.data.Dataset):
+        return
+    for source in dataset._inputs():
+        yield from upstream(source)
+
+
+def shuffle_seeds(dataset: tf.data.Dataset) -> tuple[int, int] | None:
+    """What governs the order of a shuffle; None for other transformations.
+
+    (0, 0) leaves it to chance. One number comes from the shuffle's own seed,
+    the other from `tf.random.set_seed`.
+    """
+    if type(dataset).__name__ != SHUFFLE_DATASET:
+        return None
+    first, second = (int(getattr(dataset, name)) for name in SHUFFLE_SEEDS)
+    return first, second
+
+
+def reshuffles(dataset: tf.data.Dataset) -> bool:
+    """Whether it is a shuffle that has another order in each pass."""
+    if type(dataset).__name__ != SHUFFLE_DATASET:
+        return False
+    return bool(getattr(dataset, SHUFFLE_AGAIN, True))
+
+
+def stop_data_server(server: Any) -> None:
+    """Ends a dispatcher or a worker of the tf.data service."""
+    server._stop()
+
+
+def data_server_port(worker: tf.data.experimental.service.WorkerServer) -> int:
+    """The port on which a worker of the tf.data service listens."""
+    return int(worker._address.rpartition(":")[2])

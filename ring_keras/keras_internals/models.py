@@ -1,0 +1,97 @@
+"""Models: their layers of some kinds, and how `fit` runs them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ring_keras.keras_internals.names import (
+    INITIAL_EPOCH,
+    REDUCTION_AXES,
+    TRAINABLE_VARIABLES,
+)
+
+__all__ = [
+    "batch_normalizations",
+    "frozen_weights",
+    "initial_epoch",
+    "recurrent_states",
+    "reduction_axes",
+    "set_initial_epoch",
+    "set_train_function",
+    "synchronized_statistics",
+    "train_function",
+]
+
+
+def batch_normalizations(
+    model: keras.layers.Layer,
+) -> list[keras.layers.BatchNormalization]:
+    """Those in a model, at any depth, or the layer itself."""
+    return [
+        layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization)
+    ]
+
+
+def synchronized_statistics(model: keras.Model) -> list[keras.Variable]:
+    """The moving statistics of layers with `synchronized=True`."""
+    return [
+        variable
+        for layer in batch_normalizations(model)
+        if getattr(layer, "synchronized", False)  # Older Keras has no such argument.
+        for variable in layer.non_trainable_variables
+    ]
+
+
+def frozen_weights(model: keras.Model) -> list[keras.Variable]:
+    """Weights that training would change, of layers with `trainable=False`."""
+    return [
+        variable
+        for layer in model._flatten_layers()
+        for variable in getattr(layer, TRAINABLE_VARIABLES)
+        if not variable.trainable
+    ]
+
+
+def recurrent_states(model: keras.Model) -> list[keras.Variable]:
+    """What layers with `stateful=True` keep from one batch for the next."""
+    return [
+        state
+        for layer in model._flatten_layers()
+        if getattr(layer, "stateful", False)
+        for state in tf.nest.flatten(getattr(layer, "states", None))
+        if isinstance(state, keras.Variable)
+    ]
+
+
+def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
+    """The axes over which a built layer takes mean and variance."""
+    return list(getattr(layer, REDUCTION_AXES))
+
+
+def train_function(model: keras.Model) -> Callable[[Any], Any]:
+    """The function that runs one execution, made if there is none."""
+    model.make_train_function()
+    function: Callable[[Any], Any] = model.train_function
+    return function
+
+
+def set_train_function(
+    model: keras.Model, function: Callable[[Any], Any] | None
+) -> None:
+    """Replaces it; with None, Keras makes and traces a new one."""
+    model.train_function = function
+
+
+def initial_epoch(model: keras.Model) -> int | None:
+    """The epoch that a callback wants `fit` to begin with."""
+    epoch = getattr(model, INITIAL_EPOCH, None)
+    return None if epoch is None else int(epoch)
+
+
+def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:
+    """Makes `fit` begin with that epoch."""
+    setattr(model, INITIAL_EPOCH, epoch)

@@ -1,0 +1,96 @@
+"""Every private name of Keras and tf.data that this package relies on."""
+
+__all__ = [
+    "APPLY",
+    "BACKEND_APPLY_GRADIENTS",
+    "BATCH_DATASETS",
+    "BUILD",
+    "CHECK_FINITE",
+    "CLIP_GRADIENTS",
+    "FINALIZE_VARIABLES",
+    "INITIAL_EPOCH",
+    "ITERATIONS",
+    "LOSS_CALL",
+    "MASK",
+    "METRICS_RESULT",
+    "MOMENTS",
+    "OVERWRITE_DIRECTLY",
+    "PRIVATE_NAMES",
+    "REDUCTION_AXES",
+    "RMSPROP_MOMENTUM",
+    "SGD_MOMENTUM",
+    "SHUFFLE_AGAIN",
+    "SHUFFLE_DATASET",
+    "SHUFFLE_SEEDS",
+    "TRAINABLE_VARIABLES",
+    "TRAIN_FUNCTION",
+    "TRAIN_STEP",
+    "UNBATCH_DATASET",
+]
+
+
+# Where Keras or TensorFlow defines it -> what we call, replace or read there.
+PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
+    # Public, but replaced on the instance: `train_step`, `train_function`,
+    # `make_train_function`, `apply`, `build`, `check_finite` and `call` must keep
+    # their meaning.
+    "keras.Model": (
+        "_compile_loss",
+        "_get_metrics_result_or_logs",
+        "_symbolic_build",
+        "make_train_function",
+        "train_step",
+    ),
+    "keras.layers.BatchNormalization": ("_moments",),
+    "keras.layers.Layer": ("_flatten_layers",),
+    "keras.optimizers.Optimizer": (
+        "_backend_apply_gradients",
+        "_clip_gradients",
+        "_overwrite_variables_directly_with_gradients",
+        "apply",
+        "build",
+        "finalize_variable_values",
+    ),
+    "keras.losses.Loss": ("call",),
+    "keras.optimizers.LossScaleOptimizer": ("check_finite",),
+    "tf.data.Dataset": ("_inputs",),
+    "tf.data.experimental.service.DispatchServer": ("_stop",),
+    "tf.data.experimental.service.WorkerServer": ("_address", "_stop"),
+}
+
+# Attributes that exist only on instances.
+TRAIN_FUNCTION = "train_function"
+INITIAL_EPOCH = "_initial_epoch"
+ITERATIONS = "_iterations"
+SHUFFLE_SEEDS = ("_seed", "_seed2")
+SHUFFLE_AGAIN = "_reshuffle_each_iteration"
+TRAINABLE_VARIABLES = "_trainable_variables"
+REDUCTION_AXES = "_reduction_axes"
+SGD_MOMENTUM = "momentums"
+RMSPROP_MOMENTUM = "_momentums"
+
+CLIP_GRADIENTS = "_clip_gradients"
+BACKEND_APPLY_GRADIENTS = "_backend_apply_gradients"
+APPLY = "apply"
+BUILD = "build"
+OVERWRITE_DIRECTLY = "_overwrite_variables_directly_with_gradients"
+LOSS_CALL = "call"
+CHECK_FINITE = "check_finite"
+FINALIZE_VARIABLES = "finalize_variable_values"
+TRAIN_STEP = "train_step"
+METRICS_RESULT = "_get_metrics_result_or_logs"
+MOMENTS = "_moments"
+MASK = "_keras_mask"
+
+SHUFFLE_DATASET = "_ShuffleDataset"
+BATCH_DATASETS = frozenset(
+    {
+        "_BatchDataset",
+        "_MapAndBatchDataset",
+        "_PaddedBatchDataset",
+        "_ParallelBatchDataset",
+        "_DenseToRaggedDataset",
+        "_DenseToSparseBatchDataset",
+    }
+)
+UNBATCH_DATASET = "_UnbatchDataset"

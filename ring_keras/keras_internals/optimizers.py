@@ -1,0 +1,140 @@
+"""Optimizers: those of a model, those inside of others, and what they hold."""
+
+from collections import deque
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ring_keras.keras_internals.names import (
+    ITERATIONS,
+    RMSPROP_MOMENTUM,
+    SGD_MOMENTUM,
+    TRAINABLE_VARIABLES,
+)
+
+__all__ = [
+    "inner_optimizers",
+    "is_wrapper",
+    "optimizers_of",
+    "overwrites_with_gradient",
+    "step_count",
+    "steps_done",
+    "trainable_variables",
+    "variable_key",
+    "velocities",
+]
+
+
+def is_wrapper(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether it hands its gradients to other optimizers.
+
+    A `MultiOptimizer` may not know them before it is built.
+    """
+    return _is_multi_optimizer(optimizer) or bool(inner_optimizers(optimizer))
+
+
+def inner_optimizers(
+    optimizer: keras.optimizers.Optimizer,
+) -> list[keras.optimizers.Optimizer]:
+    """The optimizers that a wrapping one hands its gradients to."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        return [inner]
+    return list(optimizer.optimizers) if _is_multi_optimizer(optimizer) else []
+
+
+def trainable_variables(optimizer: keras.optimizers.Optimizer) -> Sequence[Any]:
+    """Those it was built with; none before that."""
+    return getattr(optimizer, TRAINABLE_VARIABLES, ())
+
+
+def variable_key(variable: Any) -> Hashable:
+    """The same for a Keras variable and the TensorFlow variable in it."""
+    if isinstance(variable, keras.Variable):
+        variable = variable.value
+    # Tensors, which a gradient can be taken of too, are told apart as well.
+    key: Hashable = variable.ref()
+    return key
+
+
+def _is_multi_optimizer(optimizer: keras.optimizers.Optimizer) -> bool:
+    # Older Keras has no such class.
+    multi = getattr(keras.optimizers, "MultiOptimizer", None)
+    return multi is not None and isinstance(optimizer, multi)
+
+
+def overwrites_with_gradient(variable: Any) -> bool:
+    """Whether Keras assigns its "gradient" to it, as in float8 training."""
+    return bool(getattr(variable, "overwrite_with_gradient", False))
+
+
+def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """The compiled optimizer, and others a custom model keeps (as GANs do).
+
+    Those in attributes, in lists and dicts there, and of models in it.
+    """
+    found: dict[int, keras.optimizers.Optimizer] = {}
+    seen: set[int] = set()
+    waiting: deque[Any] = deque([getattr(model, "optimizer", None), model])
+    waiting += _models_in(model)
+    while waiting:
+        value = waiting.popleft()
+        if isinstance(value, keras.optimizers.Optimizer):
+            found.setdefault(id(value), value)
+        elif (
+            isinstance(value, (dict, list, tuple, set, keras.Model))
+            and id(value) not in seen
+        ):
+            seen.add(id(value))
+            if isinstance(value, keras.Model):
+                value = vars(value)
+            waiting.extend(value.values() if isinstance(value, dict) else value)
+    return list(found.values())
+
+
+def _models_in(model: keras.Model) -> list[keras.Model]:
+    return [
+        layer
+        for layer in model._flatten_layers(include_self=False)
+        if isinstance(layer, keras.Model)
+    ]
+
+
+def velocities(optimizer: keras.optimizers.Optimizer) -> list[tf.Variable]:
+    """The momentum variables that hold gradients times the learning rate.
+
+    None before the optimizer is built. Those of Adam and others hold gradients
+    alone.
+    """
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    found: Sequence[keras.Variable] = ()
+    if isinstance(optimizer, keras.optimizers.SGD):
+        found = getattr(optimizer, SGD_MOMENTUM, ())
+    elif isinstance(optimizer, keras.optimizers.RMSprop):
+        found = getattr(optimizer, RMSPROP_MOMENTUM, ())
+    return [variable.value for variable in found]
+
+
+def steps_done(optimizer: keras.optimizers.Optimizer) -> int:
+    """How many steps it has taken, those included that only accumulated.
+
+    A `LossScaleOptimizer` leaves out steps that it skipped, unless `step_count` has
+    been counted up in them.
+    """
+    inner = inner_optimizers(optimizer)
+    if inner and not _is_multi_optimizer(optimizer):
+        return max(steps_done(inner[0]), int(getattr(optimizer, ITERATIONS)))
+    return int(getattr(optimizer, ITERATIONS))
+
+
+def step_count(optimizer: keras.optimizers.Optimizer) -> keras.Variable | None:
+    """A variable that a `LossScaleOptimizer` saves and has no use for itself.
+
+    Its `iterations` are those of the optimizer in it. None for other optimizers.
+    """
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return None
+    count: keras.Variable = getattr(optimizer, ITERATIONS)
+    return count
