@@ -41,7 +41,9 @@ def load() -> tuple[tf.data.Dataset, tf.data.Dataset]:
     train = (x_train, np.tile(y_train, len(corners)))
     return (
         # With a seed, so that all ranks have one order; anew in each epoch.
-        tf.data.Dataset.from_tensor_slices(train).shuffle(len(x_train), seed=FLAGS.seed),
+        tf.data.Dataset.from_tensor_slices(train).shuffle(
+            len(x_train), seed=FLAGS.seed
+        ),
         tf.data.Dataset.from_tensor_slices((x_test, y_test)),
     )
 
