@@ -31,10 +31,11 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
     `DistributedOptimizer` has not seen, a loaded model's for instance, is made
     a distributed one; all ranks begin with the root's epoch, wherever in the list
     the callback stands that restored it, such as
-    `keras.callbacks.BackupAndRestore`; ranks that are about to run different
-    numbers of steps are told so instead of waiting for each other, at once, or
-    where the first ends if nobody knows its number; and files that several ranks
-    are about to write are named in a warning.
+    `keras.callbacks.BackupAndRestore`; and files that several ranks are about to
+    write are named in a warning. As with every callback here that asks other ranks,
+    those that are about to run different numbers of steps, or have other callbacks,
+    are told so instead of waiting for each other: at once, or where the first ends
+    if nobody knows its number.
 
     Args:
         root_rank: The rank whose state all take.

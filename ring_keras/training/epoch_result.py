@@ -60,12 +60,15 @@ class EpochResult:
             return result
         with state_of_all_ranks(self._model, process_set):
             result = local(self._model, logs)
+            reports_metrics = result is not logs
+            if not logs:  # This rank had no data, so it does not know.
+                result = self._model.get_metrics_result()
             if result is not logs:
                 # A metric may return its variable, of which this is the moment.
                 result = tf.nest.map_structure(_value, result)
-        if result is logs and isinstance(logs, Mapping):
-            return averaged_logs(logs, process_set.communicator_id())
-        return result
+        is_of_steps = not reports_metrics and isinstance(logs, Mapping)
+        of_steps = logs if is_of_steps else {}
+        return averaged_logs(of_steps, process_set) or result
 
 
 def _value(result: Any) -> Any:

@@ -12,6 +12,7 @@ from absl import logging
 from ring_keras import _native
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.job.topology import rank
+from ring_keras.ops.objects import allgather_object
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.weight_digests import all_digests, variable_name
 
@@ -129,13 +130,25 @@ def _no_common_value(variable: Any) -> ValueError:
     )
 
 
-def averaged_logs(logs: Mapping[str, Any], communicator_id: int) -> dict[str, Any]:
-    """The logs with the mean over ranks of every scalar."""
-    keys = sorted(key for key, value in logs.items() if np.ndim(value) == 0)
-    means = _native.allreduce(
-        np.array([float(logs[key]) for key in keys], np.float64),
-        op=ReduceOp.AVERAGE.value,
-        name="metrics/logs",
-        communicator_id=communicator_id,
+def averaged_logs(logs: Mapping[str, Any], process_set: ProcessSet) -> dict[str, Any]:
+    """The logs with the mean of every scalar, over the ranks that have logs.
+
+    Collective, and so is the answer whether there are any.
+
+    Args:
+        logs: This rank's; empty if it has none.
+        process_set: The ranks that report together.
+
+    Returns:
+        Those of each rank; empty if no rank has any.
+    """
+    scalars = {key: float(v) for key, v in logs.items() if np.ndim(v) == 0}
+    of_ranks = allgather_object(
+        scalars if logs else None, name="metrics/logs", process_set=process_set
     )
-    return {**logs, **dict(zip(keys, means.tolist(), strict=True))}
+    having = [of_one for of_one in of_ranks if of_one is not None]
+    if not having:
+        return {}
+    common = set.intersection(*map(set, having))
+    means = {key: float(np.mean([of_one[key] for of_one in having])) for key in common}
+    return {**having[0], **logs, **means}

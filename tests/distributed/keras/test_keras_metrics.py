@@ -298,3 +298,38 @@ def test_one_rank_evaluates_alone_after_a_failed_fit(rank_pool, in_step):
     first, second = rank_pool(2).run(failed_fit_worker, args=(in_step,))
 
     assert first == second
+
+
+class ReportsItsOwn(keras.Model):
+    """Its evaluation reports something that is no metric."""
+
+    def test_step(self, data):
+        x, _ = data
+        return {"own": tf.reduce_sum(x)}
+
+
+def empty_evaluation_worker(cls):
+    """Rank 0 alone has examples to evaluate with."""
+    model = training.build(1, cls)
+    training.compile_model(model, ring.DistributedOptimizer("sgd"))
+    held = training.dataset(3 if ring.rank() == 0 else 0).batch(4)
+    average = ring.callbacks.MetricAverage()
+    history = training.fit(
+        model,
+        ring.data.shard(training.dataset(8)),
+        4,
+        validation_data=held,
+        callbacks=[average],
+    )
+    return history, model.evaluate(held, return_dict=True, callbacks=[average])
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"), [(None, "auc"), (ReportsItsOwn, "own")], ids=["metrics", "own"]
+)
+def test_a_rank_with_nothing_to_evaluate_reports_the_others(rank_pool, cls, name):
+    first, second = rank_pool(2).run(empty_evaluation_worker, args=(cls,))
+
+    assert first == second
+    history, evaluated = first
+    assert history[f"val_{name}"] == [evaluated[name]] != [0.0]

@@ -58,7 +58,7 @@ def resumed_worker():
 
 
 def test_a_fit_after_a_resumed_one_takes_all_its_steps(rank_pool):
-    assert rank_pool(2).run(resumed_worker) == [(6, 4, 4)] * 2
+    assert rank_pool(2).run(resumed_worker, timeout_s=120) == [(6, 4, 4)] * 2
 
 
 def rates_worker():
@@ -82,7 +82,7 @@ def rates_worker():
 
 
 def test_rates_of_a_fit_that_failed_are_no_others(rank_pool):
-    assert rank_pool(2).run(rates_worker) == [0.25, 0.25]
+    assert rank_pool(2).run(rates_worker, timeout_s=120) == [0.25, 0.25]
 
 
 def folds_worker():
@@ -107,7 +107,7 @@ def folds_worker():
 
 
 def test_folds_follow_each_other(rank_pool):
-    first, second = rank_pool(2).run(folds_worker)
+    first, second = rank_pool(2).run(folds_worker, timeout_s=120)
 
     assert first == second
 
@@ -126,7 +126,7 @@ def turns_worker():
 
 
 def test_models_are_trained_in_turns(rank_pool):
-    first, second = rank_pool(2).run(turns_worker)
+    first, second = rank_pool(2).run(turns_worker, timeout_s=120)
 
     assert first == second
 
@@ -157,14 +157,13 @@ def of_unknown_length(x, y, steps):
 @pytest.mark.parametrize(
     ("make_data", "kwargs"),
     [
-        (generator, {}),
         (generator, {"steps_per_epoch": 3}),
         (of_unknown_length, {"steps_per_epoch": 4}),
     ],
 )
 def test_data_that_end_sooner_are_found_with_any_callback(rank_pool, make_data, kwargs):
     first, second = rank_pool(2).run(
-        uneven_worker, args=(make_data, kwargs), timeout_s=60
+        uneven_worker, args=(make_data, kwargs), timeout_s=150
     )
 
     assert first == second
@@ -180,7 +179,7 @@ def other_callbacks_worker():
 
 
 def test_callbacks_of_some_ranks_only_are_named(rank_pool):
-    first, second = rank_pool(2).run(other_callbacks_worker, timeout_s=60)
+    first, second = rank_pool(2).run(other_callbacks_worker, timeout_s=150)
 
     assert first == second
     assert "rank 1 has ['MetricAverage']" in first
