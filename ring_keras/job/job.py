@@ -44,9 +44,11 @@ class Job:
         """How many ranks there are on each rank's host, by rank."""
         self.process_sets: dict[int, list[ProcessSet]] = {}
         """Those that were added, by number, with all objects that stand for one."""
-        self.agreed_without_all: defaultdict[int, set[bytes]] = defaultdict(set)
-        """By process set: digests of plans that some ranks have agreed on while
-        others were in join()."""
+        self.agreed_plans: defaultdict[int, int] = defaultdict(int)
+        """By process set: on how many plans its ranks have agreed."""
+        self.agreed_without_all: defaultdict[int, dict[bytes, int]] = defaultdict(dict)
+        """By process set: plans that some ranks have agreed on while others were in
+        join(), their numbers by their digests."""
         self.on_gpu = False
         """Whether gradients are in GPU memory, on every rank alike."""
         self.tuned_bucket_bytes: int | None = None

@@ -11,7 +11,7 @@ from ring_keras.ops.arguments import Factor, to_factor
 from ring_keras.ops.compression import Compression
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.scaling import scaled
-from ring_keras.ops.step import step_role
+from ring_keras.ops.step import step_plan, step_role
 
 __all__ = ["WIRE_DTYPES", "adasum", "is_adasum"]
 
@@ -116,6 +116,7 @@ def _adasum(
         request_name=name,  # So an allreduce of that name is an error, not a wait.
         communicator_id=communicator_id,
         step=step_role(),
+        plan=step_plan(),
     )
     rows = tf.ensure_shape(mine, parts.shape)
     rows = tf.cast(rows, tf.float64 if dtype == tf.float64 else tf.float32)

@@ -27,7 +27,7 @@ from ring_keras.ops.arguments import (
 from ring_keras.ops.compression import Compression
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.request_names import to_request_name
-from ring_keras.ops.step import step_role
+from ring_keras.ops.step import step_plan, step_role
 
 __all__ = [
     "PendingAllreduce",
@@ -109,6 +109,7 @@ def allreduce_start(
         wait_follows=wait_follows,
         wire_dtype=to_wire_dtype(compression, dtype, "allreduce_start"),
         step=step_role(),
+        plan=step_plan(),
     )
     shapes = tuple(tensor.shape for tensor in tensors)
     return PendingAllreduce(handle, dtype, shapes, reduce_op, name, communicator_id)

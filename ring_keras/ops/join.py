@@ -56,6 +56,6 @@ def _share_agreements(root_rank: int, process_set: ProcessSet) -> None:
     known = current_job().agreed_without_all[process_set.communicator_id()]
     known.update(
         broadcast_object(
-            sorted(known), root_rank, name="join/plans", process_set=process_set
+            sorted(known.items()), root_rank, name="join/plans", process_set=process_set
         )
     )

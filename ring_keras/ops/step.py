@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from ring_keras.ops.request_names import in_unordered_graph
 
-__all__ = ["one_step", "step_role"]
+__all__ = ["one_step", "step_plan", "step_role"]
 
 
 @dataclass
 class _Step:
+    plan: int
     begun: bool = False
 
 
@@ -23,7 +24,7 @@ _scope = _Scope()
 
 
 @contextlib.contextmanager
-def one_step() -> Iterator[None]:
+def one_step(plan: int = 0) -> Iterator[None]:
     """Makes one step of the collectives that are traced, or run, inside.
 
     Each execution is the next step of their communicator, which has to be the
@@ -33,8 +34,13 @@ def one_step() -> Iterator[None]:
     `RankMismatchError`, and can go on with the next.
 
     Each name may be used once.
+
+    Args:
+        plan: Number of the plan that the step follows. If ranks follow different
+            plans, all get a `RankMismatchError`, as they do if their tensors differ.
+            0 for none.
     """
-    outer, _scope.step = _scope.step, _Step()
+    outer, _scope.step = _scope.step, _Step(plan)
     try:
         yield
     finally:
@@ -50,3 +56,8 @@ def step_role() -> str:
     role = "continues" if step.begun else "begins"
     step.begun = True
     return role
+
+
+def step_plan() -> int:
+    """The plan that the step follows of which a collective is traced now."""
+    return 0 if _scope.step is None else _scope.step.plan

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -13,12 +14,25 @@ from ring_keras.optimizers.bucket_size import current_bytes
 from ring_keras.optimizers.buckets import BucketPlan, GradientSpec, plan_buckets
 from ring_keras.optimizers.common_start import start_alike
 from ring_keras.optimizers.gradient_values import Gradient, dense
-from ring_keras.optimizers.plan_agreement import agree_on_plan
+from ring_keras.optimizers.plan_agreement import Agreement, agree_on_plan
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.sparse_choice import SparseGradient, choose_dense
 from ring_keras.optimizers.step_scope import current_step
 
-__all__ = ["AgreedPlans", "source_name"]
+__all__ = ["AgreedPlan", "AgreedPlans", "source_name"]
+
+
+@dataclass(frozen=True)
+class AgreedPlan:
+    """A plan, and on what the ranks have agreed.
+
+    Attributes:
+        buckets: The plan, with what the ranks have chosen to make dense.
+        agreement: On the plan without that.
+    """
+
+    buckets: BucketPlan
+    agreement: Agreement
 
 
 class AgreedPlans:
@@ -34,14 +48,14 @@ class AgreedPlans:
         self._sums_duplicates = sums_duplicates
         self._job = job_number()
         # By the digest of what this rank would do by itself.
-        self._agreed: dict[bytes, BucketPlan] = {}
+        self._agreed: dict[bytes, AgreedPlan] = {}
 
     def __len__(self) -> int:
         return len(self._agreed)
 
     def plan(
         self, gradients: Sequence[Gradient], sources: Sequence[Any]
-    ) -> tuple[list[Gradient], BucketPlan, BucketPlan]:
+    ) -> tuple[list[Gradient], AgreedPlan, BucketPlan]:
         """The gradients, those made dense that the plan says; it; and the own one.
 
         The own plan is that of this rank before it has asked the others.
@@ -65,13 +79,15 @@ class AgreedPlans:
         own = self._bucket_plan(specs, groups)
         digest = own.digest()
         if digest not in self._agreed:
-            plan = own
-            if agree_on_plan(own, self._options.process_set):
-                plan = self._with_choices(own, gradients, groups)
-            self._agreed[digest] = plan
-        start_alike(sources, self._options.is_local, digest, self._options.process_set)
+            agreement, buckets = agree_on_plan(own, self._options.process_set), own
+            if agreement.of_all:
+                buckets = self._with_choices(own, gradients, groups)
+            self._agreed[digest] = AgreedPlan(buckets, agreement)
         plan = self._agreed[digest]
-        in_buckets = {index for bucket in plan.buckets for index in bucket.indices}
+        start_alike(
+            sources, self._options.is_local, plan.agreement, self._options.process_set
+        )
+        in_buckets = {i for bucket in plan.buckets.buckets for i in bucket.indices}
         return (
             [
                 dense(gradient) if index in in_buckets else gradient

@@ -21,6 +21,7 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.ops.data_order import living_orders, require_common_orders
+from ring_keras.optimizers.plan_agreement import Agreement
 from ring_keras.optimizers.weight_digests import all_digests, variable_name
 
 __all__ = ["left_to_caller", "set_started", "start_alike"]
@@ -55,7 +56,7 @@ def set_started(variables: Iterable[Any]) -> None:
 def start_alike(
     sources: Sequence[Any],
     is_local: Callable[[Any], bool],
-    plan_digest: bytes,
+    agreement: Agreement,
     process_set: ProcessSet,
 ) -> None:
     """Gives variables the first rank's values, if the ranks' differ.
@@ -70,7 +71,7 @@ def start_alike(
     Args:
         sources: What gradients are taken of.
         is_local: Whether a variable is one that each rank trains by itself.
-        plan_digest: Of the gradients' plan, as the ranks have agreed on it.
+        agreement: On the gradients' plan.
         process_set: The ranks that reduce the gradients; all call this.
 
     Raises:
@@ -81,7 +82,7 @@ def start_alike(
     if _left.active or all(map(_has_started, trained)):
         return
     without_all = current_job().agreed_without_all[process_set.communicator_id()]
-    if plan_digest in without_all:
+    if agreement.digest in without_all:
         return  # Ranks that were in join() then would ask alone later.
     traced = not tf.executing_eagerly()
     with tf.init_scope():
@@ -92,7 +93,7 @@ def start_alike(
             return  # TensorFlow traces once more, with values.
         digests = all_digests(variables, "gradients/start", process_set)
         if len(digests) < process_set.size():
-            without_all.add(plan_digest)
+            without_all[agreement.digest] = agreement.number
             return
         require_common_orders(living_orders(process_set), process_set)
         differing = [

@@ -146,8 +146,13 @@ class GradientReducer:
         shared, contexts = self._compress(
             [None if index in apart else g for index, g in enumerate(gradients)]
         )
-        shared, plan, own_plan = self._plans.plan(shared, sources)
-        with named_mismatch(own_plan, self.process_set), one_step():
+        shared, agreed, own_plan = self._plans.plan(shared, sources)
+        plan = agreed.buckets
+        with (
+            named_mismatch(own_plan, self.process_set),
+            one_step(agreed.agreement.number),
+        ):
+            meeting = None if plan.buckets else self._start_empty()
             started = [
                 self._start(
                     [shared[index] for index in bucket.indices],
@@ -168,6 +173,8 @@ class GradientReducer:
             for bucket, pending in zip(plan.buckets, started, strict=True):
                 for index, tensor in zip(bucket.indices, _wait(pending), strict=True):
                     reduced[index] = tensor
+            if meeting is not None:
+                _wait(meeting)
         for index, context in contexts.items():
             reduced[index] = self._options.compressor.decompress(
                 reduced[index], context
@@ -228,6 +235,18 @@ class GradientReducer:
         step = current_step()
         if step is not None and sources:
             step.note_reduced(sources)
+
+    def _start_empty(self) -> PendingAllreduce:
+        """In place of the first bucket, where a plan has none.
+
+        So that this rank meets those whose plan has one.
+        """
+        return allreduce_start(
+            [tf.zeros([1])],
+            ReduceOp.SUM,
+            name=bucket_name(0),
+            process_set=self.process_set,
+        )
 
     def _start(
         self,

@@ -2,7 +2,8 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import tensorflow as tf
@@ -16,19 +17,36 @@ from ring_keras.ops.allgather import allgather
 from ring_keras.ops.step import one_step
 from ring_keras.optimizers.buckets import BucketPlan, bucket_name
 
-__all__ = ["agree_on_plan", "named_mismatch"]
-
-Digest: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+__all__ = ["Agreement", "agree_on_plan", "named_mismatch"]
 
 _ADVICE = (
     "Build the same model, with the same trainable variables and bucket size, on "
     "every rank, and take the same branches in every step."
 )
+_COUNT_NBYTES: Final = 8
+_ORDER: Final = "big"
 # In place of a name, before the last line of a description.
 _BUCKETS = ""
 
 
-def agree_on_plan(plan: BucketPlan, process_set: ProcessSet) -> bool:
+@dataclass(frozen=True)
+class Agreement:
+    """On one plan.
+
+    Attributes:
+        digest: Of the plan, as each rank would have it by itself.
+        number: Of the plan, from 1, the same on every rank: it tells the plan apart
+            from others, of the same shapes too, that these ranks have agreed on.
+        of_all: Whether all ranks have agreed. If not, they must do without anything
+            else that all would have to agree on.
+    """
+
+    digest: bytes
+    number: int
+    of_all: bool
+
+
+def agree_on_plan(plan: BucketPlan, process_set: ProcessSet) -> Agreement:
     """Compares this rank's plan with the others'; collective, and cheap.
 
     The collective has the name of a plan's first bucket. So a rank that has come to
@@ -42,40 +60,42 @@ def agree_on_plan(plan: BucketPlan, process_set: ProcessSet) -> bool:
         plan: This rank's.
         process_set: The ranks that reduce gradients together.
 
-    Returns:
-        Whether all ranks have agreed. If not, they must do without anything else
-        that all would have to agree on.
-
     Raises:
         RankMismatchError: On every rank, if two plans differ. Names the first
             gradient on which they do; but if this is the only rank that asks, the
             collective.
     """
-    known = current_job().agreed_without_all[process_set.communicator_id()]
-    if plan.digest() in known:
-        return False
-    own = np.frombuffer(plan.digest(), np.uint8)
+    job, communicator_id = current_job(), process_set.communicator_id()
+    without_all = job.agreed_without_all[communicator_id]
+    digest = plan.digest()
+    if digest in without_all:
+        return Agreement(digest, without_all[digest], of_all=False)
+    own = digest + job.agreed_plans[communicator_id].to_bytes(_COUNT_NBYTES, _ORDER)
     with named_mismatch(plan, process_set), tf.init_scope():
-        gathered = _gather_digests(own, process_set)
-    # A rank that is in join() has no plan.
-    digests = gathered.reshape(-1, own.size)
-    if (digests == digests[0]).all():
-        if len(digests) < process_set.size():
-            known.add(plan.digest())
-            return False
-        return True
-    raise RankMismatchError(_difference(plan, process_set) or "gradients differ")
+        gathered = _gather_rows(own, process_set)
+    if any(not theirs.startswith(digest) for theirs in gathered):
+        raise RankMismatchError(_difference(plan, process_set) or "gradients differ")
+    # A rank that was in join() has missed some.
+    number = 1 + max(
+        int.from_bytes(theirs[len(digest) :], _ORDER) for theirs in gathered
+    )
+    job.agreed_plans[communicator_id] = number
+    # One that is in join() now has no plan.
+    of_all = len(gathered) == process_set.size()
+    if not of_all:
+        without_all[digest] = number
+    return Agreement(digest, number, of_all)
 
 
-def _gather_digests(own: Digest, process_set: ProcessSet) -> Digest:
+def _gather_rows(own: bytes, process_set: ProcessSet) -> list[bytes]:
     """Every rank's, in a step: there a plan's first bucket is too."""
-    if not tf.executing_eagerly():
-        # A graph of TensorFlow 1, in which there are no steps.
-        return _native.allgather(own, bucket_name(0), process_set.communicator_id())
-    with tf.device("CPU"), one_step():
-        gathered = allgather(own, name=bucket_name(0), process_set=process_set)
-    digests: Digest = gathered.numpy()
-    return digests
+    row = np.frombuffer(own, np.uint8)[None]
+    if tf.executing_eagerly():
+        with tf.device("CPU"), one_step():
+            rows = allgather(row, name=bucket_name(0), process_set=process_set).numpy()
+    else:  # A graph of TensorFlow 1, in which there are no steps.
+        rows = _native.allgather(row, bucket_name(0), process_set.communicator_id())
+    return [theirs.tobytes() for theirs in rows]
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ REGISTER_OP("RingKerasAlltoall")
     .Attr("request_name: string")
     .Attr("communicator_id: int = 0")
     .Attr("step: {'none', 'begins', 'continues'} = 'none'")
+    .Attr("plan: int = 0")
     .SetIsStateful()  // Never fold, merge or prune: every rank must issue it.
     .SetShapeFn(RowsAndSplits)
     .Doc(R"doc(
@@ -41,6 +42,7 @@ request_name: Pairs this request with its peers.
 communicator_id: 0 holds every rank.
 step: Whether the request is the first of a new step of the communicator, one of
   the step begun last, or in none. Requests in different steps never meet.
+plan: In a step, the number of the plan that it follows; the same on every rank.
 )doc");
 
 }  // namespace ring_keras

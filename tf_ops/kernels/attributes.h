@@ -23,6 +23,8 @@ class Attributes {
     OP_REQUIRES_OK(construction, construction->GetAttr("step", &step));
     if (step == "begins") step_role_ = StepRole::kBegins;
     if (step == "continues") step_role_ = StepRole::kContinues;
+    if (!construction->HasAttr("plan")) return;
+    OP_REQUIRES_OK(construction, construction->GetAttr("plan", &plan_));
   }
 
   Request NewRequest(CollectiveKind kind) const {
@@ -31,6 +33,7 @@ class Attributes {
     request.name = request_name_;
     request.communicator_id = communicator_id_;
     request.step_role = step_role_;
+    request.plan = plan_;
     return request;
   }
 
@@ -38,6 +41,7 @@ class Attributes {
   std::string request_name_;
   int communicator_id_ = 0;
   StepRole step_role_ = StepRole::kNone;
+  int64_t plan_ = 0;
 };
 
 // How an allreduce's data travel between hosts.

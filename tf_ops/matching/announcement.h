@@ -29,6 +29,7 @@ struct Announcement {
   double postscale = 1.0;
   std::optional<DataType> wire_dtype;
   std::vector<Shape> shapes;
+  int64_t plan = 0;  // See Request.
 
   // This rank's own; see Participant, and for `even_rows` CollectiveArguments.
   bool even_rows = false;

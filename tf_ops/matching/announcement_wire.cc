@@ -99,6 +99,7 @@ std::string Encode(const Announcement& announcement) {
   writer.Put(NumberOfWire(announcement.wire_dtype));
   writer.Put(static_cast<uint32_t>(announcement.shapes.size()));
   for (const Shape& shape : announcement.shapes) writer.PutList(shape);
+  writer.Put(announcement.plan);
   writer.Put(static_cast<uint8_t>(announcement.even_rows));
   writer.PutList(announcement.splits);
   writer.Put(announcement.weight);
@@ -134,6 +135,7 @@ StatusOr<Announcement> DecodeAnnouncement(const std::string& bytes) {
   }
   announcement.shapes.resize(reader.GetCount(sizeof(uint32_t)));
   for (Shape& shape : announcement.shapes) reader.GetList(&shape);
+  reader.Get(&announcement.plan);
   uint8_t even_rows = 0;
   reader.Get(&even_rows);
   announcement.even_rows = even_rows != 0;

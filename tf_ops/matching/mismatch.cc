@@ -92,6 +92,11 @@ class Comparison {
                  DebugString(other_.shapes[i]),
                  rows_may_differ_ && even_rows_ ? kSameRows : kSameModel);
     }
+    if (first_.plan != other_.plan) {
+      return Say("plan", first_.plan, other_.plan,
+                 "Take the same branches in every step, so that all ranks "
+                 "reduce the gradients of the same variables.");
+    }
     return std::nullopt;
   }
 

@@ -25,7 +25,8 @@ uint64_t KeyOf(const UseId& use) {
   return hash;
 }
 
-uint64_t SignatureOf(const CollectiveArguments& arguments, uint64_t step) {
+uint64_t SignatureOf(const CollectiveArguments& arguments, uint64_t step,
+                     int64_t plan) {
   uint64_t hash = 0;
   const auto add = [&hash](uint64_t value) {
     hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
@@ -43,7 +44,10 @@ uint64_t SignatureOf(const CollectiveArguments& arguments, uint64_t step) {
     add(input.shape.size());
     for (int64_t dimension : input.shape) add(static_cast<uint64_t>(dimension));
   }
-  if (step != 0) add(step);
+  if (step != 0) {
+    add(step);
+    add(static_cast<uint64_t>(plan));
+  }
   return hash | 1;
 }
 

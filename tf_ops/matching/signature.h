@@ -29,8 +29,10 @@ struct UseId {
 uint64_t KeyOf(const UseId& use);
 
 // Stands for all that must be equal on every rank; never 0. Different for
-// different arguments, or steps, but for a chance of 2^-64.
-uint64_t SignatureOf(const CollectiveArguments& arguments, uint64_t step);
+// different arguments, steps, or plans (see Request), but for a chance of
+// 2^-64.
+uint64_t SignatureOf(const CollectiveArguments& arguments, uint64_t step,
+                     int64_t plan);
 
 }  // namespace ring_keras
 

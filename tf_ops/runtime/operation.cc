@@ -49,7 +49,7 @@ Task Operation::Run() {
     collective_->Describe(&own);
     collective_->Prepare(channel.NextUse());
     stage_ = Stage::kPosted;
-    channel.Post(SignatureOf(request_, use_.step), own);
+    channel.Post(SignatureOf(request_, use_.step, request_.plan), own);
     co_await communicator_->Until(
         [&] { return channel.AllPosted() || !failure_.ok(); },
         Scheduler::Look::kIfPatient);
@@ -170,6 +170,7 @@ Status Operation::TakeWindow() {
 
 Status Operation::Announce(const Status& ready) {
   Announcement own = MakeAnnouncement(request_, use_);
+  own.plan = request_.plan;
   own.joins = standing_.joins;
   own.stands_in = standing_.stands_in;
   // No step begins while this rank is in the join.

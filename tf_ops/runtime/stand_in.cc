@@ -102,6 +102,7 @@ StandIn MakeStandIn(const Announcement& peer, int rank, int size) {
   request.root = peer.root;
   request.postscale = peer.postscale;
   request.wire_dtype = peer.wire_dtype;
+  request.plan = peer.plan;
   request.weight = 0;
   request.allocate_output = [memory, dtype = peer.dtype](const Shape& shape) {
     return memory->Allocate(ElementCount(shape) * SizeOf(dtype));

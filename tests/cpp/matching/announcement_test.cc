@@ -28,6 +28,7 @@ Announcement Sample() {
   sample.postscale = 0.25;
   sample.wire_dtype = DataType::kFloat16;
   sample.shapes = {{}, {0, 7}, {int64_t{1} << 40}};
+  sample.plan = 6;
   sample.even_rows = true;
   sample.splits = {1, 0, int64_t{1} << 50};
   sample.weight = 0.5;
@@ -63,6 +64,7 @@ RING_TEST(AnAnnouncementSurvivesTheJourney) {
     EXPECT_EQ(got.value().postscale, sent.postscale);
     EXPECT_TRUE(got.value().wire_dtype == sent.wire_dtype);
     EXPECT_TRUE(got.value().shapes == sent.shapes);
+    EXPECT_EQ(got.value().plan, sent.plan);
     EXPECT_EQ(got.value().even_rows, sent.even_rows);
     EXPECT_EQ(got.value().splits, sent.splits);
     EXPECT_EQ(got.value().weight, sent.weight);

@@ -37,6 +37,8 @@ class Training {
  public:
   explicit Training(Rank& self) : self_(self) {}
 
+  int64_t plan = 0;
+
   // Starts the buckets that `starts` names; waits for all. The first error.
   // `value` is what each rank brings; the sums must be those of one step.
   Status Step(float value, const std::function<bool(int)>& starts) {
@@ -47,9 +49,12 @@ class Training {
     for (int bucket = 0; bucket < kBuckets; ++bucket) {
       if (!starts(bucket)) continue;
       ++left;
-      self_.engine->Submit(
+      Request request =
           Bucket(bucket, &data[bucket],
-                 first ? StepRole::kBegins : StepRole::kContinues),
+                 first ? StepRole::kBegins : StepRole::kContinues);
+      request.plan = plan;
+      self_.engine->Submit(
+          std::move(request),
           [&, bucket](const Status& status) {
             results[bucket] = status;
             --left;
@@ -205,6 +210,35 @@ RING_TEST(ARankBetweenTwoStepsHearsOfTheDisagreementInTheNext) {
     }
     for (int step = 0; step < 4; ++step) ASSERT_OK(training.Step(11 + step));
   });
+}
+
+// Buckets of two plans may be alike in all but what they mean.
+RING_TEST(StepsOfDifferentPlansNeverMeet) {
+  for (const RankOptions& setup : Setups()) {
+    for (int before : {0, 5}) {  // Without channels, and with them.
+      Told told(setup.size);
+      RunRanks(setup, [&](Rank& self) {
+        Training training(self);
+        training.plan = 1;
+        for (int step = 0; step < before; ++step) {
+          ASSERT_OK(training.Step(1 + step));
+        }
+        training.plan = self.rank == 1 ? 2 : 1;
+        const Status status = training.Step(100);
+        EXPECT_EQ(status.code(), StatusCode::kRankMismatch);
+        told.Add(self.rank, status);
+        training.plan = 2;
+        for (int step = 0; step < 5; ++step) {
+          ASSERT_OK(training.Step(300 + step)) << " rank " << self.rank;
+        }
+      });
+      const std::string& text = told.texts()[0][0];
+      for (const auto& texts : told.texts()) EXPECT_EQ(texts[0], text);
+      EXPECT_TRUE(text.find("plan differs across ranks: rank 0 has 1, rank 1 "
+                            "has 2.") != std::string::npos)
+          << text;
+    }
+  }
 }
 
 // What some ranks did while others had joined, those count as well.

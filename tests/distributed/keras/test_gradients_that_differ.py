@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import keras
 import pytest
 import tensorflow as tf
 
 import ring_keras as ring
+from ring_keras.errors import translated
 
 VARIABLES = 3
 
@@ -69,3 +71,87 @@ def traced_worker():
 def test_a_step_that_one_rank_traces_is_an_error_on_all(rank_pool):
     for message in run_once(rank_pool(2), traced_worker):
         assert "gradients/bucket0" in message and "differs across ranks" in message
+
+
+def error_of_other_branches(branches):
+    """Each rank takes one of its own, though all have taken all of them before."""
+    for branch in [*branches, *branches]:
+        branch()
+    with pytest.raises(ring.RankMismatchError) as caught, translated():
+        branches[ring.rank()]()
+    branches[0]()  # They can go on.
+    return str(caught.value)
+
+
+def equal_buckets_worker(traces):
+    """Two branches, whose buckets differ in nothing but the variables."""
+    variables = [tf.Variable([1.0, 2.0], name=f"v{n}") for n in range(VARIABLES)]
+    function = tf.function if traces else lambda function: function
+    return error_of_other_branches(
+        [function(lambda used=used: step(variables, used)) for used in ([0, 1], [1, 2])]
+    )
+
+
+@pytest.mark.parametrize("traces", [True, False])
+def test_two_known_plans_never_meet(rank_pool, traces):
+    messages = rank_pool(2).run(equal_buckets_worker, args=(traces,), timeout_s=40)
+
+    assert messages[0] == messages[1]
+    if traces:
+        assert "plan differs across ranks: rank 0 has 1, rank 1 has 2" in messages[0]
+    else:
+        assert "gradient 0 differs across ranks: rank 0 has 'v0" in messages[0]
+
+
+def equal_models_worker():
+    """Two models with one plan, as a CycleGAN has, each with an optimizer."""
+
+    def trained():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.1))
+
+        @tf.function(autograph=False)
+        def train():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(tf.ones([1, 2])))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(
+                zip(gradients, model.trainable_variables, strict=True)
+            )
+
+        return train
+
+    return error_of_other_branches([trained(), trained()])
+
+
+def test_two_models_of_the_same_shape_never_meet(rank_pool):
+    for message in rank_pool(2).run(equal_models_worker, timeout_s=40):
+        assert "plan differs across ranks" in message
+
+
+def sparse_worker():
+    """The gradients of one of the branches are all sparse."""
+    table = tf.Variable(tf.ones([4, 2]), name="table")
+    dense = tf.Variable([1.0, 2.0], name="dense")
+
+    def branch(loss_of):
+        @tf.function(autograph=False)
+        def run():
+            with ring.DistributedGradientTape(tf.GradientTape()) as tape:
+                loss = loss_of()
+            return tape.gradient(loss, [table, dense])
+
+        return run
+
+    return error_of_other_branches(
+        [
+            branch(lambda: tf.reduce_sum(tf.gather(table, [1, 1]))),
+            branch(lambda: tf.reduce_sum(tf.gather(table, [1, 1])) * dense[0]),
+        ]
+    )
+
+
+def test_a_plan_without_buckets_meets_the_others(rank_pool):
+    for message in rank_pool(2).run(sparse_worker, timeout_s=40):
+        assert "allreduce 'gradients/bucket0'" in message
+        assert "differs across ranks" in message

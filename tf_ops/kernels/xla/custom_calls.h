@@ -32,7 +32,8 @@ inline constexpr char kReduceOp[] = "reduce_op";
 inline constexpr char kRoot[] = "root";
 inline constexpr char kWireDtype[] = "wire_dtype";  // -1: none.
 inline constexpr char kWaitFollows[] = "wait_follows";
-inline constexpr char kStep[] = "step";      // A StepRole.
+inline constexpr char kStep[] = "step";  // A StepRole.
+inline constexpr char kPlan[] = "plan";
 inline constexpr char kNumber[] = "number";  // Pairs a wait with its start.
 // In place of a factor that is an operand: any value.
 inline constexpr char kOperandSuffix[] = "_is_operand";

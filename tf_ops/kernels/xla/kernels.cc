@@ -38,6 +38,7 @@ class CollectiveXlaKernel : public XlaOpKernel {
     call.Set(xla_calls::kName, prototype_.name);
     call.Set(xla_calls::kCommunicator, prototype_.communicator_id);
     call.Set(xla_calls::kStep, static_cast<int64_t>(prototype_.step_role));
+    call.Set(xla_calls::kPlan, prototype_.plan);
     return call;
   }
 
