@@ -7,7 +7,7 @@ their calls, and in the graph of a session by the name of the tensor.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +20,7 @@ from ring_keras.horovod._compression import (
     native_and_own,
 )
 from ring_keras.horovod._gradient_factor import with_gradient_times
-from ring_keras.horovod._integers import average_of_sum, averages_integers, widened
+from ring_keras.horovod._reduction import name_of_member, reduce_tensors, to_op
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.reduce_op import Average, ReduceOp, Sum
 from ring_keras.ops.request_names import name_after
@@ -35,20 +35,7 @@ __all__ = [
     "grouped_allreduce",
     "grouped_reducescatter",
     "reducescatter",
-    "to_op",
 ]
-
-
-def to_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
-    """The reduction that `op`, or Horovod's older `average`, asks for."""
-    if op is not None and average is not None:
-        raise ValueError(
-            "`op` takes the place of `average`: give one of them. "
-            f"Received: op={op!r}, average={average!r}"
-        )
-    if op is not None:
-        return op
-    return Sum if average is False else Average
 
 
 def allreduce(
@@ -87,7 +74,7 @@ def allreduce(
             )
         ]
 
-    return _reduce(
+    return reduce_tensors(
         [tensor],
         reduce,
         name=name,
@@ -121,13 +108,13 @@ def grouped_allreduce(
     if len(dense) < len(tensors):
         _check_slices(op, prescale_factor, postscale_factor)
     reduced = [
-        _allreduce_slices(tensor, op, _member(name, index), process_set)
+        _allreduce_slices(tensor, op, name_of_member(name, index), process_set)
         if isinstance(tensor, tf.IndexedSlices)
         else tensor
         for index, tensor in enumerate(tensors)
     ]
     native, compressor = native_and_own(compression)
-    results = _reduce(
+    results = reduce_tensors(
         [tensors[index] for index in dense],
         functools.partial(
             ring.grouped_allreduce, compression=native, process_set=process_set
@@ -171,7 +158,7 @@ def reducescatter(
     size = process_set.size()
     if op in (Sum, Average):
         tensor = with_gradient_times(size, tensor)
-    (part,) = _reduce(
+    (part,) = reduce_tensors(
         [tensor],
         scatter,
         name=name,
@@ -227,7 +214,7 @@ def grouped_allgather(
 ) -> list[tf.Tensor]:
     """Gathers each of the tensors; see `allgather`."""
     return [
-        allgather(tensor, _member(name, index), process_set=process_set)
+        allgather(tensor, name_of_member(name, index), process_set=process_set)
         for index, tensor in enumerate(tensors)
     ]
 
@@ -273,56 +260,6 @@ def check_root(root_rank: int, process_set: ProcessSet) -> None:
         )
 
 
-def _reduce(
-    tensors: Sequence[Any],
-    function: Callable[..., list[tf.Tensor]],
-    *,
-    name: str | None,
-    op: ReduceOp,
-    compressor: Any,
-    prescale_factor: float,
-    postscale_factor: float,
-    size: int,
-) -> list[tf.Tensor]:
-    """Calls `function` for integers and for the rest, compressed by hand."""
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    contexts: list[Any] = []
-    if compressor is not None:
-        pairs = [compressor.compress(tensor) for tensor in tensors]
-        tensors = [tensor for tensor, _ in pairs]
-        contexts = [context for _, context in pairs]
-    integers = [i for i, t in enumerate(tensors) if averages_integers(t, op)]
-    others = [i for i in range(len(tensors)) if i not in integers]
-    reduced = list(tensors)
-    if integers:
-        totals = function(
-            [widened(tensors[index]) for index in integers],
-            Sum,
-            name=_member(name, "integers") if others else name,
-            prescale_factor=prescale_factor,
-        )
-        for index, total in zip(integers, totals, strict=True):
-            reduced[index] = average_of_sum(
-                total, size, postscale_factor, tensors[index].dtype
-            )
-    if others:
-        results = function(
-            [tensors[index] for index in others],
-            op,
-            name=name,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-        )
-        for index, result in zip(others, results, strict=True):
-            reduced[index] = result
-    if compressor is not None:
-        reduced = [
-            compressor.decompress(tensor, context)
-            for tensor, context in zip(reduced, contexts, strict=True)
-        ]
-    return reduced
-
-
 def _check_slices(
     op: ReduceOp, prescale_factor: float, postscale_factor: float
 ) -> None:
@@ -342,14 +279,12 @@ def _allreduce_slices(
     slices: tf.IndexedSlices, op: ReduceOp, name: str | None, process_set: ProcessSet
 ) -> tf.IndexedSlices:
     name = name or name_after([slices], "allreduce")
-    values = allgather(slices.values, _member(name, "values"), process_set=process_set)
+    values = allgather(
+        slices.values, name_of_member(name, "values"), process_set=process_set
+    )
     indices = allgather(
-        slices.indices, _member(name, "indices"), process_set=process_set
+        slices.indices, name_of_member(name, "indices"), process_set=process_set
     )
     if op == Average:
         values = values / process_set.size()
     return tf.IndexedSlices(values, indices, slices.dense_shape)
-
-
-def _member(name: str | None, which: int | str) -> str | None:
-    return None if name is None else f"{name}/{which}"

@@ -9,6 +9,7 @@ from ring_keras.horovod import _keras_names
 from ring_keras.horovod._compression import Compression
 from ring_keras.horovod._gradients import Groups, distributed_optimizer
 from ring_keras.horovod._keras_names import *  # noqa: F403
+from ring_keras.horovod._reduction import to_op
 from ring_keras.horovod.keras import callbacks, elastic
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.reduce_op import Average, ReduceOp
@@ -66,7 +67,7 @@ def allreduce(
     """See `ring_keras.allreduce`; `op` counts where it is given."""
     return collectives.allreduce(
         value,
-        op=collectives.to_op(op, average if op is None else None),
+        op=to_op(op, average if op is None else None),
         name=name,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,

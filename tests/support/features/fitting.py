@@ -165,7 +165,11 @@ def _sample_weights() -> Difference:
             weighted_metrics=["accuracy"],
         )
 
-    return compare(ADAM, compile_model=compile_model, data=_data(_weights))
+    # Not Adam: a common factor, as of weights gone wrong, is nothing to it, and where
+    # a gradient nearly cancels out it divides what is left by itself. Then the order
+    # of a sum, with no weights at all, shows in the sixth digit; in float64, or with
+    # an epsilon of 1e-3, it does not.
+    return compare(SGD, compile_model=compile_model, data=_data(_weights))
 
 
 def _mean_with_sample_weight() -> Difference:
@@ -269,8 +273,7 @@ FEATURES = [
         functools.partial(_summed, build=_with_other_losses),
     ),
     Feature('two losses, one with reduction="sum"', _summed_and_mean),
-    # Adam makes digits of the last ones that two gradients differ in.
-    Feature("sample_weight", _sample_weights, weight_limit=5e-6),
+    Feature("sample_weight", _sample_weights),
     Feature(
         'sample_weight, reduction="mean_with_sample_weight"', _mean_with_sample_weight
     ),
