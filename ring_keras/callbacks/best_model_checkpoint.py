@@ -74,7 +74,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Saves, on the rank that writes."""
-        if self._writes():
+        if self.save_freq != "epoch" and self._writes():
             super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:

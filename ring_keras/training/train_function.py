@@ -1,5 +1,6 @@
 """A model's train function, with the ring's errors and what callbacks need."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -81,9 +82,24 @@ class TrainFunction:
             raise
 
     def _call(self, iterator: Any) -> Any:
-        traced = (self._function, getattr(iterator, "element_spec", None))
+        spec, iterator = _inspected(iterator)
+        traced = (self._function, spec)
         if traced == self._traced and size() > 1 and may_leave_main_thread(self._model):
             return run_beside_main_thread(self._function, iterator)
         result = self._function(iterator)
         self._traced = traced
         return result
+
+
+def _inspected(iterator: Any) -> tuple[Any, Any]:
+    """What TensorFlow traces a step for, and an iterator over the same batches."""
+    spec = getattr(iterator, "element_spec", None)
+    if spec is not None:
+        return spec, iterator
+    # Of train_on_batch, whose batch may have a shape for which it traces again.
+    batch = next(iterator)
+    leaves = [
+        (str(leaf.shape), str(leaf.dtype)) if hasattr(leaf, "shape") else repr(leaf)
+        for leaf in tf.nest.flatten(batch)
+    ]
+    return leaves, itertools.chain([batch], iterator)

@@ -131,6 +131,27 @@ def test_models_are_trained_in_turns(rank_pool):
     assert first == second
 
 
+class Noise(keras.layers.Layer):
+    """Takes its random numbers from what Keras keeps for each thread."""
+
+    def call(self, x):
+        return x + keras.random.normal(tf.shape(x), stddev=0.0)
+
+
+def sizes_worker():
+    model = keras.Sequential([keras.Input((6,)), Noise(), keras.layers.Dense(1)])
+    model.compile(ring.DistributedOptimizer("sgd"), "mse")
+    x, y = training.arrays()
+    model.fit(x[:8], y[:8], verbose=0, callbacks=ours())
+    for size in (4, 4, 3, 3, 4):
+        model.train_on_batch(x[:size], y[:size])
+    return int(model.optimizer.iterations)
+
+
+def test_batches_may_change_their_size(rank_pool):
+    assert rank_pool(2).run(sizes_worker) == [6, 6]
+
+
 def uneven_worker(make_data, kwargs):
     model = training.distributed_model(1)
     x, y = training.arrays()
