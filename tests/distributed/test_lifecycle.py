@@ -119,6 +119,29 @@ def test_a_graph_of_an_earlier_job_is_refused(rank_pool):
     rank_pool(2).run(stale_graph_worker)
 
 
+def passes_worker():
+    """Rank 0 leaves the job in the middle of what it adds up."""
+    variable = tf.Variable(1.0)
+
+    def gradient(factor):
+        tape = ring.DistributedGradientTape(
+            tf.GradientTape(), backward_passes_per_step=2
+        )
+        with tape:
+            loss = factor * variable
+        return float(tape.gradient(loss, variable))
+
+    if ring.rank() == 0:
+        assert gradient(100.0) == 0.0
+    ring.shutdown()
+    ring.init()
+    return [gradient(2.0), gradient(4.0)]
+
+
+def test_half_a_step_of_an_earlier_job_is_forgotten(rank_pool):
+    assert rank_pool(2).run(passes_worker) == [[0.0, 6.0]] * 2
+
+
 def early_worker(directory):
     """Rank 0 is in the next job before rank 1 has left the last."""
     tried = directory / "tried"
