@@ -99,8 +99,7 @@ void Pair::Receive(uint64_t key, uint32_t tag, ReceiveOperation* operation) {
   posted_[id] = operation;
   if (early_.nbytes() == 0) return;
   for (const EarlyData::Piece& piece : early_.Take(id)) {
-    Deliver(*operation, id, piece.offset, piece.bytes);
-    if (closed_) return;
+    if (!Deliver(*operation, id, piece.offset, piece.bytes)) return;
   }
 }
 
@@ -251,9 +250,9 @@ bool Pair::Claim(ReceiveOperation& operation, uint64_t offset,
   return fits;
 }
 
-void Pair::Deliver(ReceiveOperation& operation, const MessageId& id,
+bool Pair::Deliver(ReceiveOperation& operation, const MessageId& id,
                    uint64_t offset, const std::vector<char>& bytes) {
-  if (!Claim(operation, offset, bytes.size())) return;
+  if (!Claim(operation, offset, bytes.size())) return false;
   char* target = operation.target + offset;
   if (operation.combine != nullptr) {
     operation.combine(target, target, bytes.data(),
@@ -262,6 +261,7 @@ void Pair::Deliver(ReceiveOperation& operation, const MessageId& id,
     std::memcpy(target, bytes.data(), bytes.size());
   }
   Count(operation, id, bytes.size());
+  return true;
 }
 
 void Pair::Count(ReceiveOperation& operation, const MessageId& id,

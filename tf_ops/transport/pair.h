@@ -105,7 +105,8 @@ class Pair {
   // false: they are not, and the pair has failed.
   bool Claim(ReceiveOperation& operation, uint64_t offset, uint64_t nbytes);
   // Data that came into memory of their own, though their receive is posted.
-  void Deliver(ReceiveOperation& operation, const MessageId& id,
+  // False: they are not what it waits for, and the pair has failed.
+  bool Deliver(ReceiveOperation& operation, const MessageId& id,
                uint64_t offset, const std::vector<char>& bytes);
   // So many more bytes of a message are where they belong.
   void Count(ReceiveOperation& operation, const MessageId& id, size_t nbytes);

@@ -246,6 +246,23 @@ RING_TEST(AStreamThatEndsDoesNotSilenceTheOthers) {
   EXPECT_TRUE(link->second().closed());
 }
 
+// Its last message came in several frames, each of which waits by itself.
+RING_TEST(AReceiveMayBePostedWhenThePeerHasLeft) {
+  const auto link = Link::Memory(2);
+  const std::string data = Pattern(400000, 2);
+  SendOperation send;
+  link->first().Send(kKey, 0, data.data(), data.size(), &send);
+  link->first().CloseForWriting();
+  while (link->second().Pump()) {
+  }
+  ASSERT_TRUE(link->second().closed());
+  std::string got(data.size(), '\0');
+  ReceiveOperation receive = Into(&got);
+  link->second().Receive(kKey, 0, &receive);
+  EXPECT_TRUE(receive.done());
+  EXPECT_TRUE(got == data);
+}
+
 // A peer that has gone takes nothing more, but its last words count.
 RING_TEST(WhatCameIsReadThoughNothingCanBeSent) {
   const auto link = Link::Memory(1);
