@@ -20,9 +20,8 @@ namespace ring_keras {
 // windows into a piece for each rank.
 constexpr int kSharedMaxRanks = 256;
 
-using MakeAlgorithm =
-    std::unique_ptr<Collective>(const CollectiveArguments& arguments,
-                                Communicator& communicator, uint64_t key);
+using MakeAlgorithm = std::unique_ptr<Collective>(
+    const CollectiveArguments& arguments, Communicator& communicator);
 
 // Each rank reads all ranks' data and reduces everything itself: one
 // synchronisation, size x nbytes read per rank. For 2 ranks, or few bytes.
@@ -47,7 +46,7 @@ std::optional<SharedBuffers> FindSharedBuffers(
 // a peer's tensor lies elsewhere.
 std::unique_ptr<Collective> MakeAllreduceSharedBuffers(
     const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t key, const SharedBuffers& buffers, MakeAlgorithm* staged);
+    const SharedBuffers& buffers, MakeAlgorithm* staged);
 
 // For a communicator of one rank.
 MakeAlgorithm MakeAllreduceAlone;

@@ -10,8 +10,8 @@ namespace {
 class AllgatherDirect : public Collective {
  public:
   AllgatherDirect(const CollectiveArguments& arguments,
-                  Communicator& communicator, uint64_t key)
-      : arguments_(arguments), communicator_(communicator), key_(key) {}
+                  Communicator& communicator)
+      : arguments_(arguments), communicator_(communicator) {}
 
   Task Run(const Participants& participants) override {
     const size_t row_nbytes = RowBytes(arguments_);
@@ -30,7 +30,7 @@ class AllgatherDirect : public Collective {
     }
     char* output = static_cast<char*>(allocated.value());
     const void* input = arguments_.inputs[0].data;
-    MessageExchange exchange(communicator_, key_);
+    MessageExchange exchange(communicator_, participants.key);
     for (int rank = 0; rank < communicator_.size(); ++rank) {
       const Range part = parts[rank];
       exchange.Trade(rank, 0, input, parts[communicator_.rank()].size(),
@@ -43,15 +43,13 @@ class AllgatherDirect : public Collective {
  private:
   const CollectiveArguments& arguments_;
   Communicator& communicator_;
-  uint64_t key_;
 };
 
 }  // namespace
 
 std::unique_ptr<Collective> MakeAllgatherDirect(
-    const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t key) {
-  return std::make_unique<AllgatherDirect>(arguments, communicator, key);
+    const CollectiveArguments& arguments, Communicator& communicator) {
+  return std::make_unique<AllgatherDirect>(arguments, communicator);
 }
 
 }  // namespace ring_keras

@@ -70,8 +70,7 @@ class AllgatherShared : public SharedCollective {
 }  // namespace
 
 std::unique_ptr<Collective> MakeAllgatherShared(
-    const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t) {
+    const CollectiveArguments& arguments, Communicator& communicator) {
   return std::make_unique<AllgatherShared>(arguments, communicator);
 }
 

@@ -100,13 +100,12 @@ class AllreduceAlone : public Collective {
 }  // namespace
 
 std::unique_ptr<Collective> MakeAllreduceDirect(
-    const CollectiveArguments& arguments, Communicator&, uint64_t) {
+    const CollectiveArguments& arguments, Communicator&) {
   return std::make_unique<AllreduceDirect>(arguments);
 }
 
 std::unique_ptr<Collective> MakeAllreduceAlone(
-    const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t) {
+    const CollectiveArguments& arguments, Communicator& communicator) {
   return std::make_unique<AllreduceAlone>(arguments, communicator);
 }
 

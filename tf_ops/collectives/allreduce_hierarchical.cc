@@ -50,13 +50,12 @@ class PrivateWindow {
 class AllreduceHierarchical : public Collective {
  public:
   AllreduceHierarchical(const CollectiveArguments& arguments,
-                        Communicator& communicator, uint64_t key)
+                        Communicator& communicator)
       : arguments_(arguments),
         communicator_(communicator),
         tensors_(arguments),
         reduction_(arguments),
         within_host_(arguments.dtype, arguments.reduce_op, 1.0),
-        key_(key),
         local_rank_(PlaceOf(communicator.neighbours(), communicator.rank())),
         lane_count_(LaneCount(communicator)) {
     const size_t hosts = communicator.hosts().size();
@@ -195,8 +194,11 @@ class AllreduceHierarchical : public Collective {
     within_host_.set_postscale(headroom);
     format_.emplace(AcrossHosts(arguments_, reduction_.postscale() / headroom));
     if (!has_lane()) return;
-    lane_.emplace(Lane{
-        communicator_, key_, {}, communicator_.host(), format_->on_the_wire()});
+    lane_.emplace(Lane{communicator_,
+                       participants.key,
+                       {},
+                       communicator_.host(),
+                       format_->on_the_wire()});
     for (const std::vector<int>& host : communicator_.hosts()) {
       lane_->members.push_back(host[local_rank_]);
     }
@@ -253,7 +255,6 @@ class AllreduceHierarchical : public Collective {
   ScaledReduction reduction_;
   // Of what the windows hold.
   ScaledReduction within_host_;
-  const uint64_t key_;
   const int local_rank_;  // Among the ranks of this host.
   const int lane_count_;  // Ranks of each host that reduce a part.
   size_t round_nbytes_;
@@ -270,9 +271,8 @@ class AllreduceHierarchical : public Collective {
 }  // namespace
 
 std::unique_ptr<Collective> MakeAllreduceHierarchical(
-    const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t key) {
-  return std::make_unique<AllreduceHierarchical>(arguments, communicator, key);
+    const CollectiveArguments& arguments, Communicator& communicator) {
+  return std::make_unique<AllreduceHierarchical>(arguments, communicator);
 }
 
 }  // namespace ring_keras

@@ -17,12 +17,11 @@ namespace {
 class AllreduceMessages : public Collective {
  public:
   AllreduceMessages(const CollectiveArguments& arguments,
-                    Communicator& communicator, uint64_t key,
-                    LanePattern* pattern)
+                    Communicator& communicator, LanePattern* pattern)
       : communicator_(communicator),
         pattern_(pattern),
         tensors_(arguments),
-        lane_{communicator, key, std::vector<int>(communicator.size()),
+        lane_{communicator, 0, std::vector<int>(communicator.size()),
               communicator.rank(), tensors_.reduction()},
         piece_nbytes_(kMessageBytes * communicator.size()) {
     std::iota(lane_.members.begin(), lane_.members.end(), 0);
@@ -30,6 +29,7 @@ class AllreduceMessages : public Collective {
 
   Task Run(const Participants& participants) override {
     tensors_.Begin(participants);
+    lane_.key = participants.key;
     const size_t pieces = CeilDivide(tensors_.nbytes(), piece_nbytes_);
     TaskGroup under_way(communicator_);
     for (size_t piece = 0; piece < pieces; ++piece) {
@@ -74,23 +74,20 @@ class AllreduceMessages : public Collective {
 }  // namespace
 
 std::unique_ptr<Collective> MakeAllreduceDoubling(
-    const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t key) {
-  return std::make_unique<AllreduceMessages>(arguments, communicator, key,
+    const CollectiveArguments& arguments, Communicator& communicator) {
+  return std::make_unique<AllreduceMessages>(arguments, communicator,
                                              ReduceByDoubling);
 }
 
 std::unique_ptr<Collective> MakeAllreduceParts(
-    const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t key) {
-  return std::make_unique<AllreduceMessages>(arguments, communicator, key,
+    const CollectiveArguments& arguments, Communicator& communicator) {
+  return std::make_unique<AllreduceMessages>(arguments, communicator,
                                              ReduceByParts);
 }
 
 std::unique_ptr<Collective> MakeAllreduceRing(
-    const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t key) {
-  return std::make_unique<AllreduceMessages>(arguments, communicator, key,
+    const CollectiveArguments& arguments, Communicator& communicator) {
+  return std::make_unique<AllreduceMessages>(arguments, communicator,
                                              ReduceByRing);
 }
 

@@ -146,14 +146,12 @@ class AllreduceSharedParts : public AllreduceShared {
 }  // namespace
 
 std::unique_ptr<Collective> MakeAllreduceSharedFlat(
-    const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t) {
+    const CollectiveArguments& arguments, Communicator& communicator) {
   return std::make_unique<AllreduceSharedFlat>(arguments, communicator);
 }
 
 std::unique_ptr<Collective> MakeAllreduceSharedParts(
-    const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t) {
+    const CollectiveArguments& arguments, Communicator& communicator) {
   return std::make_unique<AllreduceSharedParts>(arguments, communicator);
 }
 

@@ -29,11 +29,10 @@ constexpr size_t kSomeBytes = 1 << 20;
 class AllreduceSharedBuffers : public Collective {
  public:
   AllreduceSharedBuffers(const CollectiveArguments& arguments,
-                         Communicator& communicator, uint64_t key,
+                         Communicator& communicator,
                          const SharedBuffers& buffers, MakeAlgorithm* staged)
       : arguments_(arguments),
         communicator_(communicator),
-        key_(key),
         buffers_(buffers),
         make_staged_(staged),
         reduction_(arguments) {}
@@ -68,7 +67,7 @@ class AllreduceSharedBuffers : public Collective {
     // Weights that differ need a pass over the inputs, which are not ours.
     if (reduction_.Begin(participants) || !all_have_buffers) {
       peers_may_come_ = false;  // They see the same.
-      staged_ = make_staged_(arguments_, communicator_, key_);
+      staged_ = make_staged_(arguments_, communicator_);
       staged_->Prepare(window_);
       communicator_.NotifyAll();
       Task staged = staged_->Run(participants);
@@ -163,7 +162,6 @@ class AllreduceSharedBuffers : public Collective {
 
   const CollectiveArguments& arguments_;
   Communicator& communicator_;
-  uint64_t key_;
   const SharedBuffers buffers_;
   MakeAlgorithm* make_staged_;
   ScaledReduction reduction_;
@@ -199,8 +197,8 @@ std::optional<SharedBuffers> FindSharedBuffers(
 
 std::unique_ptr<Collective> MakeAllreduceSharedBuffers(
     const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t key, const SharedBuffers& buffers, MakeAlgorithm* staged) {
-  return std::make_unique<AllreduceSharedBuffers>(arguments, communicator, key,
+    const SharedBuffers& buffers, MakeAlgorithm* staged) {
+  return std::make_unique<AllreduceSharedBuffers>(arguments, communicator,
                                                   buffers, staged);
 }
 

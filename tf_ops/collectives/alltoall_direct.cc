@@ -11,8 +11,8 @@ namespace {
 class AlltoallDirect : public Collective {
  public:
   AlltoallDirect(const CollectiveArguments& arguments,
-                 Communicator& communicator, uint64_t key)
-      : arguments_(arguments), communicator_(communicator), key_(key) {}
+                 Communicator& communicator)
+      : arguments_(arguments), communicator_(communicator) {}
 
   Task Run(const Participants& participants) override {
     StatusOr<AlltoallOutput> allocated =
@@ -26,7 +26,7 @@ class AlltoallDirect : public Collective {
     const char* input = static_cast<const char*>(arguments_.inputs[0].data);
     const std::vector<int64_t> splits = SplitsOrEven(
         arguments_.splits, RowCount(arguments_.inputs[0].shape), size);
-    MessageExchange exchange(communicator_, key_);
+    MessageExchange exchange(communicator_, participants.key);
     for (int rank = 0; rank < size; ++rank) {
       const Range to = SplitBytes(splits, RowBytes(arguments_), rank);
       const Range from = output.parts[rank];
@@ -40,15 +40,13 @@ class AlltoallDirect : public Collective {
  private:
   const CollectiveArguments& arguments_;
   Communicator& communicator_;
-  uint64_t key_;
 };
 
 }  // namespace
 
 std::unique_ptr<Collective> MakeAlltoallDirect(
-    const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t key) {
-  return std::make_unique<AlltoallDirect>(arguments, communicator, key);
+    const CollectiveArguments& arguments, Communicator& communicator) {
+  return std::make_unique<AlltoallDirect>(arguments, communicator);
 }
 
 }  // namespace ring_keras

@@ -82,8 +82,7 @@ class AlltoallShared : public SharedCollective {
 }  // namespace
 
 std::unique_ptr<Collective> MakeAlltoallShared(
-    const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t) {
+    const CollectiveArguments& arguments, Communicator& communicator) {
   return std::make_unique<AlltoallShared>(arguments, communicator);
 }
 

@@ -18,12 +18,12 @@ class BarrierShared : public BarrierMessages {
 }  // namespace
 
 std::unique_ptr<Collective> MakeBarrierMessages(const CollectiveArguments&,
-                                                Communicator&, uint64_t) {
+                                                Communicator&) {
   return std::make_unique<BarrierMessages>();
 }
 
 std::unique_ptr<Collective> MakeBarrierShared(const CollectiveArguments&,
-                                              Communicator&, uint64_t) {
+                                              Communicator&) {
   return std::make_unique<BarrierShared>();
 }
 

@@ -12,13 +12,12 @@ namespace {
 class BroadcastChain : public Collective {
  public:
   BroadcastChain(const CollectiveArguments& arguments,
-                 Communicator& communicator, uint64_t key)
+                 Communicator& communicator)
       : arguments_(arguments),
         communicator_(communicator),
-        key_(key),
         tensors_(arguments) {}
 
-  Task Run(const Participants&) override {
+  Task Run(const Participants& participants) override {
     const int size = communicator_.size();
     const int rank = communicator_.rank();
     const bool first = rank == arguments_.root;
@@ -36,8 +35,8 @@ class BroadcastChain : public Collective {
             if (output != input) std::memcpy(output, input, length);
           });
     }
-    MessageExchange sends(communicator_, key_);
-    MessageExchange receives(communicator_, key_);
+    MessageExchange sends(communicator_, participants.key);
+    MessageExchange receives(communicator_, participants.key);
     const size_t pieces = CeilDivide(nbytes, kPieceBytes);
     for (uint32_t tag = 0; tag < pieces; ++tag) {
       const Range piece = Piece({0, nbytes}, kPieceBytes, tag);
@@ -65,7 +64,6 @@ class BroadcastChain : public Collective {
 
   const CollectiveArguments& arguments_;
   Communicator& communicator_;
-  uint64_t key_;
   FusedTensors tensors_;
   std::unique_ptr<char[]> buffer_;
 };
@@ -73,9 +71,8 @@ class BroadcastChain : public Collective {
 }  // namespace
 
 std::unique_ptr<Collective> MakeBroadcastChain(
-    const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t key) {
-  return std::make_unique<BroadcastChain>(arguments, communicator, key);
+    const CollectiveArguments& arguments, Communicator& communicator) {
+  return std::make_unique<BroadcastChain>(arguments, communicator);
 }
 
 }  // namespace ring_keras

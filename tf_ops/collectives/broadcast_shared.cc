@@ -57,8 +57,7 @@ class BroadcastShared : public SharedCollective {
 }  // namespace
 
 std::unique_ptr<Collective> MakeBroadcastShared(
-    const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t) {
+    const CollectiveArguments& arguments, Communicator& communicator) {
   return std::make_unique<BroadcastShared>(arguments, communicator);
 }
 

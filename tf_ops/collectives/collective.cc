@@ -69,8 +69,7 @@ MakeAlgorithm* Pick(const CollectiveArguments& arguments,
 }  // namespace
 
 std::unique_ptr<Collective> MakeCollective(const CollectiveArguments& arguments,
-                                           Communicator& communicator,
-                                           uint64_t key) {
+                                           Communicator& communicator) {
   if (arguments.device_work != nullptr) {
     return nccl::MakeCollective(arguments, communicator);
   }
@@ -78,11 +77,11 @@ std::unique_ptr<Collective> MakeCollective(const CollectiveArguments& arguments,
   if (arguments.kind == CollectiveKind::kAllreduce &&
       UsesSharedMemory(communicator)) {
     if (const auto buffers = FindSharedBuffers(arguments, communicator)) {
-      return MakeAllreduceSharedBuffers(arguments, communicator, key, *buffers,
+      return MakeAllreduceSharedBuffers(arguments, communicator, *buffers,
                                         make);
     }
   }
-  return make(arguments, communicator, key);
+  return make(arguments, communicator);
 }
 
 }  // namespace ring_keras

@@ -30,7 +30,12 @@ struct Participant {
   Window* window = nullptr;
   std::string payload;  // See Collective::Payload.
 };
-using Participants = std::vector<Participant>;  // Indexed by rank.
+// Indexed by rank.
+struct Participants : std::vector<Participant> {
+  using std::vector<Participant>::vector;
+  // Names the collective in messages: the same on every rank, and no other's.
+  uint64_t key = 0;
+};
 
 // Slots in the data of a window.
 constexpr size_t kWindowSlots = 2;
@@ -74,11 +79,9 @@ class Collective {
   virtual uint64_t rounds() const { return 0; }
 };
 
-// The algorithm for `arguments` on `communicator`. `key` names the collective
-// in messages. Everything passed by reference outlives the result.
+// The algorithm for `arguments` on `communicator`, which both outlive it.
 std::unique_ptr<Collective> MakeCollective(const CollectiveArguments& arguments,
-                                           Communicator& communicator,
-                                           uint64_t key);
+                                           Communicator& communicator);
 
 }  // namespace ring_keras
 

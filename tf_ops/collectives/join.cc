@@ -13,11 +13,10 @@ namespace {
 // highest of several, which all ended together.
 class JoinMessages : public Collective {
  public:
-  JoinMessages(const CollectiveArguments& arguments, Communicator& communicator,
-               uint64_t key)
-      : arguments_(arguments), communicator_(communicator), key_(key) {}
+  JoinMessages(const CollectiveArguments& arguments, Communicator& communicator)
+      : arguments_(arguments), communicator_(communicator) {}
 
-  Task Run(const Participants&) override {
+  Task Run(const Participants& participants) override {
     // So that all collectives have ended, on every rank, when a join has: a
     // rank that leaves the job now leaves no peer without its data.
     co_await communicator_.Until(
@@ -25,7 +24,7 @@ class JoinMessages : public Collective {
     RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
     const int64_t own = arguments_.stand_ins;
     std::vector<int64_t> all(communicator_.size());
-    MessageExchange exchange(communicator_, key_);
+    MessageExchange exchange(communicator_, participants.key);
     for (int rank = 0; rank < communicator_.size(); ++rank) {
       exchange.Trade(rank, 0, &own, sizeof(own), &all[rank], sizeof(own));
     }
@@ -39,14 +38,13 @@ class JoinMessages : public Collective {
  private:
   const CollectiveArguments& arguments_;
   Communicator& communicator_;
-  uint64_t key_;
 };
 
 }  // namespace
 
 std::unique_ptr<Collective> MakeJoin(const CollectiveArguments& arguments,
-                                     Communicator& communicator, uint64_t key) {
-  return std::make_unique<JoinMessages>(arguments, communicator, key);
+                                     Communicator& communicator) {
+  return std::make_unique<JoinMessages>(arguments, communicator);
 }
 
 }  // namespace ring_keras

@@ -12,10 +12,9 @@ namespace {
 class ReduceScatterDirect : public Collective {
  public:
   ReduceScatterDirect(const CollectiveArguments& arguments,
-                      Communicator& communicator, uint64_t key)
+                      Communicator& communicator)
       : arguments_(arguments),
         communicator_(communicator),
-        key_(key),
         reduction_(arguments) {}
 
   Task Run(const Participants& participants) override {
@@ -38,7 +37,7 @@ class ReduceScatterDirect : public Collective {
     char* incoming = input + input_nbytes;
     reduction_.CopyIn(input, arguments_.inputs[0].data, input_nbytes);
     std::vector<const void*> sources(size);
-    MessageExchange exchange(communicator_, key_);
+    MessageExchange exchange(communicator_, participants.key);
     for (int rank = 0; rank < size; ++rank) {
       if (rank == communicator_.rank()) {
         sources[rank] = input + own.begin * row_nbytes;
@@ -60,7 +59,6 @@ class ReduceScatterDirect : public Collective {
  private:
   const CollectiveArguments& arguments_;
   Communicator& communicator_;
-  uint64_t key_;
   ScaledReduction reduction_;
   std::unique_ptr<char[]> buffer_;
 };
@@ -68,9 +66,8 @@ class ReduceScatterDirect : public Collective {
 }  // namespace
 
 std::unique_ptr<Collective> MakeReduceScatterDirect(
-    const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t key) {
-  return std::make_unique<ReduceScatterDirect>(arguments, communicator, key);
+    const CollectiveArguments& arguments, Communicator& communicator) {
+  return std::make_unique<ReduceScatterDirect>(arguments, communicator);
 }
 
 }  // namespace ring_keras

@@ -77,8 +77,7 @@ class ReduceScatterShared : public SharedCollective {
 }  // namespace
 
 std::unique_ptr<Collective> MakeReduceScatterShared(
-    const CollectiveArguments& arguments, Communicator& communicator,
-    uint64_t) {
+    const CollectiveArguments& arguments, Communicator& communicator) {
   return std::make_unique<ReduceScatterShared>(arguments, communicator);
 }
 

@@ -45,6 +45,8 @@ struct Announcement {
   uint64_t last_step = 0;
   // Its rank is in a join: made up, it brings nothing.
   bool stands_in = false;
+  // The first rank's: see DataKeyOf.
+  uint64_t number = 0;
   // On devices, the first rank's: see LaunchOrder.
   uint64_t launch_number = LaunchOrder::kNoNumber;
   // Not empty: why this rank cannot take part, so that its peers do not wait.

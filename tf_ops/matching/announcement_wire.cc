@@ -110,6 +110,7 @@ std::string Encode(const Announcement& announcement) {
   writer.Put(announcement.joins);
   writer.Put(announcement.last_step);
   writer.Put(static_cast<uint8_t>(announcement.stands_in));
+  writer.Put(announcement.number);
   writer.Put(announcement.launch_number);
   writer.PutText(announcement.error);
   return writer.Take();
@@ -150,6 +151,7 @@ StatusOr<Announcement> DecodeAnnouncement(const std::string& bytes) {
   uint8_t stands_in = 0;
   reader.Get(&stands_in);
   announcement.stands_in = stands_in != 0;
+  reader.Get(&announcement.number);
   reader.Get(&announcement.launch_number);
   reader.GetText(&announcement.error);
   const bool known =

@@ -3,10 +3,18 @@
 #include <bit>
 
 namespace ring_keras {
+namespace {
+
+uint64_t Mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+  return hash ^ hash >> 32;
+}
+
+}  // namespace
 
 bool UseId::Meets(const UseId& other) const {
   return communicator_id == other.communicator_id && name == other.name &&
-         step == other.step && (in_step() || sequence == other.sequence);
+         step == other.step;
 }
 
 // FNV-1a, finished by a multiplicative mix.
@@ -16,22 +24,18 @@ uint64_t KeyOf(const UseId& use) {
     hash = (hash ^ value) * 0x100000001b3u;
   };
   for (const char c : use.name) add(static_cast<unsigned char>(c));
-  const auto mix = [&hash](uint64_t value) {
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 32;
-  };
-  mix(static_cast<uint64_t>(use.communicator_id) << 1 | use.in_step());
-  mix(use.in_step() ? use.step : use.sequence);
-  return hash;
+  hash = Mix(hash, static_cast<uint64_t>(use.communicator_id));
+  return Mix(hash, use.step);
+}
+
+uint64_t DataKeyOf(const UseId& use, uint64_t number) {
+  return Mix(KeyOf(use), number);
 }
 
 uint64_t SignatureOf(const CollectiveArguments& arguments, uint64_t step,
                      int64_t plan) {
   uint64_t hash = 0;
-  const auto add = [&hash](uint64_t value) {
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 32;
-  };
+  const auto add = [&hash](uint64_t value) { hash = Mix(hash, value); };
   add(static_cast<uint64_t>(arguments.kind) << 48 |
       static_cast<uint64_t>(arguments.dtype) << 40 |
       static_cast<uint64_t>(arguments.reduce_op) << 32 |

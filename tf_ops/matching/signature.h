@@ -9,24 +9,27 @@
 
 namespace ring_keras {
 
-// Which collective of a communicator: the `sequence`-th use of its name or,
-// within a step, the one use of the name in that step. Ranks may have used a
-// name of steps unequally often, if one gave a step up; then `sequence`
-// differs.
+// One rank's use of a name on a communicator.
 struct UseId {
   int32_t communicator_id = 0;
   std::string name;
+  // Uses of the name before, as far as this rank remembers (name_table.h).
   uint64_t sequence = 0;
   uint64_t step = 0;  // 0: in no step.
 
   bool in_step() const { return step != 0; }
-  // Whether the two are the same collective.
+  // Whether the two are of the same name. Within a step, in which a name is
+  // used once, they are the same collective then.
   bool Meets(const UseId& other) const;
 };
 
-// The number by which messages name the collective: equal on every rank, and
-// different for different collectives but for a chance of 2^-64.
+// The number under which uses of a name look for each other: equal for those
+// that meet, and different for others but for a chance of 2^-64.
 uint64_t KeyOf(const UseId& use);
+
+// The number by which messages name one collective. `number` is that of its
+// first rank, who gives each another.
+uint64_t DataKeyOf(const UseId& use, uint64_t number);
 
 // Stands for all that must be equal on every rank; never 0. Different for
 // different arguments, steps, or plans (see Request), but for a chance of

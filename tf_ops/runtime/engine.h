@@ -15,7 +15,6 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -23,6 +22,7 @@
 #include "tf_ops/collectives/nccl/launcher.h"
 #include "tf_ops/collectives/scheduler.h"
 #include "tf_ops/common/store.h"
+#include "tf_ops/runtime/matcher.h"
 #include "tf_ops/runtime/member.h"
 #include "tf_ops/runtime/operation.h"
 #include "tf_ops/runtime/patience.h"
@@ -83,22 +83,19 @@ class Engine {
 
  private:
   using Clock = Operation::Clock;
-  using Submission = std::unique_ptr<Operation>;
   // A join under way.
   struct Joining {
     std::shared_ptr<Member> member;
     Operation* operation = nullptr;
-    Submission waiting;  // Holds it until this rank's others have ended.
-  };
-  struct Early {
-    int job_rank;
-    Announcement announcement;
+    // Holds it until this rank's others have ended.
+    std::unique_ptr<Operation> waiting;
   };
 
   // For tensors on a GPU: what takes too long for the driver. Without mutex_.
   void PrepareDevice(Request& request);
   // The caller holds mutex_. On an error nothing is taken.
-  StatusOr<Submission> Accept(Request& request, DoneCallback& done);
+  StatusOr<std::unique_ptr<Operation>> Accept(Request& request,
+                                              DoneCallback& done);
   // Of this rank's communicator `id`; null if there is none. The caller holds
   // mutex_.
   std::shared_ptr<nccl::DeviceCommunicator> DeviceOf(int id) const;
@@ -110,10 +107,10 @@ class Engine {
   // carry it out. The caller holds mutex_.
   bool IsAlone(const Operation& operation) const;
   // Drives this operation alone while patience lasts and nothing else comes up.
-  // Null if it has ended; else it has started. The caller holds `lock`, and is
-  // the driver from here on.
-  Submission TryAlone(Submission operation, double patience_s,
-                      std::unique_lock<std::mutex>& lock);
+  // Unless it has ended then, it is the first of accepted_, and has started.
+  // The caller holds `lock`, and is the driver from here on.
+  void TryAlone(std::unique_ptr<Operation> operation, double patience_s,
+                std::unique_lock<std::mutex>& lock);
   void ThreadMain();
   void StopDriving();
   // Drives until `condition()`; the caller has set driving_.
@@ -122,16 +119,17 @@ class Engine {
 
   // Everything below runs on the driving thread.
   bool Poll();
-  bool TakeSubmissions();
+  bool TakeAccepted();
   // It becomes one of operations_, and starts unless it has.
-  void Adopt(Submission submission);
+  void Adopt(std::unique_ptr<Operation> adopted);
   // The same for a join, whose rank has not announced it yet.
-  void BeginJoin(Submission submission);
+  void BeginJoin(std::unique_ptr<Operation> operation);
   // Does a joined rank's part in what its peers have announced.
   bool ServeJoins();
   bool AnswerPeers(const Joining& joining);
   // Null if it is not yet that use's turn.
-  Submission MakeUp(const Joining& joining, const Announcement& peer);
+  std::unique_ptr<Operation> MakeUp(const Joining& joining,
+                                    const Announcement& peer);
   // Announces the join; once none of this rank's operations is left.
   bool AnnounceJoin(Joining& joining);
   // The join under way on a communicator, if there is one.
@@ -140,8 +138,6 @@ class Engine {
   void AfterJoinedUse(const Joining& joining, Operation& ended);
   // Before its caller is told.
   void FinishJoin(const Operation& operation);
-  // Gives it the announcements that came before it did.
-  void JoinEarly(Operation& operation);
   // Clears up after an operation, and tells its caller.
   void End(Operation& operation);
   void BreakIfLost(Communicator& communicator);
@@ -153,16 +149,20 @@ class Engine {
                      std::string payload);
   void HandleAnnouncement(int job_rank, uint64_t key, const std::string& bytes);
   void HandleAbort(int communicator_id, const std::string& bytes);
-  // A peer's announcement of the operation, if that is what it announces.
-  void Deliver(int job_rank, Announcement announcement, Operation& operation);
-  void PassLaunch(const Announcement& announcement);
+  // Of an announcement whose operation has ended here, or never begins.
+  void PassLaunch(Communicator& communicator, const Announcement& announcement);
+  void CancelEnded(Communicator& communicator,
+                   const Announcement& announcement);
   void HandleLost(const RankEvent& event);
   // Nothing that `job_rank` and this one share works any more.
   void BreakSharedWith(int job_rank, const Status& why);
 
-  // Whether a peer's announcement in a step comes too late for an operation of
-  // this rank's to wait for it. See StepLedger.
-  bool IsPast(const Member& member, const Announcement& announcement);
+  // Whether a peer's announcement comes too late for an operation of this
+  // rank's in a step to wait for it. See StepLedger.
+  bool IsPast(const Member& member, const UseId& use) const;
+  // Whether an operation in a step may still be announced. The caller holds
+  // mutex_.
+  bool WillAnnounce(const UseId& use) const;
   // Ends the operations in steps that can find no partners.
   void FailLostSteps(Member& member);
   // The same for what has begun to wait for announcements in this turn.
@@ -201,6 +201,7 @@ class Engine {
   std::unique_ptr<Mesh> mesh_;
   Scheduler scheduler_;
   nccl::Launcher launcher_;
+  Matcher matcher_;  // The driver's.
 
   mutable std::mutex mutex_;       // Guards what follows, up to the blank line.
   std::condition_variable work_;   // For the thread: there is work to drive.
@@ -208,23 +209,20 @@ class Engine {
   bool driving_ = false;
   bool stopping_ = false;
   int active_ = 0;  // Requests that have not ended.
-  std::vector<Submission> submissions_;
+  // Requests that the driver has not seen.
+  std::vector<std::unique_ptr<Operation>> accepted_;
   std::vector<RankEvent> events_;
   std::vector<int> interrupted_;  // Communicators.
   std::map<int, std::shared_ptr<Member>> communicators_;
   // Communicators that were removed; their end is the driver's.
   std::vector<std::shared_ptr<Member>> removed_;
 
-  // submissions_, events_ or interrupted_ is not empty.
+  // accepted_, events_ or interrupted_ is not empty.
   std::atomic<bool> has_news_{false};
   std::atomic<bool> asleep_{false};
 
   // The driver's own.
   std::vector<std::unique_ptr<Operation>> operations_;
-  std::unordered_map<uint64_t, Operation*> by_key_;
-  std::unordered_map<uint64_t, std::vector<Early>> early_;
-  // Announcements still to come for operations that ended without them.
-  std::unordered_map<uint64_t, int> abandoned_;
   std::map<int, std::pair<RankEvent, Clock::time_point>> left_;
   std::map<int, Status> lost_;  // By rank; -1 is the store.
   std::map<int, Clock::time_point> closed_since_;

@@ -1,6 +1,6 @@
 // A rank that is in a join takes part in its peers' collectives all the same.
 #include <algorithm>
-#include <tuple>
+#include <utility>
 
 #include "tf_ops/runtime/engine.h"
 #include "tf_ops/runtime/stand_in.h"
@@ -9,20 +9,20 @@ namespace ring_keras {
 
 // From here on the peers must announce what they enter: this rank's own thread
 // will post in no channel.
-void Engine::BeginJoin(Submission submission) {
+void Engine::BeginJoin(std::unique_ptr<Operation> operation) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto found = communicators_.find(submission->communicator().id());
+  const auto found = communicators_.find(operation->communicator().id());
   if (found == communicators_.end()) {  // Removed meanwhile.
     lock.unlock();
-    return Adopt(std::move(submission));
+    return Adopt(std::move(operation));
   }
   Joining& joining = joins_.emplace_back();
   joining.member = found->second;
-  joining.operation = submission.get();
-  joining.waiting = std::move(submission);
+  joining.operation = operation.get();
+  joining.waiting = std::move(operation);
   Member& member = *joining.member;
-  for (auto& [name, use] : member.names) use.EndChannelIfIdle();
-  for (auto& [name, use] : member.names_in_steps) use.EndChannelIfIdle();
+  member.names.ForEach(
+      [](const std::string&, NameUse& use) { use.EndChannelIfIdle(); });
 }
 
 bool Engine::ServeJoins() {
@@ -35,23 +35,19 @@ bool Engine::ServeJoins() {
 }
 
 bool Engine::AnswerPeers(const Joining& joining) {
-  std::vector<Announcement> peers;
-  for (const auto& [key, announced] : early_) {
-    const Announcement& peer = announced.front().announcement;
-    // Those of ranks that have left this join wait until this one has, too.
-    if (peer.use.communicator_id == joining.member->communicator->id() &&
-        peer.joins == joining.member->joins &&
-        peer.kind != CollectiveKind::kJoin) {
-      peers.push_back(peer);
-    }
-  }
+  // Those of ranks that have left this join wait until this one has, too.
+  std::vector<Announcement> peers =
+      matcher_.FirstKept([&](const Announcement& peer) {
+        return peer.use.communicator_id == joining.member->communicator->id() &&
+               peer.joins == joining.member->joins &&
+               peer.kind != CollectiveKind::kJoin;
+      });
   std::sort(peers.begin(), peers.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.use.step, a.use.sequence) <
-           std::tie(b.use.step, b.use.sequence);
+    return a.use.step < b.use.step;
   });
   bool progress = false;
   for (const Announcement& peer : peers) {
-    Submission made = MakeUp(joining, peer);
+    std::unique_ptr<Operation> made = MakeUp(joining, peer);
     if (made == nullptr) continue;
     Adopt(std::move(made));
     joining.operation->BeginStandIn();
@@ -64,19 +60,17 @@ bool Engine::AnswerPeers(const Joining& joining) {
   return progress;
 }
 
-Engine::Submission Engine::MakeUp(const Joining& joining,
-                                  const Announcement& peer) {
+std::unique_ptr<Operation> Engine::MakeUp(const Joining& joining,
+                                          const Announcement& peer) {
   const std::shared_ptr<Member>& member = joining.member;
   UseId use = peer.use;
   NameUse* name = nullptr;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    name = &member->NameOf(use.name, use.in_step());
-    // The operation for an earlier one has been accepted, but not adopted.
-    if (use.in_step() ? use.step <= name->last_step
-                      : use.sequence != name->next_sequence) {
-      return nullptr;
-    }
+    name = &member->names.Of(use.name, use.in_step());
+    // An operation of this rank's own is still to meet it.
+    if (name->settled != name->next_sequence) return nullptr;
+    if (use.in_step() && use.step <= name->last_step) return nullptr;
     use.sequence = name->next_sequence++;
     name->last_step = use.step;
     member->step = std::max(member->step, use.step);

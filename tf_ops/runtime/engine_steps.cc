@@ -17,29 +17,31 @@ constexpr char kAdvice[] =
 
 }  // namespace
 
-bool Engine::IsPast(const Member& member, const Announcement& announcement) {
-  if (member.steps.GaveUp(announcement.use.step)) return true;
+bool Engine::WillAnnounce(const UseId& use) const {
+  const auto is_that = [&use](const std::unique_ptr<Operation>& operation) {
+    return operation->use().Meets(use);
+  };
+  return std::any_of(operations_.begin(), operations_.end(), is_that) ||
+         std::any_of(accepted_.begin(), accepted_.end(), is_that);
+}
+
+bool Engine::IsPast(const Member& member, const UseId& use) const {
+  if (member.steps.GaveUp(use.step)) return true;
   std::lock_guard<std::mutex> lock(mutex_);
-  if (announcement.use.step >= member.step) return false;
-  return std::none_of(submissions_.begin(), submissions_.end(),
-                      [&](const Submission& submission) {
-                        return submission->use().Meets(announcement.use);
-                      });
+  return use.step < member.step && !WillAnnounce(use);
 }
 
 void Engine::DropPastSteps(Member& member, uint64_t step) {
   if (step <= member.oldest_step) return;
   member.oldest_step = step;
-  const int id = member.communicator->id();
-  for (auto early = early_.begin(); early != early_.end();) {
-    const UseId& use = early->second.front().announcement.use;
-    const bool past =
-        use.communicator_id == id && use.in_step() && use.step < step;
-    if (past) {
-      for (const Early& peer : early->second) PassLaunch(peer.announcement);
-    }
-    early = past ? early_.erase(early) : std::next(early);
-  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  Communicator& communicator = *member.communicator;
+  matcher_.DropStepsBefore(communicator.id(), step,
+                           [&](const Announcement& announcement) {
+                             if (WillAnnounce(announcement.use)) return false;
+                             PassLaunch(communicator, announcement);
+                             return true;
+                           });
 }
 
 void Engine::FailLostSteps(Member& member) {
@@ -94,7 +96,8 @@ void Engine::GiveUpSteps(Member& member, GivenUp given_up) {
     std::lock_guard<std::mutex> lock(mutex_);
     member.given_up = given_up.through;
     member.reported = false;
-    for (auto& [name, use] : member.names_in_steps) use.EndChannelIfIdle();
+    member.names.ForEachInSteps(
+        [](const std::string&, NameUse& use) { use.EndChannelIfIdle(); });
   }
   const std::string encoded = Encode(given_up);
   for (int rank = 0; rank < communicator.size(); ++rank) {

@@ -120,10 +120,11 @@ std::string Engine::AdviceAbout(const Pair& pair) const {
     return ". Both ranks are alive as far as the launcher knows: look at the "
            "network between the two hosts.";
   }
-  const auto found = by_key_.find(pair.overflow_key());
-  return StrCat(", the last of it for ",
-                found == by_key_.end() ? "a collective that was not entered"
-                                       : found->second->title(),
+  std::string what = "a collective that was not entered";
+  for (const auto& operation : operations_) {
+    if (operation->data_key() == pair.overflow_key()) what = operation->title();
+  }
+  return StrCat(", the last of it for ", what,
                 ". Start fewer large collectives at a time.");
 }
 
@@ -143,8 +144,8 @@ std::string Engine::DescribeBrokenLink(int rank) {
 void Engine::FailUsesOfLeft(int rank, const RankEvent& event) {
   for (auto& operation : operations_) {
     Communicator& communicator = operation->communicator();
-    if (!communicator.Contains(rank) ||
-        !mesh_->pair(rank).Serves(operation->key())) {
+    if (!communicator.Contains(rank) || !operation->data_key().has_value() ||
+        !mesh_->pair(rank).Serves(*operation->data_key())) {
       continue;
     }
     communicator.Break(
@@ -161,32 +162,27 @@ void Engine::WarnOfStall(Operation& operation, double age_s) {
              ". A rank that skips a step or branches differently never joins. "
              "If slow input is expected, raise RING_KERAS_STALL_TIMEOUT_S.");
   const std::vector<int> missing = operation.MissingRanks();
-  for (const auto& [key, peers] : early_) {
-    for (const Early& peer : peers) {
-      if (std::find(missing.begin(), missing.end(), peer.job_rank) !=
-          missing.end()) {
-        text +=
-            StrCat(" Rank ", peer.job_rank, " waits in ",
-                   Describe(peer.announcement.kind, peer.announcement.use.name),
-                   ", which this rank has not entered.");
-      }
+  matcher_.ForEachKept([&](int rank, const Announcement& peer) {
+    if (std::find(missing.begin(), missing.end(), rank) == missing.end()) {
+      return;
     }
-  }
+    text +=
+        StrCat(" Rank ", rank, " waits in ", Describe(peer.kind, peer.use.name),
+               ", which this rank has not entered.");
+  });
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [id, member] : communicators_) {
     if (member == nullptr) continue;
     const Communicator& communicator = *member->communicator;
-    for (const auto* names : {&member->names, &member->names_in_steps}) {
-      for (const auto& [name, use] : *names) {
-        if (use.channel == nullptr) continue;
-        for (int rank : missing) {
-          if (!communicator.Contains(rank)) continue;
-          if (!use.channel->IsAhead(communicator.PlaceOf(rank))) continue;
-          text += StrCat(" Rank ", rank, " waits in '", name,
-                         "', which this rank has not entered.");
-        }
+    member->names.ForEach([&](const std::string& name, const NameUse& use) {
+      if (use.channel == nullptr) return;
+      for (int rank : missing) {
+        if (!communicator.Contains(rank)) continue;
+        if (!use.channel->IsAhead(communicator.PlaceOf(rank))) continue;
+        text += StrCat(" Rank ", rank, " waits in '", name,
+                       "', which this rank has not entered.");
       }
-    }
+    });
   }
   Log(LogLevel::kWarning, text);
 }
@@ -203,17 +199,15 @@ std::string Engine::DescribeEarlierLaunch(const Operation& operation) const {
                     DescribeMissing(*other));
     }
   }
-  for (const auto& [key, peers] : early_) {
-    for (const Early& peer : peers) {
-      if (peer.announcement.use.communicator_id == communicator.id() &&
-          peer.announcement.launch_number == next) {
-        return StrCat(
-            who, Describe(peer.announcement.kind, peer.announcement.use.name),
-            " before it, which this rank has not entered");
-      }
+  std::string what = "others before it, whose end is near";
+  matcher_.ForEachKept([&](int, const Announcement& peer) {
+    if (peer.use.communicator_id == communicator.id() &&
+        peer.launch_number == next) {
+      what = Describe(peer.kind, peer.use.name) +
+             " before it, which this rank has not entered";
     }
-  }
-  return who + "others before it, whose end is near";
+  });
+  return who + what;
 }
 
 std::string Engine::DescribeMissing(const Operation& operation) const {

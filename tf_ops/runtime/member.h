@@ -5,27 +5,24 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <unordered_map>
 #include <utility>
 
 #include "tf_ops/collectives/communicator.h"
-#include "tf_ops/matching/name_use.h"
+#include "tf_ops/matching/name_table.h"
 #include "tf_ops/matching/step_ledger.h"
 
 namespace ring_keras {
 
+class Matcher;
+
 struct Member {
-  explicit Member(std::shared_ptr<Communicator> of)
+  Member(std::shared_ptr<Communicator> of, Matcher& announcements)
       : communicator(std::move(of)),
+        matcher(announcements),
         steps(communicator->size(), communicator->rank()) {}
 
   const std::shared_ptr<Communicator> communicator;
-
-  // Apart: ranks may have used a name in steps unequally often.
-  NameUse& NameOf(const std::string& name, bool in_step) {
-    return in_step ? names_in_steps[name] : names[name];
-  }
+  Matcher& matcher;  // The driver's.
 
   // The caller holds the engine's mutex.
   void BeginStep() {
@@ -37,6 +34,7 @@ struct Member {
   }
 
   // The driver's.
+  uint64_t numbers = 0;  // Given to collectives so far; see DataKeyOf.
   StepLedger steps;
   uint64_t oldest_step = 0;  // What came early for those before it is dropped.
   // An operation has begun to wait for announcements in a step, which may have
@@ -44,8 +42,7 @@ struct Member {
   bool has_new_wait = false;
 
   // Guarded by the engine's mutex.
-  std::unordered_map<std::string, NameUse> names;
-  std::unordered_map<std::string, NameUse> names_in_steps;
+  NameTable names;
   uint64_t step = 0;  // The one that this rank began last.
   // Through which step it has given up, and whether its callers have heard of
   // that: each gets the error once, those between two steps in the next.

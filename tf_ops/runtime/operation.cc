@@ -6,6 +6,7 @@
 #include "tf_ops/collectives/rows.h"
 #include "tf_ops/matching/mismatch.h"
 #include "tf_ops/matching/signature.h"
+#include "tf_ops/runtime/matcher.h"
 
 namespace ring_keras {
 
@@ -31,59 +32,23 @@ Task Operation::Run() {
     co_await communicator_->Until([this] { return IsMyTurn(); });
   }
   RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
-  Status ready = Prepare();
+  const Status ready = Prepare();
   const Participants* participants = nullptr;
-  Participants announced;
-  // To make room for others.
-  if (name_.channel != nullptr && name_.channel->ended()) {
-    name_.channel.reset();
-  }
-  if (name_.channel != nullptr && !(ready.ok() && FitsChannel())) {
-    // So all announce themselves.
-    name_.EndChannel();
-  }
-  if (name_.channel != nullptr) {
-    Channel& channel = *name_.channel;
-    Participant own;
-    own.weight = request_.weight;
-    collective_->Describe(&own);
-    collective_->Prepare(channel.NextUse());
-    stage_ = Stage::kPosted;
-    channel.Post(SignatureOf(request_, use_.step, request_.plan), own);
+  if (HasChannel(ready)) {
+    Post();
     co_await communicator_->Until(
-        [&] { return channel.AllPosted() || !failure_.ok(); },
+        [this] { return name_.channel->AllPosted() || failure_.has_value(); },
         Scheduler::Look::kIfPatient);
-    RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
-    RING_KERAS_CO_RETURN_IF_ERROR(failure_);
-    if (channel.Agreed()) {
-      participants = &channel.participants();
-    } else {
-      name_.channel.reset();
-      collective_ = MakeCollective(request_, *communicator_, key_);
-    }
+    RING_KERAS_CO_RETURN_IF_ERROR(WaitStatus());
+    participants = TakePosts();
   }
-  if (name_.channel == nullptr) {
-    const StepLedger& steps = member_->steps;
-    if (use_.in_step() && steps.GaveUp(use_.step)) {
-      stage_ = Stage::kGivenUp;
-      co_await communicator_->Until(
-          [&] { return steps.AllGaveUp(use_.step) || !failure_.ok(); });
-      RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
-      RING_KERAS_CO_RETURN_IF_ERROR(failure_);
-      co_return steps.why();
-    }
-    if (ready.ok()) ready = TakeWindow();
-    stage_ = Stage::kAnnounced;
-    RING_KERAS_CO_RETURN_IF_ERROR(Announce(ready));
-    RING_KERAS_CO_RETURN_IF_ERROR(ready);
-    co_await communicator_->Until(
-        [this] { return joined_ == communicator_->size() || !failure_.ok(); });
-    RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
-    RING_KERAS_CO_RETURN_IF_ERROR(failure_);
-    StatusOr<Participants> matched = Match();
-    RING_KERAS_CO_RETURN_IF_ERROR(matched.status());
-    announced = std::move(matched.value());
-    participants = &announced;
+  const bool in_channel = participants != nullptr;
+  Meeting meeting;
+  if (!in_channel) {
+    Task announcements = MeetByAnnouncements(ready, &meeting);
+    const Status met = co_await announcements;
+    RING_KERAS_CO_RETURN_IF_ERROR(met);
+    participants = &meeting.participants;
   }
   const bool on_device = request_.device_work != nullptr;
   if (on_device) {
@@ -95,22 +60,81 @@ Task Operation::Run() {
     // Run() queues it for the device before anything else runs here.
     PassLaunch();
   }
-  ran_ = true;
+  stage_ = Stage::kRuns;
   Task exchange = collective_->Run(*participants);
   Status status = co_await exchange;
   if (on_device && status.ok()) {
     stage_ = Stage::kLaunched;
-    PassTurn();
+    ++name_.ended;
     Task rest = collective_->Finish();
     status = co_await rest;
   }
-  if (status.ok()) {
-    KeepOrEndWindow(*participants);
-  } else {
+  if (!status.ok()) {
     // The peers wait for this rank's data; whatever the reason, they must know.
     communicator_->Break(status);
+  } else if (in_channel) {
+    name_.channel->Finish(collective_->rounds());
+  } else {
+    KeepOrEndWindow(std::move(meeting));
   }
   co_return status;
+}
+
+bool Operation::HasChannel(const Status& ready) {
+  if (name_.channel == nullptr) return false;
+  // To make room for others.
+  if (name_.channel->ended()) {
+    name_.channel.reset();
+    return false;
+  }
+  if (ready.ok() && !standing_.stands_in && collective_->can_repeat() &&
+      *collective_->slot_nbytes() <= name_.channel->slot_nbytes()) {
+    return true;
+  }
+  // So all announce themselves.
+  name_.EndChannel();
+  return false;
+}
+
+void Operation::Post() {
+  Channel& channel = *name_.channel;
+  Participant own;
+  own.weight = request_.weight;
+  collective_->Describe(&own);
+  collective_->Prepare(channel.NextUse());
+  stage_ = Stage::kPosted;
+  channel.Post(SignatureOf(request_, use_.step, request_.plan), own);
+}
+
+const Participants* Operation::TakePosts() {
+  if (name_.channel->Agreed()) return &name_.channel->participants();
+  name_.channel.reset();
+  collective_ = MakeCollective(request_, *communicator_);
+  return nullptr;
+}
+
+Task Operation::MeetByAnnouncements(Status ready, Meeting* meeting) {
+  const StepLedger& steps = member_->steps;
+  if (use_.in_step() && steps.GaveUp(use_.step)) {
+    stage_ = Stage::kGivenUp;
+    co_await communicator_->Until(
+        [&] { return steps.AllGaveUp(use_.step) || failure_.has_value(); });
+    RING_KERAS_CO_RETURN_IF_ERROR(WaitStatus());
+    co_return steps.why();
+  }
+  if (ready.ok()) ready = TakeWindow();
+  RING_KERAS_CO_RETURN_IF_ERROR(Announce(ready));
+  RING_KERAS_CO_RETURN_IF_ERROR(ready);
+  co_await communicator_->Until([this] {
+    return announced_count_ == communicator_->size() || failure_.has_value();
+  });
+  RING_KERAS_CO_RETURN_IF_ERROR(WaitStatus());
+  co_return Match(meeting);
+}
+
+Status Operation::WaitStatus() const {
+  RING_KERAS_RETURN_IF_ERROR(communicator_->status());
+  return failure_.has_value() ? failure_->why : Status::Ok();
 }
 
 // In shared memory the uses of a name take turns, from the third on: whether
@@ -122,12 +146,8 @@ bool Operation::IsMyTurn() const {
          name_.ended == use_.sequence;
 }
 
-void Operation::PassTurn() {
-  if (!std::exchange(turn_passed_, true)) ++name_.ended;
-}
-
 uint64_t Operation::launch_number() const {
-  if (announcements_.empty() || !announcements_[0].has_value()) {
+  if (!announced() || !announcements_[0].has_value()) {
     return LaunchOrder::kNoNumber;
   }
   return announcements_[0]->launch_number;
@@ -136,20 +156,14 @@ uint64_t Operation::launch_number() const {
 void Operation::PassLaunch() {
   const uint64_t number = launch_number();
   if (number == LaunchOrder::kNoNumber) return;
-  if (std::exchange(launch_passed_, true)) return;
   communicator_->launch_order().Pass(number);
 }
 
 Status Operation::Prepare() {
   RING_KERAS_RETURN_IF_ERROR(request_.able);
   RING_KERAS_RETURN_IF_ERROR(Validate(request_, communicator_->size()));
-  collective_ = MakeCollective(request_, *communicator_, key_);
+  collective_ = MakeCollective(request_, *communicator_);
   return Status::Ok();
-}
-
-bool Operation::FitsChannel() const {
-  return !standing_.stands_in && collective_->can_repeat() &&
-         *collective_->slot_nbytes() <= name_.channel->slot_nbytes();
 }
 
 Status Operation::TakeWindow() {
@@ -177,9 +191,11 @@ Status Operation::Announce(const Status& ready) {
   if (is_join()) own.last_step = std::max(member_->step, member_->given_up);
   own.error = ready.message();
   if (ready.ok()) own.payload = collective_->Payload();
-  if (ready.ok() && request_.device_work != nullptr &&
-      communicator_->rank() == 0) {
-    own.launch_number = communicator_->launch_order().Assign();
+  if (communicator_->rank() == 0) {
+    own.number = ++member_->numbers;
+    if (ready.ok() && request_.device_work != nullptr) {
+      own.launch_number = communicator_->launch_order().Assign();
+    }
   }
   if (window_ != nullptr) {
     Participant described;
@@ -188,38 +204,56 @@ Status Operation::Announce(const Status& ready) {
     own.input_offset = described.input_offset;
     own.output_offset = described.output_offset;
   }
-  std::string encoded = Encode(own);
-  Status fits;
-  if (encoded.size() > kMaxControlBytes) {
-    fits = Status(StatusCode::kInvalidArgument,
-                  StrCat(title(), ": ", request_.inputs.size(),
-                         " tensors are too many for one request. Reduce them "
-                         "in several groups."));
-    own.error = fits.message();
-    own.shapes.clear();
-    own.payload.clear();
-    encoded = Encode(own);
-  }
+  std::string encoded;
+  const Status fits = EncodeOwn(own, &encoded);
   for (int rank = 0; rank < communicator_->size(); ++rank) {
     if (rank == communicator_->rank()) continue;
     communicator_->pair(rank).SendControl(FrameType::kAnnouncement, key_,
                                           encoded);
   }
-  Join(communicator_->rank(), std::move(own));
+  announcements_.resize(communicator_->size());
+  ++name_.settled;
+  OnAnnounced(communicator_->mesh().rank(), std::move(own));
+  member_->matcher.Add(key_, *this);
+  stage_ = Stage::kAnnounced;
   member_->has_new_wait |= use_.in_step();
   return fits;
 }
 
-void Operation::Join(int rank, Announcement announcement) {
-  announcements_.resize(communicator_->size());
-  if (announcements_[rank].has_value()) return;
+Status Operation::EncodeOwn(Announcement& own, std::string* encoded) const {
+  *encoded = Encode(own);
+  if (encoded->size() <= kMaxControlBytes) return Status::Ok();
+  const Status too_long(
+      StatusCode::kInvalidArgument,
+      StrCat(title(), ": ", request_.inputs.size(),
+             " tensors are too many for one request. Reduce them in several "
+             "groups."));
+  own.error = too_long.message();
+  own.shapes.clear();
+  own.payload.clear();
+  *encoded = Encode(own);
+  return too_long;
+}
+
+void Operation::OnAnnounced(int job_rank, Announcement announcement) {
+  if (!announcement.use.Meets(use_)) {
+    const std::string other =
+        Describe(announcement.kind, announcement.use.name);
+    return communicator_->Break(
+        Status(StatusCode::kInternal,
+               StrCat(title(), " and ", other, " of rank ", job_rank,
+                      " have the same number. Rename one of them.")));
+  }
+  if (!communicator_->Contains(job_rank)) return;
+  const int rank = communicator_->PlaceOf(job_rank);
+  if (rank == 0) data_key_ = DataKeyOf(use_, announcement.number);
   announcements_[rank] = std::move(announcement);
-  ++joined_;
+  ++announced_count_;
 }
 
 // All ranks look at the same announcements, so all come to the same verdict
 // before any data has moved.
-StatusOr<Participants> Operation::Match() {
+Status Operation::Match(Meeting* meeting) {
   if (auto mismatch = FindMismatch(announcements_, communicator_->ranks())) {
     return Status(StatusCode::kRankMismatch, *mismatch);
   }
@@ -229,14 +263,18 @@ StatusOr<Participants> Operation::Match() {
       member_->step = std::max(member_->step, announcement->last_step);
     }
   }
-  Participants participants(communicator_->size());
+  Participants& participants = meeting->participants;
+  participants.resize(communicator_->size());
+  participants.key = *data_key_;
+  meeting->leaves_channel = true;
   for (int rank = 0; rank < communicator_->size(); ++rank) {
     Announcement& announcement = *announcements_[rank];
     Participant& participant = participants[rank];
     if (!announcement.shapes.empty()) {
       participant.rows = RowCount(announcement.shapes[0]);
     }
-    leaves_channel_ &= announcement.use.sequence > 0 && !announcement.stands_in;
+    meeting->leaves_channel &=
+        announcement.use.sequence > 0 && !announcement.stands_in;
     participant.splits = std::move(announcement.splits);
     participant.weight = announcement.weight;
     participant.input_offset = announcement.input_offset;
@@ -253,58 +291,57 @@ StatusOr<Participants> Operation::Match() {
                            " announced a window outside its shared memory"));
     }
   }
-  return participants;
+  return Status::Ok();
 }
 
-void Operation::KeepOrEndWindow(const Participants& participants) {
-  // The first use may end after the second, which leaves a channel.
-  if (stage_ == Stage::kPosted) {
-    name_.channel->Finish(collective_->rounds());
-    return;
-  }
+void Operation::KeepOrEndWindow(Meeting meeting) {
   if (window_ == nullptr) return;
   // A rank that is in a join would end the channel at once.
-  if (leaves_channel_ && collective_->can_repeat()) {
-    name_.channel = std::make_unique<Channel>(*communicator_, participants,
-                                              *collective_->slot_nbytes(),
-                                              collective_->rounds());
+  if (meeting.leaves_channel && collective_->can_repeat()) {
+    name_.channel = std::make_unique<Channel>(
+        *communicator_, std::move(meeting.participants),
+        *collective_->slot_nbytes(), collective_->rounds());
     window_ = nullptr;
     return;
   }
   for (int rank : communicator_->neighbours()) {
-    const Participant& participant = participants[rank];
+    const Participant& participant = meeting.participants[rank];
     if (participant.window == window_) continue;
     participant.window->readers_done.fetch_add(1, std::memory_order_release);
   }
 }
 
+// To a mismatch all ranks agree, and that it is lost. Any other failure is this
+// rank's alone: peers may have gone on, and read the window, and send.
+bool Operation::PeersMayRun() const {
+  if (stage_ == Stage::kRuns || stage_ == Stage::kLaunched) return true;
+  if (!failure_.has_value()) return !communicator_->status().ok();
+  return failure_->whose == Failure::Whose::kThisRank;
+}
+
 void Operation::Finish() {
   const Status& status = task_->result();
-  PassTurn();
+  if (stage_ != Stage::kLaunched) ++name_.ended;
   // All agree that it is not launched, or the communicator is broken.
-  PassLaunch();
-  // To a mismatch all ranks agree, and that it is lost. Any other failure is
-  // this rank's alone: peers may have gone on, and read the window, and send.
-  const bool readable =
-      !lost_ && (ran_ || !failure_.ok() || !communicator_->status().ok());
+  if (stage_ < Stage::kRuns) PassLaunch();
+  if (!announced()) ++name_.settled;
+  if (announced_count_ < communicator_->size() && announced()) {
+    member_->matcher.Remove(key_, *this);
+  }
   if (window_ != nullptr) {
     const uint32_t readers =
-        readable ? communicator_->neighbours().size() - 1 : 0;
+        PeersMayRun() ? communicator_->neighbours().size() - 1 : 0;
     communicator_->mesh().windows().Release(window_, readers);
   }
-  if (!status.ok() && readable && stage_ == Stage::kAnnounced) {
+  if (!status.ok() && PeersMayRun() && data_key_.has_value()) {
     for (int rank = 0; rank < communicator_->size(); ++rank) {
       if (rank == communicator_->rank()) continue;
-      communicator_->pair(rank).Cancel(key_);
+      communicator_->pair(rank).Cancel(*data_key_);
     }
   }
   collective_.reset();
   DoneCallback done = std::move(done_);
   done(status);
-}
-
-int Operation::unread_announcements() const {
-  return stage_ == Stage::kAnnounced ? communicator_->size() - joined_ : 0;
 }
 
 bool Operation::IsMissing(int rank) const {
@@ -318,6 +355,7 @@ bool Operation::IsMissing(int rank) const {
     case Stage::kGivenUp:
       return !member_->steps.HasPassed(rank, use_.step);
     case Stage::kOrdered:
+    case Stage::kRuns:
     case Stage::kLaunched:
       return false;
   }

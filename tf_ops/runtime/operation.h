@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tf_ops/collectives/collective.h"
@@ -32,6 +33,9 @@ class Operation {
   // `name` is the member's.
   Operation(Request request, UseId use, Standing standing,
             std::shared_ptr<Member> member, NameUse& name, DoneCallback done);
+  ~Operation() { ++name_.gone; }
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
 
   // Starts; the task ends when the collective has, well or not.
   void Start();
@@ -41,27 +45,28 @@ class Operation {
   // Gives up what is left under way after a failure, then tells the caller.
   void Finish();
 
-  // A peer's announcement of this collective.
-  void Join(int rank, Announcement announcement);
-  // Ends the wait for peers with an error of this operation alone.
-  void Fail(const Status& why) {
-    if (failure_.ok()) failure_ = why;
-  }
+  // What `job_rank`, which may be this one, has announced for it.
+  void OnAnnounced(int job_rank, Announcement announcement);
+  // Ends the wait for peers with an error of this rank alone.
+  void Fail(const Status& why) { EndWait({why, Failure::Whose::kThisRank}); }
   // The same, with one to which all ranks come: none runs it.
-  void Lose(const Status& why) {
-    lost_ |= failure_.ok();
-    Fail(why);
-  }
+  void Lose(const Status& why) { EndWait({why, Failure::Whose::kEveryRank}); }
 
   // Whether the error with which it has ended is no news to any rank: this one
   // has announced it, or all have found it in the same announcements.
   bool failed_by_agreement() const {
-    return stage_ == Stage::kAnnounced && failure_.ok() && !ran_ &&
+    return stage_ == Stage::kAnnounced && !failure_.has_value() &&
            communicator_->status().ok();
+  }
+  // Whether it has ended before its peers could meet it, which they wait for:
+  // then no two ranks count the uses of its name alike any more.
+  bool ended_unmet() const {
+    return stage_ == Stage::kQueued || stage_ == Stage::kPosted;
   }
 
   const UseId& use() const { return use_; }
-  uint64_t key() const { return key_; }
+  // The key of its messages; nothing before that is known.
+  const std::optional<uint64_t>& data_key() const { return data_key_; }
   Communicator& communicator() const { return *communicator_; }
   Member& member() const { return *member_; }
   NameUse& name_use() { return name_; }
@@ -74,8 +79,6 @@ class Operation {
   void EndStandIn() { --request_.stand_ins_under_way; }
   bool stands_in() const { return standing_.stands_in; }
   std::string title() const { return Describe(request_.kind, use_.name); }
-  // Announcements of this collective that are still to come.
-  int unread_announcements() const;
   // Its place among the collectives on devices; LaunchOrder::kNoNumber while
   // that is not known, and in host memory.
   uint64_t launch_number() const;
@@ -89,7 +92,7 @@ class Operation {
   bool LacksAnnouncement(int rank) const {
     return stage_ == Stage::kAnnounced && !announcements_[rank].has_value();
   }
-  // The job's numbers of the ranks that have not joined.
+  // The job's numbers of the ranks that it still waits for.
   std::vector<int> MissingRanks() const;
 
   // Begins to count its age; the stall watch speaks at `stall_warning_s`.
@@ -104,38 +107,64 @@ class Operation {
   double next_stall_warning_s = 0;
 
  private:
-  // How the ranks find each other.
+  // In this order, but for those that it skips.
   enum class Stage {
     kQueued,     // Behind earlier uses of the name.
-    kPosted,     // In the name's channel.
-    kAnnounced,  // By messages.
-    kGivenUp,    // They do not: its step was given up.
-    // They have; on devices:
-    kOrdered,   // Behind others in the launch order.
-    kLaunched,  // The device has all of it.
+    kPosted,     // Looks for its peers in the name's channel.
+    kAnnounced,  // Looks for them by messages.
+    kGivenUp,    // Looks for none: its step was given up.
+    // They have met.
+    kOrdered,   // On a device: behind others in the launch order.
+    kRuns,      // Peers may read this rank's window, and send to it.
+    kLaunched,  // The device has all of it, and later uses have their turn.
+  };
+  // Why it no longer waits for peers.
+  struct Failure {
+    Status why;
+    enum class Whose { kThisRank, kEveryRank } whose;
+  };
+  // What all ranks know of each other when they have met by announcements.
+  struct Meeting {
+    Participants participants;
+    // Whether it may serve the next use: every rank remembers an earlier use of
+    // the name, and none stands in.
+    bool leaves_channel = false;
   };
 
   Task Run();
   Status Prepare();
   bool IsMyTurn() const;
-  // Later uses of the name need not wait for this one any more.
-  void PassTurn();
+  // Whether there is a channel that can carry this collective, on every rank
+  // that means the same; one that cannot is ended.
+  bool HasChannel(const Status& ready);
+  void Post();
+  // What all have posted; null if they differ. Then there is no channel more.
+  const Participants* TakePosts();
+  // `ready`: whether this rank can take part.
+  Task MeetByAnnouncements(Status ready, Meeting* meeting);
+  Status TakeWindow();
+  Status Announce(const Status& ready);
+  // So that its peers need not wait for a rank that cannot say what it means.
+  Status EncodeOwn(Announcement& own, std::string* encoded) const;
+  Status Match(Meeting* meeting);
+  // Ok, or what has ended a wait.
+  Status WaitStatus() const;
   // Later launches need not wait for this one any more.
   void PassLaunch();
-  // Whether a channel there is can carry this collective, on every rank that
-  // means the same.
-  bool FitsChannel() const;
-  Status TakeWindow();
-  // `ready`: whether this rank can take part.
-  Status Announce(const Status& ready);
-  StatusOr<Participants> Match();
-  // The collective is over, and well; what its window becomes.
-  void KeepOrEndWindow(const Participants& participants);
+  // It is over, and well; what its window becomes.
+  void KeepOrEndWindow(Meeting meeting);
+
+  void EndWait(Failure failure) {
+    if (!failure_.has_value()) failure_ = std::move(failure);
+  }
+  bool announced() const { return !announcements_.empty(); }
+  // Whether peers may run what this rank has ended.
+  bool PeersMayRun() const;
   bool IsMissing(int rank) const;
 
   Request request_;
   const UseId use_;
-  const uint64_t key_;
+  const uint64_t key_;  // By which its announcements meet.
   const Standing standing_;
   const std::shared_ptr<Member> member_;
   NameUse& name_;
@@ -144,16 +173,11 @@ class Operation {
   Clock::time_point watched_since_;
 
   Stage stage_ = Stage::kQueued;
-  std::vector<std::optional<Announcement>> announcements_;  // By rank.
-  int joined_ = 0;
-  Status failure_;
-  bool lost_ = false;  // On every rank.
-  bool ran_ = false;   // Peers may read this rank's window.
-  // Every rank has used the name before, and none stands in: what the ranks
-  // know of each other may serve the next use.
-  bool leaves_channel_ = true;
-  bool turn_passed_ = false;
-  bool launch_passed_ = false;
+  // By rank; none before this rank's own.
+  std::vector<std::optional<Announcement>> announcements_;
+  int announced_count_ = 0;
+  std::optional<uint64_t> data_key_;
+  std::optional<Failure> failure_;
   Window* window_ = nullptr;  // This operation's own.
   std::unique_ptr<Collective> collective_;
   std::optional<Task> task_;

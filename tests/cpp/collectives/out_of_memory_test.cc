@@ -44,7 +44,7 @@ bool RunsOutOfMemory(int allocations) {
   arguments.outputs = {data.data()};
   bool ran_out = false;
   {
-    const auto collective = MakeCollective(arguments, communicator, 1);
+    const auto collective = MakeCollective(arguments, communicator);
     const Participants participants(2);
     Task task = collective->Run(participants);
     allocations_left = allocations;

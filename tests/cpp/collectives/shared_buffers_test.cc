@@ -18,7 +18,7 @@ class SharedAllreduce {
   SharedAllreduce(int size, int64_t count)
       : members_(ConnectByMemory(size)), ranks_(size) {
     std::vector<uint64_t> windows;
-    std::vector<Participant> described(size);
+    Participants described(size);
     for (int rank = 0; rank < size; ++rank) {
       Rank& self = ranks_[rank];
       const size_t nbytes = count * sizeof(float);
@@ -28,7 +28,7 @@ class SharedAllreduce {
       self.arguments.dtype = DataType::kFloat32;
       self.arguments.inputs = {{self.input.get(), {count}}};
       self.arguments.outputs = {self.output.get()};
-      self.collective = MakeCollective(self.arguments, communicator(rank), 1);
+      self.collective = MakeCollective(self.arguments, communicator(rank));
       WindowUse use;
       use.slot_nbytes = *self.collective->slot_nbytes();
       use.window =
@@ -199,8 +199,7 @@ RING_TEST(LongOnesOfOneRankGiveWay) {
   arguments.postscale = 0.5;
   arguments.inputs = {{data.data(), {static_cast<int64_t>(data.size())}}};
   arguments.outputs = {data.data()};
-  const auto collective =
-      MakeCollective(arguments, *members[0].communicator, 1);
+  const auto collective = MakeCollective(arguments, *members[0].communicator);
   const Participants participants(1);
   Task task = collective->Run(participants);
   task.Start();

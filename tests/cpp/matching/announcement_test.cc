@@ -39,6 +39,7 @@ Announcement Sample() {
   sample.joins = 2;
   sample.last_step = 8;
   sample.stands_in = true;
+  sample.number = 23;
   sample.launch_number = 17;
   sample.error = "why not";
   return sample;
@@ -75,6 +76,7 @@ RING_TEST(AnAnnouncementSurvivesTheJourney) {
     EXPECT_EQ(got.value().joins, sent.joins);
     EXPECT_EQ(got.value().last_step, sent.last_step);
     EXPECT_EQ(got.value().stands_in, sent.stands_in);
+    EXPECT_EQ(got.value().number, sent.number);
     EXPECT_EQ(got.value().launch_number, sent.launch_number);
     EXPECT_EQ(got.value().error, sent.error);
     EXPECT_EQ(KeyOfAnnounced(got.value()), KeyOfAnnounced(sent));
@@ -149,7 +151,7 @@ RING_TEST(DamageNeverCrashesNorCostsMemory) {
   }
 }
 
-RING_TEST(TheKeyNamesNameSequenceAndCommunicator) {
+RING_TEST(TheKeyNamesNameStepAndCommunicator) {
   Announcement sample = Sample();
   sample.use.step = 0;
   Announcement other = sample;
@@ -158,23 +160,26 @@ RING_TEST(TheKeyNamesNameSequenceAndCommunicator) {
   other.use.name += "x";
   EXPECT_NE(KeyOfAnnounced(other), KeyOfAnnounced(sample));
   other = sample;
-  ++other.use.sequence;
+  ++other.use.step;
   EXPECT_NE(KeyOfAnnounced(other), KeyOfAnnounced(sample));
   other = sample;
   ++other.use.communicator_id;
   EXPECT_NE(KeyOfAnnounced(other), KeyOfAnnounced(sample));
 }
 
-// Ranks may have used a name unequally often before.
-RING_TEST(InAStepTheStepTakesTheSequencesPlace) {
-  UseId use{0, "bucket", 41, 9};
-  UseId other{0, "bucket", 40, 9};
-  EXPECT_EQ(KeyOf(other), KeyOf(use));
-  EXPECT_TRUE(other.Meets(use));
-  other.step = 10;
-  EXPECT_NE(KeyOf(other), KeyOf(use));
-  EXPECT_FALSE(other.Meets(use));
-  EXPECT_NE(KeyOf({0, "bucket", 9, 0}), KeyOf(use));
+// Ranks may remember unequally many uses of a name.
+RING_TEST(TheCountOfUsesIsEachRanksOwn) {
+  for (uint64_t step : {0, 9}) {
+    const UseId use{0, "bucket", 41, step};
+    UseId other{0, "bucket", 40, step};
+    EXPECT_EQ(KeyOf(other), KeyOf(use));
+    EXPECT_TRUE(other.Meets(use));
+    other.step = 10;
+    EXPECT_NE(KeyOf(other), KeyOf(use));
+    EXPECT_FALSE(other.Meets(use));
+    EXPECT_NE(DataKeyOf(use, 1), DataKeyOf(use, 2));
+    EXPECT_NE(DataKeyOf(use, 1), DataKeyOf(other, 1));
+  }
 }
 
 // What ranks {2, 5, 8} hear when the last of them differs by `change`.

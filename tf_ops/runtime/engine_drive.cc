@@ -1,0 +1,205 @@
+// Who drives, and how one driver hands over to the next.
+//
+// There are three ways. A call with nothing else under way tries its operation
+// alone: no queue, no other thread (TryAlone). A blocking call whose operation
+// takes longer drives everything until that has ended, or for some time
+// (Run). All that is left is driven by the engine's own thread (ThreadMain).
+//
+// Why that is safe:
+// 1. `driving_` changes under mutex_ only, and only who has set it touches what
+//    is the driver's own. So each driver sees all that the one before did.
+// 2. No operation is left without a driver: who stops driving wakes the blocked
+//    callers, and the engine's thread if anything has not ended; that drives
+//    until everything has.
+// 3. No news is missed. It is put where the driver looks, then has_news_ is
+// set,
+//    then asleep_ is looked at. A driver sets asleep_, then looks at has_news_,
+//    then sleeps. Whichever store comes first, one of the two sees the other's:
+//    the atomics are sequentially consistent.
+#include <algorithm>
+#include <chrono>
+
+#include "tf_ops/common/pause.h"
+#include "tf_ops/runtime/engine.h"
+#include "tf_ops/runtime/signals.h"
+
+namespace ring_keras {
+namespace {
+
+constexpr int kSleepMilliseconds = 50;
+// A turn is too short to look at the clock in each.
+constexpr unsigned kTurnsPerClock = 64;
+
+}  // namespace
+
+void Engine::Submit(Request request, DoneCallback done, double patience_s) {
+  PrepareDevice(request);
+  std::unique_lock<std::mutex> lock(mutex_);
+  StatusOr<std::unique_ptr<Operation>> accepted = Accept(request, done);
+  if (!accepted.ok()) {
+    lock.unlock();
+    done(accepted.status());
+    return;
+  }
+  std::unique_ptr<Operation> operation = std::move(accepted.value());
+  if (patience_s > 0 && IsAlone(*operation)) {
+    TryAlone(std::move(operation), patience_s, lock);
+    return StopDriving();
+  }
+  accepted_.push_back(std::move(operation));
+  has_news_.store(true);
+  const bool driving = driving_;
+  lock.unlock();
+  if (!driving) {
+    work_.notify_one();
+  } else if (asleep_.load()) {
+    mesh_->Wake();
+  }
+}
+
+Status Engine::Run(Request request) {
+  const int communicator_id = request.communicator_id;
+  std::atomic<bool> ended{false};
+  Status result;
+  DoneCallback done = [&](const Status& status) {
+    result = status;
+    ended.store(true, std::memory_order_release);
+  };
+  PrepareDevice(request);
+  std::unique_lock<std::mutex> lock(mutex_);
+  StatusOr<std::unique_ptr<Operation>> accepted = Accept(request, done);
+  RING_KERAS_RETURN_IF_ERROR(accepted.status());
+  std::unique_ptr<Operation> operation = std::move(accepted.value());
+  bool is_driver = IsAlone(*operation);
+  if (is_driver) {
+    TryAlone(std::move(operation), options_.patience_s, lock);
+  } else {
+    accepted_.push_back(std::move(operation));
+    has_news_.store(true);
+  }
+  const auto has_ended = [&] { return ended.load(std::memory_order_acquire); };
+  if (!has_ended() && (is_driver || !driving_)) {
+    is_driver = driving_ = true;
+    lock.unlock();
+    // A driver handles no signals: a handler may take long, and its peers would
+    // wait. Soon it leaves a wait that is long to the engine's thread.
+    const unsigned first_watch = watches_;
+    DriveUntil([&] { return has_ended() || watches_ - first_watch > 1; });
+    lock.lock();
+  }
+  if (is_driver) StopDriving();
+  if (!has_ended() && asleep_.load()) mesh_->Wake();
+  while (!has_ended()) {
+    if (ended_.wait_for(lock, kSignalInterval, has_ended)) break;
+    lock.unlock();
+    if (HandleSignals()) Interrupt(communicator_id);
+    lock.lock();
+  }
+  return result;
+}
+
+// A join never is: it reads and answers what its peers announce.
+bool Engine::IsAlone(const Operation& operation) const {
+  return active_ == 1 && !driving_ && !operation.is_join() &&
+         !has_news_.load(std::memory_order_relaxed);
+}
+
+void Engine::TryAlone(std::unique_ptr<Operation> operation, double patience_s,
+                      std::unique_lock<std::mutex>& lock) {
+  driving_ = true;
+  lock.unlock();
+  BreakIfLost(operation->communicator());
+  scheduler_.BePatient(std::chrono::duration_cast<Scheduler::Clock::duration>(
+                           std::chrono::duration<double>(patience_s)),
+                       &has_news_);
+  operation->Start();
+  scheduler_.BeImpatient();
+  const bool ended = operation->ended();
+  if (ended) {
+    End(*operation);
+    operation.reset();
+  }
+  lock.lock();
+  if (ended) {
+    --active_;
+  } else {
+    // Before others of its name, which have been accepted since.
+    accepted_.insert(accepted_.begin(), std::move(operation));
+    has_news_.store(true);
+  }
+}
+
+void Engine::WakeDriver() {
+  if (asleep_.load()) mesh_->Wake();
+}
+
+// The caller holds mutex_. Whoever still has something to do takes over.
+void Engine::StopDriving() {
+  driving_ = false;
+  ended_.notify_all();
+  if (active_ > 0 || stopping_) work_.notify_one();
+}
+
+void Engine::ThreadMain() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    work_.wait(lock, [&] { return !driving_ && (active_ > 0 || stopping_); });
+    if (active_ == 0 && stopping_) return;
+    driving_ = true;
+    lock.unlock();
+    DriveUntil([this] {
+      std::lock_guard<std::mutex> inner(mutex_);
+      return active_ == 0;
+    });
+    lock.lock();
+    StopDriving();
+  }
+}
+
+template <typename Condition>
+void Engine::DriveUntil(Condition condition) {
+  for (unsigned turn = 1; !condition(); ++turn) {
+    const bool progress = Poll();
+    // Deadlines hold for one collective while others keep the driver busy.
+    if (turn % kTurnsPerClock == 0 && Clock::now() >= next_watch_) Watch();
+    if (progress) {
+      patience_.OnProgress();
+      continue;
+    }
+    const Patience::Step step = patience_.Next();
+    if (step == Patience::Step::kLook) {
+      Pause();
+      continue;
+    }
+    if (step == Patience::Step::kYield) {
+      patience_.Yield();
+      continue;
+    }
+    patience_.OnSleep();
+    if (Clock::now() >= next_watch_) Watch();
+    asleep_.store(true);
+    mesh_->Sleep(kSleepMilliseconds, [this] {
+      return has_news_.load() || mesh_->Pump() || scheduler_.AnyReady();
+    });
+    asleep_.store(false);
+  }
+}
+
+bool Engine::Poll() {
+  bool progress = false;
+  if (has_news_.load(std::memory_order_acquire)) {
+    progress |= TakeEvents();
+    progress |= TakeAccepted();
+    TakeInterrupts();
+  }
+  progress |= mesh_->Pump();
+  if (!joins_.empty()) progress |= ServeJoins();
+  if (scheduler_.RunReady()) {
+    progress = true;
+    FailNewLostWaits();
+  }
+  progress |= FinishEnded();
+  return progress;
+}
+
+}  // namespace ring_keras

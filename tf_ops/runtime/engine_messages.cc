@@ -1,0 +1,102 @@
+// What the ranks tell each other besides data.
+#include <utility>
+
+#include "tf_ops/matching/signature.h"
+#include "tf_ops/runtime/engine.h"
+
+namespace ring_keras {
+namespace {
+
+// Codes and texts of Status travel in kAbort frames.
+std::string EncodeStatus(const Status& status) {
+  return std::string(1, static_cast<char>(status.code())) + status.message();
+}
+
+Status DecodeStatus(const std::string& bytes) {
+  if (bytes.empty()) return Status(StatusCode::kInternal, "aborted by a peer");
+  return Status(static_cast<StatusCode>(bytes[0]), bytes.substr(1));
+}
+
+}  // namespace
+
+void Engine::HandleControl(int job_rank, FrameType type, uint64_t key,
+                           std::string payload) {
+  switch (type) {
+    case FrameType::kAnnouncement:
+      return HandleAnnouncement(job_rank, key, payload);
+    case FrameType::kAbort:
+      return HandleAbort(static_cast<int>(key), payload);
+    case FrameType::kGivenUp:
+      return HandleGivenUp(job_rank, static_cast<int>(key), payload);
+    case FrameType::kData:
+      break;  // Is the pair's own.
+  }
+}
+
+void Engine::HandleAnnouncement(int job_rank, uint64_t key,
+                                const std::string& bytes) {
+  StatusOr<Announcement> decoded = DecodeAnnouncement(bytes);
+  if (!decoded.ok()) {
+    BreakSharedWith(job_rank, Status(decoded.status().code(),
+                                     StrCat("from rank ", job_rank, " to rank ",
+                                            mesh_->rank(), ": ",
+                                            decoded.status().message())));
+    return;
+  }
+  Announcement& announcement = decoded.value();
+  const std::shared_ptr<Member> member =
+      MemberOf(announcement.use.communicator_id);
+  const bool in_step = announcement.use.in_step();
+  if (in_step) {
+    if (member == nullptr || !member->communicator->Contains(job_rank)) return;
+    member->steps.OnAnnounced(member->communicator->PlaceOf(job_rank),
+                              announcement.use.step);
+  }
+  const Matcher::Found found = matcher_.Take(key, job_rank, announcement);
+  if (found == Matcher::Found::kEnded ||
+      (found == Matcher::Found::kNone && in_step &&
+       IsPast(*member, announcement.use))) {
+    if (member != nullptr) {
+      PassLaunch(*member->communicator, announcement);
+      CancelEnded(*member->communicator, announcement);
+    }
+  } else if (found == Matcher::Found::kNone) {
+    matcher_.Keep(key, job_rank, std::move(announcement));
+  }
+  if (in_step) FailLostSteps(*member);
+}
+
+// Peers that do not know yet that the communicator is broken may send for it.
+void Engine::CancelEnded(Communicator& communicator,
+                         const Announcement& announcement) {
+  if (communicator.status().ok() || announcement.number == 0) return;
+  for (int rank = 0; rank < communicator.size(); ++rank) {
+    if (rank == communicator.rank()) continue;
+    communicator.pair(rank).Cancel(
+        DataKeyOf(announcement.use, announcement.number));
+  }
+}
+
+void Engine::PassLaunch(Communicator& communicator,
+                        const Announcement& announcement) {
+  if (announcement.launch_number == LaunchOrder::kNoNumber) return;
+  communicator.launch_order().Pass(announcement.launch_number);
+}
+
+void Engine::HandleAbort(int communicator_id, const std::string& bytes) {
+  const std::shared_ptr<Member> member = MemberOf(communicator_id);
+  if (member == nullptr) return;
+  // End() passes it on: the one who tells may not reach all.
+  member->communicator->Break(DecodeStatus(bytes));
+}
+
+void Engine::TellPeers(Communicator& communicator, const Status& why) {
+  if (std::exchange(told_[communicator.id()], true)) return;
+  for (int rank = 0; rank < communicator.size(); ++rank) {
+    if (rank == communicator.rank()) continue;
+    communicator.pair(rank).SendControl(FrameType::kAbort, communicator.id(),
+                                        EncodeStatus(why));
+  }
+}
+
+}  // namespace ring_keras
