@@ -16,13 +16,14 @@ Channel::Channel(Communicator& communicator, Participants participants,
 }
 
 void Channel::End() {
-  if (ended_) return;
+  if (ended()) return;
   Post(kCannot, {});
   Release();
 }
 
 void Channel::Release() {
-  if (std::exchange(ended_, true)) return;
+  if (ended()) return;
+  state_ = State::kEnded;
   WindowAllocator& windows = communicator_.mesh().windows();
   windows.kept().Remove(this);
   for (int rank = 0; rank < communicator_.size(); ++rank) {
@@ -61,7 +62,7 @@ WindowUse Channel::NextUse() {
 
 void Channel::Post(uint64_t signature, const Participant& own) {
   ++use_;
-  in_use_ = true;
+  state_ = State::kInUse;
   communicator_.mesh().windows().kept().Touch(this);
   WindowPost& post = window(communicator_.rank()).posts[use_ % 2];
   post.signature = signature;
@@ -93,7 +94,7 @@ bool Channel::Agreed() const {
 }
 
 bool Channel::IsAhead(int rank) const {
-  if (ended_) return false;
+  if (ended()) return false;
   return window(rank).posts[(use_ + 1) % 2].use.load(
              std::memory_order_acquire) > use_;
 }

@@ -27,8 +27,8 @@ class Channel : public WindowKeeper {
   // Lets the windows go, on every rank: each sees, at the next use or before,
   // that this one cannot take part.
   void End() override;
-  bool ended() const { return ended_; }
-  bool idle() const override { return !in_use_; }
+  bool ended() const { return state_ == State::kEnded; }
+  bool idle() const override { return state_ == State::kIdle; }
   bool PeerHasEnded() const override;
 
   size_t slot_nbytes() const { return slot_nbytes_; }
@@ -54,10 +54,15 @@ class Channel : public WindowKeeper {
     // Who entered this use has ended the one before.
     unpacked_ = round_;
     round_ += rounds;
-    in_use_ = false;
+    state_ = State::kIdle;
   }
 
  private:
+  enum class State {
+    kIdle,
+    kInUse,  // Between Post and Finish.
+    kEnded,
+  };
   // Gives this rank's window back, once its peers have let theirs go.
   void Release();
   Window& window(int rank) const { return *participants_[rank].window; }
@@ -71,8 +76,7 @@ class Channel : public WindowKeeper {
   uint64_t round_;
   uint64_t unpacked_ = 0;  // Rounds that every rank has unpacked, at least.
   uint64_t use_ = 0;
-  bool in_use_ = false;  // Between Post and Finish.
-  bool ended_ = false;
+  State state_ = State::kIdle;
 };
 
 }  // namespace ring_keras

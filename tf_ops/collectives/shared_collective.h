@@ -10,19 +10,16 @@
 // only grows, so what a rank has waited for stays true.
 // 1. Nothing is overwritten that is still to be read: rank r packs round k once
 //    unpacked >= k - S + 1 everywhere, so all have read round k - S.
-// 2. Nothing is read that is not complete: round k is read once packed >= k +
-// 1,
+// 2. Nothing is read that is not complete: round k is read once packed > k,
 //    stored with release after the data and loaded with acquire.
 // 3. Reducing in place is as good: of r's slot, the others read r's part after
-//    reduced >= k + 1 at r only, and every other part is left as it was packed.
+//    reduced > k at r only, and every other part is left as it was packed.
 // 4. No rank waits for ever: let m be the least `unpacked`. Everyone can pack
 //    round m by 1, so everyone can reduce it, so its last can unpack it.
-// 5. Uses follow each other without a pause: `first_round` of the next is that
-// of
-//    this one plus rounds(), which follows from what all ranks agree on.
-// 6. Rounds packed before weights were known are void: every rank sees that
-// they
-//    are, reads none of them, and counts them as unpacked, which keeps 1.
+// 5. Uses follow each other without a pause: the next one's `first_round` is
+//    this one's plus rounds(), which follows from what all ranks agree on.
+// 6. Rounds packed before weights were known are void: every rank sees it,
+//    reads none of them, and counts them as unpacked, which keeps 1.
 #ifndef RING_KERAS_COLLECTIVES_SHARED_COLLECTIVE_H_
 #define RING_KERAS_COLLECTIVES_SHARED_COLLECTIVE_H_
 

@@ -8,25 +8,37 @@
 namespace ring_keras {
 namespace {
 
+// What an optional type is on the wire.
+constexpr uint8_t kNoDataType = 0xff;
+
 class Writer {
  public:
   template <typename T>
-  void Put(T value) {
+  void operator()(const T& value) {
     static_assert(std::is_trivially_copyable_v<T>);
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));
   }
-  void PutList(const std::vector<int64_t>& list) {
-    Put(static_cast<uint32_t>(list.size()));
+  void operator()(const std::string& text) {
+    PutCount(text.size());
+    bytes_ += text;
+  }
+  void operator()(const std::vector<int64_t>& list) {
+    PutCount(list.size());
     bytes_.append(reinterpret_cast<const char*>(list.data()),
                   list.size() * sizeof(int64_t));
   }
-  void PutText(const std::string& text) {
-    Put(static_cast<uint32_t>(text.size()));
-    bytes_ += text;
+  void operator()(const std::vector<Shape>& shapes) {
+    PutCount(shapes.size());
+    for (const Shape& shape : shapes) (*this)(shape);
+  }
+  void operator()(const std::optional<DataType>& dtype) {
+    (*this)(dtype.has_value() ? static_cast<uint8_t>(*dtype) : kNoDataType);
   }
   std::string Take() { return std::move(bytes_); }
 
  private:
+  void PutCount(size_t count) { (*this)(static_cast<uint32_t>(count)); }
+
   std::string bytes_;
 };
 
@@ -34,32 +46,48 @@ class Writer {
 class Reader {
  public:
   explicit Reader(const std::string& bytes) : bytes_(bytes) {}
+
   template <typename T>
-  void Get(T* value) {
-    GetBytes(value, sizeof(T));
+  void operator()(T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    GetBytes(&value, sizeof(value));
   }
-  void GetList(std::vector<int64_t>* list) {
-    list->resize(GetCount(sizeof(int64_t)));
-    GetBytes(list->data(), list->size() * sizeof(int64_t));
+  // Any byte may come; a bool that is neither must not.
+  void operator()(bool& value) {
+    uint8_t byte = 0;
+    (*this)(byte);
+    value = byte != 0;
   }
-  void GetText(std::string* text) {
-    text->resize(GetCount(1));
-    GetBytes(text->data(), text->size());
+  void operator()(std::string& text) {
+    text.resize(GetCount(1));
+    GetBytes(text.data(), text.size());
   }
-  // A count of items of at least `item_nbytes`, which the rest can hold: so
-  // that damage does not make us allocate.
-  uint32_t GetCount(size_t item_nbytes) {
-    uint32_t count = 0;
-    Get(&count);
-    if (count * item_nbytes > bytes_.size() - position_) {
-      ok_ = false;
-    }
-    return ok_ ? count : 0;
+  void operator()(std::vector<int64_t>& list) {
+    list.resize(GetCount(sizeof(int64_t)));
+    GetBytes(list.data(), list.size() * sizeof(int64_t));
+  }
+  void operator()(std::vector<Shape>& shapes) {
+    shapes.resize(GetCount(sizeof(uint32_t)));
+    for (Shape& shape : shapes) (*this)(shape);
+  }
+  void operator()(std::optional<DataType>& dtype) {
+    uint8_t number = kNoDataType;
+    (*this)(number);
+    dtype.reset();
+    if (number != kNoDataType) dtype = static_cast<DataType>(number);
   }
   bool ok() const { return ok_; }
   bool at_end() const { return position_ == bytes_.size(); }
 
  private:
+  // A count of items of at least `item_nbytes`, which the rest can hold: so
+  // that damage does not make us allocate.
+  uint32_t GetCount(size_t item_nbytes) {
+    uint32_t count = 0;
+    (*this)(count);
+    if (count * item_nbytes > bytes_.size() - position_) ok_ = false;
+    return ok_ ? count : 0;
+  }
   void GetBytes(void* to, size_t nbytes) {
     if (nbytes == 0) return;  // `to` may be null.
     if (nbytes > bytes_.size() - position_) ok_ = false;
@@ -75,92 +103,60 @@ class Reader {
   bool ok_ = true;
 };
 
-// What an optional type is on the wire.
-constexpr uint8_t kNoDataType = 0xff;
+// Every field, in its order on the wire.
+template <typename Wire, typename AnyAnnouncement>
+void Transfer(Wire& wire, AnyAnnouncement& announcement) {
+  wire(announcement.use.communicator_id);
+  wire(announcement.use.name);
+  wire(announcement.use.sequence);
+  wire(announcement.use.step);
+  wire(announcement.kind);
+  wire(announcement.dtype);
+  wire(announcement.memory);
+  wire(announcement.reduce_op);
+  wire(announcement.root);
+  wire(announcement.postscale);
+  wire(announcement.wire_dtype);
+  wire(announcement.shapes);
+  wire(announcement.plan);
+  wire(announcement.even_rows);
+  wire(announcement.splits);
+  wire(announcement.weight);
+  wire(announcement.window_offset);
+  wire(announcement.input_offset);
+  wire(announcement.output_offset);
+  wire(announcement.payload);
+  wire(announcement.joins);
+  wire(announcement.last_step);
+  wire(announcement.stands_in);
+  wire(announcement.number);
+  wire(announcement.launch_number);
+  wire(announcement.error);
+}
 
-uint8_t NumberOfWire(const std::optional<DataType>& dtype) {
-  return dtype.has_value() ? static_cast<uint8_t>(*dtype) : kNoDataType;
+// Whether its types are ones that there are.
+bool IsKnown(const Announcement& announcement) {
+  return static_cast<int>(announcement.kind) < kCollectiveKindCount &&
+         static_cast<int>(announcement.dtype) < kDataTypeCount &&
+         announcement.memory <= Memory::kDevice &&
+         static_cast<int>(announcement.wire_dtype.value_or(DataType{})) <
+             kDataTypeCount &&
+         static_cast<int>(announcement.reduce_op) < kReduceOpCount;
 }
 
 }  // namespace
 
 std::string Encode(const Announcement& announcement) {
   Writer writer;
-  writer.Put(announcement.use.communicator_id);
-  writer.PutText(announcement.use.name);
-  writer.Put(announcement.use.sequence);
-  writer.Put(announcement.use.step);
-  writer.Put(announcement.kind);
-  writer.Put(announcement.dtype);
-  writer.Put(announcement.memory);
-  writer.Put(announcement.reduce_op);
-  writer.Put(announcement.root);
-  writer.Put(announcement.postscale);
-  writer.Put(NumberOfWire(announcement.wire_dtype));
-  writer.Put(static_cast<uint32_t>(announcement.shapes.size()));
-  for (const Shape& shape : announcement.shapes) writer.PutList(shape);
-  writer.Put(announcement.plan);
-  writer.Put(static_cast<uint8_t>(announcement.even_rows));
-  writer.PutList(announcement.splits);
-  writer.Put(announcement.weight);
-  writer.Put(announcement.window_offset);
-  writer.Put(announcement.input_offset);
-  writer.Put(announcement.output_offset);
-  writer.PutText(announcement.payload);
-  writer.Put(announcement.joins);
-  writer.Put(announcement.last_step);
-  writer.Put(static_cast<uint8_t>(announcement.stands_in));
-  writer.Put(announcement.number);
-  writer.Put(announcement.launch_number);
-  writer.PutText(announcement.error);
+  Transfer(writer, announcement);
   return writer.Take();
 }
 
 StatusOr<Announcement> DecodeAnnouncement(const std::string& bytes) {
   Announcement announcement;
   Reader reader(bytes);
-  reader.Get(&announcement.use.communicator_id);
-  reader.GetText(&announcement.use.name);
-  reader.Get(&announcement.use.sequence);
-  reader.Get(&announcement.use.step);
-  reader.Get(&announcement.kind);
-  reader.Get(&announcement.dtype);
-  reader.Get(&announcement.memory);
-  reader.Get(&announcement.reduce_op);
-  reader.Get(&announcement.root);
-  reader.Get(&announcement.postscale);
-  uint8_t wire_dtype = kNoDataType;
-  reader.Get(&wire_dtype);
-  if (wire_dtype != kNoDataType) {
-    announcement.wire_dtype = static_cast<DataType>(wire_dtype);
-  }
-  announcement.shapes.resize(reader.GetCount(sizeof(uint32_t)));
-  for (Shape& shape : announcement.shapes) reader.GetList(&shape);
-  reader.Get(&announcement.plan);
-  uint8_t even_rows = 0;
-  reader.Get(&even_rows);
-  announcement.even_rows = even_rows != 0;
-  reader.GetList(&announcement.splits);
-  reader.Get(&announcement.weight);
-  reader.Get(&announcement.window_offset);
-  reader.Get(&announcement.input_offset);
-  reader.Get(&announcement.output_offset);
-  reader.GetText(&announcement.payload);
-  reader.Get(&announcement.joins);
-  reader.Get(&announcement.last_step);
-  uint8_t stands_in = 0;
-  reader.Get(&stands_in);
-  announcement.stands_in = stands_in != 0;
-  reader.Get(&announcement.number);
-  reader.Get(&announcement.launch_number);
-  reader.GetText(&announcement.error);
-  const bool known =
-      static_cast<int>(announcement.kind) < kCollectiveKindCount &&
-      static_cast<int>(announcement.dtype) < kDataTypeCount &&
-      announcement.memory <= Memory::kDevice &&
-      (wire_dtype == kNoDataType || wire_dtype < kDataTypeCount) &&
-      static_cast<int>(announcement.reduce_op) < kReduceOpCount;
-  if (!reader.ok() || !reader.at_end() || !known) {
+  Transfer(reader, announcement);
+  if (!reader.ok() || !reader.at_end() || !IsKnown(announcement)) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("an announcement of ", bytes.size(),
                          " bytes cannot be read. Is the same ring_keras "

@@ -12,9 +12,8 @@
 //    Therefore a collective lacks r's on every rank or on none: either all
 //    ranks run it, or none does. No rank waits for data of one that gave up.
 // 3. A rank that gives up a step tells all others, and whoever hears of it
-// gives
-//    up as much. So, while no rank is lost, given_up(r) becomes the same for
-//    all.
+//    gives up as much. So, while no rank is lost, given_up(r) becomes the same
+//    for all.
 // 4. The next step that a rank enters is above all that it gave up: when all
 //    have given up the same steps, all enter the same step next.
 //

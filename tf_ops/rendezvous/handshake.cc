@@ -65,8 +65,8 @@ StatusOr<std::string> ReceiveSome(int fd, size_t limit, Deadline deadline) {
   }
 }
 
-template <typename Handshake>
-Status ReceiveUntilProven(int fd, Handshake& handshake, Deadline deadline) {
+Status ReceiveUntilProven(int fd, ClientHandshake& handshake,
+                          Deadline deadline) {
   while (!handshake.proven()) {
     StatusOr<std::string> bytes =
         ReceiveSome(fd, handshake.bytes_wanted(), deadline);
@@ -96,17 +96,6 @@ StatusOr<HandshakeParty> HandshakeAsClient(int fd, Purpose purpose,
   RING_KERAS_RETURN_IF_ERROR(SendAll(fd, hello.value(), deadline));
   RING_KERAS_RETURN_IF_ERROR(ReceiveUntilProven(fd, handshake, deadline));
   return handshake.server();
-}
-
-StatusOr<HandshakeParty> HandshakeAsServer(int fd, Purpose purpose,
-                                           int self_rank, uint64_t generation,
-                                           const std::string& token,
-                                           Deadline deadline) {
-  RING_KERAS_RETURN_IF_ERROR(CheckToken(token));
-  ServerHandshake handshake(purpose, self_rank, generation, token);
-  RING_KERAS_RETURN_IF_ERROR(ReceiveUntilProven(fd, handshake, deadline));
-  RING_KERAS_RETURN_IF_ERROR(SendAll(fd, handshake.Accept(), deadline));
-  return handshake.client();
 }
 
 Status CheckToken(const std::string& token) {

@@ -22,10 +22,10 @@
 #include "tf_ops/collectives/nccl/launcher.h"
 #include "tf_ops/collectives/scheduler.h"
 #include "tf_ops/common/store.h"
+#include "tf_ops/runtime/idle_backoff.h"
 #include "tf_ops/runtime/matcher.h"
 #include "tf_ops/runtime/member.h"
 #include "tf_ops/runtime/operation.h"
-#include "tf_ops/runtime/patience.h"
 #include "tf_ops/runtime/request.h"
 #include "tf_ops/transport/mesh.h"
 
@@ -231,7 +231,7 @@ class Engine {
   Clock::time_point next_watch_ = Clock::now();
   Clock::time_point next_peer_check_ = Clock::now();
   unsigned watches_ = 0;  // So far; a clock that costs nothing to look at.
-  Patience patience_;
+  IdleBackoff backoff_;
 
   std::thread thread_;
 };

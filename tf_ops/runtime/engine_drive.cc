@@ -11,8 +11,7 @@
 // 2. No operation is left without a driver: who stops driving wakes the blocked
 //    callers, and the engine's thread if anything has not ended; that drives
 //    until everything has.
-// 3. No news is missed. It is put where the driver looks, then has_news_ is
-// set,
+// 3. No news is missed. It is put where the driver looks, has_news_ is set, and
 //    then asleep_ is looked at. A driver sets asleep_, then looks at has_news_,
 //    then sleeps. Whichever store comes first, one of the two sees the other's:
 //    the atomics are sequentially consistent.
@@ -163,19 +162,19 @@ void Engine::DriveUntil(Condition condition) {
     // Deadlines hold for one collective while others keep the driver busy.
     if (turn % kTurnsPerClock == 0 && Clock::now() >= next_watch_) Watch();
     if (progress) {
-      patience_.OnProgress();
+      backoff_.OnProgress();
       continue;
     }
-    const Patience::Step step = patience_.Next();
-    if (step == Patience::Step::kLook) {
+    const IdleBackoff::Step step = backoff_.Next();
+    if (step == IdleBackoff::Step::kLook) {
       Pause();
       continue;
     }
-    if (step == Patience::Step::kYield) {
-      patience_.Yield();
+    if (step == IdleBackoff::Step::kYield) {
+      backoff_.Yield();
       continue;
     }
-    patience_.OnSleep();
+    backoff_.OnSleep();
     if (Clock::now() >= next_watch_) Watch();
     asleep_.store(true);
     mesh_->Sleep(kSleepMilliseconds, [this] {

@@ -10,10 +10,8 @@ namespace {
 
 constexpr char kAdvice[] =
     "A rank that skipped a step, or failed in the middle of one and went on, "
-    "is "
-    "ahead of the others. Catch what a step raises on every rank or on none. "
-    "All "
-    "ranks give these steps up and may go on with the next.";
+    "is ahead of the others. Catch what a step raises on every rank or on "
+    "none. All ranks give these steps up and may go on with the next.";
 
 }  // namespace
 

@@ -5,8 +5,11 @@
 // the driver sleeps at once. Ranks cannot count who shares their cores (network
 // namespaces, containers, TensorFlow's own threads), so this measures it: to
 // yield a core that nobody wants takes no time.
-#ifndef RING_KERAS_RUNTIME_PATIENCE_H_
-#define RING_KERAS_RUNTIME_PATIENCE_H_
+//
+// (Scheduler::Spin does so for one wait, of microseconds, for what another rank
+// is about to write; this is for a driver that knows of nothing.)
+#ifndef RING_KERAS_RUNTIME_IDLE_BACKOFF_H_
+#define RING_KERAS_RUNTIME_IDLE_BACKOFF_H_
 
 #include <sched.h>
 
@@ -15,7 +18,7 @@
 
 namespace ring_keras {
 
-class Patience {
+class IdleBackoff {
  public:
   enum class Step { kLook, kYield, kSleep };
 
@@ -70,4 +73,4 @@ class Patience {
 
 }  // namespace ring_keras
 
-#endif  // RING_KERAS_RUNTIME_PATIENCE_H_
+#endif  // RING_KERAS_RUNTIME_IDLE_BACKOFF_H_
