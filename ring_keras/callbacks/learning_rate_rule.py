@@ -135,7 +135,11 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         assert self._table is not None and self._first_step is not None
         optimizer = self.model.optimizer
         step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64)
-        rate = tf.gather(self._table, step - self._first_step)
+        place = step - self._first_step
+        last = tf.size(self._table, tf.int64) - 1
+        rate = tf.gather(self._table, tf.clip_by_value(place, 0, last))
+        # A callback may take steps of its own, by train_on_batch().
+        rate = tf.where(tf.logical_and(place >= 0, place <= last), rate, math.nan)
         before = tf.convert_to_tensor(optimizer.learning_rate)
         rate = tf.cast(rate, before.dtype)
         rate = tf.where(tf.math.is_nan(rate), before, rate)

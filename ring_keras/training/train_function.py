@@ -54,7 +54,7 @@ class TrainFunction:
         run = calls.calling_run(self._model)
         fit = None if run is None else DistributedFit.of(run.callbacks)
         step = DistributedTrainStep.of(self._model)
-        if step is not None and step.drop_other_fits(fit):
+        if step is not None and step.drop_other_fits(fit or _fit_around(run)):
             self.retrace()
         if fit is not None and not fit.goes_on():
             return self._last_result
@@ -89,6 +89,12 @@ class TrainFunction:
         result = self._function(iterator)
         self._traced = traced
         return result
+
+
+def _fit_around(run: calls.Run | None) -> DistributedFit | None:
+    """That one of whose callbacks trains on a batch by itself."""
+    callbacks = None if run is not None else calls.calling_callback_list()
+    return None if callbacks is None else DistributedFit.of(callbacks)
 
 
 def _inspected(iterator: Any) -> tuple[Any, Any]:

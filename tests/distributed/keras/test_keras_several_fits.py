@@ -85,6 +85,34 @@ def test_rates_of_a_fit_that_failed_are_no_others(rank_pool):
     assert rank_pool(2).run(rates_worker, timeout_s=120) == [0.25, 0.25]
 
 
+class TrainsByItself(keras.callbacks.Callback):
+    """Takes a step between those of `fit`."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        x, y = training.arrays()
+        if batch == 1:
+            self.model.train_on_batch(x[:4], y[:4])
+
+
+def step_between_worker():
+    model = training.build(1)
+    training.compile_model(
+        model,
+        ring.DistributedOptimizer(keras.optimizers.SGD(0.5)),
+        steps_per_execution=2,
+    )
+    warmup = ring.callbacks.LearningRateWarmup(0.1, warmup_steps=100)
+    model.fit(part(6), verbose=0, callbacks=[warmup, *ours(), TrainsByItself()])
+    steps = int(model.optimizer.iterations)
+    return steps, float(model.optimizer.learning_rate), warmup.learning_rate_at(6)
+
+
+def test_a_step_that_a_callback_takes_leaves_the_rates(rank_pool):
+    for steps, rate, expected in rank_pool(2).run(step_between_worker, timeout_s=120):
+        assert steps == 7
+        assert rate == pytest.approx(expected)
+
+
 def folds_worker():
     """Models of several folds, each evaluated in the middle of its `fit`."""
     x, y = training.arrays()
