@@ -31,7 +31,7 @@ def join(
     Call it last, after `batch` and `prefetch`, on every rank of the process set.
     If a rank does not know its number of batches, the ranks ask each other before
     each one, when it is fetched: then every rank must fetch as many, and nothing
-    may fetch ahead.
+    should fetch ahead.
 
     Args:
         dataset: This rank's, of batches of dense tensors. The number of batches
@@ -70,30 +70,76 @@ def join(
 def _until_all_have_ended(
     dataset: tf.data.Dataset, endless: tf.data.Dataset, process_set: ProcessSet
 ) -> tf.data.Dataset:
+    is_tuple = isinstance(dataset.element_spec, tuple)
+    with tf.init_scope(), tf.device("CPU:0"):  # Where tf.data reads it.
+        passes = tf.Variable(0, dtype=tf.int64, trainable=False)
+
     def marked(has_data: int) -> Any:
         return lambda *batch: (
-            tf.constant(has_data, tf.int32),
+            tf.constant(has_data, tf.int64),
             batch if is_tuple else batch[0],
         )
 
-    def ask_all(has_data: tf.Tensor, batch: Any) -> Any:
-        anyone_has = allreduce(
-            has_data, ReduceOp.MAX, name="data.join/next", process_set=process_set
-        )
-        return anyone_has, batch
+    def ask_all(number: tf.Tensor, marked_batch: Any) -> Any:
+        has_data, batch = marked_batch
+        return _anyone_has(has_data, number, process_set), batch
 
-    is_tuple = isinstance(dataset.element_spec, tuple)
     options = tf.data.Options()
     # It would ask for a batch that nobody may want.
     options.experimental_optimization.inject_prefetch = False
+    numbers = (
+        tf.data.Dataset.from_tensors(0)
+        .map(lambda _: passes.assign_add(1))
+        .flat_map(lambda number: tf.data.Dataset.from_tensors(number).repeat())
+    )
+    batches = dataset.map(marked(1)).concatenate(endless.map(marked(0)))
     return (
-        dataset.map(marked(1))
-        .concatenate(endless.map(marked(0)))
+        tf.data.Dataset.zip((numbers, batches))
         .map(ask_all)
-        .take_while(lambda anyone_has, _: anyone_has > 0)
-        .map(lambda _, batch: batch)
+        .take_while(lambda anyone_has, _: anyone_has)
+        # Not map(), which TensorFlow runs ahead.
+        .flat_map(lambda _, batch: tf.data.Dataset.from_tensors(batch))
         .with_options(options)
     )
+
+
+def _anyone_has(
+    has_data: tf.Tensor, number: tf.Tensor, process_set: ProcessSet
+) -> tf.Tensor:
+    """Whether any rank has a batch for the next step of this pass over the data.
+
+    Something may have fetched ahead, and asked for a batch of an earlier pass that
+    was never wanted. It is not there any more to hear the answer, so whoever gets
+    its question asks again. A rank that really is in an earlier pass, since its
+    steps are more than the others', raises.
+    """
+
+    def ask() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        answers = allreduce(
+            tf.stack([has_data, number, -number]),
+            ReduceOp.MAX,
+            name="data.join/next",
+            process_set=process_set,
+        )
+        return answers[0] > 0, answers[1], -answers[2]
+
+    anyone_has, latest, _ = tf.while_loop(
+        lambda _, latest, earliest: tf.logical_and(latest == number, earliest < number),
+        lambda *_: ask(),
+        ask(),
+        parallel_iterations=1,
+    )
+    with tf.control_dependencies(
+        [
+            tf.debugging.assert_equal(
+                latest,
+                number,
+                "ring_keras.data.join: other ranks have begun their next pass over "
+                "the data. Every rank must fetch as many batches in each.",
+            )
+        ]
+    ):
+        return tf.identity(anyone_has)
 
 
 def _require_all_or_none_infinite(counts: Any, ranks: list[int]) -> None:

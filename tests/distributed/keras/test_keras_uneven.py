@@ -253,6 +253,22 @@ def test_a_custom_loop_with_uneven_data_is_exact(rank_pool, size):
         np.testing.assert_allclose(losses, history["loss"], atol=1e-6)
 
 
+def fetched_ahead_worker(counts):
+    """Rank 0 leaves a pass after it has asked for a batch that nobody wants."""
+    own = tf.data.Dataset.range(counts[ring.rank()]).batch(1).filter(everything)
+    joined = ring.data.join(own)
+    left = iter(joined.prefetch(1) if ring.rank() == 0 else joined)
+    next(left)
+    return [sum(1 for _ in joined) for _ in range(2)]
+
+
+@pytest.mark.parametrize("counts", [(5, 3), (3, 5), (4, 4)])
+def test_a_batch_fetched_ahead_is_of_no_other_pass(rank_pool, counts):
+    worker = functools.partial(fetched_ahead_worker, counts)
+
+    assert rank_pool(2).run(worker) == [[max(counts)] * 2] * 2
+
+
 def endless_worker():
     dataset = training.dataset().batch(training.BATCH)
     if ring.rank() == 1:
