@@ -20,7 +20,7 @@ def run_example(name: str, *flags: str, size: int = 2) -> str:
             *(sys.executable, "-m", "ring_keras.launch", "-np", str(size)),
             *command,
         ]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr[-4000:]
     return ended.stdout
 
@@ -28,14 +28,14 @@ def run_example(name: str, *flags: str, size: int = 2) -> str:
 def test_digits_are_learned_and_compared(tmp_path: Path) -> None:
     model = tmp_path / "digits.keras"
 
-    printed = run_example("keras_digits.py", f"--output={model}")
+    printed = run_example("keras_digits.py", f"--output={model}", "--epochs=4")
 
     assert model.exists()
     # One progress bar: that of rank 0.
     assert "[0] Epoch 1/" in printed
     assert "[1] Epoch 1/" not in printed
     (accuracy,) = re.findall(r"test accuracy ([\d.]+)% on 2 rank\(s\)\n", printed)
-    assert float(accuracy) >= 97
+    assert float(accuracy) >= 93
     (line,) = [x for x in printed.splitlines() if x.startswith("[0] comparison: ")]
     alone, first, last = re.search(
         r"([\d.]+)% in one process .* differs by (\S+) in the first epoch "
@@ -47,7 +47,7 @@ def test_digits_are_learned_and_compared(tmp_path: Path) -> None:
     assert float(last) < 1e-3
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_custom_loop_runs_with_and_without_a_launcher(size: int) -> None:
     assert "accuracy" in run_example("custom_loop.py", size=size)
 
@@ -94,6 +94,7 @@ def test_text_is_classified_in_as_many_steps() -> None:
     assert int(steps) >= 4 * 60
 
 
+@pytest.mark.slow
 def test_the_gan_makes_up_points_on_the_ring() -> None:
     line = same_line(run_example("gan.py"), "made-up points ")
 
@@ -125,6 +126,7 @@ def test_a_killed_job_is_resumed(tmp_path: Path) -> None:
     assert resumed.partition(",")[2] == whole.partition(",")[2]
 
 
+@pytest.mark.slow  # Scripts of its own run in test_scripts.py.
 def test_a_horovod_script_runs(tmp_path: Path) -> None:
     printed = run_example("horovod_script.py", str(tmp_path))
 

@@ -31,7 +31,15 @@ def work() -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("host_of", [[0, 1], [0, 1, 2], [0, 0, 1, 1], [0, 1, 2, 3]])
+@pytest.mark.parametrize(
+    "host_of",
+    [
+        pytest.param([0, 1], marks=pytest.mark.slow),
+        [0, 1, 2],
+        [0, 0, 1, 1],
+        pytest.param([0, 1, 2, 3], marks=pytest.mark.slow),
+    ],
+)
 def test_ranks_on_several_hosts(make_hosts: Any, host_of: list[int]) -> None:
     size, host_count = len(host_of), len(set(host_of))
     results = run_on(make_hosts(Network(host_count)), work, host_of)
@@ -60,7 +68,11 @@ def reduce_16_mib(wire_dtype: str | None) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(
-    ("wire_dtype", "nbytes"), [(None, 16 << 20), ("bfloat16", 8 << 20)]
+    ("wire_dtype", "nbytes"),
+    [
+        pytest.param(None, 16 << 20, marks=pytest.mark.slow),
+        ("bfloat16", 8 << 20),
+    ],
 )
 def test_data_cross_once_per_host(
     make_hosts: Any, wire_dtype: str | None, nbytes: int

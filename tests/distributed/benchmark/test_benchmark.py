@@ -56,7 +56,7 @@ def others_are_slow(usual: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", others_are_slow("allreduce"))
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_collective(size: int, name: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
 

@@ -13,7 +13,7 @@ import ring_keras.horovod.keras as hvd_keras
 import ring_keras.horovod.tensorflow as hvd
 import ring_keras.horovod.tensorflow.keras as hvd_tf_keras
 
-SIZES = [1, 2, 3]
+SIZES = [1, 2, pytest.param(3, marks=pytest.mark.slow)]
 
 
 def check_collectives() -> None:

@@ -92,7 +92,7 @@ def option_worker(case):
     )
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "case",
     [
@@ -233,7 +233,14 @@ def adasum_worker():
     return training.as_bytes(model.get_weights())
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize(
+    "size",
+    [
+        2,
+        pytest.param(3, marks=pytest.mark.slow),
+        pytest.param(4, marks=pytest.mark.slow),
+    ],
+)
 def test_adasum(rank_pool, size):
     results = rank_pool(size).run(adasum_worker)
     assert all(result == results[0] for result in results)
@@ -301,7 +308,7 @@ def local_worker():
     return results
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_local_layers(rank_pool, size):
     assert rank_pool(size).run(local_worker) == [[True] * 3] * size
 
@@ -362,7 +369,7 @@ def tape_worker():
     return True
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_tape(rank_pool, size):
     assert rank_pool(size).run(tape_worker) == [True] * size
 
@@ -412,7 +419,7 @@ def tape_in_fit_worker():
     )
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_passes_of_a_tape_in_fit_match_one_process(rank_pool, size):
     check(rank_pool(size).run(tape_in_fit_worker))
 

@@ -41,7 +41,7 @@ def eager_worker(rank_1_uses):
 
 
 @pytest.mark.parametrize("rank_1_uses", [[0, 1], [1, 2], [1]])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_missing_gradient_is_named_on_every_rank(rank_pool, rank_1_uses, size):
     messages = run_once(rank_pool(size), eager_worker, rank_1_uses)
 

@@ -255,7 +255,7 @@ def epoch_worker():
     return first.seen, last.seen
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_ranks_validate_and_save_the_same_statistics(rank_pool, size):
     results = rank_pool(size).run(epoch_worker)
 

@@ -31,7 +31,7 @@ def optimizer_worker(names):
 
 
 # The features are tested at 2 and 3 ranks; this is about numbers of them.
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("size", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_optimizers_match_one_process(rank_pool, size):
     names = ["sgd", "adamw_global_clipnorm"]
 

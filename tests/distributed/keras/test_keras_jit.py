@@ -97,12 +97,7 @@ def check(results) -> None:
     ("size", "case"),
     [
         *((2, case) for case in CASES),
-        (3, "tape"),
-        *(
-            pytest.param(3, case, marks=pytest.mark.slow)
-            for case in CASES
-            if case != "tape"
-        ),
+        *(pytest.param(3, case, marks=pytest.mark.slow) for case in CASES),
     ],
 )
 def test_fit_matches_one_process(rank_pool, size, case):
@@ -208,7 +203,7 @@ def loop_worker():
     return difference, 0.0, training.as_bytes(weights[0])
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_compiled_loop_matches_one_process(rank_pool, size):
     check(rank_pool(size).run(loop_worker))
 

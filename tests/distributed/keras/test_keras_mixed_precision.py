@@ -85,7 +85,7 @@ def outcome(model):
 
 
 @pytest.mark.parametrize("scaling", SCALING)
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_an_overflow_on_one_rank_skips_the_step_on_all(rank_pool, size, scaling):
     results = rank_pool(size).run(overflow_worker, args=(scaling,))
 

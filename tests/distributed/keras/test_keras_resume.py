@@ -83,13 +83,13 @@ def resume_worker(directory, stops, **kwargs):
     return whole == resumed, whole, history["loss"][-1], later["loss"][-1]
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("optimizer", "per_execution", "pad"),
     [
         ("adam", 1, False),
         ("accumulation", 1, True),
-        ("sgd", 2, False),
+        pytest.param("sgd", 2, False, marks=pytest.mark.slow),
         ("loss_scaled", 1, False),
     ],
 )

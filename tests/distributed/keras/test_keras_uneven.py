@@ -12,7 +12,7 @@ from support import training
 
 import ring_keras as ring
 
-SIZES = [2, 3]
+SIZES = [2, pytest.param(3, marks=pytest.mark.slow)]
 EPOCHS = 2
 
 

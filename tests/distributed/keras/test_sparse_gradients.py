@@ -96,8 +96,8 @@ FEW = ["momentum", "adam", "adamw_global_clipnorm"]
     ("size", "sparse_as_dense", "names"),
     [
         (2, None, list(OPTIMIZERS)),
-        (3, None, FEW),
-        (2, True, FEW),
+        pytest.param(3, None, FEW, marks=pytest.mark.slow),
+        pytest.param(2, True, FEW, marks=pytest.mark.slow),
         (3, True, FEW),
         (2, False, ["sgd"]),
     ],
