@@ -21,6 +21,10 @@
 //                       CUDA_VISIBLE_DEVICES picks among them
 //   STAND_IN_JITTER_US  a random time up to this many microseconds passes
 //                       before each piece of a stream's work
+//   STAND_IN_NCCL_KERNELS  how many of NCCL's groups, of whatever
+//   communicators,
+//                       a device has room for at a time; unlimited unless set.
+//                       The others wait in their streams
 //   STAND_IN_DEAD_PEER  "error": a communicator notices that a peer's process
 //                       ended (ncclRemoteError), as NCCL does across hosts;
 //                       "hang", the default: it does not
@@ -62,6 +66,8 @@ RING_KERAS_EXPORT int64_t RingKerasStandInHanging();
 // What this process launched, one line each, in the order of the calls:
 //   "kernel NAME"
 //   "nccl COMMUNICATOR NAME count dtype op root"
+//   "init size rank"
+//   "split color key"
 // COMMUNICATOR is the same on every rank. The text lives until the calling
 // thread's next call.
 RING_KERAS_EXPORT const char* RingKerasStandInLog();

@@ -34,11 +34,12 @@ def stand_in_directory() -> Path:
 
 def stand_in_environment(**variables: str) -> dict[str, str]:
     """What a rank needs to take the stand-in for its GPUs; some time passes there
-    before each piece of work."""
+    before each piece of work, and it has room for one of NCCL's kernels."""
     return {
         "CUDA_VISIBLE_DEVICES": "0,1,2,3",
         "RING_KERAS_CUDA_LIBRARY_PATH": str(stand_in_directory()),
         "STAND_IN_JITTER_US": "300",
+        "STAND_IN_NCCL_KERNELS": "1",
         "TESTS_WITHOUT_TENSORFLOW": "1",
     } | variables
 

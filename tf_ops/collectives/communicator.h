@@ -61,16 +61,17 @@ class Communicator {
     return rank == rank_ ? mesh_.own_segment()
                          : mesh_.neighbour_segment(ranks_[rank]);
   }
-  // What it has on the GPUs of its ranks; set once, before its first use.
+  // What it has on the GPUs of its ranks, and the order of all that this rank
+  // launches there; set once, before its first use.
   const std::shared_ptr<nccl::DeviceCommunicator>& device() const {
     return device_;
   }
-  void set_device(std::shared_ptr<nccl::DeviceCommunicator> device) {
+  LaunchOrder& launch_order() { return *launch_order_; }
+  void set_device(std::shared_ptr<nccl::DeviceCommunicator> device,
+                  LaunchOrder& order) {
     device_ = std::move(device);
+    launch_order_ = &order;
   }
-  // Of collectives on GPUs.
-  LaunchOrder& launch_order() { return launch_order_; }
-  const LaunchOrder& launch_order() const { return launch_order_; }
 
   // Tells every other rank of this host that counters in shared memory changed.
   void NotifyAll();
@@ -116,7 +117,7 @@ class Communicator {
   Mesh& mesh_;
   Scheduler& scheduler_;
   std::shared_ptr<nccl::DeviceCommunicator> device_;
-  LaunchOrder launch_order_;
+  LaunchOrder* launch_order_ = nullptr;
   Status status_;
 };
 

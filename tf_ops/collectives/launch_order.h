@@ -1,38 +1,89 @@
-// In which order a communicator's collectives are given to the device.
+// In which order a rank gives its GPU the collectives of all communicators.
 //
-// Devices need one order, the same on every rank. It is the order in which the
-// communicator's first rank announces its collectives: each carries its number
-// in the announcement, which every rank has anyway when it launches.
+// A device may have room for only one of NCCL's kernels, each of which waits
+// for its peers. So if two ranks launch two collectives in different orders,
+// even on different communicators, both may wait for ever. All collectives on
+// devices therefore have one order in the whole job, which no rank needs to
+// know all of (Lamport's clocks, as in Skeen's totally ordered multicast):
+//
+// With its announcement of a collective, each rank proposes a time for it,
+// later than any that it knows of. The collective's time is the latest of these
+// proposals, which each of its ranks knows when it has all announcements. A
+// rank launches in the order of the times, by key where they are equal.
+//
+// - A collective that lacks announcements comes no earlier than this rank's own
+//   proposal. So it holds up those that are later than that, and no others.
+// - What this rank has not entered yet comes later than all it has launched,
+//   because its own proposal will.
+// - So every rank launches in ascending order of what is the same on all, and
+//   of the collectives that all their ranks have entered, the first is next on
+//   each of its ranks. No two can wait for each other, unless a rank does not
+//   enter what another has entered before the end of a later one.
 #ifndef RING_KERAS_COLLECTIVES_LAUNCH_ORDER_H_
 #define RING_KERAS_COLLECTIVES_LAUNCH_ORDER_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 namespace ring_keras {
 
 // Not thread-safe: the driver's.
 class LaunchOrder {
  public:
-  static constexpr uint64_t kNoNumber = ~uint64_t{0};
+  // No proposal: not for a device.
+  static constexpr uint64_t kNoTime = 0;
 
-  // The first rank: the number of the collective that it announces now.
-  uint64_t Assign() { return assigned_++; }
+  // This rank announces the collective with this key: the time that it
+  // proposes.
+  uint64_t Enter(uint64_t key) {
+    Put(key, {++clock_, false});
+    return clock_;
+  }
 
-  // Whether all with lower numbers have passed.
-  bool IsNext(uint64_t number) const { return number == next_; }
-  uint64_t next() const { return next_; }
+  // All its ranks have entered it; `time` is the latest proposal.
+  void Settle(uint64_t key, uint64_t time) {
+    clock_ = std::max(clock_, time);
+    Put(key, {time, true});
+  }
 
-  // It is launched, or never will be. Each number passes once, in any order.
-  void Pass(uint64_t number) {
-    passed_.insert(number);
-    while (passed_.erase(next_) > 0) ++next_;
+  // Whether it is settled, and before all others that were entered.
+  bool IsNext(uint64_t key) const {
+    const auto found = entered_.find(key);
+    return found != entered_.end() && found->second.settled && next() == key;
+  }
+  // The key of the one that all others wait for.
+  std::optional<uint64_t> next() const {
+    if (order_.empty()) return std::nullopt;
+    return order_.begin()->second;
+  }
+
+  // It is launched, or never will be. No effect if it was not entered.
+  void Pass(uint64_t key) {
+    const auto found = entered_.find(key);
+    if (found == entered_.end()) return;
+    order_.erase({found->second.time, key});
+    entered_.erase(found);
   }
 
  private:
-  uint64_t assigned_ = 0;
-  uint64_t next_ = 0;
-  std::set<uint64_t> passed_;  // Above next_.
+  struct Place {
+    uint64_t time;  // At least, unless it is settled.
+    bool settled;
+  };
+
+  void Put(uint64_t key, Place place) {
+    Pass(key);
+    entered_.emplace(key, place);
+    order_.emplace(place.time, key);
+  }
+
+  uint64_t clock_ = kNoTime;  // The latest time this rank knows of.
+  std::map<uint64_t, Place> entered_;
+  std::set<std::pair<uint64_t, uint64_t>> order_;  // Times and keys of these.
 };
 
 }  // namespace ring_keras

@@ -47,8 +47,8 @@ struct Announcement {
   bool stands_in = false;
   // The first rank's: see DataKeyOf.
   uint64_t number = 0;
-  // On devices, the first rank's: see LaunchOrder.
-  uint64_t launch_number = LaunchOrder::kNoNumber;
+  // On devices: the time that this rank proposes, see LaunchOrder.
+  uint64_t launch_time = LaunchOrder::kNoTime;
   // Not empty: why this rank cannot take part, so that its peers do not wait.
   std::string error;
 

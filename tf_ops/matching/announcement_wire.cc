@@ -130,7 +130,7 @@ void Transfer(Wire& wire, AnyAnnouncement& announcement) {
   wire(announcement.last_step);
   wire(announcement.stands_in);
   wire(announcement.number);
-  wire(announcement.launch_number);
+  wire(announcement.launch_time);
   wire(announcement.error);
 }
 

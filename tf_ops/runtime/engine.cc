@@ -76,8 +76,10 @@ void Engine::AddCommunicator(int id, std::vector<int> ranks,
                                        scheduler_),
         matcher_);
     Communicator& communicator = *member->communicator;
-    communicator.set_device(std::make_shared<nccl::DeviceCommunicator>(
-        launcher_, communicator.rank(), communicator.size()));
+    communicator.set_device(
+        std::make_shared<nccl::DeviceCommunicator>(
+            launcher_, communicator.rank(), communicator.size()),
+        launch_order_);
   }
 }
 

@@ -150,7 +150,6 @@ class Engine {
   void HandleAnnouncement(int job_rank, uint64_t key, const std::string& bytes);
   void HandleAbort(int communicator_id, const std::string& bytes);
   // Of an announcement whose operation has ended here, or never begins.
-  void PassLaunch(Communicator& communicator, const Announcement& announcement);
   void CancelEnded(Communicator& communicator,
                    const Announcement& announcement);
   void HandleLost(const RankEvent& event);
@@ -194,8 +193,8 @@ class Engine {
   // Tells the other ranks, once, that the communicator is broken.
   void TellPeers(Communicator& communicator, const Status& why);
   std::string DescribeMissing(const Operation& operation) const;
-  // What holds up the launch of a collective for which all ranks are there.
-  std::string DescribeEarlierLaunch(const Operation& operation) const;
+  // What holds up the launch of collectives for which all ranks are there.
+  std::string DescribeEarlierLaunch() const;
 
   const EngineOptions options_;
   std::unique_ptr<Mesh> mesh_;
@@ -222,6 +221,7 @@ class Engine {
   std::atomic<bool> asleep_{false};
 
   // The driver's own.
+  LaunchOrder launch_order_;
   std::vector<std::unique_ptr<Operation>> operations_;
   std::map<int, std::pair<RankEvent, Clock::time_point>> left_;
   std::map<int, Status> lost_;  // By rank; -1 is the store.

@@ -56,10 +56,7 @@ void Engine::HandleAnnouncement(int job_rank, uint64_t key,
   if (found == Matcher::Found::kEnded ||
       (found == Matcher::Found::kNone && in_step &&
        IsPast(*member, announcement.use))) {
-    if (member != nullptr) {
-      PassLaunch(*member->communicator, announcement);
-      CancelEnded(*member->communicator, announcement);
-    }
+    if (member != nullptr) CancelEnded(*member->communicator, announcement);
   } else if (found == Matcher::Found::kNone) {
     matcher_.Keep(key, job_rank, std::move(announcement));
   }
@@ -75,12 +72,6 @@ void Engine::CancelEnded(Communicator& communicator,
     communicator.pair(rank).Cancel(
         DataKeyOf(announcement.use, announcement.number));
   }
-}
-
-void Engine::PassLaunch(Communicator& communicator,
-                        const Announcement& announcement) {
-  if (announcement.launch_number == LaunchOrder::kNoNumber) return;
-  communicator.launch_order().Pass(announcement.launch_number);
 }
 
 void Engine::HandleAbort(int communicator_id, const std::string& bytes) {

@@ -33,12 +33,9 @@ void Engine::DropPastSteps(Member& member, uint64_t step) {
   if (step <= member.oldest_step) return;
   member.oldest_step = step;
   std::lock_guard<std::mutex> lock(mutex_);
-  Communicator& communicator = *member.communicator;
-  matcher_.DropStepsBefore(communicator.id(), step,
+  matcher_.DropStepsBefore(member.communicator->id(), step,
                            [&](const Announcement& announcement) {
-                             if (WillAnnounce(announcement.use)) return false;
-                             PassLaunch(communicator, announcement);
-                             return true;
+                             return !WillAnnounce(announcement.use);
                            });
 }
 

@@ -187,32 +187,19 @@ void Engine::WarnOfStall(Operation& operation, double age_s) {
   Log(LogLevel::kWarning, text);
 }
 
-std::string Engine::DescribeEarlierLaunch(const Operation& operation) const {
-  const Communicator& communicator = operation.communicator();
-  const uint64_t next = communicator.launch_order().next();
-  const std::string who = StrCat("its turn on the GPU: rank ",
-                                 communicator.ranks()[0], " entered ");
+std::string Engine::DescribeEarlierLaunch() const {
   for (const auto& other : operations_) {
-    if (&other->communicator() == &communicator &&
-        other->launch_number() == next) {
-      return StrCat(who, other->title(), " before it, which waits for ",
-                    DescribeMissing(*other));
-    }
+    if (KeyOf(other->use()) != launch_order_.next() || other->awaits_launch())
+      continue;
+    return StrCat("its turn on the GPU: before it comes ", other->title(),
+                  ", which waits for ", DescribeMissing(*other));
   }
-  std::string what = "others before it, whose end is near";
-  matcher_.ForEachKept([&](int, const Announcement& peer) {
-    if (peer.use.communicator_id == communicator.id() &&
-        peer.launch_number == next) {
-      what = Describe(peer.kind, peer.use.name) +
-             " before it, which this rank has not entered";
-    }
-  });
-  return who + what;
+  return "its turn on the GPU, which is near";
 }
 
 std::string Engine::DescribeMissing(const Operation& operation) const {
   const std::vector<int> missing = operation.MissingRanks();
-  if (operation.awaits_launch()) return DescribeEarlierLaunch(operation);
+  if (operation.awaits_launch()) return DescribeEarlierLaunch();
   if (operation.launched()) return "the GPU, which has been given all of it";
   if (missing.empty()) return "data of ranks that have joined";
   return StrCat("ranks ", JoinRanks(missing), " of ", mesh_->size());

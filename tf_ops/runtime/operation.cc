@@ -53,9 +53,9 @@ Task Operation::Run() {
   const bool on_device = request_.device_work != nullptr;
   if (on_device) {
     stage_ = Stage::kOrdered;
-    co_await communicator_->Until([this] {
-      return communicator_->launch_order().IsNext(launch_number());
-    });
+    LaunchOrder& order = communicator_->launch_order();
+    order.Settle(key_, LaunchTime());
+    co_await communicator_->Until([&] { return order.IsNext(key_); });
     RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
     // Run() queues it for the device before anything else runs here.
     PassLaunch();
@@ -146,17 +146,17 @@ bool Operation::IsMyTurn() const {
          name_.ended == use_.sequence;
 }
 
-uint64_t Operation::launch_number() const {
-  if (!announced() || !announcements_[0].has_value()) {
-    return LaunchOrder::kNoNumber;
+uint64_t Operation::LaunchTime() const {
+  uint64_t time = LaunchOrder::kNoTime;
+  for (const auto& announcement : announcements_) {
+    time = std::max(time, announcement->launch_time);
   }
-  return announcements_[0]->launch_number;
+  return time;
 }
 
 void Operation::PassLaunch() {
-  const uint64_t number = launch_number();
-  if (number == LaunchOrder::kNoNumber) return;
-  communicator_->launch_order().Pass(number);
+  if (request_.device_work == nullptr) return;
+  communicator_->launch_order().Pass(key_);
 }
 
 Status Operation::Prepare() {
@@ -193,9 +193,9 @@ Status Operation::Announce(const Status& ready) {
   if (ready.ok()) own.payload = collective_->Payload();
   if (communicator_->rank() == 0) {
     own.number = ++member_->numbers;
-    if (ready.ok() && request_.device_work != nullptr) {
-      own.launch_number = communicator_->launch_order().Assign();
-    }
+  }
+  if (ready.ok() && request_.device_work != nullptr) {
+    own.launch_time = communicator_->launch_order().Enter(key_);
   }
   if (window_ != nullptr) {
     Participant described;

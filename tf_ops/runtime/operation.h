@@ -79,9 +79,6 @@ class Operation {
   void EndStandIn() { --request_.stand_ins_under_way; }
   bool stands_in() const { return standing_.stands_in; }
   std::string title() const { return Describe(request_.kind, use_.name); }
-  // Its place among the collectives on devices; LaunchOrder::kNoNumber while
-  // that is not known, and in host memory.
-  uint64_t launch_number() const;
   // Every rank is there; it waits for those with lower numbers.
   bool awaits_launch() const { return stage_ == Stage::kOrdered; }
   // The device has been given all of it.
@@ -149,6 +146,8 @@ class Operation {
   Status Match(Meeting* meeting);
   // Ok, or what has ended a wait.
   Status WaitStatus() const;
+  // When all ranks have announced it: its place among the launches.
+  uint64_t LaunchTime() const;
   // Later launches need not wait for this one any more.
   void PassLaunch();
   // It is over, and well; what its window becomes.

@@ -40,7 +40,7 @@ Announcement Sample() {
   sample.last_step = 8;
   sample.stands_in = true;
   sample.number = 23;
-  sample.launch_number = 17;
+  sample.launch_time = 17;
   sample.error = "why not";
   return sample;
 }
@@ -77,7 +77,7 @@ RING_TEST(AnAnnouncementSurvivesTheJourney) {
     EXPECT_EQ(got.value().last_step, sent.last_step);
     EXPECT_EQ(got.value().stands_in, sent.stands_in);
     EXPECT_EQ(got.value().number, sent.number);
-    EXPECT_EQ(got.value().launch_number, sent.launch_number);
+    EXPECT_EQ(got.value().launch_time, sent.launch_time);
     EXPECT_EQ(got.value().error, sent.error);
     EXPECT_EQ(KeyOfAnnounced(got.value()), KeyOfAnnounced(sent));
   }
@@ -232,7 +232,7 @@ RING_TEST(EveryDisagreementSaysWhatAndWho) {
   // A rank's own matters differ.
   EXPECT_EQ(mismatch([](auto& a) {
               a.window_offset = 0;
-              a.launch_number = 3;
+              a.launch_time = 3;
               a.splits = {1};
             }),
             "none");

@@ -260,6 +260,7 @@ RING_TEST(TheLogIsInLaunchOrder) {
   std::string calls;  // Without what is different every time.
   std::istringstream log(RingKerasStandInLog());
   for (std::string line; std::getline(log, line);) {
+    if (line == "init 1 0") continue;
     EXPECT_EQ(line.substr(0, 5), "nccl ");
     calls += line.substr(std::strlen("nccl 0123456789abcdef ")) + ";";
   }

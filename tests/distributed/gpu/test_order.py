@@ -9,22 +9,19 @@ from typing import Any
 import numpy as np
 from support import RankPool
 from support.gpu_calls import gpu, rank_and_size
-from support.stand_in import Control
+from support.rank_pool import RankPools
+from support.stand_in import Control, stand_in_environment
 
 from ring_keras import _native
 
 
-def nccl_calls(log: list[str]) -> dict[str, list[str]]:
-    """By communicator."""
-    calls: dict[str, list[str]] = {}
-    for line in log:
-        kind, communicator, *call = line.split()
-        if kind == "nccl":
-            calls.setdefault(communicator, []).append(" ".join(call))
-    return calls
+def nccl_calls(log: list[str]) -> list[tuple[str, str]]:
+    """What was launched, each with its communicator."""
+    lines = [line.split(maxsplit=2) for line in log]
+    return [(line[1], line[2]) for line in lines if line[0] == "nccl"]
 
 
-def issue_in_different_orders(seed: int) -> dict[str, list[str]]:
+def issue_in_different_orders(seed: int) -> list[tuple[str, str]]:
     """Several threads submit what others submit in another order."""
     rank, size = rank_and_size()
     control = Control()
@@ -71,12 +68,51 @@ def test_different_orders_of_submission_are_one_of_launch(
     for seed in range(3):
         logs = logged_peers.run(issue_in_different_orders, args=(seed,))
         # A process set of one rank needs no NCCL.
-        everyone = set(logs[0])
+        everyone = {communicator for communicator, _ in logs[0]}
         assert len(everyone) == 1
         for log in logs[1:]:
-            for communicator, calls in log.items():
-                reference = logs[0] if communicator in everyone else logs[1]
-                assert calls == reference[communicator]
+            # Of all communicators together.
+            assert log == logs[1]
+            assert [call for call in log if call[0] in everyone] == logs[0]
+
+
+def split_for_process_sets() -> list[str]:
+    rank, size = rank_and_size()
+    control = Control()
+    everyone = gpu().allreduce([np.ones(1, np.float32)], name="before")
+    assert everyone.result[0] == size
+    control.log()
+    # As init() does where every rank has a GPU.
+    _native.use_cuda_device(gpu().stream.device)
+    sets = {ranks: _native.add_communicator(ranks) for ranks in ((0, 2), (1, 2))}
+    for ranks, communicator_id in sets.items():
+        if rank in ranks:
+            pending = gpu().allreduce(
+                [np.full(1, rank + 1, np.float32)],
+                name="of a set",
+                communicator_id=communicator_id,
+            )
+            assert pending.result[0] == sum(rank + 1 for rank in ranks)
+    log = control.log()
+    for communicator_id in sets.values():
+        _native.remove_communicator(communicator_id)
+    return log
+
+
+def test_process_sets_are_split_from_the_jobs_communicator(
+    rank_pool: RankPools,
+) -> None:
+    pool = rank_pool(3, env=stand_in_environment())
+    try:
+        logs = pool.run(split_for_process_sets)
+    finally:
+        pool.kill()  # The job goes on splitting.
+
+    for rank, log in enumerate(logs):
+        connections = [line for line in log if line.split()[0] in ("init", "split")]
+        colors = [0 if rank in ranks else -1 for ranks in ((0, 2), (1, 2))]
+        # No communicator is connected by itself.
+        assert connections == [f"split {color} {rank}" for color in colors]
 
 
 def submit_while_the_device_is_busy() -> None:

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tests/stand_in/device/device.h"
+#include "tests/stand_in/device/log.h"
 #include "tests/stand_in/device/memory.h"
 #include "tests/stand_in/nccl/communicator.h"
 #include "tests/stand_in/nccl/communicator_use.h"
@@ -25,6 +26,11 @@ bool IsValid(const NcclConfig* config) {
 bool Blocks(const NcclConfig* config, bool otherwise) {
   const bool says = config != nullptr && config->blocking != kNcclUndefined;
   return says ? config->blocking != 0 : otherwise;
+}
+
+void LogConnection(const char* how, int first, int second) {
+  Log(std::string(how) + ' ' + std::to_string(first) + ' ' +
+      std::to_string(second));
 }
 
 // In the background, where the communicator does not block: only then is there
@@ -68,6 +74,7 @@ int ncclCommInitRankConfig(ncclComm** comm, int size, NcclUniqueId id, int rank,
   }
   if (DeviceCount() == 0) return kNcclUnhandledCudaError;
   MakeContext();
+  LogConnection("init", size, rank);
   RegionName name;
   std::memcpy(&name, &id, sizeof(name));
   auto communicator = std::make_shared<Communicator>(
@@ -94,6 +101,7 @@ int ncclCommSplit(ncclComm* comm, int color, int key, ncclComm** part,
     return kNcclInvalidArgument;
   }
   *part = nullptr;
+  LogConnection("split", color, key);
   const bool blocking = Blocks(config, use->blocking());
   return use->Run([whole = use.shared(), color, key, blocking, part] {
     return SplitNow(whole, color, key, blocking, part);

@@ -8,6 +8,7 @@
 #include "tests/stand_in/device/device.h"
 #include "tests/stand_in/device/log.h"
 #include "tests/stand_in/device/stream.h"
+#include "tests/stand_in/nccl/device_room.h"
 
 namespace ring_keras::stand_in {
 namespace {
@@ -43,7 +44,11 @@ void Enqueue(const Launch& launch) {
   launch.communicator->BeginWork();
   launch.stream->Enqueue(
       [communicator = launch.communicator, calls = launch.calls] {
-        Perform(*communicator, calls);
+        DeviceRoom& room = DeviceRoom::Of(communicator->device());
+        if (room.Take([&] { return communicator->aborted(); })) {
+          Perform(*communicator, calls);
+          room.Give();
+        }
         communicator->EndWork();
       });
 }

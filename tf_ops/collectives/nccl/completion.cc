@@ -1,5 +1,6 @@
 #include "tf_ops/collectives/nccl/completion.h"
 
+#include <set>
 #include <utility>
 
 #include "tf_ops/common/logging.h"
@@ -67,12 +68,12 @@ void Completion::Main() {
       }
     }
     for (Launch* launch : watched) {
-      flights_[&launch->communicator()].launches.push_back(launch);
+      flights_[launch->communicator().device()].launches.push_back(launch);
     }
     for (const auto& communicator : broken) communicator->Abort();
     bool ended = false;
     for (auto flight = flights_.begin(); flight != flights_.end();) {
-      ended |= EndFinished(*flight->first, flight->second);
+      ended |= EndFinished(flight->first, flight->second);
       flight = flight->second.launches.empty() ? flights_.erase(flight)
                                                : std::next(flight);
     }
@@ -80,20 +81,38 @@ void Completion::Main() {
   }
 }
 
-bool Completion::EndFinished(DeviceCommunicator& communicator, Flight& flight) {
-  // Else the first call would give this thread a context on another device.
-  cuda::GetRuntime().value()->SetDevice(communicator.device());
-  communicator.CheckForErrors();
-  const Status broken = communicator.status();
-  if (!broken.ok() && flight.aborted_at == Clock::time_point()) {
-    flight.aborted_at = Clock::now();
+bool Completion::IsGivenUp(const Launch& first, Flight& flight) {
+  const Clock::time_point now = Clock::now();
+  if (std::exchange(flight.broken_first, &first) != &first) {
+    flight.broken_since = now;
   }
+  return now >= flight.broken_since + kAbortGrace;
+}
+
+bool Completion::EndFinished(int device, Flight& flight) {
+  // Else the first call would give this thread a context on another device.
+  cuda::GetRuntime().value()->SetDevice(device);
+  // Whose first launch is not done, so that none of its later ones is.
+  std::set<const DeviceCommunicator*> busy;
+  std::deque<Launch*> kept;
   bool ended = false;
-  while (!flight.launches.empty()) {
-    Launch& launch = *flight.launches.front();
+  for (Launch* at : flight.launches) {
+    Launch& launch = *at;
+    DeviceCommunicator& communicator = launch.communicator();
+    if (busy.count(&communicator) > 0) {
+      kept.push_back(&launch);
+      continue;
+    }
+    communicator.CheckForErrors();
+    const Status broken = communicator.status();
     StatusOr<bool> done = launch.work().IsDone();
     if (done.ok() && !done.value()) {
-      if (broken.ok() || Clock::now() < flight.aborted_at + kAbortGrace) break;
+      // What waits for another communicator's launch cannot end yet.
+      if (broken.ok() || !busy.empty() || !IsGivenUp(launch, flight)) {
+        busy.insert(&communicator);
+        kept.push_back(&launch);
+        continue;
+      }
       Log(LogLevel::kError,
           StrCat("the GPU has not ended a collective ", kAbortGrace.count(),
                  " s after it failed; its tensors are given up. The failure "
@@ -101,12 +120,13 @@ bool Completion::EndFinished(DeviceCommunicator& communicator, Flight& flight) {
                  broken.message()));
     }
     // What a broken communicator leaves behind is not a result.
-    Status status = broken.ok() ? done.status() : broken;
+    const Status status = broken.ok() ? done.status() : broken;
     if (broken.ok() && !status.ok()) communicator.Break(status);
-    flight.launches.pop_front();
+    if (flight.broken_first == &launch) flight.broken_first = nullptr;
     launch.SetEnded(status);
     ended = true;
   }
+  flight.launches = std::move(kept);
   return ended;
 }
 

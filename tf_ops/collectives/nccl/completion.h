@@ -30,23 +30,29 @@ class Completion {
   // Only when every launch has ended.
   void Stop();
 
-  // Ends the launch when the device has. In the order of the launches of each
-  // communicator; from the launch thread.
+  // Ends the launch when the device has. In the order of the launches; from the
+  // launch thread.
   void Watch(Launch* launch);
   // The communicator is broken: ends what it has on the device. Any thread.
   void Abort(std::shared_ptr<DeviceCommunicator> communicator);
 
  private:
   using Clock = std::chrono::steady_clock;
-  // What one communicator has on the device, the oldest first.
+  // What a device has been given, the oldest first.
   struct Flight {
     std::deque<Launch*> launches;
-    Clock::time_point aborted_at;
+    // The first that the device has not ended, if its communicator is broken,
+    // and since when it is that.
+    const Launch* broken_first = nullptr;
+    Clock::time_point broken_since;
   };
 
   void Main();
   // Whether any launch ended.
-  bool EndFinished(DeviceCommunicator& communicator, Flight& flight);
+  bool EndFinished(int device, Flight& flight);
+  // Whether the device has taken too long for a launch of a broken
+  // communicator, before which nothing else is left.
+  static bool IsGivenUp(const Launch& first, Flight& flight);
 
   const std::function<void()> wake_;
   std::mutex mutex_;  // Guards what follows, up to the blank line.
@@ -55,7 +61,7 @@ class Completion {
   std::vector<std::shared_ptr<DeviceCommunicator>> broken_;
   bool stopping_ = false;
 
-  std::map<DeviceCommunicator*, Flight> flights_;  // The thread's own.
+  std::map<int, Flight> flights_;  // By device; the thread's own.
   std::thread thread_;
 };
 

@@ -1,10 +1,17 @@
-// What a communicator has on the device: NCCL's communicator, a stream, a
-// fusion buffer.
+// What a communicator has on the device: NCCL's communicator and a fusion
+// buffer.
 //
 // NCCL connects when the first collective is launched, or when a process set is
-// split from the job's communicator. Nothing here blocks on other ranks: NCCL's
-// communicator is of the non-blocking kind, and what waits for it is a
-// coroutine of the launch thread.
+// split from the job's communicator. Three kinds of threads use it, each in a
+// file of its own:
+//
+// - callers and the engine (device_communicator.cc): they prepare it, and may
+//   break it, and never wait for NCCL or a device;
+// - the launch thread (device_communicator_launch.cc): connects, launches and
+//   closes;
+// - the completion thread (device_communicator_completion.cc): aborts.
+//
+// `broken_` is set once and stays; from then on only Abort() calls NCCL.
 #ifndef RING_KERAS_COLLECTIVES_NCCL_DEVICE_COMMUNICATOR_H_
 #define RING_KERAS_COLLECTIVES_NCCL_DEVICE_COMMUNICATOR_H_
 
@@ -21,7 +28,6 @@
 #include "tf_ops/collectives/nccl/nccl_api.h"
 #include "tf_ops/collectives/scheduler.h"
 #include "tf_ops/collectives/task.h"
-#include "tf_ops/cuda/stream.h"
 
 namespace ring_keras::nccl {
 
@@ -59,9 +65,7 @@ class DeviceCommunicator
 
   // Device and stream of the collectives, once connected.
   int device() const { return device_; }
-  StreamHandle stream() const {
-    return stream_ == nullptr ? nullptr : stream_->handle();
-  }
+  StreamHandle stream() const { return stream_; }
 
   // Connects to the other ranks, by the first one's IdForPeers(), unless it
   // is connected.
@@ -127,7 +131,7 @@ class DeviceCommunicator
   static constexpr int kNoDevice = -1;
 
   // The launch thread's.
-  std::unique_ptr<cuda::Stream> stream_;
+  StreamHandle stream_ = nullptr;  // The launcher's.
   std::unique_ptr<FusionBuffer> buffer_;
 };
 

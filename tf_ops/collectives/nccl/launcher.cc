@@ -2,7 +2,9 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 namespace ring_keras::nccl {
@@ -58,35 +60,45 @@ void Launcher::Abort(std::shared_ptr<DeviceCommunicator> communicator) {
   completion_.Abort(std::move(communicator));
 }
 
+StatusOr<StreamHandle> Launcher::StreamOf(int device) {
+  std::unique_ptr<cuda::Stream>& stream = streams_[device];
+  if (stream == nullptr) {
+    auto created = cuda::Stream::Create(device);
+    RING_KERAS_RETURN_IF_ERROR(created.status());
+    stream = std::move(created.value());
+  }
+  return stream->handle();
+}
+
 void Launcher::Main() {
   int idle_turns = 0;
   while (true) {
     bool progress = TakePosted();
-    progress |= Advance();
+    progress |= AdvanceLaunches();
+    progress |= AdvanceClosings();
     progress |= scheduler_.RunReady();
     if (progress) {
       idle_turns = 0;
       continue;
     }
-    bool waits = false;
-    for (const auto& [key, queue] : queues_) waits |= queue.task.has_value();
+    const bool waits = Waits();
     if (waits && ++idle_turns < kYields) {
       sched_yield();
       continue;
     }
     std::unique_lock<std::mutex> lock(mutex_);
-    const auto has_news = [this] {
-      return stopping_ || !posted_.empty() || !closed_.empty();
+    const auto is_posted = [this] {
+      return !posted_.empty() || !closed_.empty();
     };
     if (waits) {
-      news_.wait_for(lock, kInterval,
-                     [&] { return !posted_.empty() || !closed_.empty(); });
-    } else if (stopping_ && queues_.empty()) {
-      return;
+      news_.wait_for(lock, kInterval, is_posted);
+    } else if (stopping_ && known_.empty()) {
+      break;
     } else {
-      news_.wait(lock, has_news);
+      news_.wait(lock, [&] { return stopping_ || is_posted(); });
     }
   }
+  streams_.clear();
 }
 
 bool Launcher::TakePosted() {
@@ -100,50 +112,70 @@ bool Launcher::TakePosted() {
     stopping = stopping_;
   }
   for (Launch* launch : posted) {
-    QueueOf(launch->communicator().shared_from_this())
-        .launches.push_back(launch);
+    queue_.push_back({&launch->communicator(), launch});
+    Know(launch->communicator().shared_from_this());
     // A process set's communicator is made by a launch on another.
     if (DeviceCommunicator* part = launch->work().part()) {
-      QueueOf(part->shared_from_this());
+      Know(part->shared_from_this());
     }
   }
-  for (const auto& communicator : closed) QueueOf(communicator).closing = true;
+  for (const auto& communicator : closed) Know(communicator).is_closing = true;
   if (stopping) {
-    for (auto& [key, queue] : queues_) queue.closing = true;
+    for (auto& [key, known] : known_) known.is_closing = true;
   }
   return !posted.empty() || !closed.empty();
 }
 
-Launcher::Queue& Launcher::QueueOf(
-    const std::shared_ptr<DeviceCommunicator>& communicator) {
-  Queue& queue = queues_[communicator.get()];
-  queue.communicator = communicator;
-  return queue;
-}
-
-bool Launcher::Advance() {
+bool Launcher::AdvanceLaunches() {
   bool progress = false;
-  for (auto at = queues_.begin(); at != queues_.end();) {
-    Queue& queue = at->second;
-    if (queue.task.has_value() && queue.task->done()) {
-      queue.task.reset();
-      progress = true;
-      if (queue.launches.empty()) {
-        at = queues_.erase(at);  // It was the closing.
-        continue;
-      }
-      queue.launches.pop_front();
-    }
-    if (!queue.task.has_value() && (!queue.launches.empty() || queue.closing)) {
-      queue.task.emplace(queue.launches.empty()
-                             ? queue.communicator->Close()
-                             : Carry(*queue.launches.front()));
-      queue.task->Start();
-      progress = true;
-    }
-    ++at;
+  if (launching_.has_value() && launching_->done()) {
+    launching_.reset();
+    queue_.pop_front();
+    progress = true;
+  }
+  if (!launching_.has_value() && !queue_.empty()) {
+    launching_.emplace(Carry(*queue_.front().launch));
+    launching_->Start();
+    progress = true;
   }
   return progress;
+}
+
+bool Launcher::AdvanceClosings() {
+  bool progress = false;
+  for (auto at = known_.begin(); at != known_.end();) {
+    Known& known = at->second;
+    const bool is_closed = known.closing.has_value() && known.closing->done();
+    if (known.is_closing && !known.closing.has_value() &&
+        !HasQueued(at->first)) {
+      known.closing.emplace(known.communicator->Close());
+      known.closing->Start();
+      progress = true;
+    }
+    progress |= is_closed;
+    at = is_closed ? known_.erase(at) : std::next(at);
+  }
+  return progress;
+}
+
+bool Launcher::HasQueued(const DeviceCommunicator* communicator) const {
+  return std::any_of(queue_.begin(), queue_.end(), [&](const Queued& queued) {
+    return queued.communicator == communicator;
+  });
+}
+
+bool Launcher::Waits() const {
+  return launching_.has_value() ||
+         std::any_of(known_.begin(), known_.end(), [](const auto& known) {
+           return known.second.closing.has_value();
+         });
+}
+
+Launcher::Known& Launcher::Know(
+    const std::shared_ptr<DeviceCommunicator>& communicator) {
+  Known& known = known_[communicator.get()];
+  known.communicator = communicator;
+  return known;
 }
 
 Task Launcher::Carry(Launch& launch) {

@@ -1,11 +1,11 @@
 // The thread that gives the device its collectives, of all communicators of an
-// engine: each communicator's one after the other, in the order in which they
-// are posted.
+// engine: one after the other, in the order in which they are posted, in one
+// stream. That order is the same on all ranks (launch_order.h), so what waits
+// here, or on the device, for a peer waits for what the peer comes to.
 //
 // Calls of NCCL's that take part in something with other ranks return before it
-// is done; then the communicator's launch is suspended, and others go on. So
-// two ranks that connect two communicators in different orders do not wait for
-// each other.
+// is done; then the launch is suspended, and those behind it wait, while
+// communicators that nothing more is posted for are closed.
 #ifndef RING_KERAS_COLLECTIVES_NCCL_LAUNCHER_H_
 #define RING_KERAS_COLLECTIVES_NCCL_LAUNCHER_H_
 
@@ -24,6 +24,7 @@
 #include "tf_ops/collectives/nccl/launch.h"
 #include "tf_ops/collectives/scheduler.h"
 #include "tf_ops/collectives/task.h"
+#include "tf_ops/cuda/stream.h"
 
 namespace ring_keras::nccl {
 
@@ -50,23 +51,32 @@ class Launcher {
   // The communicator is broken: ends what it has on the device.
   void Abort(std::shared_ptr<DeviceCommunicator> communicator);
 
-  // The launch thread's.
+  // The rest is the launch thread's.
   Scheduler& scheduler() { return scheduler_; }
+  // The one for collectives on a device, until Stop().
+  StatusOr<StreamHandle> StreamOf(int device);
 
  private:
-  // What the thread has to do for one communicator.
-  struct Queue {
+  struct Queued {
+    DeviceCommunicator* communicator;
+    Launch* launch;  // Not to be touched once it has been carried out.
+  };
+  // A communicator that has been used.
+  struct Known {
     std::shared_ptr<DeviceCommunicator> communicator;
-    std::deque<Launch*> launches;
-    bool closing = false;
-    std::optional<Task> task;  // Of the first launch, or the closing.
+    bool is_closing = false;
+    std::optional<Task> closing;
   };
 
   void Main();
   // These say whether there was anything to do.
   bool TakePosted();
-  bool Advance();
-  Queue& QueueOf(const std::shared_ptr<DeviceCommunicator>& communicator);
+  bool AdvanceLaunches();
+  bool AdvanceClosings();
+  bool HasQueued(const DeviceCommunicator* communicator) const;
+  // Whether a coroutine of the thread's is under way.
+  bool Waits() const;
+  Known& Know(const std::shared_ptr<DeviceCommunicator>& communicator);
   Task Carry(Launch& launch);
 
   const std::function<void()> wake_;
@@ -80,7 +90,12 @@ class Launcher {
   bool running_ = false;
   bool stopping_ = false;
 
-  std::map<DeviceCommunicator*, Queue> queues_;  // The thread's own.
+  // The thread's own.
+  std::deque<Queued> queue_;
+  std::optional<Task> launching_;  // The first of them.
+  std::map<DeviceCommunicator*, Known> known_;
+  std::map<int, std::unique_ptr<cuda::Stream>> streams_;  // By device.
+
   std::thread thread_;
 };
 
