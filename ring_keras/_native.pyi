@@ -1,6 +1,6 @@
 """The C++ core, as tf_ops/bindings exposes it. Imports no TensorFlow."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,8 @@ _Array = NDArray[Any]
 
 # Address in GPU memory, and shape.
 _DeviceTensor = tuple[int, Sequence[int]]
-# From the shape of an output to its address.
-_Allocator = Callable[[list[int]], int]
+# Where an output goes, and how many bytes there are.
+_OutputMemory = tuple[int, int]
 
 def init(
     *,
@@ -128,7 +128,7 @@ def device_broadcast(
 ) -> DeviceOperation: ...
 def device_allgather(
     input: _DeviceTensor,
-    allocate: _Allocator,
+    output: _OutputMemory,
     dtype: str,
     device: int,
     stream: int,
@@ -137,7 +137,7 @@ def device_allgather(
 ) -> DeviceOperation: ...
 def device_reduce_scatter(
     input: _DeviceTensor,
-    allocate: _Allocator,
+    output: _OutputMemory,
     dtype: str,
     device: int,
     stream: int,
@@ -149,7 +149,7 @@ def device_reduce_scatter(
 ) -> DeviceOperation: ...
 def device_alltoall(
     input: _DeviceTensor,
-    allocate: _Allocator,
+    output: _OutputMemory,
     dtype: str,
     device: int,
     stream: int,
@@ -178,6 +178,7 @@ class DeviceOperation:
     def follow(self, stream: int) -> None: ...
     def wait(self) -> None: ...
     def is_done(self) -> bool: ...
+    def output_shape(self) -> list[int]: ...
     def received_splits(self) -> list[int]: ...
 
 class StoreServer:

@@ -42,17 +42,18 @@ class DeviceCalls:
         self._last: _native.DeviceOperation | None = None
         tensor = (self._input_buffer.address, values.shape)
         to = self._output_buffer.address
+        output = (to, self._output.nbytes)
         where = (values.dtype.name, device, self._stream.handle)
         calls: dict[str, Callable[[], _native.DeviceOperation]] = {
             "allreduce": lambda: _native.device_allreduce([tensor], [to], *where, op),
             "broadcast": lambda: _native.device_broadcast(
                 [tensor], [to], *where, _ROOT
             ),
-            "allgather": lambda: _native.device_allgather(tensor, lambda _: to, *where),
+            "allgather": lambda: _native.device_allgather(tensor, output, *where),
             "reduce_scatter": lambda: _native.device_reduce_scatter(
-                tensor, lambda _: to, *where, op
+                tensor, output, *where, op
             ),
-            "alltoall": lambda: _native.device_alltoall(tensor, lambda _: to, *where),
+            "alltoall": lambda: _native.device_alltoall(tensor, output, *where),
         }
         self._call = calls[collective]
 

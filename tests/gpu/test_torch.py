@@ -84,26 +84,21 @@ def gather_into_torchs_memory() -> None:
 
     rank, size = rank_and_size()
     for repeat in range(20):
-        outputs: list[Any] = []
-
-        def allocate(shape: list[int], outputs: list[Any] = outputs) -> int:
-            outputs.append(torch.empty(shape, device="cuda"))
-            return int(outputs[0].data_ptr())
-
         scratch = torch.ones(size * 1000, 100, device="cuda")
         torch.cuda._sleep(5_000_000)
         scratch.mul_(3)
         del scratch  # The next tensor of this size takes its place.
         mine = torch.full((1000, 100), float(rank + repeat), device="cuda")
+        output = torch.empty((size * 1000, 100), device="cuda")
         operation = _native.device_allgather(
             (mine.data_ptr(), tuple(mine.shape)),
-            allocate,
+            (output.data_ptr(), output.nbytes),
             "float32",
             mine.device.index,
             torch.cuda.current_stream().cuda_stream,
         )
         follow(operation)
-        gathered = outputs[0].reshape(size, -1).cpu()
+        gathered = output.reshape(size, -1).cpu()
         for other in range(size):
             assert bool((gathered[other] == other + repeat).all())
         operation.wait()

@@ -88,6 +88,12 @@ class GpuArray:
         made.write(array)
         return made
 
+    def become(self, shape: tuple[int, ...], dtype: Any) -> None:
+        """An array of that shape and dtype is what the memory now holds."""
+        self.shape = shape
+        self.dtype = np.dtype(dtype)
+        self.nbytes = int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize
+
     def write(self, array: Array) -> None:
         """In the stream."""
         self._copy(self.address, array.ctypes.data, HOST_TO_DEVICE)

@@ -1,10 +1,8 @@
 #include "tf_ops/bindings/device.h"
 
-#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,8 +25,10 @@ namespace {
 // Where a tensor is, and its shape.
 using DeviceTensor = std::pair<uintptr_t, Shape>;
 
-// Gives the address of memory for an output of that shape.
-using PythonAllocator = std::function<uintptr_t(const Shape&)>;
+// Memory for an output whose shape the collective finds out: where it is, and
+// how many bytes it has. Not a function of the caller's: the thread that would
+// call it serves all collectives, and must not wait for the GIL.
+using OutputMemory = std::pair<uintptr_t, size_t>;
 
 void* ToPointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
@@ -58,18 +58,15 @@ void SetOutputs(Request* request, const std::vector<uintptr_t>& outputs) {
   }
 }
 
-// The allocator is called by threads that do not hold the GIL.
-OutputAllocator WithGil(PythonAllocator allocate) {
-  return [allocate =
-              std::move(allocate)](const Shape& shape) -> StatusOr<void*> {
-    py::gil_scoped_acquire acquire;
-    try {
-      return ToPointer(allocate(shape));
-    } catch (const std::exception& error) {  // The core takes no exceptions.
-      return Status(StatusCode::kResourceExhausted,
-                    StrCat("no memory on the GPU for an output of shape ",
-                           DebugString(shape), ": ", error.what()));
-    }
+void SetOutput(Request* request, const OutputMemory& memory) {
+  request->allocate_output =
+      [memory, dtype = request->dtype](const Shape& shape) -> StatusOr<void*> {
+    const size_t needed = ElementCount(shape) * SizeOf(dtype);
+    if (needed <= memory.second) return ToPointer(memory.first);
+    return Status(
+        StatusCode::kResourceExhausted,
+        StrCat("expected memory for an output of shape ", DebugString(shape),
+               ", which takes ", needed, " bytes, got ", memory.second, "."));
   };
 }
 
@@ -129,35 +126,35 @@ auto Broadcast(const std::vector<DeviceTensor>& inputs,
   return Submit(std::move(request), device, stream);
 }
 
-auto Allgather(const DeviceTensor& input, PythonAllocator allocate,
+auto Allgather(const DeviceTensor& input, const OutputMemory& output,
                const std::string& dtype, int device, uintptr_t stream,
                const std::string& name, int communicator_id) {
   Request request = MakeRequest(CollectiveKind::kAllgather, name,
                                 communicator_id, dtype, {input});
-  request.allocate_output = WithGil(std::move(allocate));
+  SetOutput(&request, output);
   return Submit(std::move(request), device, stream);
 }
 
-auto ReduceScatter(const DeviceTensor& input, PythonAllocator allocate,
+auto ReduceScatter(const DeviceTensor& input, const OutputMemory& output,
                    const std::string& dtype, int device, uintptr_t stream,
                    const std::string& op, const std::string& name,
                    int communicator_id, double prescale, double postscale) {
   Request request = MakeRequest(CollectiveKind::kReduceScatter, name,
                                 communicator_id, dtype, {input});
-  request.allocate_output = WithGil(std::move(allocate));
+  SetOutput(&request, output);
   request.reduce_op = ParseReduceOp(op);
   request.prescale = prescale;
   request.postscale = postscale;
   return Submit(std::move(request), device, stream);
 }
 
-auto Alltoall(const DeviceTensor& input, PythonAllocator allocate,
+auto Alltoall(const DeviceTensor& input, const OutputMemory& output,
               const std::string& dtype, int device, uintptr_t stream,
               const std::optional<std::vector<int64_t>>& splits,
               const std::string& name, int communicator_id) {
   Request request = MakeRequest(CollectiveKind::kAlltoall, name,
                                 communicator_id, dtype, {input});
-  request.allocate_output = WithGil(std::move(allocate));
+  SetOutput(&request, output);
   request.splits = splits.value_or(std::vector<int64_t>());
   return Submit(std::move(request), device, stream);
 }
@@ -176,6 +173,7 @@ void BindDevice(py::module_& module) {
       .def("wait",
            [](SubmittedCall& self) { Await([&] { return self.Wait(); }); })
       .def("is_done", &SubmittedCall::IsDone)
+      .def("output_shape", &SubmittedCall::output_shape)
       .def("received_splits", &SubmittedCall::received_splits);
 
   module.def("device_allreduce", &Allreduce, py::arg("inputs"),
@@ -189,18 +187,18 @@ void BindDevice(py::module_& module) {
              py::arg("stream"), py::arg("root"), py::arg("name") = "",
              py::arg("communicator_id") = 0);
   module.def("device_allgather", &Allgather, py::arg("input"),
-             py::arg("allocate"), py::arg("dtype"), py::arg("device"),
+             py::arg("output"), py::arg("dtype"), py::arg("device"),
              py::arg("stream"), py::arg("name") = "",
              py::arg("communicator_id") = 0);
   module.def("device_reduce_scatter", &ReduceScatter, py::arg("input"),
-             py::arg("allocate"), py::arg("dtype"), py::arg("device"),
+             py::arg("output"), py::arg("dtype"), py::arg("device"),
              py::arg("stream"), py::arg("op") = "sum", py::arg("name") = "",
              py::arg("communicator_id") = 0, py::arg("prescale") = 1.0,
              py::arg("postscale") = 1.0);
-  module.def("device_alltoall", &Alltoall, py::arg("input"),
-             py::arg("allocate"), py::arg("dtype"), py::arg("device"),
-             py::arg("stream"), py::arg("splits") = py::none(),
-             py::arg("name") = "", py::arg("communicator_id") = 0);
+  module.def("device_alltoall", &Alltoall, py::arg("input"), py::arg("output"),
+             py::arg("dtype"), py::arg("device"), py::arg("stream"),
+             py::arg("splits") = py::none(), py::arg("name") = "",
+             py::arg("communicator_id") = 0);
 }
 
 }  // namespace ring_keras

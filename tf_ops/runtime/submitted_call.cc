@@ -18,6 +18,13 @@ std::shared_ptr<SubmittedCall> SubmittedCall::Submit(Request request,
       call->changed_.notify_all();
     };
   }
+  if (request.allocate_output) {
+    request.allocate_output =
+        [call, allocate = request.allocate_output](const Shape& shape) {
+          call->output_shape_ = shape;
+          return allocate(shape);
+        };
+  }
   if (request.kind == CollectiveKind::kAlltoall) {
     request.received_splits = &call->received_splits_;
   }
@@ -60,6 +67,11 @@ Status SubmittedCall::Wait() {
 bool SubmittedCall::IsDone() {
   std::lock_guard<std::mutex> lock(mutex_);
   return done_;
+}
+
+Shape SubmittedCall::output_shape() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return launched_ || done_ ? output_shape_ : Shape();
 }
 
 std::vector<int64_t> SubmittedCall::received_splits() {

@@ -29,6 +29,10 @@ class RING_KERAS_EXPORT SubmittedCall {
 
   bool IsDone();
 
+  // Of an output whose memory was asked for with its shape; empty before its
+  // launch.
+  Shape output_shape();
+
   // Rows that came from each rank, once an alltoall is done; else none.
   std::vector<int64_t> received_splits();
 
@@ -47,7 +51,9 @@ class RING_KERAS_EXPORT SubmittedCall {
   bool launched_ = false;  // The device has been given all of it.
   bool done_ = false;
   Status status_;
-  std::vector<int64_t> received_splits_;  // The engine's until it is done.
+  // The engine's until it is launched, or done.
+  Shape output_shape_;
+  std::vector<int64_t> received_splits_;
 };
 
 }  // namespace ring_keras
