@@ -42,28 +42,23 @@ std::string NvrtcVersion(void* function) {
   return StrCat(major, ".", minor);
 }
 
-constexpr const char* kDriver[] = {"libcuda.so.1"};
-constexpr const char* kRuntime[] = {"libcudart.so.12", "libcudart.so.13"};
-constexpr const char* kNvrtc[] = {"libnvrtc.so.12", "libnvrtc.so.13"};
-constexpr const char* kNccl[] = {"libnccl.so.2"};
-
 struct Library {
-  cuda::LibraryName name;
+  const char* title;
+  const cuda::LibraryName& name;
   const char* version_symbol;
   std::string (*version)(void* function);
 };
 
 const Library kLibraries[] = {
-    {{"CUDA driver", kDriver, nullptr}, "cuDriverGetVersion", CudaVersion},
-    {{"CUDA runtime", kRuntime, "nvidia-cuda-runtime-cu12"},
-     "cudaRuntimeGetVersion",
+    {"CUDA driver", cuda::kDriverLibrary, "cuDriverGetVersion", CudaVersion},
+    {"CUDA runtime", cuda::kRuntimeLibrary, "cudaRuntimeGetVersion",
      CudaVersion},
-    {{"NVRTC", kNvrtc, "nvidia-cuda-nvrtc-cu12"}, "nvrtcVersion", NvrtcVersion},
-    {{"NCCL", kNccl, "nvidia-nccl-cu12"}, "ncclGetVersion", NcclVersion},
+    {"NVRTC", cuda::kNvrtcLibrary, "nvrtcVersion", NvrtcVersion},
+    {"NCCL", cuda::kNcclLibrary, "ncclGetVersion", NcclVersion},
 };
 
 Found Look(const Library& library) {
-  const std::string title = library.name.title;
+  const std::string title = library.title;
   const StatusOr<void*> handle = cuda::OpenLibrary(library.name);
   if (!handle.ok()) return {title, "", "", handle.status().message()};
   link_map* map = nullptr;

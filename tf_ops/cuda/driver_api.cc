@@ -5,14 +5,11 @@
 namespace ring_keras::cuda {
 namespace {
 
-constexpr const char* kSonames[] = {"libcuda.so.1"};
-constexpr LibraryName kLibrary = {"the CUDA driver", kSonames, nullptr};
-
 StatusOr<const DriverApi*> Load() {
-  StatusOr<void*> handle = OpenLibrary(kLibrary);
+  StatusOr<void*> handle = OpenLibrary(kDriverLibrary);
   if (!handle.ok()) return handle.status();
   static DriverApi api;
-  Symbols symbols(kLibrary, handle.value());
+  Symbols symbols(kDriverLibrary, handle.value());
   symbols.Find("cuGetErrorString", &api.GetErrorString);
   symbols.Find("cuModuleLoadData", &api.ModuleLoadData);
   symbols.Find("cuModuleGetFunction", &api.ModuleGetFunction);

@@ -3,11 +3,11 @@
 #ifndef RING_KERAS_CUDA_LIBRARY_PATHS_H_
 #define RING_KERAS_CUDA_LIBRARY_PATHS_H_
 
-#include <span>
 #include <string>
 
 #include "tf_ops/common/export.h"
 #include "tf_ops/common/status.h"
+#include "tf_ops/cuda/library_names.h"
 
 namespace ring_keras::cuda {
 
@@ -19,13 +19,6 @@ RING_KERAS_EXPORT void SetLibraryPath(const std::string& directories);
 // Needed only where it is not the folder above this library: when ring_keras is
 // installed as a link to its sources.
 RING_KERAS_EXPORT void SetPackageFolder(const std::string& folder);
-
-// A library of NVIDIA's, for messages and for the search.
-struct LibraryName {
-  const char* title;                     // "the CUDA runtime"
-  std::span<const char* const> sonames;  // The first is preferred.
-  const char* pip_package;  // Where users get it; null: with the driver.
-};
 
 // Opens the library; it stays open until the process ends. In this order: from
 // the directories of SetLibraryPath; the copy that the process has already

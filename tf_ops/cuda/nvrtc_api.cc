@@ -10,10 +10,6 @@
 namespace ring_keras::cuda {
 namespace {
 
-constexpr const char* kSonames[] = {"libnvrtc.so.12", "libnvrtc.so.13"};
-constexpr LibraryName kLibrary = {"NVRTC, the CUDA run-time compiler", kSonames,
-                                  "nvidia-cuda-nvrtc-cu12"};
-
 // NVRTC opens a second library by its bare name when it compiles, and finds the
 // one beside it only if it was told so when it was built, or if that is open
 // already. Best effort: NVRTC names what it misses.
@@ -28,10 +24,10 @@ void OpenBuiltins(const NvrtcApi& api, Version version) {
 }
 
 StatusOr<const NvrtcApi*> Load() {
-  StatusOr<void*> handle = OpenLibrary(kLibrary);
+  StatusOr<void*> handle = OpenLibrary(kNvrtcLibrary);
   if (!handle.ok()) return handle.status();
   static NvrtcApi api;
-  Symbols symbols(kLibrary, handle.value());
+  Symbols symbols(kNvrtcLibrary, handle.value());
   symbols.Find("nvrtcGetErrorString", &api.GetErrorString);
   symbols.Find("nvrtcVersion", &api.Version);
   symbols.Find("nvrtcGetNumSupportedArchs", &api.GetNumSupportedArchs);
@@ -53,7 +49,8 @@ StatusOr<const NvrtcApi*> Load() {
         StatusCode::kInternal,
         StrCat("asking NVRTC for its version: ", api.GetErrorString(error)));
   }
-  RING_KERAS_RETURN_IF_ERROR(CheckVersion(kLibrary, version, Version{12, 0}));
+  RING_KERAS_RETURN_IF_ERROR(
+      CheckVersion(kNvrtcLibrary, version, Version{12, 0}));
   OpenBuiltins(api, version);
   return &api;
 }

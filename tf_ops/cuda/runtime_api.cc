@@ -7,19 +7,15 @@
 namespace ring_keras::cuda {
 namespace {
 
-constexpr const char* kSonames[] = {"libcudart.so.12", "libcudart.so.13"};
-constexpr LibraryName kLibrary = {"the CUDA runtime", kSonames,
-                                  "nvidia-cuda-runtime-cu12"};
-
 StatusOr<const RuntimeApi*> Load() {
   // Without a driver the runtime opens, but answers every call with a riddle.
   if (StatusOr<const DriverApi*> driver = GetDriver(); !driver.ok()) {
     return driver.status();
   }
-  StatusOr<void*> handle = OpenLibrary(kLibrary);
+  StatusOr<void*> handle = OpenLibrary(kRuntimeLibrary);
   if (!handle.ok()) return handle.status();
   static RuntimeApi api;
-  Symbols symbols(kLibrary, handle.value());
+  Symbols symbols(kRuntimeLibrary, handle.value());
   symbols.Find("cudaDriverGetVersion", &api.DriverGetVersion);
   symbols.Find("cudaRuntimeGetVersion", &api.RuntimeGetVersion);
   symbols.Find("cudaGetDeviceCount", &api.GetDeviceCount);
@@ -53,7 +49,7 @@ StatusOr<const RuntimeApi*> Load() {
                          api.GetErrorString(error)));
   }
   RING_KERAS_RETURN_IF_ERROR(
-      CheckVersion(kLibrary, CudaVersion(version), Version{12, 0}));
+      CheckVersion(kRuntimeLibrary, CudaVersion(version), Version{12, 0}));
   return &api;
 }
 

@@ -78,6 +78,8 @@ class Pending : public std::enable_shared_from_this<Pending> {
 
   explicit Pending(int tensor_count);
 
+  // "collective 'name'", for messages.
+  static std::string Title(const Request& request);
   // Ties the request to the stream of the kernel, if its tensors are a GPU's.
   Status FollowStream(Request* request, tensorflow::OpKernelContext* context);
   // The engine's callbacks: the device has all of it; it is over.
@@ -90,7 +92,7 @@ class Pending : public std::enable_shared_from_this<Pending> {
   // What an op does on the stream of `context` comes after the collective.
   absl::Status HoldBack(tensorflow::OpKernelContext* context) const;
 
-  std::string what_;  // "collective 'name'", for messages.
+  std::string what_;  // Its title.
   int communicator_id_ = 0;
   std::vector<tensorflow::Tensor> inputs_;
   std::vector<tensorflow::Tensor> outputs_;

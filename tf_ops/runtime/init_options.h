@@ -26,10 +26,6 @@ struct InitOptions {
   Tuning tuning;                   // The same on every rank.
   bool autotune = false;           // The same; the caller tunes, after Init.
 
-  // The GPU that this rank's tensors are on, as CUDA numbers the devices that
-  // the process sees; kNoDevice: none, or not known yet.
-  static constexpr int kNoDevice = -1;
-  int cuda_device = kNoDevice;
   // Directories, separated by colons, in which NVIDIA's libraries are looked
   // for before anywhere else.
   std::string cuda_library_path;

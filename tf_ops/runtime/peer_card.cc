@@ -76,7 +76,7 @@ std::string Encode(const PeerCard& card) {
   for (const auto& [name, value] : kTuningSettings) {
     out << ' ' << card.tuning.*value;
   }
-  out << ' ' << card.autotune << ' ' << card.has_gpu;
+  out << ' ' << card.autotune;
   return out.str();
 }
 
@@ -93,7 +93,7 @@ StatusOr<PeerCard> DecodePeerCard(const std::string& text) {
     byte = static_cast<uint8_t>(value);
   }
   for (const auto& [name, value] : kTuningSettings) in >> card.tuning.*value;
-  in >> card.autotune >> card.has_gpu;
+  in >> card.autotune;
   if (in.fail()) {
     return Status(StatusCode::kInternal,
                   "another rank's card in the store cannot be read. Is the "

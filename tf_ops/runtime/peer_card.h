@@ -20,7 +20,6 @@ struct PeerCard {
   int segment_descriptor = -1;
   int doorbell_descriptor = -1;
   SegmentNonce nonce{};
-  bool has_gpu = false;  // The rank knows that it will have tensors on one.
   // These must be the same on every rank.
   Tuning tuning;
   bool autotune = false;

@@ -1,18 +1,14 @@
 #include "tf_ops/runtime/runtime.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <mutex>
-#include <optional>
 #include <shared_mutex>
 #include <utility>
 
 #include "tf_ops/cuda/library_paths.h"
-#include "tf_ops/runtime/current_membership.h"
 #include "tf_ops/runtime/job.h"
+#include "tf_ops/runtime/membership_slot.h"
 
 namespace ring_keras {
 namespace {
@@ -28,65 +24,13 @@ Status Outlived(const std::string& what, uint64_t generation) {
              "again, and add process sets again."));
 }
 
-// A handler of signals may call anything, also shutdown(): from within a call
-// that uses the job that can only begin it, for the job is in use until that
-// call returns.
-struct ThreadState {
-  int calls = 0;
-  bool has_shut_down = false;
-};
-thread_local ThreadState this_thread;
-
-// The membership of this process, if it is in one.
-struct Slot {
-  // Shared by calls, exclusive for Init and Shutdown.
-  std::shared_mutex mutex;
-  std::unique_ptr<Job> job;  // Null outside of a membership.
-  // The same, between Init and Shutdown. A forked child may read what does not
-  // change of it, without the mutex.
-  std::atomic<const Job*> in_force{nullptr};
-  // In a forked child: the place of the rank it was forked from.
-  std::optional<Topology> parents_place;
-  // Alone a process counts its memberships itself; else the store does.
-  uint64_t memberships = 0;
-
-  // Why there is no job.
-  Status NotInitialized() const;
-
-  // Forgets a job that has been left.
-  void End() {
-    std::unique_lock<std::shared_mutex> lock(mutex);
-    job.reset();
-    parents_place.reset();
-  }
-
-  // `function(job)`, or NotInitialized.
-  template <typename Function>
-  auto WithJob(Function function) -> decltype(function(*job)) {
-    ++this_thread.calls;
-    auto result = [&]() -> decltype(function(*job)) {
-      std::shared_lock<std::shared_mutex> lock(mutex);
-      if (job == nullptr) return NotInitialized();
-      return function(*job);
-    }();
-    if (--this_thread.calls == 0 && this_thread.has_shut_down) {
-      this_thread.has_shut_down = false;
-      End();
-    }
-    return result;
-  }
-};
-
-// The runtime's; for functions that are not its members.
-Slot* slot_of_process = nullptr;
-
 }  // namespace
 
-struct Runtime::Impl : Slot {};
+struct Runtime::Impl : MembershipSlot {};
 
 Runtime::Runtime()
     : impl_(std::make_unique<Impl>()), in_child_([this] { ForgetInChild(); }) {
-  slot_of_process = impl_.get();
+  MembershipSlot::of_process = impl_.get();
 }
 Runtime::~Runtime() = default;
 
@@ -102,29 +46,13 @@ Runtime& Runtime::Get() {
 void Runtime::ForgetInChild() {
   const Impl* parents = impl_.release();
   impl_ = std::make_unique<Impl>();
-  slot_of_process = impl_.get();
+  MembershipSlot::of_process = impl_.get();
   const Job* job = parents->in_force;
   if (parents->parents_place.has_value()) {  // Forked twice.
     impl_->parents_place = parents->parents_place;
   } else if (job != nullptr) {
     impl_->parents_place = job->topology();
   }
-}
-
-Status Slot::NotInitialized() const {
-  if (!parents_place.has_value()) {
-    return Status(
-        StatusCode::kNotInitialized,
-        "ring_keras is not initialized. Call ring_keras.init() first.");
-  }
-  return Status(
-      StatusCode::kNotInitialized,
-      StrCat("this process (pid ", getpid(), ") was forked from rank ",
-             parents_place->rank,
-             ", and is not a rank itself: it cannot take part in collectives. "
-             "Call them in the process that called ring_keras.init(), or start "
-             "this one with multiprocessing's \"spawn\" method and its own "
-             "ring_keras.init()."));
 }
 
 Status Runtime::Init(const InitOptions& options) {
@@ -173,21 +101,6 @@ StatusOr<Topology> Runtime::GetTopology() const {
   if (impl_->parents_place.has_value()) return *impl_->parents_place;
   if (impl_->job == nullptr) return impl_->NotInitialized();
   return impl_->job->topology();
-}
-
-StatusOr<MembershipNumbers> CurrentMembership() {
-  Runtime::Get();
-  return slot_of_process->WithJob([](Job& job) -> StatusOr<MembershipNumbers> {
-    return MembershipNumbers{job.generation(), job.communicator_base()};
-  });
-}
-
-Status UseCudaDevice(int device) {
-  Runtime::Get();
-  return slot_of_process->WithJob([&](Job& job) {
-    job.UseCudaDevice(device);
-    return Status::Ok();
-  });
 }
 
 void Runtime::Submit(Request request, DoneCallback done, double patience_s) {

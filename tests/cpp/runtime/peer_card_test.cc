@@ -16,7 +16,6 @@ RING_TEST(ACardComesBackAsItWas) {
   card.nonce[0] = 255;
   card.tuning = {1, 2, size_t{3} << 40};
   card.autotune = true;
-  card.has_gpu = true;
 
   const auto decoded = DecodePeerCard(Encode(card));
 
@@ -24,7 +23,6 @@ RING_TEST(ACardComesBackAsItWas) {
   EXPECT_EQ(decoded.value().host_name, "a host");
   EXPECT_TRUE(decoded.value().MayShareMemory(card));
   EXPECT_TRUE(decoded.value().nonce == card.nonce);
-  EXPECT_TRUE(decoded.value().has_gpu);
   EXPECT_OK(CheckSameSettings({card, decoded.value()}));
 }
 

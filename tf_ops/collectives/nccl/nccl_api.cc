@@ -6,20 +6,17 @@
 namespace ring_keras::nccl {
 namespace {
 
-constexpr const char* kSonames[] = {"libnccl.so.2"};
-constexpr cuda::LibraryName kLibrary = {"NCCL", kSonames, "nvidia-nccl-cu12"};
-
 // NCCL counts 2.18.1 as 21801, since 2.9.
 constexpr cuda::Version NcclVersion(int number) {
   return {number / 10000, number % 10000 / 100, number % 100};
 }
 
 StatusOr<const Api*> Load() {
-  StatusOr<void*> handle = cuda::OpenLibrary(kLibrary);
+  StatusOr<void*> handle = cuda::OpenLibrary(cuda::kNcclLibrary);
   if (!handle.ok()) return handle.status();
   static Api api;
   // The version first: of an older library it says more than a missing name.
-  cuda::Symbols version_symbols(kLibrary, handle.value());
+  cuda::Symbols version_symbols(cuda::kNcclLibrary, handle.value());
   version_symbols.Find("ncclGetVersion", &api.GetVersion);
   version_symbols.Find("ncclGetErrorString", &api.GetErrorString);
   RING_KERAS_RETURN_IF_ERROR(version_symbols.status());
@@ -28,9 +25,9 @@ StatusOr<const Api*> Load() {
     return Status(StatusCode::kInternal, StrCat("asking NCCL for its version: ",
                                                 api.GetErrorString(result)));
   }
-  RING_KERAS_RETURN_IF_ERROR(
-      cuda::CheckVersion(kLibrary, NcclVersion(version), cuda::Version{2, 18}));
-  cuda::Symbols symbols(kLibrary, handle.value());
+  RING_KERAS_RETURN_IF_ERROR(cuda::CheckVersion(
+      cuda::kNcclLibrary, NcclVersion(version), cuda::Version{2, 18}));
+  cuda::Symbols symbols(cuda::kNcclLibrary, handle.value());
   symbols.Find("ncclGetUniqueId", &api.GetUniqueId);
   symbols.Find("ncclCommInitRankConfig", &api.CommInitRankConfig);
   symbols.Find("ncclCommSplit", &api.CommSplit);
@@ -51,7 +48,7 @@ StatusOr<const Api*> Load() {
   symbols.Find("ncclGetLastError", &api.GetLastError);
   RING_KERAS_RETURN_IF_ERROR(symbols.status());
   // What they are for works without them.
-  cuda::Symbols newer(kLibrary, handle.value());
+  cuda::Symbols newer(cuda::kNcclLibrary, handle.value());
   newer.Find("ncclMemAlloc", &api.MemAlloc);
   newer.Find("ncclMemFree", &api.MemFree);
   newer.Find("ncclCommRegister", &api.CommRegister);

@@ -1,0 +1,73 @@
+// The place of this process's membership, which calls use while Init and
+// Shutdown change it.
+#ifndef RING_KERAS_RUNTIME_MEMBERSHIP_SLOT_H_
+#define RING_KERAS_RUNTIME_MEMBERSHIP_SLOT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/runtime/job.h"
+#include "tf_ops/runtime/topology.h"
+
+namespace ring_keras {
+
+// A handler of signals may call anything, also shutdown(): from within a call
+// that uses the job that can only begin it, for the job is in use until that
+// call returns.
+struct ThreadState {
+  int calls = 0;
+  bool has_shut_down = false;
+};
+inline thread_local ThreadState this_thread;
+
+// The membership of this process, if it is in one.
+struct MembershipSlot {
+  // Shared by calls, exclusive for Init and Shutdown.
+  std::shared_mutex mutex;
+  std::unique_ptr<Job> job;  // Null outside of a membership.
+  // The same, between Init and Shutdown. A forked child may read what does not
+  // change of it, without the mutex.
+  std::atomic<const Job*> in_force{nullptr};
+  // In a forked child: the place of the rank it was forked from.
+  std::optional<Topology> parents_place;
+  // Alone a process counts its memberships itself; else the store does.
+  uint64_t memberships = 0;
+
+  // The runtime's, which exists; for functions that are not its members.
+  static MembershipSlot* of_process;
+
+  // Why there is no job.
+  Status NotInitialized() const;
+
+  // Forgets a job that has been left.
+  void End() {
+    std::unique_lock<std::shared_mutex> lock(mutex);
+    job.reset();
+    parents_place.reset();
+  }
+
+  // `function(job)`, or NotInitialized.
+  template <typename Function>
+  auto WithJob(Function function) -> decltype(function(*job)) {
+    ++this_thread.calls;
+    auto result = [&]() -> decltype(function(*job)) {
+      std::shared_lock<std::shared_mutex> lock(mutex);
+      if (job == nullptr) return NotInitialized();
+      return function(*job);
+    }();
+    if (--this_thread.calls == 0 && this_thread.has_shut_down) {
+      this_thread.has_shut_down = false;
+      End();
+    }
+    return result;
+  }
+};
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_RUNTIME_MEMBERSHIP_SLOT_H_
