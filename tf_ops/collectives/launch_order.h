@@ -9,7 +9,8 @@
 // With its announcement of a collective, each rank proposes a time for it,
 // later than any that it knows of. The collective's time is the latest of these
 // proposals, which each of its ranks knows when it has all announcements. A
-// rank launches in the order of the times, by key where they are equal.
+// rank launches in the order of the times, by key where they are equal; what is
+// not settled comes first.
 //
 // - A collective that lacks announcements comes no earlier than this rank's own
 //   proposal. So it holds up those that are later than that, and no others.
@@ -27,7 +28,7 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <utility>
+#include <tuple>
 
 namespace ring_keras {
 
@@ -37,53 +38,64 @@ class LaunchOrder {
   // No proposal: not for a device.
   static constexpr uint64_t kNoTime = 0;
 
-  // This rank announces the collective with this key: the time that it
-  // proposes.
-  uint64_t Enter(uint64_t key) {
-    Put(key, {++clock_, false});
-    return clock_;
+  struct Entry {
+    uint64_t id = 0;  // This rank's own; 0 is none.
+    uint64_t time = kNoTime;
+  };
+
+  // This rank announces a collective: the time that it proposes.
+  Entry Enter() {
+    const Entry entry{++ids_, ++clock_};
+    Put(entry.id, {entry.time, kNotSettled});
+    return entry;
   }
 
-  // All its ranks have entered it; `time` is the latest proposal.
-  void Settle(uint64_t key, uint64_t time) {
+  // All its ranks have entered it; `time` is the latest proposal, and `key` is
+  // its own on every rank.
+  void Settle(uint64_t id, uint64_t time, uint64_t key) {
     clock_ = std::max(clock_, time);
-    Put(key, {time, true});
+    Put(id, {time, std::max(key, kNotSettled + 1)});
   }
 
   // Whether it is settled, and before all others that were entered.
-  bool IsNext(uint64_t key) const {
-    const auto found = entered_.find(key);
-    return found != entered_.end() && found->second.settled && next() == key;
+  bool IsNext(uint64_t id) const {
+    const auto found = entered_.find(id);
+    return found != entered_.end() && found->second.key != kNotSettled &&
+           next() == id;
   }
-  // The key of the one that all others wait for.
+  // The one that all others wait for.
   std::optional<uint64_t> next() const {
     if (order_.empty()) return std::nullopt;
-    return order_.begin()->second;
+    return std::get<2>(*order_.begin());
   }
 
   // It is launched, or never will be. No effect if it was not entered.
-  void Pass(uint64_t key) {
-    const auto found = entered_.find(key);
+  void Pass(uint64_t id) {
+    const auto found = entered_.find(id);
     if (found == entered_.end()) return;
-    order_.erase({found->second.time, key});
+    order_.erase({found->second.time, found->second.key, id});
     entered_.erase(found);
   }
 
  private:
+  static constexpr uint64_t kNotSettled = 0;
+
   struct Place {
     uint64_t time;  // At least, unless it is settled.
-    bool settled;
+    uint64_t key;
   };
 
-  void Put(uint64_t key, Place place) {
-    Pass(key);
-    entered_.emplace(key, place);
-    order_.emplace(place.time, key);
+  void Put(uint64_t id, Place place) {
+    Pass(id);
+    entered_.emplace(id, place);
+    order_.emplace(place.time, place.key, id);
   }
 
+  uint64_t ids_ = 0;
   uint64_t clock_ = kNoTime;  // The latest time this rank knows of.
   std::map<uint64_t, Place> entered_;
-  std::set<std::pair<uint64_t, uint64_t>> order_;  // Times and keys of these.
+  // Times, keys and ids of these.
+  std::set<std::tuple<uint64_t, uint64_t, uint64_t>> order_;
 };
 
 }  // namespace ring_keras

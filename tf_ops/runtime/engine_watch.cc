@@ -189,8 +189,8 @@ void Engine::WarnOfStall(Operation& operation, double age_s) {
 
 std::string Engine::DescribeEarlierLaunch() const {
   for (const auto& other : operations_) {
-    if (KeyOf(other->use()) != launch_order_.next() || other->awaits_launch())
-      continue;
+    if (other->launch_id() != launch_order_.next()) continue;
+    if (other->awaits_launch()) continue;
     return StrCat("its turn on the GPU: before it comes ", other->title(),
                   ", which waits for ", DescribeMissing(*other));
   }

@@ -54,8 +54,8 @@ Task Operation::Run() {
   if (on_device) {
     stage_ = Stage::kOrdered;
     LaunchOrder& order = communicator_->launch_order();
-    order.Settle(key_, LaunchTime());
-    co_await communicator_->Until([&] { return order.IsNext(key_); });
+    order.Settle(launch_id_, LaunchTime(), *data_key_);
+    co_await communicator_->Until([&] { return order.IsNext(launch_id_); });
     RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
     // Run() queues it for the device before anything else runs here.
     PassLaunch();
@@ -156,7 +156,7 @@ uint64_t Operation::LaunchTime() const {
 
 void Operation::PassLaunch() {
   if (request_.device_work == nullptr) return;
-  communicator_->launch_order().Pass(key_);
+  communicator_->launch_order().Pass(launch_id_);
 }
 
 Status Operation::Prepare() {
@@ -195,7 +195,9 @@ Status Operation::Announce(const Status& ready) {
     own.number = ++member_->numbers;
   }
   if (ready.ok() && request_.device_work != nullptr) {
-    own.launch_time = communicator_->launch_order().Enter(key_);
+    const LaunchOrder::Entry entry = communicator_->launch_order().Enter();
+    launch_id_ = entry.id;
+    own.launch_time = entry.time;
   }
   if (window_ != nullptr) {
     Participant described;

@@ -80,6 +80,7 @@ class Operation {
   bool stands_in() const { return standing_.stands_in; }
   std::string title() const { return Describe(request_.kind, use_.name); }
   // Every rank is there; it waits for those with lower numbers.
+  uint64_t launch_id() const { return launch_id_; }
   bool awaits_launch() const { return stage_ == Stage::kOrdered; }
   // The device has been given all of it.
   bool launched() const { return stage_ == Stage::kLaunched; }
@@ -176,6 +177,7 @@ class Operation {
   std::vector<std::optional<Announcement>> announcements_;
   int announced_count_ = 0;
   std::optional<uint64_t> data_key_;
+  uint64_t launch_id_ = 0;  // In the launch order; 0 if it is not there.
   std::optional<Failure> failure_;
   Window* window_ = nullptr;  // This operation's own.
   std::unique_ptr<Collective> collective_;

@@ -14,42 +14,50 @@ namespace {
 RING_TEST(OneIsNextWhenAllEarlierHavePassed) {
   LaunchOrder order;
   EXPECT_FALSE(order.next().has_value());
-  const uint64_t first = order.Enter(7);
-  const uint64_t second = order.Enter(3);
-  EXPECT_TRUE(first < second);
-  EXPECT_TRUE(LaunchOrder::kNoTime < first);
-  EXPECT_FALSE(order.IsNext(7));  // Not all of its ranks are there.
-  order.Settle(3, second);
-  EXPECT_FALSE(order.IsNext(3));
-  EXPECT_EQ(*order.next(), 7u);
-  order.Settle(7, first);
-  EXPECT_TRUE(order.IsNext(7));
-  order.Pass(7);
-  EXPECT_TRUE(order.IsNext(3));
-  order.Pass(3);
-  order.Pass(3);
-  EXPECT_FALSE(order.IsNext(3));
+  const LaunchOrder::Entry first = order.Enter();
+  const LaunchOrder::Entry second = order.Enter();
+  EXPECT_TRUE(first.time < second.time);
+  EXPECT_TRUE(LaunchOrder::kNoTime < first.time);
+  EXPECT_FALSE(order.IsNext(first.id));  // Not all of its ranks are there.
+  order.Settle(second.id, second.time, 3);
+  EXPECT_FALSE(order.IsNext(second.id));
+  EXPECT_EQ(*order.next(), first.id);
+  order.Settle(first.id, first.time, 7);
+  EXPECT_TRUE(order.IsNext(first.id));
+  order.Pass(first.id);
+  EXPECT_TRUE(order.IsNext(second.id));
+  order.Pass(second.id);
+  order.Pass(second.id);
+  EXPECT_FALSE(order.IsNext(second.id));
 }
 
 RING_TEST(AnotherRanksProposalMayComeBehind) {
   LaunchOrder order;
-  order.Enter(1);
-  order.Enter(2);
-  order.Settle(1, 9);
-  order.Settle(2, 2);
-  EXPECT_TRUE(order.IsNext(2));
-  EXPECT_EQ(order.Enter(3), 10u);
-  order.Pass(2);
-  EXPECT_TRUE(order.IsNext(1));
+  const uint64_t first = order.Enter().id;
+  const uint64_t second = order.Enter().id;
+  order.Settle(first, 9, 1);
+  order.Settle(second, 2, 2);
+  EXPECT_TRUE(order.IsNext(second));
+  EXPECT_EQ(order.Enter().time, 10u);
+  order.Pass(second);
+  EXPECT_TRUE(order.IsNext(first));
 }
 
 RING_TEST(KeysDecideBetweenEqualTimes) {
   LaunchOrder order;
-  order.Enter(8);
-  order.Enter(5);
-  order.Settle(8, 4);
-  order.Settle(5, 4);
-  EXPECT_TRUE(order.IsNext(5));
+  const uint64_t first = order.Enter().id;
+  const uint64_t second = order.Enter().id;
+  order.Settle(first, 4, 8);
+  order.Settle(second, 4, 5);
+  EXPECT_TRUE(order.IsNext(second));
+}
+
+RING_TEST(WhatIsNotSettledComesFirst) {
+  LaunchOrder order;
+  const LaunchOrder::Entry first = order.Enter();
+  const uint64_t second = order.Enter().id;
+  order.Settle(second, first.time, 1);
+  EXPECT_FALSE(order.IsNext(second));
 }
 
 // Ranks that enter the collectives of overlapping sets in any order, and learn
@@ -71,6 +79,8 @@ RING_TEST(RanksLaunchWhatTheyShareInOneOrder) {
       std::vector<int> to_enter;
       std::vector<int> complete;
       std::vector<int> launched;
+      std::map<int, uint64_t> ids;  // By collective.
+      std::map<uint64_t, int> collectives;
     };
     std::vector<Rank> ranks(kRanks);
     size_t wanted = 0;
@@ -89,7 +99,10 @@ RING_TEST(RanksLaunchWhatTheyShareInOneOrder) {
         const int entered = rank.to_enter.back();
         rank.to_enter.pop_back();
         auto& proposed = proposals[entered];
-        proposed.push_back(rank.order.Enter(entered));
+        const LaunchOrder::Entry entry = rank.order.Enter();
+        rank.ids[entered] = entry.id;
+        rank.collectives[entry.id] = entered;
+        proposed.push_back(entry.time);
         if (proposed.size() == members[entered].size()) {
           for (int other : members[entered]) {
             ranks[other].complete.push_back(entered);
@@ -98,13 +111,14 @@ RING_TEST(RanksLaunchWhatTheyShareInOneOrder) {
       } else if (random() % 2 == 0 && !rank.complete.empty()) {
         const auto at = rank.complete.begin() + random() % rank.complete.size();
         const auto& proposed = proposals[*at];
-        rank.order.Settle(*at,
-                          *std::max_element(proposed.begin(), proposed.end()));
+        rank.order.Settle(rank.ids[*at],
+                          *std::max_element(proposed.begin(), proposed.end()),
+                          1000 + *at);
         rank.complete.erase(at);
       } else if (const auto next = rank.order.next();
                  next.has_value() && rank.order.IsNext(*next)) {
         rank.order.Pass(*next);
-        rank.launched.push_back(static_cast<int>(*next));
+        rank.launched.push_back(rank.collectives[*next]);
         ++launched;
       }
     }

@@ -203,7 +203,8 @@ std::vector<Status> AfterForged(uint64_t key, const std::string& bytes) {
   RunRanks(setup, [&](Rank& self) {
     if (self.rank == 0) Forge(self, 1, key, bytes);
     Meet(self, "forged");
-    std::vector<float> data(8, 1.0f);
+    // More than an announcement carries, so that nobody is done with that.
+    std::vector<float> data(4096, 1.0f);
     told[self.rank] = self.engine->Run(Allreduce("data", data));
     Meet(self, "ended");
   });
