@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -249,6 +250,91 @@ def test_ranks_that_disagree_are_named(rank_pool: RankPools) -> None:
     assert "XLA" in gathered
     assert "allreduce 'first': shape differs" in reduced
     assert [m.split("[Op:")[0] for m in second] == [m.split("[Op:")[0] for m in first]
+
+
+def drop_a_start() -> None:
+    """Its run ends, and with it the memory of the tensor, before it does."""
+    count = 1 << 20
+
+    @compiled
+    def step(x: tf.Tensor) -> tf.Tensor:
+        allreduce_start([2 * x], "sum", name="dropped")
+        return tf.reduce_sum(x)
+
+    @compiled
+    def sevens(x: tf.Tensor) -> tf.Tensor:
+        return 7 * x
+
+    x = tf.ones([count])
+    np.testing.assert_array_equal(sevens(x), 7.0)
+    if ring.rank() == 1:
+        ring.barrier()
+    assert step(x) == count
+    taken = [sevens(x) for _ in range(8)]
+    if ring.rank() == 0:
+        ring.barrier()
+    # When the third use of the name has ended, so has the first.
+    for _ in range(2):
+        (total,) = ring.grouped_allreduce([x], "sum", name="dropped")
+        np.testing.assert_array_equal(total, 2.0)
+    for memory in taken:
+        np.testing.assert_array_equal(memory, 7.0)
+
+
+def test_a_dropped_start_uses_no_memory_of_its_run(rank_pool: RankPools) -> None:
+    rank_pool(2).run(drop_a_start)
+
+
+def run_twice_at_once() -> None:
+    """Rank 1 sees to it that both runs of rank 0 have started before any waits."""
+    x = tf.fill([1000], ring.rank() + 1.0)
+
+    @compiled
+    def step(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        pending = allreduce_start([x], "sum", name="started")
+        between = ring.allreduce(x, "sum", name="between")
+        return allreduce_wait(pending)[0], between
+
+    if ring.rank() == 0:
+        with ThreadPoolExecutor(2) as threads:
+            totals = list(threads.map(step, [x, x]))
+    else:
+        pending = [allreduce_start([x], "sum", name="started") for _ in range(2)]
+        started = [allreduce_wait(each)[0] for each in pending]
+        totals = [(each, ring.allreduce(x, "sum", name="between")) for each in started]
+    np.testing.assert_array_equal(totals, 3.0)
+
+
+def test_a_wait_finds_the_start_of_its_own_run(rank_pool: RankPools) -> None:
+    rank_pool(2).run(run_twice_at_once)
+
+
+def check_what_does_not_fail() -> None:
+    """A run that one of these ended would take memory from what is under way."""
+
+    @compiled
+    def step(x: tf.Tensor, zero: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        pending = allreduce_start([x], "sum", name="under way")
+        tf.debugging.assert_positive(zero)
+        infinite = tf.debugging.check_numerics(x / zero, "not finite")
+        return allreduce_wait(pending)[0], infinite
+
+    @compiled
+    def calls_back(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        pending = allreduce_start([x], "sum", name="under way")
+        (same,) = tf.numpy_function(lambda value: value, [x], [tf.float32])
+        return allreduce_wait(pending)[0], same
+
+    x = tf.ones([1000])
+    total, infinite = step(x, tf.constant(0.0))
+    np.testing.assert_array_equal(total, ring.size())
+    assert np.all(np.isinf(infinite))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="compile"):
+        calls_back(x)
+
+
+def test_no_other_op_ends_a_run(rank_pool: RankPools) -> None:
+    rank_pool(2).run(check_what_does_not_fail)
 
 
 def check_not_compilable() -> None:

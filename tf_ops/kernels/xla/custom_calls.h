@@ -12,7 +12,8 @@ namespace ring_keras::xla_calls {
 // Takes part in a collective, from beginning to end.
 inline constexpr char kRun[] = "ring_keras.run";
 // The two halves of an allreduce. The results of the start are the memory of
-// its operands, which belongs to the engine until the wait has returned.
+// its operands, which belongs to the engine until the wait has returned. A
+// start without a wait leaves them alone.
 inline constexpr char kStart[] = "ring_keras.start";
 inline constexpr char kWait[] = "ring_keras.wait";
 
@@ -21,7 +22,8 @@ inline constexpr char kWait[] = "ring_keras.wait";
 // calls in the order in which they were traced, the same on every rank.
 //
 // In a run and a start follow those of the factors below that are not
-// attributes, in this order, then the tensors.
+// attributes, in this order, then the tensors; in a wait the token that its
+// start gave, then the tensors.
 inline constexpr const char* kFactors[] = {"prescale", "postscale", "weight"};
 
 // Further attributes, all 64-bit integers but the name.

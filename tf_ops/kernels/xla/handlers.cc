@@ -1,5 +1,6 @@
 // What XLA calls when a computation with our custom calls runs.
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -152,74 +153,101 @@ Request ToRequest(const Place& place, const ffi::Dictionary& attributes,
 
 // The end of a call. A run that fails first lets its other collectives end: its
 // memory ends with it.
-ffi::Error Ended(int64_t run, const Status& status) {
+ffi::Error Ended(const Status& status) {
   if (status.ok()) return ffi::Error::Success();
-  StartedCalls::Get().Drain(run);
+  StartedCalls::Get().Drain();
   const absl::Status error = ToTensorFlow(status);
   return ffi::Error(static_cast<ffi::ErrorCode>(error.code()),
                     std::string(error.message()));
 }
 
-ffi::Error Run(int64_t run, const Place& place, ffi::RemainingArgs operands,
+ffi::Error Run(const Place& place, ffi::RemainingArgs operands,
                ffi::RemainingRets results, ffi::Dictionary attributes) {
   Request request = ToRequest(place, attributes, operands, results);
   if (request.device_work == nullptr) {
-    return Ended(run, Runtime::Get().Run(std::move(request)));
+    return Ended(Runtime::Get().Run(std::move(request)));
   }
   const auto call = SubmittedCall::Submit(std::move(request));
-  return Ended(run, call->Follow(place->stream));
+  return Ended(call->Follow(place->stream));
 }
 
-ffi::Error Start(int64_t run, const Place& place, ffi::RemainingArgs operands,
+// Gives the request memory of its own, with copies of its inputs, until it is
+// done.
+DoneCallback TakeMemory(Request* request) {
+  auto memory = std::make_shared<std::vector<std::unique_ptr<char[]>>>();
+  for (size_t i = 0; i < request->inputs.size(); ++i) {
+    TensorView& input = request->inputs[i];
+    const size_t nbytes = ElementCount(input.shape) * SizeOf(request->dtype);
+    char* copy = memory->emplace_back(new char[nbytes]).get();
+    std::copy_n(static_cast<const char*>(input.data), nbytes, copy);
+    input.data = copy;
+    request->outputs[i] = copy;
+  }
+  return [memory](const Status&) {};
+}
+
+// One without a wait: the run may end before it does.
+ffi::Error StartDropped(Request request, const Place& place) {
+  if (request.device_work == nullptr) {
+    DoneCallback done = TakeMemory(&request);
+    Runtime::Get().Submit(std::move(request), std::move(done));
+    return ffi::Error::Success();
+  }
+  // A GPU's memory is used again in the order of the stream.
+  (void)SubmittedCall::Submit(std::move(request))->Follow(place->stream);
+  return ffi::Error::Success();
+}
+
+ffi::Error Start(const Place& place, ffi::RemainingArgs operands,
                  ffi::RemainingRets results, ffi::Dictionary attributes) {
   Request request = ToRequest(place, attributes, operands, results);
+  const int64_t number = Integer(attributes, xla_calls::kNumber, 0);
+  if (!StartedCalls::Get().HasWait(number)) {
+    return StartDropped(std::move(request), place);
+  }
+  auto token = *results.get<ffi::AnyBuffer>(0);
   const bool wait_follows = Integer(attributes, xla_calls::kWaitFollows, 0);
   StartedCalls::Get().Add(
-      run, Integer(attributes, xla_calls::kNumber, 0),
+      number, token->untyped_data(),
       SubmittedCall::Submit(std::move(request), wait_follows ? kPatienceS : 0));
   return ffi::Error::Success();
 }
 
-ffi::Error Wait(int64_t run, const Place& place, ffi::RemainingArgs,
+ffi::Error Wait(const Place& place, ffi::RemainingArgs operands,
                 ffi::RemainingRets, ffi::Dictionary attributes) {
-  const auto call =
-      StartedCalls::Get().Take(run, Integer(attributes, xla_calls::kNumber, 0));
+  const ffi::AnyBuffer token = *operands.get<ffi::AnyBuffer>(1);
+  const auto call = StartedCalls::Get().Take(
+      Integer(attributes, xla_calls::kNumber, 0), token.untyped_data());
   if (call == nullptr) {
-    return Ended(run, Status(StatusCode::kInternal,
-                             "XLA ran the wait of an allreduce before its "
-                             "start."));
+    return Ended(Status(StatusCode::kInternal,
+                        "XLA ran the wait of an allreduce before its start."));
   }
-  return Ended(run, call->Follow(place.has_value() ? place->stream : nullptr));
+  return Ended(call->Follow(place.has_value() ? place->stream : nullptr));
 }
 
-using Call = ffi::Error(int64_t run, const Place& place,
-                        ffi::RemainingArgs operands, ffi::RemainingRets results,
-                        ffi::Dictionary attributes);
+using Call = ffi::Error(const Place& place, ffi::RemainingArgs operands,
+                        ffi::RemainingRets results, ffi::Dictionary attributes);
 
 template <Call* call>
-ffi::Error OnHost(ffi::RunId run, ffi::RemainingArgs operands,
-                  ffi::RemainingRets results, ffi::Dictionary attributes) {
-  return call(run.run_id, std::nullopt, operands, results, attributes);
+ffi::Error OnHost(ffi::RemainingArgs operands, ffi::RemainingRets results,
+                  ffi::Dictionary attributes) {
+  return call(std::nullopt, operands, results, attributes);
 }
 
 template <Call* call>
-ffi::Error OnGpu(ffi::RunId run, void* stream, int32_t device,
-                 ffi::RemainingArgs operands, ffi::RemainingRets results,
-                 ffi::Dictionary attributes) {
-  return call(run.run_id, DeviceStream{device, stream}, operands, results,
-              attributes);
+ffi::Error OnGpu(void* stream, int32_t device, ffi::RemainingArgs operands,
+                 ffi::RemainingRets results, ffi::Dictionary attributes) {
+  return call(DeviceStream{device, stream}, operands, results, attributes);
 }
 
 #define RING_KERAS_HANDLERS(target, call)                       \
   XLA_FFI_DEFINE_HANDLER(k##call##OnHost, OnHost<call>,         \
                          ffi::Ffi::Bind()                       \
-                             .Ctx<ffi::RunId>()                 \
                              .RemainingArgs()                   \
                              .RemainingRets()                   \
                              .Attrs<ffi::Dictionary>());        \
   XLA_FFI_DEFINE_HANDLER(k##call##OnGpu, OnGpu<call>,           \
                          ffi::Ffi::Bind()                       \
-                             .Ctx<ffi::RunId>()                 \
                              .Ctx<ffi::PlatformStream<void*>>() \
                              .Ctx<ffi::DeviceOrdinal>()         \
                              .RemainingArgs()                   \

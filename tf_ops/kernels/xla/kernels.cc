@@ -13,6 +13,7 @@
 #include "tf_ops/kernels/conversions.h"
 #include "tf_ops/kernels/xla/call_builder.h"
 #include "tf_ops/kernels/xla/custom_calls.h"
+#include "tf_ops/kernels/xla/started_calls.h"
 #include "tf_ops/runtime/runtime.h"
 
 namespace ring_keras {
@@ -150,8 +151,10 @@ class AllreduceWaitXlaKernel : public CollectiveXlaKernel {
             "allreduce '", prototype().name,
             "': under XLA its wait must be in the same function, and on the "
             "same side of a condition or loop, as its start.")));
+    StartedCalls::Get().SetHasWait(number);
     CallBuilder call(context, xla_calls::kWait);
     call.Set(xla_calls::kNumber, number);
+    call.AddTensor(xla::GetTupleElement(started, 0), false);  // Its token.
     for (int i = 0; i < num_outputs(); ++i) {
       call.AddTensor(xla::GetTupleElement(started, i + 1), true);
     }

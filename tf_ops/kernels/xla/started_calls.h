@@ -6,29 +6,43 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "tf_ops/runtime/submitted_call.h"
 
 namespace ring_keras {
 
-// Which runs have which in flight. A run ends only after all of its own have,
-// for its memory ends with it.
+// Those of all runs in the process. XLA has ids for runs, but TensorFlow leaves
+// them all at 0. What tells apart two runs of one computation is where the
+// token is that a start gives: XLA keeps it there for the wait, so until then
+// no other run has that memory.
 class StartedCalls {
  public:
   static StartedCalls& Get();
 
-  void Add(int64_t run, int64_t number, std::shared_ptr<SubmittedCall> call);
+  void Add(int64_t number, const void* token,
+           std::shared_ptr<SubmittedCall> call);
 
-  // The one that `number` of the run has started; null if there is none.
-  std::shared_ptr<SubmittedCall> Take(int64_t run, int64_t number);
+  // The one that start `number` gave with `token`; null if there is none.
+  std::shared_ptr<SubmittedCall> Take(int64_t number, const void* token);
 
-  // Forgets those of a run that fails, when they have ended.
-  void Drain(int64_t run);
+  // For a run that fails: returns when all of now have ended, its own among
+  // them. The others' waits still find theirs. Its own stay for good, unless
+  // the memory of their tokens is used for the same again.
+  void Drain();
+
+  // Whether a wait was compiled with the start of this number. Without one, a
+  // run may end while its collective is under way. Kept for as long as the
+  // process lives, as what is compiled may be.
+  void SetHasWait(int64_t number);
+  bool HasWait(int64_t number);
 
  private:
   std::mutex mutex_;
-  std::map<std::pair<int64_t, int64_t>, std::shared_ptr<SubmittedCall>> calls_;
+  std::map<std::pair<int64_t, const void*>, std::shared_ptr<SubmittedCall>>
+      calls_;
+  std::set<int64_t> with_wait_;
 };
 
 }  // namespace ring_keras
