@@ -38,12 +38,13 @@ def load() -> tuple[tf.data.Dataset, tf.data.Dataset]:
     padded = np.pad(x_train, ((0, 0), (1, 1), (1, 1), (0, 0)))
     corners = [(1, 1), (0, 1), (2, 1), (1, 0), (1, 2)]
     x_train = np.concatenate([padded[:, i : i + 8, j : j + 8] for i, j in corners])
-    train = (x_train, np.tile(y_train, len(corners)))
+    train = tf.data.Dataset.from_tensor_slices(
+        (x_train, np.tile(y_train, len(corners)))
+    )
     return (
-        # With a seed, so that all ranks have one order; anew in each epoch.
-        tf.data.Dataset.from_tensor_slices(train).shuffle(
-            len(x_train), seed=FLAGS.seed
-        ),
+        # In the one order that the comparison needs. ring.data.shard(train, seed=1)
+        # shuffles anew in each epoch.
+        train.shuffle(len(x_train), seed=FLAGS.seed, reshuffle_each_iteration=False),
         tf.data.Dataset.from_tensor_slices((x_test, y_test)),
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from ring_keras import _native
-from ring_keras.job.job import current_job
 
 __all__ = ["gather_bytes", "gather_texts"]
 
@@ -24,15 +23,16 @@ def gather_bytes(
         A rank of the whole job, and its content, for each rank but those that are in
         `ring.join()`.
     """
-    head = np.array([[current_job().rank, len(content)]], np.int64)
+    rank, *_ = _native.topology()
+    head = np.array([[rank, len(content)]], np.int64)
     heads = _native.allgather(head, f"{name}/nbytes", communicator_id)
     gathered = _native.allgather(
         np.frombuffer(content, np.uint8), name, communicator_id
     )
     parts = np.split(gathered, np.cumsum(heads[:-1, 1]))
     return [
-        (int(rank), part.tobytes())
-        for rank, part in zip(heads[:, 0], parts, strict=True)
+        (int(other), part.tobytes())
+        for other, part in zip(heads[:, 0], parts, strict=True)
     ]
 
 

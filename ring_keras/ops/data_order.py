@@ -1,5 +1,6 @@
 """Which order the next pass over some data has, the same on all ranks."""
 
+import gc
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -85,6 +86,8 @@ def order_on(data: Any) -> Any:
 
 def living_orders(process_set: ProcessSet) -> list[DataOrder]:
     """Those of all data that these ranks have split and still have."""
+    # A dataset that was looked at and dropped refers to itself, and may be there yet.
+    gc.collect()
     orders = [
         order() for order in current_job().data_orders[process_set.communicator_id()]
     ]
