@@ -48,7 +48,8 @@ uint64_t SignatureOf(const CollectiveArguments& arguments, uint64_t step,
     add(input.shape.size());
     for (int64_t dimension : input.shape) add(static_cast<uint64_t>(dimension));
   }
-  if (step != 0) {
+  // Graphs of TensorFlow 1 have plans, and no steps.
+  if (step != 0 || plan != 0) {
     add(step);
     add(static_cast<uint64_t>(plan));
   }

@@ -5,11 +5,13 @@
 #include <functional>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "tests/cpp/support/test.h"
 #include "tf_ops/matching/mismatch.h"
+#include "tf_ops/matching/signature.h"
 #include "tf_ops/transport/frame.h"
 
 namespace ring_keras {
@@ -168,6 +170,18 @@ RING_TEST(TheKeyNamesNameStepAndCommunicator) {
 }
 
 // Ranks may remember unequally many uses of a name.
+// Also outside of steps, as in graphs of TensorFlow 1.
+RING_TEST(TheSignatureNamesStepAndPlan) {
+  const CollectiveArguments arguments;
+  std::set<uint64_t> signatures;
+  for (uint64_t step : {0, 1, 2}) {
+    for (int64_t plan : {0, 1, 2}) {
+      signatures.insert(SignatureOf(arguments, step, plan));
+    }
+  }
+  EXPECT_EQ(signatures.size(), 9u);
+}
+
 RING_TEST(TheCountOfUsesIsEachRanksOwn) {
   for (uint64_t step : {0, 9}) {
     const UseId use{0, "bucket", 41, step};
