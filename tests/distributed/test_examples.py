@@ -28,14 +28,14 @@ def run_example(name: str, *flags: str, size: int = 2) -> str:
 def test_digits_are_learned_and_compared(tmp_path: Path) -> None:
     model = tmp_path / "digits.keras"
 
-    printed = run_example("keras_digits.py", f"--output={model}", "--epochs=4")
+    printed = run_example("keras_digits.py", f"--output={model}")
 
     assert model.exists()
     # One progress bar: that of rank 0.
     assert "[0] Epoch 1/" in printed
     assert "[1] Epoch 1/" not in printed
     (accuracy,) = re.findall(r"test accuracy ([\d.]+)% on 2 rank\(s\)\n", printed)
-    assert float(accuracy) >= 93
+    assert float(accuracy) >= 97
     (line,) = [x for x in printed.splitlines() if x.startswith("[0] comparison: ")]
     alone, first, last = re.search(
         r"([\d.]+)% in one process .* differs by (\S+) in the first epoch "
@@ -44,7 +44,7 @@ def test_digits_are_learned_and_compared(tmp_path: Path) -> None:
     ).groups()
     assert abs(float(alone) - float(accuracy)) < 1
     assert float(first) < 1e-5
-    assert float(last) < 1e-3
+    assert float(last) < 1e-5
 
 
 @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
