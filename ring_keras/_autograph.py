@@ -3,7 +3,7 @@
 `tf.function` rewrites whatever its function calls, unless it is of a package that
 AutoGraph knows: Keras is one. This package has nothing to gain, since it writes its
 conditions with `tf.cond`, and a step of a loop of one's own calls so much of it that
-the first one took ten seconds more.
+the first one took five seconds of a core, instead of a third of one.
 """
 
 from __future__ import annotations
