@@ -111,7 +111,7 @@ define sanitize
 	setarch $$(uname -m) -R $(BIN)/ctest --test-dir build/$(1) --output-on-failure
 endef
 
-# Hours for the default; not part of any other target.
+# An hour or more for the default; not part of any other target.
 soak-exit: build
 	$(call say,$(SOAK_JOBS) jobs that leave)
 	$(BIN)/python tests/soak/exits.py $(SOAK_JOBS) $$(nproc)
