@@ -20,10 +20,12 @@ from ring_keras.config import (
     variables,
 )
 from ring_keras.launch import horovodrun
+from ring_keras.launch.crew import GENERATION, HostJob
 from ring_keras.launch.environment import added_variables, job_variables
 from ring_keras.launch.guard import run_guarded
-from ring_keras.launch.launcher import GENERATION, JobOptions, Launcher
+from ring_keras.launch.launcher import Launcher, LaunchOptions, meet_here
 from ring_keras.launch.output import say
+from ring_keras.launch.places import Place, places_of
 
 _DESCRIPTION = """\
 Runs COMMAND as the N ranks of one job on this machine. Each line that a rank
@@ -64,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         as_horovod=options.as_horovod,
     )
     try:
-        Config.from_environment(inherited | added | _job_variables(0, options.size))
+        place = places_of([options.size])[0][0]
+        Config.from_environment(inherited | added | _job_variables(place))
     except ConfigError as error:
         parser.error(str(error))
     environment = inherited | added
@@ -75,21 +78,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(note)
     if options.dry_run:
         return _to_reader(lambda: _print_plan(options.size, command, added))
-    job = JobOptions(
-        size=options.size,
-        command=command,
-        environment=environment,
+    launch = LaunchOptions(
         grace_period_s=options.grace_period_s,
         output_directory=_output_directory(parser, options.output_dir),
         colour="NO_COLOR" not in inherited,
         verbose=options.verbose,
-        bind_to_cores=options.bind_to == "cores",
         timestamps=options.timestamps,
+    )
+    job = HostJob(
+        command=command,
+        environment=environment,
+        bind_to_cores=options.bind_to == "cores",
+        verbose=options.verbose,
     )
     if options.verbose:
         for name, value in added.items():
             say(f"every rank gets {name}={value}")
-    return run_guarded(lambda fd, directory: Launcher(job, fd, directory).run())
+    meet = meet_here(options.size, job)
+    return run_guarded(
+        lambda fd, directory: Launcher(launch, meet, fd, directory).run()
+    )
 
 
 def _answer(options: argparse.Namespace) -> int:
@@ -281,11 +289,10 @@ def _output_directory(
     return directory
 
 
-def _job_variables(rank: int, size: int) -> dict[str, str]:
+def _job_variables(place: Place) -> dict[str, str]:
     """As they will be, but for what is only known once the job runs."""
     return job_variables(
-        rank,
-        size,
+        place,
         store_address="127.0.0.1:1",
         token_file="TOKEN_FILE",
         generation=GENERATION,
@@ -293,14 +300,14 @@ def _job_variables(rank: int, size: int) -> dict[str, str]:
 
 
 def _print_plan(size: int, command: Sequence[str], added: dict[str, str]) -> int:
-    for rank in range(size):
-        job = _job_variables(rank, size)
+    for place in places_of([size])[0]:
+        job = _job_variables(place)
         job["RING_KERAS_STORE_ADDRESS"] = "127.0.0.1:PORT"
         words = [
             f"{name}={shlex.quote(value)}"
             for name, value in [*sorted(added.items()), *sorted(job.items())]
         ]
-        print(f"[{rank}]", *words, shlex.join(command))
+        print(f"[{place.rank}]", *words, shlex.join(command))
     return 0
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
+
+from ring_keras.launch.places import Place
 
 # Either one says that the user has divided the cores already.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
@@ -44,24 +47,18 @@ def added_variables(
 
 
 def job_variables(
-    rank: int, size: int, *, store_address: str, token_file: Path | str, generation: int
+    place: Place, *, store_address: str, token_file: Path | str, generation: int
 ) -> dict[str, str]:
     """What makes a process one rank of a job.
 
     Scripts written for Horovod read its variables, so each rank gets those too.
     """
-    place = {
-        "RANK": rank,
-        "SIZE": size,
-        # All ranks are on this machine.
-        "LOCAL_RANK": rank,
-        "LOCAL_SIZE": size,
-        "CROSS_RANK": 0,
-        "CROSS_SIZE": 1,
-    }
-    return {f"HOROVOD_{name}": str(value) for name, value in place.items()} | {
-        "RING_KERAS_RANK": str(rank),
-        "RING_KERAS_SIZE": str(size),
+    numbers = dataclasses.asdict(place)
+    return {
+        f"HOROVOD_{name.upper()}": str(value) for name, value in numbers.items()
+    } | {
+        "RING_KERAS_RANK": str(place.rank),
+        "RING_KERAS_SIZE": str(place.size),
         "RING_KERAS_STORE_ADDRESS": store_address,
         "RING_KERAS_TOKEN_FILE": str(token_file),
         "RING_KERAS_GENERATION": str(generation),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import queue
 import select
 import selectors
 import threading
@@ -14,8 +15,13 @@ from pathlib import Path
 
 from ring_keras.launch.lines import LineBuffer
 
+STREAMS = ("stdout", "stderr")
+
 _READ_NBYTES = 1 << 16
 _COLOURS = (36, 33, 32, 35, 34, 31)  # Of a terminal: cyan, yellow, ...
+
+
+_Taken = Callable[[int], None]
 
 
 @dataclass
@@ -95,7 +101,7 @@ class Console:
 
 
 class OutputPump:
-    """A thread that reads every rank's output until all have closed it.
+    """A thread that writes every rank's output until all have closed it.
 
     A thread of its own: a terminal that is held up must hold up the ranks, but
     not the launcher's watch over them.
@@ -121,9 +127,15 @@ class OutputPump:
         self._timestamps = timestamps
         self._on_broken = on_broken
         self._broken = False
-        self._stdout = Console(1)
-        self._stderr = Console(2)
+        self._consoles = {"stdout": Console(1), "stderr": Console(2)}
         self._selector = selectors.DefaultSelector()
+        self._open_count = 0
+        self._fed: queue.SimpleQueue[tuple[_Stream, bytes, _Taken]]
+        self._fed = queue.SimpleQueue()
+        self._fed_streams: dict[tuple[int, str], _Stream] = {}
+        self._wake_fd, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_fd, False)
+        os.set_blocking(self._wake_write, False)
         self.done_fd, self._done_write = os.pipe()
         """Reads end of file when all output has been written."""
 
@@ -133,19 +145,49 @@ class OutputPump:
         Raises:
             OSError: If a file for them cannot be opened.
         """
-        for name, fd, console in (
-            ("stdout", stdout_fd, self._stdout),
-            ("stderr", stderr_fd, self._stderr),
-        ):
-            file = None
-            if self._directory is not None:
-                file = _RankFile(self._directory / f"rank.{rank}" / name)
-            stream = _Stream(self._prefix(rank, console), console, file)
-            self._selector.register(fd, selectors.EVENT_READ, stream)
+        for name, fd in (("stdout", stdout_fd), ("stderr", stderr_fd)):
+            self._selector.register(fd, selectors.EVENT_READ, self._open(rank, name))
+
+    def add_fed_rank(self, rank: int) -> None:
+        """Expects `feed` to bring what the rank prints. Before `start`.
+
+        Raises:
+            OSError: If a file for it cannot be opened.
+        """
+        for name in STREAMS:
+            self._fed_streams[rank, name] = self._open(rank, name)
+
+    def feed(self, rank: int, name: str, data: bytes, taken: _Taken) -> None:
+        """Takes what a rank of another host printed; nothing: it has closed that.
+
+        Args:
+            rank: The rank, added by `add_fed_rank`.
+            name: Which of `STREAMS`; what comes after its end is dropped.
+            data: The bytes.
+            taken: Called from the thread, with their number, once they are written.
+        """
+        stream = self._fed_streams.get((rank, name))
+        if stream is None:
+            taken(len(data))
+            return
+        if not data:
+            del self._fed_streams[rank, name]
+        self._fed.put((stream, data, taken))
+        with contextlib.suppress(BlockingIOError):  # It will wake anyway.
+            os.write(self._wake_write, b".")
 
     def start(self) -> None:
         """Starts to read."""
+        self._selector.register(self._wake_fd, selectors.EVENT_READ)
         threading.Thread(target=self._run, name="output", daemon=True).start()
+
+    def _open(self, rank: int, name: str) -> _Stream:
+        file = None
+        if self._directory is not None:
+            file = _RankFile(self._directory / f"rank.{rank}" / name)
+        console = self._consoles[name]
+        self._open_count += 1
+        return _Stream(self._prefix(rank, console), console, file)
 
     def _prefix(self, rank: int, console: Console) -> bytes:
         prefix = f"[{rank}]"
@@ -155,9 +197,12 @@ class OutputPump:
 
     def _run(self) -> None:
         try:
-            while self._selector.get_map():
+            while self._open_count:
                 for key, _ in self._selector.select():
-                    self._read(key.fd, key.data)
+                    if key.fd == self._wake_fd:
+                        self._take_fed()
+                    else:
+                        self._read(key.fd, key.data)
         finally:
             # If this thread fails, the ranks must not wait for a reader.
             for key in self._selector.get_map().values():
@@ -169,6 +214,19 @@ class OutputPump:
         if not data:
             self._selector.unregister(fd)
             os.close(fd)
+        self._write(stream, data)
+
+    def _take_fed(self) -> None:
+        os.read(self._wake_fd, _READ_NBYTES)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                stream, data, taken = self._fed.get_nowait()
+                self._write(stream, data)
+                taken(len(data))
+
+    def _write(self, stream: _Stream, data: bytes) -> None:
+        if not data:
+            self._open_count -= 1
         if stream.file is not None:
             if data:
                 stream.file.write(data)

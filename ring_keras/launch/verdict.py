@@ -20,7 +20,6 @@ def judge(
     workers: Sequence[Worker],
     ended_ranks: Sequence[tuple[int, str, bool]],
     hung: Collection[int],
-    host_name: str,
 ) -> Verdict:
     """Finds the first failure of a job that has ended without being told to.
 
@@ -32,7 +31,6 @@ def judge(
         ended_ranks: The store's list, oldest first: rank, description, and
             whether the rank was lost rather than left.
         hung: Ranks that the store had given up before we stopped them.
-        host_name: This host.
     """
     order = {rank: position for position, (rank, _, _) in enumerate(ended_ranks)}
     descriptions = {rank: text for rank, text, _ in ended_ranks}
@@ -45,8 +43,10 @@ def judge(
         key=lambda worker: (order.get(worker.rank, last), worker.ended_at or 0.0),
     )
     assert first.returncode is not None
-    if first.failed:
-        who = f"rank {first.rank} (host {host_name}, pid {first.pid})"
+    if first.lost_with is not None:
+        text = f"host {first.host_name} was lost: {first.lost_with}"
+    elif first.failed:
+        who = f"rank {first.rank} (host {first.host_name}, pid {first.pid})"
         text = f"{who} {how_ended(first.returncode)} after {first.seconds:.1f} s"
     else:
         text = descriptions[first.rank]

@@ -7,36 +7,39 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 _EXEC_RANK = str(Path(__file__).with_name("exec_rank.py"))
 
 
 @dataclass
 class Worker:
-    """One rank's process, the leader of its own session.
+    """One rank's process, on this host or another; the leader of its own session.
 
     Attributes:
         rank: The rank.
-        pid: Its process and process group.
-        stdout_fd: Where its standard output is to be read.
-        stderr_fd: The same of its standard error.
+        host_name: How messages call its host.
+        deliver: Gets a signal's number to it and to what it started.
+        pid: Its process on its host; 0 until that is known.
         started_at: On the monotonic clock.
         ended_at: The same, None while it runs.
         returncode: Negative for a signal; None while it runs.
         told_to_stop: Whether it got a signal from us before it ended.
+        lost_with: Why its host is gone, in words; None unless that was its end.
     """
 
     rank: int
-    pid: int
-    stdout_fd: int
-    stderr_fd: int
-    started_at: float
+    host_name: str
+    deliver: Callable[[int], None]
+    pid: int = 0
+    started_at: float = field(default_factory=time.monotonic)
     ended_at: float | None = None
     returncode: int | None = None
     told_to_stop: bool = False
+    lost_with: str | None = None
 
     @property
     def running(self) -> bool:
@@ -58,21 +61,30 @@ class Worker:
         self.ended_at = time.monotonic()
         self.returncode = returncode
 
+    def lose(self, reason: str) -> None:
+        """Notes that its host is gone, and nobody will know how it ended."""
+        self.lost_with = reason
+        self.end(1)
+
     def signal(self, number: int) -> None:
         """Signals the process and what it started, while it runs."""
         # Once it has been reaped, its pid may be somebody else's.
         if self.running:
             self.told_to_stop = True
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
+            self.deliver(number)
 
 
-def start_worker(
-    rank: int,
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    cpus: Sequence[int] = (),
-) -> Worker:
+class Started(NamedTuple):
+    """A rank's process, and where what it prints is to be read."""
+
+    pid: int
+    stdout_fd: int
+    stderr_fd: int
+
+
+def start_rank(
+    command: Sequence[str], environment: Mapping[str, str], cpus: Sequence[int] = ()
+) -> Started:
     """Starts `command` as a rank, in a session of its own, without input.
 
     It may run on the processors `cpus` alone; if there are none, on any.
@@ -80,11 +92,11 @@ def start_worker(
     Must be called from the main thread: the rank dies with the thread that
     started it.
     """
-    stdout_read, stdout_write = os.pipe()
-    stderr_read, stderr_write = os.pipe()
     # -I and -S: no file of the user's, and no site-packages, before the command.
     arguments = [sys.executable, "-I", "-S", _EXEC_RANK, str(os.getpid())]
     arguments += [",".join(map(str, cpus)), *command]
+    stdout_read, stdout_write = os.pipe()
+    stderr_read, stderr_write = os.pipe()
     try:
         pid = os.posix_spawn(
             sys.executable,
@@ -106,7 +118,13 @@ def start_worker(
     finally:
         os.close(stdout_write)
         os.close(stderr_write)
-    return Worker(rank, pid, stdout_read, stderr_read, time.monotonic())
+    return Started(pid, stdout_read, stderr_read)
+
+
+def signal_group(pid: int, number: int) -> None:
+    """Signals a rank of this host, and what it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)
 
 
 def how_ended(returncode: int) -> str:

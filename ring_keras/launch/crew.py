@@ -1,0 +1,151 @@
+"""The ranks of one host, as the launcher sees them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ring_keras.launch.binding import allowed_processors, share_out
+from ring_keras.launch.environment import job_variables
+from ring_keras.launch.guard import kill_descendants
+from ring_keras.launch.output import say
+from ring_keras.launch.places import Place
+from ring_keras.launch.workers import Worker, signal_group, start_rank
+
+__all__ = ["GENERATION", "Crew", "HostJob", "LocalCrew", "RankOutput", "write_private"]
+
+GENERATION = 0
+
+
+@dataclass(frozen=True)
+class HostJob:
+    """What the ranks of a host have in common.
+
+    Attributes:
+        command: The command of each.
+        environment: Of each, without what makes it one rank of the job.
+        bind_to_cores: Whether each rank keeps to cores of its own.
+        verbose: Whether to tell of each start.
+    """
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    bind_to_cores: bool
+    verbose: bool
+
+
+class RankOutput(Protocol):
+    """Takes what ranks print."""
+
+    def add_rank(self, rank: int, stdout_fd: int, stderr_fd: int) -> None:
+        """Takes over the reading ends of a rank's pipes."""
+
+
+class Crew(Protocol):
+    """The ranks of one host."""
+
+    workers: list[Worker]
+    """Those that were started."""
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left of it."""
+
+    def start(self, store_address: str) -> None:
+        """Starts the ranks; they find the job's store at that address.
+
+        Raises:
+            OSError: If that cannot be; some may have been started.
+        """
+
+    def reaped(self, pid: int, returncode: int) -> None:
+        """A child of this process has ended, of whatever crew."""
+
+    def finish(self) -> None:
+        """Kills what the ranks, which have ended all, left behind."""
+
+
+class LocalCrew:
+    """Ranks that are children of this process.
+
+    Args:
+        places: Of each rank.
+        job: What they run.
+        token_file: Holds the job's secret.
+        output: Takes what they print.
+        on_end: Gets each worker that has ended.
+        host_name: How messages call this host.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        job: HostJob,
+        token_file: Path,
+        output: RankOutput,
+        on_end: Callable[[Worker], None],
+        host_name: str | None = None,
+    ) -> None:
+        self.workers: list[Worker] = []
+        self._places = places
+        self._job = job
+        self._token_file = token_file
+        self._output = output
+        self._on_end = on_end
+        self._host_name = host_name or socket.gethostname()
+
+    @property
+    def done(self) -> bool:
+        """Whether every rank has ended."""
+        return not any(worker.running for worker in self.workers)
+
+    def start(self, store_address: str) -> None:
+        """Starts the ranks. Must be called from the main thread."""
+        job = self._job
+        cpus: list[tuple[int, ...]] = [()] * len(self._places)
+        if job.bind_to_cores:
+            cpus = share_out(allowed_processors(), len(self._places))
+        for place, own_cpus in zip(self._places, cpus, strict=True):
+            variables = job_variables(
+                place,
+                store_address=store_address,
+                token_file=self._token_file,
+                generation=GENERATION,
+            )
+            started = start_rank(
+                job.command, {**job.environment, **variables}, own_cpus
+            )
+            worker = Worker(
+                rank=place.rank,
+                host_name=self._host_name,
+                deliver=functools.partial(signal_group, started.pid),
+                pid=started.pid,
+            )
+            self.workers.append(worker)
+            self._output.add_rank(place.rank, started.stdout_fd, started.stderr_fd)
+            if job.verbose:
+                where = f", on CPUs {list(own_cpus)}" if own_cpus else ""
+                say(f"rank {worker.rank} is pid {worker.pid}{where}")
+
+    def reaped(self, pid: int, returncode: int) -> None:
+        """Notes the end of a rank."""
+        for worker in self.workers:
+            if worker.pid == pid and worker.running:
+                worker.end(returncode)
+                self._on_end(worker)
+
+    def finish(self) -> None:
+        """They may have left processes that hold the output open."""
+        kill_descendants()
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes a new file that only its owner can read."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="ascii") as file:
+        file.write(text)

@@ -1,0 +1,125 @@
+"""What the launcher and an agent wait for: descriptors, signals, and seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+
+from ring_keras.launch.guard import FORWARDED_SIGNALS, kill_descendants
+
+__all__ = ["TICK_S", "Loop"]
+
+TICK_S = 1.0
+
+_Callback = Callable[[], None]
+
+
+class Loop:
+    """Calls back when something happens; in the main thread, one at a time.
+
+    From here on signals do not act by themselves: they go to `on_signal`.
+
+    Args:
+        front_fd: Reads end of file once the front has died: see guard.py. Then
+            this process kills all that is below it, and itself.
+        on_signal: Gets each signal's number.
+    """
+
+    def __init__(self, front_fd: int, on_signal: Callable[[int], None]) -> None:
+        self._on_signal = on_signal
+        self._selector = selectors.DefaultSelector()
+        self._writers: dict[int, _Callback] = {}
+        self._readers: dict[int, _Callback] = {}
+        self._tickers: list[_Callback] = []
+        self._next_tick = time.monotonic() + TICK_S
+        self._wake_fd, self._wake_write = _wake_on_signals()
+        self.on_readable(front_fd, _end_with_front)
+        self.on_readable(self._wake_fd, self._take_signals)
+
+    def on_readable(self, fd: int, callback: _Callback | None) -> None:
+        """Calls back while there is something to read; None: no more."""
+        self._set(self._readers, fd, callback)
+
+    def on_writable(self, fd: int, callback: _Callback | None) -> None:
+        """Calls back while there is room to write; None: no more."""
+        self._set(self._writers, fd, callback)
+
+    def forget(self, fd: int) -> None:
+        """Before the descriptor is closed."""
+        self.on_readable(fd, None)
+        self.on_writable(fd, None)
+
+    def on_tick(self, callback: _Callback) -> None:
+        """Calls back about each second, and once however late it is."""
+        self._tickers.append(callback)
+
+    def no_tick(self, callback: _Callback) -> None:
+        """Ends `on_tick`, if it has not ended yet."""
+        with contextlib.suppress(ValueError):
+            self._tickers.remove(callback)
+
+    def wake(self) -> None:
+        """Ends a turn that waits; from any thread."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"\0")  # No signal has this number.
+
+    def turn(self, timeout_s: float | None = None) -> None:
+        """Waits until something has happened, or so long, and calls back."""
+        if self._tickers:
+            until_tick = max(0.0, self._next_tick - time.monotonic())
+            timeout_s = until_tick if timeout_s is None else min(timeout_s, until_tick)
+        for key, events in self._selector.select(timeout_s):
+            # What was called before may have taken the descriptor away.
+            if events & selectors.EVENT_READ and key.fd in self._readers:
+                self._readers[key.fd]()
+            if events & selectors.EVENT_WRITE and key.fd in self._writers:
+                self._writers[key.fd]()
+        if time.monotonic() >= self._next_tick:
+            self._next_tick = time.monotonic() + TICK_S
+            for callback in list(self._tickers):
+                callback()
+
+    def _set(
+        self, callbacks: dict[int, _Callback], fd: int, callback: _Callback | None
+    ) -> None:
+        if callback is None:
+            callbacks.pop(fd, None)
+        else:
+            callbacks[fd] = callback
+        events = selectors.EVENT_READ if fd in self._readers else 0
+        events |= selectors.EVENT_WRITE if fd in self._writers else 0
+        known = fd in self._selector.get_map()
+        if not events:
+            if known:
+                self._selector.unregister(fd)
+        elif known:
+            self._selector.modify(fd, events)
+        else:
+            self._selector.register(fd, events)
+
+    def _take_signals(self) -> None:
+        for number in os.read(self._wake_fd, 4096):
+            if number:
+                self._on_signal(number)
+
+
+def _wake_on_signals() -> tuple[int, int]:
+    """Makes signals readable as bytes of a descriptor, instead of acting."""
+    wake_read, wake_write = os.pipe()
+    for fd in (wake_read, wake_write):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    for number in (*FORWARDED_SIGNALS, signal.SIGCHLD):
+        signal.signal(number, lambda _number, _frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
+    return wake_read, wake_write
+
+
+def _end_with_front() -> None:
+    """The front was killed, so the ranks are."""
+    kill_descendants()
+    os._exit(128 + signal.SIGKILL)
