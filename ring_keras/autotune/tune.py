@@ -19,7 +19,6 @@ from ring_keras.autotune.decision import best_bucket_bytes, best_thresholds
 from ring_keras.autotune.measurement import Stopwatch, times_by_size
 from ring_keras.config import TUNING_SETTINGS, Config, ConfigError
 from ring_keras.job.gathering import gather_texts
-from ring_keras.job.job import current_job
 
 __all__ = ["tune"]
 
@@ -37,15 +36,19 @@ _REMOTE = ("direct_max_bytes", "recursive_doubling_max_bytes", "parts_max_bytes"
 _BUCKET = "bucket_size_bytes"
 
 
-def tune(config: Config) -> None:
+def tune(config: Config) -> int | None:
     """Finds the sizes that the user has not set: a collective, within `init()`.
 
-    Rank 0 looks in its cache, else all measure; rank 0's choice holds. It goes
-    to the engine and to the `Job`, and into rank 0's log.
+    Rank 0 looks in its cache, else all measure; rank 0's choice holds. The engine
+    gets its thresholds, rank 0's log all of it.
+
+    Returns:
+        The size of buckets in bytes; None if the user has set it, or if there is
+        one rank only.
     """
     rank, size, *_ = _native.topology()
     if size == 1:
-        return
+        return None
     start = time.monotonic()
     thresholds = _thresholds_that_matter(size)
     fixed = config.tuning()
@@ -65,7 +68,6 @@ def tune(config: Config) -> None:
     known = fixed | choice
     tuning = _native.tuning()
     _native.set_tuning(tuning | {n: known[n] for n in TUNING_SETTINGS if n in known})
-    current_job().tuned_bucket_bytes = choice.get(_BUCKET)
     if rank == 0:
         how = "measured in" if cached is None else "read from the cache in"
         settings = ", ".join(f"{name}={value}" for name, value in choice.items())
@@ -74,6 +76,7 @@ def tune(config: Config) -> None:
             f"autotune: {settings or 'everything is set'} "
             f"({how} {time.monotonic() - start:.2f} s)",
         )
+    return choice.get(_BUCKET)
 
 
 def _thresholds_that_matter(size: int) -> tuple[str, ...]:

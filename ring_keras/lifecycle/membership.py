@@ -65,7 +65,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
             job.local_sizes = tuple(_native.allgather(own, "job/local_size").tolist())
         prepare_device(config)
         if config.autotune:
-            autotune.tune(config)
+            job.tuned_bucket_bytes = autotune.tune(config)
         add_missing_process_sets(process_sets)
     except BaseException as error:
         # Ranks that are still at it learn why this one is not.

@@ -7,25 +7,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.engine_only import join
 from support.hosts import run_on
 from support.lossy_link import LossyLink
 from support.network import Network
 
-import ring_keras as ring
 from ring_keras import _native
 
 
 def work() -> dict[str, object]:
-    ring.init()
-    rank, size = ring.rank(), ring.size()
+    rank, size = join()
     totals = []
     for count in (1, 1000, 16_384, 500_000):
         total = _native.allreduce(np.full(count, rank + 1, np.float32), "sum", "total")
         totals.append((float(total.min()), float(total.max())))
     gathered = _native.allgather(np.full((rank + 1, 2), rank, np.int32), "rows")
+    _, _, local_rank, local_size, _, cross_size = _native.topology()
     return {
         "transports": [_native.transport_to(other) for other in range(size)],
-        "places": (ring.local_rank(), ring.local_size(), ring.cross_size()),
+        "places": (local_rank, local_size, cross_size),
         "totals": totals,
         "rows": gathered[:, 0].tolist(),
     }
@@ -61,8 +61,8 @@ def test_ranks_on_several_hosts(make_hosts: Any, host_of: list[int]) -> None:
 
 
 def reduce_16_mib(wire_dtype: str | None) -> tuple[float, float]:
-    ring.init()
-    data = np.full(4 << 20, ring.rank() + 1, np.float32)
+    rank, _ = join()
+    data = np.full(4 << 20, rank + 1, np.float32)
     total = _native.allreduce(data, "sum", "big", wire_dtype=wire_dtype)
     return float(total.min()), float(total.max())
 
@@ -88,10 +88,10 @@ def test_data_cross_once_per_host(
 
 
 def reduce_many_sizes() -> list[bool]:
-    ring.init()
+    rank, _ = join()
     exact = []
     for turn, count in enumerate([1, 700, 3_000, 40_000, 600_000, 5]):
-        data = np.arange(count, dtype=np.float32) % 1000 + ring.rank()
+        data = np.arange(count, dtype=np.float32) % 1000 + rank
         total = _native.allreduce(data, "sum", f"size{turn}")
         expected = 2 * (np.arange(count, dtype=np.float32) % 1000) + 1
         exact.append(bool((total == expected).all()))
@@ -107,15 +107,15 @@ def test_lost_and_late_packets_change_nothing(make_hosts: Any) -> None:
 
 
 def agree_then_reduce() -> str:
-    ring.init()
+    rank, size = join()
     message = ""
     for count in (3, 100_000):
         try:
-            _native.allreduce(np.ones(count + ring.rank(), np.float32), "sum", "odd")
-        except ring.RankMismatchError as error:
+            _native.allreduce(np.ones(count + rank, np.float32), "sum", "odd")
+        except RuntimeError as error:
             message += str(error)
         total = _native.allreduce(np.ones(count, np.float32), "sum", "even")
-        assert (total == ring.size()).all()
+        assert (total == size).all()
     return message
 
 
@@ -123,5 +123,6 @@ def test_a_mismatch_over_a_bad_link_breaks_nothing(make_hosts: Any) -> None:
     link = make_hosts(LossyLink(loss=0.02, delay_s=0.002))
     results = run_on(link, agree_then_reduce, [0, 1], timeout_s=120)
     assert results[0] == results[1]
+    assert results[0].startswith("RankMismatchError: ")
     assert "rank 0 has [3], rank 1 has [4]" in results[0]
     assert "rank 0 has [100000], rank 1 has [100001]" in results[0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support import RankPool, run_ranks
-from support.gpu_calls import join, rank_and_size
+from support.engine_only import join, rank_and_size
 from support.real_gpu import has_gpu, real_gpu_environment
 
 from ring_keras import _native

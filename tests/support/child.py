@@ -61,7 +61,7 @@ def die_with_parent(parent_pid: int) -> None:
 def _warm_up() -> None:
     """Pays for TensorFlow and for joining the job once, not once per test."""
     if os.environ.get("TESTS_WITHOUT_TENSORFLOW"):
-        from support.gpu_calls import join
+        from support.engine_only import join
 
         join()
         return

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -123,25 +121,6 @@ class Gpu:
 def gpu() -> Gpu:
     """This process's, made at first use."""
     return Gpu()
-
-
-def join() -> tuple[int, int]:
-    """Joins the job without TensorFlow; this rank and the number of ranks.
-
-    As if there were none: the core's errors are then `RuntimeError`s whose text
-    begins with the name of the class that they would have.
-    """
-    from ring_keras.config import Config
-
-    sys.modules["tensorflow"] = None  # type: ignore[assignment]
-    _native.init(**Config.from_environment().init_options())
-    atexit.register(_native.shutdown, "the test ended")
-    return rank_and_size()
-
-
-def rank_and_size() -> tuple[int, int]:
-    rank, size, *_ = _native.topology()
-    return rank, size
 
 
 def assert_close(result: Array, expected: Array, relative: float) -> None:

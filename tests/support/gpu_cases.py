@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ring_keras import _native
-from support.gpu_calls import assert_close, gpu, rank_and_size
+from support.engine_only import rank_and_size
+from support.gpu_calls import assert_close, gpu
 from support.tensors import SHAPES, random_values, reduced, small_values
 
 # Those that NCCL computes with.

@@ -9,10 +9,9 @@ import threading
 import pytest
 
 import ring_keras as ring
+from support.engine_only import WITHOUT_TENSORFLOW
 from support.processes import wait_until_dead
 from support.rank_pool import RankPool, RankPools
-
-WITHOUT_TENSORFLOW = {"TESTS_WITHOUT_TENSORFLOW": "1"}
 
 
 def whoami() -> tuple[int, int, int, bool]:

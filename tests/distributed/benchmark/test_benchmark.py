@@ -72,6 +72,15 @@ def test_every_collective(size: int, name: str, tmp_path: Path) -> None:
         assert cells[-1] == "0"
 
 
+def test_after_autotuning(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    variables = {"RING_KERAS_AUTOTUNE": "1", "XDG_CACHE_HOME": str(tmp_path)}
+
+    run_benchmark(2, "allreduce", "--json", str(file), variables=variables)
+
+    check_rows(json.loads(file.read_text()), 2, "allreduce")
+
+
 @pytest.mark.parametrize("buffers", BUFFERS)
 def test_every_kind_of_buffers(buffers: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"

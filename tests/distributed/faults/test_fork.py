@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import run_ranks
-from support.gpu_calls import join
+from support.engine_only import join
 
 from ring_keras import _native
 

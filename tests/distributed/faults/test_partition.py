@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.gpu_calls import join
+from support.engine_only import join
 from support.hosts import run_on
 from support.network import Network
 

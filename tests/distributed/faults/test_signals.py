@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import run_ranks
+from support import engine_only, run_ranks
+from support.engine_only import WITHOUT_TENSORFLOW
 from support.processes import wait_until
 
 from ring_keras import _native
@@ -18,14 +19,10 @@ from ring_keras import _native
 # been left to the engine's thread.
 WAITING_S = 0.3
 
-WITHOUT_TENSORFLOW = {"TESTS_WITHOUT_TENSORFLOW": "1"}
-
 
 def join() -> int:
     if os.environ.get("TESTS_WITHOUT_TENSORFLOW"):
-        from support.gpu_calls import join
-
-        return join()[0]
+        return engine_only.join()[0]
     import ring_keras as ring
 
     ring.init()

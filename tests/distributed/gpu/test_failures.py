@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import RankOutcome, run_ranks
-from support.gpu_calls import gpu, join
+from support.engine_only import join
+from support.gpu_calls import gpu
 from support.processes import wait_until
 from support.stand_in import Control, stand_in_environment
 

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 import numpy as np
-from support.gpu_calls import gpu, rank_and_size
+from support.engine_only import rank_and_size
+from support.gpu_calls import gpu
 from support.rank_pool import RankPools
 from support.stand_in import stand_in_environment
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support import RankPool
-from support.gpu_calls import gpu, rank_and_size
+from support.engine_only import rank_and_size
+from support.gpu_calls import gpu
 
 from ring_keras import _native
 

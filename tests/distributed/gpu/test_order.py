@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 from support import RankPool
-from support.gpu_calls import gpu, rank_and_size
+from support.engine_only import rank_and_size
+from support.gpu_calls import gpu
 from support.rank_pool import RankPools
 from support.stand_in import Control, stand_in_environment
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support import run_ranks
-from support.gpu_calls import join
+from support.engine_only import WITHOUT_TENSORFLOW, join
 
 from ring_keras import _native
 
@@ -47,7 +47,7 @@ def every_collective(tcp_rank: int) -> None:
 def test_a_rank_without_shared_memory_takes_part_in_everything(tcp_rank: int) -> None:
     env = [
         {
-            "TESTS_WITHOUT_TENSORFLOW": "1",
+            **WITHOUT_TENSORFLOW,
             "RING_KERAS_COLLECTIVE_TIMEOUT_S": "20",
             "RING_KERAS_TRANSPORT": "tcp" if rank == tcp_rank else "auto",
         }
