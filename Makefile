@@ -4,6 +4,8 @@
 #   make test      set up, then pass the tests
 #   make test-all  the same, and what repeats them over sizes and transports
 #   make build     compile what changed into ring_keras/
+#   make test-hosts   ringrun between hosts that are network namespaces, with Debian's
+#                  sshd, which it installs if it can; needs root
 #   make lint      style and types
 #   make sanitize  C++ tests under address, undefined behaviour and thread checks
 #   make soak-exit start SOAK_JOBS jobs that leave in every way; none may hang or crash
@@ -57,7 +59,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow build lint sanitize soak-exit versions wheel clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts build lint sanitize soak-exit versions wheel clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -77,11 +79,17 @@ test-cpp: $(TEST_READY)
 # After test-cpp, so that two builds never share the folder.
 test-python: test-cpp
 	$(call say,Python tests)
-	$(PYTEST) -m "not slow and not gpu and not peers" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow and not gpu and not peers and not hosts" $(PYTEST_ARGS)
 
 test-slow: $(TEST_READY) build
 	$(call say,Slow tests: part $(PART))
-	$(PYTEST) -m "slow and not gpu and not peers" --part $(PART) $(PYTEST_ARGS)
+	$(PYTEST) -m "slow and not gpu and not peers and not hosts" --part $(PART) $(PYTEST_ARGS)
+
+# One after the other: they share the hosts. What cannot run here says so.
+test-hosts: $(TEST_READY) build
+	$(call say,Several hosts)
+	@build_support/install_sshd.sh
+	$(BIN)/python -m pytest -m hosts tests/hosts $(PYTEST_ARGS)
 
 build: $(INSTALLED)
 	$(call say,Compiling what changed)
@@ -122,7 +130,7 @@ versions: $(INSTALLED) $(VERSIONS_READY)
 	set -e; for version in $(TENSORFLOWS); do \
 	  printf '\n== Core tests with TensorFlow %s\n' $$version; \
 	  PYTHONPATH=$(CURDIR) $(VERSIONS_DIR)/$$version/bin/python -m pytest \
-	    -m "not slow and not gpu and not peers" $(CORE_TESTS) $(PYTEST_ARGS); \
+	    -m "not slow and not gpu and not peers and not hosts" $(CORE_TESTS) $(PYTEST_ARGS); \
 	done
 
 wheel: $(INSTALLED) $(VERSIONS_READY)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import shlex
 import shutil
 import signal
 import sys
@@ -19,20 +18,24 @@ from ring_keras.config import (
     inherited_environment,
     variables,
 )
-from ring_keras.launch import horovodrun
-from ring_keras.launch.crew import GENERATION, HostJob
-from ring_keras.launch.environment import added_variables, job_variables
+from ring_keras.launch import horovodrun, host_options
+from ring_keras.launch.agent_crew import Plan
+from ring_keras.launch.crew import HostJob
+from ring_keras.launch.dry_run import planned_variables, print_plan
+from ring_keras.launch.environment import added_variables
 from ring_keras.launch.guard import run_guarded
+from ring_keras.launch.hosts import Host
 from ring_keras.launch.launcher import Launcher, LaunchOptions, meet_here
 from ring_keras.launch.output import say
-from ring_keras.launch.places import Place, places_of
+from ring_keras.launch.places import places_of
+from ring_keras.launch.several_hosts import HostsJob, meet_hosts
 
 _DESCRIPTION = """\
-Runs COMMAND as the N ranks of one job on this machine. Each line that a rank
-prints appears after its number. When a rank fails, the others are stopped, and
-ringrun exits with the code of the first that failed: 128 plus the signal, if a
-signal killed it. Ranks read no input. Processes that ranks leave behind are
-killed in the end.
+Runs COMMAND as the N ranks of one job, on this machine or on several. Each line
+that a rank prints appears after its number. When a rank fails, the others are
+stopped, and ringrun exits with the code of the first that failed: 128 plus the
+signal, if a signal killed it. Ranks read no input. Processes that ranks leave
+behind are killed in the end.
 """
 
 _EPILOG = """\
@@ -52,32 +55,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.version or options.check_build or options.print_env:
         return _to_reader(lambda: _answer(options))
 
-    command = options.command[options.command[:1] == ["--"] :]
+    options.command = options.command[options.command[:1] == ["--"] :]
+    hosts = host_options.check_hosts(parser, options)
     if options.size is None:
         parser.error("-np N is required: how many ranks?")
-    if not command:
+    if not options.command:
         parser.error("a command is required, such as: python train.py")
-    horovodrun.check_hosts(parser, options)
-    inherited = inherited_environment()
+    return _run_job(parser, options, hosts)
+
+
+def _run_job(
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    hosts: list[Host] | None,
+) -> int:
+    """Runs a job on these hosts; None: on this one alone."""
+    command, inherited = options.command, inherited_environment()
+    chosen = _chosen(options)
     added = added_variables(
         size=options.size,
         inherited=inherited,
-        chosen=_chosen(options),
+        chosen=chosen,
         as_horovod=options.as_horovod,
     )
+    environment = inherited | added
     try:
         place = places_of([options.size])[0][0]
-        Config.from_environment(inherited | added | _job_variables(place))
+        Config.from_environment(environment | planned_variables(place))
     except ConfigError as error:
         parser.error(str(error))
-    environment = inherited | added
-    if shutil.which(command[0], path=environment.get("PATH")) is None:
+    if hosts is None and shutil.which(command[0], path=environment.get("PATH")) is None:
         say(f"{command[0]}: no such command; is it installed, and executable?")
         return _NOT_FOUND
     for note in horovodrun.notes_of(options):
         say(note)
+    ssh = host_options.ssh_options(options)
     if options.dry_run:
-        return _to_reader(lambda: _print_plan(options.size, command, added))
+        return _to_reader(
+            lambda: print_plan(options.size, hosts, ssh, command, added, chosen)
+        )
     launch = LaunchOptions(
         grace_period_s=options.grace_period_s,
         output_directory=_output_directory(parser, options.output_dir),
@@ -85,16 +101,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verbose=options.verbose,
         timestamps=options.timestamps,
     )
-    job = HostJob(
-        command=command,
-        environment=environment,
-        bind_to_cores=options.bind_to == "cores",
-        verbose=options.verbose,
-    )
     if options.verbose:
-        for name, value in added.items():
+        for name, value in (added if hosts is None else chosen).items():
             say(f"every rank gets {name}={value}")
-    meet = meet_here(options.size, job)
+    bind_to_cores = options.bind_to == "cores"
+    if hosts is None:
+        job = HostJob(command, environment, bind_to_cores, options.verbose)
+        meet = meet_here(options.size, job)
+    else:
+        plan = Plan(
+            command=command,
+            directory=str(Path.cwd()),
+            environment=inherited,
+            chosen=chosen,
+            as_horovod=options.as_horovod,
+            bind_to_cores=bind_to_cores,
+        )
+        meet = meet_hosts(HostsJob(hosts, plan, ssh, options.launcher_address))
     return run_guarded(
         lambda fd, directory: Launcher(launch, meet, fd, directory).run()
     )
@@ -129,7 +152,8 @@ def _to_reader(write: Callable[[], int]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ringrun",
-        usage="ringrun -np N [option ...] COMMAND [argument ...]",
+        usage="ringrun -np N [option ...] COMMAND [argument ...]\n"
+        "       ringrun -H HOST:SLOTS,... [option ...] COMMAND [argument ...]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -224,6 +248,7 @@ def _parser() -> argparse.ArgumentParser:
         help="show what is installed, and what this machine lacks",
     )
     add("--version", action="store_true", help="print the version")
+    host_options.add_options(parser)
     horovodrun.add_options(parser)
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
@@ -287,28 +312,6 @@ def _output_directory(
         except OSError as error:
             parser.error(f"--output-dir {directory}: {error.strerror}")
     return directory
-
-
-def _job_variables(place: Place) -> dict[str, str]:
-    """As they will be, but for what is only known once the job runs."""
-    return job_variables(
-        place,
-        store_address="127.0.0.1:1",
-        token_file="TOKEN_FILE",
-        generation=GENERATION,
-    )
-
-
-def _print_plan(size: int, command: Sequence[str], added: dict[str, str]) -> int:
-    for place in places_of([size])[0]:
-        job = _job_variables(place)
-        job["RING_KERAS_STORE_ADDRESS"] = "127.0.0.1:PORT"
-        words = [
-            f"{name}={shlex.quote(value)}"
-            for name, value in [*sorted(added.items()), *sorted(job.items())]
-        ]
-        print(f"[{place.rank}]", *words, shlex.join(command))
-    return 0
 
 
 def _print_variables() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,30 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 
 # Holds a package `horovod` which says what ring_keras.horovod is.
 _AS_HOROVOD = str(Path(__file__).parent.parent / "horovod" / "as_horovod")
+
+# What belongs to a host, or to somebody's login on it, and means nothing, or
+# something else, on another.
+_OF_A_HOST = re.compile(
+    "DISPLAY|HOME|HOST|HOSTNAME|LOGNAME|MAIL|OLDPWD|PWD|RING_KERAS_HOST_NAME|SHELL|"
+    "SHLVL|TMPDIR|USER|XAUTHORITY|_|(DBUS|SSH|XDG)_.*"
+)
+
+
+def host_environment(
+    own: Mapping[str, str], launchers: Mapping[str, str]
+) -> dict[str, str]:
+    """What ranks on another host inherit.
+
+    Args:
+        own: Of a login there.
+        launchers: Of ringrun; it wins, but for what belongs to its host.
+    """
+    shared = {
+        name: value
+        for name, value in launchers.items()
+        if not _OF_A_HOST.fullmatch(name)
+    }
+    return {**own, **shared}
 
 
 def added_variables(

@@ -30,7 +30,9 @@ KILL_TIMEOUT_S = 5.0
 _KILL_POLL_S = 0.01
 
 
-def run_guarded(launcher: Callable[[int, Path], int]) -> int:
+def run_guarded(
+    launcher: Callable[[int, Path], int], what: str = "launcher process"
+) -> int:
     """Runs `launcher` in a child process, and leaves nothing behind.
 
     Must be called while this process has one thread.
@@ -39,6 +41,7 @@ def run_guarded(launcher: Callable[[int, Path], int]) -> int:
         launcher: Gets a descriptor that reads end of file once this process
             has died, and a directory of its own that is removed in the end.
             Runs with `FORWARDED_SIGNALS` blocked, until it unblocks them.
+        what: How a message calls it.
 
     Returns:
         What `launcher` returned, or 128 plus the signal that killed it.
@@ -54,7 +57,7 @@ def run_guarded(launcher: Callable[[int, Path], int]) -> int:
             os.close(alive_write)
             _be_launcher(launcher, alive_read, directory)
         os.close(alive_read)
-        return _be_front(launcher_pid)
+        return _be_front(launcher_pid, what)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -110,7 +113,7 @@ def _be_launcher(
         os._exit(status)
 
 
-def _be_front(launcher_pid: int) -> int:
+def _be_front(launcher_pid: int, what: str) -> int:
     def forward(number: int, _frame: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(launcher_pid, number)
@@ -130,7 +133,7 @@ def _be_front(launcher_pid: int) -> int:
         return code
     name = signal.Signals(-code).name
     sys.stderr.write(
-        f"ringrun: its launcher process was killed by {name}; the ranks were killed\n"
+        f"ringrun: its {what} was killed by {name}; the ranks were killed\n"
     )
     return 128 - code
 

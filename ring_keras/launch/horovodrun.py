@@ -9,15 +9,11 @@ ringrun, with what to do instead.
 from __future__ import annotations
 
 import argparse
-import socket
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 __all__ = [
     "LOG_LEVELS",
     "add_options",
-    "check_hosts",
     "chosen_variables",
     "notes_of",
 ]
@@ -26,15 +22,11 @@ LOG_LEVELS = {"trace": "debug", "fatal": "error"}
 """Horovod's levels that have another name here."""
 
 _NEVER_S = "1e9"
-_ONE_MACHINE = (
-    "ringrun starts ranks on this machine alone: a job on several machines cannot be "
-    "started yet. Leave out other hosts"
-)
 _NO_ELASTIC = (
     "a job keeps the ranks it began with. Start it with -np N, and let "
     "keras.callbacks.BackupAndRestore resume it"
 )
-_OWN_LAUNCHER = "ringrun starts the ranks itself, on this machine; leave it out"
+_OWN_LAUNCHER = "ringrun starts the ranks itself; leave it out"
 _NO_TIMELINE = "record a trace with tf.profiler.experimental.start() in the script"
 
 _REFUSED = {
@@ -57,7 +49,7 @@ _REFUSED = {
 _NO_CYCLES = "there are no cycles, and nobody coordinates"
 _OWN_ALGORITHMS = "the engine picks an algorithm by size and hosts"
 _OWN_AUTOTUNE = "--autotune measures in its own manner, see --print-env"
-_LOCAL = "all ranks are on this machine"
+_OWN_NETWORK = "hosts connect at the address at which they reach the store"
 
 _IGNORED = {
     "--disable-cache": (0, "no checks are cached"),
@@ -71,9 +63,7 @@ _IGNORED = {
     "--autotune-steps-per-sample": (1, _OWN_AUTOTUNE),
     "--autotune-bayes-opt-max-samples": (1, _OWN_AUTOTUNE),
     "--autotune-gaussian-process-noise": (1, _OWN_AUTOTUNE),
-    "--network-interfaces --network-interface": (1, _LOCAL),
-    "-p --ssh-port": (1, _LOCAL),
-    "-i --ssh-identity-file": (1, _LOCAL),
+    "--network-interfaces --network-interface": (1, _OWN_NETWORK),
     "--gloo": (0, "there is one engine"),
     "--mpi-threads-disable": (0, "there is no MPI in it"),
     "--num-nccl-streams": (1, "NCCL has a stream per process set"),
@@ -150,16 +140,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         const="tcp",
         help="--transport tcp",
     )
-    hosts = group.add_mutually_exclusive_group()
-    hosts.add_argument(
-        "-H",
-        "--hosts",
-        metavar="HOST:SLOTS",
-        help="localhost, or this machine's name, with at least N slots",
-    )
-    hosts.add_argument(
-        "-hostfile", "--hostfile", type=Path, metavar="FILE", help="the same in a file"
-    )
     for table, action in ((_REFUSED, _Refused), (_IGNORED, _Ignored)):
         for names, (count, reason) in table.items():
             group.add_argument(
@@ -192,44 +172,6 @@ def chosen_variables(options: argparse.Namespace) -> dict[str, str]:
     if options.collective_timeout not in (None, "0"):
         chosen["RING_KERAS_COLLECTIVE_TIMEOUT_S"] = options.collective_timeout
     return chosen
-
-
-def check_hosts(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Ends ringrun if -H or --hostfile ask for more than this machine has."""
-    if options.hosts is not None:
-        entries = options.hosts.split(",")
-    elif options.hostfile is not None:
-        try:
-            lines = options.hostfile.read_text().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            parser.error(f"--hostfile {options.hostfile}: {error}")
-        bare = [line.partition("#")[0].strip() for line in lines]
-        entries = [_host_line(line) for line in bare if line]
-    else:
-        return
-    slots = 0
-    for entry in entries:
-        host, colon, count = entry.strip().partition(":")
-        if colon and not count.isdecimal():
-            parser.error(f"-H takes HOST:SLOTS[,...], not {entry!r}")
-        if host not in _own_names():
-            parser.error(f"-H {entry}: {_ONE_MACHINE}")
-        slots += int(count) if colon else 1
-    if slots < options.size:
-        parser.error(
-            f"-np {options.size} needs as many slots, and -H or --hostfile give {slots}"
-        )
-
-
-def _host_line(line: str) -> str:
-    """`host slots=2` as `host:2`."""
-    host, _, slots = line.partition("slots=")
-    return f"{host.strip()}:{slots.strip()}" if slots else host.strip()
-
-
-def _own_names() -> Sequence[str]:
-    name = socket.gethostname()
-    return ("localhost", "127.0.0.1", "::1", name, name.partition(".")[0])
 
 
 def _whole_number(text: str) -> int:

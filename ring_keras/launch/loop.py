@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import selectors
@@ -35,6 +36,7 @@ class Loop:
         self._writers: dict[int, _Callback] = {}
         self._readers: dict[int, _Callback] = {}
         self._tickers: list[_Callback] = []
+        self._soon: collections.deque[_Callback] = collections.deque()
         self._next_tick = time.monotonic() + TICK_S
         self._wake_fd, self._wake_write = _wake_on_signals()
         self.on_readable(front_fd, _end_with_front)
@@ -62,6 +64,11 @@ class Loop:
         with contextlib.suppress(ValueError):
             self._tickers.remove(callback)
 
+    def call_soon(self, callback: _Callback) -> None:
+        """Calls back once, in a turn; from any thread."""
+        self._soon.append(callback)
+        self.wake()
+
     def wake(self) -> None:
         """Ends a turn that waits; from any thread."""
         with contextlib.suppress(BlockingIOError):
@@ -78,6 +85,8 @@ class Loop:
                 self._readers[key.fd]()
             if events & selectors.EVENT_WRITE and key.fd in self._writers:
                 self._writers[key.fd]()
+        while self._soon:
+            self._soon.popleft()()
         if time.monotonic() >= self._next_tick:
             self._next_tick = time.monotonic() + TICK_S
             for callback in list(self._tickers):

@@ -68,9 +68,8 @@ def test_what_is_not_there_ends_ringrun(capsys, name):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("-H elsewhere:2", "on this machine alone"),
         ("-H localhost:1", "as many slots"),
-        ("-H localhost:two", "takes HOST:SLOTS"),
+        ("-H localhost:two", "slots must be an integer"),
         ("-H localhost:2 -hostfile hosts", "not allowed with"),
         ("-hostfile missing", "No such file"),
         ("--fusion-threshold-mb big", "whole number"),

@@ -1,0 +1,144 @@
+"""A line between the launcher and an agent, which notices when it is cut."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from ring_keras.launch.frames import FrameReader, Message, ProtocolError, encode
+from ring_keras.launch.loop import TICK_S, Loop
+
+__all__ = ["SILENCE_TICKS", "Channel"]
+
+# After so many ticks without a word the other end is given up. Ticks are one's own:
+# after a pause of this machine the other has as long as ever to speak.
+SILENCE_TICKS = 10
+
+_READ_NBYTES = 1 << 16
+
+
+class Channel:
+    """Sends and receives messages, and never blocks.
+
+    Both ends ping each second. A cut link shows in nothing else.
+
+    Args:
+        loop: Calls back.
+        read_fd: Where messages come from; closed with the channel.
+        write_fd: Where they go to, another descriptor; closed with the channel.
+        on_message: Gets each; a ProtocolError that it raises ends the channel.
+        on_end: Called once, with the reason, unless `close` was called before:
+            no message will come any more.
+        greeted: Whether what comes begins with frames; see `FrameReader`. Until
+            the greeting has come, silence has no end.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        read_fd: int,
+        write_fd: int,
+        *,
+        on_message: Callable[[Message], None],
+        on_end: Callable[[str], None],
+        greeted: bool = True,
+    ) -> None:
+        self._loop = loop
+        self._read_fd = read_fd
+        self._write_fd = write_fd
+        self._on_message = on_message
+        self._on_end = on_end
+        self._reader = FrameReader(greeted=greeted)
+        self._listening = greeted
+        self._silent_ticks = 0
+        self._outgoing = bytearray()
+        self._writable = True
+        self.is_open = True
+        """Whether it has neither been closed nor ended."""
+        for fd in (read_fd, write_fd):
+            os.set_blocking(fd, False)
+        loop.on_readable(read_fd, self.read)
+        loop.on_tick(self._tick)
+
+    @property
+    def skipped(self) -> bytes:
+        """What came before the greeting."""
+        return self._reader.skipped
+
+    @property
+    def drained(self) -> bool:
+        """Whether all that was sent has been written, or never can be."""
+        return not (self.is_open and self._outgoing)
+
+    def send(self, message: Message) -> None:
+        """Sends it, or what there is room for; the rest when there is."""
+        self.send_raw(encode(message))
+
+    def send_raw(self, data: bytes) -> None:
+        """The same of bytes that are no frame."""
+        if self.is_open and self._writable:
+            self._outgoing += data
+            self._write()
+
+    def read(self) -> None:
+        """Takes what has come, without waiting."""
+        while self.is_open:
+            try:
+                data = os.read(self._read_fd, _READ_NBYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._end(f"the connection broke: {error.strerror}")
+                return
+            if not data:
+                self._end("the connection was closed")
+                return
+            self._take(data)
+
+    def close(self) -> None:
+        """Ends it, without a word."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._loop.no_tick(self._tick)
+        for fd in (self._read_fd, self._write_fd):
+            self._loop.forget(fd)
+            os.close(fd)
+
+    def _take(self, data: bytes) -> None:
+        try:
+            for message in self._reader.feed(data):
+                self._listening = True
+                self._silent_ticks = 0
+                if isinstance(message, dict) and message["type"] == "ping":
+                    continue
+                if self.is_open:
+                    self._on_message(message)
+        except ProtocolError as error:
+            self._end(f"what it said makes no sense: {error}")
+
+    def _write(self) -> None:
+        try:
+            while self._outgoing:
+                del self._outgoing[: os.write(self._write_fd, self._outgoing)]
+        except BlockingIOError:
+            self._loop.on_writable(self._write_fd, self._write)
+            return
+        except OSError:
+            # What the other end has said may still be under way: its end tells.
+            self._writable = False
+            self._outgoing.clear()
+        self._loop.on_writable(self._write_fd, None)
+
+    def _tick(self) -> None:
+        if self._listening:
+            self._silent_ticks += 1
+            if self._silent_ticks > SILENCE_TICKS:
+                self._end(f"there was no word from it for {SILENCE_TICKS * TICK_S:g} s")
+                return
+        if not self._outgoing:  # Or what waits will tell.
+            self.send({"type": "ping"})
+
+    def _end(self, reason: str) -> None:
+        self.close()
+        self._on_end(reason)

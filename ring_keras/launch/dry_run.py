@@ -1,0 +1,70 @@
+"""`ringrun --dry-run`: what would be run, and where."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from ring_keras.launch.addresses import is_own
+from ring_keras.launch.crew import GENERATION
+from ring_keras.launch.environment import job_variables
+from ring_keras.launch.hosts import Host
+from ring_keras.launch.places import Place, places_of
+from ring_keras.launch.ssh import SshOptions, agent_command
+
+__all__ = ["planned_variables", "print_plan"]
+
+
+def planned_variables(place: Place) -> dict[str, str]:
+    """A rank's own, but for what is only known once the job runs."""
+    return job_variables(
+        place,
+        store_address="127.0.0.1:1",
+        token_file="TOKEN_FILE",
+        generation=GENERATION,
+    )
+
+
+def print_plan(
+    size: int,
+    hosts: Sequence[Host] | None,
+    ssh: SshOptions,
+    command: Sequence[str],
+    added: Mapping[str, str],
+    chosen: Mapping[str, str],
+) -> int:
+    """Prints each rank's command and what is added to its environment.
+
+    Args:
+        size: Number of ranks.
+        hosts: Where they run; None: on this host.
+        ssh: How the agents of other hosts are started.
+        command: The command of each rank.
+        added: What ranks of this host get, if they are all here.
+        chosen: What ranks get anywhere; their host's agent adds more.
+    """
+    if hosts is None:
+        for place in places_of([size])[0]:
+            _print_rank(place, "127.0.0.1:PORT", added, command)
+        return 0
+    places = places_of([host.slots for host in hosts])
+    for host, own_places in zip(hosts, places, strict=True):
+        own = is_own(host.name)
+        print(
+            f"{host.name}:", shlex.join(agent_command(None if own else host.name, ssh))
+        )
+        for place in own_places:
+            variables = {"RING_KERAS_HOST_NAME": host.name, **chosen}
+            _print_rank(place, "ADDRESS:PORT", variables, command)
+    return 0
+
+
+def _print_rank(
+    place: Place, address: str, variables: Mapping[str, str], command: Sequence[str]
+) -> None:
+    job = {**planned_variables(place), "RING_KERAS_STORE_ADDRESS": address}
+    words = [
+        f"{name}={shlex.quote(value)}"
+        for name, value in [*sorted(variables.items()), *sorted(job.items())]
+    ]
+    print(f"[{place.rank}]", *words, shlex.join(command))

@@ -1,0 +1,131 @@
+"""Makes several hosts ready for a job, through an agent on each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ring_keras.launch.addresses import Probes, is_own, own_addresses
+from ring_keras.launch.agent_crew import AgentCrew, Plan
+from ring_keras.launch.hosts import Host
+from ring_keras.launch.launcher import CannotStartError, Desk, Meet, Meeting
+from ring_keras.launch.output import say
+from ring_keras.launch.places import places_of
+from ring_keras.launch.ssh import SshCrew, SshOptions
+
+__all__ = ["HostsJob", "common_address", "meet_hosts"]
+
+# ssh gives up by itself; then Python has to start, from a slow disk maybe.
+_HELLO_TIMEOUT_S = 90.0
+_READY_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class HostsJob:
+    """A job of several hosts.
+
+    Attributes:
+        hosts: Each with as many slots as it gets ranks.
+        plan: What they run.
+        ssh: How their agents are started.
+        launcher_address: Where the store shall listen; None: on an address of this
+            host that all others reach.
+    """
+
+    hosts: Sequence[Host]
+    plan: Plan
+    ssh: SshOptions
+    launcher_address: str | None
+
+
+def meet_hosts(job: HostsJob) -> Meet:
+    """Starts an agent on each host, and finds out whether all can start ranks."""
+
+    def meet(desk: Desk) -> Meeting:
+        crews = []
+        for host in job.hosts:
+            user, at, name = host.name.rpartition("@")
+            own = not (user or at) and is_own(name)
+            crews.append(SshCrew(None if own else host.name, name, job.ssh, desk))
+            desk.crews.append(crews[-1])
+        _await(desk, crews, "greet", _HELLO_TIMEOUT_S)
+        _refuse_other_versions(crews)
+        _note_differences(crews)
+        own_hosts = [job.launcher_address] if job.launcher_address else own_addresses()
+        probes = Probes(desk.loop, own_hosts)
+        try:
+            places = places_of([host.slots for host in job.hosts])
+            for crew, own_places in zip(crews, places, strict=True):
+                crew.prepare(job.plan, own_places, probes.addresses, probes.nonce)
+            _await(desk, crews, "get ready", _READY_TIMEOUT_S)
+            tried = [host for host, _ in probes.addresses]
+        finally:
+            probes.close()
+        store_host = common_address(
+            tried, {crew.name: crew.reached or [] for crew in crews}
+        )
+        return Meeting(sum(host.slots for host in job.hosts), store_host)
+
+    return meet
+
+
+def common_address(tried: Sequence[str], reached: dict[str, list[str]]) -> str:
+    """The first address that all hosts reach.
+
+    Raises:
+        CannotStartError: If there is none.
+    """
+    for address in tried:
+        if all(address in found for found in reached.values()):
+            return address
+    found = "; ".join(
+        f"{name} reaches {' and '.join(addresses) or 'none'}"
+        for name, addresses in reached.items()
+    )
+    raise CannotStartError(
+        f"no address of this host is reached by all: of {', '.join(tried)}, {found}. "
+        "Is there a firewall? --launcher-address names another"
+    )
+
+
+def _await(desk: Desk, crews: Sequence[SshCrew], what: str, timeout_s: float) -> None:
+    """Until each agent has done it, or cannot.
+
+    Raises:
+        CannotStartError: If one cannot.
+    """
+
+    def settled(crew: AgentCrew) -> bool:
+        answer = crew.hello if what == "greet" else crew.reached
+        return answer is not None or crew.gone is not None
+
+    if not desk.run_until(lambda: all(map(settled, crews)), timeout_s):
+        for crew in crews:
+            if not settled(crew):
+                crew.lose(f"it did not {what} within {timeout_s:g} s")
+    _raise_if_gone(crews)
+
+
+def _refuse_other_versions(crews: Sequence[AgentCrew]) -> None:
+    for crew in crews:
+        problem = crew.version_problem()
+        if problem is not None:
+            crew.lose(problem)
+    _raise_if_gone(crews)
+
+
+def _raise_if_gone(crews: Sequence[AgentCrew]) -> None:
+    gone = [f"host {crew.name}: {crew.gone}" for crew in crews if crew.gone is not None]
+    if gone:
+        raise CannotStartError("\nringrun: ".join(gone))
+
+
+def _note_differences(crews: Sequence[AgentCrew]) -> None:
+    """Says what may be meant, but seldom is."""
+    for key, title in (("python", "Python"), ("tensorflow", "TensorFlow")):
+        found = {crew.name: str((crew.hello or {}).get(key)) for crew in crews}
+        if len(set(found.values())) > 1:
+            each = ", ".join(
+                f"{name}: {value or 'none'}" for name, value in found.items()
+            )
+            say(f"the hosts' versions of {title} differ: {each}")

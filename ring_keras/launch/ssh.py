@@ -1,0 +1,210 @@
+"""Agents that the user's ssh starts, or that are children on this host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ring_keras._version import __version__
+from ring_keras.launch.agent_crew import AgentCrew
+from ring_keras.launch.channel import Channel
+from ring_keras.launch.launcher import Desk
+from ring_keras.launch.lines import LineBuffer
+from ring_keras.launch.output import say
+from ring_keras.launch.workers import signal_name
+
+__all__ = ["SshCrew", "SshOptions", "agent_command"]
+
+# ssh's own patience is minutes. What comes first counts: the user's come before.
+_SSH_OPTIONS = (
+    "BatchMode=yes",  # Nobody could answer.
+    "ConnectTimeout=10",
+    "ServerAliveInterval=5",
+    "ServerAliveCountMax=2",
+)
+_SSH_FAILED = 255
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+
+# From the end of what the agent says until ssh says how it ended.
+_PATIENCE_TICKS = 3
+_TOLD_LINES = 3
+
+
+@dataclass(frozen=True)
+class SshOptions:
+    """How the agents of other hosts are started.
+
+    Attributes:
+        arguments: For ssh, before its own.
+        port: Where sshd listens; None: as ssh is configured.
+        identity_file: The user's key; None: as ssh is configured.
+        python: The interpreter on the other hosts.
+    """
+
+    arguments: Sequence[str] = ()
+    port: int | None = None
+    identity_file: str | None = None
+    python: str = sys.executable
+
+
+def agent_command(host: str | None, options: SshOptions) -> list[str]:
+    """The command that starts an agent; on this host, if `host` is None."""
+    if host is None:
+        return [sys.executable, "-m", "ring_keras.launch.agent"]
+    command = ["ssh", "-T", *options.arguments]
+    if options.port is not None:
+        command += ["-p", str(options.port)]
+    if options.identity_file is not None:
+        command += ["-i", options.identity_file]
+    for option in _SSH_OPTIONS:
+        command += ["-o", option]
+    agent = shlex.join([options.python, "-m", "ring_keras.launch.agent"])
+    return [*command, "--", host, agent]
+
+
+class SshCrew(AgentCrew):
+    """A crew whose agent is at the other end of a child's pipes.
+
+    Args:
+        host: As ssh takes it; None: this host.
+        name: How messages call it.
+        options: For ssh.
+        desk: The launcher's.
+
+    Raises:
+        OSError: If the child cannot be started.
+    """
+
+    def __init__(
+        self, host: str | None, name: str, options: SshOptions, desk: Desk
+    ) -> None:
+        super().__init__(name, desk)
+        self._python = options.python
+        self._by_ssh = host is not None
+        self._loop = desk.loop
+        self._lines = LineBuffer()
+        self._said: list[str] = []
+        self._ending: str | None = None
+        self._patience = _PATIENCE_TICKS
+        command = agent_command(host, options)
+        self._pid, stdin_fd, stdout_fd, self._stderr_fd = _spawn(command)
+        os.set_blocking(self._stderr_fd, False)
+        self._line = Channel(
+            desk.loop,
+            stdout_fd,
+            stdin_fd,
+            on_message=self.take,
+            on_end=self._note_end_of_line,
+            greeted=False,
+        )
+        self.attach(self._line)
+        desk.loop.on_readable(self._stderr_fd, self._read_stderr)
+
+    def reaped(self, pid: int, returncode: int) -> None:
+        """Notes the end of the child."""
+        if pid != self._pid:
+            return
+        self._line.read()  # What it had said before.
+        self._line.close()
+        self._read_stderr()
+        self._loop.no_tick(self._wait_for_child)
+        self._loop.forget(self._stderr_fd)
+        os.close(self._stderr_fd)
+        self.lose(self._how_it_ended(returncode))
+
+    def give_up(self, reason: str) -> None:
+        """Ends the child; at the end of its input the agent ends by itself."""
+        self._ending = reason
+        self._line.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+
+    def _note_end_of_line(self, reason: str) -> None:
+        if reason == "the connection was closed":
+            # It has ended, or will at once: then it can be said how.
+            self._loop.on_tick(self._wait_for_child)
+        else:
+            self.give_up(reason)
+
+    def _wait_for_child(self) -> None:
+        self._patience -= 1
+        if self._patience <= 0:
+            self.give_up("its agent has closed the line")
+
+    def _read_stderr(self) -> None:
+        while True:
+            try:
+                data = os.read(self._stderr_fd, 1 << 16)
+            except BlockingIOError:
+                return
+            self._show(self._lines.feed(data) if data else self._lines.finish())
+            if not data:
+                self._loop.forget(self._stderr_fd)
+                return
+
+    def _show(self, lines: Sequence[bytes]) -> None:
+        for line in lines:
+            text = line.decode(errors="replace").strip()
+            if text:
+                say(f"host {self.name}: {text}")
+                self._said = [*self._said[1 - _TOLD_LINES :], text]
+
+    def _how_it_ended(self, returncode: int) -> str:
+        said = "; ".join(self._said)
+        if self._ending is not None:
+            return self._ending
+        if self._by_ssh and returncode == _SSH_FAILED:
+            what = "ssh cannot reach it" if self.hello is None else "ssh has ended"
+            return f"{what}: {said or 'it said nothing'}"
+        if self.hello is None:
+            skipped = self._line.skipped.decode(errors="replace").strip()
+            said = said or skipped or "it said nothing"
+            if returncode in (_NOT_FOUND, _NOT_EXECUTABLE):
+                return (
+                    f"it cannot run {self._python} ({said}): --remote-python says "
+                    "where its Python is"
+                )
+            if "No module named" in said:
+                return (
+                    f"{self._python} has no ring_keras there ({said}): install "
+                    f"ring_keras {__version__}"
+                )
+            return f"its agent ended with code {returncode} at once: {said}"
+        # A shell, and the agent's front, tell a signal by a code above 128.
+        number = -returncode if returncode < 0 else returncode - 128
+        if number > 0:
+            return f"its agent was killed by {signal_name(number)}"
+        return f"its agent ended with code {returncode}"
+
+
+def _spawn(command: list[str]) -> tuple[int, int, int, int]:
+    """Its pid, and our ends of its input, output and error."""
+    stdin_read, stdin_write = os.pipe()
+    stdout_read, stdout_write = os.pipe()
+    stderr_read, stderr_write = os.pipe()
+    ours, theirs = (
+        (stdin_write, stdout_read, stderr_read),
+        (stdin_read, stdout_write, stderr_write),
+    )
+    try:
+        pid = os.posix_spawnp(
+            command[0],
+            command,
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, fd, n) for n, fd in enumerate(theirs)],
+            setsigmask=[],
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+        )
+    except BaseException:
+        for fd in ours:
+            os.close(fd)
+        raise
+    finally:
+        for fd in theirs:
+            os.close(fd)
+    return (pid, *ours)
