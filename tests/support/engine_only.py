@@ -1,4 +1,4 @@
-"""Ranks that join by the engine alone, without TensorFlow, whose import takes seconds."""
+"""Ranks that join by the engine alone, without TensorFlow and its seconds."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ring_keras import _native
+from support.engine_only import rank_and_size
 from support.gpu_memory import GpuArray, Stream, call
 from support.tensors import Array
 
