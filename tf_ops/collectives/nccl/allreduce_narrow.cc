@@ -46,9 +46,9 @@ class AllreduceNarrow : public DeviceCollective {
         }
       });
       RING_KERAS_CO_RETURN_IF_ERROR(co_await traded);
-      RING_KERAS_CO_RETURN_IF_ERROR(
-          cuda::SumPieces(device().device(), device().stream(), wire, received,
-                          size(), count, 1.0, part(own, rank())));
+      RING_KERAS_CO_RETURN_IF_ERROR(cuda::SumPieces(
+          device().device(), device().stream(), wire, received, size(), count,
+          reduction.headroom, part(own, rank())));
       Task gathered = device().Issue("allreduce, sums", [&](Calls& calls) {
         calls.AllGather(part(own, rank()), own, count, wire_number);
       });

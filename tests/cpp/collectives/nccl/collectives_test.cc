@@ -170,6 +170,79 @@ RING_TEST(NarrowSumsAreMadeInFloat32) {
   }
 }
 
+// What 16 bits can hold comes out although the bare sum, 80000 or 120000, could
+// not be held.
+constexpr float kLargeValue = 40000;
+
+void ExpectMeans(const std::vector<float>& values, int size) {
+  // A third, and the halves of sums that float16 rounds to 64.
+  for (const float value : values) {
+    ASSERT_TRUE(std::abs(value - kLargeValue) <= (size == 2 ? 0 : 64))
+        << value << " with " << size << " ranks";
+  }
+}
+
+std::vector<uint16_t> Float16(const std::vector<float>& values) {
+  std::vector<uint16_t> narrow(values.size());
+  Narrow(DataType::kFloat16, narrow.data(), values.data(), 1.0, values.size());
+  return narrow;
+}
+
+std::vector<float> FromFloat16(const std::vector<uint16_t>& values) {
+  std::vector<float> wide(values.size());
+  Widen(DataType::kFloat16, wide.data(), values.data(), 1.0, values.size());
+  return wide;
+}
+
+RING_TEST(SumsIn16BitsStayInRange) {
+  for (int size : {2, 3}) {
+    RunDeviceRanks(Ranks(size), [](DeviceRank& self) {
+      const std::vector<float> values(1000, kLargeValue);
+      // One tensor, two that share the buffer, and one that travels narrow.
+      for (const size_t count : {size_t{1}, size_t{2}}) {
+        const DeviceArray<uint16_t> data(Float16(values));
+        Request request = self.MakeRequest(CollectiveKind::kAllreduce, "half",
+                                           DataType::kFloat16);
+        request.postscale = 1.0 / self.size;
+        for (size_t i = 0; i < count; ++i) {
+          uint16_t* part = data.get() + i * values.size() / 2;
+          request.inputs.push_back({part, {500}});
+          request.outputs.push_back(part);
+        }
+        ASSERT_OK(self.engine().Run(std::move(request)));
+        std::vector<uint16_t> reduced = data.Read();
+        reduced.resize(count * values.size() / 2);
+        ExpectMeans(FromFloat16(reduced), self.size);
+      }
+      const DeviceArray<float> narrow(values);
+      Request request = AllreduceInPlace(self, "narrow", narrow.get(), 1000);
+      request.wire_dtype = DataType::kFloat16;
+      request.postscale = 1.0 / self.size;
+      ASSERT_OK(self.engine().Run(std::move(request)));
+      ExpectMeans(narrow.Read(), self.size);
+    });
+  }
+}
+
+RING_TEST(ScatteredSumsIn16BitsStayInRange) {
+  for (int size : {2, 3}) {
+    RunDeviceRanks(Ranks(size), [](DeviceRank& self) {
+      for (const int64_t rows : {int64_t{12}, int64_t{13}}) {
+        const DeviceArray<uint16_t> input(
+            Float16(std::vector<float>(rows, kLargeValue)));
+        Output output;
+        Request request = self.MakeRequest(CollectiveKind::kReduceScatter,
+                                           "scatter", DataType::kFloat16);
+        request.postscale = 1.0 / self.size;
+        request.inputs = {{input.get(), {rows}}};
+        request.allocate_output = output.Allocator();
+        ASSERT_OK(self.engine().Run(std::move(request)));
+        ExpectMeans(FromFloat16(output.Read<uint16_t>()), self.size);
+      }
+    });
+  }
+}
+
 RING_TEST(BroadcastCopiesTheRootsTensors) {
   for (int size : kSizes) {
     RunDeviceRanks(Ranks(size), [](DeviceRank& self) {
