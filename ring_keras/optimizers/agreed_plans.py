@@ -3,8 +3,9 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+import keras
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
@@ -20,6 +21,11 @@ from ring_keras.optimizers.sparse_choice import SparseGradient, choose_dense
 from ring_keras.optimizers.step_scope import current_step
 
 __all__ = ["AgreedPlan", "AgreedPlans", "source_name"]
+
+# Set on a TensorFlow variable: its number, which no other of this process gets. To
+# keep the variable itself would keep its memory.
+_NUMBER: Final = "_ring_keras_number"
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,9 @@ class AgreedPlans:
         self._options = options
         self._sums_duplicates = sums_duplicates
         self._job = job_number()
-        # By the digest of what this rank would do by itself.
-        self._agreed: dict[bytes, AgreedPlan] = {}
+        # By the digest of what this rank would do by itself, and by whose gradients
+        # they are: those of other variables, alike in all else, are another plan.
+        self._agreed: dict[tuple[bytes, tuple[int | None, ...]], AgreedPlan] = {}
 
     def __len__(self) -> int:
         return len(self._agreed)
@@ -77,13 +84,13 @@ class AgreedPlans:
         specs = [_spec(g, s) for g, s in zip(gradients, sources, strict=True)]
         groups = self._groups(gradients, sources)
         own = self._bucket_plan(specs, groups)
-        digest = own.digest()
-        if digest not in self._agreed:
+        key = own.digest(), tuple(map(_variable_number, sources))
+        if key not in self._agreed:
             agreement, buckets = agree_on_plan(own, self._options.process_set), own
             if agreement.of_all:
                 buckets = self._with_choices(own, gradients, groups)
-            self._agreed[digest] = AgreedPlan(buckets, agreement)
-        plan = self._agreed[digest]
+            self._agreed[key] = AgreedPlan(buckets, agreement)
+        plan = self._agreed[key]
         start_alike(
             sources, self._options.is_local, plan.agreement, self._options.process_set
         )
@@ -166,6 +173,19 @@ def source_name(source: Any) -> str:
     if path is None and (isinstance(source, tf.Variable) or not tf.is_tensor(source)):
         path = getattr(source, "name", None)
     return str(path or "source")
+
+
+def _variable_number(source: Any) -> int | None:
+    """None for tensors, which are new in every step, and for names."""
+    if isinstance(source, keras.Variable):
+        source = source.value
+    if not isinstance(source, tf.Variable):
+        return None
+    attributes = vars(source)
+    if _NUMBER not in attributes:
+        attributes.setdefault(_NUMBER, next(_numbers))
+    number: int = attributes[_NUMBER]
+    return number
 
 
 def _spec(gradient: Gradient, source: Any) -> GradientSpec:
