@@ -69,9 +69,10 @@ def same_line(printed: str, start: str) -> str:
     return first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy",
-    ["mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)],
+    ["mixed_float16", "mixed_bfloat16"],
 )
 def test_16_bits_learn_at_the_full_rate(policy: str) -> None:
     printed = run_example("mixed_precision.py", f"--policy={policy}")
@@ -85,6 +86,7 @@ def test_16_bits_learn_at_the_full_rate(policy: str) -> None:
     assert f"mixed_{dtype}" == policy
 
 
+@pytest.mark.slow
 def test_text_is_classified_in_as_many_steps() -> None:
     line = same_line(run_example("text_classification.py"), "test accuracy ")
 
@@ -103,6 +105,7 @@ def test_the_gan_makes_up_points_on_the_ring() -> None:
     assert spread < 0.5
 
 
+@pytest.mark.slow  # test_keras_resume.py tests what it shows.
 def test_a_killed_job_is_resumed(tmp_path: Path) -> None:
     def run(directory: str) -> str:
         printed = run_example("resume.py", f"--directory={tmp_path / directory}")

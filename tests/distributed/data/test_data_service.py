@@ -124,6 +124,7 @@ def round_robin_worker(config_file):
     return batches
 
 
+@pytest.mark.slow
 def test_ranks_take_turns(rank_pool, tmp_path):
     with ComputeJob(tmp_path):
         worker = functools.partial(round_robin_worker, str(tmp_path / "service.json"))

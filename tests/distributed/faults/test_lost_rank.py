@@ -54,7 +54,9 @@ def killed_while_data_move(victim: int) -> None:
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
-@pytest.mark.parametrize(("size", "victim"), [(2, 1), (3, 0), (4, 2)])
+@pytest.mark.parametrize(
+    ("size", "victim"), [(2, 1), (3, 0), pytest.param(4, 2, marks=pytest.mark.slow)]
+)
 def test_a_killed_rank_is_named(transport: str, size: int, victim: int) -> None:
     env = {"RING_KERAS_TRANSPORT": transport}
     outcomes = run_ranks(

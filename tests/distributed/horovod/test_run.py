@@ -24,7 +24,7 @@ def work(factor, offset=0):
 
 if __name__ == "__main__":
     factor = int(sys.argv[1])
-    print(horovod.run(work, args=(factor,), kwargs={"offset": 1}, num_proc=3))
+    print(horovod.run(work, args=(factor,), kwargs={"offset": 1}, num_proc=2))
 """
 
 
@@ -44,7 +44,7 @@ def test_results_come_back_by_rank(tmp_path):
     ended = run_script(tmp_path, 10)
 
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == "[(1, 3.0), (11, 3.0), (21, 3.0)]\n"
+    assert ended.stdout == "[(1, 1.0), (11, 1.0)]\n"
 
 
 def test_a_failing_rank_raises(tmp_path):

@@ -57,6 +57,7 @@ def run(
     return [line.removeprefix("[0] ") for line in lines if line.startswith("[0] ")]
 
 
+@pytest.mark.slow  # The same without an edit is not.
 @pytest.mark.parametrize("size", SIZES)
 def test_keras_fit(size: int, tmp_path: Path) -> None:
     model = tmp_path / "model.keras"
@@ -83,6 +84,7 @@ def check_keras_fit(size: int, printed: list[str], model: Path) -> None:
     assert float(accuracy.split()[1]) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_custom_loop(size: int, tmp_path: Path) -> None:
     check_custom_loop(run(migrated("custom_loop.py", tmp_path), size))

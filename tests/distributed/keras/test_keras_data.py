@@ -30,7 +30,7 @@ def split_worker():
     return [[int(item) for item in items] for items in [*epochs, array]]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_item_is_on_one_rank(rank_pool, size):
     results = rank_pool(size).run(split_worker)
 

@@ -75,6 +75,9 @@ def fit_worker(case):
     model.evaluate(part.batch(3), verbose=0)
     assert len(model.predict(part.batch(3), verbose=0)) == len(list(part))
 
+    weights = training.as_bytes(model.get_weights())
+    if rank != 0:  # One comparison is enough.
+        return 0.0, 0.0, weights
     alone = training.build(1, cls)
     alone.distributed = False
     training.compile_model(alone, make_optimizer(), jit_compile=False)
@@ -82,7 +85,7 @@ def fit_worker(case):
     return (
         training.largest_difference(model.get_weights(), alone.get_weights()),
         training.history_difference(history, alone_history),
-        training.as_bytes(model.get_weights()),
+        weights,
     )
 
 

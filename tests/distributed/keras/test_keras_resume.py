@@ -90,7 +90,7 @@ def resume_worker(directory, stops, **kwargs):
         ("adam", 1, False),
         ("accumulation", 1, True),
         pytest.param("sgd", 2, False, marks=pytest.mark.slow),
-        ("loss_scaled", 1, False),
+        pytest.param("loss_scaled", 1, False, marks=pytest.mark.slow),
     ],
 )
 def test_a_resumed_run_ends_like_one_that_was_never_interrupted(

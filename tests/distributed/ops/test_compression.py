@@ -39,7 +39,7 @@ def check_rounding(compression: str, step: float) -> None:
 
 
 @pytest.mark.parametrize("compression", list(STEPS))
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_rounding(rank_pool: RankPools, size: int, compression: str) -> None:
     worker = functools.partial(check_rounding, compression, STEPS[compression])
     rank_pool(size, env=APART).run(worker)

@@ -188,7 +188,9 @@ def killed_while_others_have_joined(victim: int) -> None:
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
-@pytest.mark.parametrize(("size", "victim"), [(2, 1), (4, 0)])
+@pytest.mark.parametrize(
+    ("size", "victim"), [(2, 1), pytest.param(4, 0, marks=pytest.mark.slow)]
+)
 def test_a_killed_rank_is_named_in_join(transport: str, size: int, victim: int) -> None:
     env = {"RING_KERAS_TRANSPORT": transport}
     outcomes = run_ranks(
