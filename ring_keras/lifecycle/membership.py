@@ -2,6 +2,7 @@
 
 import atexit
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -95,9 +96,18 @@ def shutdown(reason: str = "called ring_keras.shutdown()") -> None:
 
 
 def _shutdown_at_exit() -> None:
-    # First, because peers may wait for this rank.
-    shutdown(_reason_of_exit())
-    end_iterators(_ITERATORS_END_S)
+    try:
+        # First, because peers may wait for this rank.
+        shutdown(_reason_of_exit())
+    finally:
+        # Another Ctrl-C hurries nothing here: without this the process may never end.
+        # Python calls what is registered with atexit in its main thread.
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            end_iterators(_ITERATORS_END_S)
+        finally:
+            if handler is not None:  # One that Python did not set cannot be set.
+                signal.signal(signal.SIGINT, handler)
 
 
 def _reason_of_exit() -> str:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 
 # Ways to leave, and the exit codes that a rank alone has then.
@@ -27,6 +28,14 @@ def main(arguments: Sequence[str]) -> int:
     faulthandler.enable(all_threads=True)
     leave(arguments[-1])
     return 0
+
+
+def send(number: int) -> None:
+    """Sends this process a signal, soon and then every few seconds."""
+    time.sleep(0.2)
+    while True:
+        os.kill(os.getpid(), number)
+        time.sleep(10)
 
 
 def leave(how: str) -> None:
@@ -78,7 +87,9 @@ def leave(how: str) -> None:
         number = signal.SIGINT if how == "ctrl-c" else signal.SIGTERM
         if number == signal.SIGTERM:
             signal.signal(number, lambda *_: sys.exit(0))
-        threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
+        # Again, as a user would: in some places Keras and TensorFlow swallow whatever
+        # is raised, a Ctrl-C too.
+        threading.Thread(target=send, args=(number,), daemon=True).start()
         model.fit(data, steps_per_epoch=100_000, verbose=0, callbacks=callbacks)
     if how == "shutdown":
         ring.shutdown()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import os
+import signal
 import threading
 import time
 import types
@@ -11,7 +14,7 @@ import pytest
 from support.run_ranks import run_ranks
 
 
-def leave_a_generator_behind(how_long_s: float) -> None:
+def leave_a_generator_behind(how_long_s: float, interrupted: bool = False) -> None:
     import ring_keras as ring
 
     ring.init()
@@ -35,9 +38,33 @@ def leave_a_generator_behind(how_long_s: float) -> None:
     gc.set_threshold(1_000_000)
     circle = types.SimpleNamespace(iterator=iterator)
     circle.itself = circle
+    del iterator
+    if interrupted:
+        # What is registered last is called first.
+        atexit.register(press_ctrl_c_again_and_again)
+
+
+def press_ctrl_c_again_and_again() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def press() -> None:
+        while True:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.005)
+
+    threading.Thread(target=press, daemon=True).start()
 
 
 # A second is over while the interpreter waits for it; an hour is not.
 @pytest.mark.parametrize("how_long_s", [1, pytest.param(3600, marks=pytest.mark.slow)])
 def test_ends_while_a_generator_is_in_a_call(how_long_s) -> None:
     run_ranks(leave_a_generator_behind, 1, args=(how_long_s,), timeout_s=60)
+
+
+def test_ends_when_ctrl_c_is_pressed_again() -> None:
+    (outcome,) = run_ranks(
+        leave_a_generator_behind, 1, args=(1, True), timeout_s=60, check=False
+    )
+
+    assert not outcome.timed_out, outcome.describe()
+    assert outcome.signal in (None, signal.SIGINT), outcome.describe()
