@@ -1,11 +1,13 @@
-"""What the environment tells ring_keras: the `RING_KERAS_*` variables.
+"""What the environment tells ring_keras: the `RING_KERAS_*` variables, and others'.
 
 Only these files read the environment. They import no TensorFlow, so that the launcher
 can use them.
 """
 
 from ring_keras.config.errors import ConfigError
+from ring_keras.config.scheduled_rank import ScheduledRank, scheduled_rank
 from ring_keras.config.settings import TUNING_SETTINGS, Config, Variable, variables
+from ring_keras.config.slurm import expand_counts, expand_nodes
 from ring_keras.config.surroundings import cache_directory, inherited_environment
 from ring_keras.config.token import read_token
 
@@ -13,9 +15,13 @@ __all__ = [
     "TUNING_SETTINGS",
     "Config",
     "ConfigError",
+    "ScheduledRank",
     "Variable",
     "cache_directory",
+    "expand_counts",
+    "expand_nodes",
     "inherited_environment",
     "read_token",
+    "scheduled_rank",
     "variables",
 ]

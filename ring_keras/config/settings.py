@@ -95,9 +95,17 @@ class Config:
     host_name: str | None = _variable(
         None,
         TEXT,
-        "Name of this host. Ranks with the same name share memory. Default: the "
-        "machine's own name.",
+        "Name of this host. Ranks of one machine with the same name share memory. "
+        "Default: the machine's own name, and containers with a name of their own are "
+        "hosts of their own.",
         launcher=True,
+    )
+    rendezvous_dir: str | None = _variable(
+        None,
+        Reader("the path of a directory", str),
+        "Where ranks that srun or mpirun has started find each other, in a directory "
+        "within that only their user can read. Default: on one host its memory, on "
+        "several the user's home, which they must share then.",
     )
     transport: str = _variable(
         "auto",

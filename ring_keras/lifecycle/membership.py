@@ -15,6 +15,7 @@ from ring_keras.job.job import begin_job, end_job
 from ring_keras.job.process_set import ProcessSet, add_missing_process_sets
 from ring_keras.job.topology import is_initialized
 from ring_keras.lifecycle.iterators import end_iterators
+from ring_keras.schedulers import store_options
 
 __all__ = ["init", "shutdown"]
 
@@ -25,7 +26,8 @@ _ITERATORS_END_S = 5.0
 def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
     """Joins the job; returns when every rank has.
 
-    Without a launcher, the job is this process alone. A second call while the
+    The job is what ringrun, or else srun, mpirun or the like, has started; without
+    any of them it is this process alone. A second call while the
     first is in force only adds process sets that are not there yet. After
     `shutdown()` a call joins the job's next generation, once every rank has left
     the last one: process sets are to be added again, functions traced again,
@@ -56,6 +58,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         return
     config = Config.from_environment()
     options = config.init_options()
+    options |= store_options(config)
     # First, because nobody should wait for a rank that cannot compute.
     _libraries.ops()
     _native.init(**options)

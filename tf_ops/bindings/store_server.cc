@@ -56,6 +56,7 @@ void BindStoreServer(py::module_& module) {
       .def("close", &TcpStoreServer::Close,
            py::call_guard<py::gil_scoped_release>())
       .def("ended_ranks", &EndedRanks)
+      .def("connected_ranks", &TcpStoreServer::connected_ranks)
       .def("report_exit", &ReportExit, py::arg("rank"), py::arg("description"));
 }
 

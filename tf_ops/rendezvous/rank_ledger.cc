@@ -1,5 +1,6 @@
 #include "tf_ops/rendezvous/rank_ledger.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -42,6 +43,12 @@ int RankLedger::RemainingRank() const {
     if (state == State::kConnected || state == State::kClosed) return rank;
   }
   return -1;
+}
+
+int RankLedger::connected_ranks() const {
+  return static_cast<int>(std::count_if(
+      lives_.begin(), lives_.end(),
+      [](const Life& life) { return life.state == State::kConnected; }));
 }
 
 // Ranks whose process is no more cannot come: the others need not wait.

@@ -32,6 +32,7 @@ class RankLedger {
   Refusal Admit(int rank, const std::string& address);
   // A rank that keeps the generation going: the lowest; -1 if nobody is in it.
   int RemainingRank() const;
+  int connected_ranks() const;
   // How many generations have begun after the first.
   uint64_t restarts() const { return restarts_; }
   void Name(int rank, const std::string& host_name, int64_t pid);

@@ -87,11 +87,17 @@ std::vector<RankEvent> StoreServerLoop::ended_ranks() const {
   return ended_;
 }
 
+int StoreServerLoop::connected_ranks() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return connected_ranks_;
+}
+
 bool StoreServerLoop::Turn() {
   bool stopping = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping = stop_;
+    connected_ranks_ = ledger_.connected_ranks();
   }
   std::vector<pollfd> entries = {{wake_up_.get(), POLLIN, 0}};
   for (const auto& connection : connections_) {

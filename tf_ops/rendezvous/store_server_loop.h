@@ -34,6 +34,7 @@ class StoreServerLoop {
   void Stop();
   void ReportExit(int rank, const std::string& how);
   std::vector<RankEvent> ended_ranks() const;
+  int connected_ranks() const;
 
  private:
   // Polls once and does what there is to do. False: it was the last time, since
@@ -82,6 +83,7 @@ class StoreServerLoop {
   // Announced so far in this generation. Under mutex_, but the thread itself
   // may read it without.
   std::vector<RankEvent> ended_;
+  int connected_ranks_ = 0;  // Under mutex_.
 };
 
 }  // namespace ring_keras::rendezvous

@@ -81,6 +81,11 @@ std::vector<RankEvent> TcpStoreServer::ended_ranks() const {
   return impl_->loop ? impl_->loop->ended_ranks() : impl_->last_ended;
 }
 
+int TcpStoreServer::connected_ranks() const {
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  return impl_->loop ? impl_->loop->connected_ranks() : 0;
+}
+
 Status TcpStoreServer::ReportExit(int rank, const std::string& how) {
   if (rank < 0 || rank >= impl_->size) {
     return Status(

@@ -53,6 +53,9 @@ class RING_KERAS_EXPORT TcpStoreServer {
   // which it was found.
   std::vector<RankEvent> ended_ranks() const;
 
+  // How many ranks are connected, as of a moment ago; 0 once closed.
+  int connected_ranks() const;
+
   // Says how the process of `rank` ended, for instance "was killed by SIGKILL"
   // or "exited with code 1". The rank is lost, unless it had left before: at
   // once if it never joined or its connection is closed; else after a moment,

@@ -20,14 +20,26 @@ std::string BootId() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot_id;
   file >> boot_id;
-  return boot_id.empty() ? "unknown" : boot_id;
+  return boot_id;
 }
 
-std::string PidNamespace() {
+// Such as "uts:[4026531838]"; empty: unknown. The numbers repeat on every
+// machine.
+std::string Namespace(const char* kind) {
   char target[64] = "";
-  const ssize_t length =
-      readlink("/proc/self/ns/pid", target, sizeof(target) - 1);
-  return length > 0 ? std::string(target, length) : "unknown";
+  const ssize_t length = readlink(StrCat("/proc/self/ns/", kind).c_str(),
+                                  target, sizeof(target) - 1);
+  return length > 0 ? std::string(target, length) : "";
+}
+
+// A UTS namespace is what has a host name: containers have their own, unless
+// they are meant to be part of their machine.
+std::string HostId(const PeerCard& card, bool named) {
+  const std::string uts = Namespace("uts");
+  if (named || card.boot_id.empty() || uts.empty()) {
+    return "name:" + card.host_name;
+  }
+  return uts;
 }
 
 Status CheckSame(std::string setting, size_t first, size_t other, size_t rank) {
@@ -47,7 +59,8 @@ PeerCard MakePeerCard(const std::string& host_name) {
   PeerCard card;
   card.host_name = host_name.empty() ? MachineName() : host_name;
   card.boot_id = BootId();
-  card.pid_namespace = PidNamespace();
+  card.host_id = HostId(card, !host_name.empty());
+  card.pid_namespace = Namespace("pid");
   card.pid = getpid();
   return card;
 }
@@ -64,11 +77,12 @@ Status CheckSameSettings(const std::vector<PeerCard>& cards) {
   return Status::Ok();
 }
 
-// One field a line; the host name, which may hold spaces, comes first.
+// One field a line; names may hold spaces.
 std::string Encode(const PeerCard& card) {
   std::ostringstream out;
   out << card.host_name << '\n'
       << card.boot_id << '\n'
+      << card.host_id << '\n'
       << card.pid_namespace << '\n'
       << card.pid << ' ' << card.segment_descriptor << ' '
       << card.doorbell_descriptor;
@@ -85,6 +99,7 @@ StatusOr<PeerCard> DecodePeerCard(const std::string& text) {
   std::istringstream in(text);
   std::getline(in, card.host_name);
   std::getline(in, card.boot_id);
+  std::getline(in, card.host_id);
   std::getline(in, card.pid_namespace);
   in >> card.pid >> card.segment_descriptor >> card.doorbell_descriptor;
   for (uint8_t& byte : card.nonce) {

@@ -12,8 +12,9 @@
 namespace ring_keras {
 
 struct PeerCard {
-  std::string host_name;
-  std::string boot_id;        // Differs between machines and reboots.
+  std::string host_name;      // For messages.
+  std::string boot_id;        // Of the machine and its boot; empty: unknown.
+  std::string host_id;        // Tells hosts of one machine apart.
   std::string pid_namespace;  // Process numbers mean the same within one.
   int pid = 0;
   // Descriptors of the process, -1 if it offers no shared memory.
@@ -24,19 +25,22 @@ struct PeerCard {
   Tuning tuning;
   bool autotune = false;
 
-  // Whether the ranks count as being on one host.
+  // Whether the ranks count as being on one host: a machine may hold several,
+  // as containers do.
   bool SameHost(const PeerCard& other) const {
-    return host_name == other.host_name && boot_id == other.boot_id;
+    return boot_id == other.boot_id && host_id == other.host_id;
   }
   // Whether one may try to map the other's memory.
   bool MayShareMemory(const PeerCard& other) const {
-    return SameHost(other) && pid_namespace == other.pid_namespace &&
-           segment_descriptor >= 0 && other.segment_descriptor >= 0;
+    return SameHost(other) && !boot_id.empty() &&
+           pid_namespace == other.pid_namespace && segment_descriptor >= 0 &&
+           other.segment_descriptor >= 0;
   }
 };
 
 // The card of this process, without shared memory. `host_name` empty: the
-// machine's own.
+// kernel's own, and then those who see the same one are on the same host,
+// however many others bear that name.
 PeerCard MakePeerCard(const std::string& host_name);
 
 // RankMismatch if a setting that must be the same on every rank is not: says

@@ -18,6 +18,7 @@ std::vector<PeerCard> CardsOn(const std::vector<std::string>& hosts) {
     PeerCard card;
     card.host_name = host;
     card.boot_id = "boot-" + host;
+    card.host_id = "name:" + host;
     cards.push_back(card);
   }
   return cards;
@@ -61,6 +62,23 @@ RING_TEST(OneNameOnTwoMachinesIsTwoHosts) {
   EXPECT_EQ(PlaceOf(1, cards), Place({0, 1, 1, 2}));
 }
 
+RING_TEST(ContainersOfOneMachineAreTwoHostsUnderWhateverName) {
+  PeerCard card = MakePeerCard("");
+  PeerCard other = card;
+  other.host_id = "uts:[another]";
+  EXPECT_EQ(PlaceOf(1, {card, other}), Place({0, 1, 1, 2}));
+  // A name that changes while a job starts does not.
+  other = card;
+  other.host_name = "renamed";
+  EXPECT_EQ(PlaceOf(1, {card, other}), Place({1, 2, 0, 1}));
+}
+
+RING_TEST(NamesThatAreGivenMakeHosts) {
+  const PeerCard left = MakePeerCard("left");
+  EXPECT_TRUE(left.SameHost(MakePeerCard("left")));
+  EXPECT_FALSE(left.SameHost(MakePeerCard("right")));
+}
+
 RING_TEST(MemoryIsSharedOnlyWithinAPidNamespaceOfOneHost) {
   PeerCard card = MakePeerCard("");
   EXPECT_EQ(card.pid, getpid());
@@ -76,8 +94,11 @@ RING_TEST(MemoryIsSharedOnlyWithinAPidNamespaceOfOneHost) {
   other.segment_descriptor = -1;
   EXPECT_FALSE(card.MayShareMemory(other));
   other = card;
-  other.host_name = "elsewhere";
+  other.host_id = "uts:[another]";
   EXPECT_FALSE(card.MayShareMemory(other));
+  // Namespaces have the same numbers on every machine.
+  card.boot_id = "";
+  EXPECT_FALSE(card.MayShareMemory(card));
 }
 
 RING_TEST(ACardSurvivesTheStore) {

@@ -1,0 +1,103 @@
+"""The hosts and slots that a scheduler has given this job, from the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ring_keras.config import expand_counts, expand_nodes
+from ring_keras.launch.hosts import Host, HostsError, merge, read_hostfile
+
+__all__ = ["Allocation", "allocation"]
+
+Environment = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a scheduler lets a job use.
+
+    Attributes:
+        scheduler: Its name, for messages.
+        source: Which of its variables says so.
+        job: How it calls the job.
+        hosts: In its order, each with as many slots as ranks are meant for it.
+    """
+
+    scheduler: str
+    source: str
+    job: str
+    hosts: Sequence[Host]
+
+
+def allocation(environment: Environment) -> Allocation | None:
+    """Reads what the scheduler says; None if this is not within any job of one.
+
+    Raises:
+        ConfigError: If a variable of Slurm's makes no sense.
+        HostsError: If another's, or a file that it names, does not.
+    """
+    for scheduler, (source, job), read in _SCHEDULERS:
+        if environment.get(source):
+            hosts = read(environment, source)
+            return Allocation(scheduler, source, environment.get(job, ""), hosts)
+    return None
+
+
+def _slurm(environment: Environment, source: str) -> list[Host]:
+    names = expand_nodes(source, environment[source])
+    counts_name = "SLURM_TASKS_PER_NODE"
+    if counts_name not in environment:
+        return [Host(name, 1) for name in names]
+    counts = expand_counts(counts_name, environment[counts_name])
+    if len(counts) != len(names) or 0 in counts:
+        raise HostsError(
+            f"Slurm gives {len(names)} nodes ({source}={environment[source]!r}) and "
+            f"tasks for {len(counts)} ({counts_name}={environment[counts_name]!r}): "
+            "expected at least one task on each. Name the hosts with -H"
+        )
+    return [Host(name, count) for name, count in zip(names, counts, strict=True)]
+
+
+def _words(environment: Environment, source: str) -> list[Host]:
+    """A name and its slots by turns, in the variable: `a 4 b 4`."""
+    words = environment[source].split()
+    names, counts = words[::2], words[1::2]
+    if len(names) != len(counts):
+        raise HostsError(f"{source} must be names and numbers by turns, not {words}")
+    return merge(map(_host, names, counts))
+
+
+def _one_slot_a_line(environment: Environment, source: str) -> list[Host]:
+    return read_hostfile(Path(environment[source]))
+
+
+def _sge(environment: Environment, source: str) -> list[Host]:
+    """`host slots queue processors` on each line of a file."""
+    path = Path(environment[source])
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise HostsError(f"{source}={path}: {error}") from None
+    rows = [line.split() for line in lines if line.strip()]
+    if not rows or min(map(len, rows)) < 2:
+        raise HostsError(f"{source}={path}: must have a host and its slots a line")
+    return merge(_host(row[0], row[1]) for row in rows)
+
+
+def _host(name: str, slots: str) -> Host:
+    if not (slots.isascii() and slots.isdecimal() and int(slots) >= 1):
+        raise HostsError(f"host {name!r} must have at least 1 slot, not {slots!r}")
+    return Host(name, int(slots))
+
+
+_Reader = Callable[[Environment, str], Sequence[Host]]
+
+_SCHEDULERS: tuple[tuple[str, tuple[str, str], _Reader], ...] = (
+    ("Slurm", ("SLURM_JOB_NODELIST", "SLURM_JOB_ID"), _slurm),
+    ("LSF", ("LSB_DJOB_HOSTFILE", "LSB_JOBID"), _one_slot_a_line),
+    ("LSF", ("LSB_MCPU_HOSTS", "LSB_JOBID"), _words),
+    ("PBS", ("PBS_NODEFILE", "PBS_JOBID"), _one_slot_a_line),
+    ("Grid Engine", ("PE_HOSTFILE", "JOB_ID"), _sge),
+)

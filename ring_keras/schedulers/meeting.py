@@ -1,0 +1,105 @@
+"""All ranks of a job learn where its store is."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from ring_keras.config import Config, ConfigError, ScheduledRank, scheduled_rank
+from ring_keras.schedulers.addresses import own_address
+from ring_keras.schedulers.card_file import CardFile, path_of_card
+from ring_keras.schedulers.pmi import Pmi
+from ring_keras.schedulers.store_card import StoreCard
+from ring_keras.schedulers.store_start import start_store
+
+__all__ = ["store_options"]
+
+_POLL_S = 0.05
+_PMI_KEY = "ring_keras"
+
+# The store of this process's job, which is one job until the process ends, however
+# often it leaves and joins: the store counts the generations.
+_found: tuple[ScheduledRank, StoreCard] | None = None
+
+
+def store_options(config: Config) -> dict[str, Any]:
+    """What `_native.init` must know of a job whose ranks a scheduler has started.
+
+    Returns:
+        Keyword arguments that take the place of those of `config.init_options()`;
+        empty if this process is alone, or if a launcher has said everything.
+
+    Raises:
+        ConfigError: If the scheduler's variables make no sense, or the ranks have
+            no place to meet.
+        CollectiveTimeoutError: If rank 0 has not come in time.
+    """
+    global _found
+    if _found is None:
+        own = scheduled_rank()
+        if own is None or own.size == 1:
+            return {}
+        _found = own, _meet(config, own)
+    own, card = _found
+    return {
+        "rank": own.rank,
+        "size": own.size,
+        "store_host": card.host,
+        "store_port": card.port,
+        "token": card.secret(),
+    }
+
+
+def _meet(config: Config, own: ScheduledRank) -> StoreCard:
+    deadline = time.monotonic() + config.init_timeout_s
+    if own.pmi_fd is not None:
+        return _meet_by_pmi(config, own, own.pmi_fd, deadline)
+    if not own.job:
+        raise ConfigError(
+            f"{own.starter} started this process as one of {own.size}, but not in "
+            "a way in which they could find each other. Start the script with "
+            "ringrun, or set RING_KERAS_SIZE=1 to run each of them alone."
+        )
+    return _meet_by_file(config, own, deadline)
+
+
+def _meet_by_pmi(
+    config: Config, own: ScheduledRank, descriptor: int, deadline: float
+) -> StoreCard:
+    with Pmi(descriptor, own.starter, deadline) as pmi:
+        if own.rank == 0:
+            card = start_store(own_address(config, own), own.size, None, deadline)
+            # Spaces and equals signs are the protocol's.
+            pmi.put(_PMI_KEY, card.to_text().encode("ascii").hex())
+        pmi.barrier()
+        if own.rank == 0:
+            return card
+        return StoreCard.from_text(bytes.fromhex(pmi.get(_PMI_KEY)).decode("ascii"))
+
+
+def _meet_by_file(config: Config, own: ScheduledRank, deadline: float) -> StoreCard:
+    path = path_of_card(config, own)
+    if own.rank == 0:
+        return start_store(own_address(config, own), own.size, path, deadline)
+    file = CardFile(path)
+    while (card := file.read()) is None:
+        if time.monotonic() > deadline:
+            raise _too_late(config, own, path)
+        time.sleep(_POLL_S)
+    return card
+
+
+def _too_late(config: Config, own: ScheduledRank, path: Path) -> Exception:
+    # It brings TensorFlow.
+    from ring_keras.errors import CollectiveTimeoutError
+
+    shared = ""
+    if not own.one_host:
+        shared = " Do all hosts share it? RING_KERAS_RENDEZVOUS_DIR names another."
+    return CollectiveTimeoutError(
+        f"rank {own.rank} waited {config.init_timeout_s:g} s for rank 0 of the "
+        f"{own.size} that {own.starter} started, which should say in {path} where "
+        f"the job's store is. Did it start, and does it call init()?{shared} A slow "
+        "start needs a larger RING_KERAS_INIT_TIMEOUT_S."
+    )
