@@ -159,8 +159,10 @@ class SshCrew(AgentCrew):
         if self._ending is not None:
             return self._ending
         if self._by_ssh and returncode == _SSH_FAILED:
-            what = "ssh cannot reach it" if self.hello is None else "ssh has ended"
-            return f"{what}: {said or 'it said nothing'}"
+            if self.hello is None:
+                return f"ssh cannot reach it: {said or 'it said nothing'}"
+            # So it ends, too, where sshd tells that a signal has killed the agent.
+            return f"ssh has ended: {said or 'its agent was killed'}"
         if self.hello is None:
             skipped = self._line.skipped.decode(errors="replace").strip()
             said = said or skipped or "it said nothing"

@@ -73,6 +73,10 @@ class SshHosts(Network):
         pids = run("ip", "netns", "pids", self.names[host]).split()
         return [pid for pid in map(int, pids) if is_alive(pid) and not _is_server(pid)]
 
+    def find(self, host: int, text: str) -> list[int]:
+        """A host's processes whose command holds `text`, the oldest first."""
+        return sorted(pid for pid in self.leftovers(host) if text in _command_of(pid))
+
     def wait_until_empty(self, timeout_s: float = 30) -> None:
         """Until no host has a process left."""
         hosts = range(len(self.names))

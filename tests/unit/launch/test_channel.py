@@ -1,0 +1,116 @@
+"""A line that must never block, and must notice its end."""
+
+import os
+import signal
+import socket
+
+import pytest
+
+from ring_keras.launch.channel import SILENCE_TICKS, Channel
+from ring_keras.launch.frames import Output, encode
+from ring_keras.launch.loop import Loop
+
+
+@pytest.fixture
+def loop():
+    """A loop that leaves signals as they were."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    reading, writing = os.pipe()
+    yield Loop(reading, lambda _number: None)
+    signal.set_wakeup_fd(-1)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.fixture
+def ticking(monkeypatch, loop):
+    """A loop that ticks in each turn."""
+    monkeypatch.setattr("ring_keras.launch.loop.TICK_S", 0.0)
+    loop._next_tick = 0.0
+    return loop
+
+
+class End:
+    """This end of a line, whose other end is a socket."""
+
+    def __init__(self, loop, greeted=True):
+        self.messages, self.reasons = [], []
+        ours, self.other = socket.socketpair()
+        self.other.setblocking(False)
+        read_fd = ours.detach()
+        self.channel = Channel(
+            loop,
+            read_fd,
+            os.dup(read_fd),
+            on_message=self.messages.append,
+            on_end=self.reasons.append,
+            greeted=greeted,
+        )
+
+
+def test_messages_come_and_pings_do_not(loop):
+    end = End(loop)
+    sent = [{"type": "ping"}, {"type": "a"}, Output(1, "stdout", b"x")]
+    end.other.send(b"".join(map(encode, sent)))
+    end.other.close()
+    loop.turn(1)
+    assert end.messages == sent[1:]
+    assert end.reasons == ["the connection was closed"]
+    assert not end.channel.is_open
+
+
+def test_more_than_fits_is_sent_as_there_is_room(loop):
+    end = End(loop)
+    message = Output(0, "stdout", b"x" * 5_000_000)
+    end.channel.send(message)
+    assert not end.channel.drained
+    received = b""
+    while not end.channel.drained:
+        received += end.other.recv(1 << 20)
+        loop.turn(1)
+    while len(received) < len(encode(message)):
+        received += end.other.recv(1 << 20)
+    assert received.startswith(encode(message))
+
+
+def test_the_other_end_is_given_up_after_its_silence(ticking):
+    end = End(ticking)
+    for _ in range(SILENCE_TICKS):
+        ticking.turn(0)
+    assert end.reasons == []
+    end.other.send(encode({"type": "ping"}))
+    for _ in range(SILENCE_TICKS):
+        ticking.turn(0)
+    assert end.reasons == []
+    ticking.turn(0)
+    ticking.turn(0)
+    (reason,) = end.reasons
+    assert "no word from it" in reason
+
+
+def test_silence_before_the_greeting_has_no_end(ticking):
+    end = End(ticking, greeted=False)
+    for _ in range(3 * SILENCE_TICKS):
+        ticking.turn(0)
+    assert end.reasons == []
+
+
+def test_nonsense_ends_it(loop):
+    end = End(loop)
+    end.other.send(b"GET / HTTP/1.1\r\n\r\n")
+    loop.turn(1)
+    (reason,) = end.reasons
+    assert "makes no sense" in reason
+
+
+def test_what_it_said_is_heard_although_nobody_listens_to_us(loop):
+    end = End(loop)
+    end.other.send(encode({"type": "last words"}))
+    end.other.shutdown(socket.SHUT_RD)
+    end.channel.send({"type": "a"})
+    end.channel.send({"type": "b"})
+    loop.turn(1)
+    assert end.messages == [{"type": "last words"}]

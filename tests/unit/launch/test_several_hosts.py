@@ -1,0 +1,99 @@
+"""What several hosts need before any rank is started."""
+
+import pytest
+
+from ring_keras.launch.addresses import is_own, own_addresses, reached_addresses
+from ring_keras.launch.cli import main
+from ring_keras.launch.environment import host_environment
+from ring_keras.launch.launcher import CannotStartError
+from ring_keras.launch.places import Place, places_of
+from ring_keras.launch.several_hosts import common_address
+from ring_keras.launch.ssh import SshOptions, agent_command
+
+
+def test_places_of_hosts_of_different_size():
+    (first,), (second, third), (fourth,) = places_of([1, 2, 1])
+    assert first == Place(0, 4, 0, 1, 0, 3)
+    assert second == Place(1, 4, 0, 2, 1, 3)
+    assert third == Place(2, 4, 1, 2, 0, 1)
+    assert fourth == Place(3, 4, 0, 1, 2, 3)
+
+
+def test_the_store_gets_the_first_address_that_all_reach():
+    reached = {"b": ["10.0.0.1", "10.1.0.1"], "c": ["10.1.0.1"]}
+    assert common_address(["10.0.0.1", "10.1.0.1"], reached) == "10.1.0.1"
+
+
+def test_no_address_that_all_reach():
+    with pytest.raises(CannotStartError) as caught:
+        common_address(["10.0.0.1", "10.1.0.1"], {"b": ["10.0.0.1"], "c": []})
+    assert "of 10.0.0.1, 10.1.0.1, b reaches 10.0.0.1; c reaches none." in str(
+        caught.value
+    )
+
+
+def test_this_host_is_known_by_name_and_address():
+    assert is_own("localhost")
+    assert is_own("127.0.0.1")
+    assert all(map(is_own, own_addresses()))
+    assert not is_own("198.51.100.77")  # Kept for documentation.
+    assert not is_own("no such host")
+
+
+def test_addresses_that_others_may_reach():
+    assert not {"127.0.0.1", "::1"} & set(own_addresses())
+
+
+def test_no_address_to_try():
+    assert reached_addresses([], "number") == []
+
+
+def test_what_belongs_to_a_host_stays_there():
+    own = {"HOME": "/home/there", "PATH": "theirs", "ONLY": "there"}
+    launchers = {
+        **{"HOME": "/home/here", "PATH": "ours", "TMPDIR": "/tmp/job", "MINE": "1"},
+        **{"SSH_AUTH_SOCK": "x", "XDG_RUNTIME_DIR": "x", "HOSTNAME": "here"},
+    }
+    assert host_environment(own, launchers) == {
+        **{"HOME": "/home/there", "PATH": "ours", "ONLY": "there", "MINE": "1"}
+    }
+
+
+def test_the_users_arguments_for_ssh_come_first():
+    options = SshOptions(["-J", "gate"], port=2222, identity_file="k", python="/p y")
+    command = agent_command("me@b", options)
+    assert command[:8] == ["ssh", "-T", "-J", "gate", "-p", "2222", "-i", "k"]
+    assert command[-3:] == ["--", "me@b", "'/p y' -m ring_keras.launch.agent"]
+    assert not any("HostKey" in word or "KnownHosts" in word for word in command)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("-H a:2,b:0 true", "-H: slots must be an integer of at least 1, not 'b:0'"),
+        ("-H a:2 -np 3 true", "-H: 3 ranks need as many slots, and there are 2: a:2"),
+        ("--hostfile /nowhere true", "--hostfile: /nowhere: No such file"),
+        ("-H a:2", "a command is required"),
+        ("-p ssh -H a:2 true", "-p"),
+    ],
+)
+def test_bad_hosts_are_refused(capsys, arguments, message):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments.split())
+    assert message in capsys.readouterr().err
+
+
+def test_the_plan_shows_hosts_and_ranks(capsys):
+    assert (
+        main(["-H", "198.51.100.1:1,198.51.100.2:2", "--dry-run", "train", "me"]) == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "198.51.100.1:",
+        "[0]",
+        "198.51.100.2:",
+        "[1]",
+        "[2]",
+    ]
+    assert "BatchMode=yes" in lines[2] and "198.51.100.2" in lines[2]
+    assert "HOROVOD_LOCAL_RANK=1" in lines[4] and lines[4].endswith("train me")
