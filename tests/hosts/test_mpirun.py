@@ -1,0 +1,128 @@
+"""`mpirun python train.py` with real MPIs, on one host and on several."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from support.job import light_environment
+from support.mpi import MPIS, Mpi
+from support.ssh_hosts import SshHosts
+
+pytestmark = pytest.mark.hosts
+
+JOIN = """
+import os, signal, sys, time
+import numpy as np
+from ring_keras import _native
+from ring_keras.config import Config
+from ring_keras.schedulers import store_options
+sys.modules["tensorflow"] = None
+config = Config.from_environment()
+def join():
+    _native.init(**config.init_options() | store_options(config))
+def total(name):
+    return _native.allreduce(np.ones(1, np.float32), name=name)[0]
+join()
+rank, size, *place = _native.topology()
+"""
+# One write a line: the lines of ranks are not to be mixed.
+REPORT = """
+first = total("x")
+_native.shutdown("to join once more")
+join()
+second = total("y")
+_native.shutdown("done")
+sys.stdout.write(f"rank {rank} of {size}, {place}: {first:g} {second:g}\\n")
+"""
+
+
+@pytest.fixture(params=MPIS, ids=lambda mpi: mpi.folder)
+def mpi(request: pytest.FixtureRequest) -> Mpi:
+    found: Mpi = request.param
+    if found.bin_dir is None:
+        pytest.skip(
+            f"there is no {found.name}: benchmarks/make_environments.sh "
+            f"{found.folder} installs it, and RING_KERAS_PEERS says where it is"
+        )
+    return found
+
+
+def run(
+    mpi: Mpi, command: Sequence[str], script: str, directory: Path
+) -> subprocess.CompletedProcess[str]:
+    """Runs `script` on the ranks that `command` starts."""
+    file = directory / "script.py"
+    file.write_text(JOIN + script)
+    environment = light_environment() | mpi.environment()
+    environment["RING_KERAS_INIT_TIMEOUT_S"] = "40"
+    return subprocess.run(
+        [*command, sys.executable, str(file)],
+        env=environment,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+
+
+def on_one_host(mpi: Mpi, size: int) -> list[str]:
+    assert mpi.bin_dir is not None
+    return [str(mpi.bin_dir / "mpirun"), *mpi.on_one_host, "-np", str(size)]
+
+
+def test_its_ranks_are_one_job(mpi: Mpi, tmp_path: Path) -> None:
+    finished = run(mpi, on_one_host(mpi, 3), REPORT, tmp_path)
+
+    assert finished.returncode == 0, finished.stderr
+    assert sorted(finished.stdout.splitlines()) == [
+        f"rank {rank} of 3, [{rank}, 3, 0, 1]: 3 3" for rank in range(3)
+    ]
+
+
+def test_a_rank_may_end_before_the_others(mpi: Mpi, tmp_path: Path) -> None:
+    # A process manager might take the first end, or the rest, for a failure.
+    script = """
+total("x")
+_native.shutdown("done")
+if rank == 1:
+    time.sleep(1)
+    sys.stdout.write("saved\\n")
+"""
+    finished = run(mpi, on_one_host(mpi, 2), script, tmp_path)
+
+    assert (finished.returncode, finished.stdout) == (0, "saved\n"), finished.stderr
+
+
+def test_a_killed_rank_ends_the_job(mpi: Mpi, tmp_path: Path) -> None:
+    script = """
+total("x")
+if rank == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+total("y")
+"""
+    finished = run(mpi, on_one_host(mpi, 2), script, tmp_path)
+
+    assert finished.returncode != 0
+
+
+def test_hosts(mpi: Mpi, hosts: SshHosts, tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh.sh"
+    ssh.write_text(f'#!/bin/sh\nexec ssh {hosts.ssh_args} "$@"\n')
+    ssh.chmod(0o755)
+    shared = tmp_path / "shared"
+    command = [f"RING_KERAS_RENDEZVOUS_DIR={shared}"]
+    command += mpi.across(hosts.addresses[:2], str(ssh))
+
+    finished = run(mpi, hosts.on(0, "env", *command), REPORT, tmp_path)
+
+    assert finished.returncode == 0, finished.stderr
+    assert sorted(finished.stdout.splitlines()) == [
+        f"rank {rank} of 2, [0, 1, {rank}, 2]: 2 2" for rank in range(2)
+    ]
+    hosts.wait_until_empty()
+    assert [path for path in shared.rglob("*") if not path.is_dir()] == []

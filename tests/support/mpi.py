@@ -1,0 +1,70 @@
+"""The MPIs whose mpirun tests start ranks with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT_DIR = Path(__file__).resolve().parent.parent.parent
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """One of them.
+
+    Attributes:
+        name: As the message of a test that is skipped calls it.
+        folder: Its virtual environment among those of the benchmarks.
+        marker: A file in its `bin` that no other has.
+        on_one_host: mpirun's options for ranks of this host.
+    """
+
+    name: str
+    folder: str
+    marker: str
+    on_one_host: tuple[str, ...] = ()
+
+    @property
+    def bin_dir(self) -> Path | None:
+        """Where its mpirun is; None: nowhere."""
+        peers = Path(os.environ.get("RING_KERAS_PEERS", ROOT_DIR / "build/peers"))
+        installed = peers / self.folder / "bin"
+        if (installed / "mpirun").exists():
+            return installed
+        marker = shutil.which(self.marker)
+        return None if marker is None else Path(marker).parent
+
+    def environment(self) -> dict[str, str]:
+        """What its mpirun needs on top of its own."""
+        return {
+            "PATH": f"{self.bin_dir}:{os.environ['PATH']}",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        }
+
+    def across(self, addresses: list[str], ssh: str) -> list[str]:
+        """Its mpirun's command for one rank on each host, which `ssh` reaches.
+
+        Args:
+            addresses: Of the hosts.
+            ssh: The path of a program that takes what ssh does.
+        """
+        size, hosts = str(len(addresses)), ",".join(addresses)
+        if self.folder == "openmpi":
+            slots = ",".join(f"{address}:1" for address in addresses)
+            agent = ["--prtemca", "plm_ssh_agent", ssh]
+            device = ["--prtemca", "prte_if_include", "eth0"]
+            shared = ["-x", "RING_KERAS_RENDEZVOUS_DIR"]
+            return ["mpirun", "-np", size, "--host", slots, *agent, *device, *shared]
+        command = ["mpiexec.hydra", "-n", size, "-ppn", "1", "-hosts", hosts]
+        bootstrap = ["-launcher", "ssh", "-launcher-exec", ssh]
+        return [*command, *bootstrap, "-iface", "eth0"]
+
+
+MPIS = (
+    Mpi("Open MPI", "openmpi", "ompi_info", ("--oversubscribe",)),
+    Mpi("MPICH", "mpich", "mpichversion"),
+    Mpi("Intel MPI", "intel_mpi", "impi_info"),
+)
