@@ -92,7 +92,7 @@ void Engine::RemoveCommunicator(int id) {
   has_news_.store(true);
 }
 
-void Engine::SplitDevices(int id, int device) {
+Status Engine::SplitDevices(int id, int device) {
   std::shared_ptr<nccl::DeviceCommunicator> part;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -102,15 +102,25 @@ void Engine::SplitDevices(int id, int device) {
   request.kind = CollectiveKind::kBarrier;
   request.name = StrCat("ring_keras/split_devices/", id);
   auto work = nccl::StreamWork::Split(device, std::move(part));
-  // Without CUDA the ranks meet all the same, and see that they differ.
-  if (work.ok()) request.device_work = std::move(work.value());
-  Status split = Run(std::move(request));
-  if (split.ok()) split = work.status();
-  if (split.ok()) return;
-  Log(LogLevel::kInfo,
-      StrCat("process set ", id,
-             " will connect its GPUs when it first needs them: ",
-             split.message()));
+  Status able = work.status();
+  if (able.ok()) {
+    request.device_work = std::move(work.value());
+    PrepareDevice(request);
+    able = std::exchange(request.able, Status::Ok());
+  }
+  // A rank without CUDA or NCCL meets the others all the same, so that they see
+  // that they differ.
+  if (!able.ok()) request.device_work = nullptr;
+  const Status split = Run(std::move(request));
+  if (!split.ok() && split.code() != StatusCode::kRankMismatch) return split;
+  const Status& why = able.ok() ? split : able;
+  if (!why.ok()) {
+    Log(LogLevel::kInfo,
+        StrCat("process set ", id,
+               " will connect its GPUs when it first needs them: ",
+               why.message()));
+  }
+  return Status::Ok();
 }
 
 void Engine::SetTuning(const Tuning& tuning) {

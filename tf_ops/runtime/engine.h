@@ -61,9 +61,10 @@ class Engine {
   void RemoveCommunicator(int id);
   // Connects the GPUs of a communicator's ranks by splitting what connects
   // those of all ranks. Every rank of the job calls it, after AddCommunicator;
-  // this one's tensors are on `device`. If that cannot be done, they connect by
-  // themselves when they first need it.
-  void SplitDevices(int id, int device);
+  // this one's tensors are on `device`. If a rank cannot do that, all are Ok,
+  // and connect by themselves when they first need it. Errors: what ends
+  // collectives of all ranks.
+  Status SplitDevices(int id, int device);
   // Of all communicators there are. Only while nothing is pending.
   void SetTuning(const Tuning& tuning);
 

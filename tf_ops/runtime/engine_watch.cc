@@ -156,12 +156,14 @@ void Engine::FailUsesOfLeft(int rank, const RankEvent& event) {
 }
 
 void Engine::WarnOfStall(Operation& operation, double age_s) {
-  std::string text =
-      StrCat(operation.title(), ": waited ", age_s, " s for ",
-             DescribeMissing(operation),
-             ". A rank that skips a step or branches differently never joins. "
-             "If slow input is expected, raise RING_KERAS_STALL_TIMEOUT_S.");
+  std::string text = StrCat(operation.title(), ": waited ", age_s, " s for ",
+                            DescribeMissing(operation), ".");
   const std::vector<int> missing = operation.MissingRanks();
+  if (!missing.empty()) {
+    text +=
+        " A rank that skips a step or branches differently never enters it. If "
+        "slow input is expected, raise RING_KERAS_STALL_TIMEOUT_S.";
+  }
   matcher_.ForEachKept([&](int rank, const Announcement& peer) {
     if (std::find(missing.begin(), missing.end(), rank) == missing.end()) {
       return;
@@ -201,8 +203,14 @@ std::string Engine::DescribeMissing(const Operation& operation) const {
   const std::vector<int> missing = operation.MissingRanks();
   if (operation.awaits_launch()) return DescribeEarlierLaunch();
   if (operation.launched()) return "the GPU, which has been given all of it";
-  if (missing.empty()) return "data of ranks that have joined";
-  return StrCat("ranks ", JoinRanks(missing), " of ", mesh_->size());
+  if (!missing.empty()) {
+    return StrCat("ranks ", JoinRanks(missing), " of ", mesh_->size());
+  }
+  if (operation.on_device()) {
+    return "NCCL to take it on this rank's GPU: it connects, or has earlier "
+           "work; NCCL_DEBUG=INFO says more";
+  }
+  return "data of ranks that have entered it";
 }
 
 }  // namespace ring_keras

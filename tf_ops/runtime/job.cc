@@ -138,7 +138,9 @@ StatusOr<int> Job::AddCommunicator(const std::vector<int>& ranks) {
     communicators_[id] = ranks;
     device = cuda_device_;
   }
-  if (device && ranks.size() > 1) engine_->SplitDevices(id, *device);
+  if (device && ranks.size() > 1) {
+    RING_KERAS_RETURN_IF_ERROR(engine_->SplitDevices(id, *device));
+  }
   return id;
 }
 

@@ -82,6 +82,8 @@ class Operation {
   // Every rank is there; it waits for those with lower numbers.
   uint64_t launch_id() const { return launch_id_; }
   bool awaits_launch() const { return stage_ == Stage::kOrdered; }
+  // Its tensors are in the memory of a GPU.
+  bool on_device() const { return request_.device_work != nullptr; }
   // The device has been given all of it.
   bool launched() const { return stage_ == Stage::kLaunched; }
   // Behind an earlier use of its name, which says who is missing.

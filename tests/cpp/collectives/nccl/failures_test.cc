@@ -1,5 +1,6 @@
 // Collectives on devices that fail: the same error on every rank, nothing left
 // on the device, and a disagreement leaves the communicator usable.
+#include <future>
 #include <mutex>
 #include <set>
 #include <string>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "tests/cpp/collectives/nccl/device_ranks.h"
+#include "tests/cpp/support/standard_error_capture.h"
 
 namespace ring_keras {
 namespace {
@@ -17,6 +19,7 @@ using testing::DeviceRank;
 using testing::RankOptions;
 using testing::Ranks;
 using testing::RunDeviceRanks;
+using testing::StandardErrorCapture;
 using testing::Submitted;
 using testing::TestStream;
 using testing::WaitFor;
@@ -329,6 +332,94 @@ RING_TEST(ARankWithoutMemoryForItsOutputIsToldToAll) {
   });
   EXPECT_EQ(verdicts.code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(verdicts.text(), "the GPU is full");
+}
+
+void Barrier(DeviceRank& self, const char* name) {
+  Request barrier;
+  barrier.name = name;
+  EXPECT_OK(self.engine().Run(std::move(barrier)));
+}
+
+// A rank without what it takes is no failure: GPUs connect later then.
+RING_TEST(ASplitThatARankCannotTakePartInIsLeftOut) {
+  RunDeviceRanks(Ranks(2), [](DeviceRank& self) {
+    const DeviceArray<float> data(std::vector<float>(kCount, 1));
+    self.engine().AddCommunicator(1, {0, 1});
+    EXPECT_OK(self.engine().SplitDevices(1, self.rank == 1 ? 999 : 0));
+    Request request = AllreduceInPlace(self, "later", data.get(), kCount);
+    request.communicator_id = 1;
+    EXPECT_OK(self.engine().Run(std::move(request)));
+    ExpectUsable(self);
+  });
+}
+
+RING_TEST(ASplitThatBreaksTheJobIsAnErrorOnAll) {
+  RunDeviceRanks(Ranks(2), [](DeviceRank& self) {
+    ExpectUsable(self);
+    self.engine().AddCommunicator(1, {0, 1});
+    Barrier(self, "all are connected");
+    if (self.rank == 0) RingKerasStandInFailCommunicators(kRemoteError);
+    Barrier(self, "they fail from here on");
+    EXPECT_FALSE(self.engine().SplitDevices(1, self.rank).ok());
+  });
+}
+
+// What holds up a collective on the GPU is another, of another communicator.
+RING_TEST(TheStallWatchNamesTheEarlierLaunch) {
+  RankOptions options = Ranks(3);
+  options.stall_warning_s = 0.2;
+  StandardErrorCapture capture;
+  RunDeviceRanks(options, [&](DeviceRank& self) {
+    self.engine().AddCommunicator(1, {0, 1});
+    const DeviceArray<float> early(std::vector<float>(kCount, 1));
+    const DeviceArray<float> late(std::vector<float>(kCount, 1));
+    if (self.rank == 2) {
+      EXPECT_TRUE(WaitFor([&] {
+        return Contains(capture.Text(),
+                        "its turn on the GPU: before it comes allreduce "
+                        "'early', which waits for ranks {2} of 3");
+      })) << capture.Text();
+    }
+    const Submitted first(self,
+                          AllreduceInPlace(self, "early", early.get(), kCount));
+    if (self.rank != 2) {
+      Request request = AllreduceInPlace(self, "late", late.get(), kCount);
+      request.communicator_id = 1;
+      const Submitted second(self, std::move(request));
+      EXPECT_OK(second.Outcome());
+    }
+    EXPECT_OK(first.Outcome());
+  });
+}
+
+// All ranks are there, so that the launch thread, which waits for memory here
+// and for NCCL otherwise, is what holds it up.
+RING_TEST(TheStallWatchNamesNccl) {
+  RankOptions options = Ranks(2);
+  options.stall_warning_s = 0.2;
+  StandardErrorCapture capture;
+  RunDeviceRanks(options, [&](DeviceRank& self) {
+    const DeviceArray<float> input(std::vector<float>(kCount, 1));
+    const DeviceArray<float> output(2 * kCount);
+    std::promise<void> seen;
+    Request request = self.MakeRequest(CollectiveKind::kAllgather, "held up",
+                                       DataType::kFloat32);
+    request.inputs = {{input.get(), {kCount}}};
+    request.allocate_output = [&](const Shape&) -> StatusOr<void*> {
+      if (self.rank == 0) seen.get_future().wait();
+      return static_cast<void*>(output.get());
+    };
+    const Submitted submitted(self, std::move(request));
+    if (self.rank == 0) {
+      constexpr char kWords[] =
+          "s for NCCL to take it on this rank's GPU: it connects, or has "
+          "earlier work; NCCL_DEBUG=INFO says more.\n";
+      EXPECT_TRUE(WaitFor([&] { return Contains(capture.Text(), kWords); }))
+          << capture.Text();
+      seen.set_value();
+    }
+    EXPECT_OK(submitted.Outcome());
+  });
 }
 
 // The last test: after all of the above.

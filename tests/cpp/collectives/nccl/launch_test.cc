@@ -132,7 +132,9 @@ void UseFourCommunicators(DeviceRank& self, bool split) {
   std::vector<std::unique_ptr<Load>> loads(sets.size());
   for (size_t id = 0; id < sets.size(); ++id) {
     if (id > 0) self.engine().AddCommunicator(id, sets[id]);
-    if (id > 0 && split) self.engine().SplitDevices(id, self.rank);
+    if (id > 0 && split) {
+      ASSERT_OK(self.engine().SplitDevices(id, self.rank));
+    }
     if (std::count(sets[id].begin(), sets[id].end(), self.rank) > 0) {
       loads[id] = std::make_unique<Load>(self, id, sets[id]);
     }
