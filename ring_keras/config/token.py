@@ -14,14 +14,18 @@ __all__ = ["read_token"]
 _NBYTES = 32
 
 
-def read_token(path: str | Path) -> bytes:
+def read_token(path: str | Path, source: str = "RING_KERAS_TOKEN_FILE") -> bytes:
     """Reads a job's secret.
+
+    Args:
+        path: The file.
+        source: What names it, for messages.
 
     Raises:
         ConfigError: If the file cannot be read, is open to anyone but its
             owner, or holds something else.
     """
-    variable = f"RING_KERAS_TOKEN_FILE={path}"
+    variable = f"{source}={path}"
     try:
         # O_NONBLOCK: a named pipe must not make us wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,7 +31,7 @@ from ring_keras.launch.guard import reap, run_guarded
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import say
 from ring_keras.launch.places import Place
-from ring_keras.launch.workers import Worker
+from ring_keras.launch.workers import Worker, signal_name
 
 _DEFAULT_GRACE_S = 10.0
 
@@ -53,112 +53,162 @@ class AgentOutput(RankOutput, Protocol):
 class Agent:
     """One host's ranks, until the launcher or the line to it is gone.
 
+    By default at the other end of ssh: the plan says all, and the launcher shows
+    what ranks print.
+
     Args:
         front_fd: Reads end of file once the front has died.
         directory: For the secret.
     """
 
     def __init__(self, front_fd: int, directory: Path) -> None:
+        self.loop = Loop(front_fd, self.take_signal)
+        self.plan: dict[str, Any] = {}
+        """What the launcher wants."""
+        self.kill_at: float | None = None
+        """When what is left will be killed; None until ranks are told to end."""
+        self.finishing = False
+        """Whether the ranks of all hosts have ended."""
         self._directory = directory
-        self._loop = Loop(front_fd, self._take_signal)
         self._crew: LocalCrew | None = None
-        self._plan: dict[str, Any] = {}
         self._grace_s = _DEFAULT_GRACE_S
-        self._kill_at: float | None = None
-        self._finishing = False
 
     def run(self, read_fd: int, write_fd: int) -> int:
         """Serves the launcher at the other end; returns the exit code."""
-        self._channel = Channel(
-            self._loop,
+        channel = Channel(
+            self.loop,
             read_fd,
             write_fd,
-            on_message=self._take,
-            on_end=self._end_ranks,
+            on_message=self.take,
+            on_end=self.end_ranks,
         )
-        self._output = ForwardedOutput(self._loop, self._channel)
-        self._channel.send_raw(GREETING)
-        self._channel.send(hello())
-        while not self._over():
-            self._loop.turn(self._time_left())
+        channel.send_raw(GREETING)
+        channel.send(hello())
+        self.serve(channel, ForwardedOutput(self.loop, channel))
+        return 0 if self.finishing else 1
+
+    def serve(self, channel: Channel, output: AgentOutput) -> None:
+        """Until there is nothing left to do; what is left then, the guard kills."""
+        self.channel = channel
+        self.output = output
+        while not self.over():
+            self.loop.turn(self._time_left())
             while (ended := reap()) is not None:
                 if self._crew is not None:
                     self._crew.reaped(*ended)
-            if self._kill_at is not None and self._kill_at <= time.monotonic():
-                break  # The guard kills all that is left.
-        self._channel.close()
-        return 0 if self._finishing else 1
+            if self.kill_at is not None and self.kill_at <= time.monotonic():
+                break
+        channel.close()
 
-    def _over(self) -> bool:
+    def over(self) -> bool:
+        """Whether all has been done."""
         ended = self._crew is None or self._crew.done
-        if self._finishing:
-            return ended and self._output.done and self._channel.drained
-        return self._kill_at is not None and ended
+        if self.finishing:
+            return ended and self.output.done and self.channel.drained
+        return self.kill_at is not None and ended
 
-    def _time_left(self) -> float | None:
-        if self._kill_at is None:
-            return None
-        return max(0.0, self._kill_at - time.monotonic())
-
-    def _take(self, message: Message) -> None:
+    def take(self, message: Message) -> None:
+        """Takes what the launcher says."""
         if isinstance(message, Output):
             raise ProtocolError("a launcher prints nothing")
-        handlers: dict[str, Callable[[dict[str, Any]], None]] = {
-            "plan": self._prepare,
-            "start": self._start,
-            "signal": self._signal,
-            "written": lambda found: self._output.written(field(found, "nbytes", int)),
-            "finish": self._finish,
-        }
-        if message["type"] not in handlers:
+        if message["type"] == "plan":
+            self._prepare(message)
+        elif message["type"] == "start":
+            self._start(message)
+        elif message["type"] == "signal":
+            rank, number = field(message, "rank", int), field(message, "number", int)
+            for worker in self.workers():
+                if worker.rank == rank:
+                    worker.signal(number)
+        elif message["type"] == "written":
+            self.output.written(field(message, "nbytes", int))
+        elif message["type"] == "finish":
+            self.finishing = True
+            if self._crew is not None:
+                self._crew.finish()
+        else:
             raise ProtocolError(f"an agent knows no {message['type']!r}")
-        handlers[message["type"]](message)
 
-    def _prepare(self, plan: dict[str, Any]) -> None:
-        self._grace_s = field(plan, "grace_period_s", float)
-        self._plan = plan
-        problem = self._problem(plan)
-        if problem is not None:
-            self._refuse(problem)
-            return
-        reached = reached_addresses(
-            field(plan, "addresses", list), field(plan, "nonce", str)
+    def host_job(self) -> HostJob:
+        """What ranks run here."""
+        return HostJob(
+            command=field(self.plan, "command", list),
+            environment=_environment(self.plan),
+            bind_to_cores=field(self.plan, "bind_to_cores", bool),
+            verbose=False,
         )
-        self._channel.send({"type": "ready", "reached": reached})
 
-    def _problem(self, plan: dict[str, Any]) -> str | None:
+    def problem(self) -> str | None:
         """Why no rank can be started here; None if they can."""
         try:
             from ring_keras import _native  # noqa: F401
         except ImportError as error:
             return f"ring_keras is not built ({error}); build it: {rebuild_command()}"
         try:
-            os.chdir(field(plan, "directory", str))
+            os.chdir(field(self.plan, "directory", str))
         except OSError as error:
             return f"{error.filename}: {error.strerror}; ranks start there"
-        command = field(plan, "command", list)
-        path = _environment(plan).get("PATH")
-        if shutil.which(command[0], path=path) is None:
-            return f"{command[0]}: no such command; is it installed, and executable?"
+        job = self.host_job()
+        if shutil.which(job.command[0], path=job.environment.get("PATH")) is None:
+            return (
+                f"{job.command[0]}: no such command; is it installed, and executable?"
+            )
         return None
+
+    def reached(self) -> list[str]:
+        """Which of the launcher's addresses this host reaches."""
+        return reached_addresses(
+            field(self.plan, "addresses", list), field(self.plan, "nonce", str)
+        )
+
+    def token(self, message: dict[str, Any]) -> str:
+        """The job's secret, in hexadecimal digits."""
+        return field(message, "token", str)
+
+    def take_signal(self, number: int) -> None:
+        """Somebody wants an end, here."""
+        if number != signal.SIGCHLD:
+            self.end_ranks(f"the agent got {signal_name(number)}")
+
+    def end_ranks(self, reason: str) -> None:
+        """What the launcher would do, now that it cannot."""
+        self.output.drop()
+        if self.kill_at is not None or self.finishing:
+            self.kill_at = time.monotonic()
+            return
+        if any(worker.running for worker in self.workers()):
+            say(f"{reason}: ending the ranks of this host")
+        for worker in self.workers():
+            worker.signal(signal.SIGTERM)
+        self.kill_at = time.monotonic() + self._grace_s
+
+    def workers(self) -> list[Worker]:
+        """The ranks of this host, once they are started."""
+        return [] if self._crew is None else self._crew.workers
+
+    def _time_left(self) -> float | None:
+        if self.kill_at is None:
+            return None
+        return max(0.0, self.kill_at - time.monotonic())
+
+    def _prepare(self, plan: dict[str, Any]) -> None:
+        self._grace_s = field(plan, "grace_period_s", float)
+        self.plan = plan
+        problem = self.problem()
+        if problem is not None:
+            self._refuse(problem)
+            return
+        self.channel.send({"type": "ready", "reached": self.reached()})
 
     def _start(self, message: dict[str, Any]) -> None:
         token_file = self._directory / "token"
-        write_private(token_file, field(message, "token", str))
-        plan = self._plan
-        job = HostJob(
-            command=field(plan, "command", list),
-            environment=_environment(plan),
-            bind_to_cores=field(plan, "bind_to_cores", bool),
-            verbose=False,
-        )
+        write_private(token_file, self.token(message))
         self._crew = LocalCrew(
-            [Place(**place) for place in field(plan, "places", list)],
-            job,
+            [Place(**place) for place in field(self.plan, "places", list)],
+            self.host_job(),
             token_file,
-            self._output,
+            self.output,
             self._note_end,
-            field(plan, "host_name", str),
         )
         try:
             self._crew.start(field(message, "store_address", str))
@@ -166,47 +216,17 @@ class Agent:
             self._refuse(f"cannot start the ranks: {error}")
             return
         for worker in self._crew.workers:
-            self._channel.send(
+            self.channel.send(
                 {"type": "started", "rank": worker.rank, "pid": worker.pid}
             )
 
-    def _signal(self, message: dict[str, Any]) -> None:
-        rank, number = field(message, "rank", int), field(message, "number", int)
-        for worker in self._workers():
-            if worker.rank == rank:
-                worker.signal(number)
-
-    def _finish(self, _message: dict[str, Any]) -> None:
-        self._finishing = True
-        if self._crew is not None:
-            self._crew.finish()
-
     def _refuse(self, why: str) -> None:
-        self._channel.send({"type": "refused", "why": why})
+        self.channel.send({"type": "refused", "why": why})
 
     def _note_end(self, worker: Worker) -> None:
-        self._channel.send(
+        self.channel.send(
             {"type": "ended", "rank": worker.rank, "returncode": worker.returncode}
         )
-
-    def _take_signal(self, number: int) -> None:
-        if number != signal.SIGCHLD:
-            self._end_ranks(f"the agent got {signal.Signals(number).name}")
-
-    def _end_ranks(self, reason: str) -> None:
-        """What the launcher would do, now that it cannot."""
-        self._output.drop()
-        if self._kill_at is not None or self._finishing:
-            self._kill_at = time.monotonic()
-            return
-        if any(worker.running for worker in self._workers()):
-            say(f"{reason}: ending the ranks of this host")
-        for worker in self._workers():
-            worker.signal(signal.SIGTERM)
-        self._kill_at = time.monotonic() + self._grace_s
-
-    def _workers(self) -> list[Worker]:
-        return [] if self._crew is None else self._crew.workers
 
 
 def hello() -> dict[str, Any]:

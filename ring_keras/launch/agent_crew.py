@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ring_keras._version import __version__
 from ring_keras.launch.channel import Channel
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
 from ring_keras.launch.launcher import Desk
-from ring_keras.launch.output import STREAMS, say
+from ring_keras.launch.output import say
 from ring_keras.launch.places import Place
 from ring_keras.launch.workers import Worker
 
-__all__ = ["AgentCrew", "Plan"]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What an agent is told to run.
-
-    Attributes:
-        command: Of each rank.
-        directory: In which ranks start.
-        environment: ringrun's own, for ranks to inherit.
-        chosen: Variables that ringrun's options set.
-        as_horovod: Whether `import horovod` finds `ring_keras.horovod`.
-        bind_to_cores: Whether each rank keeps to cores of its own.
-    """
-
-    command: Sequence[str]
-    directory: str
-    environment: Mapping[str, str]
-    chosen: Mapping[str, str]
-    as_horovod: bool
-    bind_to_cores: bool
+__all__ = ["AgentCrew"]
 
 
 class AgentCrew:
@@ -51,6 +30,8 @@ class AgentCrew:
 
     def __init__(self, name: str, desk: Desk) -> None:
         self.name = name
+        self.title = f"host {name}"
+        """How messages call it, in full."""
         self.workers: list[Worker] = []
         self.hello: dict[str, Any] | None = None
         """What the agent said first; None until then."""
@@ -60,12 +41,17 @@ class AgentCrew:
         """Why there is no agent any more; None while there is."""
         self._desk = desk
         self._channel: Channel | None = None
-        self._finished = False
+        self._places: Sequence[Place] = ()
 
     @property
     def done(self) -> bool:
         """Whether the agent is gone."""
         return self.gone is not None
+
+    @property
+    def parted(self) -> bool:
+        """The end of the line tells it enough."""
+        return True
 
     def attach(self, channel: Channel) -> None:
         """Takes the line to the agent."""
@@ -76,51 +62,52 @@ class AgentCrew:
         if self._channel is not None:
             self._channel.send(message)
 
-    def prepare(
-        self,
-        plan: Plan,
-        places: Sequence[Place],
-        addresses: Sequence[tuple[str, int]],
-        nonce: str,
-    ) -> None:
-        """Asks whether ranks could be started, and which addresses are reached."""
+    def prepare(self, places: Sequence[Place], **plan: Any) -> None:
+        """Asks whether ranks could be started at these places."""
         self._places = places
         self.send(
             {
                 "type": "plan",
-                **asdict(plan),
-                "host_name": self.name,
                 "places": [asdict(place) for place in places],
                 "grace_period_s": self._desk.options.grace_period_s,
-                "addresses": addresses,
-                "nonce": nonce,
+                **plan,
             }
         )
 
     def start(self, store_address: str) -> None:
         """Has the agent start its ranks."""
         for place in self._places:
-            self._desk.output.add_fed_rank(place.rank)
+            self.expect_output(place.rank)
             self.workers.append(
                 Worker(place.rank, self.name, self._deliver_to(place.rank))
             )
         if self.gone is not None:
             self.lose(self.gone)  # Before it had any ranks to lose.
-        self.send(
-            {
-                "type": "start",
-                "store_address": store_address,
-                "token": self._desk.token.hex(),
-            }
-        )
+        self.send({"type": "start", "store_address": store_address, **self.secrets()})
+
+    def secrets(self) -> dict[str, str]:
+        """What the agent must know to start its ranks, and learns last."""
+        return {}
+
+    def expect_output(self, rank: int) -> None:
+        """A rank will be started. By default its own terminal shows its output."""
+
+    def end_output(self, rank: int) -> None:
+        """Nobody will bring a rank's output any more."""
+
+    def take_output(self, output: Output) -> None:
+        """Takes what a rank has printed."""
+        raise ProtocolError("it shall show what its ranks print itself")
 
     def reaped(self, pid: int, returncode: int) -> None:
         """Its ranks are no children of this process."""
 
     def finish(self) -> None:
-        """Lets the agent kill what its ranks left behind, and end."""
-        self._finished = True
+        """Lets the agent kill what its ranks left behind."""
         self.send({"type": "finish"})
+
+    def dismiss(self, exit_code: int, message: str | None) -> None:
+        """It ends by itself, at the end of the line."""
 
     def lose(self, reason: str) -> None:
         """The agent is gone, and so are its ranks."""
@@ -129,18 +116,15 @@ class AgentCrew:
             self._channel.close()
         for worker in self.workers:
             if worker.running:
-                worker.lose(self.gone)
+                worker.lose(f"{self.title} was lost: {self.gone}")
                 self._desk.on_end(worker)
-            for stream in STREAMS:
-                self._desk.output.feed(worker.rank, stream, b"", lambda _nbytes: None)
+            self.end_output(worker.rank)
 
     def take(self, message: Message) -> None:
         """Takes what the agent says."""
         if isinstance(message, Output):
             self._worker(message.rank)  # It is one of its own.
-            self._desk.output.feed(
-                message.rank, message.stream, message.data, self._note_written
-            )
+            self.take_output(message)
         elif message["type"] == "hello":
             self.hello = message
         elif message["type"] == "ready":
@@ -151,7 +135,7 @@ class AgentCrew:
             worker = self._worker(field(message, "rank", int))
             worker.pid = field(message, "pid", int)
             if self._desk.options.verbose:
-                say(f"rank {worker.rank} is pid {worker.pid} of host {self.name}")
+                say(f"rank {worker.rank} is pid {worker.pid} of {self.title}")
         elif message["type"] == "ended":
             worker = self._worker(field(message, "rank", int))
             if worker.running:
@@ -175,13 +159,6 @@ class AgentCrew:
             self.send({"type": "signal", "rank": rank, "number": int(number)})
 
         return deliver
-
-    def _note_written(self, nbytes: int) -> None:
-        """From the output's thread."""
-        if nbytes:
-            self._desk.loop.call_soon(
-                lambda: self.send({"type": "written", "nbytes": nbytes})
-            )
 
     def _worker(self, rank: int) -> Worker:
         for worker in self.workers:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ring_keras.launch.frames import FrameReader, Message, ProtocolError, encode
+from ring_keras.launch.frames import (
+    MAX_FRAME_NBYTES,
+    FrameReader,
+    Message,
+    ProtocolError,
+    encode,
+)
 from ring_keras.launch.loop import TICK_S, Loop
 
 __all__ = ["SILENCE_TICKS", "Channel"]
@@ -15,6 +21,7 @@ __all__ = ["SILENCE_TICKS", "Channel"]
 SILENCE_TICKS = 10
 
 _READ_NBYTES = 1 << 16
+_MAX_UNTRUSTED_NBYTES = 1024
 
 
 class Channel:
@@ -31,6 +38,8 @@ class Channel:
             no message will come any more.
         greeted: Whether what comes begins with frames; see `FrameReader`. Until
             the greeting has come, silence has no end.
+        trusted: Whether the other end is known; if not, `trust` says so later, and
+            until then it may send short messages only.
     """
 
     def __init__(
@@ -42,6 +51,7 @@ class Channel:
         on_message: Callable[[Message], None],
         on_end: Callable[[str], None],
         greeted: bool = True,
+        trusted: bool = True,
     ) -> None:
         self._loop = loop
         self._read_fd = read_fd
@@ -49,6 +59,8 @@ class Channel:
         self._on_message = on_message
         self._on_end = on_end
         self._reader = FrameReader(greeted=greeted)
+        if not trusted:
+            self._reader.max_nbytes = _MAX_UNTRUSTED_NBYTES
         self._listening = greeted
         self._silent_ticks = 0
         self._outgoing = bytearray()
@@ -69,6 +81,10 @@ class Channel:
     def drained(self) -> bool:
         """Whether all that was sent has been written, or never can be."""
         return not (self.is_open and self._outgoing)
+
+    def trust(self) -> None:
+        """The other end is known."""
+        self._reader.max_nbytes = MAX_FRAME_NBYTES
 
     def send(self, message: Message) -> None:
         """Sends it, or what there is room for; the rest when there is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import os
 import shutil
@@ -19,16 +20,17 @@ from ring_keras.config import (
     variables,
 )
 from ring_keras.launch import horovodrun, host_options
-from ring_keras.launch.agent_crew import Plan
 from ring_keras.launch.crew import HostJob
 from ring_keras.launch.dry_run import planned_variables, print_plan
 from ring_keras.launch.environment import added_variables
 from ring_keras.launch.guard import run_guarded
 from ring_keras.launch.hosts import Host
 from ring_keras.launch.launcher import Launcher, LaunchOptions, meet_here
+from ring_keras.launch.node_agent import NodeAgent
+from ring_keras.launch.nodes import NodeOptions, meet_nodes
 from ring_keras.launch.output import say
 from ring_keras.launch.places import places_of
-from ring_keras.launch.several_hosts import HostsJob, meet_hosts
+from ring_keras.launch.several_hosts import HostsJob, Plan, meet_hosts
 
 _DESCRIPTION = """\
 Runs COMMAND as the N ranks of one job, on this machine or on several. Each line
@@ -56,20 +58,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _to_reader(lambda: _answer(options))
 
     options.command = options.command[options.command[:1] == ["--"] :]
-    hosts = host_options.check_hosts(parser, options)
+    nodes = host_options.check_nodes(parser, options)
+    hosts = None if nodes else host_options.check_hosts(parser, options)
     if options.size is None:
         parser.error("-np N is required: how many ranks?")
     if not options.command:
         parser.error("a command is required, such as: python train.py")
-    return _run_job(parser, options, hosts)
+    return _run_job(parser, options, hosts, nodes)
 
 
 def _run_job(
     parser: argparse.ArgumentParser,
     options: argparse.Namespace,
     hosts: list[Host] | None,
+    nodes: NodeOptions | None,
 ) -> int:
-    """Runs a job on these hosts; None: on this one alone."""
+    """Runs a job on these hosts, or this one's part of it; None: on this one alone."""
     command, inherited = options.command, inherited_environment()
     chosen = _chosen(options)
     added = added_variables(
@@ -81,7 +85,7 @@ def _run_job(
     environment = inherited | added
     try:
         place = places_of([options.size])[0][0]
-        Config.from_environment(environment | planned_variables(place))
+        config = Config.from_environment(environment | planned_variables(place))
     except ConfigError as error:
         parser.error(str(error))
     if hosts is None and shutil.which(command[0], path=environment.get("PATH")) is None:
@@ -105,8 +109,11 @@ def _run_job(
         for name, value in (added if hosts is None else chosen).items():
             say(f"every rank gets {name}={value}")
     bind_to_cores = options.bind_to == "cores"
+    job = HostJob(command, environment, bind_to_cores, options.verbose)
+    if nodes is not None:
+        node = dataclasses.replace(nodes, init_timeout_s=config.init_timeout_s)
+        return _run_node(launch, node, job)
     if hosts is None:
-        job = HostJob(command, environment, bind_to_cores, options.verbose)
         meet = meet_here(options.size, job)
     else:
         plan = Plan(
@@ -120,6 +127,17 @@ def _run_job(
         meet = meet_hosts(HostsJob(hosts, plan, ssh, options.launcher_address))
     return run_guarded(
         lambda fd, directory: Launcher(launch, meet, fd, directory).run()
+    )
+
+
+def _run_node(launch: LaunchOptions, node: NodeOptions, job: HostJob) -> int:
+    if node.rank > 0:
+        return run_guarded(
+            lambda fd, directory: NodeAgent(node, launch, job, fd, directory).run_node()
+        )
+    meet = meet_nodes(node, job)
+    return run_guarded(
+        lambda fd, directory: Launcher(launch, meet, fd, directory, node.token).run()
     )
 
 
@@ -153,7 +171,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ringrun",
         usage="ringrun -np N [option ...] COMMAND [argument ...]\n"
-        "       ringrun -H HOST:SLOTS,... [option ...] COMMAND [argument ...]",
+        "       ringrun -H HOST:SLOTS,... [option ...] COMMAND [argument ...]\n"
+        "       ringrun --nnodes N --node-rank K [option ...] COMMAND [argument ...]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

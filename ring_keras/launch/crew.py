@@ -56,6 +56,10 @@ class Crew(Protocol):
     def done(self) -> bool:
         """Whether nothing is left of it."""
 
+    @property
+    def parted(self) -> bool:
+        """Whether it needs to hear nothing more, once dismissed."""
+
     def start(self, store_address: str) -> None:
         """Starts the ranks; they find the job's store at that address.
 
@@ -68,6 +72,9 @@ class Crew(Protocol):
 
     def finish(self) -> None:
         """Kills what the ranks, which have ended all, left behind."""
+
+    def dismiss(self, exit_code: int, message: str | None) -> None:
+        """The job is over, or will never be; how it ended, in words if badly."""
 
 
 class LocalCrew:
@@ -103,6 +110,11 @@ class LocalCrew:
     def done(self) -> bool:
         """Whether every rank has ended."""
         return not any(worker.running for worker in self.workers)
+
+    @property
+    def parted(self) -> bool:
+        """It has nothing to hear."""
+        return True
 
     def start(self, store_address: str) -> None:
         """Starts the ranks. Must be called from the main thread."""
@@ -142,6 +154,9 @@ class LocalCrew:
     def finish(self) -> None:
         """They may have left processes that hold the output open."""
         kill_descendants()
+
+    def dismiss(self, exit_code: int, message: str | None) -> None:
+        """The launcher says it all on this host."""
 
 
 def write_private(path: Path, text: str) -> None:

@@ -108,6 +108,8 @@ class FrameReader:
     def __init__(self, *, greeted: bool) -> None:
         self._greeted = greeted
         self._pending = bytearray()
+        self.max_nbytes = MAX_FRAME_NBYTES
+        """A longer frame is refused."""
         self.skipped = b""
         """What came before the greeting."""
 
@@ -141,7 +143,7 @@ class FrameReader:
         if len(self._pending) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._pending)
-        if not 1 <= length <= MAX_FRAME_NBYTES:
+        if not 1 <= length <= self.max_nbytes:
             raise ProtocolError(f"a frame cannot have {length} bytes")
         end = _LENGTH.size + length
         if len(self._pending) < end:

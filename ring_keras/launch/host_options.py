@@ -8,11 +8,13 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from ring_keras.config import ConfigError, read_token
 from ring_keras.launch.addresses import is_own
 from ring_keras.launch.hosts import Host, HostsError, fill, parse_hosts, read_hostfile
+from ring_keras.launch.nodes import NodeOptions
 from ring_keras.launch.ssh import SshOptions
 
-__all__ = ["add_options", "check_hosts", "ssh_options"]
+__all__ = ["add_options", "check_hosts", "check_nodes", "split_address", "ssh_options"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +62,103 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="this host's address that the others shall connect to (default: the "
         "first that all reach)",
     )
+    _add_node_options(parser)
+
+
+def _add_node_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "several hosts, without ssh",
+        "The same command on every host, but for --node-rank. The job's secret is in a "
+        "file of mode 0600 on each.",
+    )
+    group.add_argument("--nnodes", type=int, metavar="N", help="number of hosts")
+    group.add_argument(
+        "--node-rank", type=int, metavar="K", help="this host's number, from 0"
+    )
+    group.add_argument(
+        "--nproc-per-node",
+        type=int,
+        metavar="N",
+        help="number of ranks on this host; hosts may differ",
+    )
+    group.add_argument(
+        "--rendezvous",
+        metavar="HOST:PORT",
+        help="an address of node 0, and a free port on it",
+    )
+    group.add_argument(
+        "--secret-file",
+        metavar="FILE",
+        help="64 hexadecimal digits: (umask 077; openssl rand -hex 32 > FILE)",
+    )
+
+
+def check_nodes(
+    parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> NodeOptions | None:
+    """This host among those that run the same command; None: there are none.
+
+    Sets `options.size` to the number of ranks on this host.
+    """
+    given = {
+        "--nnodes": options.nnodes,
+        "--node-rank": options.node_rank,
+        "--nproc-per-node": options.nproc_per_node,
+        "--rendezvous": options.rendezvous,
+        "--secret-file": options.secret_file,
+    }
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) == len(given):
+        return None
+    if missing:
+        parser.error(f"hosts without ssh also need {', '.join(missing)}")
+    for name, value in (
+        ("-np", options.size),
+        ("-H", options.hosts),
+        ("--hostfile", options.hostfile),
+    ):
+        if value is not None:
+            parser.error(
+                f"{name} is not for hosts without ssh: --nproc-per-node says it"
+            )
+    if not 0 <= options.node_rank < options.nnodes:
+        parser.error(
+            f"--node-rank must be from 0 to {options.nnodes - 1} with --nnodes "
+            f"{options.nnodes}, not {options.node_rank}"
+        )
+    if options.nproc_per_node < 1:
+        parser.error(
+            f"--nproc-per-node must be at least 1, not {options.nproc_per_node}"
+        )
+    try:
+        host, port = split_address(options.rendezvous)
+        token = read_token(options.secret_file, "--secret-file")
+    except ConfigError as error:
+        parser.error(str(error))
+    except ValueError:
+        parser.error(f"--rendezvous must be HOST:PORT, not {options.rendezvous}")
+    options.size = options.nproc_per_node
+    return NodeOptions(
+        count=options.nnodes,
+        rank=options.node_rank,
+        ranks=options.nproc_per_node,
+        host=host,
+        port=port,
+        token=token,
+    )
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of `10.0.0.1:4711` or `[2001:db8::7]:4711`.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (host and port.isdecimal() and 0 < int(port) < 65536):
+        raise ValueError(text)
+    return host, int(port)
 
 
 def check_hosts(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # How long ranks have to notice by themselves that another one failed. The store
 # tells them in much less; the rest is for printing why, and for saving.
 NOTICE_S = 5.0
+# How long other nodes have to hear how the job ended.
+PART_S = 2.0
 _TOKEN_NBYTES = 32
 
 
@@ -61,6 +63,7 @@ class Desk:
         output: Takes what ranks print.
         crews: Gets one for each host.
         on_end: Gets each worker that has ended.
+        interrupt: Ends the job, as a signal of that number to the launcher does.
         run_until: Turns the loop until a condition holds; False if it did not
             within some seconds, or if somebody ended the job.
     """
@@ -72,6 +75,7 @@ class Desk:
     output: OutputPump
     crews: list[Crew]
     on_end: Callable[[Worker], None]
+    interrupt: Callable[[int], None]
     run_until: Callable[[Callable[[], bool], float], bool]
 
 
@@ -153,20 +157,35 @@ class Launcher:
             timestamps=self._options.timestamps,
             on_broken=self._note_broken_output,
         )
+        problem = None
         try:
             self._start(token_file)
             if self._interrupt is None:
                 self._pump.start()
                 self._watch()
         except (OSError, CannotStartError) as error:
-            if self._interrupt is None:
-                say(f"cannot start the ranks: {error}")
-                return 1
+            problem = f"cannot start the ranks: {error}"
         finally:
             kill_descendants()
             if self._store is not None:
                 self._store.close()
-        return self._conclude()
+        exit_code, message = self._conclude()
+        if problem is not None and self._interrupt is None:
+            exit_code, message = 1, problem
+        if message is not None:
+            say(message)
+        self._part(exit_code, message)
+        return exit_code
+
+    def _part(self, exit_code: int, message: str | None) -> None:
+        for crew in self._crews:
+            crew.dismiss(exit_code, message)
+        deadline = time.monotonic() + PART_S
+        while not all(crew.parted for crew in self._crews):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            self._loop.turn(left)
 
     def _start(self, token_file: Path) -> None:
         meeting = self._meet(
@@ -178,6 +197,7 @@ class Launcher:
                 output=self._pump,
                 crews=self._crews,
                 on_end=self._note_end,
+                interrupt=self._take_signal,
                 run_until=self._run_until,
             )
         )
@@ -297,7 +317,8 @@ class Launcher:
     def _ended_ranks(self) -> list[tuple[int, str, bool]]:
         return [] if self._store is None else self._store.ended_ranks()
 
-    def _conclude(self) -> int:
+    def _conclude(self) -> tuple[int, str | None]:
+        """The exit code, and why, if it is bad."""
         workers = list(self._workers())
         failed = any(worker.failed for worker in workers)
         if self._interrupt is not None and not failed:
@@ -307,12 +328,9 @@ class Launcher:
                 text = "stopped, as nobody reads its output any more"
             if late:
                 text += f"; killed the ranks that did not end: {late}"
-            say(text)
-            return 128 + self._interrupt
+            return 128 + self._interrupt, text
         verdict = judge(workers, self._ended_ranks(), self._hung)
-        if verdict.message is not None:
-            say(verdict.message)
-        return verdict.exit_code
+        return verdict.exit_code, verdict.message
 
 
 def host_port(host: str, port: int) -> str:

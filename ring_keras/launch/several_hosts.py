@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from ring_keras.launch.addresses import Probes, is_own, own_addresses
-from ring_keras.launch.agent_crew import AgentCrew, Plan
+from ring_keras.launch.agent_crew import AgentCrew
 from ring_keras.launch.hosts import Host
 from ring_keras.launch.launcher import CannotStartError, Desk, Meet, Meeting
 from ring_keras.launch.output import say
 from ring_keras.launch.places import places_of
 from ring_keras.launch.ssh import SshCrew, SshOptions
 
-__all__ = ["HostsJob", "common_address", "meet_hosts"]
+__all__ = ["HostsJob", "Plan", "common_address", "meet_hosts"]
 
 # ssh gives up by itself; then Python has to start, from a slow disk maybe.
 _HELLO_TIMEOUT_S = 90.0
 _READY_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an agent is told to run.
+
+    Attributes:
+        command: Of each rank.
+        directory: In which ranks start.
+        environment: ringrun's own, for ranks to inherit.
+        chosen: Variables that ringrun's options set.
+        as_horovod: Whether `import horovod` finds `ring_keras.horovod`.
+        bind_to_cores: Whether each rank keeps to cores of its own.
+    """
+
+    command: Sequence[str]
+    directory: str
+    environment: Mapping[str, str]
+    chosen: Mapping[str, str]
+    as_horovod: bool
+    bind_to_cores: bool
 
 
 @dataclass(frozen=True)
@@ -56,7 +77,13 @@ def meet_hosts(job: HostsJob) -> Meet:
         try:
             places = places_of([host.slots for host in job.hosts])
             for crew, own_places in zip(crews, places, strict=True):
-                crew.prepare(job.plan, own_places, probes.addresses, probes.nonce)
+                crew.prepare(
+                    own_places,
+                    addresses=probes.addresses,
+                    nonce=probes.nonce,
+                    host_name=crew.name,
+                    **asdict(job.plan),
+                )
             _await(desk, crews, "get ready", _READY_TIMEOUT_S)
             tried = [host for host, _ in probes.addresses]
         finally:

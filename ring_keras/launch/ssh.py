@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from ring_keras._version import __version__
 from ring_keras.launch.agent_crew import AgentCrew
 from ring_keras.launch.channel import Channel
+from ring_keras.launch.frames import Output
 from ring_keras.launch.launcher import Desk
 from ring_keras.launch.lines import LineBuffer
-from ring_keras.launch.output import say
+from ring_keras.launch.output import STREAMS, say
 from ring_keras.launch.workers import signal_name
 
 __all__ = ["SshCrew", "SshOptions", "agent_command"]
@@ -105,6 +106,25 @@ class SshCrew(AgentCrew):
         self.attach(self._line)
         desk.loop.on_readable(self._stderr_fd, self._read_stderr)
 
+    def secrets(self) -> dict[str, str]:
+        """It has the job's secret from here alone."""
+        return {"token": self._desk.token.hex()}
+
+    def expect_output(self, rank: int) -> None:
+        """The agent will bring it."""
+        self._desk.output.add_fed_rank(rank)
+
+    def end_output(self, rank: int) -> None:
+        """Or the output would wait for it."""
+        for stream in STREAMS:
+            self._desk.output.feed(rank, stream, b"", lambda _nbytes: None)
+
+    def take_output(self, output: Output) -> None:
+        """To the terminal and the files here."""
+        self._desk.output.feed(
+            output.rank, output.stream, output.data, self._note_written
+        )
+
     def reaped(self, pid: int, returncode: int) -> None:
         """Notes the end of the child."""
         if pid != self._pid:
@@ -123,6 +143,13 @@ class SshCrew(AgentCrew):
         self._line.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
+
+    def _note_written(self, nbytes: int) -> None:
+        """From the output's thread."""
+        if nbytes:
+            self._desk.loop.call_soon(
+                lambda: self.send({"type": "written", "nbytes": nbytes})
+            )
 
     def _note_end_of_line(self, reason: str) -> None:
         if reason == "the connection was closed":

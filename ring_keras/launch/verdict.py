@@ -44,7 +44,7 @@ def judge(
     )
     assert first.returncode is not None
     if first.lost_with is not None:
-        text = f"host {first.host_name} was lost: {first.lost_with}"
+        text = first.lost_with
     elif first.failed:
         who = f"rank {first.rank} (host {first.host_name}, pid {first.pid})"
         text = f"{who} {how_ended(first.returncode)} after {first.seconds:.1f} s"

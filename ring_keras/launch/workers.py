@@ -28,7 +28,7 @@ class Worker:
         ended_at: The same, None while it runs.
         returncode: Negative for a signal; None while it runs.
         told_to_stop: Whether it got a signal from us before it ended.
-        lost_with: Why its host is gone, in words; None unless that was its end.
+        lost_with: Which host is gone, and why; None unless that was its end.
     """
 
     rank: int

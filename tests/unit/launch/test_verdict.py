@@ -72,7 +72,7 @@ def test_a_single_rank_has_no_others():
 
 def test_a_host_that_is_gone_is_named():
     lost = ended(1, None)
-    lost.lose("its agent was killed by SIGKILL")
+    lost.lose("host h was lost: its agent was killed by SIGKILL")
     # They noticed, and exited before that host was given up.
     workers = [ended(0, 1, ended_at=0.5), lost]
 

@@ -1,0 +1,334 @@
+"""One job that is started by the same command on every host: node 0's side."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ring_keras._version import __version__
+from ring_keras.launch.agent_crew import AgentCrew
+from ring_keras.launch.channel import Channel
+from ring_keras.launch.crew import HostJob, LocalCrew
+from ring_keras.launch.frames import Message, Output, ProtocolError, field
+from ring_keras.launch.launcher import CannotStartError, Desk, Meet, Meeting
+from ring_keras.launch.output import say
+from ring_keras.launch.places import places_of
+from ring_keras.launch.secret_proof import (
+    CONNECTED,
+    LISTENER,
+    is_proof,
+    new_nonce,
+    proof,
+)
+
+__all__ = ["NodeOptions", "meet_nodes"]
+
+# Others may knock as well, and cost no more than this.
+_MAX_GUESTS = 64
+_GUEST_TICKS = 10
+_READY_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """This node among the job's.
+
+    Attributes:
+        count: How many nodes there are.
+        rank: This one's number, from 0.
+        ranks: How many ranks it has.
+        host: Where node 0 listens.
+        port: The same.
+        token: The job's secret.
+        init_timeout_s: How long the others may take to come.
+    """
+
+    count: int
+    rank: int
+    ranks: int
+    host: str
+    port: int
+    token: bytes
+    init_timeout_s: float = 120.0
+
+    @property
+    def rendezvous(self) -> str:
+        """Where node 0 listens, for messages."""
+        return f"{self.host}:{self.port}"
+
+
+def meet_nodes(options: NodeOptions, job: HostJob) -> Meet:
+    """Waits for the other nodes; this is node 0, and runs the launcher."""
+
+    def meet(desk: Desk) -> Meeting:
+        reception = _Reception(options, desk)
+        crews = reception.crews
+
+        def all_came() -> bool:
+            there = [crew for crew in crews.values() if crew.gone is None]
+            return reception.problem is not None or len(there) == options.count - 1
+
+        in_time = desk.run_until(all_came, options.init_timeout_s)
+        if reception.problem is not None:
+            raise CannotStartError(reception.problem)
+        if not in_time:
+            missing = [
+                rank
+                for rank in range(1, options.count)
+                if rank not in crews or crews[rank].gone is not None
+            ]
+            raise CannotStartError(
+                f"of {options.count} nodes, {_numbers(missing)} did not come to "
+                f"{options.rendezvous} within {options.init_timeout_s:g} s"
+            )
+        reception.full = True
+        others = [crews[rank] for rank in range(1, options.count)]
+        places = places_of([options.ranks, *(crew.ranks for crew in others)])
+        desk.crews.append(
+            LocalCrew(places[0], job, desk.token_file, desk.output, desk.on_end)
+        )
+        for crew, own_places in zip(others, places[1:], strict=True):
+            crew.prepare(own_places)
+        desk.run_until(
+            lambda: all(crew.reached is not None or crew.gone for crew in others),
+            _READY_TIMEOUT_S,
+        )
+        for crew in others:
+            if crew.reached is None:
+                reason = crew.gone or f"it was not ready in {_READY_TIMEOUT_S:g} s"
+                raise CannotStartError(f"{crew.title}: {reason}")
+        size = sum(map(len, places))
+        return Meeting(size, reception.address)
+
+    return meet
+
+
+class NodeCrew(AgentCrew):
+    """The ranks of another node, which shows what they print itself.
+
+    Args:
+        rank: The node's number.
+        ranks: How many ranks it has.
+        name: Its host.
+        desk: The launcher's.
+        channel: The line to it.
+    """
+
+    def __init__(
+        self, rank: int, ranks: int, name: str, desk: Desk, channel: Channel
+    ) -> None:
+        super().__init__(name, desk)
+        self.title = f"node {rank} (host {name})"
+        self.ranks = ranks
+        self._finished = False
+        self.attach(channel)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left of its ranks, or nobody could say."""
+        return self._finished or self.gone is not None
+
+    @property
+    def parted(self) -> bool:
+        """It closes the line when it has heard how the job ended."""
+        return self.gone is not None
+
+    def take(self, message: Message) -> None:
+        """Takes what the node says."""
+        if isinstance(message, dict) and message["type"] == "finished":
+            self._finished = True
+        elif isinstance(message, dict) and message["type"] == "interrupt":
+            say(f"{self.title} was asked to end the job")
+            self._desk.interrupt(field(message, "number", int))
+        else:
+            super().take(message)
+
+    def dismiss(self, exit_code: int, message: str | None) -> None:
+        """Tells how the job ended."""
+        if self.gone is None:
+            self.send({"type": "verdict", "exit_code": exit_code, "message": message})
+
+
+class _Reception:
+    """Listens for nodes, and asks who they are.
+
+    Args:
+        options: Of node 0.
+        desk: The launcher's.
+
+    Raises:
+        CannotStartError: If it cannot listen there.
+    """
+
+    def __init__(self, options: NodeOptions, desk: Desk) -> None:
+        self.crews: dict[int, NodeCrew] = {}
+        """Who has come, by node."""
+        self.problem: str | None = None
+        """Why there can be no job."""
+        self.full = False
+        """Whether all have come."""
+        self._options = options
+        self._desk = desk
+        self._guests: list[_Guest] = []
+        self._listener = _listen(options)
+        self.address: str = self._listener.getsockname()[0]
+        """On which it listens, numeric."""
+        desk.loop.on_readable(self._listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        try:
+            peer, address = self._listener.accept()
+        except OSError:
+            return
+        self._guests = [guest for guest in self._guests if guest.waits]
+        if len(self._guests) >= _MAX_GUESTS:
+            self._guests.pop(0).leave()
+        self._guests.append(
+            _Guest(peer, address[0], self._options.token, self._desk, self._welcome)
+        )
+
+    def _welcome(self, channel: Channel, hello: dict[str, object]) -> NodeCrew | None:
+        """Takes a node, or tells it why not."""
+        rank, name = field(hello, "node_rank", int), field(hello, "host_name", str)
+        problem = self._problem_of(hello, rank, name)
+        if problem is not None:
+            if not self.full:
+                self.problem = problem
+            channel.send({"type": "verdict", "exit_code": 1, "message": problem})
+            return None
+        ranks = field(hello, "ranks", int)
+        crew = NodeCrew(rank, ranks, name, self._desk, channel)
+        crew.hello = hello
+        if rank in self.crews:  # It was started again.
+            self._desk.crews.remove(self.crews[rank])
+        self.crews[rank] = crew
+        self._desk.crews.append(crew)
+        return crew
+
+    def _problem_of(self, hello: dict[str, object], rank: int, name: str) -> str | None:
+        who = f"node {rank} (host {name})"
+        there = self.crews.get(rank)
+        if there is not None and there.gone is not None and not self.full:
+            there = None
+        if there is not None or rank == 0:
+            other = socket.gethostname() if there is None else there.name
+            return (
+                f"two nodes have --node-rank {rank}: on hosts {other} and {name}. Give "
+                "each its own"
+            )
+        count = field(hello, "nodes", int)
+        if count != self._options.count or not 0 < rank < count:
+            return (
+                f"{who} was started with --nnodes {count}, and node 0 with --nnodes "
+                f"{self._options.count}"
+            )
+        if field(hello, "ranks", int) < 1:
+            return f"{who} has no ranks"
+        version = field(hello, "ring_keras", str)
+        if version != __version__:
+            return f"{who} has ring_keras {version}, and node 0 {__version__}"
+        return None
+
+
+class _Guest:
+    """Somebody who has connected, and may hold the secret."""
+
+    def __init__(
+        self,
+        peer: socket.socket,
+        address: str,
+        token: bytes,
+        desk: Desk,
+        welcome: Callable[[Channel, dict[str, object]], NodeCrew | None],
+    ) -> None:
+        self.waits = True
+        """Whether it has not proven yet who it is."""
+        self._address = address
+        self._token = token
+        self._loop = desk.loop
+        self._welcome = welcome
+        self._nonce = new_nonce()
+        self._known = False
+        self._crew: NodeCrew | None = None
+        self._ticks = _GUEST_TICKS
+        read_fd = peer.detach()
+        self._channel = Channel(
+            desk.loop,
+            read_fd,
+            os.dup(read_fd),
+            on_message=self._take,
+            on_end=self._note_end,
+            trusted=False,
+        )
+        self._channel.send({"type": "challenge", "nonce": self._nonce})
+        desk.loop.on_tick(self._tick)
+
+    def leave(self) -> None:
+        """Drops it."""
+        self.waits = False
+        self._loop.no_tick(self._tick)
+        self._channel.close()
+
+    def _tick(self) -> None:
+        self._ticks -= 1
+        if self._ticks <= 0:
+            self.leave()
+
+    def _take(self, message: Message) -> None:
+        if self._crew is not None:
+            self._crew.take(message)
+        elif isinstance(message, Output):
+            raise ProtocolError("it is no node yet")
+        elif not self._known:
+            self._check(message)
+        elif message["type"] == "hello":
+            self._crew = self._welcome(self._channel, message)
+
+    def _check(self, message: dict[str, object]) -> None:
+        nonce = field(message, "nonce", str)
+        given = field(message, "proof", str)
+        if not is_proof(given, self._token, CONNECTED, self._nonce, nonce):
+            say(f"dropped a connection from {self._address}: it has not the secret")
+            self.leave()
+            return
+        self._known = True
+        self.waits = False
+        self._loop.no_tick(self._tick)
+        self._channel.trust()
+        answer = proof(self._token, LISTENER, self._nonce, nonce)
+        self._channel.send({"type": "welcome", "proof": answer})
+
+    def _note_end(self, reason: str) -> None:
+        self.leave()
+        if self._crew is not None:
+            self._crew.lose(reason)
+
+
+def _listen(options: NodeOptions) -> socket.socket:
+    where = f"--rendezvous {options.rendezvous}"
+    try:
+        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
+        family, _, _, _, address = found[0]
+        listener = socket.create_server((address[0], options.port), family=family)
+    except OSError as error:
+        raise CannotStartError(
+            f"{where}: {error.strerror}. Node 0 listens there: it must be an address "
+            "of its host, and a free port"
+        ) from None
+    listener.setblocking(False)
+    meant = ipaddress.ip_address(address[0])
+    if meant.is_loopback and options.host not in ("localhost", str(meant)):
+        raise CannotStartError(
+            f"{where}: on this host that is {meant}, which no other reaches; give its "
+            "address"
+        )
+    if meant.is_unspecified:
+        raise CannotStartError(f"{where}: give one address of node 0's host")
+    return listener
+
+
+def _numbers(ranks: list[int]) -> str:
+    return f"{'node' if len(ranks) == 1 else 'nodes'} {', '.join(map(str, ranks))}"

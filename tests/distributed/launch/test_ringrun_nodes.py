@@ -1,0 +1,265 @@
+"""The same ringrun command on every host, without ssh; here all are this one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from support.processes import is_alive, wait_until, wait_until_dead
+from support.ringrun import Finished, Ringrun
+
+JOIN = """
+import numpy as np
+from ring_keras import _native
+from ring_keras.config import Config
+sys.modules["tensorflow"] = None  # Or errors would be made of its, in seconds.
+_native.init(**Config.from_environment().init_options())
+note(f"ready{rank}", os.getpid())
+"""
+TRAIN = """
+while True:
+    _native.allreduce(np.ones(30000, np.float32), name="gradient")
+"""
+
+
+class Nodes:
+    """Starts the nodes of one job."""
+
+    def __init__(self, ringrun: Ringrun, directory: Path) -> None:
+        self.ringrun = ringrun
+        self.secret = directory / "secret"
+        self.secret.touch(mode=0o600)
+        self.secret.write_text(secrets.token_hex(32))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+
+    def start(
+        self,
+        script: str,
+        node: int,
+        *options: str,
+        count: int = 2,
+        ranks: int = 1,
+        secret: Path | None = None,
+    ) -> subprocess.Popen[bytes]:
+        return self.ringrun.start(
+            script,
+            *("--nnodes", str(count), "--node-rank", str(node)),
+            *("--nproc-per-node", str(ranks)),
+            *("--rendezvous", f"127.0.0.1:{self.port}"),
+            *("--secret-file", str(secret or self.secret)),
+            *options,
+            size=None,
+        )
+
+    def run(self, script: str, ranks: Sequence[int], *options: str) -> list[Finished]:
+        """Runs a job of nodes with so many ranks each."""
+        started = [
+            self.start(script, node, *options, count=len(ranks), ranks=count)
+            for node, count in enumerate(ranks)
+        ]
+        return [self.ringrun.finish(process) for process in started]
+
+
+@pytest.fixture
+def nodes(ringrun: Ringrun, tmp_path: Path) -> Iterator[Nodes]:
+    yield Nodes(ringrun, tmp_path)
+
+
+def test_nodes_of_different_size_are_one_job(nodes: Nodes) -> None:
+    script = JOIN + (
+        "print(os.environ['HOROVOD_LOCAL_RANK'], os.environ['HOROVOD_CROSS_RANK'],"
+        "_native.allreduce(np.full(2, rank + 1, np.float32), name='x'))\n"
+        "_native.shutdown('done')\n"
+    )
+
+    first, second = nodes.run(script, [2, 1])
+
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr.decode()
+    assert sorted(first.stdout.decode().splitlines()) == [
+        "[0] 0 0 [6. 6.]",
+        "[1] 1 0 [6. 6.]",
+    ]
+    assert second.stdout == b"[2] 0 1 [6. 6.]\n"
+    assert first.stderr == second.stderr == b""
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_every_node_ends_with_the_code_of_the_first_failure(
+    nodes: Nodes, failing: int
+) -> None:
+    script = JOIN + f"if rank == {failing}: sys.exit(5)\n" + TRAIN
+
+    found = nodes.run(script, [1, 1, 1])
+
+    who = rf"rank {failing} \(host \S+, pid \d+\) exited with code 5 after"
+    for finished in found:
+        assert finished.returncode == 5
+        assert re.search(who, finished.verdict)
+
+
+def test_the_later_node_waits_for_node_0(nodes: Nodes) -> None:
+    late = nodes.start("print(rank)", 1)
+    wait_until(lambda: is_alive(late.pid), "it is there")
+    first = nodes.start("print(rank)", 0)
+
+    assert nodes.ringrun.finish(first).stdout == b"[0] 0\n"
+    assert nodes.ringrun.finish(late).stdout == b"[1] 1\n"
+
+
+def test_a_node_that_does_not_come_is_named(nodes: Nodes) -> None:
+    options = ("--start-timeout", "2")
+    started = [nodes.start("", node, *options, count=3) for node in (0, 1)]
+
+    for process in started:
+        finished = nodes.ringrun.finish(process)
+        assert finished.returncode == 1
+        assert "of 3 nodes, node 2 did not come to 127.0.0.1:" in finished.verdict
+    alone = nodes.ringrun.finish(nodes.start("", 1, *options))
+    assert alone.returncode == 1
+    assert "no node 0 at 127.0.0.1:" in alone.verdict
+
+
+def test_two_nodes_with_one_number_are_an_error_of_all(nodes: Nodes) -> None:
+    started = [nodes.start("", node, count=3) for node in (0, 1, 1)]
+
+    for process in started:
+        finished = nodes.ringrun.finish(process)
+        assert finished.returncode == 1
+        assert "two nodes have --node-rank 1: on hosts " in finished.verdict
+
+
+def test_nodes_must_agree_on_their_count(nodes: Nodes) -> None:
+    started = [nodes.start("", 0, count=3), nodes.start("", 1, count=2)]
+
+    for process in started:
+        finished = nodes.ringrun.finish(process)
+        assert finished.returncode == 1
+        assert "started with --nnodes 2, and node 0 with --nnodes 3" in finished.verdict
+
+
+def test_another_secret_does_not_get_in(nodes: Nodes, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.touch(mode=0o600)
+    other.write_text(secrets.token_hex(32))
+    first = nodes.start("print(rank)", 0)
+    stranger = nodes.ringrun.finish(nodes.start("", 1, secret=other))
+
+    assert stranger.returncode == 1
+    assert b"does not let this node in" in stranger.stderr
+    second = nodes.ringrun.finish(nodes.start("print(rank)", 1))
+    finished = nodes.ringrun.finish(first)
+    assert (finished.returncode, second.returncode) == (0, 0)
+    assert b"dropped a connection from 127.0.0.1: it has not" in finished.stderr
+
+
+def test_whoever_knocks_with_nonsense_is_dropped(nodes: Nodes) -> None:
+    first = nodes.start("print(rank)", 0)
+    address = ("127.0.0.1", nodes.port)
+
+    def answers() -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(address, 1):
+            return True
+        return False
+
+    wait_until(answers, "node 0 listens")
+    for nonsense in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x00\x00\x08\x00\1" + b"x" * 2048,  # Longer than a stranger may be.
+        b"\x00\x00\x00\x11\1" + b'{"type":"hello"}',
+        b"\x00\x00\x00\x07\2\0\0\0\0\0x",
+    ):
+        with socket.create_connection(address, 10) as peer:
+            peer.settimeout(30)
+            peer.sendall(nonsense)
+            with contextlib.suppress(ConnectionResetError):
+                while peer.recv(4096):
+                    pass
+    second = nodes.ringrun.finish(nodes.start("print(rank)", 1))
+    assert nodes.ringrun.finish(first).stdout == b"[0] 0\n"
+    assert second.stdout == b"[1] 1\n"
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_node_is_killed(nodes: Nodes, killed: int) -> None:
+    started = [nodes.start(JOIN + TRAIN, node) for node in (0, 1)]
+    ranks = nodes.ringrun.pids("ready0", "ready1")
+
+    os.kill(started[killed].pid, signal.SIGKILL)
+
+    finished = nodes.ringrun.finish(started[1 - killed])
+    assert finished.returncode == 1
+    message = (
+        "node 1 (host " if killed else f"node 0 at 127.0.0.1:{nodes.port} was lost"
+    )
+    assert message in finished.stderr.decode()
+    assert "was lost: the connection was closed" in finished.stderr.decode()
+    wait_until_dead(ranks)
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_any_node_ends_all(
+    nodes: Nodes, asked: int, number: signal.Signals
+) -> None:
+    script = JOIN + (
+        "def stop(number, frame):\n"
+        "    print('got', signal.Signals(number).name)\n"
+        "    os._exit(0)\n"
+        "signal.signal(signal.SIGINT, stop)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "note(f'armed{rank}')\n"
+        "wait_to_be_ended()\n"
+    )
+    started = [nodes.start(script, node) for node in (0, 1)]
+    for node in (0, 1):
+        nodes.ringrun.noted(f"armed{node}")
+
+    started[asked].send_signal(number)
+
+    for node, process in enumerate(started):
+        finished = nodes.ringrun.finish(process)
+        assert finished.returncode == 128 + number
+        assert finished.stdout.decode() == f"[{node}] got {number.name}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--nnodes 2", "also need --node-rank, --nproc-per-node, --rendezvous, --sec"),
+        ("{all} --node-rank 2", "--node-rank must be from 0 to 1 with --nnodes 2"),
+        ("{all} --nproc-per-node 0", "--nproc-per-node must be at least 1"),
+        ("{all} --rendezvous here", "--rendezvous must be HOST:PORT, not here"),
+        ("{all} --secret-file /nowhere", "--secret-file=/nowhere: cannot read it"),
+        ("{all} -np 2", "-np is not for hosts without ssh"),
+        ("{all} -H a:2", "-H is not for hosts without ssh"),
+        ("{all} --rendezvous 192.0.2.99:4711", "192.0.2.99:4711: "),
+        ("{all} --rendezvous 0.0.0.0:4711", "give one address of node 0's host"),
+    ],
+)
+def test_bad_options_are_refused(nodes: Nodes, options: str, message: str) -> None:
+    every = (
+        "--nnodes 2 --node-rank 0 --nproc-per-node 1 --rendezvous 127.0.0.1:4711 "
+        f"--secret-file {nodes.secret}"
+    )
+    arguments = options.format(all=every).split()
+    finished = nodes.ringrun.finish(nodes.ringrun.start_raw(*arguments, "true"))
+    assert finished.returncode in (1, 2)
+    assert message in finished.stderr.decode()
+    assert b"Traceback" not in finished.stderr
+
+
+def test_a_secret_that_others_can_read_is_refused(nodes: Nodes) -> None:
+    nodes.secret.chmod(0o644)
+    finished = nodes.ringrun.finish(nodes.start("", 0))
+    assert finished.returncode == 2
+    assert "--secret-file=" in finished.stderr.decode()
+    assert "mode 0600" in finished.stderr.decode()
