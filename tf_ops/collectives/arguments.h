@@ -27,8 +27,9 @@ struct CollectiveArguments {
   ReduceOp reduce_op = ReduceOp::kSum;  // kAllreduce, kReduceScatter.
   int root = 0;                         // kBroadcast: rank in the communicator.
 
-  // kAllreduce of float32, float16 or bfloat16: the form in which data travel
-  // between hosts, half as long. Sums are made in float32. None: as they are.
+  // kAllreduce of float32: the form in which data travel between hosts, and
+  // between GPUs everywhere, half as long: float16 or bfloat16. Sums are made
+  // in float32. None: as they are.
   std::optional<DataType> wire_dtype;
 
   // Multiply the input before, the result after the reduction.

@@ -70,8 +70,6 @@ inline TensorView ViewOf(const tensorflow::Tensor& tensor) {
   return {DataOf(tensor), ToShape(tensor.shape())};
 }
 
-// The status as TensorFlow carries it. Where ring_keras has a class of its own,
-// the text begins with its name, by which ring_keras/errors.py finds it.
 // For a request whose peers are to be told.
 inline Status FromTensorFlow(const absl::Status& status) {
   if (status.ok()) return Status::Ok();
@@ -81,6 +79,8 @@ inline Status FromTensorFlow(const absl::Status& status) {
   return Status(code, std::string(status.message()));
 }
 
+// The status as TensorFlow carries it. Where ring_keras has a class of its own,
+// the text begins with its name, by which ring_keras/errors.py finds it.
 inline absl::Status ToTensorFlow(const Status& status) {
   const auto named = [&status](const std::string& name) {
     return name + ": " + status.message();

@@ -1,4 +1,4 @@
-// What ring_keras/config.py read from the environment.
+// What ring_keras/config/ reads from the environment.
 #ifndef RING_KERAS_RUNTIME_INIT_OPTIONS_H_
 #define RING_KERAS_RUNTIME_INIT_OPTIONS_H_
 

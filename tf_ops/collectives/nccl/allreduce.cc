@@ -79,7 +79,7 @@ class Allreduce : public DeviceCollective {
       const size_t nbytes =
           ElementCount(arguments().inputs[i].shape) * SizeOf(arguments().dtype);
       if (nbytes == 0) continue;
-      (count == 1 || nbytes >= kBucketBytes ? large : small)->push_back(i);
+      (count == 1 || nbytes >= kPackedBelowBytes ? large : small)->push_back(i);
     }
   }
 

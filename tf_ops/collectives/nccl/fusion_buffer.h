@@ -9,11 +9,11 @@
 
 namespace ring_keras::nccl {
 
-// A tensor of this size gains nothing from travelling with others: what a
-// bucket holds by default (ring_keras/config.py).
-constexpr size_t kBucketBytes = size_t{16} << 20;
-// Several buckets: one collective's tensors rarely need more than one round.
-constexpr size_t kFusionBufferBytes = 4 * kBucketBytes;
+// A tensor of this size gains nothing from travelling with others.
+constexpr size_t kPackedBelowBytes = size_t{16} << 20;
+// Two buckets of the default size (ring_keras/optimizers/bucket_size.py), so
+// that one collective's tensors rarely need more than one round.
+constexpr size_t kFusionBufferBytes = size_t{64} << 20;
 
 class FusionBuffer {
  public:
