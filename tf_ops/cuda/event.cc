@@ -25,11 +25,6 @@ StatusOr<bool> Event::IsDone() const {
   return true;
 }
 
-Status Event::Synchronize() const {
-  return ToStatus(GetRuntime().value()->EventSynchronize(handle_),
-                  "waiting for an event");
-}
-
 EventPool& EventPool::Of(int device) {
   // Outlives every thread that holds an event.
   static auto* mutex = new std::mutex;

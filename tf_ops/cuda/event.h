@@ -42,9 +42,6 @@ class Event {
   // Whether the device has passed the point.
   RING_KERAS_EXPORT StatusOr<bool> IsDone() const;
 
-  // Blocks until it has.
-  RING_KERAS_EXPORT Status Synchronize() const;
-
  private:
   friend class EventPool;
   Event(EventPool* pool, EventHandle handle) : pool_(pool), handle_(handle) {}

@@ -19,7 +19,6 @@ StatusOr<const RuntimeApi*> Load() {
   symbols.Find("cudaDriverGetVersion", &api.DriverGetVersion);
   symbols.Find("cudaRuntimeGetVersion", &api.RuntimeGetVersion);
   symbols.Find("cudaGetDeviceCount", &api.GetDeviceCount);
-  symbols.Find("cudaGetDevice", &api.GetDevice);
   symbols.Find("cudaSetDevice", &api.SetDevice);
   symbols.Find("cudaDeviceGetAttribute", &api.DeviceGetAttribute);
   symbols.Find("cudaDeviceGetStreamPriorityRange",
@@ -29,14 +28,10 @@ StatusOr<const RuntimeApi*> Load() {
   symbols.Find("cudaStreamCreateWithPriority", &api.StreamCreateWithPriority);
   symbols.Find("cudaStreamDestroy", &api.StreamDestroy);
   symbols.Find("cudaStreamSynchronize", &api.StreamSynchronize);
-  symbols.Find("cudaStreamQuery", &api.StreamQuery);
   symbols.Find("cudaStreamWaitEvent", &api.StreamWaitEvent);
   symbols.Find("cudaEventCreateWithFlags", &api.EventCreateWithFlags);
-  symbols.Find("cudaEventDestroy", &api.EventDestroy);
   symbols.Find("cudaEventRecord", &api.EventRecord);
   symbols.Find("cudaEventQuery", &api.EventQuery);
-  symbols.Find("cudaEventSynchronize", &api.EventSynchronize);
-  symbols.Find("cudaEventElapsedTime", &api.EventElapsedTime);
   symbols.Find("cudaMalloc", &api.Malloc);
   symbols.Find("cudaFree", &api.Free);
   symbols.Find("cudaMemcpyAsync", &api.MemcpyAsync);

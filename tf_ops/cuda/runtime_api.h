@@ -19,14 +19,12 @@ constexpr int kSuccess = 0;
 constexpr int kErrorMemoryAllocation = 2;
 constexpr int kErrorNotReady = 600;
 // cudaDeviceAttr
-constexpr int kAttributeMultiprocessorCount = 16;
 constexpr int kAttributeCapabilityMajor = 75;
 constexpr int kAttributeCapabilityMinor = 76;
 // cudaMemcpyKind
 constexpr int kMemcpyHostToDevice = 1;
 constexpr int kMemcpyDeviceToHost = 2;
 constexpr int kMemcpyDeviceToDevice = 3;
-constexpr int kMemcpyDefault = 4;
 // Flags
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventDisableTiming = 2;
@@ -36,7 +34,6 @@ struct RuntimeApi {
   int (*DriverGetVersion)(int* version);
   int (*RuntimeGetVersion)(int* version);
   int (*GetDeviceCount)(int* count);
-  int (*GetDevice)(int* device);
   int (*SetDevice)(int device);
   int (*DeviceGetAttribute)(int* value, int attribute, int device);
   int (*DeviceGetStreamPriorityRange)(int* least, int* greatest);
@@ -46,16 +43,11 @@ struct RuntimeApi {
                                   int priority);
   int (*StreamDestroy)(StreamHandle stream);
   int (*StreamSynchronize)(StreamHandle stream);
-  int (*StreamQuery)(StreamHandle stream);
   int (*StreamWaitEvent)(StreamHandle stream, EventHandle event,
                          unsigned flags);
   int (*EventCreateWithFlags)(EventHandle* event, unsigned flags);
-  int (*EventDestroy)(EventHandle event);
   int (*EventRecord)(EventHandle event, StreamHandle stream);
   int (*EventQuery)(EventHandle event);
-  int (*EventSynchronize)(EventHandle event);
-  int (*EventElapsedTime)(float* milliseconds, EventHandle start,
-                          EventHandle end);
   int (*Malloc)(void** memory, size_t nbytes);
   int (*Free)(void* memory);
   int (*MemcpyAsync)(void* to, const void* from, size_t nbytes, int kind,

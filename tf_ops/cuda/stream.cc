@@ -17,7 +17,7 @@ StatusOr<std::unique_ptr<Stream>> Stream::Create(int device) {
   RING_KERAS_RETURN_IF_ERROR(ToStatus(
       api.StreamCreateWithPriority(&handle, kStreamNonBlocking, greatest),
       "making a stream"));
-  return std::unique_ptr<Stream>(new Stream(device, handle));
+  return std::unique_ptr<Stream>(new Stream(handle));
 }
 
 Stream::~Stream() { GetRuntime().value()->StreamDestroy(handle_); }

@@ -23,15 +23,13 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   StreamHandle handle() const { return handle_; }
-  int device() const { return device_; }
 
   // Blocks until the device has done all that the stream was given.
   RING_KERAS_EXPORT Status Synchronize();
 
  private:
-  Stream(int device, StreamHandle handle) : device_(device), handle_(handle) {}
+  explicit Stream(StreamHandle handle) : handle_(handle) {}
 
-  const int device_;
   const StreamHandle handle_;
 };
 

@@ -14,7 +14,6 @@ namespace {
 constexpr int kVersion = 12050;
 
 enum Attribute {
-  kMultiprocessorCount = 16,
   kCapabilityMajor = 75,
   kCapabilityMinor = 76,
 };
@@ -39,9 +38,6 @@ int cudaDeviceGetAttribute(int* value, int attribute, int device) {
     return Returned(kCudaInvalidDevice);
   }
   switch (attribute) {
-    case kMultiprocessorCount:
-      *value = 2;
-      return kCudaSuccess;
     case kCapabilityMajor:
       *value = 9;
       return kCudaSuccess;
