@@ -24,7 +24,8 @@ class ReduceScatterKernel : public AsyncOpKernel {
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     Request request = attributes_.NewRequest(CollectiveKind::kReduceScatter);
     request.dtype = ToDataType(context->input_dtype(0));
-    OP_REQUIRES_OK_ASYNC(context, reduction_.ApplyTo(&request, context), done);
+    // The peers wait for this rank: what fails is told to them.
+    request.able = FromTensorFlow(reduction_.ApplyTo(&request, context));
 
     auto pending = Pending::Create(1);
     request.inputs.push_back(pending->AddInput(context->input(0)));

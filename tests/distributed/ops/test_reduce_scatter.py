@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import RankPool, tensors
+from support.rank_pool import RankPools
 
 import ring_keras as ring
 
@@ -42,6 +43,24 @@ def check_values() -> None:
 
 def test_each_rank_gets_its_rows(ranks: RankPool) -> None:
     ranks.run(check_values, timeout_s=120)
+
+
+def check_bad_factor() -> None:
+    """Rank 1's prescale is no scalar."""
+    with pytest.raises(tf.errors.OpError) as caught:
+        ring.reducescatter(
+            [1.0, 2.0], "sum", prescale_factor=[1.0, 2.0] if ring.rank() == 1 else 1.0
+        )
+    assert isinstance(
+        caught.value,
+        tf.errors.InvalidArgumentError if ring.rank() == 1 else ring.RankMismatchError,
+    )
+    assert "prescale must be a scalar" in str(caught.value)
+    assert ring.reducescatter(tf.ones([ring.size()]), "sum").numpy() == [ring.size()]
+
+
+def test_a_bad_factor_of_one_rank_is_told_to_all(rank_pool: RankPools) -> None:
+    rank_pool(2).run(check_bad_factor, timeout_s=40)
 
 
 def check_gradient(graph: bool) -> None:
