@@ -18,7 +18,7 @@
 namespace ring_keras {
 
 // Gives the memory for an output whose shape is known only once every rank
-// has joined. Called at most once, from any thread.
+// has entered it. Called at most once, from any thread.
 using OutputAllocator = std::function<StatusOr<void*>(const Shape& shape)>;
 
 struct CollectiveArguments {

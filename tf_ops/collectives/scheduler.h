@@ -8,14 +8,13 @@
 #ifndef RING_KERAS_COLLECTIVES_SCHEDULER_H_
 #define RING_KERAS_COLLECTIVES_SCHEDULER_H_
 
-#include <sched.h>
-
 #include <atomic>
 #include <chrono>
 #include <coroutine>
 #include <utility>
 
 #include "tf_ops/common/pause.h"
+#include "tf_ops/common/yield.h"
 
 namespace ring_keras {
 
@@ -116,7 +115,6 @@ class Scheduler {
  private:
   // Some microseconds.
   static constexpr int kPauses = 256;
-  // To yield a core that nobody wants takes less.
   static constexpr std::chrono::microseconds kForeignTurn{3};
   // Quick yields after which it takes the core for its own again.
   static constexpr int kMaxContention = 64;
@@ -134,24 +132,25 @@ class Scheduler {
       }
     }
     while (interrupt_ != nullptr) {
-      Yield();
+      OfferCore();
       if (condition()) return true;
     }
     return false;
   }
 
-  void Yield() {
-    const Clock::time_point start = Clock::now();
+  void OfferCore() {
+    const Yielded yielded = Yield();
     // Patience starts at the first yield: most waits end before.
-    if (patience_end_ == Clock::time_point()) patience_end_ = start + patience_;
-    sched_yield();
-    const Clock::time_point end = Clock::now();
-    if (end - start > kForeignTurn) {
+    if (patience_end_ == Clock::time_point()) {
+      patience_end_ = yielded.end - yielded.taken + patience_;
+    }
+    if (yielded.to_others(kForeignTurn)) {
       contention_ = kMaxContention;
     } else if (contention_ > 0) {
       --contention_;
     }
-    if (end >= patience_end_ || interrupt_->load(std::memory_order_relaxed)) {
+    if (yielded.end >= patience_end_ ||
+        interrupt_->load(std::memory_order_relaxed)) {
       BeImpatient();
     }
   }

@@ -11,10 +11,12 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
+  // Three years hence at most: a longer time does not fit into the clock's.
   static Deadline After(double timeout_s) {
-    return Deadline(Clock::now() +
-                    std::chrono::duration_cast<Clock::duration>(
-                        std::chrono::duration<double>(timeout_s)));
+    constexpr double kLongestS = 1e8;
+    return Deadline(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                       std::chrono::duration<double>(
+                                           std::min(timeout_s, kLongestS))));
   }
 
   bool Expired() const { return Clock::now() >= at_; }
@@ -23,11 +25,6 @@ class Deadline {
   double RemainingSeconds() const {
     return std::max(0.0,
                     std::chrono::duration<double>(at_ - Clock::now()).count());
-  }
-
-  // Milliseconds left, rounded up, as poll() takes them.
-  int RemainingMilliseconds() const {
-    return static_cast<int>(RemainingSeconds() * 1e3 + 0.999);
   }
 
  private:

@@ -13,13 +13,10 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <thread>
 #include <utility>
 
 namespace ring_keras {
 namespace {
-
-constexpr double kConnectRetryS = 0.02;
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -143,28 +140,6 @@ StatusOr<FileDescriptor> Listen(const std::string& address, int port) {
   return fd;
 }
 
-StatusOr<FileDescriptor> Accept(const FileDescriptor& listener,
-                                Deadline deadline) {
-  while (true) {
-    FileDescriptor fd(accept4(listener.get(), nullptr, nullptr,
-                              SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (fd.valid()) {
-      DisableNagle(fd.get());
-      return fd;
-    }
-    // Any other error is that of one connection, which is gone.
-    if (errno == EMFILE || errno == ENFILE || errno == EBADF ||
-        errno == EINVAL || errno == ENOTSOCK) {
-      return SystemError("cannot accept a connection");
-    }
-    StatusOr<bool> ready = WaitUntilReady(listener.get(), POLLIN, deadline);
-    RING_KERAS_RETURN_IF_ERROR(ready.status());
-    if (!ready.value()) {
-      return Status(StatusCode::kDeadlineExceeded, "no connection came");
-    }
-  }
-}
-
 StatusOr<FileDescriptor> ConnectOnce(const std::string& host, int port,
                                      Deadline deadline) {
   StatusOr<AddressList> list = Resolve(host, port, 0);
@@ -180,20 +155,6 @@ StatusOr<FileDescriptor> ConnectOnce(const std::string& host, int port,
     last = fd.status();
   }
   return last;
-}
-
-StatusOr<FileDescriptor> Connect(const std::string& host, int port,
-                                 Deadline deadline) {
-  while (true) {
-    StatusOr<FileDescriptor> fd = ConnectOnce(host, port, deadline);
-    if (fd.ok()) return fd;
-    if (deadline.RemainingSeconds() <= kConnectRetryS) {
-      return Status(StatusCode::kDeadlineExceeded,
-                    StrCat("cannot reach ", HostPort(host, port),
-                           " in time: ", fd.status().message()));
-    }
-    std::this_thread::sleep_for(std::chrono::duration<double>(kConnectRetryS));
-  }
 }
 
 void DisableNagle(int fd) {

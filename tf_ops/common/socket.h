@@ -40,22 +40,13 @@ class FileDescriptor {
 // every interface), Internal.
 StatusOr<FileDescriptor> Listen(const std::string& address, int port);
 
-// Waits for a connection. Errors: DeadlineExceeded, Internal.
-StatusOr<FileDescriptor> Accept(const FileDescriptor& listener,
-                                Deadline deadline);
-
 // Connects to one of the host's addresses, each tried once. Errors:
 // DeadlineExceeded, Internal.
 StatusOr<FileDescriptor> ConnectOnce(const std::string& host, int port,
                                      Deadline deadline);
 
-// Tries until the deadline: the peer may not listen yet. DeadlineExceeded, with
-// what was wrong the last time.
-StatusOr<FileDescriptor> Connect(const std::string& host, int port,
-                                 Deadline deadline);
-
-// Small messages must not wait for each other. Best effort; what Accept and
-// Connect return has it.
+// Small messages must not wait for each other. Best effort; what ConnectOnce
+// returns has it.
 void DisableNagle(int fd);
 
 // Breaks the connection when what was sent stays unacknowledged for so long:

@@ -62,7 +62,7 @@ class AllreduceStartKernel : public OpKernel {
 
     request.able = FromTensorFlow(able);
     pending->Submit(std::move(request), context,
-                    wait_follows_ ? kPatienceS : 0);
+                    wait_follows_ ? kDriveForS : 0);
   }
 
  private:

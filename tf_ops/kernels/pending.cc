@@ -96,7 +96,7 @@ std::vector<int64_t>* Pending::ReceivedSplits() {
 }
 
 void Pending::Submit(Request request, OpKernelContext* context,
-                     double patience_s) {
+                     double drive_for_s) {
   what_ = Title(request);
   communicator_id_ = request.communicator_id;
   const Status follows = FollowStream(&request, context);
@@ -104,7 +104,7 @@ void Pending::Submit(Request request, OpKernelContext* context,
   const auto done = [self = shared_from_this()](const Status& status) {
     self->Finish(status);
   };
-  Runtime::Get().Submit(std::move(request), done, patience_s);
+  Runtime::Get().Submit(std::move(request), done, drive_for_s);
 }
 
 Status Pending::FollowStream(Request* request, OpKernelContext* context) {

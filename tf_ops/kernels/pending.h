@@ -20,7 +20,7 @@ namespace ring_keras {
 
 // What a thread of TensorFlow's may wait for peers that are in step: about what
 // handing the collective to the engine's thread, and its result back, costs.
-constexpr double kPatienceS = 100e-6;
+constexpr double kDriveForS = 100e-6;
 
 // Owns the memory that the engine works on. It depends on no kernel's context,
 // because a step may end, by an error elsewhere, while the engine still works.
@@ -54,11 +54,11 @@ class Pending : public std::enable_shared_from_this<Pending> {
   std::vector<int64_t>* ReceivedSplits();
 
   // Hands the request to the engine and returns, once it has tried for about
-  // `patience_s` to carry it out in this thread. Errors are told to those who
+  // `drive_for_s` to carry it out in this thread. Errors are told to those who
   // wait. Comes after AddOutput: memory that TensorFlow gives is free once its
   // stream has come this far.
   void Submit(Request request, tensorflow::OpKernelContext* context,
-              double patience_s);
+              double drive_for_s);
 
   // Carries out the request for an asynchronous op, as Submit and Await do.
   void Complete(Request request, tensorflow::OpKernelContext* context,

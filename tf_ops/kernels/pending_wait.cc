@@ -69,7 +69,7 @@ void Pending::Complete(Request request, OpKernelContext* context,
     what_ = Title(request);
     Finish(Runtime::Get().Run(std::move(request)));
   } else {
-    Submit(std::move(request), context, kPatienceS);
+    Submit(std::move(request), context, kDriveForS);
   }
   Await(context, std::move(done));
 }
@@ -174,7 +174,7 @@ void Pending::Await(OpKernelContext* context,
     if (!waiter->Claim()) return;
     waiter->Schedule([what, waiter] {
       waiter->context->SetStatus(absl::CancelledError(
-          what + ": the step was cancelled while ranks were still joining"));
+          what + ": the step was cancelled before every rank had entered it"));
       waiter->done();
     });
   };

@@ -134,14 +134,23 @@ void Transfer(Wire& wire, AnyAnnouncement& announcement) {
   wire(announcement.error);
 }
 
-// Whether its types are ones that there are.
+bool HasOneTensor(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllgather ||
+         kind == CollectiveKind::kReduceScatter ||
+         kind == CollectiveKind::kAlltoall;
+}
+
+// Whether its types are ones that there are, and its tensors as many as its
+// kind has: what looks at them counts on that.
 bool IsKnown(const Announcement& announcement) {
   return static_cast<int>(announcement.kind) < kCollectiveKindCount &&
          static_cast<int>(announcement.dtype) < kDataTypeCount &&
          announcement.memory <= Memory::kDevice &&
          static_cast<int>(announcement.wire_dtype.value_or(DataType{})) <
              kDataTypeCount &&
-         static_cast<int>(announcement.reduce_op) < kReduceOpCount;
+         static_cast<int>(announcement.reduce_op) < kReduceOpCount &&
+         (announcement.shapes.size() == 1 || !announcement.error.empty() ||
+          !HasOneTensor(announcement.kind));
 }
 
 }  // namespace

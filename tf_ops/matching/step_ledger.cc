@@ -27,10 +27,12 @@ StatusOr<GivenUp> DecodeGivenUp(const std::string& bytes) {
 StepLedger::StepLedger(int size, int own_rank)
     : ranks_(size), own_rank_(own_rank) {}
 
-void StepLedger::OnAnnounced(int rank, uint64_t step) {
+bool StepLedger::OnAnnounced(int rank, uint64_t step) {
   Rank& of = ranks_[rank];
   of.step = std::max(of.step, step);
-  of.passed = std::max(of.passed, step - 1);
+  if (step - 1 <= of.passed) return false;
+  of.passed = step - 1;
+  return true;
 }
 
 void StepLedger::OnGivenUp(int rank, GivenUp given_up) {

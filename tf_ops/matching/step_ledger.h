@@ -45,8 +45,9 @@ class StepLedger {
  public:
   StepLedger(int size, int own_rank);
 
-  // `rank` has announced something of `step`.
-  void OnAnnounced(int rank, uint64_t step);
+  // `rank` has announced something of `step`; whether it has passed more than
+  // before.
+  bool OnAnnounced(int rank, uint64_t step);
   // `rank`, which may be this one, has given up.
   void OnGivenUp(int rank, GivenUp given_up);
 

@@ -19,7 +19,7 @@ Status ConnectionBroke(int errno_value) {
 }
 
 Status TooSlow() {
-  return Status(StatusCode::kUnauthenticated,
+  return Status(StatusCode::kDeadlineExceeded,
                 "too slow: the peer did not finish the handshake in time");
 }
 

@@ -19,9 +19,10 @@ namespace ring_keras {
 // stays open, and is to be closed by the caller on error.
 //
 // Errors: Aborted (Refusal::kRanksRemain), Unauthenticated (wrong token,
-// generation, rank or purpose, no ring_keras peer, too slow), PeerLost (the
-// peer closed the connection), InvalidArgument (a token that is not 32 bytes),
-// Internal. The messages say which, and hold nothing secret.
+// generation, rank or purpose, no ring_keras peer), DeadlineExceeded (the peer
+// is too slow), PeerLost (it closed the connection), InvalidArgument (a token
+// that is not 32 bytes), Internal. The messages say which, and hold nothing
+// secret.
 StatusOr<HandshakeParty> HandshakeAsClient(int fd, Purpose purpose,
                                            const HandshakeParty& self,
                                            int expected_peer_rank,

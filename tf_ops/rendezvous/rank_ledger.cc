@@ -33,7 +33,7 @@ Refusal RankLedger::Admit(int rank, const std::string& address) {
       break;
   }
   life.state = State::kConnected;
-  life.who = StrCat("rank ", rank, " (at ", address, ")");
+  life.name = StrCat("rank ", rank, " (at ", address, ")");
   return Refusal::kNone;
 }
 
@@ -60,7 +60,7 @@ void RankLedger::Restart() {
     const std::string process_end = std::move(lives_[rank].process_end);
     lives_[rank] = Life();
     if (process_end.empty()) continue;
-    lives_[rank].who = StrCat("rank ", rank);
+    lives_[rank].name = StrCat("rank ", rank);
     lives_[rank].process_end = process_end;
     End(rank, RankEvent::Kind::kLost,
         process_end + " and did not call init() again");
@@ -68,7 +68,7 @@ void RankLedger::Restart() {
 }
 
 void RankLedger::Name(int rank, const std::string& host_name, int64_t pid) {
-  lives_[rank].who =
+  lives_[rank].name =
       StrCat("rank ", rank, " (host ", host_name, ", pid ", pid, ")");
 }
 
@@ -99,7 +99,7 @@ void RankLedger::ReportExit(int rank, const std::string& how, TimePoint now) {
   life.process_end = how;
   switch (life.state) {
     case State::kAbsent:
-      life.who = StrCat("rank ", rank);
+      life.name = StrCat("rank ", rank);
       End(rank, RankEvent::Kind::kLost, how + " before it joined the job");
       break;
     case State::kConnected:
@@ -140,7 +140,7 @@ void RankLedger::End(int rank, RankEvent::Kind kind, const std::string& how) {
   if (life.state == State::kEnded) return;
   life.state = State::kEnded;
   life.due.reset();
-  ended_.push_back({kind, rank, StrCat(life.who, " ", how)});
+  ended_.push_back({kind, rank, StrCat(life.name, " ", how)});
 }
 
 }  // namespace ring_keras::rendezvous

@@ -58,7 +58,7 @@ class RankLedger {
   enum class State { kAbsent, kConnected, kClosed, kEnded };
   struct Life {
     State state = State::kAbsent;
-    std::string who;
+    std::string name;
     std::string how;  // The verdict, once it is due.
     std::string
         process_end;  // How its process ended; empty: it runs, it seems.

@@ -171,9 +171,9 @@ class Bootstrapper {
     Membership membership;
     membership.topology = MakeTopology(options_.rank, cards_);
     for (int rank = 0; rank < options_.size; ++rank) {
-      membership.rank_titles.push_back(StrCat("rank ", rank, " (host ",
-                                              cards_[rank].host_name, ", pid ",
-                                              cards_[rank].pid, ")"));
+      membership.rank_names.push_back(StrCat("rank ", rank, " (host ",
+                                             cards_[rank].host_name, ", pid ",
+                                             cards_[rank].pid, ")"));
     }
     membership.generation = store_->generation();
     membership.mesh = std::make_unique<Mesh>(
@@ -262,7 +262,7 @@ StatusOr<Membership> BootstrapAlone(uint64_t generation) {
   membership.mesh =
       std::make_unique<Mesh>(0, std::move(doorbell.value()), nullptr, nullptr,
                              std::vector<MeshPeer>(1), std::vector<int>{0});
-  membership.rank_titles = {"rank 0"};
+  membership.rank_names = {"rank 0"};
   membership.generation = generation;
   return membership;
 }

@@ -18,7 +18,7 @@ struct Membership {
   std::unique_ptr<Store> store;  // Null for a job of one rank.
   std::unique_ptr<Mesh> mesh;
   Topology topology;
-  std::vector<std::string> rank_titles;  // "rank 1 (host node7, pid 4711)".
+  std::vector<std::string> rank_names;  // "rank 1 (host node7, pid 4711)".
   uint64_t generation = 0;  // Its number among the job's memberships.
 };
 

@@ -39,6 +39,12 @@ void Engine::Stop() {
   mesh_->Wake();
 }
 
+bool Engine::AwaitSent(double timeout_s) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return ended_.wait_for(lock, std::chrono::duration<double>(timeout_s),
+                         [this] { return !mesh_->has_unsent(); });
+}
+
 Engine::~Engine() {
   Stop();
   thread_.join();
@@ -160,6 +166,10 @@ bool Engine::TakeEvents() {
     stopping = stopping_;
   }
   for (const RankEvent& event : events) {
+    // In shared memory nothing else says that nobody reads any more.
+    if (event.rank >= 0 && event.rank != mesh_->rank()) {
+      mesh_->pair(event.rank).StopSending();
+    }
     if (event.kind == RankEvent::Kind::kLost) {
       HandleLost(event);
     } else {
@@ -171,11 +181,9 @@ bool Engine::TakeEvents() {
       const std::string what = StrCat("called shutdown() while ",
                                       operation->title(), " was pending");
       operation->communicator().Break(
-          Status(StatusCode::kAborted,
-                 StrCat(options_.rank_titles[mesh_->rank()], " ", what)));
+          Status(StatusCode::kAborted, StrCat(own_name(), " ", what)));
       TellPeers(operation->communicator(),
-                Status(StatusCode::kPeerLost,
-                       StrCat(options_.rank_titles[mesh_->rank()], " ", what)));
+                Status(StatusCode::kPeerLost, StrCat(own_name(), " ", what)));
     }
   }
   return !events.empty();

@@ -36,9 +36,9 @@ struct EngineOptions {
   double stall_warning_s = 60;
   // How long a blocking call looks for its peers' data, offering the core to
   // others, before it sleeps.
-  double patience_s = 1e-3;
+  double drive_alone_s = 1e-3;
   // "rank 1 (host node7, pid 4711)" for every rank of the job.
-  std::vector<std::string> rank_titles;
+  std::vector<std::string> rank_names;
 };
 
 class Engine {
@@ -49,9 +49,10 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Takes part in a collective; `done` gets the outcome. For about `patience_s`
-  // the calling thread does the work, as long as nothing else is under way.
-  void Submit(Request request, DoneCallback done, double patience_s = 0);
+  // Takes part in a collective; `done` gets the outcome. For about
+  // `drive_for_s` the calling thread does the work, as long as nothing else is
+  // under way.
+  void Submit(Request request, DoneCallback done, double drive_for_s = 0);
   // The same, and waits; this thread does the work where it can.
   Status Run(Request request);
 
@@ -69,13 +70,16 @@ class Engine {
   void SetTuning(const Tuning& tuning);
 
   // This rank's program gives up waiting on a communicator, which breaks if
-  // anything is pending there. From any thread.
+  // anything that has been entered by now is still pending. From any thread.
   static constexpr int kEveryCommunicator = -1;
   void Interrupt(int communicator_id);
 
   // Another rank ended. From any thread.
   void OnRankEvent(const RankEvent& event);
 
+  // Waits until the peers have taken all that this rank has for them, at most
+  // for so long; whether they have. From any thread.
+  bool AwaitSent(double timeout_s);
   // Ends what is pending with Aborted and takes nothing more. From any thread.
   void Stop();
   // Collectives that have not ended.
@@ -84,6 +88,10 @@ class Engine {
 
  private:
   using Clock = Operation::Clock;
+  struct Interrupted {
+    int communicator_id;
+    uint64_t last;  // The operation that was entered last by then.
+  };
   // A join under way.
   struct Joining {
     std::shared_ptr<Member> member;
@@ -102,6 +110,8 @@ class Engine {
   std::shared_ptr<nccl::DeviceCommunicator> DeviceOf(int id) const;
   // This rank's part in communicator `id`; null if it has none.
   std::shared_ptr<Member> MemberOf(int id) const;
+  // Leaves it to the driver. The caller holds mutex_.
+  void Enqueue(std::unique_ptr<Operation> operation) noexcept;
   // What the driver waits for may have happened. Any thread.
   void WakeDriver();
   // Whether the operation is all there is, so that its caller's thread may
@@ -110,13 +120,13 @@ class Engine {
   // Drives this operation alone while patience lasts and nothing else comes up.
   // Unless it has ended then, it is the first of accepted_, and has started.
   // The caller holds `lock`, and is the driver from here on.
-  void TryAlone(std::unique_ptr<Operation> operation, double patience_s,
-                std::unique_lock<std::mutex>& lock);
+  void TryAlone(std::unique_ptr<Operation> operation, double drive_for_s,
+                std::unique_lock<std::mutex>& lock) noexcept;
   void ThreadMain();
   void StopDriving();
   // Drives until `condition()`; the caller has set driving_.
   template <typename Condition>
-  void DriveUntil(Condition condition);
+  void DriveUntil(Condition condition) noexcept;
 
   // Everything below runs on the driving thread.
   bool Poll();
@@ -197,6 +207,10 @@ class Engine {
   // What holds up the launch of collectives for which all ranks are there.
   std::string DescribeEarlierLaunch() const;
 
+  const std::string& own_name() const {
+    return options_.rank_names[mesh_->rank()];
+  }
+
   const EngineOptions options_;
   std::unique_ptr<Mesh> mesh_;
   Scheduler scheduler_;
@@ -208,11 +222,12 @@ class Engine {
   std::condition_variable ended_;  // For Run(): requests ended, or no driver.
   bool driving_ = false;
   bool stopping_ = false;
-  int active_ = 0;  // Requests that have not ended.
+  uint64_t entered_ = 0;  // Requests so far.
+  int active_ = 0;        // Those that have not ended.
   // Requests that the driver has not seen.
   std::vector<std::unique_ptr<Operation>> accepted_;
   std::vector<RankEvent> events_;
-  std::vector<int> interrupted_;  // Communicators.
+  std::vector<Interrupted> interrupted_;
   std::map<int, std::shared_ptr<Member>> communicators_;
   // Communicators that were removed; their end is the driver's.
   std::vector<std::shared_ptr<Member>> removed_;

@@ -8,13 +8,18 @@
 // Why that is safe:
 // 1. `driving_` changes under mutex_ only, and only who has set it touches what
 //    is the driver's own. So each driver sees all that the one before did.
-// 2. No operation is left without a driver: who stops driving wakes the blocked
-//    callers, and the engine's thread if anything has not ended; that drives
-//    until everything has.
+// 2. Nothing is left without a driver: who stops driving wakes the blocked
+//    callers, and the engine's thread if an operation has not ended, or a peer
+//    has not taken all that was queued for it; that drives until neither is so.
+//    An operation may end here before its peers know all that they need for it,
+//    or why it failed.
 // 3. No news is missed. It is put where the driver looks, has_news_ is set, and
 //    then asleep_ is looked at. A driver sets asleep_, then looks at has_news_,
 //    then sleeps. Whichever store comes first, one of the two sees the other's:
 //    the atomics are sequentially consistent.
+// 4. No exception leaves an engine in use behind: what drives is noexcept. The
+//    algorithms catch their own (task.h); for the rest there is no memory, and
+//    an end that peers notice is better than an engine that nobody drives.
 #include <algorithm>
 #include <chrono>
 
@@ -31,7 +36,7 @@ constexpr unsigned kTurnsPerClock = 64;
 
 }  // namespace
 
-void Engine::Submit(Request request, DoneCallback done, double patience_s) {
+void Engine::Submit(Request request, DoneCallback done, double drive_for_s) {
   PrepareDevice(request);
   std::unique_lock<std::mutex> lock(mutex_);
   StatusOr<std::unique_ptr<Operation>> accepted = Accept(request, done);
@@ -41,12 +46,11 @@ void Engine::Submit(Request request, DoneCallback done, double patience_s) {
     return;
   }
   std::unique_ptr<Operation> operation = std::move(accepted.value());
-  if (patience_s > 0 && IsAlone(*operation)) {
-    TryAlone(std::move(operation), patience_s, lock);
+  if (drive_for_s > 0 && IsAlone(*operation)) {
+    TryAlone(std::move(operation), drive_for_s, lock);
     return StopDriving();
   }
-  accepted_.push_back(std::move(operation));
-  has_news_.store(true);
+  Enqueue(std::move(operation));
   const bool driving = driving_;
   lock.unlock();
   if (!driving) {
@@ -71,10 +75,9 @@ Status Engine::Run(Request request) {
   std::unique_ptr<Operation> operation = std::move(accepted.value());
   bool is_driver = IsAlone(*operation);
   if (is_driver) {
-    TryAlone(std::move(operation), options_.patience_s, lock);
+    TryAlone(std::move(operation), options_.drive_alone_s, lock);
   } else {
-    accepted_.push_back(std::move(operation));
-    has_news_.store(true);
+    Enqueue(std::move(operation));
   }
   const auto has_ended = [&] { return ended.load(std::memory_order_acquire); };
   if (!has_ended() && (is_driver || !driving_)) {
@@ -103,13 +106,18 @@ bool Engine::IsAlone(const Operation& operation) const {
          !has_news_.load(std::memory_order_relaxed);
 }
 
-void Engine::TryAlone(std::unique_ptr<Operation> operation, double patience_s,
-                      std::unique_lock<std::mutex>& lock) {
+void Engine::Enqueue(std::unique_ptr<Operation> operation) noexcept {
+  accepted_.push_back(std::move(operation));
+  has_news_.store(true);
+}
+
+void Engine::TryAlone(std::unique_ptr<Operation> operation, double drive_for_s,
+                      std::unique_lock<std::mutex>& lock) noexcept {
   driving_ = true;
   lock.unlock();
   BreakIfLost(operation->communicator());
   scheduler_.BePatient(std::chrono::duration_cast<Scheduler::Clock::duration>(
-                           std::chrono::duration<double>(patience_s)),
+                           std::chrono::duration<double>(drive_for_s)),
                        &has_news_);
   operation->Start();
   scheduler_.BeImpatient();
@@ -136,19 +144,21 @@ void Engine::WakeDriver() {
 void Engine::StopDriving() {
   driving_ = false;
   ended_.notify_all();
-  if (active_ > 0 || stopping_) work_.notify_one();
+  if (active_ > 0 || stopping_ || mesh_->has_unsent()) work_.notify_one();
 }
 
 void Engine::ThreadMain() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    work_.wait(lock, [&] { return !driving_ && (active_ > 0 || stopping_); });
+    work_.wait(lock, [&] {
+      return !driving_ && (active_ > 0 || stopping_ || mesh_->has_unsent());
+    });
     if (active_ == 0 && stopping_) return;
     driving_ = true;
     lock.unlock();
     DriveUntil([this] {
       std::lock_guard<std::mutex> inner(mutex_);
-      return active_ == 0;
+      return active_ == 0 && (stopping_ || !mesh_->has_unsent());
     });
     lock.lock();
     StopDriving();
@@ -156,7 +166,7 @@ void Engine::ThreadMain() {
 }
 
 template <typename Condition>
-void Engine::DriveUntil(Condition condition) {
+void Engine::DriveUntil(Condition condition) noexcept {
   for (unsigned turn = 1; !condition(); ++turn) {
     const bool progress = Poll();
     // Deadlines hold for one collective while others keep the driver busy.
@@ -171,7 +181,7 @@ void Engine::DriveUntil(Condition condition) {
       continue;
     }
     if (step == IdleBackoff::Step::kYield) {
-      backoff_.Yield();
+      backoff_.OnYield(Yield());
       continue;
     }
     backoff_.OnSleep();

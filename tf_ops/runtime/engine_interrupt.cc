@@ -6,33 +6,35 @@ namespace ring_keras {
 void Engine::Interrupt(int communicator_id) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    interrupted_.push_back(communicator_id);
+    if (active_ == 0) return;
+    interrupted_.push_back({communicator_id, entered_});
     has_news_.store(true);
   }
   work_.notify_one();
   WakeDriver();
 }
 
-// Behind TakeSubmissions: what the interrupted thread waits for is adopted.
+// Behind TakeAccepted: what the interrupted thread waits for is adopted.
 void Engine::TakeInterrupts() {
-  std::vector<int> ids;
+  std::vector<Interrupted> interrupted;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    ids.swap(interrupted_);
+    interrupted.swap(interrupted_);
   }
-  for (const int id : ids) {
-    const auto is_meant = [id](const Communicator& communicator) {
-      return id == kEveryCommunicator || communicator.id() == id;
+  for (const auto& [id, last] : interrupted) {
+    // What it was for may have ended, and the program entered more.
+    const auto is_meant = [id = id, last = last](const Operation& operation) {
+      const Communicator& communicator = operation.communicator();
+      return (id == kEveryCommunicator || communicator.id() == id) &&
+             operation.number <= last && communicator.status().ok();
     };
     for (auto& operation : operations_) {
-      Communicator& communicator = operation->communicator();
-      if (!is_meant(communicator) || !communicator.status().ok()) continue;
-      BreakInterrupted(communicator, operation->title());
+      if (!is_meant(*operation)) continue;
+      BreakInterrupted(operation->communicator(), operation->title());
     }
     for (Joining& joining : joins_) {
-      Communicator& communicator = *joining.member->communicator;
-      if (!is_meant(communicator) || !communicator.status().ok()) continue;
-      BreakInterrupted(communicator, "join()");
+      if (!is_meant(*joining.operation)) continue;
+      BreakInterrupted(*joining.member->communicator, "join()");
     }
   }
 }
@@ -40,8 +42,7 @@ void Engine::TakeInterrupts() {
 void Engine::BreakInterrupted(Communicator& communicator,
                               const std::string& pending) {
   const std::string what =
-      StrCat(options_.rank_titles[mesh_->rank()], " was interrupted while ",
-             pending, " was pending");
+      StrCat(own_name(), " was interrupted while ", pending, " was pending");
   communicator.Break(Status(
       StatusCode::kAborted,
       StrCat(what, ". The ranks can no longer be in step: leave the job.")));

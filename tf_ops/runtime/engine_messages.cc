@@ -47,10 +47,11 @@ void Engine::HandleAnnouncement(int job_rank, uint64_t key,
   const std::shared_ptr<Member> member =
       MemberOf(announcement.use.communicator_id);
   const bool in_step = announcement.use.in_step();
+  bool passed_more = false;
   if (in_step) {
     if (member == nullptr || !member->communicator->Contains(job_rank)) return;
-    member->steps.OnAnnounced(member->communicator->PlaceOf(job_rank),
-                              announcement.use.step);
+    passed_more = member->steps.OnAnnounced(
+        member->communicator->PlaceOf(job_rank), announcement.use.step);
   }
   const Matcher::Found found = matcher_.Take(key, job_rank, announcement);
   if (found == Matcher::Found::kEnded ||
@@ -60,7 +61,7 @@ void Engine::HandleAnnouncement(int job_rank, uint64_t key,
   } else if (found == Matcher::Found::kNone) {
     matcher_.Keep(key, job_rank, std::move(announcement));
   }
-  if (in_step) FailLostSteps(*member);
+  if (passed_more) FailLostSteps(*member);
 }
 
 // Peers that do not know yet that the communicator is broken may send for it.

@@ -43,20 +43,28 @@ StatusOr<std::unique_ptr<Operation>> Engine::Accept(Request& request,
                " is in join(), in which it brings nothing of its own. "
                "Enter it before, or when join() has returned."));
   }
-  member->in_join = request.kind == CollectiveKind::kJoin;
-  if (request.step_role == StepRole::kBegins) member->BeginStep();
+  const bool joins = request.kind == CollectiveKind::kJoin;
+  const bool begins_step = request.step_role == StepRole::kBegins;
   UseId use;
   use.communicator_id = request.communicator_id;
-  if (request.step_role != StepRole::kNone) use.step = member->step;
+  if (request.step_role != StepRole::kNone) {
+    use.step = begins_step ? member->NextStep() : member->step;
+  }
   if (!driving_) member->names.ForgetUnused();
   NameUse& name = member->names.Of(request.name, use.in_step());
-  use.sequence = name.next_sequence++;
+  use.sequence = name.next_sequence;
   use.name = std::move(request.name);
-  name.last_step = use.step;
+  auto operation = std::make_unique<Operation>(
+      std::move(request), std::move(use), Operation::Standing{member->joins},
+      member, name, std::move(done));
+  // All that could throw has been done.
+  operation->number = ++entered_;
   ++active_;
-  return std::make_unique<Operation>(std::move(request), std::move(use),
-                                     Operation::Standing{member->joins}, member,
-                                     name, std::move(done));
+  ++name.next_sequence;
+  name.last_step = operation->use().step;
+  member->in_join = joins;
+  if (begins_step) member->step = operation->use().step;
+  return operation;
 }
 
 bool Engine::TakeAccepted() {
@@ -86,8 +94,9 @@ void Engine::Adopt(std::unique_ptr<Operation> adopted) {
   operation.Watch(Clock::now(), options_.stall_warning_s);
   if (!operation.started()) operation.Start();
   if (!operation.use().in_step()) return;
-  DropPastSteps(operation.member(), operation.use().step);
-  FailLostSteps(operation.member());
+  Member& member = operation.member();
+  DropPastSteps(member, operation.use().step);
+  if (std::exchange(member.has_new_wait, false)) FailLostSteps(member);
 }
 
 bool Engine::FinishEnded() {
@@ -119,7 +128,7 @@ bool Engine::FinishEnded() {
 void Engine::End(Operation& operation) {
   Communicator& communicator = operation.communicator();
   if (!operation.status().ok()) {
-    if (operation.ended_unmet()) communicator.Break(operation.status());
+    if (operation.failed_alone()) communicator.Break(operation.status());
     const Status& broken = communicator.status();
     if (!broken.ok()) TellPeers(communicator, broken);
   }

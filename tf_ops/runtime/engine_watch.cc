@@ -12,6 +12,8 @@ constexpr double kWatchIntervalS = 0.05;
 constexpr std::chrono::seconds kPeerCheckInterval(1);
 // How long after a rank has left its last bytes may take to arrive.
 constexpr double kLeftGraceS = 2.0;
+// Peers that have not left may send without end.
+constexpr int kMaxReadTurns = 64;
 
 std::string JoinRanks(const std::vector<int>& ranks) {
   std::string text = "{";
@@ -38,8 +40,11 @@ void Engine::BreakSharedWith(int job_rank, const Status& why) {
 }
 
 void Engine::FailWaitsForLeft() {
-  while (mesh_->Pump()) {
+  bool moved = true;
+  for (int turn = 0; turn < kMaxReadTurns && moved; ++turn) {
+    moved = mesh_->Pump();
   }
+  if (moved) return;  // What it sent last may still be there to read.
   for (auto& operation : operations_) {
     // The last that a rank sent may say why it left.
     if (!operation->communicator().status().ok()) continue;
@@ -134,8 +139,8 @@ std::string Engine::DescribeBrokenLink(int rank) {
     return address.empty() ? title : StrCat(title, " at ", address);
   };
   const auto [own_address, other_address] = pair.addresses();
-  std::string own = end(options_.rank_titles[mesh_->rank()], own_address);
-  std::string other = end(options_.rank_titles[rank], other_address);
+  std::string own = end(own_name(), own_address);
+  std::string other = end(options_.rank_names[rank], other_address);
   if (rank < mesh_->rank()) own.swap(other);
   return StrCat("the connection between ", own, " and ", other,
                 " broke: ", pair.failure().message(), AdviceAbout(pair));

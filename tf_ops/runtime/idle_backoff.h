@@ -6,15 +6,16 @@
 // namespaces, containers, TensorFlow's own threads), so this measures it: to
 // yield a core that nobody wants takes no time.
 //
-// (Scheduler::Spin does so for one wait, of microseconds, for what another rank
-// is about to write; this is for a driver that knows of nothing.)
+// Scheduler::Spin measures the same for one wait, for what another rank is
+// about to write, and sooner takes the core for its own again: that is over in
+// microseconds. This is for a driver that knows of nothing.
 #ifndef RING_KERAS_RUNTIME_IDLE_BACKOFF_H_
 #define RING_KERAS_RUNTIME_IDLE_BACKOFF_H_
 
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
+
+#include "tf_ops/common/yield.h"
 
 namespace ring_keras {
 
@@ -36,14 +37,8 @@ class IdleBackoff {
     return idle_turns_ % kLooksPerYield == 0 ? Step::kYield : Step::kLook;
   }
 
-  void Yield() {
-    const auto start = std::chrono::steady_clock::now();
-    sched_yield();
-    OnYield(std::chrono::steady_clock::now() - start);
-  }
-  // How long a yield took.
-  void OnYield(std::chrono::nanoseconds taken) {
-    if (taken <= kForeignTurn) return;
+  void OnYield(const Yielded& yielded) {
+    if (!yielded.to_others(kForeignTurn)) return;
     sleeps_left_ = next_sleeps_;
     next_sleeps_ = std::min(2 * next_sleeps_, kMaxSleeps);
     quiet_turns_ = 0;

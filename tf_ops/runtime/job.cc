@@ -10,6 +10,9 @@ namespace {
 constexpr char kSameSetsAdvice[] =
     "Make the same process sets in the same order on every rank.";
 
+// How long a rank that leaves waits for its peers to take what it has for them.
+constexpr double kSendLastS = 1;
+
 Status CheckRanks(const std::vector<int>& ranks, int size) {
   const bool ascending =
       std::adjacent_find(ranks.begin(), ranks.end(),
@@ -26,11 +29,11 @@ Status CheckRanks(const std::vector<int>& ranks, int size) {
 }
 
 EngineOptions MakeEngineOptions(const InitOptions& options,
-                                std::vector<std::string> rank_titles) {
+                                std::vector<std::string> rank_names) {
   EngineOptions engine_options;
   engine_options.collective_timeout_s = options.collective_timeout_s;
   engine_options.stall_warning_s = options.stall_warning_s;
-  engine_options.rank_titles = std::move(rank_titles);
+  engine_options.rank_names = std::move(rank_names);
   return engine_options;
 }
 
@@ -47,7 +50,7 @@ Job::Job(Membership membership, const InitOptions& options)
       communicator_base_(CommunicatorBase(membership.generation)),
       topology_(membership.topology),
       engine_(std::make_unique<Engine>(
-          MakeEngineOptions(options, std::move(membership.rank_titles)),
+          MakeEngineOptions(options, std::move(membership.rank_names)),
           std::move(membership.mesh))),
       store_(std::move(membership.store)),
       tuning_(options.tuning) {
@@ -69,6 +72,9 @@ Job::~Job() {
 void Job::Leave(const std::string& reason) {
   const int pending = engine_->pending_count();
   if (store_ != nullptr) {
+    // What has ended here may not have ended there. After this word, peers in
+    // shared memory expect nothing more.
+    engine_->AwaitSent(kSendLastS);
     store_->Leave(pending == 0 ? reason
                                : StrCat(reason, ", with ", pending,
                                         " collectives still pending"));
@@ -138,8 +144,15 @@ StatusOr<int> Job::AddCommunicator(const std::vector<int>& ranks) {
     communicators_[id] = ranks;
     device = cuda_device_;
   }
+  // Nobody uses it before every rank has it: what comes for one that is not
+  // there is dropped.
   if (device && ranks.size() > 1) {
     RING_KERAS_RETURN_IF_ERROR(engine_->SplitDevices(id, *device));
+  } else {
+    Request added;
+    added.kind = CollectiveKind::kBarrier;
+    added.name = "ring_keras/added_process_set";
+    RING_KERAS_RETURN_IF_ERROR(engine_->Run(std::move(added)));
   }
   return id;
 }

@@ -8,7 +8,7 @@
 //    see Operation::IsMyTurn.
 // 3. A use is announced by every rank or by none. None does when all have found
 //    in the name's channel that they agree; one that fails before it has
-//    announced its use breaks the communicator (Operation::ended_unmet).
+//    announced its use breaks the communicator (Operation::failed_alone).
 // Within a step 3 need not hold, and a name is used once: there the step is
 // part of the key.
 #ifndef RING_KERAS_RUNTIME_MATCHER_H_

@@ -24,13 +24,10 @@ struct Member {
   const std::shared_ptr<Communicator> communicator;
   Matcher& matcher;  // The driver's.
 
-  // The caller holds the engine's mutex.
-  void BeginStep() {
-    if (step >= given_up) {
-      ++step;
-    } else {
-      step = reported ? given_up + 1 : given_up;
-    }
+  // The step that this rank begins next. The caller holds the engine's mutex.
+  uint64_t NextStep() const {
+    if (step >= given_up) return step + 1;
+    return reported ? given_up + 1 : given_up;
   }
 
   // The driver's.

@@ -313,6 +313,30 @@ void Operation::KeepOrEndWindow(Meeting meeting) {
   }
 }
 
+bool Operation::failed_by_agreement() const {
+  if (stage_ != Stage::kAnnounced || failure_.has_value()) return false;
+  if (!communicator_->status().ok()) return false;
+  return status().code() == StatusCode::kRankMismatch ||
+         !announcements_[communicator_->rank()]->error.empty();
+}
+
+bool Operation::failed_alone() const {
+  if (status().ok() || !communicator_->status().ok()) return false;
+  switch (stage_) {
+    case Stage::kGivenUp:
+      return false;  // Its peers have heard that it does not come.
+    case Stage::kAnnounced:
+      return !failure_.has_value() && !failed_by_agreement();
+    case Stage::kQueued:
+    case Stage::kPosted:
+    case Stage::kOrdered:
+    case Stage::kRuns:
+    case Stage::kLaunched:
+      return true;
+  }
+  return true;
+}
+
 // To a mismatch all ranks agree, and that it is lost. Any other failure is this
 // rank's alone: peers may have gone on, and read the window, and send.
 bool Operation::PeersMayRun() const {

@@ -54,15 +54,10 @@ class Operation {
 
   // Whether the error with which it has ended is no news to any rank: this one
   // has announced it, or all have found it in the same announcements.
-  bool failed_by_agreement() const {
-    return stage_ == Stage::kAnnounced && !failure_.has_value() &&
-           communicator_->status().ok();
-  }
-  // Whether it has ended before its peers could meet it, which they wait for:
-  // then no two ranks count the uses of its name alike any more.
-  bool ended_unmet() const {
-    return stage_ == Stage::kQueued || stage_ == Stage::kPosted;
-  }
+  bool failed_by_agreement() const;
+  // Whether its peers wait for this rank, or go on, since nothing has told them
+  // of the error; and maybe count the uses of its name in another way.
+  bool failed_alone() const;
 
   const UseId& use() const { return use_; }
   // The key of its messages; nothing before that is known.
@@ -105,6 +100,8 @@ class Operation {
   }
   // When the stall watch speaks next, in seconds of age.
   double next_stall_warning_s = 0;
+  // Among all that this rank's program has entered, from 1; 0: this is made up.
+  uint64_t number = 0;
 
  private:
   // In this order, but for those that it skips.

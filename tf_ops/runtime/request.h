@@ -28,9 +28,9 @@ struct Request : CollectiveArguments {
   int communicator_id = 0;
   StepRole step_role = StepRole::kNone;
 
-  // In a step: the number of the plan that it follows, equal on every rank.
-  // Two plans may reduce tensors of the same shapes that mean something else.
-  // 0: none.
+  // The number of the plan that it follows, in a step or not, equal on every
+  // rank. Two plans may reduce tensors of the same shapes that mean something
+  // else. 0: none.
   int64_t plan = 0;
 
   // Not OK: why this rank cannot take part. Its peers are told, and get the

@@ -85,11 +85,9 @@ void Runtime::Shutdown(const std::string& reason) {
   if (this_thread.calls > 0) {
     this_thread.has_shut_down = true;
   } else {
-    End();
+    impl_->End();
   }
 }
-
-void Runtime::End() { impl_->End(); }
 
 bool Runtime::initialized() const {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
@@ -103,7 +101,7 @@ StatusOr<Topology> Runtime::GetTopology() const {
   return impl_->job->topology();
 }
 
-void Runtime::Submit(Request request, DoneCallback done, double patience_s) {
+void Runtime::Submit(Request request, DoneCallback done, double drive_for_s) {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
   if (impl_->job == nullptr) {
     lock.unlock();
@@ -118,7 +116,7 @@ void Runtime::Submit(Request request, DoneCallback done, double patience_s) {
     return;
   }
   request.communicator_id = LocalCommunicatorId(request.communicator_id);
-  job.engine().Submit(std::move(request), std::move(done), patience_s);
+  job.engine().Submit(std::move(request), std::move(done), drive_for_s);
 }
 
 Status Runtime::Run(Request request) {

@@ -40,9 +40,9 @@ class RING_KERAS_EXPORT Runtime {
 
   // Takes part in a collective. `done` gets the outcome; it may run before
   // Submit returns. Memory of the request must live until then. For about
-  // `patience_s` the calling thread does the work itself while its peers are in
-  // step, then leaves it to the engine's thread.
-  void Submit(Request request, DoneCallback done, double patience_s = 0);
+  // `drive_for_s` the calling thread does the work itself while its peers are
+  // in step, then leaves it to the engine's thread.
+  void Submit(Request request, DoneCallback done, double drive_for_s = 0);
 
   // Submit, then waits; this thread does the work where it can. While it waits
   // long, the program's signals are handled (signals.h).
@@ -78,8 +78,6 @@ class RING_KERAS_EXPORT Runtime {
  private:
   Runtime();
   ~Runtime();
-  // Forgets a job that has been left.
-  void End();
   struct Impl;
   void ForgetInChild();
   std::unique_ptr<Impl> impl_;

@@ -9,7 +9,7 @@
 namespace ring_keras {
 
 std::shared_ptr<SubmittedCall> SubmittedCall::Submit(Request request,
-                                                     double patience_s) {
+                                                     double drive_for_s) {
   std::shared_ptr<SubmittedCall> call(new SubmittedCall(request));
   if (request.device_work != nullptr) {
     request.launched = [call] {
@@ -36,7 +36,7 @@ std::shared_ptr<SubmittedCall> SubmittedCall::Submit(Request request,
         call->status_ = status;
         call->changed_.notify_all();
       },
-      patience_s);
+      drive_for_s);
   return call;
 }
 

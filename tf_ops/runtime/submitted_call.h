@@ -18,7 +18,7 @@ class RING_KERAS_EXPORT SubmittedCall {
  public:
   // Hands `request` to the engine, as Runtime::Submit does.
   static std::shared_ptr<SubmittedCall> Submit(Request request,
-                                               double patience_s = 0);
+                                               double drive_for_s = 0);
 
   // Returns when the results may be used: on a GPU, by what `stream` is given
   // from then on. Or after an error.

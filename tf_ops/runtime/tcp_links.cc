@@ -27,8 +27,6 @@ using rendezvous::WakeUp;
 
 // Between attempts to connect.
 constexpr double kConnectBackoffS = 0.1;
-// How long one attempt may take, of those that the deadline allows.
-constexpr double kConnectAttemptS = 5;
 
 HandshakeAcceptorOptions AcceptorOptions(const TcpLinkOptions& options,
                                          size_t expected_count) {
@@ -168,7 +166,8 @@ StatusOr<FileDescriptor> ConnectAndProve(const SocketAddress& address, int peer,
 }
 
 // Tries again what time may heal: a peer that is flooded with connections drops
-// some that are honest. Not so what is told by the store: a peer that has died.
+// some that are honest, and one that is busy may be slow. Not so what is told
+// by the store: a peer that has died.
 StatusOr<FileDescriptor> ConnectStream(const SocketAddress& address, int peer,
                                        uint32_t stream,
                                        const TcpLinkOptions& options,
@@ -177,7 +176,7 @@ StatusOr<FileDescriptor> ConnectStream(const SocketAddress& address, int peer,
   while (true) {
     StatusOr<FileDescriptor> socket =
         ConnectAndProve(address, peer, self, options.token,
-                        Deadline::After(std::min(kConnectAttemptS,
+                        Deadline::After(std::min(options.connect_attempt_s,
                                                  deadline.RemainingSeconds())));
     if (socket.ok() || socket.status().code() == StatusCode::kUnauthenticated) {
       return socket;

@@ -27,6 +27,9 @@ struct TcpLinkOptions {
   int streams = 1;  // Connections per peer.
   // An untrusted peer that takes longer is dropped.
   double handshake_timeout_s = kHandshakeTimeoutS;
+  // How long one attempt to connect may take, of those that the deadline
+  // allows.
+  double connect_attempt_s = 5;
 };
 
 // By rank, `streams` sockets each.

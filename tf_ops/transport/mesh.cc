@@ -19,6 +19,9 @@ Mesh::Mesh(int rank, std::unique_ptr<Doorbell> doorbell,
     windows_ = std::make_unique<WindowAllocator>(segment_.get());
     buffers_ = std::make_shared<BufferAllocator>(segment_);
   }
+  for (MeshPeer& peer : peers_) {
+    if (peer.pair != nullptr) peer.pair->CountUnsentIn(&unsent_);
+  }
 }
 
 bool Mesh::Pump() {

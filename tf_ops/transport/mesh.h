@@ -2,6 +2,7 @@
 #ifndef RING_KERAS_TRANSPORT_MESH_H_
 #define RING_KERAS_TRANSPORT_MESH_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -55,6 +56,11 @@ class Mesh {
   // second.
   void CheckPeers();
 
+  // Whether something waits for a live peer to take it. From any thread.
+  bool has_unsent() const {
+    return unsent_.load(std::memory_order_relaxed) > 0;
+  }
+
   // Whether all that was queued for live peers has reached their hosts.
   bool flushed() const;
 
@@ -74,6 +80,7 @@ class Mesh {
   std::unique_ptr<WindowAllocator> windows_;
   std::shared_ptr<BufferAllocator> buffers_;
   std::unique_ptr<Poller> poller_;
+  std::atomic<int> unsent_{0};  // Streams that have something to take.
   std::vector<MeshPeer> peers_;
   std::vector<int> hosts_;
 };

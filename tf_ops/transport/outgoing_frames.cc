@@ -40,7 +40,7 @@ void OutgoingFrames::PushControl(FrameType type, uint64_t key,
   std::memcpy(frame.owned.data(), &header, sizeof(header));
   std::memcpy(frame.owned.data() + sizeof(header), payload.data(),
               payload.size());
-  frames_.push_back(std::move(frame));
+  Push(std::move(frame));
 }
 
 void OutgoingFrames::PushData(const FrameHeader& header, const char* data,
@@ -58,7 +58,12 @@ void OutgoingFrames::PushData(const FrameHeader& header, const char* data,
     frame.data_nbytes = header.nbytes;
   }
   ++operation->frames_left;
+  Push(std::move(frame));
+}
+
+void OutgoingFrames::Push(Frame frame) {
   frames_.push_back(std::move(frame));
+  Count();
 }
 
 bool OutgoingFrames::WriteTo(Stream& stream) {
@@ -71,12 +76,27 @@ bool OutgoingFrames::WriteTo(Stream& stream) {
       part_count += frame.AddParts(parts + part_count);
     }
     const ssize_t count = stream.TryGather(parts, part_count);
-    if (count == Stream::kClosed) broken_ = true;
+    if (count == Stream::kClosed) Break();
     if (count <= 0) return moved;
     Drop(static_cast<size_t>(count));
     moved = true;
   }
+  Count();
   return moved;
+}
+
+void OutgoingFrames::Break() {
+  broken_ = true;
+  Count();
+}
+
+void OutgoingFrames::Count() {
+  const bool unsent = !broken_ && !frames_.empty();
+  if (unsent == counted_ || unsent_ == nullptr) return;
+  counted_ = unsent;
+  // One writer, so that nothing needs to be atomic as a whole.
+  const int others = unsent_->load(std::memory_order_relaxed);
+  unsent_->store(others + (unsent ? 1 : -1), std::memory_order_relaxed);
 }
 
 void OutgoingFrames::Drop(size_t sent_nbytes) {
@@ -105,6 +125,7 @@ void OutgoingFrames::Cancel(uint64_t key) {
       ++frame;
     }
   }
+  Count();
 }
 
 bool OutgoingFrames::Serves(uint64_t key) const {

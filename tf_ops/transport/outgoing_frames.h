@@ -2,6 +2,7 @@
 #ifndef RING_KERAS_TRANSPORT_OUTGOING_FRAMES_H_
 #define RING_KERAS_TRANSPORT_OUTGOING_FRAMES_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -16,6 +17,10 @@ namespace ring_keras {
 
 class OutgoingFrames {
  public:
+  // From here on it is one of `unsent` while the stream has something to take.
+  // Only the driver changes that; any thread may look.
+  void CountIn(std::atomic<int>* unsent) { unsent_ = unsent; }
+
   // A frame that is not data, with a copy of its payload.
   void PushControl(FrameType type, uint64_t key, const std::string& payload);
   // `header.nbytes` bytes of a message; `data` must live until `operation` is
@@ -35,6 +40,7 @@ class OutgoingFrames {
   bool empty() const { return frames_.empty(); }
   // The peer takes nothing more; what it sent may still be there to read.
   bool broken() const { return broken_; }
+  void Break();
 
  private:
   struct Frame {
@@ -52,10 +58,14 @@ class OutgoingFrames {
     int AddParts(iovec* parts) const;
   };
 
+  void Push(Frame frame);
   void Drop(size_t sent_nbytes);
+  void Count();
 
   std::deque<Frame> frames_;
   bool broken_ = false;
+  std::atomic<int>* unsent_ = nullptr;
+  bool counted_ = false;  // In *unsent_.
 };
 
 }  // namespace ring_keras

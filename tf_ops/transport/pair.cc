@@ -63,6 +63,10 @@ Pair::Pair(std::vector<std::unique_ptr<Stream>> streams,
 
 Pair::~Pair() = default;
 
+void Pair::CountUnsentIn(std::atomic<int>* unsent) {
+  for (auto& connection : connections_) connection->outgoing.CountIn(unsent);
+}
+
 void Pair::SendControl(FrameType type, uint64_t key,
                        const std::string& payload) {
   Connection& first = *connections_[0];
@@ -279,6 +283,10 @@ bool Pair::flushed() const {
                                 });
 }
 
+void Pair::StopSending() {
+  for (auto& connection : connections_) connection->outgoing.Break();
+}
+
 void Pair::CloseForWriting() {
   for (auto& connection : connections_) connection->stream->CloseForWriting();
 }
@@ -308,6 +316,7 @@ std::pair<std::string, std::string> Pair::addresses() const {
 void Pair::Fail(const Status& why) {
   closed_ = true;
   failure_ = why;
+  StopSending();
 }
 
 }  // namespace ring_keras

@@ -15,6 +15,7 @@
 #ifndef RING_KERAS_TRANSPORT_PAIR_H_
 #define RING_KERAS_TRANSPORT_PAIR_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -53,6 +54,9 @@ class Pair {
     control_handler_ = std::move(handler);
   }
 
+  // Adds to `unsent` each stream that has something to take.
+  void CountUnsentIn(std::atomic<int>* unsent);
+
   // Queues a control frame; `payload` holds at most kMaxControlBytes.
   void SendControl(FrameType type, uint64_t key, const std::string& payload);
   // Queues a message; `data` must live until `operation` is done.
@@ -70,6 +74,9 @@ class Pair {
 
   // Moves what can be moved without waiting; whether anything was.
   bool Pump();
+
+  // The peer reads nothing more. What it has sent may still come.
+  void StopSending();
 
   // Looks whether the peer's host still answers; to be called about every
   // second.

@@ -43,7 +43,6 @@ class PayloadSink {
   // So much has been written there.
   void Took(size_t count);
 
-  const Destination& destination() const { return destination_; }
   // The destination, once complete(); it is Discard from then on.
   Destination Finish() { return std::exchange(destination_, Discard()); }
 

@@ -103,6 +103,25 @@ RING_TEST(ATruncatedAnnouncementIsRefused) {
   EXPECT_FALSE(DecodeAnnouncement(whole + "x").ok());
 }
 
+RING_TEST(WhatHasOneTensorIsNotReadWithAnotherNumber) {
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllgather, CollectiveKind::kReduceScatter,
+        CollectiveKind::kAlltoall}) {
+    Announcement sent;
+    sent.kind = kind;
+    sent.shapes = {{4}};
+    EXPECT_OK(DecodeAnnouncement(Encode(sent)));
+    for (const size_t count : {0, 2}) {
+      sent.shapes.assign(count, {4});
+      sent.error.clear();
+      EXPECT_FALSE(DecodeAnnouncement(Encode(sent)).ok()) << count;
+      // Says no more than that it cannot take part.
+      sent.error = "why not";
+      EXPECT_OK(DecodeAnnouncement(Encode(sent)));
+    }
+  }
+}
+
 // Memory that a decoded announcement holds.
 size_t HeldBytes(const Announcement& announcement) {
   size_t held = announcement.use.name.capacity() +

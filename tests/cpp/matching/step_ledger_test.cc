@@ -11,15 +11,19 @@ namespace {
 RING_TEST(WhoAnnouncesAStepHasPassedThoseBefore) {
   StepLedger ledger(2, 0);
   EXPECT_FALSE(ledger.HasPassed(1, 1));
-  ledger.OnAnnounced(1, 5);
+  EXPECT_TRUE(ledger.OnAnnounced(1, 5));
   EXPECT_TRUE(ledger.HasPassed(1, 4));
   EXPECT_FALSE(ledger.HasPassed(1, 5));
-  // A late word of an earlier step changes nothing.
-  ledger.OnAnnounced(1, 3);
+  // Nor do more words of the same step, or a late one of an earlier, tell more.
+  EXPECT_FALSE(ledger.OnAnnounced(1, 5));
+  EXPECT_FALSE(ledger.OnAnnounced(1, 3));
   EXPECT_TRUE(ledger.HasPassed(1, 4));
   EXPECT_EQ(ledger.StepOf(1), 5u);
   EXPECT_EQ(ledger.latest(), 5u);
   EXPECT_FALSE(ledger.HasPassed(0, 1));
+  // Before the first step there is none to pass.
+  EXPECT_FALSE(ledger.OnAnnounced(0, 1));
+  EXPECT_TRUE(ledger.OnAnnounced(0, 2));
 }
 
 RING_TEST(WhoGivesUpHasPassedAndAllMust) {

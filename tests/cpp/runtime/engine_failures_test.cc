@@ -233,6 +233,113 @@ RING_TEST(TwoNamesOfOneNumberDoNotMeet) {
   }
 }
 
+// A rank that says why it leaves a collective is heard, though its peer reads
+// nothing at that moment, and it does nothing more itself.
+RING_TEST(AnInterruptReachesAPeerThatReadsLater) {
+  RankOptions setup = Setup(2, "tcp");
+  setup.collective_timeout_s = 10;
+  RunRanks(setup, [&](Rank& self) {
+    // More than the sockets hold.
+    std::vector<float> data(8 << 20, 1.0f);
+    std::vector<float> output;
+    std::atomic<bool> begun{false};
+    Request request = Allreduce("gather", data);
+    request.kind = CollectiveKind::kAllgather;
+    request.outputs.clear();
+    request.allocate_output = [&](const Shape& shape) -> StatusOr<void*> {
+      output.resize(ElementCount(shape));
+      if (self.rank == 1) {
+        EXPECT_OK(self.store->Set("rank 1 does not read", ""));
+        EXPECT_OK(self.store->Get("rank 0 has ended", Deadline::After(30)));
+      }
+      begun = true;  // And goes on to send, in the same turn.
+      return static_cast<void*>(output.data());
+    };
+    if (self.rank == 1) {
+      const Status status = self.engine->Run(std::move(request));
+      EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
+      EXPECT_TRUE(status.message().find("was interrupted") != std::string::npos)
+          << status.message();
+      ASSERT_OK(self.store->Set("rank 1 has ended", ""));
+      return;
+    }
+    std::atomic<bool> ended{false};
+    self.engine->Submit(std::move(request), [&](const Status& status) {
+      EXPECT_EQ(status.code(), StatusCode::kAborted) << status.message();
+      ended = true;
+    });
+    EXPECT_OK(self.store->Get("rank 1 does not read", Deadline::After(30)));
+    EXPECT_TRUE(WaitFor([&] { return begun.load(); }));
+    self.engine->Interrupt(0);
+    EXPECT_TRUE(WaitFor([&] { return ended.load(); }));
+    ASSERT_OK(self.store->Set("rank 0 has ended", ""));
+    EXPECT_OK(self.store->Get("rank 1 has ended", Deadline::After(30)));
+  });
+}
+
+// All that a rank announces reaches its peer, though its own collectives have
+// ended, and the peer has room for a part of it only.
+RING_TEST(AnnouncementsArriveThoughTheirRankHasNothingPending) {
+  RankOptions setup = Setup(2, "auto");
+  setup.collective_timeout_s = 10;
+  RunRanks(setup, [&](Rank& self) {
+    constexpr int kUses = 200;
+    std::atomic<int> ended{0};
+    std::vector<float> data(1 + self.rank, 1.0f);
+    // A mismatch takes no more than the announcements of both.
+    const auto submit = [&] {
+      for (int use = 0; use < kUses; ++use) {
+        const std::string name = StrCat(std::string(1000, 'n'), use);
+        self.engine->Submit(Allreduce(name, data), [&](const Status& status) {
+          EXPECT_EQ(status.code(), StatusCode::kRankMismatch)
+              << status.message();
+          ++ended;
+        });
+      }
+    };
+    const auto all_ended = [&] { return ended == kUses; };
+    // More than a window holds: it ends when both have read the other's
+    // announcement, and all before.
+    std::vector<float> gate(1 << 20, 1.0f);
+    if (self.rank == 1) {
+      submit();
+      self.engine->Submit(Allreduce("gate", gate), [&](const Status& status) {
+        EXPECT_OK(status);
+        EXPECT_OK(self.store->Set("rank 1 does not read", ""));
+        EXPECT_OK(self.store->Get("rank 0 has ended", Deadline::After(30)));
+      });
+      EXPECT_TRUE(WaitFor(all_ended)) << ended.load();
+      ASSERT_OK(self.store->Set("rank 1 has ended", ""));
+      return;
+    }
+    ASSERT_OK(self.engine->Run(Allreduce("gate", gate)));
+    EXPECT_OK(self.store->Get("rank 1 does not read", Deadline::After(30)));
+    submit();
+    EXPECT_TRUE(WaitFor(all_ended)) << ended.load();
+    EXPECT_FALSE(self.engine->AwaitSent(0));
+    ASSERT_OK(self.store->Set("rank 0 has ended", ""));
+    EXPECT_TRUE(self.engine->AwaitSent(30));
+    EXPECT_OK(self.store->Get("rank 1 has ended", Deadline::After(30)));
+  });
+}
+
+RING_TEST(AnInterruptEndsNothingThatIsEnteredLater) {
+  RunRanks(Setup(2, "auto"), [&](Rank& self) {
+    self.engine->Interrupt(Engine::kEveryCommunicator);
+    std::vector<float> data(1, 1.0f);
+    EXPECT_OK(self.engine->Run(Allreduce("first", data)));
+    std::atomic<bool> ended{false};
+    self.engine->Submit(Allreduce("second", data), [&](const Status& status) {
+      EXPECT_OK(status);
+      // It has not been counted as ended yet.
+      self.engine->Interrupt(0);
+      ended = true;
+    });
+    EXPECT_TRUE(WaitFor([&] { return ended.load(); }));
+    EXPECT_OK(self.engine->Run(Allreduce("third", data)));
+  });
+}
+
 // The store hears of dead ranks, not of dead links: rank 2 has only its peers'
 // word that the other two cannot reach each other.
 RING_TEST(ABrokenLinkIsToldToThirdRanks) {

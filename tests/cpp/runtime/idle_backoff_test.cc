@@ -26,7 +26,7 @@ RING_TEST(IdleTurnsEndInSleepAndNewsBeginAnew) {
 
 RING_TEST(AfterContentionItSleepsAtOnceForAWhile) {
   IdleBackoff backoff;
-  backoff.OnYield(std::chrono::milliseconds(1));
+  backoff.OnYield({{}, std::chrono::milliseconds(1)});
   for (int i = 0; i < 100; ++i) {
     backoff.OnProgress();
     ASSERT_TRUE(backoff.Next() == IdleBackoff::Step::kSleep);
@@ -36,7 +36,7 @@ RING_TEST(AfterContentionItSleepsAtOnceForAWhile) {
   backoff.OnProgress();
   EXPECT_TRUE(backoff.Next() == IdleBackoff::Step::kLook);
   // A core that nobody else wants is given back at once.
-  backoff.OnYield(std::chrono::microseconds(1));
+  backoff.OnYield({{}, std::chrono::microseconds(1)});
   EXPECT_TRUE(backoff.Next() == IdleBackoff::Step::kLook);
 }
 

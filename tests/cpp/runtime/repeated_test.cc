@@ -100,7 +100,7 @@ RING_TEST(UsesUnderWayTogetherKeepTheirOrder) {
   for (const RankOptions& setup : AllSetups()) {
     RunRanks(setup, [](Rank& self) {
       constexpr int kUses = 12;
-      for (double patience_s : {0.0, 1e-3}) {
+      for (double drive_for_s : {0.0, 1e-3}) {
         std::vector<std::vector<float>> data(kUses, std::vector<float>(20000));
         std::atomic<int> ended{0};
         for (int use = 0; use < kUses; ++use) {
@@ -111,7 +111,7 @@ RING_TEST(UsesUnderWayTogetherKeepTheirOrder) {
                 EXPECT_OK(status);
                 ++ended;
               },
-              patience_s);
+              drive_for_s);
         }
         const Deadline deadline = Deadline::After(30);
         while (ended < kUses && !deadline.Expired()) sched_yield();

@@ -13,9 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/cpp/support/sockets.h"
 #include "tests/cpp/support/standard_error_capture.h"
 #include "tests/cpp/support/test.h"
 #include "tf_ops/rendezvous/handshake.h"
+#include "tf_ops/rendezvous/handshake_acceptor.h"
 
 namespace ring_keras {
 namespace {
@@ -85,10 +87,14 @@ FileDescriptor ConnectUntrusted(int rank, Store& store) {
   const auto text = store.Get(StrCat("tcp/address/", rank), Soon());
   EXPECT_OK(text);
   const size_t space = text.value().find(' ');
-  auto socket = Connect(text.value().substr(0, space),
-                        std::stoi(text.value().substr(space + 1)), Soon());
+  auto socket = ConnectOnce(text.value().substr(0, space),
+                            std::stoi(text.value().substr(space + 1)), Soon());
   EXPECT_OK(socket);
   return std::move(socket.value());
+}
+
+bool IsOver(const std::future<StatusOr<TcpLinks>>& rank) {
+  return rank.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
 // Whether the other side has closed the connection, or does so soon.
@@ -222,6 +228,47 @@ RING_TEST(APeerThatDiedIsNotTriedUntilTheDeadline) {
           .status();
   EXPECT_EQ(status.code(), StatusCode::kPeerLost);
   EXPECT_TRUE(Has(status.message(), "rank 0 was killed")) << status.message();
+}
+
+// Busy, when the first attempt came, and not any more.
+RING_TEST(APeerThatIsSlowOnceIsTriedAgain) {
+  MapStore store;
+  auto listener = Listen("127.0.0.1", 0);
+  ASSERT_OK(listener);
+  const int port = LocalPort(listener.value().get());
+  ASSERT_OK(store.Set("tcp/address/0", StrCat("127.0.0.1 ", port)));
+  TcpLinkOptions options = OptionsOf(1, 1);
+  options.connect_attempt_s = 0.2;
+  auto rank = StartRank(options, 2, store);
+  const auto unanswered = testing::Accept(listener.value(), Soon());
+  ASSERT_OK(unanswered);
+
+  rendezvous::HandshakeAcceptorOptions acceptor_options;
+  acceptor_options.purpose = Purpose::kRankToRank;
+  acceptor_options.rank = 0;
+  acceptor_options.generation = kGeneration;
+  acceptor_options.token = kToken;
+  acceptor_options.handshake_timeout_s = 30;
+  acceptor_options.max_untrusted = 10;
+  rendezvous::HandshakeAcceptor acceptor(
+      acceptor_options, std::move(listener.value()),
+      [](const HandshakeParty&, const std::string&) {
+        return rendezvous::Admission();
+      });
+  std::vector<rendezvous::TrustedConnection> served;
+  const Deadline deadline = Soon();
+  while (!IsOver(rank) && !deadline.Expired()) {
+    std::vector<pollfd> entries;
+    acceptor.AddPollEntries(&entries);
+    poll(entries.data(), entries.size(), 10);
+    for (auto& connection : acceptor.Serve(entries.data())) {
+      served.push_back(std::move(connection));
+    }
+  }
+  const StatusOr<TcpLinks> links = rank.get();
+  ASSERT_OK(links);
+  EXPECT_EQ(links.value().at(0).size(), 1u);
+  EXPECT_FALSE(served.empty());
 }
 
 // The peer's own deadline is far beyond the test's.

@@ -61,7 +61,7 @@ inline void RunRanks(const RankOptions& options,
       EngineOptions engine_options;
       engine_options.collective_timeout_s = options.collective_timeout_s;
       engine_options.stall_warning_s = options.stall_warning_s;
-      engine_options.rank_titles = membership.value().rank_titles;
+      engine_options.rank_names = membership.value().rank_names;
       auto engine = std::make_unique<Engine>(
           engine_options, std::move(membership.value().mesh));
       std::vector<int> everyone;

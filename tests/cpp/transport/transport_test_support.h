@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/cpp/support/sockets.h"
 #include "tests/cpp/support/test.h"
 #include "tf_ops/common/socket.h"
 #include "tf_ops/transport/pair.h"
@@ -32,9 +33,10 @@ inline Deadline Soon() { return Deadline::After(30); }
 inline std::pair<FileDescriptor, FileDescriptor> ConnectedSockets() {
   auto listener = Listen("127.0.0.1", 0);
   EXPECT_OK(listener);
-  auto client = Connect("127.0.0.1", LocalPort(listener.value().get()), Soon());
+  auto client =
+      ConnectOnce("127.0.0.1", LocalPort(listener.value().get()), Soon());
   EXPECT_OK(client);
-  auto server = Accept(listener.value(), Soon());
+  auto server = testing::Accept(listener.value(), Soon());
   EXPECT_OK(server);
   return {std::move(client.value()), std::move(server.value())};
 }

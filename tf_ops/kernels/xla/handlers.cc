@@ -209,7 +209,7 @@ ffi::Error Start(const Place& place, ffi::RemainingArgs operands,
   const bool wait_follows = Integer(attributes, xla_calls::kWaitFollows, 0);
   StartedCalls::Get().Add(
       number, token->untyped_data(),
-      SubmittedCall::Submit(std::move(request), wait_follows ? kPatienceS : 0));
+      SubmittedCall::Submit(std::move(request), wait_follows ? kDriveForS : 0));
   return ffi::Error::Success();
 }
 
