@@ -1,10 +1,7 @@
 #include "tf_ops/runtime/operation.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "tf_ops/collectives/rows.h"
-#include "tf_ops/matching/mismatch.h"
 #include "tf_ops/matching/signature.h"
 #include "tf_ops/runtime/matcher.h"
 
@@ -80,58 +77,6 @@ Task Operation::Run() {
   co_return status;
 }
 
-bool Operation::HasChannel(const Status& ready) {
-  if (name_.channel == nullptr) return false;
-  // To make room for others.
-  if (name_.channel->ended()) {
-    name_.channel.reset();
-    return false;
-  }
-  if (ready.ok() && !standing_.stands_in && collective_->can_repeat() &&
-      *collective_->slot_nbytes() <= name_.channel->slot_nbytes()) {
-    return true;
-  }
-  // So all announce themselves.
-  name_.EndChannel();
-  return false;
-}
-
-void Operation::Post() {
-  Channel& channel = *name_.channel;
-  Participant own;
-  own.weight = request_.weight;
-  collective_->Describe(&own);
-  collective_->Prepare(channel.NextUse());
-  stage_ = Stage::kPosted;
-  channel.Post(SignatureOf(request_, use_.step, request_.plan), own);
-}
-
-const Participants* Operation::TakePosts() {
-  if (name_.channel->Agreed()) return &name_.channel->participants();
-  name_.channel.reset();
-  collective_ = MakeCollective(request_, *communicator_);
-  return nullptr;
-}
-
-Task Operation::MeetByAnnouncements(Status ready, Meeting* meeting) {
-  const StepLedger& steps = member_->steps;
-  if (use_.in_step() && steps.GaveUp(use_.step)) {
-    stage_ = Stage::kGivenUp;
-    co_await communicator_->Until(
-        [&] { return steps.AllGaveUp(use_.step) || failure_.has_value(); });
-    RING_KERAS_CO_RETURN_IF_ERROR(WaitStatus());
-    co_return steps.why();
-  }
-  if (ready.ok()) ready = TakeWindow();
-  RING_KERAS_CO_RETURN_IF_ERROR(Announce(ready));
-  RING_KERAS_CO_RETURN_IF_ERROR(ready);
-  co_await communicator_->Until([this] {
-    return announced_count_ == communicator_->size() || failure_.has_value();
-  });
-  RING_KERAS_CO_RETURN_IF_ERROR(WaitStatus());
-  co_return Match(meeting);
-}
-
 Status Operation::WaitStatus() const {
   RING_KERAS_RETURN_IF_ERROR(communicator_->status());
   return failure_.has_value() ? failure_->why : Status::Ok();
@@ -146,14 +91,6 @@ bool Operation::IsMyTurn() const {
          name_.ended == use_.sequence;
 }
 
-uint64_t Operation::LaunchTime() const {
-  uint64_t time = LaunchOrder::kNoTime;
-  for (const auto& announcement : announcements_) {
-    time = std::max(time, announcement->launch_time);
-  }
-  return time;
-}
-
 void Operation::PassLaunch() {
   if (request_.device_work == nullptr) return;
   communicator_->launch_order().Pass(launch_id_);
@@ -164,153 +101,6 @@ Status Operation::Prepare() {
   RING_KERAS_RETURN_IF_ERROR(Validate(request_, communicator_->size()));
   collective_ = MakeCollective(request_, *communicator_);
   return Status::Ok();
-}
-
-Status Operation::TakeWindow() {
-  if (const auto slot_nbytes = collective_->slot_nbytes()) {
-    WindowAllocator& windows = communicator_->mesh().windows();
-    StatusOr<Window*> window = windows.Allocate(kWindowSlots * *slot_nbytes);
-    RING_KERAS_RETURN_IF_ERROR(window.status());
-    window_ = window.value();
-    WindowUse use;
-    use.window = window_;
-    use.slot_nbytes = *slot_nbytes;
-    collective_->Prepare(use);
-  } else {
-    collective_->Prepare({});
-  }
-  return Status::Ok();
-}
-
-Status Operation::Announce(const Status& ready) {
-  Announcement own = MakeAnnouncement(request_, use_);
-  own.plan = request_.plan;
-  own.joins = standing_.joins;
-  own.stands_in = standing_.stands_in;
-  // No step begins while this rank is in the join.
-  if (is_join()) own.last_step = std::max(member_->step, member_->given_up);
-  own.error = ready.message();
-  if (ready.ok()) own.payload = collective_->Payload();
-  if (communicator_->rank() == 0) {
-    own.number = ++member_->numbers;
-  }
-  if (ready.ok() && request_.device_work != nullptr) {
-    const LaunchOrder::Entry entry = communicator_->launch_order().Enter();
-    launch_id_ = entry.id;
-    own.launch_time = entry.time;
-  }
-  if (window_ != nullptr) {
-    Participant described;
-    collective_->Describe(&described);
-    own.window_offset = communicator_->mesh().windows().OffsetOf(window_);
-    own.input_offset = described.input_offset;
-    own.output_offset = described.output_offset;
-  }
-  std::string encoded;
-  const Status fits = EncodeOwn(own, &encoded);
-  for (int rank = 0; rank < communicator_->size(); ++rank) {
-    if (rank == communicator_->rank()) continue;
-    communicator_->pair(rank).SendControl(FrameType::kAnnouncement, key_,
-                                          encoded);
-  }
-  announcements_.resize(communicator_->size());
-  ++name_.settled;
-  OnAnnounced(communicator_->mesh().rank(), std::move(own));
-  member_->matcher.Add(key_, *this);
-  stage_ = Stage::kAnnounced;
-  member_->has_new_wait |= use_.in_step();
-  return fits;
-}
-
-Status Operation::EncodeOwn(Announcement& own, std::string* encoded) const {
-  *encoded = Encode(own);
-  if (encoded->size() <= kMaxControlBytes) return Status::Ok();
-  const Status too_long(
-      StatusCode::kInvalidArgument,
-      StrCat(title(), ": ", request_.inputs.size(),
-             " tensors are too many for one request. Reduce them in several "
-             "groups."));
-  own.error = too_long.message();
-  own.shapes.clear();
-  own.payload.clear();
-  *encoded = Encode(own);
-  return too_long;
-}
-
-void Operation::OnAnnounced(int job_rank, Announcement announcement) {
-  if (!announcement.use.Meets(use_)) {
-    const std::string other =
-        Describe(announcement.kind, announcement.use.name);
-    return communicator_->Break(
-        Status(StatusCode::kInternal,
-               StrCat(title(), " and ", other, " of rank ", job_rank,
-                      " have the same number. Rename one of them.")));
-  }
-  if (!communicator_->Contains(job_rank)) return;
-  const int rank = communicator_->PlaceOf(job_rank);
-  if (rank == 0) data_key_ = DataKeyOf(use_, announcement.number);
-  announcements_[rank] = std::move(announcement);
-  ++announced_count_;
-}
-
-// All ranks look at the same announcements, so all come to the same verdict
-// before any data has moved.
-Status Operation::Match(Meeting* meeting) {
-  if (auto mismatch = FindMismatch(announcements_, communicator_->ranks())) {
-    return Status(StatusCode::kRankMismatch, *mismatch);
-  }
-  if (is_join()) {
-    // A rank that has joined knows no more of the others' steps than that.
-    for (const auto& announcement : announcements_) {
-      member_->step = std::max(member_->step, announcement->last_step);
-    }
-  }
-  Participants& participants = meeting->participants;
-  participants.resize(communicator_->size());
-  participants.key = *data_key_;
-  meeting->leaves_channel = true;
-  for (int rank = 0; rank < communicator_->size(); ++rank) {
-    Announcement& announcement = *announcements_[rank];
-    Participant& participant = participants[rank];
-    if (!announcement.shapes.empty()) {
-      participant.rows = RowCount(announcement.shapes[0]);
-    }
-    meeting->leaves_channel &=
-        announcement.use.sequence > 0 && !announcement.stands_in;
-    participant.splits = std::move(announcement.splits);
-    participant.weight = announcement.weight;
-    participant.input_offset = announcement.input_offset;
-    participant.output_offset = announcement.output_offset;
-    participant.payload = std::move(announcement.payload);
-    if (window_ == nullptr || !communicator_->IsNeighbour(rank)) continue;
-    participant.window = rank == communicator_->rank()
-                             ? window_
-                             : WindowAt(communicator_->segment(rank),
-                                        announcement.window_offset);
-    if (participant.window == nullptr) {
-      return Status(StatusCode::kInternal,
-                    StrCat(title(), ": rank ", communicator_->ranks()[rank],
-                           " announced a window outside its shared memory"));
-    }
-  }
-  return Status::Ok();
-}
-
-void Operation::KeepOrEndWindow(Meeting meeting) {
-  if (window_ == nullptr) return;
-  // A rank that is in a join would end the channel at once.
-  if (meeting.leaves_channel && collective_->can_repeat()) {
-    name_.channel = std::make_unique<Channel>(
-        *communicator_, std::move(meeting.participants),
-        *collective_->slot_nbytes(), collective_->rounds());
-    window_ = nullptr;
-    return;
-  }
-  for (int rank : communicator_->neighbours()) {
-    const Participant& participant = meeting.participants[rank];
-    if (participant.window == window_) continue;
-    participant.window->readers_done.fetch_add(1, std::memory_order_release);
-  }
 }
 
 bool Operation::failed_by_agreement() const {
