@@ -19,7 +19,7 @@ class OutgoingFrames {
  public:
   // From here on it is one of `unsent` while the stream has something to take.
   // Only the driver changes that; any thread may look.
-  void CountIn(std::atomic<int>* unsent) { unsent_ = unsent; }
+  void CountUnsentIn(std::atomic<int>* unsent) { unsent_ = unsent; }
 
   // A frame that is not data, with a copy of its payload.
   void PushControl(FrameType type, uint64_t key, const std::string& payload);

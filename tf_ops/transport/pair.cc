@@ -64,7 +64,8 @@ Pair::Pair(std::vector<std::unique_ptr<Stream>> streams,
 Pair::~Pair() = default;
 
 void Pair::CountUnsentIn(std::atomic<int>* unsent) {
-  for (auto& connection : connections_) connection->outgoing.CountIn(unsent);
+  for (auto& connection : connections_)
+    connection->outgoing.CountUnsentIn(unsent);
 }
 
 void Pair::SendControl(FrameType type, uint64_t key,
