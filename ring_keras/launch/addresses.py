@@ -79,6 +79,8 @@ def _address(
 
 def is_own(name: str) -> bool:
     """Whether a host's name or address means this host."""
+    if name == socket.gethostname():
+        return True
     with contextlib.suppress(OSError, UnicodeError):
         for family, kind, _, _, address in socket.getaddrinfo(
             name, 0, type=socket.SOCK_STREAM

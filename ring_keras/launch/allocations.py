@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +24,31 @@ class Allocation:
         source: Which of its variables says so.
         job: How it calls the job.
         hosts: In its order, each with as many slots as ranks are meant for it.
+        starter: Its words that start a command on a host, after which come the host
+            and the command; empty: it has none that passes input on.
+        cores: How many of each host's processors are the job's; empty: unknown.
+        gpus: How many GPUs of each host are, as the scheduler says; empty: unknown.
     """
 
     scheduler: str
     source: str
     job: str
     hosts: Sequence[Host]
+    starter: Sequence[str] = ()
+    cores: Sequence[int] = ()
+    gpus: str = ""
+
+    def describe(self) -> str:
+        """For a line that tells the user."""
+        each = [f"{host.name}:{host.slots}" for host in self.hosts]
+        if self.cores:
+            pairs = zip(each, self.cores, strict=True)
+            each = [f"{host} ({cores} cores)" for host, cores in pairs]
+        gpus = f"; GPUs of each: {self.gpus}" if self.gpus else ""
+        return (
+            f"{self.scheduler} job {self.job} has slots ({self.source}): "
+            f"{', '.join(each)}{gpus}"
+        )
 
 
 def allocation(environment: Environment) -> Allocation | None:
@@ -41,8 +61,22 @@ def allocation(environment: Environment) -> Allocation | None:
     for scheduler, (source, job), read in _SCHEDULERS:
         if environment.get(source):
             hosts = read(environment, source)
-            return Allocation(scheduler, source, environment.get(job, ""), hosts)
+            own = Allocation(scheduler, source, environment.get(job, ""), hosts)
+            return _completed(own, environment)
     return None
+
+
+def _completed(own: Allocation, environment: Environment) -> Allocation:
+    """With what the scheduler can do, and what else it says."""
+    own = dataclasses.replace(own, starter=_STARTERS.get(own.scheduler, ()))
+    name = "SLURM_JOB_CPUS_PER_NODE"
+    if own.scheduler != "Slurm" or name not in environment:
+        return own
+    cores = expand_counts(name, environment[name])
+    if len(cores) != len(own.hosts):
+        cores = []
+    gpus = environment.get("SLURM_GPUS_PER_NODE", "")
+    return dataclasses.replace(own, cores=cores, gpus=gpus)
 
 
 def _slurm(environment: Environment, source: str) -> list[Host]:
@@ -93,6 +127,14 @@ def _host(name: str, slots: str) -> Host:
 
 
 _Reader = Callable[[Environment, str], Sequence[Host]]
+
+# The agent may use all that the job has on its host, beside other steps.
+_SRUN = ("srun", "--nodes=1", "--ntasks=1", "--overlap", "--unbuffered")
+_STARTERS: Mapping[str, Sequence[str]] = {
+    "Slurm": (*_SRUN, "--cpu-bind=none", "--nodelist"),
+    "LSF": ("blaunch",),
+    "Grid Engine": ("qrsh", "-inherit"),
+}
 
 _SCHEDULERS: tuple[tuple[str, tuple[str, str], _Reader], ...] = (
     ("Slurm", ("SLURM_JOB_NODELIST", "SLURM_JOB_ID"), _slurm),

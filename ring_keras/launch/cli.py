@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     nodes = host_options.check_nodes(parser, options)
     hosts = None if nodes else host_options.check_hosts(parser, options)
     if options.size is None:
-        parser.error("-np N is required: how many ranks?")
+        parser.error("-np N, or -H, is required: how many ranks?")
     if not options.command:
         parser.error("a command is required, such as: python train.py")
     return _run_job(parser, options, hosts, nodes)
@@ -93,6 +93,8 @@ def _run_job(
         return _NOT_FOUND
     for note in horovodrun.notes_of(options):
         say(note)
+    if options.allocation is not None:
+        say(options.allocation.describe())
     ssh = host_options.ssh_options(options)
     if options.dry_run:
         return _to_reader(

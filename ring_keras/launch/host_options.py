@@ -5,13 +5,21 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import shlex
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from ring_keras.config import ConfigError, read_token
+from ring_keras.config import (
+    ConfigError,
+    inherited_environment,
+    read_token,
+    scheduled_rank,
+)
 from ring_keras.launch.addresses import is_own
+from ring_keras.launch.allocations import Allocation, allocation
 from ring_keras.launch.hosts import Host, HostsError, fill, parse_hosts, read_hostfile
 from ring_keras.launch.nodes import NodeOptions
+from ring_keras.launch.output import say
 from ring_keras.launch.ssh import SshOptions
 
 __all__ = ["add_options", "check_hosts", "check_nodes", "split_address", "ssh_options"]
@@ -63,6 +71,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "first that all reach)",
     )
     _add_node_options(parser)
+    # What a scheduler gives, where that is used.
+    parser.set_defaults(allocation=None)
 
 
 def _add_node_options(parser: argparse.ArgumentParser) -> None:
@@ -166,7 +176,8 @@ def check_hosts(
 ) -> list[Host] | None:
     """The hosts, with a slot for each rank they get; None: this host alone.
 
-    Sets `options.size` where only the hosts say how many ranks there are.
+    Where no option names hosts, they are those of the job that a scheduler has given
+    us. Sets `options.size` where only the hosts say how many ranks there are.
     """
     option = "-H" if options.hosts is not None else "--hostfile"
     try:
@@ -175,13 +186,46 @@ def check_hosts(
         elif options.hostfile is not None:
             hosts = read_hostfile(options.hostfile)
         else:
-            return None
+            given = _allocation(parser, options)
+            if given is None:
+                return None
+            option, hosts = given.source, list(given.hosts)
         if options.size is None:
             options.size = sum(host.slots for host in hosts)
         hosts = fill(hosts, options.size)
     except HostsError as error:
         parser.error(f"{option}: {error}")
     return None if _all_here(hosts) else hosts
+
+
+def _allocation(
+    parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> Allocation | None:
+    """What a scheduler lets us use; None if nothing, or if it does not matter."""
+    environment = inherited_environment()
+    try:
+        given = allocation(environment)
+        own = scheduled_rank(environment)
+    except ConfigError as error:
+        parser.error(str(error))
+    several = own if own is not None and own.size > 1 else None
+    # How many ranks one host can bear is for its user to say.
+    own_size = options.size is not None
+    if given is None or (own_size and len(given.hosts) == 1 and _all_here(given.hosts)):
+        if several is not None:
+            say(
+                f"{several.starter} started {several.size} of this ringrun; each "
+                "runs a job of its own"
+            )
+        return None
+    if several is not None:
+        parser.error(
+            f"{several.starter} started {several.size} of this ringrun; each would "
+            f"take all of {given.scheduler}'s job {given.job}. Start ringrun once, in "
+            "the job's script, or start the training script itself in its place."
+        )
+    options.allocation = given
+    return given
 
 
 def ssh_options(options: argparse.Namespace) -> SshOptions:
@@ -191,6 +235,12 @@ def ssh_options(options: argparse.Namespace) -> SshOptions:
         port=options.ssh_port,
         identity_file=options.ssh_identity_file,
     )
+    given: Allocation | None = options.allocation
+    by_ssh = options.ssh_args or options.ssh_port or options.ssh_identity_file
+    if given is not None and not by_ssh:
+        starter = given.starter
+        if starter and shutil.which(starter[0]) is not None:
+            chosen = dataclasses.replace(chosen, instead=starter)
     if options.remote_python is not None:
         chosen = dataclasses.replace(chosen, python=options.remote_python)
     return chosen

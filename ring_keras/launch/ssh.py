@@ -45,18 +45,24 @@ class SshOptions:
         port: Where sshd listens; None: as ssh is configured.
         identity_file: The user's key; None: as ssh is configured.
         python: The interpreter on the other hosts.
+        instead: The words that a command to run on a host follows, with the host
+            before it, where not ssh but a scheduler starts it; empty: ssh.
     """
 
     arguments: Sequence[str] = ()
     port: int | None = None
     identity_file: str | None = None
     python: str = sys.executable
+    instead: Sequence[str] = ()
 
 
 def agent_command(host: str | None, options: SshOptions) -> list[str]:
     """The command that starts an agent; on this host, if `host` is None."""
     if host is None:
         return [sys.executable, "-m", "ring_keras.launch.agent"]
+    words = [options.python, "-m", "ring_keras.launch.agent"]
+    if options.instead:
+        return [*options.instead, host, *words]
     command = ["ssh", "-T", *options.arguments]
     if options.port is not None:
         command += ["-p", str(options.port)]
@@ -64,8 +70,7 @@ def agent_command(host: str | None, options: SshOptions) -> list[str]:
         command += ["-i", options.identity_file]
     for option in _SSH_OPTIONS:
         command += ["-o", option]
-    agent = shlex.join([options.python, "-m", "ring_keras.launch.agent"])
-    return [*command, "--", host, agent]
+    return [*command, "--", host, shlex.join(words)]
 
 
 class SshCrew(AgentCrew):
@@ -86,7 +91,7 @@ class SshCrew(AgentCrew):
     ) -> None:
         super().__init__(name, desk)
         self._python = options.python
-        self._by_ssh = host is not None
+        self._by_ssh = host is not None and not options.instead
         self._loop = desk.loop
         self._lines = LineBuffer()
         self._said: list[str] = []

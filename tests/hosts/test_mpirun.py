@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.job import light_environment
-from support.mpi import MPIS, Mpi
+from support.mpi import MPIS, Mpi, documented_scripts
 from support.ssh_hosts import SshHosts
 
 pytestmark = pytest.mark.hosts
@@ -81,6 +81,35 @@ def test_its_ranks_are_one_job(mpi: Mpi, tmp_path: Path) -> None:
     assert finished.returncode == 0, finished.stderr
     assert sorted(finished.stdout.splitlines()) == [
         f"rank {rank} of 3, [{rank}, 3, 0, 1]: 3 3" for rank in range(3)
+    ]
+
+
+def test_the_script_of_the_documentation(mpi: Mpi, tmp_path: Path) -> None:
+    (script,) = [text for text in documented_scripts() if "mpirun" in text]
+    python = Path(sys.executable).parent
+    job = tmp_path / "job.sh"
+    job.write_text(script)
+    (tmp_path / "train.py").write_text(JOIN + REPORT)
+    # As many ranks as this machine has cores are fine, for some that is one.
+    environment = mpi.environment() | {
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"
+    }
+    environment["PATH"] = f"{python}:{environment['PATH']}"
+    command = ["env", *(f"{name}={text}" for name, text in environment.items())]
+
+    finished = subprocess.run(
+        [*command, "bash", str(job)],
+        env=light_environment(),
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+
+    assert finished.returncode == 0, finished.stderr
+    assert sorted(finished.stdout.splitlines()) == [
+        f"rank {rank} of 2, [{rank}, 2, 0, 1]: 2 2" for rank in range(2)
     ]
 
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT_DIR = Path(__file__).resolve().parent.parent.parent
+
+
+def documented_scripts() -> list[str]:
+    """The job scripts of docs/schedulers.md."""
+    page = (ROOT_DIR / "docs/schedulers.md").read_text()
+    return re.findall(
+        r"^```bash\n(#!/bin/bash\n.*?)^```", page, re.DOTALL | re.MULTILINE
+    )
 
 
 @dataclass(frozen=True)

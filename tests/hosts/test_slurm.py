@@ -1,0 +1,228 @@
+"""srun, sbatch, salloc and scancel of a real Slurm, on two hosts."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.mpi import documented_scripts
+from support.processes import is_alive, wait_until
+from support.slurm import MISSING, Slurm
+from support.ssh_hosts import SshHosts
+
+pytestmark = pytest.mark.hosts
+
+JOIN = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+from ring_keras import _native
+from ring_keras.config import Config
+from ring_keras.schedulers import store_options
+sys.modules["tensorflow"] = None
+config = Config.from_environment()
+_native.init(**config.init_options() | store_options(config))
+rank, size, *place = _native.topology()
+def total(name):
+    return _native.allreduce(np.ones(1, np.float32), name=name)[0]
+"""
+REPORT = """
+sys.stdout.write(f"rank {rank} of {size}, {place}: {total('x'):g}\\n")
+_native.shutdown("done")
+"""
+# Until another one does something that it never does.
+HANG = """
+total("x")
+Path(sys.argv[1], f"rank{rank}").touch()
+time.sleep(60) if rank == 0 else total("y")
+"""
+TWO_HOSTS = ["--nodes=2", "--ntasks=3", "--overcommit"]
+THREE_RANKS = [
+    "rank 0 of 3, [0, 2, 0, 2]: 3",
+    "rank 1 of 3, [1, 2, 0, 1]: 3",
+    "rank 2 of 3, [0, 1, 1, 2]: 3",
+]
+
+
+@pytest.fixture(scope="module")
+def slurm_of_all(
+    all_hosts: SshHosts, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Slurm]:
+    if MISSING:
+        pytest.skip(f"there is no {', '.join(MISSING)}; Debian's are in slurm-wlm")
+    slurm = Slurm(all_hosts, tmp_path_factory.mktemp("slurm"))
+    try:
+        slurm.start()
+        yield slurm
+    finally:
+        slurm.close()
+
+
+class Jobs:
+    """Jobs of one test, whose processes carry a mark."""
+
+    def __init__(self, slurm: Slurm, directory: Path) -> None:
+        self.slurm = slurm
+        self.directory = directory
+        self._mark = f"RING_TEST_MARK={secrets.token_hex(8)}"
+        name, _, value = self._mark.partition("=")
+        self.env = {
+            name: value,
+            "RING_KERAS_INIT_TIMEOUT_S": "30",
+            # The user's home is what hosts share.
+            "XDG_CACHE_HOME": str(directory / "cache"),
+        }
+
+    def script(self, text: str) -> list[str]:
+        """The command that runs a script of Python."""
+        file = self.directory / "script.py"
+        file.write_text(JOIN + text)
+        return [sys.executable, str(file), str(self.directory)]
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command of Slurm's to its end."""
+        return self.slurm.run(*command, env=self.env)
+
+    def submit(self, text: str, *options: str) -> str:
+        """Submits a batch script; the job's number."""
+        file = self.directory / "job.sh"
+        file.write_text(f"#!/bin/sh\n{text}")
+        said = f"--output={self.directory}/output"
+        submitted = self.run("sbatch", "--parsable", said, *options, str(file))
+        output = self.directory / "output"
+        said = output.read_text() if output.exists() else ""
+        assert submitted.returncode == 0, submitted.stderr + said
+        return submitted.stdout.strip()
+
+    def batch(self, text: str, *options: str) -> str:
+        """Submits a batch script and waits for its end; what it has printed."""
+        self.submit(text, "--wait", *options)
+        return (self.directory / "output").read_text()
+
+    def wait_for_ranks(self, count: int) -> None:
+        """Until so many have noted that they are there."""
+        wait_until(
+            lambda: len(list(self.directory.glob("rank*"))) == count,
+            f"{count} ranks have joined",
+        )
+
+    def processes(self) -> list[int]:
+        """Those that still run, wherever."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    environment = (entry / "environ").read_bytes()
+                except OSError:
+                    continue
+                if self._mark.encode() in environment:
+                    found.append(int(entry.name))
+        return [pid for pid in found if is_alive(pid) and pid != os.getpid()]
+
+    def wait_until_none_is_left(self) -> None:
+        """Until no process of these jobs runs."""
+        wait_until(lambda: not self.processes(), "no process is left", 40)
+        left = (self.directory / "cache").rglob("*")
+        assert [path for path in left if path.is_file()] == []
+
+
+@pytest.fixture
+def jobs(slurm_of_all: Slurm, tmp_path: Path) -> Iterator[Jobs]:
+    own = Jobs(slurm_of_all, tmp_path)
+    yield own
+    slurm_of_all.cancel_all()
+
+
+def test_srun_on_one_host(jobs: Jobs) -> None:
+    one_host = ["--nodes=1", "--ntasks=2"]
+    finished = jobs.run("srun", *one_host, *jobs.script(REPORT))
+
+    assert finished.returncode == 0, finished.stderr
+    assert sorted(finished.stdout.splitlines()) == [
+        "rank 0 of 2, [0, 2, 0, 1]: 2",
+        "rank 1 of 2, [1, 2, 0, 1]: 2",
+    ]
+    jobs.wait_until_none_is_left()
+
+
+def test_srun_on_hosts_with_different_numbers_of_tasks(jobs: Jobs) -> None:
+    finished = jobs.run("srun", *TWO_HOSTS, *jobs.script(REPORT))
+
+    assert finished.returncode == 0, finished.stderr
+    assert sorted(finished.stdout.splitlines()) == THREE_RANKS
+    jobs.wait_until_none_is_left()
+
+
+def test_steps_of_one_job_are_jobs_of_their_own(jobs: Jobs) -> None:
+    step = " ".join(["srun", "--nodes=1", "--ntasks=1", "--exact"])
+    python = " ".join(jobs.script(REPORT))
+    printed = jobs.batch(f"{step} {python} &\n{step} {python} &\nwait\n", "--ntasks=2")
+
+    # Each is alone: it was not told of another.
+    assert printed.splitlines() == ["rank 0 of 1, [0, 1, 0, 1]: 1"] * 2
+
+
+def test_ringrun_takes_the_hosts_of_its_job(jobs: Jobs) -> None:
+    python = " ".join(jobs.script(REPORT))
+    ringrun = f"{sys.executable} -m ring_keras.launch"
+    printed = jobs.batch(f"{ringrun} {python}\n", *TWO_HOSTS)
+
+    lines = printed.splitlines()
+    assert sorted(line[4:] for line in lines if line.startswith("[")) == THREE_RANKS
+    assert "has slots (SLURM_JOB_NODELIST): node0:2 (" in printed
+    jobs.wait_until_none_is_left()
+
+
+def test_salloc_and_the_plan(jobs: Jobs) -> None:
+    ringrun = [sys.executable, "-m", "ring_keras.launch"]
+    finished = jobs.run("salloc", *TWO_HOSTS, *ringrun, "--dry-run", "train")
+
+    assert finished.returncode == 0, finished.stderr
+    lines = finished.stdout.splitlines()
+    assert lines[0].startswith("node0: ")
+    assert lines[3].startswith("node1: srun --nodes=1 --ntasks=1 ")
+    assert "RING_KERAS_RANK=2" in lines[4]
+    assert lines[4].endswith(" train")
+
+
+def test_ringrun_is_not_to_be_started_by_srun(jobs: Jobs) -> None:
+    ringrun = [sys.executable, "-m", "ring_keras.launch"]
+    finished = jobs.run("srun", *TWO_HOSTS, *ringrun, "true")
+
+    assert finished.returncode != 0
+    assert "Slurm started 3 of this ringrun" in finished.stderr
+
+
+@pytest.mark.parametrize("launcher", ["srun", "ringrun"])
+def test_scancel_leaves_nothing(jobs: Jobs, launcher: str) -> None:
+    python = " ".join(jobs.script(HANG))
+    start = {"srun": "srun", "ringrun": f"{sys.executable} -m ring_keras.launch"}
+    job = jobs.submit(f"{start[launcher]} {python}\n", *TWO_HOSTS)
+    jobs.wait_for_ranks(3)
+    assert jobs.processes()
+
+    jobs.run("scancel", job)
+
+    jobs.wait_until_none_is_left()
+
+
+def test_the_scripts_of_the_documentation(jobs: Jobs) -> None:
+    (jobs.directory / "train.py").write_text(JOIN + REPORT)
+    scripts = [text for text in documented_scripts() if "#SBATCH" in text]
+    jobs.env["PATH"] = f"{Path(sys.executable).parent}:{jobs.slurm.path}"
+    where = f"--chdir={jobs.directory}"
+
+    assert len(scripts) == 2
+    for script in scripts:
+        printed = jobs.batch(script.partition("\n")[2], where).splitlines()
+        # After its rank, where ringrun forwards the line.
+        assert sorted(
+            line[line.find("rank ") :] for line in printed if "of 4" in line
+        ) == [
+            f"rank {rank} of 4, [{rank % 2}, 2, {rank // 2}, 2]: 4" for rank in range(4)
+        ]
