@@ -1,6 +1,6 @@
 // What compiled computations and the handlers of their calls agree on.
 //
-// The kernels for XLA (xla_kernels.cc) emit custom calls; XLA calls the
+// The kernels for XLA (kernels.cc) emit custom calls; XLA calls the
 // handlers (handlers.cc) when the computation runs. Neither includes the
 // other's headers: XLA's own and those of its foreign function interface
 // define the same names.

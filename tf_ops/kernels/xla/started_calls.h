@@ -28,8 +28,9 @@ class StartedCalls {
   std::shared_ptr<SubmittedCall> Take(int64_t number, const void* token);
 
   // For a run that fails: returns when all of now have ended, its own among
-  // them. The others' waits still find theirs. Its own stay for good, unless
-  // the memory of their tokens is used for the same again.
+  // them. The others' waits still find theirs. Its own stay, at most one for
+  // each start and place of a token, until a start puts another in its place;
+  // no wait takes one before that, as its own start comes first.
   void Drain();
 
   // Whether a wait was compiled with the start of this number. Without one, a
