@@ -83,13 +83,13 @@ test-python: test-cpp
 
 test-slow: $(TEST_READY) build
 	$(call say,Slow tests: part $(PART))
-	$(PYTEST) -m "slow and not gpu and not peers and not hosts" --part $(PART) $(PYTEST_ARGS)
+	$(PYTEST) -m "slow and not gpu and not peers" --part $(PART) $(PYTEST_ARGS)
 
 # One after the other: they share the hosts. What cannot run here says so.
 test-hosts: $(TEST_READY) build
 	$(call say,Several hosts)
 	@build_support/install_sshd.sh
-	$(BIN)/python -m pytest -m hosts tests/hosts $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "hosts and not slow" tests/hosts $(PYTEST_ARGS)
 
 build: $(INSTALLED)
 	$(call say,Compiling what changed)

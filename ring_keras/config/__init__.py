@@ -5,6 +5,7 @@ can use them.
 """
 
 from ring_keras.config.errors import ConfigError
+from ring_keras.config.readers import split_address
 from ring_keras.config.scheduled_rank import ScheduledRank, scheduled_rank
 from ring_keras.config.settings import TUNING_SETTINGS, Config, Variable, variables
 from ring_keras.config.slurm import expand_counts, expand_nodes
@@ -23,5 +24,6 @@ __all__ = [
     "inherited_environment",
     "read_token",
     "scheduled_rank",
+    "split_address",
     "variables",
 ]

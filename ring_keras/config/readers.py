@@ -17,6 +17,7 @@ __all__ = [
     "Reader",
     "choice",
     "integer",
+    "split_address",
 ]
 
 
@@ -61,10 +62,21 @@ def choice(*choices: str) -> Reader:
     return Reader("one of " + ", ".join(choices), parse)
 
 
-def _parse_address(text: str) -> str:
-    host, colon, port = text.rpartition(":")
-    if not (host and colon and 0 < int(port) < 65536):
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of `10.0.0.1:4711` or `[2001:db8::7]:4711`.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (host and port.isdecimal() and 0 < int(port) < 65536):
         raise ValueError(text)
+    return host, int(port)
+
+
+def _parse_address(text: str) -> str:
+    split_address(text)
     return text
 
 

@@ -22,6 +22,7 @@ from ring_keras.config.readers import (
     Reader,
     choice,
     integer,
+    split_address,
 )
 from ring_keras.config.token import read_token
 
@@ -238,9 +239,8 @@ class Config:
         }
         # One rank may run in a job too, and then its store may want to see it.
         if self.store_address is not None and self.token_file is not None:
-            host, _, port = self.store_address.rpartition(":")
-            options["store_host"] = host.removeprefix("[").removesuffix("]")
-            options["store_port"] = int(port)
+            address = split_address(self.store_address)
+            options["store_host"], options["store_port"] = address
             options["token"] = read_token(self.token_file)
         return options
 

@@ -140,10 +140,9 @@ class Agent:
 
     def problem(self) -> str | None:
         """Why no rank can be started here; None if they can."""
-        try:
-            from ring_keras import _native  # noqa: F401
-        except ImportError as error:
-            return f"ring_keras is not built ({error}); build it: {rebuild_command()}"
+        missing = build_problem()
+        if missing is not None:
+            return missing
         try:
             os.chdir(field(self.plan, "directory", str))
         except OSError as error:
@@ -227,6 +226,15 @@ class Agent:
         self.channel.send(
             {"type": "ended", "rank": worker.rank, "returncode": worker.returncode}
         )
+
+
+def build_problem() -> str | None:
+    """What keeps ring_keras from running here; None if nothing does."""
+    try:
+        from ring_keras import _native  # noqa: F401
+    except ImportError as error:
+        return f"ring_keras is not built ({error}); build it: {rebuild_command()}"
+    return None
 
 
 def hello() -> dict[str, Any]:

@@ -49,7 +49,7 @@ _REFUSED = {
 _NO_CYCLES = "there are no cycles, and nobody coordinates"
 _OWN_ALGORITHMS = "the engine picks an algorithm by size and hosts"
 _OWN_AUTOTUNE = "--autotune measures in its own manner, see --print-env"
-_OWN_NETWORK = "hosts connect at the address at which they reach the store"
+_OWN_NETWORK = "hosts try the launcher's addresses; --launcher-address names one"
 
 _IGNORED = {
     "--disable-cache": (0, "no checks are cached"),

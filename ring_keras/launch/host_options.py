@@ -14,6 +14,7 @@ from ring_keras.config import (
     inherited_environment,
     read_token,
     scheduled_rank,
+    split_address,
 )
 from ring_keras.launch.addresses import is_own
 from ring_keras.launch.allocations import Allocation, allocation
@@ -22,7 +23,7 @@ from ring_keras.launch.nodes import NodeOptions
 from ring_keras.launch.output import say
 from ring_keras.launch.ssh import SshOptions
 
-__all__ = ["add_options", "check_hosts", "check_nodes", "split_address", "ssh_options"]
+__all__ = ["add_options", "check_hosts", "check_nodes", "ssh_options"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -156,19 +157,6 @@ def check_nodes(
         port=port,
         token=token,
     )
-
-
-def split_address(text: str) -> tuple[str, int]:
-    """Host and port of `10.0.0.1:4711` or `[2001:db8::7]:4711`.
-
-    Raises:
-        ValueError: If it is something else.
-    """
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not (host and port.isdecimal() and 0 < int(port) < 65536):
-        raise ValueError(text)
-    return host, int(port)
 
 
 def check_hosts(

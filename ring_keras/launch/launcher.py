@@ -285,7 +285,7 @@ class Launcher:
             self._kill()
             return
         self._interrupt = number
-        if number == signal.SIGINT:
+        if number == signal.SIGINT and any(w.running for w in self._workers()):
             say(
                 f"waiting up to {self._options.grace_period_s:g} s for the ranks to "
                 "end; Ctrl-C again kills them at once"

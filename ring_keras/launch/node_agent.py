@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ring_keras.launch.agent import Agent, hello
+from ring_keras.launch.agent import Agent, build_problem, hello
 from ring_keras.launch.channel import Channel
 from ring_keras.launch.crew import HostJob
 from ring_keras.launch.frames import Message, ProtocolError, field
@@ -154,7 +154,7 @@ class NodeAgent(Agent):
 
     def problem(self) -> str | None:
         """The command line's own checks have been made."""
-        return None
+        return build_problem()
 
     def reached(self) -> list[str]:
         """It has reached node 0 where the store will be."""

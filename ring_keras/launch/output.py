@@ -130,6 +130,7 @@ class OutputPump:
         self._consoles = {"stdout": Console(1), "stderr": Console(2)}
         self._selector = selectors.DefaultSelector()
         self._open_count = 0
+        self._ended = False
         self._fed: queue.SimpleQueue[tuple[_Stream, bytes, _Taken]]
         self._fed = queue.SimpleQueue()
         self._fed_streams: dict[tuple[int, str], _Stream] = {}
@@ -167,13 +168,13 @@ class OutputPump:
             taken: Called from the thread, with their number, once they are written.
         """
         stream = self._fed_streams.get((rank, name))
-        if stream is None:
+        if stream is None or self._ended:
             taken(len(data))
             return
         if not data:
             del self._fed_streams[rank, name]
         self._fed.put((stream, data, taken))
-        with contextlib.suppress(BlockingIOError):  # It will wake anyway.
+        with contextlib.suppress(OSError):  # Full: it will wake anyway.
             os.write(self._wake_write, b".")
 
     def start(self) -> None:
@@ -205,8 +206,13 @@ class OutputPump:
                         self._read(key.fd, key.data)
         finally:
             # If this thread fails, the ranks must not wait for a reader.
+            self._ended = True
             for key in self._selector.get_map().values():
                 os.close(key.fd)
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    _, data, taken = self._fed.get_nowait()
+                    taken(len(data))
             os.close(self._done_write)
 
     def _read(self, fd: int, stream: _Stream) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ring_keras._version import __version__
+from ring_keras.config import inherited_environment
 from ring_keras.launch.agent_crew import AgentCrew
 from ring_keras.launch.channel import Channel
 from ring_keras.launch.frames import Output
@@ -181,7 +182,8 @@ class SshCrew(AgentCrew):
 
     def _show(self, lines: Sequence[bytes]) -> None:
         for line in lines:
-            text = line.decode(errors="replace").strip()
+            # The agent says "ringrun: ", too.
+            text = line.decode(errors="replace").strip().removeprefix("ringrun: ")
             if text:
                 say(f"host {self.name}: {text}")
                 self._said = [*self._said[1 - _TOLD_LINES :], text]
@@ -229,7 +231,7 @@ def _spawn(command: list[str]) -> tuple[int, int, int, int]:
         pid = os.posix_spawnp(
             command[0],
             command,
-            os.environ,
+            inherited_environment(),
             file_actions=[(os.POSIX_SPAWN_DUP2, fd, n) for n, fd in enumerate(theirs)],
             setsigmask=[],
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,50 @@ def test_two_hosts_train_as_one_does(ringrun: Ringrun, hosts: SshHosts) -> None:
     alone = ringrun.run(TRAIN, size=4)
     assert len(weights_in(alone.stdout)) == 1
     assert weights_in(finished.stdout) == weights_in(alone.stdout)
+    hosts.wait_until_empty()
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_hosts_meet_and_connect_over_ipv4_or_ipv6(
+    ringrun: Ringrun, hosts: SshHosts, version: int
+) -> None:
+    addresses = hosts.addresses if version == 4 else hosts.ipv6_addresses
+    script = JOIN + (
+        "print(os.environ['RING_KERAS_STORE_ADDRESS'].rpartition(':')[0])\n"
+        "_native.allreduce(np.ones(90000, np.float32), name='x')\n"
+        "links = Path(f'/proc/{os.getpid()}/net/tcp6').read_text()\n"
+        "note(f'links{rank}', links.count(' 01 '))\n"
+        "_native.barrier()\n"
+        "_native.shutdown('done')\n"
+    )
+    options = [] if version == 4 else ["--launcher-address", addresses[0]]
+
+    finished = ringrun.run(
+        script, *on(hosts, "node0:1", "node1:1"), *options, size=None
+    )
+
+    host = addresses[0] if version == 4 else f"[{addresses[0]}]"
+    assert sorted(finished.stdout.decode().splitlines()) == [
+        f"[{rank}] {host}" for rank in (0, 1)
+    ], finished.stderr.decode()
+    # With its peer, and with the store: or one of them would be over IPv4.
+    for rank in (0, 1):
+        assert (int(ringrun.noted(f"links{rank}")) > 2) == (version == 6)
+
+
+def test_a_launchers_address_that_no_host_reaches(
+    ringrun: Ringrun, hosts: SshHosts
+) -> None:
+    options = [*on(hosts, "node1:1"), "--launcher-address", "127.0.0.1"]
+
+    finished = ringrun.run('note("started")', *options, size=1)
+
+    assert finished.returncode == 1
+    assert (
+        "no address of this host is reached by all: of 127.0.0.1, node1 reaches none"
+        in finished.verdict
+    )
+    assert not (ringrun.directory / "started").exists()
     hosts.wait_until_empty()
 
 
@@ -208,3 +253,25 @@ def test_what_ranks_leave_behind_is_killed_on_each_host(
 
     assert finished.returncode == 0
     hosts.wait_until_empty()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_digits_are_learned_on_two_hosts(
+    ringrun: Ringrun, hosts: SshHosts, tmp_path: Path
+) -> None:
+    example = Path(__file__).parents[2] / "examples" / "keras_digits.py"
+    process = ringrun.start_raw(
+        *on(hosts, "node0:2", "node1:2"),
+        *(sys.executable, str(example), f"--output={tmp_path / 'digits.keras'}"),
+    )
+
+    finished = ringrun.finish(process, timeout_s=500)
+
+    assert finished.returncode == 0, finished.stderr.decode()[-4000:]
+    printed = finished.stdout.decode()
+    (accuracy,) = re.findall(r"test accuracy ([\d.]+)% on 4 rank\(s\)\n", printed)
+    assert float(accuracy) >= 97
+    # From the same training in one process, on the ranks' batches together.
+    (differs,) = re.findall(r"differs by (\S+) in the first epoch", printed)
+    assert float(differs) < 1e-5

@@ -125,13 +125,14 @@ PYTHON_ALLOWED["benchmark"] = {"autotune", "job"}
 PYTHON_ALLOWED["horovod"] = set(PYTHON_ALLOWED) - {"benchmark"}
 # Starts ranks, is none, and must not take TensorFlow's seconds to start.
 PYTHON_ALLOWED["launch"] = set()
+PYTHON_ALLOWED["rendezvous"] = set()
 
 # The public face has every room behind it: only those above all rooms may use it.
 USE_THE_PUBLIC_FACE = {"benchmark", "horovod", "data/service/__main__"}
 
 # Those that run without TensorFlow, and what must not be imported there at all,
 # not even inside a function.
-WITHOUT_TENSORFLOW = {"launch", "config", "_version"}
+WITHOUT_TENSORFLOW = {"launch", "rendezvous", "config", "_version"}
 BRINGS_TENSORFLOW = {"tensorflow", "keras", "ring_keras.errors"}
 
 

@@ -69,7 +69,7 @@ class Ringrun:
         self.directory = directory
         self._prefix = prefix
         self.temporary = directory / "temporary"
-        self.temporary.mkdir()
+        self.temporary.mkdir(exist_ok=True)
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(

@@ -53,6 +53,7 @@ class SshHosts(Network):
     def __init__(self, size: int, directory: Path) -> None:
         super().__init__(size)
         self.host_names = [f"node{host}" for host in range(size)]
+        self.ipv6_addresses = [f"fd07::{host + 1}" for host in range(size)]
         self.ssh_config = directory / "ssh_config"
         self._directory = directory
         self._servers: list[subprocess.Popen[bytes]] = []
@@ -107,6 +108,10 @@ class SshHosts(Network):
 
     def make(self) -> None:
         super().make()
+        for name, address in zip(self.names, self.ipv6_addresses, strict=True):
+            # Usable at once: nobody else could have it.
+            place = [f"{address}/64", "dev", "eth0", "nodad"]
+            run("ip", "-n", name, "address", "add", *place)
         self._make_keys()
         Path("/run/sshd").mkdir(exist_ok=True)  # sshd wants it.
         hosts_file = "127.0.0.1 localhost\n" + "".join(
