@@ -12,6 +12,7 @@ import ring_keras
 from ring_keras import _native, autotune
 from ring_keras.config import Config
 from ring_keras.job.gathering import gather_texts
+from ring_keras.schedulers import store_options
 
 __all__ = ["JobDescription", "describe_job", "join"]
 
@@ -61,7 +62,7 @@ def join(tensorflow: bool) -> tuple[int, int]:
         ring_keras.init()
     else:
         config = Config.from_environment()
-        _native.init(**config.init_options())
+        _native.init(**config.init_options() | store_options(config))
         if config.autotune:
             autotune.tune(config)
     rank, size, *_ = _native.topology()

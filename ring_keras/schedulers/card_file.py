@@ -44,7 +44,7 @@ class CardFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._published: tuple[int, int] | None = None
+        self._published: StoreCard | None = None
 
     def publish(self, card: StoreCard) -> None:
         """Lets the other ranks read the card, in place of any earlier job's.
@@ -65,12 +65,11 @@ class CardFile:
         try:
             with os.fdopen(descriptor, "w", encoding="ascii") as file:
                 file.write(card.to_text())
-                file.flush()
-                self._published = _identity(os.fstat(file.fileno()))
             unfinished.rename(self._path)
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
+        self._published = card
 
     def read(self) -> StoreCard | None:
         """The card of a store that runs; None if there is none yet.
@@ -103,8 +102,9 @@ class CardFile:
 
     def remove(self) -> None:
         """Takes away what `publish` made, and nothing of a later job's."""
-        with contextlib.suppress(OSError):
-            if _identity(self._path.lstat()) == self._published:
+        # The number of a file that is gone is soon another's; a secret is not.
+        with contextlib.suppress(OSError, ConfigError):
+            if self._published is not None and self.read() == self._published:
                 self._path.unlink()
 
 
@@ -136,7 +136,3 @@ def _refuse_strangers(
             f"Received: user {status.st_uid}, mode {mode:04o}. Somebody else made or "
             "changed it: remove it, or set RING_KERAS_RENDEZVOUS_DIR to another place."
         )
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino

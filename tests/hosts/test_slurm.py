@@ -99,6 +99,10 @@ class Jobs:
         assert submitted.returncode == 0, submitted.stderr + said
         return submitted.stdout.strip()
 
+    def state(self, job: str) -> str:
+        """What Slurm says of a job."""
+        return self.run("scontrol", "show", "job", job).stdout
+
     def batch(self, text: str, *options: str) -> str:
         """Submits a batch script and waits for its end; what it has printed."""
         self.submit(text, "--wait", *options)
@@ -226,3 +230,27 @@ def test_the_scripts_of_the_documentation(jobs: Jobs) -> None:
         ) == [
             f"rank {rank} of 4, [{rank % 2}, 2, {rank // 2}, 2]: 4" for rank in range(4)
         ]
+
+
+def test_a_requeued_job_begins_anew(jobs: Jobs) -> None:
+    # Killed with its first life, the store leaves its card behind.
+    text = """
+if "SLURM_RESTART_COUNT" in os.environ:
+    sys.stdout.write(f"again {total('x'):g}\\n")
+    _native.shutdown("done")
+else:
+    Path(sys.argv[1], f"rank{rank}").touch()
+    time.sleep(60) if rank == 0 else total("x")
+"""
+    python = " ".join(jobs.script(text))
+    job = jobs.submit(f"srun {python}\n", "--requeue", "--nodes=2", "--ntasks=2")
+    jobs.wait_for_ranks(2)
+
+    assert jobs.run("scontrol", "requeue", job).returncode == 0
+    # It waits for a while, unless it is told that it need not.
+    wait_until(lambda: "PENDING" in jobs.state(job), "it waits for its second life")
+    jobs.run("scontrol", "update", f"jobid={job}", "StartTime=now")
+
+    output = jobs.directory / "output"
+    wait_until(lambda: output.read_text().count("again 2") == 2, "it ran again", 60)
+    jobs.wait_until_none_is_left()

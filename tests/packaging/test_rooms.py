@@ -121,7 +121,7 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
 PYTHON_ALLOWED["callbacks"] = PYTHON_ALLOWED["training"] | {"training"}
 PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {"lifecycle", "training"}
 # Programs and skins: they may use the public face, which has all that is above.
-PYTHON_ALLOWED["benchmark"] = {"autotune", "job"}
+PYTHON_ALLOWED["benchmark"] = {"autotune", "job", "schedulers"}
 PYTHON_ALLOWED["horovod"] = set(PYTHON_ALLOWED) - {"benchmark"}
 # Starts ranks, is none, and must not take TensorFlow's seconds to start.
 PYTHON_ALLOWED["launch"] = set()

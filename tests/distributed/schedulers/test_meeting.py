@@ -38,6 +38,16 @@ def test_init_is_what_joins(ranks):
     assert ranks.run(script) == ["0 2 0\n", "1 2 1\n"]
 
 
+def test_the_benchmark_joins_too(ranks):
+    script = """
+        from ring_keras.benchmark import job
+        print(job.join(tensorflow=False))
+        _native.shutdown("done")
+    """
+
+    assert ranks.run(script) == ["(0, 2)\n", "(1, 2)\n"]
+
+
 def test_the_secret_is_where_only_its_user_can_read_it(ranks):
     # Rank 1 does not come, so the card stays.
     rank_0 = ranks.start(0, "join()")
