@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from ring_keras.config import Config
+from ring_keras.config import Config, scheduled_rank
 
 __all__ = ["IMPORT_DIRECTORY", "install"]
 
@@ -83,7 +83,8 @@ def install() -> None:
             name=_NAME,
         )
     sys.meta_path.insert(0, _Finder())
-    if Config.from_environment().rank == 0:
+    own = scheduled_rank() or Config.from_environment()
+    if own.rank == 0:
         print(
             "ring_keras: `import horovod` gives ring_keras.horovod in this job",
             file=sys.stderr,
