@@ -11,25 +11,15 @@
 #include <utility>
 #include <vector>
 
+#include "tf_ops/bindings/calls.h"
 #include "tf_ops/bindings/errors.h"
 #include "tf_ops/bindings/numpy_types.h"
-#include "tf_ops/bindings/signals.h"
 #include "tf_ops/runtime/runtime.h"
 
 namespace py = pybind11;
 
 namespace ring_keras {
 namespace {
-
-// Without a name, a call is the n-th of its kind.
-Request MakeRequest(CollectiveKind kind, const std::string& name,
-                    int communicator_id) {
-  Request request;
-  request.kind = kind;
-  request.name = name.empty() ? NameOf(kind) : name;
-  request.communicator_id = communicator_id;
-  return request;
-}
 
 bool IsContiguous(const py::array& array) {
   return (array.flags() & py::array::c_style) != 0;
@@ -49,14 +39,7 @@ void AddInput(Request& request, const py::array& array) {
 }
 
 void RunRequest(Request request) {
-  ForgetRaised();
-  Status status;
-  {
-    py::gil_scoped_release release;
-    status = Runtime::Get().Run(std::move(request));
-  }
-  ThrowIfHandlerRaised();
-  ThrowIfError(status);
+  Await([&] { return Runtime::Get().Run(std::move(request)); });
 }
 
 // Memory for an output that NumPy does not know of while the collective runs:

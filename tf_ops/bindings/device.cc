@@ -3,16 +3,15 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tf_ops/bindings/calls.h"
 #include "tf_ops/bindings/errors.h"
 #include "tf_ops/bindings/numpy_types.h"
-#include "tf_ops/bindings/signals.h"
 #include "tf_ops/collectives/nccl/device_work.h"
 #include "tf_ops/runtime/runtime.h"
 #include "tf_ops/runtime/submitted_call.h"
@@ -32,14 +31,10 @@ using OutputMemory = std::pair<uintptr_t, size_t>;
 
 void* ToPointer(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
-// Without a name, a call is the n-th of its kind.
 Request MakeRequest(CollectiveKind kind, const std::string& name,
                     int communicator_id, const std::string& dtype,
                     const std::vector<DeviceTensor>& inputs) {
-  Request request;
-  request.kind = kind;
-  request.name = name.empty() ? NameOf(kind) : name;
-  request.communicator_id = communicator_id;
+  Request request = MakeRequest(kind, name, communicator_id);
   request.dtype = ParseDataType(dtype);
   for (const auto& [address, shape] : inputs) {
     request.inputs.push_back({ToPointer(address), shape});
@@ -74,28 +69,17 @@ void SetOutput(Request* request, const OutputMemory& memory) {
 // has been given so far.
 std::shared_ptr<SubmittedCall> Submit(Request request, int device,
                                       uintptr_t stream) {
-  auto call = [&]() -> StatusOr<std::shared_ptr<SubmittedCall>> {
+  auto work = [&] {
     py::gil_scoped_release release;
-    auto work = DeviceWork::After(device, ToPointer(stream));
-    if (!work.ok()) {
-      request.able = work.status();  // So that the peers do not wait.
-      return Runtime::Get().Run(std::move(request));
-    }
-    request.device_work = std::move(work.value());
-    return SubmittedCall::Submit(std::move(request));
+    return DeviceWork::After(device, ToPointer(stream));
   }();
-  return ValueOrThrow(std::move(call));
-}
-
-// Waits for a call, as `wait` does.
-void Await(const std::function<Status()>& wait) {
-  ForgetRaised();
-  const Status status = [&] {
-    py::gil_scoped_release release;
-    return wait();
-  }();
-  ThrowIfHandlerRaised();
-  ThrowIfError(status);
+  if (!work.ok()) {
+    request.able = work.status();  // So that the peers do not wait.
+    Await([&] { return Runtime::Get().Run(std::move(request)); });
+  }
+  request.device_work = ValueOrThrow(std::move(work));
+  py::gil_scoped_release release;
+  return SubmittedCall::Submit(std::move(request));
 }
 
 auto Allreduce(const std::vector<DeviceTensor>& inputs,

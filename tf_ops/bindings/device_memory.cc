@@ -14,7 +14,7 @@ namespace py = pybind11;
 namespace ring_keras {
 namespace {
 
-const cuda::RuntimeApi& Runtime() { return *ValueOrThrow(cuda::GetRuntime()); }
+const cuda::RuntimeApi& Cuda() { return *ValueOrThrow(cuda::GetRuntime()); }
 
 void Check(int error, const char* what) {
   ThrowIfError(cuda::ToStatus(error, what));
@@ -23,10 +23,10 @@ void Check(int error, const char* what) {
 class DeviceBuffer {
  public:
   DeviceBuffer(int device, size_t nbytes) : device_(device), nbytes_(nbytes) {
-    Check(Runtime().SetDevice(device), "making a device current");
-    Check(Runtime().Malloc(&memory_, nbytes), "allocating memory on the GPU");
+    Check(Cuda().SetDevice(device), "making a device current");
+    Check(Cuda().Malloc(&memory_, nbytes), "allocating memory on the GPU");
   }
-  ~DeviceBuffer() { Runtime().Free(memory_); }
+  ~DeviceBuffer() { Cuda().Free(memory_); }
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
@@ -52,9 +52,9 @@ class DeviceBuffer {
     auto stream = cuda::Stream::Create(device_);
     Status status = stream.status();
     if (status.ok()) {
-      status = cuda::ToStatus(Runtime().MemcpyAsync(to, from, nbytes, kind,
-                                                    stream.value()->handle()),
-                              "copying to or from the GPU");
+      status = cuda::ToStatus(
+          Cuda().MemcpyAsync(to, from, nbytes, kind, stream.value()->handle()),
+          "copying to or from the GPU");
     }
     if (status.ok()) status = stream.value()->Synchronize();
     py::gil_scoped_acquire acquire;
@@ -71,7 +71,7 @@ class DeviceBuffer {
 void BindDeviceMemory(py::module_& module) {
   module.def("device_count", [] {
     int count = 0;
-    Check(Runtime().GetDeviceCount(&count), "counting the GPUs");
+    Check(Cuda().GetDeviceCount(&count), "counting the GPUs");
     return count;
   });
   py::class_<DeviceBuffer>(module, "DeviceBuffer")

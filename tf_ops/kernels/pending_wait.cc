@@ -148,12 +148,8 @@ absl::Status Pending::HoldBack(OpKernelContext* context) const {
 
 void Pending::AwaitHere() {
   std::unique_lock<std::mutex> lock(mutex_);
-  while (
-      !changed_.wait_for(lock, kSignalInterval, [this] { return settled_; })) {
-    lock.unlock();
-    if (HandleSignals()) Runtime::Get().Interrupt(communicator_id_);
-    lock.lock();
-  }
+  WaitHandlingSignals(
+      lock, changed_, [this] { return settled_; }, communicator_id_);
 }
 
 void Pending::Await(OpKernelContext* context,

@@ -5,6 +5,9 @@
 #define RING_KERAS_RUNTIME_SIGNALS_H_
 
 #include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
 
 #include "tf_ops/common/export.h"
 
@@ -21,6 +24,14 @@ using SignalHandling = bool (*)();
 // For the whole process; until then no signal is handled.
 RING_KERAS_EXPORT void SetSignalHandling(SignalHandling handling);
 RING_KERAS_EXPORT bool HandleSignals();
+
+// Waits on `changed` until `is_over()`, which is called with the lock, and
+// handles signals meanwhile, without it. A handler that asks the wait to end
+// interrupts the communicator, by which it is over soon.
+RING_KERAS_EXPORT void WaitHandlingSignals(std::unique_lock<std::mutex>& lock,
+                                           std::condition_variable& changed,
+                                           const std::function<bool()>& is_over,
+                                           int communicator_id);
 
 }  // namespace ring_keras
 

@@ -40,19 +40,12 @@ std::shared_ptr<SubmittedCall> SubmittedCall::Submit(Request request,
   return call;
 }
 
-template <typename Condition>
-void SubmittedCall::Await(std::unique_lock<std::mutex>& lock, Condition over) {
-  while (!changed_.wait_for(lock, kSignalInterval, over)) {
-    lock.unlock();
-    if (HandleSignals()) Runtime::Get().Interrupt(communicator_id_);
-    lock.lock();
-  }
-}
-
 Status SubmittedCall::Follow(void* stream) {
   {
     std::unique_lock<std::mutex> lock(mutex_);
-    Await(lock, [this] { return launched_ || done_; });
+    WaitHandlingSignals(
+        lock, changed_, [this] { return launched_ || done_; },
+        communicator_id_);
     if (!status_.ok() || device_work_ == nullptr) return status_;
   }
   return device_work_->Follow(stream);
@@ -60,7 +53,8 @@ Status SubmittedCall::Follow(void* stream) {
 
 Status SubmittedCall::Wait() {
   std::unique_lock<std::mutex> lock(mutex_);
-  Await(lock, [this] { return done_; });
+  WaitHandlingSignals(
+      lock, changed_, [this] { return done_; }, communicator_id_);
   return status_;
 }
 

@@ -41,9 +41,6 @@ class RING_KERAS_EXPORT SubmittedCall {
       : communicator_id_(request.communicator_id),
         device_work_(request.device_work) {}
 
-  template <typename Condition>
-  void Await(std::unique_lock<std::mutex>& lock, Condition over);
-
   const int communicator_id_;
   const std::shared_ptr<DeviceWork> device_work_;  // Null: in host memory.
   std::mutex mutex_;                               // Guards the rest.
