@@ -10,7 +10,6 @@ from ring_keras._version import __version__
 from ring_keras.launch.channel import Channel
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
 from ring_keras.launch.launcher import Desk
-from ring_keras.launch.output import say
 from ring_keras.launch.places import Place
 from ring_keras.launch.workers import Worker
 
@@ -135,7 +134,9 @@ class AgentCrew:
             worker = self._worker(field(message, "rank", int))
             worker.pid = field(message, "pid", int)
             if self._desk.options.verbose:
-                say(f"rank {worker.rank} is pid {worker.pid} of {self.title}")
+                self._desk.output.say(
+                    f"rank {worker.rank} is pid {worker.pid} of {self.title}"
+                )
         elif message["type"] == "ended":
             worker = self._worker(field(message, "rank", int))
             if worker.running:

@@ -255,7 +255,7 @@ class Launcher:
         if self._store is not None:
             self._store.report_exit(worker.rank, how)
         if self._options.verbose:
-            say(
+            self._pump.say(
                 f"rank {worker.rank} (pid {worker.pid}) {how} after "
                 f"{worker.seconds:.1f} s"
             )
@@ -286,7 +286,7 @@ class Launcher:
             return
         self._interrupt = number
         if number == signal.SIGINT and any(w.running for w in self._workers()):
-            say(
+            self._pump.say(
                 f"waiting up to {self._options.grace_period_s:g} s for the ranks to "
                 "end; Ctrl-C again kills them at once"
             )

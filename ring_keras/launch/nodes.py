@@ -14,7 +14,6 @@ from ring_keras.launch.channel import Channel
 from ring_keras.launch.crew import HostJob, LocalCrew
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
 from ring_keras.launch.launcher import CannotStartError, Desk, Meet, Meeting
-from ring_keras.launch.output import say
 from ring_keras.launch.places import places_of
 from ring_keras.launch.secret_proof import (
     CONNECTED,
@@ -141,7 +140,7 @@ class NodeCrew(AgentCrew):
         if isinstance(message, dict) and message["type"] == "finished":
             self._finished = True
         elif isinstance(message, dict) and message["type"] == "interrupt":
-            say(f"{self.title} was asked to end the job")
+            self._desk.output.say(f"{self.title} was asked to end the job")
             self._desk.interrupt(field(message, "number", int))
         else:
             super().take(message)
@@ -249,6 +248,7 @@ class _Guest:
         self._address = address
         self._token = token
         self._loop = desk.loop
+        self._output = desk.output
         self._welcome = welcome
         self._nonce = new_nonce()
         self._known = False
@@ -291,7 +291,9 @@ class _Guest:
         nonce = field(message, "nonce", str)
         given = field(message, "proof", str)
         if not is_proof(given, self._token, CONNECTED, self._nonce, nonce):
-            say(f"dropped a connection from {self._address}: it has not the secret")
+            self._output.say(
+                f"dropped a connection from {self._address}: it has not the secret"
+            )
             self.leave()
             return
         self._known = True

@@ -130,8 +130,9 @@ class OutputPump:
         self._consoles = {"stdout": Console(1), "stderr": Console(2)}
         self._selector = selectors.DefaultSelector()
         self._open_count = 0
-        self._ended = False
-        self._fed: queue.SimpleQueue[tuple[_Stream, bytes, _Taken]]
+        self._started = self._ended = False
+        # No stream: a line of ringrun's own.
+        self._fed: queue.SimpleQueue[tuple[_Stream | None, bytes, _Taken]]
         self._fed = queue.SimpleQueue()
         self._fed_streams: dict[tuple[int, str], _Stream] = {}
         self._wake_fd, self._wake_write = os.pipe()
@@ -173,14 +174,25 @@ class OutputPump:
             return
         if not data:
             del self._fed_streams[rank, name]
-        self._fed.put((stream, data, taken))
-        with contextlib.suppress(OSError):  # Full: it will wake anyway.
-            os.write(self._wake_write, b".")
+        self._put(stream, data, taken)
+
+    def say(self, message: str) -> None:
+        """Writes a line of ringrun's own, without waiting for whoever reads it."""
+        if self._started and not self._ended:
+            self._put(None, message.encode(errors="replace"), lambda _nbytes: None)
+        else:
+            say(message)
 
     def start(self) -> None:
         """Starts to read."""
+        self._started = True
         self._selector.register(self._wake_fd, selectors.EVENT_READ)
         threading.Thread(target=self._run, name="output", daemon=True).start()
+
+    def _put(self, stream: _Stream | None, data: bytes, taken: _Taken) -> None:
+        self._fed.put((stream, data, taken))
+        with contextlib.suppress(OSError):  # Full: it will wake anyway.
+            os.write(self._wake_write, b".")
 
     def _open(self, rank: int, name: str) -> _Stream:
         file = None
@@ -211,7 +223,9 @@ class OutputPump:
                 os.close(key.fd)
             with contextlib.suppress(queue.Empty):
                 while True:
-                    _, data, taken = self._fed.get_nowait()
+                    own, data, taken = self._fed.get_nowait()
+                    if own is None:
+                        say(data.decode())
                     taken(len(data))
             os.close(self._done_write)
 
@@ -227,7 +241,10 @@ class OutputPump:
         with contextlib.suppress(queue.Empty):
             while True:
                 stream, data, taken = self._fed.get_nowait()
-                self._write(stream, data)
+                if stream is None:
+                    say(data.decode())
+                else:
+                    self._write(stream, data)
                 taken(len(data))
 
     def _write(self, stream: _Stream, data: bytes) -> None:

@@ -17,7 +17,7 @@ from ring_keras.launch.channel import Channel
 from ring_keras.launch.frames import Output
 from ring_keras.launch.launcher import Desk
 from ring_keras.launch.lines import LineBuffer
-from ring_keras.launch.output import STREAMS, say
+from ring_keras.launch.output import STREAMS
 from ring_keras.launch.workers import signal_name
 
 __all__ = ["SshCrew", "SshOptions", "agent_command"]
@@ -185,7 +185,7 @@ class SshCrew(AgentCrew):
             # The agent says "ringrun: ", too.
             text = line.decode(errors="replace").strip().removeprefix("ringrun: ")
             if text:
-                say(f"host {self.name}: {text}")
+                self._desk.output.say(f"host {self.name}: {text}")
                 self._said = [*self._said[1 - _TOLD_LINES :], text]
 
     def _how_it_ended(self, returncode: int) -> str:

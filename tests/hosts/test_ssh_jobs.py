@@ -6,11 +6,16 @@ import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from support.processes import is_alive
 from support.ringrun import Ringrun
 from support.ssh_hosts import SshHosts
+
+from ring_keras.launch.channel import SILENCE_TICKS
+from ring_keras.launch.loop import TICK_S
 
 pytestmark = pytest.mark.hosts
 
@@ -253,6 +258,31 @@ def test_what_ranks_leave_behind_is_killed_on_each_host(
 
     assert finished.returncode == 0
     hosts.wait_until_empty()
+
+
+def test_a_terminal_that_is_held_up_holds_up_the_ranks_but_no_ping(
+    ringrun: Ringrun, hosts: SshHosts
+) -> None:
+    # More than the pipe and what may be under way hold, and lines of ringrun's own.
+    script = """
+    note(f"pid{rank}", os.getpid())
+    for number in range(200):
+        print(number, "x" * 10000)
+        print(number, file=sys.stderr)
+    note(f"done{rank}")
+    """
+    process = ringrun.start(script, "-v", *on(hosts, "node0:1", "node1:1"), size=None)
+    (pid,) = ringrun.pids("pid1")
+    # Nobody reads for longer than the silence after which a host is given up.
+    time.sleep(1.3 * SILENCE_TICKS * TICK_S)
+    assert is_alive(pid)
+    assert not (ringrun.directory / "done1").exists()
+
+    finished = ringrun.finish(process)
+    assert finished.returncode == 0, finished.verdict
+    for rank in (0, 1):
+        assert finished.stdout.count(b"[%d] " % rank) == 200
+        assert finished.stderr.count(b"\n[%d] " % rank) >= 199
 
 
 @pytest.mark.slow

@@ -132,7 +132,8 @@ class SshHosts(Network):
             command = [SSHD, "-D", "-e", "-f", str(config)]
             self._servers.append(
                 subprocess.Popen(
-                    self.on(host, *command),
+                    # If this process is killed, nobody else would end it.
+                    ["setpriv", "--pdeathsig", "KILL", *self.on(host, *command)],
                     stderr=(self._directory / f"sshd{host}.log").open("wb"),
                 )
             )
