@@ -99,6 +99,24 @@ def test_all_kinds_in_one_function(ranks: RankPool) -> None:
     ranks.run(check_all_kinds)
 
 
+def check_unknown_ranks() -> None:
+    """Shapes that are known when XLA compiles, not when the ops are traced."""
+    for call in (
+        ring.allgather,
+        lambda x: ring.reducescatter(x, "sum"),
+        ring.alltoall,
+    ):
+        function = tf.function(
+            call, jit_compile=True, input_signature=[tf.TensorSpec(None, tf.float32)]
+        )
+        with pytest.raises(tf.errors.InvalidArgumentError, match="a scalar has none"):
+            function(tf.constant(1.0))
+
+
+def test_ranks_known_to_xla_alone(rank_pool: RankPools) -> None:
+    rank_pool(2).run(check_unknown_ranks)
+
+
 def check_factors() -> None:
     """Known when XLA compiles, and not."""
     size, rank = ring.size(), ring.rank()

@@ -1,16 +1,15 @@
 // What XLA calls when a computation with our custom calls runs.
-#include <algorithm>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "tf_ops/collectives/nccl/device_work.h"
+#include "tf_ops/common/logging.h"
 #include "tf_ops/cuda/runtime_api.h"
 #include "tf_ops/kernels/conversions.h"
 #include "tf_ops/kernels/device_stream.h"
+#include "tf_ops/kernels/owned_copies.h"
 #include "tf_ops/kernels/pending.h"
 #include "tf_ops/kernels/xla/custom_calls.h"
 #include "tf_ops/kernels/xla/started_calls.h"
@@ -171,25 +170,18 @@ ffi::Error Run(const Place& place, ffi::RemainingArgs operands,
   return Ended(call->Follow(place->stream));
 }
 
-// Gives the request memory of its own, with copies of its inputs, until it is
-// done.
-DoneCallback TakeMemory(Request* request) {
-  auto memory = std::make_shared<std::vector<std::unique_ptr<char[]>>>();
-  for (size_t i = 0; i < request->inputs.size(); ++i) {
-    TensorView& input = request->inputs[i];
-    const size_t nbytes = ElementCount(input.shape) * SizeOf(request->dtype);
-    char* copy = memory->emplace_back(new char[nbytes]).get();
-    std::copy_n(static_cast<const char*>(input.data), nbytes, copy);
-    input.data = copy;
-    request->outputs[i] = copy;
-  }
-  return [memory](const Status&) {};
-}
-
 // One without a wait: the run may end before it does.
 ffi::Error StartDropped(Request request, const Place& place) {
   if (request.device_work == nullptr) {
-    DoneCallback done = TakeMemory(&request);
+    StatusOr<DoneCallback> owner = OwnCopies(&request);
+    DoneCallback done = [](const Status&) {};
+    if (owner.ok()) {
+      done = std::move(owner.value());
+    } else {
+      Log(LogLevel::kWarning,
+          StrCat("allreduce '", request.name, "': ", owner.status().message()));
+      request.able = owner.status();  // The peers wait for this rank.
+    }
     Runtime::Get().Submit(std::move(request), std::move(done));
     return ffi::Error::Success();
   }

@@ -186,6 +186,17 @@ class BroadcastXlaKernel : public CollectiveXlaKernel {
   int root_ = 0;
 };
 
+// Input 0, which has rows. The op's shape function says so too, but it does not
+// know every shape, and is not asked again when XLA does.
+absl::StatusOr<xla::Shape> InputWithRows(XlaOpKernelContext* context) {
+  auto shape = context->InputXlaShape(0);
+  if (!shape.ok() || !shape->dimensions().empty()) return shape;
+  return absl::InvalidArgumentError(
+      StrCat(context->op_kernel().type_string(),
+             " needs a first dimension; a scalar has none. Reshape it to "
+             "[1] first."));
+}
+
 // Ends `call`, whose result has `rows` rows and is like input 0 for the rest.
 void CompileRows(XlaOpKernelContext* context, CallBuilder call,
                  const xla::Shape& input, int64_t rows) {
@@ -205,7 +216,7 @@ class AllgatherXlaKernel : public CollectiveXlaKernel {
       : CollectiveXlaKernel(construction, CollectiveKind::kAllgather) {}
 
   void Compile(XlaOpKernelContext* context) override {
-    const auto input = context->InputXlaShape(0);
+    const auto input = InputWithRows(context);
     OP_REQUIRES_OK(context, input.status());
     const int64_t size = Ranks(context).size();
     CompileRows(context, NewCall(context, xla_calls::kRun), *input,
@@ -219,7 +230,7 @@ class ReduceScatterXlaKernel : public ReductionXlaKernel {
       : ReductionXlaKernel(construction, CollectiveKind::kReduceScatter) {}
 
   void Compile(XlaOpKernelContext* context) override {
-    const auto input = context->InputXlaShape(0);
+    const auto input = InputWithRows(context);
     OP_REQUIRES_OK(context, input.status());
     const std::vector<int> ranks = Ranks(context);
     const auto topology = Runtime::Get().GetTopology();
@@ -245,12 +256,12 @@ class AlltoallXlaKernel : public CollectiveXlaKernel {
       : CollectiveXlaKernel(construction, CollectiveKind::kAlltoall) {}
 
   void Compile(XlaOpKernelContext* context) override {
-    const auto input = context->InputXlaShape(0);
+    const auto input = InputWithRows(context);
     OP_REQUIRES_OK(context, input.status());
     const auto splits = context->InputXlaShape(1);
     OP_REQUIRES_OK(context, splits.status());
     OP_REQUIRES(
-        context, splits->dimensions(0) == 0,
+        context, xla::ShapeUtil::ElementsIn(*splits) == 0,
         absl::UnimplementedError(StrCat(
             "alltoall '", prototype().name,
             "': with splits, how many rows come is known only when ranks meet, "
