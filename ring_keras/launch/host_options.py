@@ -16,12 +16,12 @@ from ring_keras.config import (
     scheduled_rank,
     split_address,
 )
-from ring_keras.launch.addresses import is_own
 from ring_keras.launch.allocations import Allocation, allocation
 from ring_keras.launch.hosts import Host, HostsError, fill, parse_hosts, read_hostfile
 from ring_keras.launch.nodes import NodeOptions
 from ring_keras.launch.output import say
 from ring_keras.launch.ssh import SshOptions
+from ring_keras.network.addresses import is_own
 
 __all__ = ["add_options", "check_hosts", "check_nodes", "ssh_options"]
 

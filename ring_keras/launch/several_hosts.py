@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from ring_keras.launch.addresses import Probes, is_own, own_addresses
+from ring_keras.launch.addresses import Probes
 from ring_keras.launch.agent_crew import AgentCrew
 from ring_keras.launch.hosts import Host
 from ring_keras.launch.launcher import CannotStartError, Desk, Meet, Meeting
 from ring_keras.launch.output import say
 from ring_keras.launch.places import places_of
 from ring_keras.launch.ssh import SshCrew, SshOptions
+from ring_keras.network.addresses import is_own, own_addresses
 
 __all__ = ["HostsJob", "Plan", "common_address", "meet_hosts"]
 

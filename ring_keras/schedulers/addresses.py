@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import socket
 from collections.abc import Iterator
 
 from ring_keras.config import Config, ConfigError, ScheduledRank
+from ring_keras.network.addresses import own_addresses
 
 __all__ = ["own_address"]
-
-# Of the block for examples: nothing is sent, the kernel only says which way it would.
-_ANYWHERE = "192.0.2.1"
 
 
 def own_address(config: Config, own: ScheduledRank) -> str:
@@ -25,21 +22,25 @@ def own_address(config: Config, own: ScheduledRank) -> str:
         return config.bind_address
     if own.one_host:
         return "127.0.0.1"
-    tried = []
-    for name in filter(None, (own.reach, socket.gethostname(), _ANYWHERE)):
+    addresses = own_addresses()
+    for name in filter(None, (own.reach, socket.gethostname())):
         for address in _addresses_towards(name):
-            if not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+            if address in addresses:
                 return address
-            tried.append(f"{address} (towards {name})")
-    raise ConfigError(
-        "rank 0 has no address at which other hosts could reach it. Tried: "
-        f"{', '.join(tried) or 'none'}. Set RING_KERAS_BIND_ADDRESS for rank 0."
-    )
+    if not addresses:
+        raise ConfigError(
+            "rank 0's host has no address but loopback, and other hosts have ranks, "
+            f"as {own.starter} says. RING_KERAS_BIND_ADDRESS names one."
+        )
+    return addresses[0]
 
 
 def _addresses_towards(name: str) -> Iterator[str]:
-    """This host's own address on the way to another, or to itself."""
-    with contextlib.suppress(OSError):
+    """This host's own address on the way to another, or to itself.
+
+    Nothing is sent: the kernel only says which way it would.
+    """
+    with contextlib.suppress(OSError, UnicodeError):
         for family, kind, _, _, remote in socket.getaddrinfo(
             name, 9, type=socket.SOCK_DGRAM
         ):

@@ -17,6 +17,10 @@ __all__ = ["store_options"]
 
 _POLL_S = 0.05
 _PMI_KEY = "ring_keras"
+# Before the reason why there is no card.
+_FAILED = "!"
+# A value may have 1024 bytes; a character may take 4, and each 2 digits.
+_MAX_REASON = 120
 
 # The store of this process's job, which is one job until the process ends, however
 # often it leaves and joins: the store counts the generations.
@@ -69,13 +73,25 @@ def _meet_by_pmi(
 ) -> StoreCard:
     with Pmi(descriptor, own.starter, deadline) as pmi:
         if own.rank == 0:
-            card = start_store(own_address(config, own), own.size, None, deadline)
-            # Spaces and equals signs are the protocol's.
-            pmi.put(_PMI_KEY, card.to_text().encode("ascii").hex())
-        pmi.barrier()
-        if own.rank == 0:
+            try:
+                card = start_store(own_address(config, own), own.size, None, deadline)
+            except Exception as error:
+                # The others wait: they fail for the same reason.
+                _tell(pmi, f"{_FAILED}{error}"[:_MAX_REASON])
+                raise
+            _tell(pmi, card.to_text())
             return card
-        return StoreCard.from_text(bytes.fromhex(pmi.get(_PMI_KEY)).decode("ascii"))
+        pmi.barrier()
+        told = bytes.fromhex(pmi.get(_PMI_KEY)).decode()
+    if told.startswith(_FAILED):
+        raise ConfigError(f"rank 0 cannot start the job's store: {told[1:]}")
+    return StoreCard.from_text(told)
+
+
+def _tell(pmi: Pmi, text: str) -> None:
+    # Spaces and equals signs are the protocol's.
+    pmi.put(_PMI_KEY, text.encode().hex())
+    pmi.barrier()
 
 
 def _meet_by_file(config: Config, own: ScheduledRank, deadline: float) -> StoreCard:

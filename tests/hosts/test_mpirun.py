@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.job import light_environment
-from support.mpi import MPIS, Mpi, documented_scripts
+from support.mpi import MPIS, ROOT_DIR, Mpi, documented_scripts
 from support.ssh_hosts import SshHosts
 
 pytestmark = pytest.mark.hosts
@@ -155,3 +156,40 @@ def test_hosts(mpi: Mpi, hosts: SshHosts, tmp_path: Path) -> None:
     ]
     hosts.wait_until_empty()
     assert [path for path in shared.rglob("*") if not path.is_dir()] == []
+
+
+def test_a_rank_0_that_cannot_serve_tells_all(tmp_path: Path) -> None:
+    mpi = MPIS[1]
+    if mpi.bin_dir is None:
+        pytest.skip(f"there is no {mpi.name}")
+    # Nobody's address: it is for examples.
+    command = ["env", "RING_KERAS_BIND_ADDRESS=192.0.2.7", *on_one_host(mpi, 2)]
+
+    finished = run(mpi, command, "", tmp_path)
+
+    assert finished.returncode != 0
+    assert "rank 0 cannot start the job's store: the process that" in finished.stderr
+
+
+def test_torchrun(tmp_path: Path) -> None:
+    peers = Path(os.environ.get("RING_KERAS_PEERS", ROOT_DIR / "build/peers"))
+    torchrun = peers / "torch/bin/torchrun"
+    if not torchrun.exists():
+        pytest.skip("there is no torch: benchmarks/make_environments.sh torch")
+    file = tmp_path / "script.py"
+    file.write_text(JOIN + REPORT)
+    command = [str(torchrun), "--standalone", "--nproc-per-node=2", "--no-python"]
+
+    finished = subprocess.run(
+        [*command, sys.executable, str(file)],
+        env=light_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert finished.returncode == 0, finished.stderr
+    assert sorted(finished.stdout.splitlines()) == [
+        f"rank {rank} of 2, [{rank}, 2, 0, 1]: 2 2" for rank in range(2)
+    ]

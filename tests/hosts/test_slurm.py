@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.mpi import documented_scripts
+from support.mpi import MPIS, documented_scripts
 from support.processes import is_alive, wait_until
 from support.slurm import MISSING, Slurm
 from support.ssh_hosts import SshHosts
@@ -41,6 +41,7 @@ total("x")
 Path(sys.argv[1], f"rank{rank}").touch()
 time.sleep(60) if rank == 0 else total("y")
 """
+MPICH = MPIS[1]
 TWO_HOSTS = ["--nodes=2", "--ntasks=3", "--overcommit"]
 THREE_RANKS = [
     "rank 0 of 3, [0, 2, 0, 2]: 3",
@@ -253,4 +254,43 @@ else:
 
     output = jobs.directory / "output"
     wait_until(lambda: output.read_text().count("again 2") == 2, "it ran again", 60)
+    jobs.wait_until_none_is_left()
+
+
+# As in a training, with sums that are exact, so that it does not matter which ranks
+# of a host add theirs first.
+TRAIN = """
+import hashlib
+data = np.random.default_rng(rank)
+weights = np.zeros(5000, np.float32)
+for step in range(20):
+    for bucket in (slice(0, 3), slice(3, 900), slice(900, 5000)):
+        gradient = data.integers(-99, 99, weights[bucket].shape).astype(np.float32)
+        weights[bucket] -= _native.allreduce(gradient, "sum", f"b{bucket.start}") / size
+sys.stdout.write(f"weights {hashlib.sha256(weights.tobytes()).hexdigest()}\\n")
+_native.shutdown("done")
+"""
+
+
+def test_every_way_of_starting_trains_alike(jobs: Jobs) -> None:
+    python = " ".join(jobs.script(TRAIN))
+    ringrun = f"{sys.executable} -m ring_keras.launch"
+    mpiexec = ""
+    if MPICH.bin_dir is not None:
+        # It has srun start a helper on each node, and that one the ranks.
+        mpiexec = f"{MPICH.bin_dir}/mpiexec.hydra -bootstrap slurm -iface eth0 {python}"
+    four = ["--nodes=2", "--ntasks-per-node=2"]
+
+    ways = [
+        f"srun {python}",
+        f"{ringrun} {python}",
+        # All on the script's own host, as ever.
+        f"{ringrun} -H $(hostname):4 {python}",
+        mpiexec,
+    ]
+    printed = jobs.batch("\n".join(ways), *four)
+
+    weights = [line[-72:] for line in printed.splitlines() if "weights " in line]
+    assert len(weights) == 4 * sum(map(bool, ways)), printed
+    assert len(set(weights)) == 1
     jobs.wait_until_none_is_left()

@@ -111,7 +111,8 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
     "devices": {"job"},
     "autotune": {"job"},
     "schedules": {"job"},
-    "schedulers": set(),
+    "network": set(),
+    "schedulers": {"network"},
     "lifecycle": {"autotune", "devices", "job", "schedulers", "schedules"},
     "ops": {"job"},
     "optimizers": {"job", "keras_internals", "ops"},
@@ -124,7 +125,7 @@ PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {"lifecycle", "training"}
 PYTHON_ALLOWED["benchmark"] = {"autotune", "job", "schedulers"}
 PYTHON_ALLOWED["horovod"] = set(PYTHON_ALLOWED) - {"benchmark"}
 # Starts ranks, is none, and must not take TensorFlow's seconds to start.
-PYTHON_ALLOWED["launch"] = set()
+PYTHON_ALLOWED["launch"] = {"network"}
 PYTHON_ALLOWED["rendezvous"] = set()
 
 # The public face has every room behind it: only those above all rooms may use it.
@@ -132,7 +133,7 @@ USE_THE_PUBLIC_FACE = {"benchmark", "horovod", "data/service/__main__"}
 
 # Those that run without TensorFlow, and what must not be imported there at all,
 # not even inside a function.
-WITHOUT_TENSORFLOW = {"launch", "rendezvous", "config", "_version"}
+WITHOUT_TENSORFLOW = {"launch", "network", "rendezvous", "config", "_version"}
 BRINGS_TENSORFLOW = {"tensorflow", "keras", "ring_keras.errors"}
 
 

@@ -1,0 +1,1 @@
+"""This host among others."""
