@@ -117,6 +117,22 @@ def test_ranks_known_to_xla_alone(rank_pool: RankPools) -> None:
     rank_pool(2).run(check_unknown_ranks)
 
 
+def check_shape_of_factor() -> None:
+    """Known when XLA compiles, not when the op is traced."""
+    scaled = tf.function(
+        lambda x, factor: ring.allreduce(x, "sum", prescale_factor=factor),
+        jit_compile=True,
+        input_signature=[tf.TensorSpec([2]), tf.TensorSpec(None)],
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="prescale must be a sc"):
+        scaled([1.0, 2.0], [1.0, 2.0])
+    assert scaled([1.0, 2.0], 1.0).numpy().tolist() == [2.0, 4.0]
+
+
+def test_a_factor_that_is_no_scalar(rank_pool: RankPools) -> None:
+    rank_pool(2).run(check_shape_of_factor)
+
+
 def check_factors() -> None:
     """Known when XLA compiles, and not."""
     size, rank = ring.size(), ring.rank()

@@ -83,6 +83,15 @@ void CallBuilder::Set(const char* attribute, const std::string& value) {
 }
 
 void CallBuilder::SetFactor(const char* name, int index) {
+  const auto shape = context_->InputXlaShape(index);
+  if (!shape.ok() || xla::ShapeUtil::ElementsIn(*shape) != 1) {
+    context_->SetStatus(shape.ok()
+                            ? absl::InvalidArgumentError(StrCat(
+                                  name, " must be a scalar. Received shape: ",
+                                  shape->ToString()))
+                            : shape.status());
+    return;
+  }
   double value = 0;
   if (context_->ConstantInputAsFloatScalar(index, &value).ok()) {
     attributes_ += StrCat(", ", name, " = ", Bits(value));
