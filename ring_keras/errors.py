@@ -122,3 +122,6 @@ def translated() -> Iterator[None]:
         if ours is None or ours is error:
             raise
         raise ours from error
+    else:
+        # The collective may have ended while the handler ran.
+        _native.raise_from_handler()

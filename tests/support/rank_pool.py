@@ -45,7 +45,7 @@ class RankPool:
         *,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-        timeout_s: float = 60,
+        timeout_s: float = 120,
     ) -> list[Any]:
         """Runs `worker` on every rank; returns what each returned, by rank.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +129,37 @@ def test_a_handler_that_raises_ends_the_wait(collective, env, tmp_path) -> None:
     assert "was interrupted while allreduce 'never' was pending" in peer
 
 
+def handler_raises_late(collective, directory: Path) -> str:
+    """Rank 0's handler runs in its wait, and raises when the wait is over."""
+
+    def handler(number, frame):
+        (directory / "handled").touch()
+        wait_for(directory / "done")
+        raise TerminatedError("told so")
+
+    rank = join()
+    try:
+        if rank == 0:
+            signal.signal(signal.SIGTERM, handler)
+            threading.Timer(WAITING_S, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            collective("late")
+        else:
+            wait_for(directory / "handled")
+            collective("late")
+            (directory / "done").touch()
+    except TerminatedError as error:
+        return str(error)
+    return "ended"
+
+
+@pytest.mark.parametrize(
+    ("collective", "env"), [(reduce_array, WITHOUT_TENSORFLOW), (reduce_tensor, {})]
+)
+def test_a_handler_raises_though_the_wait_is_over(collective, env, tmp_path) -> None:
+    results = run_ranks(handler_raises_late, 2, env=env, args=(collective, tmp_path))
+    assert results == ["told so", "ended"]
+
+
 def handler_shuts_down(directory: Path) -> bool:
     def handler(number, frame):
         _native.shutdown("told to end")
@@ -211,13 +243,24 @@ def fit_handles(directory: Path) -> int:
 def interrupted_fit(directory: Path) -> str:
     import keras
 
+    def press() -> None:
+        kill = (os.getpid(), signal.SIGINT)
+        threading.Timer(WAITING_S, os.kill, kill).start()
+
+    def handler(number, frame):
+        # Where Keras and TensorFlow swallow what is raised.
+        names = {inner.f_code.co_name for inner, _ in traceback.walk_stack(frame)}
+        if names & {"pythonify_logs", "__len__"}:
+            return press()
+        return signal.default_int_handler(number, frame)
+
     class Interrupt(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
             if rank == 0 and batch == 4:
-                kill = (os.getpid(), signal.SIGINT)
-                threading.Timer(WAITING_S, os.kill, kill).start()
+                press()
 
     rank = join()
+    signal.signal(signal.SIGINT, handler)
     try:
         fit(rank, directory / "raised", Interrupt())
     except KeyboardInterrupt:

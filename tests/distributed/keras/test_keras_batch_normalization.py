@@ -147,7 +147,7 @@ def test_a_saved_model_loads_without_this_package(tmp_path):
         [sys.executable, "-c", LOADER, str(tmp_path / "model.keras")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

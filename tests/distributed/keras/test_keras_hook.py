@@ -76,7 +76,7 @@ def test_the_saved_file_loads_without_this_package(rank_pool, tmp_path):
         [sys.executable, "-c", BLOCKER, str(tmp_path / "model.keras")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert loaded.returncode == 0, loaded.stderr
