@@ -21,7 +21,7 @@ from ring_keras.config import (
 )
 from ring_keras.launch import horovodrun, host_options
 from ring_keras.launch.crew import HostJob
-from ring_keras.launch.dry_run import planned_variables, print_plan
+from ring_keras.launch.dry_run import planned_variables, print_node_plan, print_plan
 from ring_keras.launch.environment import added_variables
 from ring_keras.launch.guard import run_guarded
 from ring_keras.launch.hosts import Host
@@ -96,6 +96,9 @@ def _run_job(
     if options.allocation is not None:
         say(options.allocation.describe())
     ssh = host_options.ssh_options(options)
+    if options.dry_run and nodes is not None:
+        node = nodes
+        return _to_reader(lambda: print_node_plan(node, command, added))
     if options.dry_run:
         return _to_reader(
             lambda: print_plan(options.size, hosts, ssh, command, added, chosen)

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from ring_keras.launch.crew import GENERATION
 from ring_keras.launch.environment import job_variables
 from ring_keras.launch.hosts import Host
+from ring_keras.launch.nodes import NodeOptions
 from ring_keras.launch.places import Place, places_of
 from ring_keras.launch.ssh import SshOptions, agent_command
 from ring_keras.network.addresses import is_own
 
-__all__ = ["planned_variables", "print_plan"]
+__all__ = ["planned_variables", "print_node_plan", "print_plan"]
 
 
 def planned_variables(place: Place) -> dict[str, str]:
@@ -56,6 +57,17 @@ def print_plan(
         for place in own_places:
             variables = {"RING_KERAS_HOST_NAME": host.name, **chosen}
             _print_rank(place, "ADDRESS:PORT", variables, command)
+    return 0
+
+
+def print_node_plan(
+    node: NodeOptions, command: Sequence[str], added: Mapping[str, str]
+) -> int:
+    """Prints what this node runs; the others' size decides about ranks' numbers."""
+    where = f"node {node.rank} of {node.count}, which meet at {node.rendezvous}"
+    print(f"{where}: {node.ranks} ranks of")
+    words = [f"{name}={shlex.quote(value)}" for name, value in sorted(added.items())]
+    print(*words, shlex.join(command))
     return 0
 
 

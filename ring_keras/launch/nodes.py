@@ -28,6 +28,7 @@ __all__ = ["NodeOptions", "meet_nodes"]
 # Others may knock as well, and cost no more than this.
 _MAX_GUESTS = 64
 _GUEST_TICKS = 10
+_MAX_STRANGERS_TOLD = 10
 _READY_TIMEOUT_S = 30.0
 
 
@@ -172,6 +173,7 @@ class _Reception:
         self._options = options
         self._desk = desk
         self._guests: list[_Guest] = []
+        self._strangers = 0
         self._listener = _listen(options)
         self.address: str = self._listener.getsockname()[0]
         """On which it listens, numeric."""
@@ -186,8 +188,22 @@ class _Reception:
         if len(self._guests) >= _MAX_GUESTS:
             self._guests.pop(0).leave()
         self._guests.append(
-            _Guest(peer, address[0], self._options.token, self._desk, self._welcome)
+            _Guest(
+                peer,
+                address[0],
+                self._options.token,
+                self._desk,
+                self._welcome,
+                self._note_stranger,
+            )
         )
+
+    def _note_stranger(self, address: str) -> None:
+        self._strangers += 1
+        if self._strangers <= _MAX_STRANGERS_TOLD:
+            self._desk.output.say(
+                f"dropped a connection from {address}: it has not the secret"
+            )
 
     def _welcome(self, channel: Channel, hello: dict[str, object]) -> NodeCrew | None:
         """Takes a node, or tells it why not."""
@@ -242,14 +258,15 @@ class _Guest:
         token: bytes,
         desk: Desk,
         welcome: Callable[[Channel, dict[str, object]], NodeCrew | None],
+        note_stranger: Callable[[str], None],
     ) -> None:
         self.waits = True
         """Whether it has not proven yet who it is."""
         self._address = address
         self._token = token
         self._loop = desk.loop
-        self._output = desk.output
         self._welcome = welcome
+        self._note_stranger = note_stranger
         self._nonce = new_nonce()
         self._known = False
         self._crew: NodeCrew | None = None
@@ -291,9 +308,7 @@ class _Guest:
         nonce = field(message, "nonce", str)
         given = field(message, "proof", str)
         if not is_proof(given, self._token, CONNECTED, self._nonce, nonce):
-            self._output.say(
-                f"dropped a connection from {self._address}: it has not the secret"
-            )
+            self._note_stranger(self._address)
             self.leave()
             return
         self._known = True

@@ -98,3 +98,15 @@ def test_the_plan_shows_hosts_and_ranks(capsys):
     ]
     assert "BatchMode=yes" in lines[2] and "198.51.100.2" in lines[2]
     assert "HOROVOD_LOCAL_RANK=1" in lines[4] and lines[4].endswith("train me")
+
+
+def test_a_nodes_plan_shows_its_own_part(capsys, tmp_path):
+    secret = tmp_path / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text("0" * 64)
+    options = "--nnodes 2 --node-rank 1 --nproc-per-node 3 --rendezvous a:4711"
+    options += f" --secret-file {secret} --dry-run true me"
+    assert main(options.split()) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "node 1 of 2, which meet at a:4711: 3 ranks of"
+    assert second.endswith(" true me")
