@@ -23,6 +23,9 @@ _OF_A_HOST = re.compile(
     "SHLVL|TMPDIR|USER|XAUTHORITY|_|(DBUS|SSH|XDG)_.*"
 )
 
+# What Slurm says to a task, and which GPUs it gives to it.
+_OF_A_TASK = re.compile("SLURMD?_.*|(CUDA|ROCR|ZE)_(VISIBLE_DEVICES|AFFINITY_MASK)")
+
 
 def host_environment(
     own: Mapping[str, str], launchers: Mapping[str, str]
@@ -30,13 +33,15 @@ def host_environment(
     """What ranks on another host inherit.
 
     Args:
-        own: Of a login there.
-        launchers: Of ringrun; it wins, but for what belongs to its host.
+        own: Of a login there, or of a task that Slurm has started there.
+        launchers: Of ringrun; it wins, but for what belongs to its host or task.
     """
+    is_task = "SLURM_STEP_ID" in own
     shared = {
         name: value
         for name, value in launchers.items()
         if not _OF_A_HOST.fullmatch(name)
+        and not (is_task and name in own and _OF_A_TASK.fullmatch(name))
     }
     return {**own, **shared}
 

@@ -60,6 +60,15 @@ def test_what_belongs_to_a_host_stays_there():
     }
 
 
+def test_what_slurm_says_to_a_hosts_task_stays_there():
+    task = {"SLURM_STEP_ID": "1", "SLURM_NODEID": "1", "CUDA_VISIBLE_DEVICES": "2,3"}
+    script = {"SLURM_NODEID": "0", "SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "0,1"}
+    assert host_environment(task, script) == {**script, **task}
+    # A login knows of none of it, or what it is in general.
+    login = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    assert host_environment(login, script) == script
+
+
 def test_the_users_arguments_for_ssh_come_first():
     options = SshOptions(["-J", "gate"], port=2222, identity_file="k", python="/p y")
     command = agent_command("me@b", options)
