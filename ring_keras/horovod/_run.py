@@ -49,13 +49,13 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """Calls a function on every rank of a new job on this machine.
+    """Calls a function on every rank of a new job, on this machine or on several.
 
-    Function and results travel in files that this user alone can read. Ranks
+    Function and results travel in files that this user alone can read, in a
+    directory for temporary files, which other hosts must share (`TMPDIR`). Ranks
     import the script that calls this anew, so it does so under `if __name__ ==
-    "__main__"`, unless cloudpickle is installed. `ssh_port`,
-    `ssh_identity_file`, `disable_cache`, `use_gloo` and the network interfaces
-    are taken and mean nothing.
+    "__main__"`, unless cloudpickle is installed. `disable_cache`, `use_gloo` and the
+    network interfaces are taken and mean nothing.
 
     Args:
         func: Calls `init()`, as a script would.
@@ -71,8 +71,8 @@ def run(
         hostfile: As `ringrun --hostfile`.
         host_discovery_script: None.
         start_timeout: Seconds for all ranks to join.
-        ssh_port: Ignored.
-        ssh_identity_file: Ignored.
+        ssh_port: As `ringrun -p`.
+        ssh_identity_file: As `ringrun -i`.
         disable_cache: Ignored.
         output_filename: Also keeps what rank N prints, in `rank.N` below it.
         verbose: Whether to tell of each rank's start and end.
@@ -112,6 +112,8 @@ def run(
             ("-np", size),
             ("-H", hosts),
             ("--hostfile", hostfile),
+            ("-p", ssh_port),
+            ("-i", ssh_identity_file),
             ("--start-timeout", start_timeout),
             ("--output-filename", output_filename),
         )

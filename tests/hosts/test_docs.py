@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -41,19 +40,7 @@ def test_every_command_works(hosts: SshHosts, tmp_path: Path) -> None:
     text = PAGE.read_text()
     (hostfile,) = re.findall(r"^```\n(# hosts\n.*?)^```", text, re.S | re.M)
     (tmp_path / "hosts").write_text(hostfile)
-    # The user's ssh, which is configured as it is.
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "ssh").write_text(
-        f'#!/bin/sh\nexec /usr/bin/ssh {hosts.ssh_args} "$@"\n'
-    )
-    own = Path(sys.executable).parent
-    (programs / "ringrun").write_text(
-        f'#!/bin/sh\nexec {sys.executable} -m ring_keras.launch "$@"\n'
-    )
-    for program in programs.iterdir():
-        program.chmod(0o755)
-    path = f"{programs}:{own}:{os.environ['PATH']}"
+    path = hosts.search_path(tmp_path / "bin")
     sums = []
     for block in blocks():
         started = []

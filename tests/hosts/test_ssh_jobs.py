@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -283,6 +284,34 @@ def test_a_terminal_that_is_held_up_holds_up_the_ranks_but_no_ping(
     for rank in (0, 1):
         assert finished.stdout.count(b"[%d] " % rank) == 200
         assert finished.stderr.count(b"\n[%d] " % rank) >= 199
+
+
+@pytest.mark.slow
+def test_horovods_run_calls_a_function_on_each_host(
+    hosts: SshHosts, tmp_path: Path
+) -> None:
+    script = tmp_path / "call.py"
+    script.write_text(
+        "import socket\n"
+        "from ring_keras.horovod import run\n"
+        "def call(greeting):\n"
+        "    return greeting + socket.gethostname()\n"
+        "if __name__ == '__main__':\n"
+        "    options = dict(hosts='node0:1,node1:1', ssh_port=22)\n"
+        "    print(run(call, ('I am ',), num_proc=2, **options))\n"
+    )
+    env = os.environ | {"PATH": hosts.search_path(tmp_path / "bin")}
+
+    done = subprocess.run(
+        hosts.on(0, sys.executable, str(script)),
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+
+    assert done.stdout == "['I am node0', 'I am node1']\n", done.stderr
+    hosts.wait_until_empty()
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 from support.network import Network, inside, run
@@ -62,6 +63,17 @@ class SshHosts(Network):
     def ssh_args(self) -> str:
         """What ssh needs to know this user."""
         return f"-F {self.ssh_config}"
+
+    def search_path(self, directory: Path) -> str:
+        """A PATH with the user's ssh, configured, and `ringrun`, made in a folder."""
+        directory.mkdir()
+        for name, command in (
+            ("ssh", f"{shutil.which('ssh')} {self.ssh_args}"),
+            ("ringrun", f"{sys.executable} -m ring_keras.launch"),
+        ):
+            (directory / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            (directory / name).chmod(0o755)
+        return f"{directory}:{Path(sys.executable).parent}:{os.environ['PATH']}"
 
     def on(self, host: int, *words: str) -> list[str]:
         """The command that runs `words` on a host that knows its own name."""

@@ -205,8 +205,7 @@ def test_a_node_is_killed(nodes: Nodes, killed: int) -> None:
     wait_until_dead(ranks)
 
 
-@pytest.mark.parametrize("asked", [0, 1])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("asked", "number"), [(0, signal.SIGTERM), (1, signal.SIGINT)])
 def test_a_signal_to_any_node_ends_all(
     nodes: Nodes, asked: int, number: signal.Signals
 ) -> None:
