@@ -1,0 +1,98 @@
+"""Agents without sshd: in place of ssh, something that stays on this host."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.processes import wait_until_dead
+from support.ringrun import Ringrun
+
+# Takes what ssh takes, runs the command as a login shell would, and passes on how it
+# ended, as ssh does.
+SSH = """\
+#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+exec sh -c "$3"
+"""
+JOIN = """
+import numpy as np
+from ring_keras import _native
+from ring_keras.config import Config
+sys.modules["tensorflow"] = None  # Or errors would be made of its, in seconds.
+_native.init(**Config.from_environment().init_options())
+"""
+HANG = """
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+note(f"child{rank}", child.pid)
+note(f"agent{rank}", os.getppid())
+note(f"pid{rank}", os.getpid())
+while True:
+    _native.allreduce(np.ones(30000, np.float32), name="gradient")
+"""
+# Names that no resolver knows.
+HOSTS = ["-H", "first.invalid:1,second.invalid:2", "--launcher-address", "127.0.0.1"]
+
+
+@pytest.fixture
+def start(ringrun: Ringrun, tmp_path: Path):
+    (tmp_path / "bin").mkdir()
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.write_text(SSH)
+    ssh.chmod(0o755)
+    env = {"PATH": f"{ssh.parent}:{os.environ['PATH']}"}
+
+    def start(script: str, *options: str) -> subprocess.Popen[bytes]:
+        return ringrun.start(script, *HOSTS, *options, size=None, env=env)
+
+    return start
+
+
+def test_ranks_of_agents_are_one_job(ringrun: Ringrun, start) -> None:
+    script = JOIN + (
+        "total = _native.allreduce(np.full(2, rank + 1, np.float32), name='x')\n"
+        "print(os.environ['RING_KERAS_HOST_NAME'], _native.topology()[2:], total)\n"
+        "print('to stderr', file=sys.stderr)\n"
+        "_native.shutdown('done')\n"
+        "sys.exit(7 if rank == 2 else 0)\n"
+    )
+
+    finished = ringrun.finish(start(script))
+
+    assert finished.returncode == 7
+    assert sorted(finished.stdout.decode().splitlines()) == [
+        "[0] first.invalid (0, 1, 0, 2) [6. 6.]",
+        "[1] second.invalid (0, 2, 1, 2) [6. 6.]",
+        "[2] second.invalid (1, 2, 0, 1) [6. 6.]",
+    ]
+    for rank in range(3):
+        assert f"[{rank}] to stderr" in finished.stderr.decode().splitlines()
+    assert re.search(
+        r"rank 2 \(host second.invalid, pid \d+\) exited with code 7", finished.verdict
+    )
+
+
+@pytest.mark.parametrize("killed", ["agent1", "launcher"])
+def test_nothing_is_left_of_an_agents_ranks(
+    ringrun: Ringrun, start, killed: str
+) -> None:
+    process = start(JOIN + HANG, "--grace-period", "1")
+    names = [f"{name}{rank}" for name in ("pid", "child", "agent") for rank in range(3)]
+    pids = ringrun.pids(*names)
+
+    if killed == "launcher":
+        process.kill()
+    else:
+        os.kill(ringrun.pids(killed)[0], signal.SIGKILL)
+
+    finished = ringrun.finish(process)
+    if killed == "launcher":
+        assert finished.returncode == -signal.SIGKILL
+    else:
+        assert finished.returncode == 1
+        assert "host second.invalid was lost: its agent was killed" in finished.verdict
+    wait_until_dead(pids, timeout_s=30)
