@@ -8,11 +8,10 @@ one rank has put there, the others can get after a barrier.
 from __future__ import annotations
 
 import os
-import select
 import sys
-import time
 
 from ring_keras.config import ConfigError
+from ring_keras.schedulers.waiting import is_readable
 
 __all__ = ["Pmi"]
 
@@ -80,8 +79,7 @@ class Pmi:
 
     def _read_line(self) -> str:
         while b"\n" not in self._received:
-            left = max(0.0, self._deadline - time.monotonic())
-            if not select.select([self._descriptor], [], [], left)[0]:
+            if not is_readable(self._descriptor, self._deadline):
                 raise TimeoutError(0, "no answer in time: not every rank called init()")
             piece = os.read(self._descriptor, _MAX_LINE)
             if not piece:

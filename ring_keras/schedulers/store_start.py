@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from ring_keras.config import ConfigError
 from ring_keras.schedulers.store_card import MAX_NBYTES, StoreCard
+from ring_keras.schedulers.waiting import is_readable
 
 __all__ = ["start_store"]
 
@@ -68,8 +67,7 @@ def _read_all(descriptor: int, deadline: float) -> str:
     """Until the writer closes it, or until the deadline."""
     content = b""
     while len(content) < MAX_NBYTES:
-        left = max(0.0, deadline - time.monotonic())
-        if not select.select([descriptor], [], [], left)[0]:
+        if not is_readable(descriptor, deadline):
             break
         piece = os.read(descriptor, MAX_NBYTES)
         if not piece:

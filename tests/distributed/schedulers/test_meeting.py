@@ -8,6 +8,7 @@ import stat
 import sys
 from pathlib import Path
 
+import pytest
 from support.processes import wait_until, wait_until_dead
 
 
@@ -26,6 +27,21 @@ def test_they_are_one_job_and_leave_nothing(ranks):
 
     wait_until(lambda: not ranks.stores(), "the store has ended")
     assert ranks.cards() == []
+
+
+def test_a_process_with_many_files_open(ranks):
+    # `select` knows no descriptor above 1023.
+    script = """
+        import resource
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 3000), hard))
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        join()
+        print(total("x"))
+        _native.shutdown("done")
+    """
+
+    assert ranks.run(script) == ["[3.0]\n"] * 2
 
 
 def test_init_is_what_joins(ranks):
@@ -79,6 +95,39 @@ def test_a_killed_rank_0_is_named_though_it_had_started_the_store(ranks):
     assert "PeerLostError: " in errors
     assert f"rank 0 (host {os.uname().nodename}, pid {rank_0.pid})" in errors
     wait_until(lambda: not ranks.stores(), "the store has ended")
+
+
+def test_a_killed_store_ends_the_job(ranks):
+    script = """
+        join()
+        note(f"rank{rank}")
+        if rank == 0:
+            wait_for("never")
+        total("x")
+    """
+    rank_0, rank_1 = ranks.start(0, script), ranks.start(1, script)
+    ranks.noted("rank0")
+    ranks.noted("rank1")
+    (store,) = ranks.stores()
+
+    os.kill(store, signal.SIGKILL)
+
+    _, errors = rank_1.communicate(timeout=40)
+    assert "PeerLostError: " in errors
+    assert "store" in errors.rpartition("PeerLostError: ")[2]
+    rank_0.kill()
+
+
+@pytest.mark.slow  # It waits, on purpose.
+def test_a_store_to_which_nobody_comes_ends(ranks):
+    rank_0 = ranks.start(0, "join()")
+    wait_until(lambda: len(ranks.cards()) == 1, "the card is there")
+    stores = ranks.stores()
+
+    rank_0.kill()
+
+    wait_until_dead(stores, timeout_s=40)
+    assert ranks.cards() == []
 
 
 def test_the_store_outlives_a_rank_0_that_has_ended_well(ranks):
