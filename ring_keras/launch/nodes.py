@@ -328,22 +328,22 @@ def _listen(options: NodeOptions) -> socket.socket:
     where = f"--rendezvous {options.rendezvous}"
     try:
         found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
-        family, _, _, _, address = found[0]
-        listener = socket.create_server((address[0], options.port), family=family)
+        family, _, _, _, (host, *_) = found[0]
+        meant = ipaddress.ip_address(host)
+        if meant.is_unspecified:
+            raise CannotStartError(f"{where}: give one address of node 0's host")
+        if meant.is_loopback and options.host not in ("localhost", str(meant)):
+            raise CannotStartError(
+                f"{where}: on this host that is {meant}, which no other reaches; give "
+                "its address"
+            )
+        listener = socket.create_server((str(host), options.port), family=family)
     except OSError as error:
         raise CannotStartError(
             f"{where}: {error.strerror}. Node 0 listens there: it must be an address "
             "of its host, and a free port"
         ) from None
     listener.setblocking(False)
-    meant = ipaddress.ip_address(address[0])
-    if meant.is_loopback and options.host not in ("localhost", str(meant)):
-        raise CannotStartError(
-            f"{where}: on this host that is {meant}, which no other reaches; give its "
-            "address"
-        )
-    if meant.is_unspecified:
-        raise CannotStartError(f"{where}: give one address of node 0's host")
     return listener
 
 
