@@ -261,6 +261,7 @@ def test_what_ranks_leave_behind_is_killed_on_each_host(
     hosts.wait_until_empty()
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_held_up_holds_up_the_ranks_but_no_ping(
     ringrun: Ringrun, hosts: SshHosts
 ) -> None:
