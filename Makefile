@@ -4,8 +4,8 @@
 #   make test      set up, then pass the tests
 #   make test-all  the same, and what repeats them over sizes and transports
 #   make build     compile what changed into ring_keras/
-#   make test-hosts   ringrun between hosts that are network namespaces, with Debian's
-#                  sshd, which it installs if it can; needs root
+#   make test-hosts   hosts that are network namespaces, with Debian's sshd and Slurm,
+#                  which it installs if it can; needs root
 #   make lint      style and types
 #   make sanitize  C++ tests under address, undefined behaviour and thread checks
 #   make soak-exit start SOAK_JOBS jobs that leave in every way; none may hang or crash
@@ -88,7 +88,7 @@ test-slow: $(TEST_READY) build
 # One after the other: they share the hosts. What cannot run here says so.
 test-hosts: $(TEST_READY) build
 	$(call say,Several hosts)
-	@build_support/install_sshd.sh
+	@build_support/install_host_tools.sh
 	$(BIN)/python -m pytest -m "hosts and not slow" tests/hosts $(PYTEST_ARGS)
 
 build: $(INSTALLED)
