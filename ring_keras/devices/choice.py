@@ -15,6 +15,7 @@ from ring_keras.config import Config, inherited_environment
 from ring_keras.errors import RingKerasError
 from ring_keras.job.gathering import gather_texts
 from ring_keras.job.job import current_job
+from ring_keras.network.host_id import host_id
 
 __all__ = ["Choice", "choose", "disagreement", "prepare_device"]
 
@@ -31,6 +32,7 @@ class Choice:
         identity: Which GPU of the host that is, whatever each process calls it.
         asked: Whether its user named the device.
         problem: Why it cannot train on any; then the rest means nothing.
+        host_id: What hosts of one name differ by.
     """
 
     host: str
@@ -38,6 +40,7 @@ class Choice:
     identity: str = ""
     asked: bool = False
     problem: str | None = None
+    host_id: str = ""
 
     def describe(self) -> str:
         """For a sentence on ranks and devices."""
@@ -63,6 +66,7 @@ def prepare_device(config: Config) -> None:
     except Exception as error:  # The other ranks wait for this one's choice.
         failed = f"{type(error).__name__}: {error}"
         choice = _problem(config.host_name or socket.gethostname(), failed)
+    choice = dataclasses.replace(choice, host_id=host_id(config.host_name))
     rows = gather_texts(json.dumps(dataclasses.asdict(choice)), "devices")
     problem = disagreement([Choice(**json.loads(row)) for row in rows])
     if problem is not None:
@@ -156,10 +160,11 @@ def disagreement(choices: Sequence[Choice]) -> str | None:
             "rank a GPU and a TensorFlow that finds it, or set RING_KERAS_DEVICE=cpu "
             "for all."
         )
-    owners: dict[tuple[str, str], int] = {}
+    owners: dict[tuple[str, str, str], int] = {}
     for rank in with_gpu:
         choice = choices[rank]
-        owner = owners.setdefault((choice.host, choice.identity), rank)
+        gpu = (choice.host, choice.host_id, choice.identity)
+        owner = owners.setdefault(gpu, rank)
         if owner != rank and not choice.asked:
             return (
                 f"ranks {owner} and {rank} have one GPU between them: GPU "

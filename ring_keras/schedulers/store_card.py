@@ -8,7 +8,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["StoreCard", "boot_id", "pid_namespace", "started_at"]
+from ring_keras.network.host_id import boot_id
+
+__all__ = ["StoreCard", "pid_namespace", "started_at"]
 
 _TOKEN_NBYTES = 32
 MAX_NBYTES = 4096
@@ -78,14 +80,6 @@ class StoreCard:
         if self.boot_id != boot_id() or self.pid_namespace != pid_namespace():
             return True
         return started_at(self.pid) == self.started_at
-
-
-def boot_id() -> str:
-    """Of this machine, since it was started; empty if it does not tell."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def pid_namespace() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.mpi import MPIS, documented_scripts
+from support.mpi import MPIS, ROOT_DIR, documented_scripts
 from support.processes import is_alive, wait_until
 from support.slurm import MISSING, Slurm
 from support.ssh_hosts import SshHosts
@@ -293,4 +294,22 @@ def test_every_way_of_starting_trains_alike(jobs: Jobs) -> None:
     weights = [line[-72:] for line in printed.splitlines() if "weights " in line]
     assert len(weights) == 4 * sum(map(bool, ways)), printed
     assert len(set(weights)) == 1
+    jobs.wait_until_none_is_left()
+
+
+@pytest.mark.slow
+def test_the_digits_are_learned(jobs: Jobs) -> None:
+    example = ROOT_DIR / "examples/keras_digits.py"
+    four = ["--nodes=2", "--ntasks-per-node=2"]
+    finished = jobs.slurm.run(
+        *("srun", *four, sys.executable, str(example), "--epochs=3"),
+        f"--output={jobs.directory}/digits.keras",
+        env=jobs.env | {"RING_KERAS_INIT_TIMEOUT_S": "120"},
+        timeout_s=170,
+    )
+
+    assert finished.returncode == 0, finished.stderr
+    # It has compared with one process itself.
+    (accuracy,) = re.findall(r"test accuracy ([\d.]+)% on 4 rank\(s\)", finished.stdout)
+    assert float(accuracy) > 90
     jobs.wait_until_none_is_left()

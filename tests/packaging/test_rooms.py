@@ -107,11 +107,11 @@ FACE = {
 # each room knows only rooms above it in this list.
 PYTHON_ALLOWED: dict[str, set[str]] = {
     "keras_internals": set(),
+    "network": set(),
     "job": set(),
-    "devices": {"job"},
+    "devices": {"job", "network"},
     "autotune": {"job"},
     "schedules": {"job"},
-    "network": set(),
     "schedulers": {"network"},
     "lifecycle": {"autotune", "devices", "job", "schedulers", "schedules"},
     "ops": {"job"},

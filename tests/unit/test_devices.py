@@ -63,6 +63,12 @@ def test_the_same_number_on_another_host_is_another_gpu():
     assert disagreement([Choice("a", 0, "0"), Choice("b", 0, "0")]) is None
 
 
+def test_so_it_is_in_a_container_of_the_same_name():
+    ranks = [Choice("a", 0, "0", host_id=host_id) for host_id in ("uts:1", "uts:2")]
+
+    assert disagreement(ranks) is None
+
+
 def test_gpus_on_some_ranks_only_are_refused():
     message = disagreement([Choice("a", 0, "0"), Choice("b"), Choice("c")])
 
