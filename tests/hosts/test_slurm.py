@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -232,6 +233,35 @@ def test_the_scripts_of_the_documentation(jobs: Jobs) -> None:
         ) == [
             f"rank {rank} of 4, [{rank % 2}, 2, {rank // 2}, 2]: 4" for rank in range(4)
         ]
+
+
+@pytest.mark.parametrize("victim", ["rank0", "rank2", "the store"])
+def test_killing_any_process_leaves_none(jobs: Jobs, victim: str) -> None:
+    # Without --kill-on-bad-exit, so that Slurm does not do it.
+    script = """
+total("x")
+unfinished = Path(sys.argv[1], f"pid{rank}")
+unfinished.write_text(str(os.getpid()))
+unfinished.rename(Path(sys.argv[1], f"rank{rank}"))
+while True:
+    total("y")
+"""
+    jobs.submit(f"srun {' '.join(jobs.script(script))}\n", *TWO_HOSTS)
+    jobs.wait_for_ranks(3)
+    if victim == "the store":
+        (pid,) = (
+            pid
+            for pid in jobs.processes()
+            if b"store_process.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+    else:
+        pid = int((jobs.directory / victim).read_text())
+
+    os.kill(pid, signal.SIGKILL)
+
+    jobs.wait_until_none_is_left()
+    output = (jobs.directory / "output").read_text()
+    assert output.count("PeerLostError: ") == (3 if victim == "the store" else 2)
 
 
 def test_a_requeued_job_begins_anew(jobs: Jobs) -> None:
