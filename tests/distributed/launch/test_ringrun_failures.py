@@ -126,7 +126,7 @@ def test_a_command_that_cannot_be_executed(ringrun, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "-np N is required"),
+        ([], 2, "-np N, or -H, is required"),
         (["-np", "2"], 2, "a command is required"),
         (["-np", "0", "true"], 2, "an integer of at least 1, not 0"),
         (["-np", "two", "true"], 2, "an integer of at least 1, not two"),
