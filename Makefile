@@ -69,6 +69,7 @@ test: test-cpp test-python
 
 test-all: test
 	@$(MAKE) --no-print-directory test-slow
+	@$(MAKE) --no-print-directory test-hosts PYTEST_ARGS='-m hosts $(PYTEST_ARGS)'
 
 # With the test tools, of which NVRTC brings a header.
 test-cpp: $(TEST_READY)
@@ -83,7 +84,7 @@ test-python: test-cpp
 
 test-slow: $(TEST_READY) build
 	$(call say,Slow tests: part $(PART))
-	$(PYTEST) -m "slow and not gpu and not peers" --part $(PART) $(PYTEST_ARGS)
+	$(PYTEST) -m "slow and not gpu and not peers and not hosts" --part $(PART) $(PYTEST_ARGS)
 
 # One after the other: they share the hosts. What cannot run here says so.
 test-hosts: $(TEST_READY) build
