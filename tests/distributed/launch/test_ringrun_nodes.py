@@ -227,7 +227,8 @@ def test_a_signal_to_any_node_ends_all(
     for node, process in enumerate(started):
         finished = nodes.ringrun.finish(process)
         assert finished.returncode == 128 + number
-        assert finished.stdout.decode() == f"[{node}] got {number.name}\n"
+        printed = finished.stdout.decode()
+        assert printed == f"[{node}] got {number.name}\n", finished
 
 
 @pytest.mark.parametrize(
