@@ -132,6 +132,15 @@ def check_nodes(
             parser.error(
                 f"{name} is not for hosts without ssh: --nproc-per-node says it"
             )
+    for name, value in (
+        ("-p", options.ssh_port),
+        ("-i", options.ssh_identity_file),
+        ("--ssh-args", options.ssh_args or None),
+        ("--remote-python", options.remote_python),
+        ("--launcher-address", options.launcher_address),
+    ):
+        if value is not None:
+            parser.error(f"{name} is for hosts that are reached through ssh: -H")
     if not 0 <= options.node_rank < options.nnodes:
         parser.error(
             f"--node-rank must be from 0 to {options.nnodes - 1} with --nnodes "
