@@ -33,8 +33,8 @@ std::string Namespace(const char* kind) {
 }
 
 // A UTS namespace is what has a host name: containers have their own, unless
-// they are meant to be part of their machine. Which GPUs ranks share is found by
-// the same rule (ring_keras/network/host_id.py).
+// they are meant to be part of their machine. Which GPUs ranks share is found
+// by the same rule (ring_keras/network/host_id.py).
 std::string HostId(const PeerCard& card, bool named) {
   const std::string uts = Namespace("uts");
   if (named || card.boot_id.empty() || uts.empty()) {
