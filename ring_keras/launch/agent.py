@@ -95,7 +95,7 @@ class Agent:
             self.loop.turn(self._time_left())
             while (ended := reap()) is not None:
                 if self._crew is not None:
-                    self._crew.reaped(*ended)
+                    self._crew.reaped(ended)
             if self.kill_at is not None and self.kill_at <= time.monotonic():
                 break
         channel.close()
@@ -224,7 +224,12 @@ class Agent:
 
     def _note_end(self, worker: Worker) -> None:
         self.channel.send(
-            {"type": "ended", "rank": worker.rank, "returncode": worker.returncode}
+            {
+                "type": "ended",
+                "rank": worker.rank,
+                "returncode": worker.returncode,
+                "remark": worker.remark,
+            }
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from ring_keras._version import __version__
 from ring_keras.launch.channel import Channel
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
+from ring_keras.launch.guard import Ended
 from ring_keras.launch.launcher import Desk
 from ring_keras.launch.places import Place
 from ring_keras.launch.workers import Worker
@@ -98,7 +99,7 @@ class AgentCrew:
         """Takes what a rank has printed."""
         raise ProtocolError("it shall show what its ranks print itself")
 
-    def reaped(self, pid: int, returncode: int) -> None:
+    def reaped(self, ended: Ended) -> None:
         """Its ranks are no children of this process."""
 
     def finish(self) -> None:
@@ -140,7 +141,9 @@ class AgentCrew:
         elif message["type"] == "ended":
             worker = self._worker(field(message, "rank", int))
             if worker.running:
-                worker.end(field(message, "returncode", int))
+                worker.end(
+                    field(message, "returncode", int), field(message, "remark", str)
+                )
                 self._desk.on_end(worker)
         else:
             raise ProtocolError(f"no agent says {message['type']!r}")

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from ring_keras.launch.binding import allowed_processors, share_out
 from ring_keras.launch.environment import job_variables
-from ring_keras.launch.guard import kill_descendants
+from ring_keras.launch.guard import Ended, kill_descendants
+from ring_keras.launch.oom_kills import OomKills
 from ring_keras.launch.output import say
 from ring_keras.launch.places import Place
 from ring_keras.launch.workers import Worker, signal_group, start_rank
@@ -67,7 +68,7 @@ class Crew(Protocol):
             OSError: If that cannot be; some may have been started.
         """
 
-    def reaped(self, pid: int, returncode: int) -> None:
+    def reaped(self, ended: Ended) -> None:
         """A child of this process has ended, of whatever crew."""
 
     def finish(self) -> None:
@@ -105,6 +106,7 @@ class LocalCrew:
         self._output = output
         self._on_end = on_end
         self._host_name = host_name or socket.gethostname()
+        self._oom_kills = OomKills()
 
     @property
     def done(self) -> bool:
@@ -144,11 +146,14 @@ class LocalCrew:
                 where = f", on CPUs {list(own_cpus)}" if own_cpus else ""
                 say(f"rank {worker.rank} is pid {worker.pid}{where}")
 
-    def reaped(self, pid: int, returncode: int) -> None:
+    def reaped(self, ended: Ended) -> None:
         """Notes the end of a rank."""
         for worker in self.workers:
-            if worker.pid == pid and worker.running:
-                worker.end(returncode)
+            if worker.pid == ended.pid and worker.running:
+                remark = ""
+                if ended.returncode != 0 and not worker.told_to_stop:
+                    remark = self._oom_kills.describe(*ended)
+                worker.end(ended.returncode, remark)
                 self._on_end(worker)
 
     def finish(self) -> None:

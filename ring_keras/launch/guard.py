@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -28,6 +29,20 @@ FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # A process that does not die of SIGKILL hangs in the kernel: give up on it.
 KILL_TIMEOUT_S = 5.0
 _KILL_POLL_S = 0.01
+
+
+class Ended(NamedTuple):
+    """How a child of this process ended.
+
+    Attributes:
+        pid: Its process id.
+        returncode: Negative for a signal.
+        peak_nbytes: The most memory that it, or one of its children, had.
+    """
+
+    pid: int
+    returncode: int
+    peak_nbytes: int
 
 
 def run_guarded(
@@ -78,16 +93,15 @@ def kill_descendants() -> None:
         time.sleep(_KILL_POLL_S)
 
 
-def reap() -> tuple[int, int] | None:
-    """Takes one ended child, ours or adopted: its pid and return code.
-
-    The code is negative for a signal. None if no child has ended.
-    """
+def reap() -> Ended | None:
+    """Takes one ended child, ours or adopted; None if no child has ended."""
     try:
-        pid, status = os.waitpid(-1, os.WNOHANG)
+        pid, status, usage = os.wait4(-1, os.WNOHANG)
     except ChildProcessError:
         return None
-    return (pid, os.waitstatus_to_exitcode(status)) if pid else None
+    if not pid:
+        return None
+    return Ended(pid, os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
 
 
 def _be_launcher(

@@ -236,7 +236,7 @@ class Launcher:
             self._take_signal(signal.SIGPIPE)
         while (ended := reap()) is not None:
             for crew in self._crews:
-                crew.reaped(*ended)
+                crew.reaped(ended)
 
     def _time_left(self) -> float | None:
         if self._state_ends_at is None:
@@ -249,7 +249,7 @@ class Launcher:
 
     def _note_end(self, worker: Worker) -> None:
         assert worker.returncode is not None
-        how = how_ended(worker.returncode)
+        how = how_ended(worker.returncode) + worker.remark
         if worker.lost_with is not None:
             how = f"was lost with its host: {worker.lost_with}"
         if self._store is not None:

@@ -15,6 +15,7 @@ from ring_keras.config import inherited_environment
 from ring_keras.launch.agent_crew import AgentCrew
 from ring_keras.launch.channel import Channel
 from ring_keras.launch.frames import Output
+from ring_keras.launch.guard import Ended
 from ring_keras.launch.launcher import Desk
 from ring_keras.launch.lines import LineBuffer
 from ring_keras.launch.output import STREAMS
@@ -131,9 +132,9 @@ class SshCrew(AgentCrew):
             output.rank, output.stream, output.data, self._note_written
         )
 
-    def reaped(self, pid: int, returncode: int) -> None:
+    def reaped(self, ended: Ended) -> None:
         """Notes the end of the child."""
-        if pid != self._pid:
+        if ended.pid != self._pid:
             return
         self._line.read()  # What it had said before.
         self._line.close()
@@ -141,7 +142,7 @@ class SshCrew(AgentCrew):
         self._loop.no_tick(self._wait_for_child)
         self._loop.forget(self._stderr_fd)
         os.close(self._stderr_fd)
-        self.lose(self._how_it_ended(returncode))
+        self.lose(self._how_it_ended(ended.returncode))
 
     def give_up(self, reason: str) -> None:
         """Ends the child; at the end of its input the agent ends by itself."""

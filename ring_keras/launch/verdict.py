@@ -48,6 +48,7 @@ def judge(
     elif first.failed:
         who = f"rank {first.rank} (host {first.host_name}, pid {first.pid})"
         text = f"{who} {how_ended(first.returncode)} after {first.seconds:.1f} s"
+        text += first.remark
     else:
         text = descriptions[first.rank]
     if any(worker.told_to_stop for worker in workers if worker is not first):

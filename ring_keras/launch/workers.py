@@ -27,6 +27,7 @@ class Worker:
         started_at: On the monotonic clock.
         ended_at: The same, None while it runs.
         returncode: Negative for a signal; None while it runs.
+        remark: What else is known of its end, to follow how it ended.
         told_to_stop: Whether it got a signal from us before it ended.
         lost_with: Which host is gone, and why; None unless that was its end.
     """
@@ -38,6 +39,7 @@ class Worker:
     started_at: float = field(default_factory=time.monotonic)
     ended_at: float | None = None
     returncode: int | None = None
+    remark: str = ""
     told_to_stop: bool = False
     lost_with: str | None = None
 
@@ -56,10 +58,11 @@ class Worker:
         """How long it has run."""
         return (self.ended_at or time.monotonic()) - self.started_at
 
-    def end(self, returncode: int) -> None:
+    def end(self, returncode: int, remark: str = "") -> None:
         """Notes that it ended."""
         self.ended_at = time.monotonic()
         self.returncode = returncode
+        self.remark = remark
 
     def lose(self, reason: str) -> None:
         """Notes that its host is gone, and nobody will know how it ended."""

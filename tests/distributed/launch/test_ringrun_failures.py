@@ -11,7 +11,6 @@ import pytest
     [
         ("sys.exit(3)", 3, "exited with code 3"),
         ("raise RuntimeError('no')", 1, "exited with code 1"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "was killed by SIGKILL"),
         ("os.abort()", 134, "was killed by SIGABRT"),
     ],
 )
@@ -34,6 +33,18 @@ def test_the_failing_rank_is_named_and_gives_the_exit_code(ringrun, failure, cod
         + r"\d+\.\d s; the other ranks have ended too",
         finished.verdict,
     )
+
+
+def test_a_rank_that_sigkill_ended_is_told_of_with_its_memory(ringrun):
+    finished = ringrun.run("os.kill(os.getpid(), signal.SIGKILL)", size=1)
+
+    assert finished.returncode == 137
+    assert re.search(
+        # Perhaps, if the OOM killer has been at work somewhere on this machine.
+        r"was killed by SIGKILL after [\d.]+ s: (not by|perhaps) the kernel's OOM "
+        r"killer.*; its peak memory was \d+ MiB$",
+        finished.verdict,
+    ), finished.verdict
 
 
 def test_ranks_that_do_not_notice_are_stopped(ringrun):
