@@ -48,6 +48,7 @@ void ThrowIfError(const Status& status) {
     case StatusCode::kUnauthenticated:
     case StatusCode::kResourceExhausted:
     case StatusCode::kAborted:
+    case StatusCode::kInterrupted:
     case StatusCode::kInternal:
       ThrowOurs("RingKerasError", status);
   }

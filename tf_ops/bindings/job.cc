@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "tf_ops/bindings/calls.h"
 #include "tf_ops/bindings/errors.h"
 #include "tf_ops/bindings/signals.h"
 #include "tf_ops/common/logging.h"
@@ -91,7 +92,7 @@ void Init(int rank, int size, const std::string& store_host, int store_port,
   options.collective_timeout_s = collective_timeout_s;
   options.stall_warning_s = stall_warning_s;
   options.log_level = ParseLogLevel(log_level);
-  ThrowIfError(WithoutGil([&] { return Runtime::Get().Init(options); }));
+  Await([&] { return Runtime::Get().Init(options); });
 }
 
 std::tuple<int, int, int, int, int, int> GetTopology() {

@@ -4,8 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 
 namespace ring_keras {
+
+// Asked now and then by a thread that waits, without a lock: true ends the
+// wait. May take long.
+using Interruption = std::function<bool()>;
 
 class Deadline {
  public:
@@ -19,7 +24,33 @@ class Deadline {
                                            std::min(timeout_s, kLongestS))));
   }
 
+  // The same for waits that `interruption`, which outlives them, may end
+  // before.
+  Deadline EndedBy(const Interruption* interruption) const {
+    Deadline result = *this;
+    result.interruption_ = interruption;
+    return result;
+  }
+
+  // The same, but no later than in `timeout_s`.
+  Deadline Within(double timeout_s) const {
+    Deadline result = *this;
+    result.at_ = std::min(at_, After(timeout_s).at_);
+    return result;
+  }
+
   bool Expired() const { return Clock::now() >= at_; }
+
+  // To be asked after every slice of a wait; whoever is told so gives up.
+  bool Interrupted() const {
+    return interruption_ != nullptr && (*interruption_)();
+  }
+
+  // How long to wait at a stretch. A far deadline fits neither into poll()'s
+  // argument nor into a clock's duration.
+  double SliceSeconds() const {
+    return std::min(RemainingSeconds(), interruption_ == nullptr ? 1000 : 0.05);
+  }
 
   // Seconds left, 0 when it has passed.
   double RemainingSeconds() const {
@@ -30,6 +61,7 @@ class Deadline {
  private:
   explicit Deadline(Clock::time_point at) : at_(at) {}
   Clock::time_point at_;
+  const Interruption* interruption_ = nullptr;
 };
 
 }  // namespace ring_keras

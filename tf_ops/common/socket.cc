@@ -153,6 +153,7 @@ StatusOr<FileDescriptor> ConnectOnce(const std::string& host, int port,
       return fd;
     }
     last = fd.status();
+    if (last.code() == StatusCode::kInterrupted) break;
   }
   return last;
 }
@@ -182,12 +183,12 @@ void ProbeWhenIdle(int fd, double limit_s) {
 StatusOr<bool> WaitUntilReady(int fd, short events, Deadline deadline) {
   while (true) {
     pollfd entry = {fd, events, 0};
-    // In slices, since a far deadline does not fit into poll()'s argument.
-    const double slice_s = std::min(deadline.RemainingSeconds(), 1000.0);
-    const int ready = poll(&entry, 1, static_cast<int>(slice_s * 1e3 + 0.999));
+    const int ready = poll(
+        &entry, 1, static_cast<int>(deadline.SliceSeconds() * 1e3 + 0.999));
     if (ready < 0 && errno != EINTR) return SystemError("poll failed");
     if (deadline.Expired()) return false;
     if (ready > 0) return true;
+    if (deadline.Interrupted()) return Interrupted();
   }
 }
 

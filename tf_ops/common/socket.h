@@ -41,7 +41,7 @@ class FileDescriptor {
 StatusOr<FileDescriptor> Listen(const std::string& address, int port);
 
 // Connects to one of the host's addresses, each tried once. Errors:
-// DeadlineExceeded, Internal.
+// DeadlineExceeded, Interrupted, Internal.
 StatusOr<FileDescriptor> ConnectOnce(const std::string& host, int port,
                                      Deadline deadline);
 
@@ -59,6 +59,7 @@ void LimitUnacknowledged(int fd, double limit_s);
 void ProbeWhenIdle(int fd, double limit_s);
 
 // Whether poll() saw one of `events`, or an error of the socket, in time.
+// Errors: Interrupted, Internal.
 StatusOr<bool> WaitUntilReady(int fd, short events, Deadline deadline);
 
 // Numeric: "127.0.0.1", "::1".

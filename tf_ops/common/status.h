@@ -22,6 +22,7 @@ enum class StatusCode {
   kUnauthenticated,    // A handshake failed.
   kResourceExhausted,  // Memory, descriptors, or a bound of ours.
   kAborted,            // Shut down while the operation was pending.
+  kInterrupted,        // A signal's handler, or shutdown(), ended the wait.
   kInternal,           // A system call failed, or a defect of ours.
 };
 
@@ -65,6 +66,9 @@ std::string StrCat(const Args&... args) {
   (out << ... << args);
   return out.str();
 }
+
+// What a wait returns whose Deadline::Interrupted() said so.
+Status Interrupted();
 
 // The message of `errno_value`, as strerror gives it, with the number.
 std::string ErrnoMessage(int errno_value);

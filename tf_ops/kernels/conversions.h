@@ -103,6 +103,7 @@ inline absl::Status ToTensorFlow(const Status& status) {
     case StatusCode::kResourceExhausted:
       return absl::ResourceExhaustedError(named("RingKerasError"));
     case StatusCode::kAborted:
+    case StatusCode::kInterrupted:
       return absl::AbortedError(named("RingKerasError"));
     case StatusCode::kInternal:
       break;

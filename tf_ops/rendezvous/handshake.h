@@ -20,9 +20,9 @@ namespace ring_keras {
 //
 // Errors: Aborted (Refusal::kRanksRemain), Unauthenticated (wrong token,
 // generation, rank or purpose, no ring_keras peer), DeadlineExceeded (the peer
-// is too slow), PeerLost (it closed the connection), InvalidArgument (a token
-// that is not 32 bytes), Internal. The messages say which, and hold nothing
-// secret.
+// is too slow), Interrupted, PeerLost (it closed the connection),
+// InvalidArgument (a token that is not 32 bytes), Internal. The messages say
+// which, and hold nothing secret.
 StatusOr<HandshakeParty> HandshakeAsClient(int fd, Purpose purpose,
                                            const HandshakeParty& self,
                                            int expected_peer_rank,

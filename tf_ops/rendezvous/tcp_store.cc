@@ -20,7 +20,6 @@ using rendezvous::Frame;
 using rendezvous::FrameType;
 
 constexpr double kConnectRetryS = 0.1;
-constexpr double kLongestSliceS = 1000;
 
 // A connection whose two ends have proven themselves.
 StatusOr<FileDescriptor> ConnectAndProve(const TcpStoreOptions& options) {
@@ -46,6 +45,7 @@ StatusOr<FileDescriptor> ConnectUntilDeadline(const TcpStoreOptions& options) {
     StatusOr<FileDescriptor> fd = ConnectAndProve(options);
     if (fd.ok()) return fd;
     const Status& status = fd.status();
+    if (status.code() == StatusCode::kInterrupted) return status;
     if (status.code() == StatusCode::kUnauthenticated) {
       return Status(status.code(), StrCat("rank ", options.rank,
                                           " cannot join through the store at ",
@@ -66,6 +66,7 @@ StatusOr<FileDescriptor> ConnectUntilDeadline(const TcpStoreOptions& options) {
     const double pause_s =
         std::min(kConnectRetryS, options.connect_deadline.RemainingSeconds());
     std::this_thread::sleep_for(std::chrono::duration<double>(pause_s));
+    if (options.connect_deadline.Interrupted()) return Interrupted();
   }
 }
 
@@ -110,13 +111,11 @@ Status TcpStore::Introduce(const TcpStoreOptions& options) {
   hello.number = getpid();
   hello.name = options.host_name.substr(0, kMaxKeyBytes);
   Queue(hello);
-  const bool done = changed_.wait_for(
-      lock,
-      std::chrono::duration<double>(std::min(
-          options.connect_deadline.RemainingSeconds(), kAnswerTimeoutS)),
-      [&] { return welcomed_ || !gone_.ok(); });
+  const Status status =
+      WaitFor(lock, options.connect_deadline.Within(kAnswerTimeoutS),
+              [&] { return welcomed_ || !gone_.ok(); });
   if (!gone_.ok()) return gone_;
-  if (done) return Status::Ok();
+  if (status.code() != StatusCode::kDeadlineExceeded) return status;
   return Status(
       StatusCode::kDeadlineExceeded,
       StrCat("the store at ", server_, " took the connection of rank ", rank_,
@@ -194,22 +193,34 @@ StatusOr<std::string> TcpStore::CallServer(Frame request, Deadline deadline) {
   calls_[request.request_id] = call;
   Queue(request);
 
-  while (!call->done) {
-    const double left_s = deadline.RemainingSeconds();
-    if (left_s <= 0) {
-      calls_.erase(request.request_id);
-      Frame cancel;
-      cancel.type = FrameType::kCancel;
-      cancel.request_id = request.request_id;
-      Queue(cancel);
-      return Status(StatusCode::kDeadlineExceeded, "no answer");
-    }
-    // In slices, since a far deadline does not fit into the clock's duration.
-    changed_.wait_for(
-        lock, std::chrono::duration<double>(std::min(left_s, kLongestSliceS)));
+  const Status status = WaitFor(lock, deadline, [&] { return call->done; });
+  if (!status.ok()) {
+    calls_.erase(request.request_id);
+    Frame cancel;
+    cancel.type = FrameType::kCancel;
+    cancel.request_id = request.request_id;
+    Queue(cancel);
+    return status;
   }
   RING_KERAS_RETURN_IF_ERROR(call->status);
   return std::move(call->value);
+}
+
+Status TcpStore::WaitFor(std::unique_lock<std::mutex>& lock, Deadline deadline,
+                         const std::function<bool()>& is_over) {
+  while (!is_over()) {
+    if (deadline.Expired()) {
+      return Status(StatusCode::kDeadlineExceeded, "no answer");
+    }
+    changed_.wait_for(lock,
+                      std::chrono::duration<double>(deadline.SliceSeconds()));
+    if (is_over()) break;
+    lock.unlock();
+    const bool interrupted = deadline.Interrupted();
+    lock.lock();
+    if (interrupted) return Interrupted();
+  }
+  return Status::Ok();
 }
 
 bool TcpStore::IsOwnThread() const {

@@ -79,6 +79,10 @@ class TcpStore : public Store {
   Status Introduce(const TcpStoreOptions& options);
   StatusOr<std::string> CallServer(rendezvous::Frame request,
                                    Deadline deadline);
+  // Until `is_over()`, which is called with the lock. Errors: DeadlineExceeded,
+  // Interrupted.
+  Status WaitFor(std::unique_lock<std::mutex>& lock, Deadline deadline,
+                 const std::function<bool()>& is_over);
   bool IsOwnThread() const;
 
   // The thread's.
@@ -128,7 +132,7 @@ class TcpStore : public Store {
 // Connects, tries again until the deadline, and proves who this is. The store
 // knows the rank when it returns. A rank that has left before waits until all
 // have. Errors: DeadlineExceeded (nothing answers; some rank has not left),
-// Unauthenticated (see handshake.h), InvalidArgument, Internal.
+// Interrupted, Unauthenticated (see handshake.h), InvalidArgument, Internal.
 StatusOr<std::unique_ptr<TcpStore>> ConnectTcpStore(
     const TcpStoreOptions& options);
 

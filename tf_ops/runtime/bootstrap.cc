@@ -271,7 +271,9 @@ StatusOr<Membership> BootstrapAlone(uint64_t generation) {
 
 StatusOr<Membership> Bootstrap(const InitOptions& options) {
   if (options.size == 1) return BootstrapAlone(options.generation);
-  const Deadline deadline = Deadline::After(options.init_timeout_s);
+  const Deadline deadline =
+      Deadline::After(options.init_timeout_s)
+          .EndedBy(options.interruption ? &options.interruption : nullptr);
   TcpStoreOptions store_options;
   store_options.host = options.store_host;
   store_options.port = options.store_port;

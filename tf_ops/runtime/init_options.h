@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tf_ops/collectives/tuning.h"
+#include "tf_ops/common/deadline.h"
 #include "tf_ops/common/logging.h"
 
 namespace ring_keras {
@@ -31,6 +32,7 @@ struct InitOptions {
   std::string cuda_library_path;
 
   double init_timeout_s = 120;
+  Interruption interruption;  // Ends init() early; may be empty.
   double collective_timeout_s = 600;
   double stall_warning_s = 60;
   LogLevel log_level = LogLevel::kInfo;

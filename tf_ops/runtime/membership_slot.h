@@ -35,6 +35,11 @@ struct MembershipSlot {
   std::atomic<const Job*> in_force{nullptr};
   // In a forked child: the place of the rank it was forked from.
   std::optional<Topology> parents_place;
+  // Whether some call of Init is waiting for the other ranks, which it does
+  // without the mutex: a handler of signals may run meanwhile, and call
+  // anything.
+  bool initializing = false;
+  std::atomic<bool> init_cancelled{false};  // By Shutdown.
   // Alone a process counts its memberships itself; else the store does.
   uint64_t memberships = 0;
 

@@ -9,6 +9,7 @@
 #include "tf_ops/cuda/library_paths.h"
 #include "tf_ops/runtime/job.h"
 #include "tf_ops/runtime/membership_slot.h"
+#include "tf_ops/runtime/signals.h"
 
 namespace ring_keras {
 namespace {
@@ -56,18 +57,37 @@ void Runtime::ForgetInChild() {
 }
 
 Status Runtime::Init(const InitOptions& options) {
-  std::unique_lock<std::shared_mutex> lock(impl_->mutex);
-  if (impl_->parents_place.has_value()) return impl_->NotInitialized();
-  if (impl_->job != nullptr) {
-    return Status(StatusCode::kInvalidArgument,
-                  "ring_keras is initialized already.");
+  InitOptions own = options;
+  {
+    std::unique_lock<std::shared_mutex> lock(impl_->mutex);
+    if (impl_->parents_place.has_value()) return impl_->NotInitialized();
+    if (impl_->job != nullptr || impl_->initializing) {
+      return Status(StatusCode::kInvalidArgument,
+                    impl_->initializing
+                        ? "ring_keras is being initialized by another call."
+                        : "ring_keras is initialized already.");
+    }
+    impl_->initializing = true;
+    impl_->init_cancelled = false;
+    if (options.size == 1) own.generation += impl_->memberships;
   }
   ConfigureLogging(options.size > 1 ? StrCat("rank ", options.rank) : "",
                    options.log_level);
   cuda::SetLibraryPath(options.cuda_library_path);
-  InitOptions own = options;
-  if (options.size == 1) own.generation += impl_->memberships;
+  bool interrupted = false;
+  own.interruption = [&, slot = impl_.get()] {
+    interrupted = interrupted || HandleSignals();
+    return interrupted || slot->init_cancelled;
+  };
   StatusOr<std::unique_ptr<Job>> job = Job::Start(own);
+  // Also when the others came at that very moment: whoever has asked for an end
+  // believes that it is one.
+  if (job.ok() && own.interruption()) {
+    job.value()->Leave("its init() failed: " + Interrupted().message());
+    job = Interrupted();
+  }
+  std::unique_lock<std::shared_mutex> lock(impl_->mutex);
+  impl_->initializing = false;
   RING_KERAS_RETURN_IF_ERROR(job.status());
   impl_->job = std::move(job.value());
   impl_->in_force = impl_->job.get();
@@ -80,6 +100,7 @@ void Runtime::Shutdown(const std::string& reason) {
   {
     std::shared_lock<std::shared_mutex> lock(impl_->mutex);
     impl_->in_force = nullptr;
+    if (impl_->initializing) impl_->init_cancelled = true;
     if (impl_->job != nullptr) impl_->job->Leave(reason);
   }
   if (this_thread.calls > 0) {

@@ -26,7 +26,9 @@ class RING_KERAS_EXPORT Runtime {
  public:
   static Runtime& Get();
 
-  // Joins the job; returns when every rank has. Error if already initialized.
+  // Joins the job; returns when every rank has. While it waits, the program's
+  // signals are handled; Interrupted if one of their handlers asks for that, or
+  // Shutdown was called meanwhile. Error if already initialized.
   Status Init(const InitOptions& options);
 
   // Leaves the job. Pending requests end with Aborted. `reason` is what the

@@ -77,6 +77,9 @@ class LinkListener {
                              "every rank."));
       }
       changed_.wait_for(lock, std::chrono::milliseconds(20));
+      lock.unlock();
+      if (deadline.Interrupted()) return Interrupted();
+      lock.lock();
     }
     return std::exchange(links_, {});
   }
@@ -176,9 +179,10 @@ StatusOr<FileDescriptor> ConnectStream(const SocketAddress& address, int peer,
   while (true) {
     StatusOr<FileDescriptor> socket =
         ConnectAndProve(address, peer, self, options.token,
-                        Deadline::After(std::min(options.connect_attempt_s,
-                                                 deadline.RemainingSeconds())));
-    if (socket.ok() || socket.status().code() == StatusCode::kUnauthenticated) {
+                        deadline.Within(options.connect_attempt_s));
+    const StatusCode code = socket.status().code();
+    if (socket.ok() || code == StatusCode::kUnauthenticated ||
+        code == StatusCode::kInterrupted) {
       return socket;
     }
     if (deadline.Expired()) {
@@ -189,7 +193,7 @@ StatusOr<FileDescriptor> ConnectStream(const SocketAddress& address, int peer,
     }
     // Not set before this rank is connected: a pause that a death ends.
     const Status paused =
-        store.Get(ConnectedKey(options.rank), Deadline::After(kConnectBackoffS))
+        store.Get(ConnectedKey(options.rank), deadline.Within(kConnectBackoffS))
             .status();
     if (paused.code() != StatusCode::kDeadlineExceeded) return paused;
   }

@@ -36,7 +36,8 @@ struct TcpLinkOptions {
 using TcpLinks = std::map<int, std::vector<FileDescriptor>>;
 
 // Connects to each of `peers`, which call this at the same time. Addresses are
-// exchanged through `store`. Errors: DeadlineExceeded, PeerLost, Internal.
+// exchanged through `store`. Errors: DeadlineExceeded, Interrupted, PeerLost,
+// Internal.
 StatusOr<TcpLinks> ConnectTcpLinks(const TcpLinkOptions& options,
                                    const std::vector<int>& peers, Store& store,
                                    Deadline deadline);
