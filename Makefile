@@ -26,7 +26,7 @@ PYTEST_ARGS ?=
 SOAK_JOBS ?= 1000
 PART ?= 1/1
 # Tests wait for each other's processes now and then: more workers than cores.
-TEST_WORKERS ?= $(shell expr $$(nproc) + 1)
+TEST_WORKERS ?= $(shell expr $$(nproc) + 2)
 # The minor versions of `make versions` and `make wheel`, beside VENV's own.
 TENSORFLOWS ?= 2.16 2.18 2.20
 # What `make versions` runs.
@@ -38,7 +38,7 @@ SHELL := /bin/bash
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 BUILD_EXT := $(BIN)/python setup.py --quiet build_ext --inplace
-PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist worksteal
 # One per Python, as build_support/cmake_build.py has it.
 BUILD_DIR = build/cmake-$(shell $(BIN)/python -c "import sys; print(sys.implementation.cache_tag)")
 

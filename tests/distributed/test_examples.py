@@ -25,6 +25,7 @@ def run_example(name: str, *flags: str, size: int = 2) -> str:
     return ended.stdout
 
 
+@pytest.mark.slow  # `make demo` runs it.
 def test_digits_are_learned_and_compared(tmp_path: Path) -> None:
     model = tmp_path / "digits.keras"
 

@@ -20,7 +20,9 @@ import ring_keras
 # TensorFlow first or last, as scripts do.
 SCRIPTS = (
     "import tensorflow, ring_keras",
-    "import ring_keras, tensorflow; ring_keras.init()",
+    pytest.param(
+        "import ring_keras, tensorflow; ring_keras.init()", marks=pytest.mark.slow
+    ),
 )
 
 

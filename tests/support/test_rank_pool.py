@@ -72,11 +72,11 @@ def test_a_failure_is_told_and_brings_new_ranks(pool, how):
 def test_the_pool_unused_for_longest_makes_room():
     pools = RankPools(max_processes=2)
     try:
-        one, other = pools(1), pools(1, env={"X": "1"})
+        one, other = pools(1), pools(1, env={"TESTS_X": "1"})
         assert pools(1) is one
         first = [one.run(whoami), other.run(whoami), one.run(whoami)]
         assert first[0] == first[2]
-        third = pools(1, env={"X": "2"})
+        third = pools(1, env={"TESTS_X": "2"})
         third.run(whoami)
         assert (one.alive, other.alive, third.alive) == (True, False, True)
     finally:

@@ -49,7 +49,11 @@ def steps_of(steps: int, size: int, uneven: bool = True) -> int:
 
 
 def build(
-    seed: int, cls: type[keras.Model] | None = None, **layer_kwargs: Any
+    seed: int,
+    cls: type[keras.Model] | None = None,
+    *,
+    built: bool = True,
+    **layer_kwargs: Any,
 ) -> keras.Model:
     """A network whose initial weights depend on `seed` alone."""
     return assemble(
@@ -59,6 +63,7 @@ def build(
             keras.layers.Dense(1, activation="sigmoid", dtype="float32"),
         ],
         cls,
+        built=built,
     )
 
 
@@ -66,13 +71,20 @@ def assemble(
     seed: int,
     make_layers: Callable[[], list[keras.layers.Layer]],
     cls: type[keras.Model] | None,
+    *,
+    built: bool = True,
 ) -> keras.Model:
-    """A model of these layers; of class `cls`, if given, which is functional."""
+    """A model of these layers; of class `cls`, if given, which is functional.
+
+    One that is not built gets its variables while its first step is traced.
+    """
     keras.utils.set_random_seed(seed)
     layers = make_layers()
-    if cls is None:
+    if not built:
         return keras.Sequential(layers)
     inputs = keras.Input((6,))
+    if cls is None:
+        return keras.Sequential([inputs, *layers])
     outputs = inputs
     for layer in layers:
         outputs = layer(outputs)

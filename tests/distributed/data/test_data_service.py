@@ -70,9 +70,8 @@ def own_pass_worker(config_file):
     return epochs
 
 
-@pytest.mark.parametrize(
-    "dispatchers", [pytest.param(1, marks=pytest.mark.slow), RANKS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("dispatchers", [1, RANKS])
 def test_every_rank_gets_the_whole_dataset(rank_pool, tmp_path, dispatchers):
     with ComputeJob(tmp_path, f"--dispatchers={dispatchers}") as config:
         assert (config.dispatchers, config.timeout) == (dispatchers, 60)

@@ -11,11 +11,19 @@ from support.rank_pool import RankPools
 from support.real_gpu import has_gpu, real_gpu_environment
 from support.stand_in import stand_in_environment
 
+# Four ranks do little that two and three do not.
+_SIZES = (1, 2, 3, pytest.param(4, marks=pytest.mark.slow))
+_SEVERAL = _SIZES[1:]
 
-def _jobs(sizes: list[int]) -> list[Any]:
-    real = [pytest.param(("real", size), marks=pytest.mark.gpu) for size in (1, 2)]
-    return [("stand-in", size) for size in sizes] + [
-        job for job in real if job.values[0][1] in sizes
+
+def _jobs(fewest: int) -> list[Any]:
+    jobs: dict[tuple[str, int], Any] = {("stand-in", size): () for size in (1, 2, 3)}
+    jobs |= {("stand-in", 4): pytest.mark.slow}
+    jobs |= {("real", size): pytest.mark.gpu for size in (1, 2)}
+    return [
+        pytest.param(job, marks=marks)
+        for job, marks in jobs.items()
+        if job[1] >= fewest
     ]
 
 
@@ -49,7 +57,7 @@ def _pool(rank_pool: RankPools, real_pool: Any, job: tuple[str, int]) -> RankPoo
     )
 
 
-@pytest.fixture(scope="session", params=_jobs([1, 2, 3, 4]), ids=_name)
+@pytest.fixture(scope="session", params=_jobs(1), ids=_name)
 def ranks(
     request: pytest.FixtureRequest, rank_pool: RankPools, real_pool: Any
 ) -> RankPool:
@@ -57,7 +65,7 @@ def ranks(
     return _pool(rank_pool, real_pool, request.param)
 
 
-@pytest.fixture(scope="session", params=_jobs([2, 3, 4]), ids=_name)
+@pytest.fixture(scope="session", params=_jobs(2), ids=_name)
 def peers(
     request: pytest.FixtureRequest, rank_pool: RankPools, real_pool: Any
 ) -> RankPool:
@@ -65,13 +73,13 @@ def peers(
     return _pool(rank_pool, real_pool, request.param)
 
 
-@pytest.fixture(scope="session", params=[1, 2, 3, 4])
+@pytest.fixture(scope="session", params=_SIZES)
 def held_ranks(request: pytest.FixtureRequest, rank_pool: RankPools) -> RankPool:
     """Ranks of the stand-in alone, whose devices a test can hold up."""
     return _pool(rank_pool, None, ("stand-in", request.param))
 
 
-@pytest.fixture(scope="session", params=[2, 3, 4])
+@pytest.fixture(scope="session", params=_SEVERAL)
 def logged_peers(request: pytest.FixtureRequest, rank_pool: RankPools) -> RankPool:
     """Ranks of the stand-in alone, which logs what it was given."""
     return _pool(rank_pool, None, ("stand-in", request.param))

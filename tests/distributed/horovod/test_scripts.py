@@ -90,6 +90,7 @@ def test_custom_loop(size: int, tmp_path: Path) -> None:
     check_custom_loop(run(migrated("custom_loop.py", tmp_path), size))
 
 
+@pytest.mark.slow  # Once without an edit, in Keras, is run often.
 def test_custom_loop_without_an_edit() -> None:
     module = ["-m", "ring_keras.horovod"]
     check_custom_loop(run(SCRIPTS / "custom_loop.py", 2, before=module, says=1))

@@ -99,7 +99,7 @@ def option_worker(case):
         "predivide",
         "num_groups",
         "mean of passes",
-        "sum of passes",
+        pytest.param("sum of passes", marks=pytest.mark.slow),
         "sum of passes, all at once",
     ],
 )

@@ -136,6 +136,7 @@ print(model.predict(numpy.ones((1, 2)), verbose=0).tolist())
 """
 
 
+@pytest.mark.slow
 def test_a_saved_model_loads_without_this_package(tmp_path):
     model = keras.Sequential(
         [keras.Input((2,)), ring.layers.SyncBatchNormalization(momentum=0.5)]

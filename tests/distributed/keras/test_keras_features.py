@@ -13,7 +13,7 @@ from support.features.groups import GROUPS
 import ring_keras as ring
 
 # Few enough for a run to take seconds, and a failure to show which.
-PER_RUN = 4
+PER_RUN = 2
 
 # Of each group the first ones are tested often; all of them by `-m slow`.
 RUNS = [

@@ -58,6 +58,10 @@ CASES = {
 }
 
 
+FEW = ["accumulation", "steps_per_execution"]
+MORE = [case for case in CASES if case not in FEW]
+
+
 def fit_worker(case):
     size, rank = ring.size(), ring.rank()
     data = training.dataset(training.steps_of(STEPS, size))  # The last is uneven.
@@ -99,7 +103,8 @@ def check(results) -> None:
 @pytest.mark.parametrize(
     ("size", "case"),
     [
-        *((2, case) for case in CASES),
+        *((2, case) for case in FEW),
+        *(pytest.param(2, case, marks=pytest.mark.slow) for case in MORE),
         *(pytest.param(3, case, marks=pytest.mark.slow) for case in CASES),
     ],
 )

@@ -87,7 +87,7 @@ def resume_worker(directory, stops, **kwargs):
 @pytest.mark.parametrize(
     ("optimizer", "per_execution", "pad"),
     [
-        ("adam", 1, False),
+        pytest.param("adam", 1, False, marks=pytest.mark.slow),
         ("accumulation", 1, True),
         pytest.param("sgd", 2, False, marks=pytest.mark.slow),
         pytest.param("loss_scaled", 1, False, marks=pytest.mark.slow),

@@ -23,7 +23,7 @@ class FirstWeights(keras.callbacks.Callback):
 
 def first_step_worker(root):
     rank = ring.rank()
-    model = training.build(1 + rank)  # Not built: no variables yet.
+    model = training.build(1 + rank, built=False)
     optimizer = keras.optimizers.SGD(0.0 if rank == root else 9.0, momentum=0.9)
     training.compile_model(model, ring.DistributedOptimizer(optimizer))
     first = FirstWeights()

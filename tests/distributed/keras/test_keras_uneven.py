@@ -107,7 +107,9 @@ def padded_worker(count, kind):
     "kind",
     ["dataset", "arrays", pytest.param("unknown", marks=pytest.mark.slow)],
 )
-@pytest.mark.parametrize("surplus", [1, training.BATCH * 2 - 1])
+@pytest.mark.parametrize(
+    "surplus", [pytest.param(1, marks=pytest.mark.slow), training.BATCH * 2 - 1]
+)
 def test_padding_counts_for_nothing(rank_pool, size, kind, surplus):
     count = training.BATCH * size * 3 + surplus
     results = rank_pool(size).run(
@@ -138,7 +140,13 @@ def py_dataset_worker(count, **kwargs):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
-    "how", [{}, {"workers": 3}, {"workers": 2, "use_multiprocessing": True}], ids=str
+    "how",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        {"workers": 3},
+        {"workers": 2, "use_multiprocessing": True},
+    ],
+    ids=str,
 )
 def test_batches_of_a_py_dataset_are_padded(rank_pool, size, how):
     count = 3 * size + 1

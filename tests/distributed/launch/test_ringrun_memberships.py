@@ -1,6 +1,9 @@
 """Ranks under ringrun may leave the job and join the next."""
 
+import pytest
 
+
+@pytest.mark.slow  # test_lifecycle.py does so without ringrun.
 def test_three_jobs_under_ringrun(ringrun):
     script = """
 import keras, numpy as np
