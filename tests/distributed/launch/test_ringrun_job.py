@@ -4,10 +4,10 @@ import re
 
 # Errors are the core's own: to raise ours, TensorFlow would be imported.
 JOIN = """
-sys.modules["tensorflow"] = None
 import numpy as np
 from ring_keras import _native
 from ring_keras.config import Config
+sys.modules["tensorflow"] = None
 _native.init(**Config.from_environment().init_options())
 note(f"pid{rank}", os.getpid())
 """

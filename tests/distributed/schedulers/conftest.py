@@ -99,7 +99,7 @@ class Ranks:
     def run(self, script: str, size: int = 2) -> list[str]:
         """Starts all ranks; what each printed, once all have ended well."""
         processes = [self.start(rank, script, size) for rank in range(size)]
-        outputs = [process.communicate(timeout=60) for process in processes]
+        outputs = [process.communicate(timeout=120) for process in processes]
         for process, (_, errors) in zip(processes, outputs, strict=True):
             assert process.returncode == 0, errors
         return [output for output, _ in outputs]

@@ -91,7 +91,7 @@ def test_a_killed_rank_0_is_named_though_it_had_started_the_store(ranks):
     """
     rank_0, rank_1 = ranks.start(0, script), ranks.start(1, script)
 
-    _, errors = rank_1.communicate(timeout=40)
+    _, errors = rank_1.communicate(timeout=120)
     assert "PeerLostError: " in errors
     assert f"rank 0 (host {os.uname().nodename}, pid {rank_0.pid})" in errors
     wait_until(lambda: not ranks.stores(), "the store has ended")
@@ -112,7 +112,7 @@ def test_a_killed_store_ends_the_job(ranks):
 
     os.kill(store, signal.SIGKILL)
 
-    _, errors = rank_1.communicate(timeout=40)
+    _, errors = rank_1.communicate(timeout=120)
     assert "PeerLostError: " in errors
     assert "store" in errors.rpartition("PeerLostError: ")[2]
     rank_0.kill()
@@ -126,7 +126,7 @@ def test_a_store_to_which_nobody_comes_ends(ranks):
 
     rank_0.kill()
 
-    wait_until_dead(stores, timeout_s=40)
+    wait_until_dead(stores, timeout_s=120)
     assert ranks.cards() == []
 
 
@@ -138,7 +138,7 @@ def test_the_store_outlives_a_rank_0_that_has_ended_well(ranks):
         assert rank == 0 or _native.is_initialized()
     """
     rank_0, rank_1 = ranks.start(0, script), ranks.start(1, script)
-    rank_0.communicate(timeout=40)
+    rank_0.communicate(timeout=120)
     # It is not the terminal's, nor moved by what asks a job to end.
     (store,) = ranks.stores()
     os.kill(store, signal.SIGTERM)
@@ -147,7 +147,7 @@ def test_the_store_outlives_a_rank_0_that_has_ended_well(ranks):
     assert rank_1.poll() is None and ranks.stores() == [store]
 
     (ranks.directory / "go").touch()
-    _, errors = rank_1.communicate(timeout=40)
+    _, errors = rank_1.communicate(timeout=120)
     assert rank_1.returncode == 0, errors
     wait_until_dead([store])
 
@@ -157,11 +157,11 @@ def test_two_jobs_of_the_same_ranks_one_after_the_other(ranks):
     first = ranks.start(0, "join(); print(total('x'))")
     again = ["sh", "-c", f"{sys.executable} {file} && {sys.executable} {file}"]
     second = ranks.start_raw(1, again)
-    first.communicate(timeout=40)
+    first.communicate(timeout=120)
     third = ranks.start_raw(0, [sys.executable, str(file)])
 
     for process, printed in ((second, "[3.0]\n[3.0]\n"), (third, "[3.0]\n")):
-        output, errors = process.communicate(timeout=40)
+        output, errors = process.communicate(timeout=120)
         assert (process.returncode, output) == (0, printed), errors
 
 
@@ -173,7 +173,7 @@ def test_a_card_that_an_earlier_job_left_is_not_believed(ranks):
     (store,) = ranks.stores()
     os.kill(store, signal.SIGKILL)
     rank_0.kill()
-    rank_0.communicate(timeout=30)
+    rank_0.communicate(timeout=120)
     assert card.exists()
 
     script = "join(); print(total('x'))"
@@ -181,7 +181,7 @@ def test_a_card_that_an_earlier_job_left_is_not_believed(ranks):
     ranks.noted("rank_1")
     rank_0 = ranks.start(0, script)
     for process in (rank_0, rank_1):
-        output, errors = process.communicate(timeout=40)
+        output, errors = process.communicate(timeout=120)
         assert (process.returncode, output) == (0, "[3.0]\n"), errors
 
 
@@ -189,7 +189,7 @@ def test_who_waits_for_rank_0_in_vain_says_where(ranks):
     script = "store_options(Config.from_environment())"
     rank_1 = ranks.start(1, script, env={"RING_KERAS_INIT_TIMEOUT_S": "0.2"})
 
-    _, errors = rank_1.communicate(timeout=40)
+    _, errors = rank_1.communicate(timeout=120)
     assert "CollectiveTimeoutError: rank 1 waited 0.2 s for rank 0 of the 2" in errors
     assert f"Open MPI started, which should say in {ranks.rendezvous_dir}" in errors
 
@@ -198,6 +198,6 @@ def test_a_store_that_cannot_listen_says_why(ranks):
     env = {"RING_KERAS_BIND_ADDRESS": "192.0.2.7"}
     rank_0 = ranks.start(0, "join()", env=env)
 
-    _, errors = rank_0.communicate(timeout=40)
+    _, errors = rank_0.communicate(timeout=120)
     assert "listening on 192.0.2.7) did not start" in errors
     assert "set RING_KERAS_BIND_ADDRESS" in errors
