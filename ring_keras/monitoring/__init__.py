@@ -1,0 +1,1 @@
+"""What the ranks measure of themselves, and what follows from it."""

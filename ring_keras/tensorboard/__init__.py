@@ -1,0 +1,1 @@
+"""The page "Ring" of TensorBoard; TensorBoard imports it, nothing else does."""

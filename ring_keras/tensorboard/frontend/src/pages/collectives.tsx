@@ -1,0 +1,107 @@
+import type { CollectiveTotals, Overview } from "../api";
+import { Chart, Table } from "../chart";
+import { bytes, integer, percent, rate, seconds } from "../format";
+import { COLORS } from "../theme";
+
+const PALETTE = Object.values(COLORS);
+
+export function CollectivesPage({ overview }: { overview: Overview }) {
+  return (
+    <>
+      <Bandwidths totals={overview.collectives} />
+      <Buckets buckets={overview.buckets} />
+    </>
+  );
+}
+
+function Bandwidths({ totals }: { totals: CollectiveTotals[] }) {
+  if (totals.length === 0) return <p>No collective has been measured yet.</p>;
+  const names = [...new Set(totals.map(nameOf))];
+  const best = totals.reduce((most, one) =>
+    one.best_bus_bandwidth > most.best_bus_bandwidth ? one : most,
+  );
+  return (
+    <Chart
+      title="Bus bandwidth by size and algorithm: mean, and the best seen in this job"
+      summary={`Best: ${rate(best.best_bus_bandwidth)} with ${nameOf(best)} of ${bytes(best.size_class)}`}
+      data={names.flatMap((name, index) => {
+        const own = totals.filter((one) => nameOf(one) === name);
+        own.sort((a, b) => a.size_class - b.size_class);
+        const color = PALETTE[index % PALETTE.length];
+        const text = own.map((one) => bytes(one.size_class));
+        const x = own.map((one) => Math.max(one.size_class, 1));
+        const common = { type: "scatter", x, text, legendgroup: name };
+        return [
+          {
+            ...common,
+            mode: "lines+markers",
+            name,
+            y: own.map((one) => one.mean_bus_bandwidth / 1e9),
+            line: { color },
+            hovertemplate: "%{text}: mean %{y:.3~f} GB/s",
+          },
+          {
+            ...common,
+            mode: "markers",
+            name: `${name}, best`,
+            y: own.map((one) => one.best_bus_bandwidth / 1e9),
+            marker: { color, symbol: "circle-open", size: 10 },
+            hovertemplate: "%{text}: best %{y:.3~f} GB/s",
+          },
+        ];
+      })}
+      layout={{
+        xaxis: { type: "log", title: { text: "bytes" }, dtick: 1, exponentformat: "SI" },
+        yaxis: { title: { text: "GB/s" }, rangemode: "tozero" },
+      }}
+      height={360}
+    >
+      <Table
+        caption="Collectives of the first rank so far"
+        head={["Collective", "Size", "Count", "Mean bandwidth", "Best", "Wait", "Transfer"]}
+        rows={totals.map((one) => [
+          nameOf(one),
+          bytes(one.size_class),
+          integer(one.count),
+          rate(one.mean_bus_bandwidth),
+          rate(one.best_bus_bandwidth),
+          seconds(one.wait_s / (one.count || 1)),
+          seconds(one.transfer_s / (one.count || 1)),
+        ])}
+      />
+    </Chart>
+  );
+}
+
+function Buckets({ buckets }: { buckets: Overview["buckets"] }) {
+  if (buckets.length === 0) return <p>No gradient buckets have been seen yet.</p>;
+  const names = buckets.map(({ name }) => name.replace("gradients/", ""));
+  return (
+    <Chart
+      title="Buckets of gradients, in the order in which backward fills them"
+      summary={`${buckets.length} buckets, ${bytes(buckets.reduce((sum, one) => sum + one.bytes, 0))} in all`}
+      data={[
+        {
+          type: "bar",
+          x: names,
+          y: buckets.map((one) => one.fill * 100),
+          text: buckets.map((one) => bytes(one.bytes)),
+          marker: { color: COLORS.compute },
+          hovertemplate: "%{x}: %{text}, %{y:.0f} % full<extra></extra>",
+        },
+      ]}
+      layout={{ yaxis: { title: { text: "% full" }, range: [0, 105] } }}
+      height={260}
+    >
+      <Table
+        caption="Buckets in their order"
+        head={["Bucket", "Bytes", "Fill"]}
+        rows={buckets.map((one, index) => [names[index], bytes(one.bytes), percent(one.fill)])}
+      />
+    </Chart>
+  );
+}
+
+function nameOf(one: CollectiveTotals): string {
+  return one.algorithm ? `${one.kind}, ${one.algorithm}` : one.kind;
+}

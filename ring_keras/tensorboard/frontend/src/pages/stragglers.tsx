@@ -1,0 +1,75 @@
+import { type Overview, SHARES } from "../api";
+import { Chart, Table } from "../chart";
+import { integer, rankName, seconds } from "../format";
+import { COLORS } from "../theme";
+
+export function StragglersPage({ overview }: { overview: Overview }) {
+  const { stragglers, by_rank } = overview;
+  const names = by_rank.map(({ rank, host }) => rankName(rank, host));
+  return (
+    <>
+      {stragglers.length === 0 ? (
+        <p>Nobody holds the others up.</p>
+      ) : (
+        <Table
+          caption="Who holds the others up, the one that costs most first"
+          head={["Who", "Reason", "Costs each a step", "Since step", "In words"]}
+          rows={stragglers.map((one) => [
+            one.peer === null
+              ? rankName(one.rank, one.host)
+              : `${rankName(one.rank, one.host)} – ${rankName(one.peer, one.peer_host)}`,
+            one.reason,
+            seconds(one.lost_s),
+            integer(one.since_step),
+            one.sentence,
+          ])}
+        />
+      )}
+      <Chart
+        title="Lately, by rank: what a step goes into, and how long others wait for the rank"
+        summary={`Waited for most: ${most(by_rank, names)}`}
+        data={[
+          ...SHARES.map((share) => ({
+            type: "bar",
+            name: share,
+            x: names,
+            y: by_rank.map((means) => (means[share] ?? 0) * 1e3),
+            marker: { color: COLORS[share] },
+            hovertemplate: "%{y:.3~f} ms",
+          })),
+          {
+            type: "scatter",
+            mode: "markers",
+            name: "others wait for it",
+            x: names,
+            y: by_rank.map((means) => (means.waited_for ?? 0) * 1e3),
+            marker: { color: COLORS.other, symbol: "diamond", size: 10, line: { width: 1 } },
+            hovertemplate: "%{y:.3~f} ms",
+          },
+        ]}
+        layout={{
+          barmode: "stack",
+          hovermode: "x unified",
+          yaxis: { title: { text: "ms a step" }, rangemode: "tozero" },
+        }}
+        height={380}
+      >
+        <Table
+          caption="Lately, seconds a step"
+          head={["Rank", ...SHARES, "others wait for it"]}
+          rows={by_rank.map((means, index) => [
+            names[index],
+            ...SHARES.map((share) => seconds(means[share])),
+            seconds(means.waited_for),
+          ])}
+        />
+      </Chart>
+    </>
+  );
+}
+
+function most(ranks: Overview["by_rank"], names: string[]): string {
+  const waits = ranks.map((means) => means.waited_for ?? 0);
+  const index = waits.indexOf(Math.max(...waits));
+  return index < 0 ? "none" : `${names[index]}, ${seconds(waits[index])} a step`;
+}

@@ -1,0 +1,167 @@
+"""What rank 0 wrote, read through TensorBoard's data provider."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from tensorboard.data import provider
+
+from ring_keras.monitoring import records
+from ring_keras.monitoring.rows import Update
+
+__all__ = ["Reader", "Run"]
+
+# More than a tag has; TensorBoard itself keeps ten.
+_ALL = 1000
+# Points of a curve of the loss.
+_POINTS = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a run has of each kind.
+
+    Attributes:
+        updates: Of steps, oldest first.
+        steps: Those that were sent with their collectives: by the optimizer's step,
+            what each rank says of it.
+        events: Oldest first.
+        totals: The last word on bandwidths and buckets.
+    """
+
+    updates: tuple[Update, ...]
+    steps: Mapping[int, list[dict[str, Any]]]
+    events: tuple[dict[str, Any], ...]
+    totals: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tag:
+    """What was read of a tag, and how far it went then."""
+
+    until: tuple[int, float]
+    records: tuple[Any, ...]
+
+
+class Reader:
+    """Reads what is new, and keeps the rest.
+
+    Args:
+        data_provider: TensorBoard's.
+    """
+
+    def __init__(self, data_provider: provider.DataProvider) -> None:
+        self._provider = data_provider
+        self._tags: dict[tuple[str, str], dict[str, _Tag]] = {}
+        # TensorBoard answers each request in a thread of its own.
+        self._lock = threading.Lock()
+
+    def runs(self, context: Any, experiment: str) -> list[str]:
+        """Those with records that this version reads."""
+        return sorted(
+            run for run, tags in self._listed(context, experiment).items() if tags
+        )
+
+    def read(self, context: Any, experiment: str, run: str) -> Run:
+        """All of a run; empty if there is no such run."""
+        with self._lock:
+            return self._read(context, experiment, run)
+
+    def _read(self, context: Any, experiment: str, run: str) -> Run:
+        listed = self._listed(context, experiment, run).get(run, {})
+        known = self._tags.setdefault((experiment, run), {})
+        stale = [
+            tag
+            for tag, until in listed.items()
+            if tag not in known or known[tag].until != until
+        ]
+        if stale:
+            data = self._provider.read_tensors(
+                context,
+                experiment_id=experiment,
+                plugin_name=records.PLUGIN,
+                downsample=_ALL,
+                run_tag_filter=provider.RunTagFilter(runs=[run], tags=stale),
+            )
+            for tag, series in data.get(run, {}).items():
+                known[tag] = _Tag(listed[tag], tuple(map(_decoded, series)))
+        for tag in known.keys() - listed.keys():  # Another job's, in the same folder.
+            del known[tag]
+        return _assembled(known)
+
+    def losses(
+        self, context: Any, experiment: str, run: str
+    ) -> dict[str, list[tuple[float, float]]]:
+        """Unix times and values of the scalars that are losses, by tag."""
+        wanted = provider.RunTagFilter(runs=[run])
+        listed = self._provider.list_scalars(
+            context,
+            experiment_id=experiment,
+            plugin_name="scalars",
+            run_tag_filter=wanted,
+        )
+        tags = [tag for tag in listed.get(run, {}) if tag.endswith("loss")]
+        if not tags:
+            return {}
+        data = self._provider.read_scalars(
+            context,
+            experiment_id=experiment,
+            plugin_name="scalars",
+            downsample=_POINTS,
+            run_tag_filter=provider.RunTagFilter(runs=[run], tags=tags),
+        )
+        return {
+            tag: [(point.wall_time, float(point.value)) for point in points]
+            for tag, points in data.get(run, {}).items()
+        }
+
+    def _listed(
+        self, context: Any, experiment: str, run: str | None = None
+    ) -> dict[str, dict[str, tuple[int, float]]]:
+        """How far each tag of ours goes, by run."""
+        wanted = provider.RunTagFilter(runs=None if run is None else [run])
+        listed = self._provider.list_tensors(
+            context,
+            experiment_id=experiment,
+            plugin_name=records.PLUGIN,
+            run_tag_filter=wanted,
+        )
+        return {
+            name: {
+                tag: (series.max_step, series.max_wall_time)
+                for tag, series in tags.items()
+                if series.plugin_content == records.VERSION
+            }
+            for name, tags in listed.items()
+        }
+
+
+def _decoded(datum: Any) -> tuple[int, float, Any]:
+    return (
+        int(datum.step),
+        float(datum.wall_time),
+        records.decode_record(datum.numpy.item()),
+    )
+
+
+def _assembled(tags: Mapping[str, _Tag]) -> Run:
+    by_kind: dict[str, list[tuple[int, float, Any]]] = {}
+    for tag, content in tags.items():
+        kind = records.kind_of_tag(tag)
+        if kind is not None:
+            by_kind.setdefault(kind, []).extend(content.records)
+    for found in by_kind.values():
+        found.sort(key=lambda record: record[1])
+    totals = by_kind.get(records.TOTALS, [])
+    events = [event for *_, found in by_kind.get(records.EVENTS, []) for event in found]
+    return Run(
+        updates=tuple(
+            Update.from_json(*record) for record in by_kind.get(records.ROWS, [])
+        ),
+        steps={step: ranks for step, _, ranks in by_kind.get(records.STEPS, [])},
+        events=tuple(sorted(events, key=lambda event: event["time"])),
+        totals=totals[-1][2] if totals else {},
+    )
