@@ -19,6 +19,7 @@ from ring_keras.keras_internals.losses import (
 )
 from ring_keras.keras_internals.models import (
     batch_normalizations,
+    flattened_layers,
     frozen_weights,
     initial_epoch,
     recurrent_states,
@@ -58,6 +59,7 @@ from ring_keras.keras_internals.names import (
 from ring_keras.keras_internals.optimizers import (
     inner_optimizers,
     is_wrapper,
+    optimizers_built,
     optimizers_of,
     overwrites_with_gradient,
     step_count,
@@ -67,6 +69,7 @@ from ring_keras.keras_internals.optimizers import (
     velocities,
 )
 from ring_keras.keras_internals.replacing import (
+    remove_replacements,
     replace,
     replacement,
     restore,
@@ -101,16 +104,19 @@ __all__ = [
     "batch_normalizations",
     "compiled_losses",
     "data_server_port",
+    "flattened_layers",
     "frozen_weights",
     "has_other_losses",
     "initial_epoch",
     "inner_optimizers",
     "is_wrapper",
     "loss_divides_by_sample_weight",
+    "optimizers_built",
     "optimizers_of",
     "overwrites_with_gradient",
     "recurrent_states",
     "reduction_axes",
+    "remove_replacements",
     "replace",
     "replacement",
     "reshuffles",

@@ -14,6 +14,7 @@ from ring_keras.keras_internals.names import (
 
 __all__ = [
     "batch_normalizations",
+    "flattened_layers",
     "frozen_weights",
     "initial_epoch",
     "recurrent_states",
@@ -23,6 +24,11 @@ __all__ = [
     "synchronized_statistics",
     "train_function",
 ]
+
+
+def flattened_layers(model: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Those in a model, at any depth."""
+    return list(model._flatten_layers(include_self=False))
 
 
 def batch_normalizations(

@@ -17,6 +17,7 @@ from ring_keras.keras_internals.names import (
 __all__ = [
     "inner_optimizers",
     "is_wrapper",
+    "optimizers_built",
     "optimizers_of",
     "overwrites_with_gradient",
     "step_count",
@@ -92,6 +93,11 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
                 value = vars(value)
             waiting.extend(value.values() if isinstance(value, dict) else value)
     return list(found.values())
+
+
+def optimizers_built(model: keras.Model) -> bool:
+    """Whether all of them have their variables."""
+    return all(optimizer.built for optimizer in optimizers_of(model))
 
 
 def _models_in(model: keras.Model) -> list[keras.Model]:

@@ -3,7 +3,25 @@
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["replace", "replacement", "restore"]
+import keras
+
+from ring_keras.keras_internals import names
+from ring_keras.keras_internals.optimizers import inner_optimizers, optimizers_of
+
+__all__ = ["remove_replacements", "replace", "replacement", "restore"]
+
+# Of models, layers and optimizers, for longer than a step.
+_REPLACED = (
+    names.APPLY,
+    names.BACKEND_APPLY_GRADIENTS,
+    names.CHECK_FINITE,
+    names.CLIP_GRADIENTS,
+    names.FINALIZE_VARIABLES,
+    names.METRICS_RESULT,
+    names.MOMENTS,
+    names.OVERWRITE_DIRECTLY,
+    names.TRAIN_STEP,
+)
 
 
 def replace(target: Any, name: str, value: Callable[..., Any]) -> None:
@@ -22,3 +40,18 @@ def restore(target: Any, name: str) -> None:
 def replacement(target: Any, name: str) -> Any:
     """What `replace` put there, or None."""
     return vars(target).get(name)
+
+
+def remove_replacements(model: keras.Model) -> None:
+    """Makes the model, and what is in it, as Keras alone would have made it."""
+    targets = [model, *model._flatten_layers(include_self=False)]
+    waiting = optimizers_of(model)
+    while waiting:
+        optimizer = waiting.pop()
+        targets.append(optimizer)
+        restore(optimizer, names.BUILD)  # A layer's own is Keras's doing.
+        waiting += inner_optimizers(optimizer)
+    for target in targets:
+        for name in _REPLACED:
+            restore(target, name)
+    model.train_function = None

@@ -126,12 +126,17 @@ PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {"lifecycle", "training"}
 # Programs and skins: they may use the public face, which has all that is above.
 PYTHON_ALLOWED["benchmark"] = {"autotune", "job", "schedulers"}
 PYTHON_ALLOWED["horovod"] = set(PYTHON_ALLOWED) - {"benchmark", "tensorboard"}
+PYTHON_ALLOWED["verify"] = set(PYTHON_ALLOWED) - {
+    "benchmark",
+    "horovod",
+    "tensorboard",
+}
 # Starts ranks, is none, and must not take TensorFlow's seconds to start.
 PYTHON_ALLOWED["launch"] = {"network"}
 PYTHON_ALLOWED["rendezvous"] = set()
 
 # The public face has every room behind it: only those above all rooms may use it.
-USE_THE_PUBLIC_FACE = {"benchmark", "horovod", "data/service/__main__"}
+USE_THE_PUBLIC_FACE = {"benchmark", "horovod", "verify", "data/service/__main__"}
 
 # Those that run without TensorFlow, and what must not be imported there at all,
 # not even inside a function.

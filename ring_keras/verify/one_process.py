@@ -1,0 +1,91 @@
+"""The recorded steps once more: in this process alone, on the global batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import ring_keras as ring
+from ring_keras import keras_internals as internals
+from ring_keras.verify.recording import Recording
+from ring_keras.verify.state import Array
+
+__all__ = ["Steps", "leave_job", "run_in_one_process"]
+
+# What makes this process a rank of a job.
+_OF_A_JOB = ("RANK", "SIZE", "STORE_ADDRESS", "TOKEN_FILE", "GENERATION")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What one process made of each step.
+
+    Attributes:
+        after: The state.
+        losses: The mean loss; NaN if the model has none.
+    """
+
+    after: list[list[Array]]
+    losses: list[float]
+
+
+def alone(environment: dict[str, str]) -> dict[str, str]:
+    """The environment of a process that is a job of its own."""
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name.removeprefix("RING_KERAS_") not in _OF_A_JOB
+        and not name.startswith("HOROVOD_")
+    }
+    return {**kept, "RING_KERAS_SIZE": "1"}
+
+
+def leave_job() -> None:
+    """Makes this process a job of its own, so that nothing waits for the others."""
+    ring.shutdown("its steps were recorded")
+    environment = alone(dict(os.environ))
+    os.environ.clear()
+    os.environ.update(environment)
+    ring.init()
+
+
+def run_in_one_process(
+    recording: Recording, batches: Sequence[Sequence[Array]]
+) -> Steps:
+    """Runs the recorded steps, each from the state in which the ranks began it.
+
+    Args:
+        recording: This rank's.
+        batches: The global ones: the leaves of each.
+    """
+    model = recording.model
+    internals.remove_replacements(model)
+    step = tf.function(model.train_step, autograph=False, reduce_retracing=True)
+    recording.state.clear_accumulators()
+    steps = Steps([], [])
+    for before, leaves in zip(recording.before, batches, strict=False):
+        if before is None:
+            continue
+        recording.state.assign(before)
+        model.reset_metrics()
+        step(_batch(recording.structure, leaves))
+        steps.after.append(recording.state.values())
+        steps.losses.append(_mean_loss(model))
+    return steps
+
+
+def _batch(structure: Any, leaves: Sequence[Array]) -> Any:
+    return tf.nest.map_structure(
+        lambda position: None if position is None else tf.constant(leaves[position]),
+        structure,
+    )
+
+
+def _mean_loss(model: keras.Model) -> float:
+    losses = [metric for metric in model.metrics if metric.name == "loss"]
+    return float(losses[0].result()) if losses else float("nan")

@@ -1,0 +1,84 @@
+"""What a training step changes, and how to take that and put it back."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from ring_keras import keras_internals as internals
+from ring_keras.optimizers.weight_digests import variable_name
+from ring_keras.training.train_step import is_local_in
+
+__all__ = ["Array", "TrainedState", "digest"]
+
+Array = np.ndarray[Any, Any]
+
+# Each rank's own until they are reduced.
+_ACCUMULATOR = "gradient_accumulator"
+
+
+class TrainedState:
+    """The variables of a model and of its optimizers, once they are all there.
+
+    Without those that each rank has its own of by intent, and without the state of
+    random generators.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        is_local = is_local_in(model)
+        found = [v for v in model.weights if not is_local(v)]
+        self.weights = {variable_name(variable) for variable in found}
+        """Names of those that are the model's own."""
+        for optimizer in internals.optimizers_of(model):
+            found += optimizer.variables
+        unique = {internals.variable_key(variable): variable for variable in found}
+        self._variables = [v for v in unique.values() if not _accumulates(v)]
+        self._accumulators = [v for v in unique.values() if _accumulates(v)]
+        self.names = [variable_name(variable) for variable in self._variables]
+        self.dtypes = [str(variable.dtype) for variable in self._variables]
+
+    @property
+    def ready(self) -> bool:
+        """Whether there are variables, and all have values."""
+        return bool(self._variables) and all(
+            bool(variable.value.is_initialized())
+            if isinstance(variable, keras.Variable)
+            else bool(variable.is_initialized())
+            for variable in self._variables
+        )
+
+    def values(self, before: Sequence[Array] | None = None) -> list[Array]:
+        """Of each variable; the same array as `before` where it has not changed."""
+        values = [np.asarray(variable.numpy()) for variable in self._variables]
+        if before is None:
+            return values
+        return [
+            old if np.array_equal(old, new, equal_nan=True) else new
+            for old, new in zip(before, values, strict=True)
+        ]
+
+    def assign(self, values: Sequence[Array]) -> None:
+        """Puts values back."""
+        for variable, value in zip(self._variables, values, strict=True):
+            variable.assign(value)
+
+    def clear_accumulators(self) -> None:
+        """Begins to accumulate gradients anew."""
+        for variable in self._accumulators:
+            variable.assign(np.zeros(variable.shape))
+
+
+def _accumulates(variable: Any) -> bool:
+    return _ACCUMULATOR in variable.name
+
+
+def digest(value: Array) -> int:
+    """The same for the same bits."""
+    return zlib.crc32(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)

@@ -1,0 +1,173 @@
+"""Scripts that train as one process does, and scripts with the usual mistakes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+from support.run_ranks import run_ranks
+
+HEAD = """
+import keras, numpy as np, tensorflow as tf
+import ring_keras as ring
+ring.init()
+r = np.random.default_rng(0)
+x, y = r.normal(size=(37, 5)).astype("float32"), r.integers(0, 3, 37)
+whole = tf.data.Dataset.from_tensor_slices((x, y))
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+"""
+
+
+def verify(script: Path) -> tuple[int, str]:
+    """On a rank."""
+    from ring_keras.verify.command import main
+
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = main(["--steps", "4", str(script)])
+    return code, printed.getvalue()
+
+
+def verified(directory: Path, script: str) -> tuple[int, list[str]]:
+    """Rank 0's exit code, and the lines of its report."""
+    file = directory / "train.py"
+    file.write_text(HEAD + script + "\nprint('after fit')\n")
+    (code, printed), *others = run_ranks(verify, 2, args=(file,), timeout_s=240)
+    assert others == [(0, "")]
+    assert "after fit" not in printed
+    return code, printed.splitlines()
+
+
+def test_a_right_script(tmp_path: Path) -> None:
+    # The last of its 4 steps has 4 + 3 examples; each rank begins with other weights.
+    code, lines = verified(
+        tmp_path,
+        """
+model = keras.Sequential([
+    keras.layers.Dense(8, activation="tanh"), keras.layers.Dropout(0.5),
+    keras.layers.BatchNormalization(), keras.layers.Dense(3),
+])
+optimizer = keras.optimizers.Adam(0.01 * ring.size())
+model.compile(ring.DistributedOptimizer(optimizer), loss, steps_per_execution=2)
+data = ring.data.shard(whole, seed=1, remainder="keep").batch(5)
+callbacks = [
+    ring.callbacks.BroadcastGlobalVariables(),
+    keras.callbacks.ModelCheckpoint("/no/such/directory/model.keras"),
+]
+model.fit(data, epochs=2, verbose=0, validation_data=data, callbacks=callbacks)
+""",
+    )
+
+    assert code == 0, lines
+    assert lines == [
+        "ring_keras.verify: 4 steps of 'sequential' on 2 ranks with 5 + 5 examples, "
+        "and in one process with 10",
+        "  note: dropout and noise were switched off, as N ranks draw other numbers "
+        "than one process: dropout",
+        "  note: 1 BatchNormalization were synchronized for the comparison. In your "
+        "training each normalizes its own rank's batch, which one process would not "
+        "do: ring_keras.layers.synchronize_batch_normalization(model)",
+        "  note: the learning rate, once warm, is 2 times that of one process: 0.02",
+        "ring_keras.verify: the ranks train as one process does",
+    ]
+
+
+def test_a_script_that_does_nothing_for_several_ranks(tmp_path: Path) -> None:
+    code, lines = verified(
+        tmp_path,
+        """
+model = keras.Sequential([keras.layers.Dense(3)])
+model.compile("sgd", loss)
+model.fit(whole.batch(5), verbose=0)
+""",
+    )
+
+    assert code == 1
+    found = [line.removeprefix("  DIFFERS: ") for line in lines[1:-1]]
+    assert found[0].startswith("no optimizer of the model averages its gradients")
+    assert "before the first step the ranks had not the same values" in found[1]
+    assert "sequential/dense/kernel" in found[1]
+    assert "rank 1's are off rank 0's by up to" in found[1]
+    assert found[2].startswith("after step 1 the ranks had not the same values of")
+    assert found[3].startswith(
+        "the data are not sharded: each rank has 40 examples an epoch, and one "
+        "process has 40."
+    )
+
+
+def test_gradients_added_up_and_a_rate_scaled_twice(tmp_path: Path) -> None:
+    code, lines = verified(
+        tmp_path,
+        """
+model = keras.Sequential([keras.layers.Dense(3)])
+rate = 0.01 * ring.size()
+model.compile(
+    ring.DistributedOptimizer(keras.optimizers.Adam(rate), op=ring.Sum), loss
+)
+callbacks = [ring.callbacks.LearningRateWarmup(rate, warmup_steps=10)]
+data = ring.data.shard(whole, seed=1).batch(5)
+model.fit(data, verbose=0, callbacks=callbacks)
+""",
+    )
+
+    assert code == 1
+    rate, step = [line for line in lines if "DIFFERS" in line]
+    assert "the learning rate is scaled twice: to 0.04, which is 2 x 2 times" in rate
+    assert "DIFFERS: step 1: '" in step
+    assert "it is 2 times as large: gradients are added up over the ranks" in step
+    assert "op=ring_keras.Sum" in step
+
+
+def test_data_shuffled_apart_and_a_part_of_the_model_left_out(tmp_path: Path) -> None:
+    code, lines = verified(
+        tmp_path,
+        """
+keras.utils.set_random_seed(ring.rank())
+class Apart(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = keras.layers.Dense(3), keras.layers.Dense(3)
+        self.own = keras.optimizers.SGD(0.1)
+    def call(self, x):
+        return self.one(x) + self.other(x)
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            value = self.compute_loss(x, y, self(x))
+        variables = self.trainable_variables
+        gradients = tape.gradient(value, variables)
+        gradients[:2] = [ring.allreduce(g, name=str(i))
+                         for i, g in enumerate(gradients[:2])]
+        self.own.apply(gradients, variables)
+        return {"loss": value}
+model = Apart()
+model(x[:1])
+model.own.build(model.trainable_variables)
+ring.broadcast_variables(model.weights)
+model.compile(loss=loss)
+data = whole.shuffle(37).shard(ring.size(), ring.rank()).batch(5)
+model.fit(data, verbose=0)
+""",
+    )
+
+    assert code == 1
+    found = [line for line in lines if "DIFFERS" in line]
+    assert "no optimizer of the model averages" in found[0]
+    assert "dense_1/" in found[1]
+    assert "examples were on more than one rank: are they shuffled before" in found[2]
+    assert "DIFFERS: step 1: 'dense_1/" in found[3] or "/dense_1/" in found[3]
+
+
+def test_a_script_without_fit(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys; print(sys.argv[1:], __name__)")
+    command = [sys.executable, "-m", "ring_keras.verify", str(script), "--flag"]
+
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+    assert ended.stdout == "['--flag'] __main__\n"
+    assert ended.returncode == 2
+    assert "called no model.fit()" in ended.stderr
