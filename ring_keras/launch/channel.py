@@ -14,7 +14,10 @@ from ring_keras.launch.frames import (
 )
 from ring_keras.launch.loop import TICK_S, Loop
 
-__all__ = ["SILENCE_TICKS", "Channel"]
+__all__ = ["CLOSED", "SILENCE_TICKS", "Channel"]
+
+CLOSED = "the connection was closed"
+"""Why a channel ends whose other end has ended."""
 
 # After so many ticks without a word the other end is given up. Ticks are one's own:
 # after a pause of this machine the other has as long as ever to speak.
@@ -103,11 +106,13 @@ class Channel:
                 data = os.read(self._read_fd, _READ_NBYTES)
             except BlockingIOError:
                 return
+            except ConnectionResetError:  # By a process that had not read all.
+                data = b""
             except OSError as error:
                 self._end(f"the connection broke: {error.strerror}")
                 return
             if not data:
-                self._end("the connection was closed")
+                self._end(CLOSED)
                 return
             self._take(data)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ring_keras._version import __version__
 from ring_keras.config import inherited_environment
 from ring_keras.launch.agent_crew import AgentCrew
-from ring_keras.launch.channel import Channel
+from ring_keras.launch.channel import CLOSED, Channel
 from ring_keras.launch.frames import Output
 from ring_keras.launch.guard import Ended
 from ring_keras.launch.launcher import Desk
@@ -159,7 +159,7 @@ class SshCrew(AgentCrew):
             )
 
     def _note_end_of_line(self, reason: str) -> None:
-        if reason == "the connection was closed":
+        if reason == CLOSED:
             # It has ended, or will at once: then it can be said how.
             self._loop.on_tick(self._wait_for_child)
         else:

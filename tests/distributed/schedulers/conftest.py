@@ -114,6 +114,16 @@ class Ranks:
         """The files in which ranks find the store."""
         return list(self.rendezvous_dir.glob("ring_keras-*/*"))
 
+    def card(self) -> Path:
+        """The one in which they find the store, once it is there."""
+
+        def whole() -> list[Path]:
+            return [path for path in self.cards() if not path.name.startswith(".")]
+
+        wait_until(whole, "the card is there")
+        (card,) = whole()
+        return card
+
     def stores(self) -> list[int]:
         """Processes that serve a store for these ranks, or for any that they start."""
         found = []

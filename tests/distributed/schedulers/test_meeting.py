@@ -67,8 +67,7 @@ def test_the_benchmark_joins_too(ranks):
 def test_the_secret_is_where_only_its_user_can_read_it(ranks):
     # Rank 1 does not come, so the card stays.
     rank_0 = ranks.start(0, "join()")
-    wait_until(lambda: len(ranks.cards()) == 1, "the card is there")
-    (card,) = ranks.cards()
+    card = ranks.card()
 
     assert stat.S_IMODE(card.stat().st_mode) == 0o600
     assert stat.S_IMODE(card.parent.stat().st_mode) == 0o700
@@ -121,7 +120,7 @@ def test_a_killed_store_ends_the_job(ranks):
 @pytest.mark.slow  # It waits, on purpose.
 def test_a_store_to_which_nobody_comes_ends(ranks):
     rank_0 = ranks.start(0, "join()")
-    wait_until(lambda: len(ranks.cards()) == 1, "the card is there")
+    ranks.card()
     stores = ranks.stores()
 
     rank_0.kill()
@@ -168,8 +167,7 @@ def test_two_jobs_of_the_same_ranks_one_after_the_other(ranks):
 def test_a_card_that_an_earlier_job_left_is_not_believed(ranks):
     # Both processes of the earlier job are killed before rank 1 came.
     rank_0 = ranks.start(0, "join()")
-    wait_until(lambda: len(ranks.cards()) == 1, "the card is there")
-    (card,) = ranks.cards()
+    card = ranks.card()
     (store,) = ranks.stores()
     os.kill(store, signal.SIGKILL)
     rank_0.kill()

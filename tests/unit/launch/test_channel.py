@@ -62,6 +62,14 @@ def test_messages_come_and_pings_do_not(loop):
     assert not end.channel.is_open
 
 
+def test_an_end_that_had_not_read_all_was_closed_too(loop):
+    end = End(loop)
+    end.channel.send({"type": "a"})
+    end.other.close()  # Which the system tells as a reset.
+    loop.turn(1)
+    assert end.reasons == ["the connection was closed"]
+
+
 def test_more_than_fits_is_sent_as_there_is_room(loop):
     end = End(loop)
     message = Output(0, "stdout", b"x" * 5_000_000)
