@@ -103,14 +103,22 @@ RING_TEST(RanksMaySubmitInAnyOrder) {
 RING_TEST(SeveralThreadsSubmitSideBySide) {
   RunDeviceRanks(Ranks(3), [](DeviceRank& self) {
     constexpr int kThreads = 4;
+    constexpr int kUsesEach = 10;
+    // Made before and freed after, since cudaFree waits for all that the device
+    // has been given: a thread that frees memory between two uses would enter
+    // the second after what another one has launched, which no rank may do.
+    std::vector<std::unique_ptr<DeviceArray<float>>> tensors;
+    for (int i = 0; i < kThreads * kUsesEach; ++i) {
+      tensors.push_back(std::make_unique<DeviceArray<float>>(std::vector<float>(
+          kCount, static_cast<float>(self.rank + i / kUsesEach))));
+    }
     std::atomic<int> failures{0};
     std::vector<std::thread> threads;
     for (int i = 0; i < kThreads; ++i) {
       threads.emplace_back([&, i] {
         ASSERT_EQ(cudaSetDevice(self.rank), 0);
-        for (int use = 0; use < 10; ++use) {
-          const DeviceArray<float> data(
-              std::vector<float>(kCount, static_cast<float>(self.rank + i)));
+        for (int use = 0; use < kUsesEach; ++use) {
+          DeviceArray<float>& data = *tensors[i * kUsesEach + use];
           Request request = AllreduceInPlace(self, StrCat("of thread ", i),
                                              data.get(), kCount);
           ASSERT_OK(self.engine().Run(std::move(request)));
