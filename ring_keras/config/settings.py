@@ -108,6 +108,12 @@ class Config:
         "within that only their user can read. Default: on one host its memory, on "
         "several the user's home, which they must share then.",
     )
+    report_pipe: str | None = _variable(
+        None,
+        Reader("the path of a named pipe", str),
+        "Where this rank says each second how far it is.",
+        launcher=True,
+    )
     transport: str = _variable(
         "auto",
         choice("auto", "tcp"),

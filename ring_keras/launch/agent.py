@@ -31,6 +31,7 @@ from ring_keras.launch.guard import reap, run_guarded
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import say
 from ring_keras.launch.places import Place
+from ring_keras.launch.reports import ReportPipe
 from ring_keras.launch.workers import Worker, signal_name
 
 _DEFAULT_GRACE_S = 10.0
@@ -202,12 +203,17 @@ class Agent:
     def _start(self, message: dict[str, Any]) -> None:
         token_file = self._directory / "token"
         write_private(token_file, self.token(message))
+        report_pipe = None
+        if field(message, "reports", bool):
+            path = self._directory / "reports"
+            report_pipe = ReportPipe(self.loop, path, self._pass_on).path
         self._crew = LocalCrew(
             [Place(**place) for place in field(self.plan, "places", list)],
             self.host_job(),
             token_file,
             self.output,
             self._note_end,
+            report_pipe=report_pipe,
         )
         try:
             self._crew.start(field(message, "store_address", str))
@@ -218,6 +224,9 @@ class Agent:
             self.channel.send(
                 {"type": "started", "rank": worker.rank, "pid": worker.pid}
             )
+
+    def _pass_on(self, report: dict[str, Any]) -> None:
+        self.channel.send({"type": "report", "report": report})
 
     def _refuse(self, why: str) -> None:
         self.channel.send({"type": "refused", "why": why})

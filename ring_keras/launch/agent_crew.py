@@ -12,6 +12,7 @@ from ring_keras.launch.frames import Message, Output, ProtocolError, field
 from ring_keras.launch.guard import Ended
 from ring_keras.launch.launcher import Desk
 from ring_keras.launch.places import Place
+from ring_keras.launch.reports import checked
 from ring_keras.launch.workers import Worker
 
 __all__ = ["AgentCrew"]
@@ -83,7 +84,14 @@ class AgentCrew:
             )
         if self.gone is not None:
             self.lose(self.gone)  # Before it had any ranks to lose.
-        self.send({"type": "start", "store_address": store_address, **self.secrets()})
+        self.send(
+            {
+                "type": "start",
+                "store_address": store_address,
+                "reports": self._desk.report_pipe is not None,
+                **self.secrets(),
+            }
+        )
 
     def secrets(self) -> dict[str, str]:
         """What the agent must know to start its ranks, and learns last."""
@@ -138,6 +146,13 @@ class AgentCrew:
                 self._desk.output.say(
                     f"rank {worker.rank} is pid {worker.pid} of {self.title}"
                 )
+        elif message["type"] == "report":
+            try:
+                report = checked(message.get("report"))
+            except ValueError as error:
+                raise ProtocolError(str(error)) from None
+            self._worker(report["rank"])  # It is one of its own.
+            self._desk.on_report(report)
         elif message["type"] == "ended":
             worker = self._worker(field(message, "rank", int))
             if worker.running:

@@ -19,7 +19,7 @@ from ring_keras.config import (
     inherited_environment,
     variables,
 )
-from ring_keras.launch import horovodrun, host_options
+from ring_keras.launch import horovodrun, host_options, watch_options
 from ring_keras.launch.crew import HostJob
 from ring_keras.launch.dry_run import planned_variables, print_node_plan, print_plan
 from ring_keras.launch.environment import added_variables
@@ -95,6 +95,7 @@ def _run_job(
         say(note)
     if options.allocation is not None:
         say(options.allocation.describe())
+    watch = watch_options.check(parser, options)
     ssh = host_options.ssh_options(options)
     if options.dry_run and nodes is not None:
         node = nodes
@@ -109,6 +110,7 @@ def _run_job(
         colour="NO_COLOR" not in inherited,
         verbose=options.verbose,
         timestamps=options.timestamps,
+        watch=watch,
     )
     if options.verbose:
         for name, value in (added if hosts is None else chosen).items():
@@ -272,6 +274,7 @@ def _parser() -> argparse.ArgumentParser:
         help="show what is installed, and what this machine lacks",
     )
     add("--version", action="store_true", help="print the version")
+    watch_options.add_options(parser)
     host_options.add_options(parser)
     horovodrun.add_options(parser)
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

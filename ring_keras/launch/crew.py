@@ -88,6 +88,7 @@ class LocalCrew:
         output: Takes what they print.
         on_end: Gets each worker that has ended.
         host_name: How messages call this host.
+        report_pipe: Where ranks report how far they are, if anybody wants to know.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class LocalCrew:
         output: RankOutput,
         on_end: Callable[[Worker], None],
         host_name: str | None = None,
+        report_pipe: Path | None = None,
     ) -> None:
         self.workers: list[Worker] = []
         self._places = places
@@ -106,6 +108,7 @@ class LocalCrew:
         self._output = output
         self._on_end = on_end
         self._host_name = host_name or socket.gethostname()
+        self._report_pipe = report_pipe
         self._oom_kills = OomKills()
 
     @property
@@ -130,6 +133,7 @@ class LocalCrew:
                 store_address=store_address,
                 token_file=self._token_file,
                 generation=GENERATION,
+                report_pipe=self._report_pipe,
             )
             started = start_rank(
                 job.command, {**job.environment, **variables}, own_cpus

@@ -77,13 +77,21 @@ def added_variables(
 
 
 def job_variables(
-    place: Place, *, store_address: str, token_file: Path | str, generation: int
+    place: Place,
+    *,
+    store_address: str,
+    token_file: Path | str,
+    generation: int,
+    report_pipe: Path | None = None,
 ) -> dict[str, str]:
     """What makes a process one rank of a job.
 
     Scripts written for Horovod read its variables, so each rank gets those too.
     """
     numbers = dataclasses.asdict(place)
+    reports = (
+        {} if report_pipe is None else {"RING_KERAS_REPORT_PIPE": str(report_pipe)}
+    )
     return {
         f"HOROVOD_{name.upper()}": str(value) for name, value in numbers.items()
     } | {
@@ -92,4 +100,5 @@ def job_variables(
         "RING_KERAS_STORE_ADDRESS": store_address,
         "RING_KERAS_TOKEN_FILE": str(token_file),
         "RING_KERAS_GENERATION": str(generation),
+        **reports,
     }

@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ring_keras._libraries import rebuild_command
 from ring_keras.launch.crew import GENERATION, Crew, HostJob, LocalCrew, write_private
 from ring_keras.launch.guard import kill_descendants, reap
+from ring_keras.launch.job_watch import JobWatch
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import OutputPump, say
 from ring_keras.launch.places import places_of
 from ring_keras.launch.verdict import judge
+from ring_keras.launch.watch_options import WatchOptions
 from ring_keras.launch.workers import Worker, how_ended, signal_name
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class LaunchOptions:
         colour: Whether to colour prefixes on a terminal.
         verbose: Whether to tell of each start and end.
         timestamps: Whether each line begins with the time.
+        watch: What it tells besides the ranks' output.
     """
 
     grace_period_s: float
@@ -49,6 +52,7 @@ class LaunchOptions:
     colour: bool
     verbose: bool
     timestamps: bool
+    watch: WatchOptions
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,9 @@ class Desk:
         token: The job's secret.
         token_file: Holds it.
         output: Takes what ranks print.
+        report_pipe: Where ranks of this host report how far they are; None: nobody
+            wants to know.
+        on_report: Gets each report of a rank.
         crews: Gets one for each host.
         on_end: Gets each worker that has ended.
         interrupt: Ends the job, as a signal of that number to the launcher does.
@@ -73,6 +80,8 @@ class Desk:
     token: bytes
     token_file: Path
     output: OutputPump
+    report_pipe: Path | None
+    on_report: Callable[[dict[str, Any]], None]
     crews: list[Crew]
     on_end: Callable[[Worker], None]
     interrupt: Callable[[int], None]
@@ -157,6 +166,13 @@ class Launcher:
             timestamps=self._options.timestamps,
             on_broken=self._note_broken_output,
         )
+        try:
+            self._job_watch = JobWatch(
+                self._options.watch, self._loop, self._directory, self._pump
+            )
+        except OSError as error:
+            say(f"cannot watch the job: {error}")
+            return 1
         problem = None
         try:
             self._start(token_file)
@@ -174,6 +190,7 @@ class Launcher:
             exit_code, message = 1, problem
         if message is not None:
             say(message)
+        self._job_watch.conclude(message)
         self._part(exit_code, message)
         return exit_code
 
@@ -195,6 +212,8 @@ class Launcher:
                 token=self._token,
                 token_file=token_file,
                 output=self._pump,
+                report_pipe=self._job_watch.report_pipe,
+                on_report=self._job_watch.take_report,
                 crews=self._crews,
                 on_end=self._note_end,
                 interrupt=self._take_signal,
@@ -206,6 +225,7 @@ class Launcher:
         address = host_port(host, self._store.port)
         for crew in self._crews:
             crew.start(address)
+        self._job_watch.begin(list(self._workers()))
 
     def _watch(self) -> None:
         """Until every rank has ended and all they printed has been written."""
@@ -254,6 +274,7 @@ class Launcher:
             how = f"was lost with its host: {worker.lost_with}"
         if self._store is not None:
             self._store.report_exit(worker.rank, how)
+        self._job_watch.note_end(worker, how)
         if self._options.verbose:
             self._pump.say(
                 f"rank {worker.rank} (pid {worker.pid}) {how} after "
@@ -344,7 +365,14 @@ def meet_here(size: int, job: HostJob) -> Meet:
     def meet(desk: Desk) -> Meeting:
         places = places_of([size])[0]
         desk.crews.append(
-            LocalCrew(places, job, desk.token_file, desk.output, desk.on_end)
+            LocalCrew(
+                places,
+                job,
+                desk.token_file,
+                desk.output,
+                desk.on_end,
+                report_pipe=desk.report_pipe,
+            )
         )
         return Meeting(size, "127.0.0.1")
 

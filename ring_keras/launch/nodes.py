@@ -88,7 +88,14 @@ def meet_nodes(options: NodeOptions, job: HostJob) -> Meet:
         others = [crews[rank] for rank in range(1, options.count)]
         places = places_of([options.ranks, *(crew.ranks for crew in others)])
         desk.crews.append(
-            LocalCrew(places[0], job, desk.token_file, desk.output, desk.on_end)
+            LocalCrew(
+                places[0],
+                job,
+                desk.token_file,
+                desk.output,
+                desk.on_end,
+                report_pipe=desk.report_pipe,
+            )
         )
         for crew, own_places in zip(others, places[1:], strict=True):
             crew.prepare(own_places)

@@ -11,6 +11,7 @@ import selectors
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 
 from ring_keras.launch.lines import LineBuffer
@@ -21,7 +22,18 @@ _READ_NBYTES = 1 << 16
 _COLOURS = (36, 33, 32, 35, 34, 31)  # Of a terminal: cyan, yellow, ...
 
 
+_CLEAR_LINE = b"\r\x1b[K"
+_WIDTH = 80
+_OWN_PREFIX = b"ringrun: "
+
 _Taken = Callable[[int], None]
+
+
+class _Own(Enum):
+    """What comes from ringrun itself."""
+
+    LINE = auto()
+    STATUS = auto()
 
 
 @dataclass
@@ -73,31 +85,68 @@ class _RankFile:
         )
 
 
+class Footer:
+    """What stays below the lines that pass by on a terminal: a progress bar, a status.
+
+    Standard output and error share one, as they share the terminal.
+    """
+
+    def __init__(self) -> None:
+        self.progress = b""
+        self.status = b""
+        self._shown_count = 0
+
+    def erase(self) -> bytes:
+        """What puts the cursor where the lines go on."""
+        count, self._shown_count = self._shown_count, 0
+        return b"\x1b[1A".join([_CLEAR_LINE] * count)
+
+    def draw(self) -> bytes:
+        """What shows it again."""
+        lines = [line for line in (self.progress, self.status) if line]
+        self._shown_count = len(lines)
+        return b"\n".join(lines)
+
+
 class Console:
     """Our own standard output or error, where only whole lines mix.
 
-    On a terminal the latest progress bar stays below the lines that pass by.
+    Args:
+        fd: Its descriptor.
+        footer: Stays below, if this is a terminal.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, footer: Footer) -> None:
         self._fd = fd
+        self._footer = footer
         self.is_terminal = os.isatty(fd)
-        self._progress = b""
 
     def write(self, prefix: bytes, lines: Sequence[bytes]) -> None:
         """Writes each line after the prefix; OSError if nobody reads."""
         if not lines:
             return
         text = b"".join(prefix + line + b"\n" for line in lines)
-        if self._progress:
-            text = b"\r\x1b[K" + text + self._progress
+        if self.is_terminal:
+            text = self._footer.erase() + text + self._footer.draw()
         _write_all(self._fd, text)
 
     def show_progress(self, progress: bytes) -> None:
         """Puts a progress bar in place of the one before; empty for none."""
-        if self.is_terminal and progress != self._progress:
-            self._progress = progress
-            _write_all(self._fd, b"\r\x1b[K" + progress)
+        if self.is_terminal and progress != self._footer.progress:
+            self._footer.progress = progress
+            self._redraw()
+
+    def show_status(self, status: bytes) -> None:
+        """Puts a status in place of the one before; empty for none."""
+        if self.is_terminal and status != self._footer.status:
+            # Longer than a line, it could not be erased; a terminal may not know.
+            width = os.get_terminal_size(self._fd).columns or _WIDTH
+            self._footer.status = status[: width - 1]
+            self._redraw()
+
+    def _redraw(self) -> None:
+        clear = self._footer.erase() or _CLEAR_LINE
+        _write_all(self._fd, clear + self._footer.draw())
 
 
 class OutputPump:
@@ -127,12 +176,12 @@ class OutputPump:
         self._timestamps = timestamps
         self._on_broken = on_broken
         self._broken = False
-        self._consoles = {"stdout": Console(1), "stderr": Console(2)}
+        footer = Footer()
+        self._consoles = {"stdout": Console(1, footer), "stderr": Console(2, footer)}
         self._selector = selectors.DefaultSelector()
         self._open_count = 0
         self._started = self._ended = False
-        # No stream: a line of ringrun's own.
-        self._fed: queue.SimpleQueue[tuple[_Stream | None, bytes, _Taken]]
+        self._fed: queue.SimpleQueue[tuple[_Stream | _Own, bytes, _Taken]]
         self._fed = queue.SimpleQueue()
         self._fed_streams: dict[tuple[int, str], _Stream] = {}
         self._wake_fd, self._wake_write = os.pipe()
@@ -179,9 +228,16 @@ class OutputPump:
     def say(self, message: str) -> None:
         """Writes a line of ringrun's own, without waiting for whoever reads it."""
         if self._started and not self._ended:
-            self._put(None, message.encode(errors="replace"), lambda _nbytes: None)
+            self._put(_Own.LINE, message.encode(errors="replace"), lambda _nbytes: None)
         else:
             say(message)
+
+    def show_status(self, status: str) -> None:
+        """Shows a line below all others, on a terminal; empty: none."""
+        if self._started and not self._ended:
+            self._put(
+                _Own.STATUS, status.encode(errors="replace"), lambda _nbytes: None
+            )
 
     def start(self) -> None:
         """Starts to read."""
@@ -189,7 +245,7 @@ class OutputPump:
         self._selector.register(self._wake_fd, selectors.EVENT_READ)
         threading.Thread(target=self._run, name="output", daemon=True).start()
 
-    def _put(self, stream: _Stream | None, data: bytes, taken: _Taken) -> None:
+    def _put(self, stream: _Stream | _Own, data: bytes, taken: _Taken) -> None:
         self._fed.put((stream, data, taken))
         with contextlib.suppress(OSError):  # Full: it will wake anyway.
             os.write(self._wake_write, b".")
@@ -219,12 +275,13 @@ class OutputPump:
         finally:
             # If this thread fails, the ranks must not wait for a reader.
             self._ended = True
+            self._write_own(_Own.STATUS, b"")
             for key in self._selector.get_map().values():
                 os.close(key.fd)
             with contextlib.suppress(queue.Empty):
                 while True:
                     own, data, taken = self._fed.get_nowait()
-                    if own is None:
+                    if own is _Own.LINE:
                         say(data.decode())
                     taken(len(data))
             os.close(self._done_write)
@@ -241,11 +298,19 @@ class OutputPump:
         with contextlib.suppress(queue.Empty):
             while True:
                 stream, data, taken = self._fed.get_nowait()
-                if stream is None:
-                    say(data.decode())
-                else:
+                if isinstance(stream, _Stream):
                     self._write(stream, data)
+                else:
+                    self._write_own(stream, data)
                 taken(len(data))
+
+    def _write_own(self, what: _Own, data: bytes) -> None:
+        console = self._consoles["stderr"]
+        with contextlib.suppress(OSError):
+            if what is _Own.STATUS:
+                console.show_status(data)
+            else:
+                console.write(_OWN_PREFIX, [data])
 
     def _write(self, stream: _Stream, data: bytes) -> None:
         if not data:
@@ -284,7 +349,7 @@ class OutputPump:
 def say(message: str) -> None:
     """Writes a line of ringrun's own to standard error."""
     with contextlib.suppress(OSError):
-        _write_all(2, f"ringrun: {message}\n".encode(errors="replace"))
+        _write_all(2, _OWN_PREFIX + f"{message}\n".encode(errors="replace"))
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -82,6 +82,7 @@ class Ringrun:
         size: int | None = 2,
         env: Mapping[str, str] | None = None,
         stdout: int = subprocess.PIPE,
+        stderr: int = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
         """Starts `script`, some lines of Python, on `size` ranks.
 
@@ -91,20 +92,21 @@ class Ringrun:
         file.write_text(_PROLOGUE + textwrap.dedent(script))
         number = [] if size is None else ["-np", str(size)]
         command = [*number, *options, sys.executable, str(file)]
-        return self.start_raw(*command, env=env, stdout=stdout)
+        return self.start_raw(*command, env=env, stdout=stdout, stderr=stderr)
 
     def start_raw(
         self,
         *arguments: str,
         env: Mapping[str, str] | None = None,
         stdout: int = subprocess.PIPE,
+        stderr: int = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
         """Starts ringrun with exactly these arguments."""
         process = subprocess.Popen(
             [*self._prefix, sys.executable, "-m", "ring_keras.launch", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=stdout,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             env=os.environ | {"TMPDIR": str(self.temporary)} | dict(env or {}),
             start_new_session=True,
         )
@@ -115,7 +117,7 @@ class Ringrun:
     def finish(process: subprocess.Popen[bytes], timeout_s: float = 60) -> Finished:
         """Waits for its end."""
         stdout, stderr = process.communicate(timeout=timeout_s)
-        return Finished(process.returncode, stdout or b"", stderr)
+        return Finished(process.returncode, stdout or b"", stderr or b"")
 
     def run(
         self,

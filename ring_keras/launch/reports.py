@@ -1,0 +1,96 @@
+"""What ranks report of their progress to the launcher, or to the agent of their host.
+
+Each rank writes lines of JSON into a named pipe beside the file with the job's secret,
+in a directory that only its owner can enter. A line is written at once or not at
+all, so that lines of several ranks do not mix and no rank waits for the launcher.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ring_keras.launch.loop import Loop
+
+__all__ = ["ReportPipe", "checked"]
+
+_READ_NBYTES = 1 << 16
+# Longer than any line that is written at once.
+_MAX_LINE_NBYTES = 4096
+
+_NUMBERS = (
+    "steps",
+    "examples",
+    "duration_s",
+    "input_s",
+    "compute_s",
+    "wait_s",
+    "exposed_s",
+    "bytes",
+)
+
+
+class ReportPipe:
+    """Reads what the ranks of a host report.
+
+    Args:
+        loop: Calls back.
+        path: Where to make the pipe.
+        on_report: Gets each report.
+    """
+
+    def __init__(
+        self, loop: Loop, path: Path, on_report: Callable[[dict[str, Any]], None]
+    ) -> None:
+        os.mkfifo(path, 0o600)
+        self.path = path
+        """What ranks get to know as RING_KERAS_REPORT_PIPE."""
+        self._on_report = on_report
+        self._pending = b""
+        # For writing too: it has no end while ranks come and go.
+        self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        loop.on_readable(self._fd, self._read)
+
+    def _read(self) -> None:
+        data = self._pending + os.read(self._fd, _READ_NBYTES)
+        *lines, self._pending = data.split(b"\n")
+        if len(self._pending) > _MAX_LINE_NBYTES:
+            self._pending = b""
+        for line in lines:
+            try:
+                report = checked(json.loads(line))
+            except (ValueError, RecursionError):
+                continue  # Somebody else's: it tells nothing.
+            self._on_report(report)
+
+
+def checked(report: Any) -> dict[str, Any]:
+    """The report itself.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if not isinstance(report, dict) or not _is_count(report.get("rank")):
+        raise ValueError("a report names its rank")
+    for name in _NUMBERS:
+        if not _is_number(report.get(name)):
+            raise ValueError(f"a report has {name}, a number")
+    waited_for_s = report.get("waited_for_s")
+    if not isinstance(waited_for_s, dict) or not all(
+        rank.isdecimal() and _is_number(waited_s)
+        for rank, waited_s in waited_for_s.items()
+    ):
+        raise ValueError("a report has waited_for_s, seconds by rank")
+    return report
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and value >= 0
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0

@@ -1,0 +1,87 @@
+"""Options of `ringrun` that say how a job is watched."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ring_keras.launch.metrics import MetricsOptions, check_metrics
+
+__all__ = ["WatchOptions", "add_options", "check"]
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """What the launcher tells of a job besides its output.
+
+    Attributes:
+        status: Whether a line below the output says how fast the ranks train.
+        event_log: Gets what happens, if not None.
+        metrics: Where what ranks report is served, if not None.
+    """
+
+    status: bool
+    event_log: Path | None
+    metrics: MetricsOptions | None
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds them to ringrun's."""
+    add = parser.add_argument
+    add(
+        "--no-status",
+        action="store_true",
+        help="no line below the output that says how fast the ranks train; there is "
+        "none either where the output does not go to a terminal",
+    )
+    add(
+        "--event-log",
+        type=Path,
+        metavar="FILE",
+        help="append what happens to FILE, as lines of JSON",
+    )
+    add(
+        "--metrics-port",
+        type=_port,
+        metavar="PORT",
+        help="serve how far each rank is, for Prometheus; 0: at any free port",
+    )
+    add(
+        "--metrics-host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="where to listen for it (default: %(default)s)",
+    )
+    add(
+        "--metrics-token-file",
+        type=Path,
+        metavar="FILE",
+        help="holds the bearer token that Prometheus must send",
+    )
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> WatchOptions:
+    """What was asked for; ends the process, with a message, if it cannot be had."""
+    try:
+        metrics = check_metrics(
+            options.metrics_host, options.metrics_port, options.metrics_token_file
+        )
+        if options.event_log is not None:
+            options.event_log.open("a").close()
+    except ValueError as error:
+        parser.error(str(error))
+    except OSError as error:
+        parser.error(f"--event-log {options.event_log}: {error.strerror}")
+    return WatchOptions(
+        status=not options.no_status and os.isatty(1) and os.isatty(2),
+        event_log=options.event_log,
+        metrics=metrics,
+    )
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"must be a port, not {text}")
+    return int(text)

@@ -1,0 +1,166 @@
+"""The line that says how fast ranks train, and the log of what happens."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import select
+import socket
+import struct
+import termios
+import time
+from collections.abc import Iterator
+
+import pytest
+
+# Reports as a rank's library does, but once and not each second.
+REPORT = """
+import json
+def report(steps, waited_for_s):
+    totals = dict(steps=steps, examples=8 * steps, duration_s=0.1 * steps, input_s=0,
+                  compute_s=0.08 * steps, wait_s=0.02 * steps, exposed_s=0, bytes=9)
+    line = json.dumps({"rank": rank, **totals, "waited_for_s": waited_for_s})
+    pipe = os.open(os.environ["RING_KERAS_REPORT_PIPE"], os.O_WRONLY)
+    os.write(pipe, line.encode() + b"\\n")
+    os.close(pipe)
+"""
+TRAIN = (
+    REPORT
+    + """
+report(0, {})
+note(f"began{rank}")
+wait_for("began0"), wait_for("began1")
+report(50, {"1": 1.0} if rank == 0 else {})
+wait_for("seen")
+print("a line")
+wait_for("done")
+"""
+)
+
+
+class Terminal:
+    """One for ringrun to write to."""
+
+    def __init__(self) -> None:
+        self._own, self.fd = os.openpty()
+        size = struct.pack("HHHH", 25, 120, 0, 0)
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, size)
+        self.shown = b""
+
+    def read_until(self, pattern: bytes) -> re.Match[bytes]:
+        """Reads what is written, until that has been, after what it found before."""
+        deadline = time.monotonic() + 60
+        while (found := re.search(pattern, self.shown, re.DOTALL)) is None:
+            left = max(0.0, deadline - time.monotonic())
+            assert select.select([self._own], [], [], left)[0], self.shown
+            self.shown += os.read(self._own, 1 << 16)
+        self.shown = self.shown[found.end() :]
+        return found
+
+    def close(self) -> None:
+        """No process may use it any more."""
+        os.close(self._own)
+        os.close(self.fd)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    with contextlib.closing(Terminal()) as made:
+        yield made
+
+
+def test_a_terminal_shows_a_status_below_the_lines(ringrun, terminal) -> None:
+    fd = terminal.fd
+    process = ringrun.start(TRAIN, stdout=fd, stderr=fd)
+
+    shown = terminal.read_until(rb"\r\x1b\[K?[^\r]*2 ranks \| [^\r\x1b]*ms a step")[0]
+    (ringrun.directory / "seen").touch()
+    # The line takes its place, and it is shown again below.
+    terminal.read_until(rb"\r\x1b\[K[^\r\n]*\[[01]\][^\r\n]* a line\r\n2 ranks \| ")
+    (ringrun.directory / "done").touch()
+
+    assert ringrun.finish(process).returncode == 0
+    assert re.search(
+        rb"2 ranks \| \S+ step/s \| \S+ examples/s \| 20% waiting \| "
+        rb"slowest: rank 1 \(" + socket.gethostname().encode() + rb"\), 20 ms a step",
+        shown,
+    ), shown
+
+
+@pytest.mark.parametrize("options", [[], ["--no-status"]])
+def test_without_a_terminal_or_by_choice_there_is_none(
+    ringrun, terminal, options: list[str]
+) -> None:
+    process = ringrun.start(
+        'print("pipe", os.environ.get("RING_KERAS_REPORT_PIPE"))',
+        *options,
+        size=1,
+        **({"stdout": terminal.fd, "stderr": terminal.fd} if options else {}),
+    )
+
+    finished = ringrun.finish(process)
+
+    assert finished.returncode == 0
+    if options:
+        terminal.read_until(rb"pipe None")
+    else:
+        assert b"pipe None" in finished.stdout
+
+
+def test_what_is_no_report_is_passed_over(ringrun, terminal) -> None:
+    script = (
+        REPORT
+        + """
+pipe = os.open(os.environ["RING_KERAS_REPORT_PIPE"], os.O_WRONLY)
+strange = b'{"rank": 0, "steps": "x"}'
+for line in (b"no json", b"[1]", b'{"rank": 7}', strange, b"x" * 9000):
+    os.write(pipe, line + b"\\n")
+report(0, {})
+report(3, {})
+wait_for("seen")
+"""
+    )
+    process = ringrun.start(script, size=1, stdout=terminal.fd, stderr=terminal.fd)
+
+    terminal.read_until(rb"1 rank \| \S+ step/s")
+    (ringrun.directory / "seen").touch()
+
+    assert ringrun.finish(process).returncode == 0
+
+
+def test_the_event_log_has_each_start_and_end(ringrun, tmp_path) -> None:
+    log = tmp_path / "events.jsonl"
+    log.write_text('{"kind": "of an earlier job"}\n')
+    script = """
+    if rank == 1:
+        note("pid1", os.getpid())
+        sys.exit(3)
+    wait_for_the_end_of("pid1")
+    """
+
+    finished = ringrun.run(script, "--event-log", str(log))
+
+    assert finished.returncode == 3
+    first, *events = map(json.loads, log.read_text().splitlines())
+    assert first == {"kind": "of an earlier job"}
+    here = socket.gethostname()
+    assert [(e["kind"], e["rank"], e["text"]) for e in events[:4]] == [
+        ("membership", 0, f"rank 0 (host {here}) was started"),
+        ("membership", 1, f"rank 1 (host {here}) was started"),
+        ("fault", 1, f"rank 1 (host {here}) exited with code 3"),
+        ("membership", 0, f"rank 0 (host {here}) exited with code 0"),
+    ]
+    assert (events[4]["kind"], events[4]["rank"]) == ("fault", None)
+    assert f"ringrun: {events[4]['text']}" == finished.verdict
+    assert all(abs(event["time"] - time.time()) < 600 for event in events)
+
+
+def test_an_event_log_that_cannot_be_written_is_told_at_the_start(ringrun) -> None:
+    finished = ringrun.run('note("started")', "--event-log", "/no/such/file")
+
+    assert finished.returncode == 2
+    assert b"--event-log /no/such/file: No such file" in finished.stderr
+    assert not (ringrun.directory / "started").exists()

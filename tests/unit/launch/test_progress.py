@@ -1,0 +1,94 @@
+"""How fast, by ranks' reports."""
+
+from ring_keras.launch.progress import Progress
+
+
+def report(rank, steps, *, wait_s=0.0, waited_for_s=None, examples=0):
+    return {
+        "rank": rank,
+        "steps": steps,
+        "examples": examples,
+        "duration_s": 0.5 * steps,
+        "input_s": 0.0,
+        "compute_s": 0.5 * steps - wait_s,
+        "wait_s": wait_s,
+        "exposed_s": 0.0,
+        "bytes": 0,
+        "waited_for_s": waited_for_s or {},
+    }
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_rates_are_those_of_the_last_seconds() -> None:
+    clock = Clock()
+    progress = Progress(2, "ab".__getitem__, clock)
+    for second in range(20):
+        clock.now = 100.0 + second
+        # Twice as fast in the end.
+        steps = 2 * second + max(0, second - 10) * 2
+        for rank in range(2):
+            progress.take(report(rank, steps, examples=16 * steps))
+
+    assert progress.line() == "2 ranks | 4 step/s | 128 examples/s | 0% waiting"
+
+
+def test_a_job_that_stands_still_gets_slower() -> None:
+    clock = Clock()
+    progress = Progress(1, str, clock)
+    progress.take(report(0, 0))
+    clock.now += 1
+    progress.take(report(0, 10))
+    assert progress.line().startswith("1 rank | 10 step/s")
+
+    clock.now += 9
+
+    assert progress.line().startswith("1 rank | 1 step/s")
+
+
+def test_the_rank_that_is_waited_for_most_is_the_slowest() -> None:
+    clock = Clock()
+    progress = Progress(3, "abc".__getitem__, clock)
+    for steps in (0, 10):
+        clock.now += 5
+        for rank in range(3):
+            waited = {} if rank == 1 else {"1": 0.1 * steps, "2": 0.001 * steps}
+            progress.take(report(rank, steps, wait_s=0.1 * steps, waited_for_s=waited))
+
+    assert progress.line().endswith(
+        "| 20% waiting | slowest: rank 1 (b), 100 ms a step"
+    )
+
+
+def test_nobody_is_slow_who_is_hardly_waited_for() -> None:
+    clock = Clock()
+    progress = Progress(2, "ab".__getitem__, clock)
+    for steps in (0, 10):
+        clock.now += 5
+        progress.take(report(0, steps, waited_for_s={"1": 0.005 * steps}))
+        progress.take(report(1, steps))
+
+    assert "slowest" not in progress.line()
+
+
+def test_another_membership_begins_anew() -> None:
+    clock = Clock()
+    progress = Progress(1, str, clock)
+    for steps in (0, 100, 1, 3):
+        clock.now += 1
+        progress.take(report(0, steps))
+
+    assert progress.line().startswith("1 rank | 2 step/s")
+
+
+def test_there_is_nothing_to_say_before_the_first_step() -> None:
+    progress = Progress(2, str)
+    assert progress.line() == ""
+    progress.take(report(0, 0))
+    progress.take(report(5, 9))  # No such rank.
+    assert progress.line() == ""
