@@ -2,6 +2,7 @@ from . import callbacks as callbacks
 from . import data as data
 from . import errors as errors
 from . import layers as layers
+from . import monitoring as monitoring
 from . import schedules as schedules
 from ._version import __version__ as __version__
 from .errors import CollectiveTimeoutError as CollectiveTimeoutError
@@ -23,6 +24,9 @@ from .job.topology import rank as rank
 from .job.topology import size as size
 from .lifecycle.membership import init as init
 from .lifecycle.membership import shutdown as shutdown
+from .monitoring.stats import stats as stats
+from .monitoring.timeline.control import start_timeline as start_timeline
+from .monitoring.timeline.control import stop_timeline as stop_timeline
 from .ops.allgather import allgather as allgather
 from .ops.allreduce import allreduce as allreduce
 from .ops.alltoall import alltoall as alltoall

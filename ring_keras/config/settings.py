@@ -142,6 +142,13 @@ class Config:
         "Default: the copies that TensorFlow has loaded, its pip packages, and "
         "where the system looks.",
     )
+    trace_dir: str | None = _variable(
+        None,
+        Reader("the path of a directory", str),
+        "Where every rank writes its last collectives and the stacks of its threads "
+        "when the job stalls or loses a rank, or one gets SIGUSR2. Read them by "
+        "`python -m ring_keras.monitoring.analyze`.",
+    )
     init_timeout_s: float = _variable(
         120.0, SECONDS, "How long init() waits for all ranks to join."
     )
@@ -238,6 +245,7 @@ class Config:
             "tuning": self.tuning(),
             "autotune": self.autotune,
             "cuda_library_path": self.cuda_library_path or "",
+            "trace_dir": self.trace_dir or "",
             "init_timeout_s": self.init_timeout_s,
             "collective_timeout_s": self.collective_timeout_s,
             "stall_warning_s": self.stall_timeout_s,

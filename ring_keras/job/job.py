@@ -49,6 +49,8 @@ class Job:
         self.agreed_without_all: defaultdict[int, dict[bytes, int]] = defaultdict(dict)
         """By process set: plans that some ranks have agreed on while others were in
         join(), their numbers by their digests."""
+        self.timeline: Any = None
+        """What records a timeline, if one is being recorded."""
         self.on_gpu = False
         """Whether gradients are in GPU memory, on every rank alike."""
         self.tuned_bucket_bytes: int | None = None

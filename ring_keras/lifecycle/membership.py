@@ -14,6 +14,10 @@ from ring_keras.devices.choice import prepare_device
 from ring_keras.job.job import begin_job, end_job
 from ring_keras.job.process_set import ProcessSet, add_missing_process_sets
 from ring_keras.job.topology import is_initialized
+from ring_keras.lifecycle.flight_recorder import (
+    begin_flight_recorder,
+    end_flight_recorder,
+)
 from ring_keras.lifecycle.iterators import end_iterators
 from ring_keras.schedulers import store_options
 
@@ -64,6 +68,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
     _native.init(**options)
     try:
         job = begin_job(config)
+        begin_flight_recorder(config.trace_dir, job.rank)
         if job.size > 1:
             own = np.array([job.local_size])
             job.local_sizes = tuple(_native.allgather(own, "job/local_size").tolist())
@@ -95,6 +100,7 @@ def shutdown(reason: str = "called ring_keras.shutdown()") -> None:
     try:
         _native.shutdown(reason)
     finally:
+        end_flight_recorder()
         end_job()
 
 

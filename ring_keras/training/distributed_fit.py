@@ -5,6 +5,7 @@ from typing import Any, Optional
 
 import keras
 
+from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import global_process_set
 from ring_keras.keras_internals import calls
@@ -127,6 +128,7 @@ class DistributedFit(keras.callbacks.Callback):
         if self._epochs == 0 or not self._keeps_iterator:
             for order in self._orders:
                 order.set_epoch(epoch)
+        _native.begin_steps()
 
     def goes_on(self) -> bool:
         """Before an execution: whether all ranks will run it; collective."""

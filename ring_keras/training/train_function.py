@@ -16,6 +16,7 @@ from ring_keras.training.step_thread import (
     may_leave_main_thread,
     run_beside_main_thread,
 )
+from ring_keras.training.timed_iterator import timed_iterator
 from ring_keras.training.train_step import DistributedTrainStep
 
 __all__ = ["TrainFunction"]
@@ -83,6 +84,8 @@ class TrainFunction:
 
     def _call(self, iterator: Any) -> Any:
         spec, iterator = _inspected(iterator)
+        if size() > 1:
+            iterator = timed_iterator(iterator)
         traced = (self._function, spec)
         if traced == self._traced and size() > 1 and may_leave_main_thread(self._model):
             return run_beside_main_thread(self._function, iterator)

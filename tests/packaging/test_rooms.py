@@ -18,7 +18,8 @@ ALLOWED = {
     "transport": {"common"},
     "reduce": {"common"},
     "cuda": {"common"},
-    "collectives": {"common", "transport", "reduce", "cuda"},
+    "monitoring": {"common"},
+    "collectives": {"common", "transport", "reduce", "cuda", "monitoring"},
     "matching": {"common", "transport", "collectives"},
     "runtime": {
         "common",
@@ -28,6 +29,7 @@ ALLOWED = {
         "cuda",
         "collectives",
         "matching",
+        "monitoring",
     },
 }
 # These two see what the core exports: the runtime, what a request is made of, the
@@ -36,6 +38,7 @@ ALLOWED["kernels"] = ALLOWED["bindings"] = {
     "collectives",
     "common",
     "cuda",
+    "monitoring",
     "reduce",
     "rendezvous",
     "runtime",

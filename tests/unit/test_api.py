@@ -23,6 +23,7 @@ MODULES = [
     "ring_keras.data.service",
     "ring_keras.errors",
     "ring_keras.layers",
+    "ring_keras.monitoring",
     "ring_keras.schedules",
 ]
 

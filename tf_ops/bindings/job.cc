@@ -71,9 +71,9 @@ void Init(int rank, int size, const std::string& store_host, int store_port,
           const std::string& host_name, const std::string& bind_address,
           const std::string& transport, int tcp_streams,
           const std::map<std::string, size_t>& tuning, bool autotune,
-          const std::string& cuda_library_path, double init_timeout_s,
-          double collective_timeout_s, double stall_warning_s,
-          const std::string& log_level) {
+          const std::string& cuda_library_path, const std::string& trace_dir,
+          double init_timeout_s, double collective_timeout_s,
+          double stall_warning_s, const std::string& log_level) {
   InitOptions options;
   options.rank = rank;
   options.size = size;
@@ -88,6 +88,7 @@ void Init(int rank, int size, const std::string& store_host, int store_port,
   options.tuning = ParseTuning(tuning);
   options.autotune = autotune;
   options.cuda_library_path = cuda_library_path;
+  options.trace_dir = trace_dir;
   options.init_timeout_s = init_timeout_s;
   options.collective_timeout_s = collective_timeout_s;
   options.stall_warning_s = stall_warning_s;
@@ -119,6 +120,7 @@ void BindJob(py::module_& module) {
              py::arg("tuning") = std::map<std::string, size_t>(),
              py::arg("autotune") = defaults.autotune,
              py::arg("cuda_library_path") = defaults.cuda_library_path,
+             py::arg("trace_dir") = defaults.trace_dir,
              py::arg("init_timeout_s") = defaults.init_timeout_s,
              py::arg("collective_timeout_s") = defaults.collective_timeout_s,
              py::arg("stall_warning_s") = defaults.stall_warning_s,

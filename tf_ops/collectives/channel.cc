@@ -62,6 +62,7 @@ WindowUse Channel::NextUse() {
 
 void Channel::Post(uint64_t signature, const Participant& own) {
   ++use_;
+  last_missing_ = -1;
   state_ = State::kInUse;
   communicator_.mesh().windows().kept().Touch(this);
   WindowPost& post = window(communicator_.rank()).posts[use_ % 2];
@@ -77,9 +78,14 @@ bool Channel::HasPosted(int rank) const {
   return post(rank).use.load(std::memory_order_acquire) == use_;
 }
 
+// Looks first at the one that was missing last, so that this stays the one that
+// comes last.
 bool Channel::AllPosted() const {
+  if (last_missing_ >= 0 && !HasPosted(last_missing_)) return false;
   for (int rank = 0; rank < communicator_.size(); ++rank) {
-    if (!HasPosted(rank)) return false;
+    if (HasPosted(rank)) continue;
+    last_missing_ = rank;
+    return false;
   }
   return true;
 }

@@ -42,6 +42,9 @@ class Channel : public WindowKeeper {
   void Post(uint64_t signature, const Participant& own);
   bool HasPosted(int rank) const;
   bool AllPosted() const;
+  // The one that was missing when AllPosted() was last false; -1: it never was
+  // in this use.
+  int last_missing() const { return last_missing_; }
   // Whether all ranks, which have posted, gave the same signature.
   bool Agreed() const;
   // Whether `rank` is in a use that this rank has not entered.
@@ -76,6 +79,7 @@ class Channel : public WindowKeeper {
   uint64_t round_;
   uint64_t unpacked_ = 0;  // Rounds that every rank has unpacked, at least.
   uint64_t use_ = 0;
+  mutable int last_missing_ = -1;
   State state_ = State::kIdle;
 };
 

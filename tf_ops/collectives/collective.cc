@@ -1,6 +1,8 @@
 #include "tf_ops/collectives/collective.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "tf_ops/collectives/algorithms.h"
 #include "tf_ops/collectives/nccl/algorithms.h"
@@ -66,22 +68,65 @@ MakeAlgorithm* Pick(const CollectiveArguments& arguments,
   return shared ? MakeBarrierShared : MakeBarrierMessages;
 }
 
+// What people read of each. On a device each kind has one.
+constexpr std::pair<MakeAlgorithm*, const char*> kNames[] = {
+    {MakeAllreduceAlone, "alone"},
+    {MakeAllreduceSharedFlat, "shared_flat"},
+    {MakeAllreduceSharedParts, "shared_parts"},
+    {MakeAllreduceDirect, "direct"},
+    {MakeAllreduceDoubling, "doubling"},
+    {MakeAllreduceParts, "parts"},
+    {MakeAllreduceRing, "ring"},
+    {MakeAllreduceHierarchical, "hierarchical"},
+    {MakeAllgatherShared, "shared"},
+    {MakeAllgatherDirect, "direct"},
+    {MakeBroadcastShared, "shared"},
+    {MakeBroadcastChain, "chain"},
+    {MakeReduceScatterShared, "shared"},
+    {MakeReduceScatterDirect, "direct"},
+    {MakeAlltoallShared, "shared"},
+    {MakeAlltoallDirect, "direct"},
+    {MakeBarrierShared, "shared"},
+    {MakeBarrierMessages, "messages"},
+    {MakeJoin, "join"},
+};
+constexpr size_t kSharedBuffersNumber = std::size(kNames);
+constexpr size_t kFirstDeviceNumber = kSharedBuffersNumber + 1;
+static_assert(kFirstDeviceNumber + kCollectiveKindCount < kAlgorithmCount);
+
+AlgorithmName NameOf(MakeAlgorithm* make) {
+  const auto found =
+      std::find_if(std::begin(kNames), std::end(kNames),
+                   [make](const auto& named) { return named.first == make; });
+  return {static_cast<uint8_t>(found - std::begin(kNames)), found->second};
+}
+
+std::unique_ptr<Collective> Named(std::unique_ptr<Collective> collective,
+                                  const AlgorithmName& name) {
+  collective->set_algorithm(name);
+  return collective;
+}
+
 }  // namespace
 
 std::unique_ptr<Collective> MakeCollective(const CollectiveArguments& arguments,
                                            Communicator& communicator) {
   if (arguments.device_work != nullptr) {
-    return nccl::MakeCollective(arguments, communicator);
+    const auto number = static_cast<uint8_t>(
+        kFirstDeviceNumber + static_cast<size_t>(arguments.kind));
+    return Named(nccl::MakeCollective(arguments, communicator),
+                 {number, "nccl"});
   }
   MakeAlgorithm* make = Pick(arguments, communicator);
   if (arguments.kind == CollectiveKind::kAllreduce &&
       UsesSharedMemory(communicator)) {
     if (const auto buffers = FindSharedBuffers(arguments, communicator)) {
-      return MakeAllreduceSharedBuffers(arguments, communicator, *buffers,
-                                        make);
+      return Named(
+          MakeAllreduceSharedBuffers(arguments, communicator, *buffers, make),
+          {kSharedBuffersNumber, "shared_buffers"});
     }
   }
-  return make(arguments, communicator);
+  return Named(make(arguments, communicator), NameOf(make));
 }
 
 }  // namespace ring_keras

@@ -15,6 +15,7 @@
 #include "tf_ops/collectives/arguments.h"
 #include "tf_ops/collectives/communicator.h"
 #include "tf_ops/collectives/task.h"
+#include "tf_ops/monitoring/collective_record.h"
 
 namespace ring_keras {
 
@@ -77,6 +78,13 @@ class Collective {
 
   // Rounds by which Run advanced the windows' counters.
   virtual uint64_t rounds() const { return 0; }
+
+  // Which it is, for those who watch.
+  const AlgorithmName& algorithm() const { return algorithm_; }
+  void set_algorithm(const AlgorithmName& algorithm) { algorithm_ = algorithm; }
+
+ private:
+  AlgorithmName algorithm_;
 };
 
 // The algorithm for `arguments` on `communicator`, which both outlive it.

@@ -48,17 +48,20 @@ class Scheduler {
           look_(look) {}
     bool Ready() override { return condition_(); }
     bool await_ready() {
-      return condition_() || scheduler_.Spin(look_, condition_);
+      return condition_() || scheduler_.Spin(look_, condition_, &looked_);
     }
     void await_suspend(std::coroutine_handle<> handle) {
+      looked_ = kPauses;
       scheduler_.Add(this, handle);
     }
-    void await_resume() {}
+    // Whether it waited for more than a few looks.
+    bool await_resume() { return looked_ > kQuickLooks; }
 
    private:
     Scheduler& scheduler_;
     Condition condition_;
     Look look_;
+    int looked_ = 0;
   };
 
   // How long a coroutine may work before it gives way.
@@ -115,6 +118,8 @@ class Scheduler {
  private:
   // Some microseconds.
   static constexpr int kPauses = 256;
+  // Half a microsecond at most: less than a look at a clock is worth.
+  static constexpr int kQuickLooks = 16;
   static constexpr std::chrono::microseconds kForeignTurn{3};
   // Quick yields after which it takes the core for its own again.
   static constexpr int kMaxContention = 64;
@@ -123,14 +128,16 @@ class Scheduler {
   // came true. A patient one offers the core to others, at once if they have
   // wanted it lately: they may be the ranks it waits for.
   template <typename Condition>
-  bool Spin(Look look, Condition& condition) {
+  bool Spin(Look look, Condition& condition, int* looked) {
     if (look == Look::kNever) return false;
     if (look == Look::kAlways || interrupt_ != nullptr) {
-      for (int turn = 0; turn < kPauses && contention_ == 0; ++turn) {
+      while (*looked < kPauses && contention_ == 0) {
         Pause();
+        ++*looked;
         if (condition()) return true;
       }
     }
+    *looked = kPauses;
     while (interrupt_ != nullptr) {
       OfferCore();
       if (condition()) return true;

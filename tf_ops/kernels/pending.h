@@ -14,6 +14,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tf_ops/collectives/nccl/device_work.h"
+#include "tf_ops/common/ticks.h"
 #include "tf_ops/runtime/request.h"
 
 namespace ring_keras {
@@ -80,6 +81,10 @@ class Pending : public std::enable_shared_from_this<Pending> {
 
   // "collective 'name'", for messages.
   static std::string Title(const Request& request);
+  // Shows in a profile that somebody waits for it, or that nobody does any
+  // more.
+  void BeginWait();
+  void EndWait();
   // Ties the request to the stream of the kernel, if its tensors are a GPU's.
   Status FollowStream(Request* request, tensorflow::OpKernelContext* context);
   // The engine's callbacks: the device has all of it; it is over.
@@ -93,6 +98,9 @@ class Pending : public std::enable_shared_from_this<Pending> {
   absl::Status HoldBack(tensorflow::OpKernelContext* context) const;
 
   std::string what_;  // Its title.
+  // What TensorFlow's profiler shows: the collective, and a wait for it.
+  int64_t activity_ = 0;
+  std::atomic<int64_t> wait_activity_{0};
   int communicator_id_ = 0;
   std::vector<tensorflow::Tensor> inputs_;
   std::vector<tensorflow::Tensor> outputs_;
@@ -101,6 +109,7 @@ class Pending : public std::enable_shared_from_this<Pending> {
   std::shared_ptr<DeviceWork> device_work_;  // Null: in host memory.
 
   std::atomic<bool> emitted_{false};
+  std::atomic<Ticks> awaited_since_{0};  // By whoever was first to wait.
 
   std::mutex mutex_;  // Guards the rest.
   std::condition_variable changed_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tensorflow/core/framework/cancellation.h"
+#include "tf_ops/kernels/activity.h"
 #include "tf_ops/kernels/conversions.h"
 #include "tf_ops/kernels/device_stream.h"
 #include "tf_ops/kernels/pending.h"
@@ -67,6 +68,7 @@ void Pending::Complete(Request request, OpKernelContext* context,
   if (IsCalledByItself(context) &&
       !StreamOf(context, tensorflow::DEVICE_MEMORY).has_value()) {
     what_ = Title(request);
+    const tsl::profiler::TraceMe trace([&] { return Activity(request); });
     Finish(Runtime::Get().Run(std::move(request)));
   } else {
     Submit(std::move(request), context, kDriveForS);
@@ -79,6 +81,7 @@ void Pending::Settle(const Status& status) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (settled_) return;  // By `launched`; no later call is at the same time.
   }
+  EndWait();
   if (status.ok() && wants_received_splits_) {
     const int64_t size = received_splits_.size();
     Tensor splits(tensorflow::DT_INT64, tensorflow::TensorShape({size}));
@@ -158,7 +161,10 @@ void Pending::Await(OpKernelContext* context,
     std::lock_guard<std::mutex> lock(mutex_);
     return settled_;
   };
-  if (!settled() && IsCalledByItself(context)) AwaitHere();
+  if (!settled()) {
+    BeginWait();
+    if (IsCalledByItself(context)) AwaitHere();
+  }
   if (settled()) {
     Emit(context);
     done();

@@ -18,7 +18,8 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Mesh> mesh)
     : options_(options),
       mesh_(std::move(mesh)),
       launcher_([this] { WakeDriver(); }),
-      matcher_(mesh_->size()) {
+      matcher_(mesh_->size()),
+      recorder_(mesh_->rank(), mesh_->size()) {
   for (int rank = 0; rank < mesh_->size(); ++rank) {
     if (rank == mesh_->rank()) continue;
     mesh_->pair(rank).set_control_handler(
@@ -80,7 +81,7 @@ void Engine::AddCommunicator(int id, std::vector<int> ranks,
     member = std::make_shared<Member>(
         std::make_shared<Communicator>(id, std::move(ranks), tuning, *mesh_,
                                        scheduler_),
-        matcher_);
+        matcher_, recorder_);
     Communicator& communicator = *member->communicator;
     communicator.set_device(
         std::make_shared<nccl::DeviceCommunicator>(

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -39,6 +40,8 @@ struct EngineOptions {
   double drive_alone_s = 1e-3;
   // "rank 1 (host node7, pid 4711)" for every rank of the job.
   std::vector<std::string> rank_names;
+  // See InitOptions.
+  std::string trace_dir;
 };
 
 class Engine {
@@ -77,6 +80,17 @@ class Engine {
   // Another rank ended. From any thread.
   void OnRankEvent(const RankEvent& event);
 
+  // Runs `look` while nobody drives but it, so that it may read what is the
+  // driver's; returns when it has. It must be quick. From any thread that is no
+  // driver.
+  void WithDriver(const std::function<void()>& look) noexcept;
+  Recorder& recorder() { return recorder_; }
+  // Writes down what is under way, on every rank. From any thread that is no
+  // driver.
+  void Dump(const std::string& why);
+  // Those under way, as far as they have come; with the driver.
+  std::vector<CollectiveRecord> UnderWay() const;
+
   // Waits until the peers have taken all that this rank has for them, at most
   // for so long; whether they have. From any thread.
   bool AwaitSent(double timeout_s);
@@ -91,6 +105,11 @@ class Engine {
   struct Interrupted {
     int communicator_id;
     uint64_t last;  // The operation that was entered last by then.
+  };
+  // Of WithDriver.
+  struct Look {
+    const std::function<void()>* function;
+    bool done = false;
   };
   // A join under way.
   struct Joining {
@@ -149,11 +168,18 @@ class Engine {
   void AfterJoinedUse(const Joining& joining, Operation& ended);
   // Before its caller is told.
   void FinishJoin(const Operation& operation);
-  // Clears up after an operation, and tells its caller.
-  void End(Operation& operation);
+  // Clears up after an operation, and tells its caller; `alone` as for
+  // Operation::Record.
+  void End(Operation& operation, bool alone);
   void BreakIfLost(Communicator& communicator);
   bool TakeEvents();
   void TakeInterrupts();
+  void TakeLooks();
+  // Writes what is under way to the trace directory, with the stacks of all
+  // threads, and has the other ranks do the same unless they `know`.
+  void WriteDump(const std::string& why, bool peers_know);
+  // What this rank does while it has nothing to do.
+  void LookAround();
   void BreakInterrupted(Communicator& communicator, const std::string& pending);
   bool FinishEnded();
   void HandleControl(int job_rank, FrameType type, uint64_t key,
@@ -201,6 +227,8 @@ class Engine {
   // `rank` left by its own will, and all that it sent has been read.
   void FailUsesOfLeft(int rank, const RankEvent& event);
   void WarnOfStall(Operation& operation, double age_s);
+  // Where ranks that it waits for wait for this one.
+  std::string DescribeChannelsAhead(const std::vector<int>& missing);
   // Tells the other ranks, once, that the communicator is broken.
   void TellPeers(Communicator& communicator, const Status& why);
   std::string DescribeMissing(const Operation& operation) const;
@@ -215,7 +243,8 @@ class Engine {
   std::unique_ptr<Mesh> mesh_;
   Scheduler scheduler_;
   nccl::Launcher launcher_;
-  Matcher matcher_;  // The driver's.
+  Matcher matcher_;    // The driver's.
+  Recorder recorder_;  // The same.
 
   mutable std::mutex mutex_;       // Guards what follows, up to the blank line.
   std::condition_variable work_;   // For the thread: there is work to drive.
@@ -228,11 +257,12 @@ class Engine {
   std::vector<std::unique_ptr<Operation>> accepted_;
   std::vector<RankEvent> events_;
   std::vector<Interrupted> interrupted_;
+  std::vector<Look*> looks_;
   std::map<int, std::shared_ptr<Member>> communicators_;
   // Communicators that were removed; their end is the driver's.
   std::vector<std::shared_ptr<Member>> removed_;
 
-  // accepted_, events_ or interrupted_ is not empty.
+  // accepted_, events_, interrupted_ or looks_ is not empty.
   std::atomic<bool> has_news_{false};
   std::atomic<bool> asleep_{false};
 
@@ -243,6 +273,8 @@ class Engine {
   std::map<int, Status> lost_;  // By rank; -1 is the store.
   std::map<int, Clock::time_point> closed_since_;
   std::map<int, bool> told_;  // Communicators whose ranks know it is broken.
+  int dumps_ = 0;
+  Clock::time_point next_dump_ = Clock::now();
   std::vector<Joining> joins_;
   Clock::time_point next_watch_ = Clock::now();
   Clock::time_point next_peer_check_ = Clock::now();

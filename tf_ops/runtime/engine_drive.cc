@@ -31,6 +31,8 @@ namespace ring_keras {
 namespace {
 
 constexpr int kSleepMilliseconds = 50;
+// How often a rank with nothing to do reads what its peers say.
+constexpr std::chrono::seconds kIdleLookInterval(1);
 // A turn is too short to look at the clock in each.
 constexpr unsigned kTurnsPerClock = 64;
 
@@ -61,6 +63,7 @@ void Engine::Submit(Request request, DoneCallback done, double drive_for_s) {
 }
 
 Status Engine::Run(Request request) {
+  request.blocks = true;
   const int communicator_id = request.communicator_id;
   std::atomic<bool> ended{false};
   Status result;
@@ -107,6 +110,7 @@ bool Engine::IsAlone(const Operation& operation) const {
 }
 
 void Engine::Enqueue(std::unique_ptr<Operation> operation) noexcept {
+  operation->StampSubmitted();
   accepted_.push_back(std::move(operation));
   has_news_.store(true);
 }
@@ -123,13 +127,14 @@ void Engine::TryAlone(std::unique_ptr<Operation> operation, double drive_for_s,
   scheduler_.BeImpatient();
   const bool ended = operation->ended();
   if (ended) {
-    End(*operation);
+    End(*operation, true);
     operation.reset();
   }
   lock.lock();
   if (ended) {
     --active_;
   } else {
+    operation->StampAwaited();
     // Before others of its name, which have been accepted since.
     accepted_.insert(accepted_.begin(), std::move(operation));
     has_news_.store(true);
@@ -150,12 +155,17 @@ void Engine::StopDriving() {
 void Engine::ThreadMain() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    work_.wait(lock, [&] {
+    const bool has_work = work_.wait_for(lock, kIdleLookInterval, [&] {
       return !driving_ && (active_ > 0 || stopping_ || mesh_->has_unsent());
     });
     if (active_ == 0 && stopping_) return;
+    if (driving_) continue;
     driving_ = true;
     lock.unlock();
+    if (!has_work) {
+      LookAround();
+      Poll();
+    }
     DriveUntil([this] {
       std::lock_guard<std::mutex> inner(mutex_);
       return active_ == 0 && (stopping_ || !mesh_->has_unsent());
@@ -197,6 +207,7 @@ void Engine::DriveUntil(Condition condition) noexcept {
 bool Engine::Poll() {
   bool progress = false;
   if (has_news_.load(std::memory_order_acquire)) {
+    TakeLooks();
     progress |= TakeEvents();
     progress |= TakeAccepted();
     TakeInterrupts();

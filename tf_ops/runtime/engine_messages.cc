@@ -28,6 +28,8 @@ void Engine::HandleControl(int job_rank, FrameType type, uint64_t key,
       return HandleAbort(static_cast<int>(key), payload);
     case FrameType::kGivenUp:
       return HandleGivenUp(job_rank, static_cast<int>(key), payload);
+    case FrameType::kDump:
+      return WriteDump(payload, true);
     case FrameType::kData:
       break;  // Is the pair's own.
   }

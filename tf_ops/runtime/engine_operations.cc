@@ -74,7 +74,7 @@ bool Engine::TakeAccepted() {
     std::lock_guard<std::mutex> lock(mutex_);
     accepted.swap(accepted_);
     removed.swap(removed_);
-    has_news_.store(!events_.empty() || stopping_);
+    has_news_.store(!events_.empty() || stopping_ || !looks_.empty());
     for (auto& operation : accepted) operation->member().names.ForgetUnused();
   }
   for (auto& operation : accepted) {
@@ -113,7 +113,7 @@ bool Engine::FinishEnded() {
   operations_.resize(kept);
   for (auto& operation : ended) {
     if (operation->is_join()) FinishJoin(*operation);
-    End(*operation);
+    End(*operation, false);
     Joining* joining = JoiningOn(operation->communicator());
     if (joining != nullptr) AfterJoinedUse(*joining, *operation);
   }
@@ -125,7 +125,7 @@ bool Engine::FinishEnded() {
   return true;
 }
 
-void Engine::End(Operation& operation) {
+void Engine::End(Operation& operation, bool alone) {
   Communicator& communicator = operation.communicator();
   if (!operation.status().ok()) {
     if (operation.failed_alone()) communicator.Break(operation.status());
@@ -133,6 +133,7 @@ void Engine::End(Operation& operation) {
     if (!broken.ok()) TellPeers(communicator, broken);
   }
   if (operation.use().in_step()) BeforeEndInStep(operation);
+  operation.Record(alone);
   operation.Finish();
   if (operation.use().in_step()) EndChannelOfGivenUp(operation);
 }

@@ -30,6 +30,7 @@ void Engine::HandleLost(const RankEvent& event) {
 }
 
 void Engine::BreakSharedWith(int job_rank, const Status& why) {
+  WriteDump(why.message(), false);
   lost_.emplace(job_rank, why);
   for (auto& operation : operations_) {
     Communicator& communicator = operation->communicator();
@@ -74,17 +75,20 @@ void Engine::Watch() {
   const Clock::time_point now = Clock::now();
   next_watch_ = now + std::chrono::duration_cast<Clock::duration>(
                           std::chrono::duration<double>(kWatchIntervalS));
+  LookAround();
   WatchConnections(now);
   if (!left_.empty()) FailWaitsForLeft();
   for (auto& operation : operations_) {
     const double age_s = operation->AgeSeconds(now);
     if (age_s > options_.collective_timeout_s) {
+      const std::string why =
+          StrCat(operation->title(), ": gave up after ", age_s,
+                 " s waiting for ", DescribeMissing(*operation),
+                 ". If slow input is expected, raise "
+                 "RING_KERAS_COLLECTIVE_TIMEOUT_S.");
+      WriteDump(why, false);
       operation->communicator().Break(
-          Status(StatusCode::kDeadlineExceeded,
-                 StrCat(operation->title(), ": gave up after ", age_s,
-                        " s waiting for ", DescribeMissing(*operation),
-                        ". If slow input is expected, raise "
-                        "RING_KERAS_COLLECTIVE_TIMEOUT_S.")));
+          Status(StatusCode::kDeadlineExceeded, why));
     } else if (age_s > operation->next_stall_warning_s &&
                !operation->queued()) {
       WarnOfStall(*operation, age_s);
@@ -160,6 +164,25 @@ void Engine::FailUsesOfLeft(int rank, const RankEvent& event) {
   }
 }
 
+std::string Engine::DescribeChannelsAhead(const std::vector<int>& missing) {
+  std::string text;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [id, member] : communicators_) {
+    if (member == nullptr) continue;
+    const Communicator& communicator = *member->communicator;
+    member->names.ForEach([&](const std::string& name, const NameUse& use) {
+      if (use.channel == nullptr) return;
+      for (int rank : missing) {
+        if (!communicator.Contains(rank)) continue;
+        if (!use.channel->IsAhead(communicator.PlaceOf(rank))) continue;
+        text += StrCat(" Rank ", rank, " waits in '", name,
+                       "', which this rank has not entered.");
+      }
+    });
+  }
+  return text;
+}
+
 void Engine::WarnOfStall(Operation& operation, double age_s) {
   std::string text = StrCat(operation.title(), ": waited ", age_s, " s for ",
                             DescribeMissing(operation), ".");
@@ -177,21 +200,9 @@ void Engine::WarnOfStall(Operation& operation, double age_s) {
         StrCat(" Rank ", rank, " waits in ", Describe(peer.kind, peer.use.name),
                ", which this rank has not entered.");
   });
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [id, member] : communicators_) {
-    if (member == nullptr) continue;
-    const Communicator& communicator = *member->communicator;
-    member->names.ForEach([&](const std::string& name, const NameUse& use) {
-      if (use.channel == nullptr) return;
-      for (int rank : missing) {
-        if (!communicator.Contains(rank)) continue;
-        if (!use.channel->IsAhead(communicator.PlaceOf(rank))) continue;
-        text += StrCat(" Rank ", rank, " waits in '", name,
-                       "', which this rank has not entered.");
-      }
-    });
-  }
+  text += DescribeChannelsAhead(missing);
   Log(LogLevel::kWarning, text);
+  WriteDump(text, false);
 }
 
 std::string Engine::DescribeEarlierLaunch() const {

@@ -31,6 +31,10 @@ struct InitOptions {
   // for before anywhere else.
   std::string cuda_library_path;
 
+  // Where a rank writes what it knows when the job stalls or breaks. Empty:
+  // nowhere.
+  std::string trace_dir;
+
   double init_timeout_s = 120;
   Interruption interruption;  // Ends init() early; may be empty.
   double collective_timeout_s = 600;

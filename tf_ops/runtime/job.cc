@@ -34,6 +34,7 @@ EngineOptions MakeEngineOptions(const InitOptions& options,
   engine_options.collective_timeout_s = options.collective_timeout_s;
   engine_options.stall_warning_s = options.stall_warning_s;
   engine_options.rank_names = std::move(rank_names);
+  engine_options.trace_dir = options.trace_dir;
   return engine_options;
 }
 

@@ -10,19 +10,23 @@
 #include "tf_ops/collectives/communicator.h"
 #include "tf_ops/matching/name_table.h"
 #include "tf_ops/matching/step_ledger.h"
+#include "tf_ops/monitoring/recorder.h"
 
 namespace ring_keras {
 
 class Matcher;
 
 struct Member {
-  Member(std::shared_ptr<Communicator> of, Matcher& announcements)
+  Member(std::shared_ptr<Communicator> of, Matcher& announcements,
+         Recorder& events)
       : communicator(std::move(of)),
         matcher(announcements),
+        recorder(events),
         steps(communicator->size(), communicator->rank()) {}
 
   const std::shared_ptr<Communicator> communicator;
-  Matcher& matcher;  // The driver's.
+  Matcher& matcher;    // The driver's.
+  Recorder& recorder;  // The same.
 
   // The step that this rank begins next. The caller holds the engine's mutex.
   uint64_t NextStep() const {

@@ -6,6 +6,12 @@
 #include "tf_ops/runtime/matcher.h"
 
 namespace ring_keras {
+namespace {
+
+// What moves so little is done before a second look at the clock.
+constexpr uint64_t kUntimedBytes = 512;
+
+}  // namespace
 
 Operation::Operation(Request request, UseId use, Standing standing,
                      std::shared_ptr<Member> member, NameUse& name,
@@ -33,10 +39,12 @@ Task Operation::Run() {
   const Participants* participants = nullptr;
   if (HasChannel(ready)) {
     Post();
-    co_await communicator_->Until(
+    StampArrived();
+    const bool waited = co_await communicator_->Until(
         [this] { return name_.channel->AllPosted() || failure_.has_value(); },
         Scheduler::Look::kIfPatient);
     RING_KERAS_CO_RETURN_IF_ERROR(WaitStatus());
+    StampMatched(name_.channel->last_missing(), waited);
     participants = TakePosts();
   }
   const bool in_channel = participants != nullptr;
@@ -45,6 +53,7 @@ Task Operation::Run() {
     Task announcements = MeetByAnnouncements(ready, &meeting);
     const Status met = co_await announcements;
     RING_KERAS_CO_RETURN_IF_ERROR(met);
+    StampMatched(announced_last_, true);
     participants = &meeting.participants;
   }
   const bool on_device = request_.device_work != nullptr;
@@ -58,14 +67,19 @@ Task Operation::Run() {
     PassLaunch();
   }
   stage_ = Stage::kRuns;
+  record_.first_byte_at = on_device ? Now() : record_.matched_at;
   Task exchange = collective_->Run(*participants);
   Status status = co_await exchange;
   if (on_device && status.ok()) {
     stage_ = Stage::kLaunched;
+    record_.released_at = Now();
     ++name_.ended;
     Task rest = collective_->Finish();
     status = co_await rest;
   }
+  record_.last_byte_at = on_device || record_.nbytes > kUntimedBytes
+                             ? Now()
+                             : record_.first_byte_at;
   if (!status.ok()) {
     // The peers wait for this rank's data; whatever the reason, they must know.
     communicator_->Break(status);
@@ -75,6 +89,57 @@ Task Operation::Run() {
     KeepOrEndWindow(std::move(meeting));
   }
   co_return status;
+}
+
+void Operation::StampArrived() {
+  if (!member_->recorder.is_on()) return;
+  record_.arrived_at = Now();
+  if (record_.submitted_at == 0) record_.submitted_at = record_.arrived_at;
+  Identify();
+  if (request_.step_role == StepRole::kBegins && communicator_->id() == 0) {
+    member_->recorder.BeginStep(record_);
+  }
+}
+
+void Operation::Identify() {
+  record_.step = use_.step;
+  record_.nbytes = TotalBytes(request_);
+  record_.communicator_id = communicator_->id();
+  record_.size = communicator_->size();
+  record_.kind = request_.kind;
+  if (collective_ != nullptr) record_.algorithm = collective_->algorithm();
+  record_.SetName(use_.name);
+}
+
+CollectiveRecord Operation::Described() {
+  if (record_.arrived_at == 0) Identify();
+  return record_;
+}
+
+void Operation::StampMatched(int last_rank, bool waited) {
+  if (!member_->recorder.is_on()) return;
+  // Nobody was missing when this rank came.
+  if (last_rank < 0) last_rank = communicator_->rank();
+  record_.last_rank = communicator_->ranks()[last_rank];
+  record_.matched_at = waited ? Now() : record_.arrived_at;
+}
+
+void Operation::Record(bool alone) {
+  if (!member_->recorder.is_on()) return;
+  record_.outcome = status().code();
+  if (record_.arrived_at == 0) Identify();
+  const bool timed = alone && status().ok();
+  record_.done_at = timed ? record_.last_byte_at : Now();
+  if (record_.released_at == 0) record_.released_at = record_.done_at;
+  if (alone || request_.blocks) {
+    record_.awaited_at = record_.submitted_at;
+  } else if (record_.awaited_at == 0 && request_.awaited_since != nullptr) {
+    record_.awaited_at = request_.awaited_since->load();
+  }
+  const bool has_examples = request_.reduce_op == ReduceOp::kAverage &&
+                            request_.step_role == StepRole::kBegins &&
+                            request_.weight != 1.0;
+  member_->recorder.Add(record_, timed, has_examples ? request_.weight : 0);
 }
 
 Status Operation::WaitStatus() const {

@@ -13,6 +13,7 @@
 #include "tf_ops/collectives/communicator.h"
 #include "tf_ops/collectives/task.h"
 #include "tf_ops/matching/announcement.h"
+#include "tf_ops/monitoring/collective_record.h"
 #include "tf_ops/runtime/member.h"
 #include "tf_ops/runtime/request.h"
 
@@ -90,6 +91,16 @@ class Operation {
   // The job's numbers of the ranks that it still waits for.
   std::vector<int> MissingRanks() const;
 
+  // What is known of it so far.
+  CollectiveRecord Described();
+  // Its caller's thread has waited for it from the beginning.
+  void StampAwaited() { record_.awaited_at = record_.arrived_at; }
+  // The program has handed it over, to somebody who is busy.
+  void StampSubmitted() { record_.submitted_at = Now(); }
+  // It has ended, and its caller has not been told. `alone`: its caller's
+  // thread did nothing else meanwhile.
+  void Record(bool alone);
+
   // Begins to count its age; the stall watch speaks at `stall_warning_s`.
   void Watch(Clock::time_point now, double stall_warning_s) {
     watched_since_ = now;
@@ -139,6 +150,7 @@ class Operation {
   const Participants* TakePosts();
   // `ready`: whether this rank can take part.
   Task MeetByAnnouncements(Status ready, Meeting* meeting);
+  void ReadAnnounced() noexcept;
   Status TakeWindow();
   Status Announce(const Status& ready);
   // So that its peers need not wait for a rank that cannot say what it means.
@@ -150,6 +162,13 @@ class Operation {
   uint64_t LaunchTime() const;
   // Later launches need not wait for this one any more.
   void PassLaunch();
+  // Says in the record which it is.
+  void Identify();
+  // Its peers can see that it is there.
+  void StampArrived();
+  // All ranks are there, `last_rank` last; negative: none came after this one.
+  // `waited`: for longer than a look at the clock takes.
+  void StampMatched(int last_rank, bool waited);
   // It is over, and well; what its window becomes.
   void KeepOrEndWindow(Meeting meeting);
 
@@ -170,11 +189,13 @@ class Operation {
   const std::shared_ptr<Communicator> communicator_;
   DoneCallback done_;
   Clock::time_point watched_since_;
+  CollectiveRecord record_;
 
   Stage stage_ = Stage::kQueued;
   // By rank; none before this rank's own.
   std::vector<std::optional<Announcement>> announcements_;
   int announced_count_ = 0;
+  int announced_last_ = -1;
   std::optional<uint64_t> data_key_;
   uint64_t launch_id_ = 0;  // In the launch order; 0 if it is not there.
   std::optional<Failure> failure_;

@@ -45,6 +45,8 @@ const Participants* Operation::TakePosts() {
 }
 
 Task Operation::MeetByAnnouncements(Status ready, Meeting* meeting) {
+  ReadAnnounced();
+  RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
   const StepLedger& steps = member_->steps;
   if (use_.in_step() && steps.GaveUp(use_.step)) {
     stage_ = Stage::kGivenUp;
@@ -54,6 +56,7 @@ Task Operation::MeetByAnnouncements(Status ready, Meeting* meeting) {
     co_return steps.why();
   }
   if (ready.ok()) ready = TakeWindow();
+  StampArrived();
   RING_KERAS_CO_RETURN_IF_ERROR(Announce(ready));
   RING_KERAS_CO_RETURN_IF_ERROR(ready);
   co_await communicator_->Until([this] {
@@ -62,6 +65,11 @@ Task Operation::MeetByAnnouncements(Status ready, Meeting* meeting) {
   RING_KERAS_CO_RETURN_IF_ERROR(WaitStatus());
   co_return Match(meeting);
 }
+
+// What peers have announced before this rank must not look as if it came after:
+// a rank that is late would seem to wait for those that wait for it. As
+// wherever messages are read, there is no going on without memory.
+void Operation::ReadAnnounced() noexcept { communicator_->mesh().Pump(); }
 
 Status Operation::TakeWindow() {
   if (const auto slot_nbytes = collective_->slot_nbytes()) {
@@ -114,6 +122,8 @@ Status Operation::Announce(const Status& ready) {
   ++name_.settled;
   OnAnnounced(communicator_->mesh().rank(), std::move(own));
   member_->matcher.Add(key_, *this);
+  // Whoever has announced it by now came before this rank.
+  announced_last_ = communicator_->rank();
   stage_ = Stage::kAnnounced;
   member_->has_new_wait |= use_.in_step();
   return fits;
@@ -148,6 +158,7 @@ void Operation::OnAnnounced(int job_rank, Announcement announcement) {
   if (rank == 0) data_key_ = DataKeyOf(use_, announcement.number);
   announcements_[rank] = std::move(announcement);
   ++announced_count_;
+  announced_last_ = rank;
 }
 
 // All ranks look at the same announcements, so all come to the same verdict

@@ -2,12 +2,14 @@
 #ifndef RING_KERAS_RUNTIME_REQUEST_H_
 #define RING_KERAS_RUNTIME_REQUEST_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
 
 #include "tf_ops/collectives/arguments.h"
 #include "tf_ops/common/status.h"
+#include "tf_ops/common/ticks.h"
 
 namespace ring_keras {
 
@@ -32,6 +34,11 @@ struct Request : CollectiveArguments {
   // rank. Two plans may reduce tensors of the same shapes that mean something
   // else. 0: none.
   int64_t plan = 0;
+
+  // For those who watch. Whether the caller waits from the beginning; else
+  // since when somebody does: 0, or null, is nobody. It lives until `done`.
+  bool blocks = false;
+  const std::atomic<Ticks>* awaited_since = nullptr;
 
   // Not OK: why this rank cannot take part. Its peers are told, and get the
   // same error.

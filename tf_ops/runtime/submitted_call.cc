@@ -28,6 +28,7 @@ std::shared_ptr<SubmittedCall> SubmittedCall::Submit(Request request,
   if (request.kind == CollectiveKind::kAlltoall) {
     request.received_splits = &call->received_splits_;
   }
+  request.awaited_since = &call->awaited_since_;  // `done` keeps it alive.
   Runtime::Get().Submit(
       std::move(request),
       [call](const Status& status) {
@@ -43,6 +44,7 @@ std::shared_ptr<SubmittedCall> SubmittedCall::Submit(Request request,
 Status SubmittedCall::Follow(void* stream) {
   {
     std::unique_lock<std::mutex> lock(mutex_);
+    if (!launched_ && !done_) StampAwaited();
     WaitHandlingSignals(
         lock, changed_, [this] { return launched_ || done_; },
         communicator_id_);
@@ -53,9 +55,15 @@ Status SubmittedCall::Follow(void* stream) {
 
 Status SubmittedCall::Wait() {
   std::unique_lock<std::mutex> lock(mutex_);
+  if (!done_) StampAwaited();
   WaitHandlingSignals(
       lock, changed_, [this] { return done_; }, communicator_id_);
   return status_;
+}
+
+void SubmittedCall::StampAwaited() {
+  Ticks nobody = 0;
+  awaited_since_.compare_exchange_strong(nobody, Now());
 }
 
 bool SubmittedCall::IsDone() {

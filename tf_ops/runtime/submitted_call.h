@@ -2,6 +2,7 @@
 #ifndef RING_KERAS_RUNTIME_SUBMITTED_CALL_H_
 #define RING_KERAS_RUNTIME_SUBMITTED_CALL_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -41,9 +42,13 @@ class RING_KERAS_EXPORT SubmittedCall {
       : communicator_id_(request.communicator_id),
         device_work_(request.device_work) {}
 
+  // Somebody waits.
+  void StampAwaited();
+
   const int communicator_id_;
   const std::shared_ptr<DeviceWork> device_work_;  // Null: in host memory.
-  std::mutex mutex_;                               // Guards the rest.
+  std::atomic<Ticks> awaited_since_{0};
+  std::mutex mutex_;  // Guards the rest.
   std::condition_variable changed_;
   bool launched_ = false;  // The device has been given all of it.
   bool done_ = false;

@@ -7,6 +7,7 @@
 #include "tf_ops/collectives/nccl/device_work.h"
 #include "tf_ops/common/logging.h"
 #include "tf_ops/cuda/runtime_api.h"
+#include "tf_ops/kernels/activity.h"
 #include "tf_ops/kernels/conversions.h"
 #include "tf_ops/kernels/device_stream.h"
 #include "tf_ops/kernels/owned_copies.h"
@@ -27,6 +28,7 @@ namespace ring_keras {
 namespace {
 
 namespace ffi = xla::ffi;
+using tsl::profiler::TraceMe;
 
 // Only types of RING_KERAS_DTYPES come here.
 DataType ToDataType(ffi::DataType dtype) {
@@ -163,6 +165,7 @@ ffi::Error Ended(const Status& status) {
 ffi::Error Run(const Place& place, ffi::RemainingArgs operands,
                ffi::RemainingRets results, ffi::Dictionary attributes) {
   Request request = ToRequest(place, attributes, operands, results);
+  const TraceMe trace([&] { return Activity(request); });
   if (request.device_work == nullptr) {
     return Ended(Runtime::Get().Run(std::move(request)));
   }
@@ -193,6 +196,7 @@ ffi::Error StartDropped(Request request, const Place& place) {
 ffi::Error Start(const Place& place, ffi::RemainingArgs operands,
                  ffi::RemainingRets results, ffi::Dictionary attributes) {
   Request request = ToRequest(place, attributes, operands, results);
+  const TraceMe trace([&] { return "start of " + Activity(request); });
   const int64_t number = Integer(attributes, xla_calls::kNumber, 0);
   if (!StartedCalls::Get().HasWait(number)) {
     return StartDropped(std::move(request), place);
@@ -207,6 +211,7 @@ ffi::Error Start(const Place& place, ffi::RemainingArgs operands,
 
 ffi::Error Wait(const Place& place, ffi::RemainingArgs operands,
                 ffi::RemainingRets, ffi::Dictionary attributes) {
+  const TraceMe trace("wait for a collective");
   const ffi::AnyBuffer token = *operands.get<ffi::AnyBuffer>(1);
   const auto call = StartedCalls::Get().Take(
       Integer(attributes, xla_calls::kNumber, 0), token.untyped_data());

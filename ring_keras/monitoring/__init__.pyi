@@ -1,0 +1,11 @@
+from .recorder import Collective as Collective
+from .recorder import dump as dump
+from .recorder import recent_collectives as recent_collectives
+from .stats import CollectiveStats as CollectiveStats
+from .stats import Stats as Stats
+from .stats import StepStats as StepStats
+from .stats import StepTotals as StepTotals
+from .stats import stats as stats
+from .timed import timed as timed
+from .timeline.control import start_timeline as start_timeline
+from .timeline.control import stop_timeline as stop_timeline

@@ -1,0 +1,149 @@
+"""Where the time of this rank's steps has gone."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from ring_keras import _native
+from ring_keras.job.job import current_job
+
+__all__ = ["CollectiveStats", "Stats", "StepStats", "StepTotals", "stats"]
+
+
+@dataclass(frozen=True)
+class StepStats:
+    """One step of training, as this rank saw it.
+
+    It lasts from the end of the last collective of the step before, or from the
+    beginning of its epoch, to the end of its own last collective. Always
+    `duration_s = input_s + compute_s + wait_s + exposed_s`.
+
+    Attributes:
+        step: The engine's number, the same on every rank.
+        began_at: In seconds since 1970, by the clock of this host.
+        duration_s: How long it took.
+        input_s: For how long it stood still for the data's iterator.
+        compute_s: All the rest: forward, backward, update, callbacks.
+        wait_s: For how long it stood still because a rank had not arrived.
+        exposed_s: For how long it stood still while bytes moved.
+        overlap_s: For how long bytes moved while it did not stand still; a part of
+            `compute_s` and `input_s`.
+        bytes: Of this rank's tensors, in all its collectives.
+        collectives: How many there were.
+        examples: In this rank's batches; 0 if unknown.
+        waited_for_s: `wait_s` by the rank that arrived last.
+    """
+
+    step: int
+    began_at: float
+    duration_s: float
+    input_s: float
+    compute_s: float
+    wait_s: float
+    exposed_s: float
+    overlap_s: float
+    bytes: int
+    collectives: int
+    examples: float
+    waited_for_s: tuple[float, ...]
+
+    @property
+    def last_rank(self) -> int | None:
+        """For whom it waited most; None: for nobody."""
+        longest = max(self.waited_for_s, default=0.0)
+        return self.waited_for_s.index(longest) if longest > 0 else None
+
+
+@dataclass(frozen=True)
+class StepTotals:
+    """Sums over all steps of the membership; see `StepStats`."""
+
+    steps: int
+    duration_s: float
+    input_s: float
+    compute_s: float
+    wait_s: float
+    exposed_s: float
+    overlap_s: float
+    bytes: int
+    collectives: int
+    examples: float
+    waited_for_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class CollectiveStats:
+    """All collectives of one kind, algorithm and size that ended well.
+
+    Attributes:
+        kind: Such as `allreduce`.
+        algorithm: How it was done, such as `shared_flat`.
+        size_class_bytes: Each had at least so many bytes, and less than twice as many.
+        count: How many there were.
+        bytes: Of this rank's tensors, in all.
+        wait_s: Between the arrival of this rank and that of the last one, in all.
+        transfer_s: Between the arrival of the last rank and the last byte, in all.
+            Collectives of up to 512 bytes in host memory are not timed.
+        best_bus_bandwidth: Bytes per second that each link carried, in the fastest.
+        mean_bus_bandwidth: The same over all of them.
+    """
+
+    kind: str
+    algorithm: str
+    size_class_bytes: int
+    count: int
+    bytes: int
+    wait_s: float
+    transfer_s: float
+    best_bus_bandwidth: float
+    mean_bus_bandwidth: float
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What this rank's engine has measured since `init()`.
+
+    Attributes:
+        rank: This rank.
+        size: How many there are.
+        host: This rank's host.
+        steps: The last 1,024 complete steps of the whole job, oldest first.
+        totals: Of all steps.
+        collectives: By kind, algorithm and size; also those outside of steps.
+    """
+
+    rank: int
+    size: int
+    host: str
+    steps: tuple[StepStats, ...]
+    totals: StepTotals
+    collectives: tuple[CollectiveStats, ...]
+
+
+def stats() -> Stats:
+    """Says where the time of this rank's steps has gone.
+
+    It is always measured, and costs nothing to speak of; this call copies the
+    figures. Training in a `fit` with a callback of `ring_keras.callbacks` is seen
+    completely. In a loop of your own, whatever is between two steps, such as an
+    evaluation, counts as computing of the second, and the data's iterator as well
+    unless it is `ring_keras.monitoring.timed`.
+
+    Raises:
+        NotInitializedError: If `init()` has not run.
+    """
+    job = current_job()
+    seen = _native.stats()
+    totals: dict[str, Any] = seen["totals"]
+    totals["steps"] = totals.pop("step")
+    del totals["began_at"]
+    return Stats(
+        rank=job.rank,
+        size=job.size,
+        host=job.config.host_name or socket.gethostname(),
+        steps=tuple(StepStats(**step) for step in seen["steps"]),
+        totals=StepTotals(**totals),
+        collectives=tuple(CollectiveStats(**one) for one in seen["collectives"]),
+    )

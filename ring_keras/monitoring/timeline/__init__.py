@@ -1,0 +1,1 @@
+"""All collectives of all ranks in one file, for Perfetto or Chrome."""

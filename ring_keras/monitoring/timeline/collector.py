@@ -1,0 +1,50 @@
+"""Keeps what the flight recorder would overwrite."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from ring_keras import _native
+
+__all__ = ["Collector"]
+
+# The recorder holds 4,096 collectives.
+_INTERVAL_S = 0.1
+
+
+class Collector:
+    """Takes this rank's collectives from the recorder, from now on."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+        self.lost = 0
+        """How many were overwritten before they were taken."""
+        ended = [r for r in _native.recent_collectives() if r["number"]]
+        self._last = ended[-1]["number"] if ended else 0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="ring_keras timeline", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Takes the last ones."""
+        self._stopped.set()
+        self._thread.join()
+        self._take()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_INTERVAL_S):
+            try:
+                self._take()
+            except Exception:  # The job is over.
+                return
+
+    def _take(self) -> None:
+        for record in _native.recent_collectives(self._last):
+            if not record["number"]:
+                continue
+            self.lost += record["number"] - self._last - 1
+            self._last = record["number"]
+            self.records.append(record)

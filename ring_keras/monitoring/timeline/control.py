@@ -1,0 +1,116 @@
+"""Beginning and ending a timeline."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from ring_keras.errors import RingKerasError
+from ring_keras.job.gathering import gather_bytes, gather_texts
+from ring_keras.job.job import Job, current_job
+from ring_keras.monitoring.timeline.chrome_file import write_chrome
+from ring_keras.monitoring.timeline.clocks import Clock, Offset, measure_offset
+from ring_keras.monitoring.timeline.collector import Collector
+from ring_keras.monitoring.timeline.merged import RankTimeline
+from ring_keras.monitoring.timeline.perfetto_file import (
+    require_perfetto,
+    write_perfetto,
+)
+
+__all__ = ["start_timeline", "stop_timeline"]
+
+
+@dataclass
+class _Running:
+    path: Path
+    began: Offset
+    collector: Collector
+
+
+def start_timeline(path: str | Path) -> None:
+    """Records every collective from now on; collective.
+
+    Args:
+        path: Where `stop_timeline()` puts all ranks' collectives, on rank 0: in
+            Perfetto's format, for https://ui.perfetto.dev, or, if it ends in `.json`,
+            in Chrome's. The same on every rank.
+
+    Raises:
+        NotInitializedError: If `init()` has not run.
+        RingKerasError: If a timeline is being recorded already on any rank, or the
+            package `perfetto` is needed and not installed.
+    """
+    job = current_job()
+    path = Path(path)
+    _raise_for_all(_obstacle(job, path), "timeline/start")
+    began = measure_offset()
+    job.timeline = _Running(path, began, Collector())
+
+
+def stop_timeline() -> None:
+    """Ends the timeline, and writes it on rank 0; collective.
+
+    Raises:
+        NotInitializedError: If `init()` has not run.
+        RingKerasError: If no timeline is being recorded, or rank 0 cannot write it.
+    """
+    job = current_job()
+    running = job.timeline
+    if running is None:
+        raise RingKerasError(
+            "no timeline is being recorded. Call start_timeline() first."
+        )
+    job.timeline = None
+    running.collector.stop()
+    clock = Clock(running.began, measure_offset())
+    parts = gather_bytes(_encode(job, running, clock), "timeline")
+    problem = ""
+    if job.rank == 0:
+        try:
+            _write(running.path, [_decode(content) for _, content in parts])
+        except OSError as error:
+            problem = f"cannot write the timeline: {error}"
+    _raise_for_all(problem, "timeline/stop")
+
+
+def _obstacle(job: Job, path: Path) -> str:
+    """Why this rank cannot record one; empty: it can."""
+    if job.timeline is not None:
+        return "a timeline is being recorded already. Call stop_timeline() first."
+    if path.suffix != ".json":
+        try:
+            require_perfetto()
+        except ImportError as error:
+            return str(error)
+    return ""
+
+
+def _raise_for_all(problem: str, name: str) -> None:
+    """Raises on every rank what any rank has, so that none waits for another."""
+    for rank, text in enumerate(gather_texts(problem, name)):
+        if text:
+            raise RingKerasError(f"rank {rank}: {text}")
+
+
+def _write(path: Path, ranks: list[RankTimeline]) -> None:
+    write = write_chrome if path.suffix == ".json" else write_perfetto
+    write(path, ranks)
+
+
+def _encode(job: Job, running: _Running, clock: Clock) -> bytes:
+    part = {
+        "rank": job.rank,
+        "host": job.config.host_name or socket.gethostname(),
+        "clock": [vars(clock.first), vars(clock.last)],
+        "records": running.collector.records,
+        "lost": running.collector.lost,
+    }
+    return json.dumps(part).encode()
+
+
+def _decode(content: bytes) -> RankTimeline:
+    part = json.loads(content)
+    first, last = (Offset(**offset) for offset in part.pop("clock"))
+    return RankTimeline(clock=Clock(first, last), **part)

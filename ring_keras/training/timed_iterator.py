@@ -1,0 +1,64 @@
+"""An iterator over a dataset that tells the engine for how long a step waits for it.
+
+The clock is looked at inside the graph that Keras calls, around the op that gets the
+next batch: so it is the same for each step of an execution, and whether or not XLA
+compiles what follows.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from ring_keras import _libraries
+
+__all__ = ["timed_iterator"]
+
+_Iterator: Any = tf.data.IteratorSpec(tf.TensorSpec(())).value_type
+
+
+def timed_iterator(iterator: Any) -> Any:
+    """The same iterator, timed; what is none of `tf.data` stays as it is."""
+    if type(iterator) is not _Iterator:
+        return iterator
+    # Kept there, so that it lives no longer.
+    if not hasattr(iterator, "_ring_keras_timed"):
+        iterator._ring_keras_timed = _TimedIterator(
+            components=[iterator._iterator_resource],
+            element_spec=iterator.element_spec,
+        )
+    return iterator._ring_keras_timed
+
+
+class _TimedIterator(_Iterator):  # type: ignore[misc]
+    @property
+    def _type_spec(self) -> "_TimedIteratorSpec":
+        return _TimedIteratorSpec(self.element_spec)
+
+    def _next_internal(self) -> Any:
+        return _timed(super()._next_internal)
+
+    def get_next_as_optional(self) -> Any:
+        return _timed(super().get_next_as_optional)
+
+
+class _TimedIteratorSpec(tf.data.IteratorSpec):  # type: ignore[misc]
+    """Has TensorFlow build the same kind of iterator inside of a graph."""
+
+    __slots__ = ()
+
+    @property
+    def value_type(self) -> type:
+        return _TimedIterator
+
+    def _from_components(self, components: Any) -> _TimedIterator:
+        return _TimedIterator(components=components, element_spec=self._element_spec)
+
+
+def _timed(get: Callable[[], Any]) -> Any:
+    since = _libraries.ops().ring_keras_ticks()
+    with tf.control_dependencies([since]):
+        batch = get()
+    with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+        _libraries.ops().ring_keras_note_input(since=since)
+    return batch

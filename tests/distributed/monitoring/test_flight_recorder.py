@@ -1,0 +1,164 @@
+"""A job that hangs, or loses a rank, is explained by what its ranks wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import run_ranks
+from support.engine_only import WITHOUT_TENSORFLOW, join
+from support.processes import wait_until
+
+from ring_keras import _native
+from ring_keras.lifecycle.flight_recorder import begin_flight_recorder
+from ring_keras.monitoring.analyze.trace_file import read_traces
+from ring_keras.monitoring.analyze.verdict import explain
+
+DATA_PY = """
+import ctypes
+import os
+import time
+
+held = ctypes.PyDLL(None)  # Keeps Python's lock while it calls.
+
+def load(marker, holds_lock):
+    while not os.path.exists(marker):
+        held.usleep(50_000) if holds_lock else time.sleep(0.05)
+"""
+LINE = 1 + DATA_PY.splitlines().index(
+    "        held.usleep(50_000) if holds_lock else time.sleep(0.05)"
+)
+
+
+def begin() -> int:
+    rank, _ = join()
+    begin_flight_recorder(os.environ["RING_KERAS_TRACE_DIR"], rank)
+    _native.barrier("all are here")
+    return rank
+
+
+def traces_in(directory: str | Path) -> str:
+    return "".join(p.read_text() for p in Path(directory).glob("rank*.trace"))
+
+
+def skips_a_collective(trace_dir: str) -> None:
+    rank = begin()
+    one = np.ones(1, np.float32)
+    with pytest.raises(RuntimeError, match="gave up after"):
+        if rank == 2:
+            _native.broadcast(one, 0, "weights")
+        else:
+            _native.allreduce(one, "sum", "gradients/bucket3")
+
+
+def stays_in_its_own_code(trace_dir: str, holds_lock: bool) -> None:
+    rank = begin()
+    marker = Path(trace_dir, "done")
+    if rank == 1:
+        load = runpy.run_path(str(Path(trace_dir, "data.py")))["load"]
+        load(str(marker), holds_lock)
+        return
+    with contextlib.suppress(RuntimeError):
+        _native.allreduce(np.ones(1, np.float32), "sum", "gradients/bucket3")
+    wait_until(
+        lambda: (
+            '"stacks"' in traces_in(trace_dir) and "in load" in traces_in(trace_dir)
+        ),
+        "rank 1 has written its stacks",
+    )
+    marker.touch()
+
+
+def ends_by(number: int) -> None:
+    rank = begin()
+    pids = _native.allgather(np.array([os.getpid()]), "pids")
+    if rank == 1:
+        os.kill(os.getpid(), number)
+    try:
+        _native.allreduce(np.ones(1, np.float32), "sum", "gradients/bucket3")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pids[1]), signal.SIGKILL)
+
+
+def waits_for_a_signal(trace_dir: str) -> None:
+    rank = begin()
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGUSR2)
+    wait_until(
+        lambda: all(
+            '"stacks"' in Path(trace_dir, f"rank{r}.trace").read_text() for r in (0, 1)
+        ),
+        "both ranks have written",
+    )
+    _native.barrier("both have seen it")
+
+
+def environment(directory: Path, **more: str) -> dict[str, str]:
+    return WITHOUT_TENSORFLOW | {"RING_KERAS_TRACE_DIR": str(directory)} | more
+
+
+STALLS = {"RING_KERAS_STALL_TIMEOUT_S": "0.5", "RING_KERAS_COLLECTIVE_TIMEOUT_S": "3"}
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_a_rank_that_skipped_a_collective(tmp_path: Path, transport: str) -> None:
+    env = environment(tmp_path, RING_KERAS_TRANSPORT=transport, **STALLS)
+    run_ranks(skips_a_collective, 3, env=env, args=(str(tmp_path),))
+
+    command = [sys.executable, "-X", "importtime", "-m"]
+    command += ["ring_keras.monitoring.analyze", str(tmp_path)]
+    told = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert told.stdout.splitlines()[0] == (
+        "Rank 2 is in broadcast 'weights'; "
+        "ranks 0 and 1 are in allreduce 'gradients/bucket3'."
+    )
+    assert "barrier 'all are here'" in told.stdout
+    assert "missing ranks: 2" in told.stdout
+    assert " tensorflow" not in told.stderr
+
+
+@pytest.mark.parametrize("holds_lock", [False, True])
+def test_a_rank_that_stays_in_its_own_code(tmp_path: Path, holds_lock: bool) -> None:
+    (tmp_path / "data.py").write_text(DATA_PY)
+    env = environment(tmp_path, **STALLS)
+    run_ranks(stays_in_its_own_code, 2, env=env, args=(str(tmp_path), holds_lock))
+
+    assert explain(read_traces(tmp_path)) == (
+        f"Rank 1 stands in data.py:{LINE} (load); "
+        "rank 0 is in allreduce 'gradients/bucket3'."
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_rank_that_is_gone(tmp_path: Path, number: int) -> None:
+    outcomes = run_ranks(
+        ends_by, 3, env=environment(tmp_path), args=(number,), check=False
+    )
+    assert outcomes[1].signal == signal.SIGKILL
+
+    sentence = explain(read_traces(tmp_path))
+
+    assert sentence.startswith("Rank 1 wrote nothing (rank 1 (host "), sentence
+    assert sentence.endswith("ranks 0 and 2 are in allreduce 'gradients/bucket3'."), (
+        sentence
+    )
+
+
+def test_a_signal_to_one_rank_has_all_write(tmp_path: Path) -> None:
+    run_ranks(waits_for_a_signal, 2, env=environment(tmp_path), args=(str(tmp_path),))
+
+    for trace in read_traces(tmp_path).values():
+        assert trace.why == "SIGUSR2"
+        assert [one["name"] for one in trace.ended] == ["all are here"]
+        assert trace.main_thread in [stack.thread for stack in trace.stacks]

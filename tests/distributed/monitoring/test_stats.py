@@ -1,0 +1,137 @@
+"""Where the time of the steps of a fit goes, by `ring.stats()`."""
+
+from __future__ import annotations
+
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.rank_pool import RankPools
+
+import ring_keras as ring
+from ring_keras.monitoring import Stats, StepTotals
+
+SLEEP_S = 0.1
+BATCHES = 5
+EPOCHS = 2
+
+
+class SlowData(keras.utils.PyDataset):
+    def __init__(self, slow: bool) -> None:
+        super().__init__()
+        self._slow = slow
+
+    def __len__(self) -> int:
+        return BATCHES
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        if self._slow:
+            time.sleep(SLEEP_S)
+        return np.ones((8, 3), np.float32), np.ones((8, 1), np.float32)
+
+
+class Slow(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
+        time.sleep(SLEEP_S)
+
+
+def fits(slow_rank: int) -> tuple[Stats, StepTotals]:
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(1)])
+    model.compile(ring.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    before = ring.stats().totals
+    x = np.ones((8 * BATCHES, 3), np.float32)
+    callbacks: list[keras.callbacks.Callback] = [
+        ring.callbacks.BroadcastGlobalVariables()
+    ]
+    if ring.rank() == slow_rank:
+        callbacks.append(Slow())
+    model.fit(x, x[:, :1], batch_size=8, epochs=EPOCHS, verbose=0, callbacks=callbacks)
+    return ring.stats(), before
+
+
+def test_the_rank_that_is_slow_to_compute_is_named(rank_pool: RankPools) -> None:
+    ranks = rank_pool(2).run(fits, args=(1,))
+    steps = BATCHES * EPOCHS
+    for rank, (seen, before) in enumerate(ranks):
+        assert (seen.rank, seen.size) == (rank, 2)
+        # One more where a plan was agreed on.
+        assert seen.totals.steps - before.steps >= steps
+        assert len(seen.steps) >= steps
+        numbers = [step.step for step in seen.steps[-steps:]]
+        assert numbers == list(range(numbers[0], numbers[0] + steps))
+        for step in seen.steps[-steps:]:
+            assert step.duration_s == pytest.approx(
+                step.input_s + step.compute_s + step.wait_s + step.exposed_s
+            )
+            assert step.wait_s == pytest.approx(sum(step.waited_for_s))
+            assert step.bytes > 0
+            assert step.collectives > 0
+            assert step.examples == 8
+            assert step.began_at > time.time() - 3600
+    fast, slow = (seen.steps[-steps:] for seen, _ in ranks)
+    assert sum(step.compute_s for step in slow) > steps * SLEEP_S
+    waited = sum(step.waited_for_s[1] for step in fast)
+    assert waited > sum(step.waited_for_s[0] for step in slow)
+    assert waited > sum(step.compute_s for step in fast) / 2
+    assert {step.last_rank for step in fast} == {1}
+
+
+def fits_slow_data(slow_rank: int, options: dict[str, object]) -> Stats:
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(1)])
+    optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.01))
+    model.compile(optimizer, "mse", **options)
+    callbacks = [ring.callbacks.BroadcastGlobalVariables()]
+    data = SlowData(ring.rank() == slow_rank)
+    model.fit(data, epochs=EPOCHS, verbose=0, callbacks=callbacks)
+    return ring.stats()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"jit_compile": False},
+        {"jit_compile": True},
+        {"jit_compile": False, "steps_per_execution": BATCHES},
+    ],
+    ids=["graph", "xla", "steps_per_execution"],
+)
+def test_the_rank_with_slow_data_is_named(
+    rank_pool: RankPools, options: dict[str, object]
+) -> None:
+    fast, slow = (
+        seen.steps[-BATCHES * EPOCHS :]
+        for seen in rank_pool(2).run(fits_slow_data, args=(1, options))
+    )
+    # The first batches of an epoch may have been read ahead.
+    assert sum(step.input_s for step in slow) > EPOCHS * (BATCHES - 2) * SLEEP_S / 2
+    assert sum(step.input_s for step in slow) > sum(step.input_s for step in fast)
+    waited = sum(step.waited_for_s[1] for step in fast)
+    assert waited > sum(step.waited_for_s[0] for step in slow)
+
+
+def loops_over_slow_data() -> tuple[float, float]:
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.build((None, 3))
+    for x, y in ring.monitoring.timed(SlowData(True)[i] for i in range(BATCHES)):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - y) ** 2)
+        tape = ring.DistributedGradientTape(tape)
+        tape.gradient(loss, model.trainable_variables)
+    steps = ring.stats().steps[-BATCHES + 1 :]
+    return sum(step.input_s for step in steps), sum(step.duration_s for step in steps)
+
+
+def test_a_loop_of_ones_own(rank_pool: RankPools) -> None:
+    for input_s, duration_s in rank_pool(2).run(loops_over_slow_data):
+        assert (BATCHES - 1) * SLEEP_S < input_s < duration_s
+
+
+def test_needs_a_job() -> None:
+    with pytest.raises(ring.NotInitializedError):
+        ring.stats()
+    with pytest.raises(ring.NotInitializedError):
+        ring.monitoring.recent_collectives()

@@ -1,0 +1,53 @@
+"""A timeline of all ranks, recorded and written while they run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.rank_pool import RankPools
+
+import ring_keras as ring
+
+
+def records(directory: str, ending: str) -> None:
+    path = Path(directory, f"timeline{ending}")
+    ring.start_timeline(path)
+    with pytest.raises(ring.RingKerasError, match="already"):
+        ring.start_timeline(path)
+    for turn in range(3):
+        ring.allreduce(np.ones(100_000, np.float32), name=f"use{turn}")
+    ring.stop_timeline()
+    with pytest.raises(ring.RingKerasError, match="start_timeline"):
+        ring.stop_timeline()
+
+
+def test_all_ranks_are_in_one_file(rank_pool: RankPools, tmp_path: Path) -> None:
+    rank_pool(2).run(records, args=(str(tmp_path), ".json"))
+
+    events = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
+    for rank in (0, 1):
+        names = [event["name"] for event in events if event["pid"] == rank]
+        for turn in range(3):
+            assert f"allreduce use{turn}" in names
+        assert "transfer" in names
+    # Rank 0's clock is right by definition; the other's error is said.
+    titles = [event["args"]["name"] for event in events if event["ph"] == "M"]
+    assert "clock ±" not in titles[0]
+    assert "clock ±" in titles[1]
+
+
+def cannot_write(directory: str) -> str:
+    ring.start_timeline(Path(directory, "no such folder", "timeline.json"))
+    with pytest.raises(ring.RingKerasError) as info:
+        ring.stop_timeline()
+    return str(info.value)
+
+
+def test_a_file_that_cannot_be_written_is_an_error_on_all(
+    rank_pool: RankPools, tmp_path: Path
+) -> None:
+    for message in rank_pool(2).run(cannot_write, args=(str(tmp_path),)):
+        assert message.startswith("rank 0: cannot write the timeline")

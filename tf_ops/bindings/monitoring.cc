@@ -1,0 +1,145 @@
+#include "tf_ops/bindings/monitoring.h"
+
+#include <pybind11/stl.h>
+
+#include <string>
+#include <vector>
+
+#include "tf_ops/bindings/errors.h"
+#include "tf_ops/common/ticks.h"
+#include "tf_ops/monitoring/dump_format.h"
+#include "tf_ops/runtime/dump_signal.h"
+#include "tf_ops/runtime/observation.h"
+
+namespace py = pybind11;
+
+namespace ring_keras {
+namespace {
+
+template <typename Function>
+auto WithoutGil(Function function) {
+  py::gil_scoped_release release;
+  return function();
+}
+
+py::dict StepDict(const StepRecord& step, const TickScale& scale) {
+  py::dict values;
+  values["step"] = step.step;
+  values["began_at"] = scale.UnixTime(step.began_at);
+  values["duration_s"] = scale.Seconds(step.duration);
+  values["input_s"] = scale.Seconds(step.input);
+  values["compute_s"] = scale.Seconds(step.compute);
+  values["wait_s"] = scale.Seconds(step.wait);
+  values["exposed_s"] = scale.Seconds(step.exposed);
+  values["overlap_s"] = scale.Seconds(step.overlap);
+  values["bytes"] = step.nbytes;
+  values["collectives"] = step.collectives;
+  values["examples"] = step.examples;
+  std::vector<double> waited_for;
+  for (const Ticks ticks : step.waited_for) {
+    waited_for.push_back(scale.Seconds(ticks));
+  }
+  values["waited_for_s"] = py::tuple(py::cast(waited_for));
+  return values;
+}
+
+py::dict TallyDict(const Tally& tally, const TickScale& scale) {
+  const double s_per_tick = scale.seconds_per_tick();
+  py::dict values;
+  values["kind"] = NameOf(tally.kind);
+  values["algorithm"] = tally.algorithm;
+  values["size_class_bytes"] =
+      tally.size_class == 0 ? 0 : uint64_t{1} << (tally.size_class - 1);
+  values["count"] = tally.count;
+  values["bytes"] = tally.nbytes;
+  values["wait_s"] = scale.Seconds(tally.wait);
+  values["transfer_s"] = scale.Seconds(tally.transfer);
+  values["best_bus_bandwidth"] = tally.best_bus_bytes_per_tick / s_per_tick;
+  values["mean_bus_bandwidth"] =
+      tally.transfer == 0 ? 0 : tally.bus_bytes / scale.Seconds(tally.transfer);
+  return values;
+}
+
+py::dict RecordDict(const CollectiveRecord& record, const TickScale& scale) {
+  const auto time = [&scale](Ticks moment) -> py::object {
+    if (moment == 0) return py::none();
+    return py::float_(scale.UnixTime(moment));
+  };
+  py::dict values;
+  values["number"] = record.number;
+  values["name"] = record.name;
+  values["kind"] = NameOf(record.kind);
+  values["algorithm"] = record.algorithm.name;
+  values["step"] = record.step;
+  values["bytes"] = record.nbytes;
+  values["ranks"] = record.size;
+  values["submitted_at"] = time(record.submitted_at);
+  values["arrived_at"] = time(record.arrived_at);
+  values["matched_at"] = time(record.matched_at);
+  if (record.last_rank < 0) {
+    values["last_rank"] = py::none();
+  } else {
+    values["last_rank"] = record.last_rank;
+  }
+  values["first_byte_at"] = time(record.first_byte_at);
+  values["last_byte_at"] = time(record.last_byte_at);
+  values["done_at"] = time(record.done_at);
+  values["outcome"] = OutcomeName(record);
+  return values;
+}
+
+py::dict Stats() {
+  const Observation seen = ValueOrThrow(WithoutGil(Observe));
+  py::list steps;
+  for (const StepRecord& step : seen.steps) {
+    steps.append(StepDict(step, seen.scale));
+  }
+  py::list tallies;
+  for (const Tally& tally : seen.tallies) {
+    tallies.append(TallyDict(tally, seen.scale));
+  }
+  py::dict values;
+  values["steps"] = steps;
+  values["totals"] = StepDict(seen.totals, seen.scale);
+  values["collectives"] = tallies;
+  return values;
+}
+
+py::list RecentCollectives(uint64_t after) {
+  const ObservedCollectives seen =
+      ValueOrThrow(WithoutGil([after] { return ObserveCollectives(after); }));
+  py::list records;
+  for (const CollectiveRecord& record : seen.records) {
+    records.append(RecordDict(record, seen.scale));
+  }
+  return records;
+}
+
+}  // namespace
+
+void BindMonitoring(py::module_& module) {
+  module.def("stats", &Stats);
+  module.def("recent_collectives", &RecentCollectives, py::arg("after") = 0);
+  module.def("begin_steps",
+             [] { ThrowIfError(WithoutGil([] { return BeginSteps(); })); });
+  module.def("ticks", &Now);
+  module.def(
+      "dump",
+      [](const std::string& why) {
+        ThrowIfError(WithoutGil([&] { return DumpAll(why); }));
+      },
+      py::arg("why"));
+  module.def(
+      "set_recording",
+      [](bool on) {
+        ThrowIfError(WithoutGil([on] { return SetRecording(on); }));
+      },
+      py::arg("on"));
+  module.def("listen_for_dump_signal", &ListenForDumpSignal);
+  module.def(
+      "add_input",
+      [](Ticks from, Ticks to) { WithoutGil([&] { AddInput(from, to); }); },
+      py::arg("since"), py::arg("until"));
+}
+
+}  // namespace ring_keras

@@ -1,0 +1,26 @@
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+
+namespace ring_keras {
+
+REGISTER_OP("RingKerasTicks")
+    .Output("now: int64")
+    .SetIsStateful()  // Never fold: each run is another moment.
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Says what time it is by the engine's clock.
+
+now: In ticks of that clock.
+)doc");
+
+REGISTER_OP("RingKerasNoteInput")
+    .Input("since: int64")
+    .SetIsStateful()  // Never prune.
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Tells the engine that the program stood still for its data until now.
+
+since: What RingKerasTicks said before.
+)doc");
+
+}  // namespace ring_keras

@@ -1,0 +1,68 @@
+#include "tf_ops/runtime/observation.h"
+
+#include "tf_ops/runtime/membership_slot.h"
+#include "tf_ops/runtime/runtime.h"
+
+namespace ring_keras {
+namespace {
+
+// `look(engine)` with the driver, or NotInitialized.
+template <typename Look>
+Status WithEngine(Look look) {
+  Runtime::Get();  // It makes the slot.
+  return MembershipSlot::of_process->WithJob([&](Job& job) {
+    Engine& engine = job.engine();
+    engine.WithDriver([&] { look(engine); });
+    return Status::Ok();
+  });
+}
+
+}  // namespace
+
+StatusOr<Observation> Observe() {
+  Observation seen;
+  RING_KERAS_RETURN_IF_ERROR(WithEngine([&seen](Engine& engine) {
+    const StepBook& book = engine.recorder().steps();
+    const bool idle = engine.pending_count() == 0;
+    seen.steps = book.Steps(idle);
+    seen.totals = book.Totals(idle);
+    seen.tallies = engine.recorder().Tallies();
+  }));
+  return seen;
+}
+
+StatusOr<ObservedCollectives> ObserveCollectives(uint64_t after) {
+  ObservedCollectives seen;
+  RING_KERAS_RETURN_IF_ERROR(WithEngine([&seen, after](Engine& engine) {
+    seen.records = engine.recorder().Recent(after);
+    for (auto& record : engine.UnderWay()) seen.records.push_back(record);
+  }));
+  return seen;
+}
+
+Status BeginSteps() {
+  return WithEngine(
+      [](Engine& engine) { engine.recorder().steps().BeginSteps(Now()); });
+}
+
+Status SetRecording(bool on) {
+  return WithEngine([on](Engine& engine) { engine.recorder().set_on(on); });
+}
+
+Status DumpAll(const std::string& why) {
+  Runtime::Get();
+  return MembershipSlot::of_process->WithJob([&](Job& job) {
+    job.engine().Dump(why);
+    return Status::Ok();
+  });
+}
+
+void AddInput(Ticks from, Ticks to) {
+  Runtime::Get();
+  (void)MembershipSlot::of_process->WithJob([&](Job& job) {
+    job.engine().recorder().steps().AddInput(from, to);
+    return Status::Ok();
+  });
+}
+
+}  // namespace ring_keras

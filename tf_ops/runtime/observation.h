@@ -1,0 +1,50 @@
+// What the engine of this process's membership has noted, for those who watch.
+#ifndef RING_KERAS_RUNTIME_OBSERVATION_H_
+#define RING_KERAS_RUNTIME_OBSERVATION_H_
+
+#include <string>
+#include <vector>
+
+#include "tf_ops/common/export.h"
+#include "tf_ops/common/status.h"
+#include "tf_ops/common/ticks.h"
+#include "tf_ops/monitoring/recorder.h"
+
+namespace ring_keras {
+
+struct Observation {
+  TickScale scale;
+  std::vector<StepRecord> steps;
+  StepTotals totals;
+  std::vector<Tally> tallies;
+};
+
+// NotInitialized: this process is in no job.
+RING_KERAS_EXPORT StatusOr<Observation> Observe();
+
+// The last collectives, those after number `after`, in the order in which they
+// ended, then those under way. NotInitialized.
+struct ObservedCollectives {
+  TickScale scale;
+  std::vector<CollectiveRecord> records;
+};
+RING_KERAS_EXPORT StatusOr<ObservedCollectives> ObserveCollectives(
+    uint64_t after);
+
+// Steps of training follow: what has passed since the last one belongs to none.
+// NotInitialized.
+RING_KERAS_EXPORT Status BeginSteps();
+
+// Whether anything is noted: it is, but where that itself is measured.
+// NotInitialized.
+RING_KERAS_EXPORT Status SetRecording(bool on);
+
+// Has every rank write down what it is doing, for `why`. NotInitialized.
+RING_KERAS_EXPORT Status DumpAll(const std::string& why);
+
+// The program stood still for its data. Without effect outside of a job.
+RING_KERAS_EXPORT void AddInput(Ticks from, Ticks to);
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_RUNTIME_OBSERVATION_H_
