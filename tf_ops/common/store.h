@@ -1,11 +1,13 @@
-// The key-value service through which the ranks of a job find each other.
+// The service through which the ranks of a job find each other.
 //
 // An interface here, so that transport need not know how rendezvous works.
 #ifndef RING_KERAS_COMMON_STORE_H_
 #define RING_KERAS_COMMON_STORE_H_
 
+#include <algorithm>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "tf_ops/common/deadline.h"
 #include "tf_ops/common/status.h"
@@ -26,6 +28,16 @@ struct RankEvent {
 // name the rank, and are the same on all others.
 constexpr double kStoreVerdictS = 3;
 
+// A death explains more than those who leave before or after it. `events` has 1
+// or more.
+inline const RankEvent& CauseOf(const std::vector<RankEvent>& events) {
+  const auto lost =
+      std::find_if(events.begin(), events.end(), [](const RankEvent& event) {
+        return event.kind == RankEvent::Kind::kLost;
+      });
+  return lost == events.end() ? events.front() : *lost;
+}
+
 class Store {
  public:
   virtual ~Store() = default;
@@ -36,10 +48,26 @@ class Store {
 
   // The value of `key`; waits until somebody sets it.
   //
-  // Errors: DeadlineExceeded, PeerLost (a rank of the job ended meanwhile),
-  // Internal (the store itself is gone).
+  // Errors: DeadlineExceeded, Interrupted, PeerLost (a rank of the job ended
+  // meanwhile), Internal (the store itself is gone).
   virtual StatusOr<std::string> Get(const std::string& key,
                                     Deadline deadline) = 0;
+
+  // Gives this rank's value to a topic, and waits until every rank of the job
+  // has given one: all of them, by rank. A topic is as new after that. What a
+  // rank gave that stops waiting counts as not given.
+  //
+  // Errors: DeadlineExceeded (whose message is who has given none, "rank 3 of
+  // 4"), Interrupted,
+  // PeerLost (a rank of the job ended meanwhile), InvalidArgument,
+  // ResourceExhausted, Internal (the store itself is gone).
+  virtual StatusOr<std::vector<std::string>> Gather(const std::string& topic,
+                                                    const std::string& value,
+                                                    Deadline deadline) = 0;
+
+  // Waits until the deadline. Errors: PeerLost (a rank of the job has ended),
+  // Interrupted, Internal (the store itself is gone).
+  virtual Status Pause(Deadline deadline) = 0;
 
   // Calls `on_event`, from a thread of the store's, once for every rank that
   // ends. Events that came before the call are delivered too. At most one

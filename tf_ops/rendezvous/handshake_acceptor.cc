@@ -15,6 +15,9 @@ namespace {
 // How long to rest when there is no descriptor for a connection.
 constexpr double kAcceptBackoffS = 0.5;
 
+// The listener's number; no peer has it.
+constexpr uint64_t kListener = 0;
+
 // A handshake's messages fit into any socket's buffer, which is empty.
 Status SendNow(int fd, std::string_view bytes) {
   if (bytes.empty()) return Status::Ok();
@@ -45,59 +48,73 @@ StatusOr<std::string> ReceiveNow(int fd, size_t limit) {
 }  // namespace
 
 HandshakeAcceptor::HandshakeAcceptor(const HandshakeAcceptorOptions& options,
-                                     FileDescriptor listener, Admit admit)
+                                     FileDescriptor listener, Selector selector,
+                                     Admit admit)
     : options_(options),
       listener_(std::move(listener)),
       admit_(std::move(admit)),
-      warnings_(options.owner) {}
+      selector_(std::move(selector)),
+      warnings_(options.owner) {
+  const Status status = selector_.Watch(listener_.get(), kListener, EPOLLIN);
+  if (!status.ok()) warnings_.Warn(status.message());
+}
 
 HandshakeAcceptor::~HandshakeAcceptor() = default;
 
-void HandshakeAcceptor::AddPollEntries(std::vector<pollfd>* entries) const {
-  // A negative descriptor is skipped.
-  entries->push_back(
-      {next_accept_.Expired() ? listener_.get() : -1, POLLIN, 0});
-  for (const auto& peer : untrusted_) {
-    entries->push_back({peer->socket.get(), POLLIN, 0});
-  }
-}
-
 int HandshakeAcceptor::PollTimeoutMs() const {
-  const bool resting = !next_accept_.Expired();
-  if (untrusted_.empty() && !resting) return -1;
+  if (untrusted_.empty() && !resting_) return -1;
   double wait_s =
-      resting ? next_accept_.RemainingSeconds() : options_.handshake_timeout_s;
+      resting_ ? next_accept_.RemainingSeconds() : options_.handshake_timeout_s;
   if (!untrusted_.empty()) {
-    wait_s = std::min(wait_s, untrusted_.front()->deadline.RemainingSeconds());
+    wait_s = std::min(wait_s,
+                      untrusted_.begin()->second.deadline.RemainingSeconds());
   }
   return static_cast<int>(std::min(wait_s, 1000.0) * 1e3 + 0.999);
 }
 
-std::vector<TrustedConnection> HandshakeAcceptor::Serve(const pollfd* entries) {
+std::vector<TrustedConnection> HandshakeAcceptor::Serve() {
   warnings_.CloseWindow();
   std::vector<TrustedConnection> admitted;
-  for (size_t i = 0; i < untrusted_.size(); ++i) {
-    UntrustedPeer& peer = *untrusted_[i];
-    if (entries[i + 1].revents != 0) {
-      if (const Status status = Advance(peer); !status.ok()) {
-        if (status.code() == StatusCode::kAborted) {
-          peer.socket.Close();
-        } else {
-          Drop(peer, status.message());
-        }
-      } else if (peer.handshake.proven()) {
-        admitted.push_back(
-            {std::move(peer.socket), peer.handshake.client(), peer.address});
-      }
-    } else if (peer.deadline.Expired()) {
-      Drop(peer, StrCat("too slow: the handshake was not done after ",
-                        options_.handshake_timeout_s, " s"));
+  bool may_accept = false;
+  if (const auto ready = selector_.Wait(0); ready.ok()) {
+    for (const Selector::Ready& one : ready.value()) {
+      may_accept |= one.id == kListener;
+      const auto found = untrusted_.find(one.id);
+      if (found != untrusted_.end()) ServePeer(found, &admitted);
     }
   }
-  std::erase_if(untrusted_,
-                [](const auto& peer) { return !peer->socket.valid(); });
-  if (entries[0].revents != 0) AcceptAll();
+  DropOverdue();
+  if (resting_ && next_accept_.Expired()) {
+    resting_ = false;
+    selector_.Change(listener_.get(), kListener, EPOLLIN);
+    may_accept = true;
+  }
+  if (may_accept && !resting_) AcceptAll();
   return admitted;
+}
+
+void HandshakeAcceptor::ServePeer(Untrusted::iterator found,
+                                  std::vector<TrustedConnection>* admitted) {
+  UntrustedPeer& peer = found->second;
+  if (const Status status = Advance(peer); !status.ok()) {
+    if (status.code() == StatusCode::kAborted) {
+      Take(found);
+    } else {
+      Drop(found, status.message());
+    }
+  } else if (peer.handshake.proven()) {
+    const HandshakeParty client = peer.handshake.client();
+    std::string address = std::move(peer.address);
+    admitted->push_back({Take(found), client, std::move(address)});
+  }
+}
+
+void HandshakeAcceptor::DropOverdue() {
+  while (!untrusted_.empty() && untrusted_.begin()->second.deadline.Expired()) {
+    Drop(untrusted_.begin(),
+         StrCat("too slow: the handshake was not done after ",
+                options_.handshake_timeout_s, " s"));
+  }
 }
 
 Status HandshakeAcceptor::Advance(UntrustedPeer& peer) {
@@ -142,38 +159,56 @@ void HandshakeAcceptor::AcceptAll() {
     FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr,
                                   SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.valid()) {
-      // Out of descriptors: rest a while, or poll() would spin.
+      // Out of descriptors: what waits is there all the time.
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS ||
           errno == ENOMEM) {
         warnings_.Warn(StrCat(options_.owner, " cannot accept a connection: ",
                               ErrnoMessage(errno)));
-        next_accept_ = Deadline::After(kAcceptBackoffS);
+        Rest();
       }
       return;
     }
     DisableNagle(socket.get());
     MakeRoom();
-    std::string address = PeerAddress(socket.get());
-    untrusted_.push_back(std::make_unique<UntrustedPeer>(
-        UntrustedPeer{std::move(socket), std::move(address),
-                      ServerHandshake(options_.purpose, options_.rank,
-                                      options_.generation, options_.token),
-                      Deadline::After(options_.handshake_timeout_s)}));
+    const int fd = socket.get();
+    const uint64_t id = next_id_++;
+    std::string address = PeerAddress(fd);
+    untrusted_.emplace(
+        id, UntrustedPeer{std::move(socket), std::move(address),
+                          ServerHandshake(options_.purpose, options_.rank,
+                                          options_.generation, options_.token),
+                          Deadline::After(options_.handshake_timeout_s)});
+    if (const Status status = selector_.Watch(fd, id, EPOLLIN); !status.ok()) {
+      Drop(untrusted_.find(id), status.message());
+    }
   }
+}
+
+void HandshakeAcceptor::Rest() {
+  resting_ = true;
+  next_accept_ = Deadline::After(kAcceptBackoffS);
+  selector_.Change(listener_.get(), kListener, 0);
 }
 
 void HandshakeAcceptor::MakeRoom() {
   const size_t count = untrusted_.size();
   if (count < options_.max_untrusted) return;
-  Drop(*untrusted_.front(), StrCat("too many unauthenticated connections (",
-                                   count, "), this is the oldest"));
-  untrusted_.erase(untrusted_.begin());
+  Drop(untrusted_.begin(), StrCat("too many unauthenticated connections (",
+                                  count, "), this is the oldest"));
 }
 
-void HandshakeAcceptor::Drop(UntrustedPeer& peer, const std::string& why) {
+void HandshakeAcceptor::Drop(Untrusted::iterator found,
+                             const std::string& why) {
   warnings_.Warn(StrCat(options_.owner, " dropped the connection from ",
-                        peer.address, ": ", why));
-  peer.socket.Close();
+                        found->second.address, ": ", why));
+  Take(found);
+}
+
+FileDescriptor HandshakeAcceptor::Take(Untrusted::iterator found) {
+  FileDescriptor socket = std::move(found->second.socket);
+  selector_.Forget(socket.get());
+  untrusted_.erase(found);
+  return socket;
 }
 
 }  // namespace ring_keras::rendezvous

@@ -1,20 +1,18 @@
 // Takes connections from anybody, and hands over those whose peer has proven to
 // belong to the job.
 //
-// For a thread that polls: nothing here waits. An untrusted peer costs one
-// descriptor and little memory, for a limited time, and there is a limited
+// For a thread that waits for many: nothing here does. An untrusted peer costs
+// one descriptor and little memory, for a limited time, and there is a limited
 // number of them: beyond it the oldest has to go. A rank needs two round trips,
 // so what has waited longest is the least likely to be one; and a rank that is
 // hit tries again.
 #ifndef RING_KERAS_RENDEZVOUS_HANDSHAKE_ACCEPTOR_H_
 #define RING_KERAS_RENDEZVOUS_HANDSHAKE_ACCEPTOR_H_
 
-#include <poll.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,6 +20,7 @@
 #include "tf_ops/common/socket.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/rendezvous/handshake_protocol.h"
+#include "tf_ops/rendezvous/selector.h"
 #include "tf_ops/rendezvous/warning_limiter.h"
 
 namespace ring_keras::rendezvous {
@@ -56,19 +55,20 @@ class HandshakeAcceptor {
   using Admit = std::function<Admission(const HandshakeParty& peer,
                                         const std::string& address)>;
 
+  // `selector` is to watch nothing yet.
   HandshakeAcceptor(const HandshakeAcceptorOptions& options,
-                    FileDescriptor listener, Admit admit);
+                    FileDescriptor listener, Selector selector, Admit admit);
   ~HandshakeAcceptor();
 
-  // What poll() is to watch for.
-  void AddPollEntries(std::vector<pollfd>* entries) const;
-  // The time until something must be done though poll() reports nothing; -1:
-  // no limit.
+  // Readable while there is something to do.
+  int descriptor() const { return selector_.descriptor(); }
+  // The time until something must be done though that is not readable; -1: no
+  // limit.
   int PollTimeoutMs() const;
 
-  // Takes the entries that were added, after poll(). Returns connections that
-  // have been admitted, and told so.
-  std::vector<TrustedConnection> Serve(const pollfd* entries);
+  // Does what there is to do. Returns connections that have been admitted, and
+  // told so.
+  std::vector<TrustedConnection> Serve();
 
  private:
   // Who has proven nothing yet.
@@ -79,20 +79,31 @@ class HandshakeAcceptor {
     Deadline deadline;
   };
 
+  using Untrusted = std::map<uint64_t, UntrustedPeer>;
+
   // Ok: the peer may have more to say, or is proven.
   Status Advance(UntrustedPeer& peer);
   // The verdict of a peer that is proven.
   Status Decide(UntrustedPeer& peer);
+  void ServePeer(Untrusted::iterator found,
+                 std::vector<TrustedConnection>* admitted);
+  void DropOverdue();
   void AcceptAll();
   void MakeRoom();
-  void Drop(UntrustedPeer& peer, const std::string& why);
+  void Drop(Untrusted::iterator found, const std::string& why);
+  // Its socket, which nobody watches any more.
+  FileDescriptor Take(Untrusted::iterator found);
+  void Rest();
 
   const HandshakeAcceptorOptions options_;
   const FileDescriptor listener_;
   const Admit admit_;
-  std::vector<std::unique_ptr<UntrustedPeer>> untrusted_;  // Oldest first.
+  Selector selector_;
+  Untrusted untrusted_;  // By number, so the oldest first.
+  uint64_t next_id_ = 1;
   WarningLimiter warnings_;
-  // Not before: descriptors had run out.
+  // Descriptors had run out: until then nothing is accepted.
+  bool resting_ = false;
   Deadline next_accept_ = Deadline::After(0);
 };
 

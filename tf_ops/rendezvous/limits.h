@@ -22,10 +22,16 @@ inline constexpr size_t kStoreEntryBytes = 64;
 // Host names, reasons and descriptions; longer ones are cut.
 inline constexpr size_t kMaxTextBytes = 1024;
 
+// What all ranks give to gathers that are not complete, and one answer.
+inline constexpr size_t kMaxGatheredBytes = size_t{64} << 20;
+
 // A frame after its length field: type, id, number, length of the name.
 inline constexpr size_t kFrameHeaderBytes = 1 + 8 + 8 + 4;
 inline constexpr size_t kMaxFrameBytes =
     kFrameHeaderBytes + kMaxKeyBytes + kMaxValueBytes;
+// The store's answers may be larger; it is no stranger to its clients.
+inline constexpr size_t kMaxAnswerFrameBytes =
+    kFrameHeaderBytes + kMaxGatheredBytes;
 
 // Connections that have not proven themselves, beyond one for each rank of the
 // job: all ranks may connect at the same moment.

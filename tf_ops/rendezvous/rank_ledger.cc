@@ -32,7 +32,7 @@ Refusal RankLedger::Admit(int rank, const std::string& address) {
     case State::kAbsent:
       break;
   }
-  life.state = State::kConnected;
+  SetState(life, State::kConnected);
   life.name = StrCat("rank ", rank, " (at ", address, ")");
   return Refusal::kNone;
 }
@@ -45,17 +45,13 @@ int RankLedger::RemainingRank() const {
   return -1;
 }
 
-int RankLedger::connected_ranks() const {
-  return static_cast<int>(std::count_if(
-      lives_.begin(), lives_.end(),
-      [](const Life& life) { return life.state == State::kConnected; }));
-}
-
 // Ranks whose process is no more cannot come: the others need not wait.
 void RankLedger::Restart() {
   ++restarts_;
   ended_.clear();
   taken_ = 0;
+  due_count_ = 0;
+  connected_ranks_ = 0;
   for (int rank = 0; rank < size(); ++rank) {
     const std::string process_end = std::move(lives_[rank].process_end);
     lives_[rank] = Life();
@@ -79,13 +75,13 @@ void RankLedger::Leave(int rank, const std::string& reason) {
 void RankLedger::Close(int rank, const std::string& how, TimePoint now) {
   Life& life = lives_[rank];
   if (life.state != State::kConnected) return;
-  life.state = State::kClosed;
+  SetState(life, State::kClosed);
   if (!life.process_end.empty()) {
     End(rank, RankEvent::Kind::kLost, life.how);
     return;
   }
   life.how = "died: " + how;
-  life.due = AfterGrace(now);
+  SetDue(life, AfterGrace(now));
 }
 
 void RankLedger::Silence(int rank, double seconds) {
@@ -104,7 +100,7 @@ void RankLedger::ReportExit(int rank, const std::string& how, TimePoint now) {
       break;
     case State::kConnected:
       life.how = how;
-      life.due = AfterGrace(now);
+      SetDue(life, AfterGrace(now));
       break;
     case State::kClosed:
       End(rank, RankEvent::Kind::kLost, how);
@@ -115,7 +111,7 @@ void RankLedger::ReportExit(int rank, const std::string& how, TimePoint now) {
 }
 
 std::vector<RankEvent> RankLedger::TakeEvents(TimePoint now) {
-  for (int rank = 0; rank < size(); ++rank) {
+  for (int rank = 0; due_count_ > 0 && rank < size(); ++rank) {
     const Life& life = lives_[rank];
     if (life.due && *life.due <= now) {
       End(rank, RankEvent::Kind::kLost, std::string(life.how));
@@ -129,6 +125,7 @@ std::vector<RankEvent> RankLedger::TakeEvents(TimePoint now) {
 
 std::optional<RankLedger::TimePoint> RankLedger::NextDue() const {
   std::optional<TimePoint> next;
+  if (due_count_ == 0) return next;
   for (const Life& life : lives_) {
     if (life.due && (!next || *life.due < *next)) next = life.due;
   }
@@ -138,9 +135,21 @@ std::optional<RankLedger::TimePoint> RankLedger::NextDue() const {
 void RankLedger::End(int rank, RankEvent::Kind kind, const std::string& how) {
   Life& life = lives_[rank];
   if (life.state == State::kEnded) return;
-  life.state = State::kEnded;
-  life.due.reset();
+  SetState(life, State::kEnded);
+  SetDue(life, std::nullopt);
   ended_.push_back({kind, rank, StrCat(life.name, " ", how)});
+}
+
+void RankLedger::SetState(Life& life, State state) {
+  connected_ranks_ -= life.state == State::kConnected ? 1 : 0;
+  connected_ranks_ += state == State::kConnected ? 1 : 0;
+  life.state = state;
+}
+
+void RankLedger::SetDue(Life& life, std::optional<TimePoint> due) {
+  due_count_ -= life.due ? 1 : 0;
+  due_count_ += due ? 1 : 0;
+  life.due = due;
 }
 
 }  // namespace ring_keras::rendezvous

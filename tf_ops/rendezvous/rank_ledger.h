@@ -32,7 +32,7 @@ class RankLedger {
   Refusal Admit(int rank, const std::string& address);
   // A rank that keeps the generation going: the lowest; -1 if nobody is in it.
   int RemainingRank() const;
-  int connected_ranks() const;
+  int connected_ranks() const { return connected_ranks_; }
   // How many generations have begun after the first.
   uint64_t restarts() const { return restarts_; }
   void Name(int rank, const std::string& host_name, int64_t pid);
@@ -66,10 +66,15 @@ class RankLedger {
   };
 
   void End(int rank, RankEvent::Kind kind, const std::string& how);
+  void SetState(Life& life, State state);
+  void SetDue(Life& life, std::optional<TimePoint> due);
   void Restart();
 
   std::vector<Life> lives_;
   std::vector<RankEvent> ended_;
+  // So that looking for what is due, which is rare, costs nothing in between.
+  int due_count_ = 0;
+  int connected_ranks_ = 0;
   uint64_t restarts_ = 0;
   size_t taken_ = 0;  // How many of `ended_` TakeEvents() has given.
 };

@@ -1,18 +1,20 @@
 #include "tf_ops/rendezvous/store_connection.h"
 
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <string_view>
 #include <utility>
 
 #include "tf_ops/rendezvous/limits.h"
 
 namespace ring_keras::rendezvous {
 
-StoreConnection::StoreConnection(FileDescriptor fd, int rank,
+StoreConnection::StoreConnection(uint64_t id, FileDescriptor fd, int rank,
                                  std::string address, Deadline deadline)
-    : fd_(std::move(fd)),
+    : id_(id),
+      fd_(std::move(fd)),
       rank_(rank),
       address_(std::move(address)),
       deadline_(deadline) {}
@@ -26,40 +28,56 @@ bool StoreConnection::Overdue() const {
   return state_ != State::kReady && deadline_.Expired();
 }
 
-short StoreConnection::PollEvents() const {
-  short events = 0;
-  if (IsMember() && queued_.size() < kMaxQueuedBytes) events |= POLLIN;
-  if (!queued_.empty()) events |= POLLOUT;
+uint32_t StoreConnection::Events() const {
+  uint32_t events = 0;
+  if (IsMember() && queued_nbytes_ < kMaxQueuedBytes) events |= EPOLLIN;
+  if (!queued_.empty()) events |= EPOLLOUT;
   return events;
 }
 
-StatusOr<std::string> StoreConnection::Receive() {
-  std::string bytes(kReadBytes, '\0');
-  const ssize_t got = recv(fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+Status StoreConnection::Receive() {
+  char bytes[kReadBytes];
+  const ssize_t got = recv(fd(), bytes, sizeof(bytes), MSG_DONTWAIT);
   if (got == 0) return Status(StatusCode::kPeerLost, "closed");
   if (got < 0) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
-      return std::string();
+      return Status::Ok();
     }
     return Status(StatusCode::kPeerLost,
                   StrCat("broke (", ErrnoMessage(errno), ")"));
   }
   silent_ticks = 0;
-  bytes.resize(static_cast<size_t>(got));
-  return bytes;
+  reader_.Append(std::string_view(bytes, static_cast<size_t>(got)));
+  return Status::Ok();
+}
+
+void StoreConnection::Queue(std::shared_ptr<const std::string> bytes) {
+  if (bytes->empty()) return;
+  queued_nbytes_ += bytes->size();
+  queued_.push_back(std::move(bytes));
 }
 
 void StoreConnection::Flush() {
   while (!queued_.empty()) {
+    const std::string& first = *queued_.front();
     const ssize_t sent =
-        send(fd(), queued_.data(), queued_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+        send(fd(), first.data() + sent_nbytes_, first.size() - sent_nbytes_,
+             MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent > 0) {
-      queued_.erase(0, static_cast<size_t>(sent));
+      sent_nbytes_ += static_cast<size_t>(sent);
+      queued_nbytes_ -= static_cast<size_t>(sent);
+      if (sent_nbytes_ < first.size()) continue;
+      queued_.pop_front();
+      sent_nbytes_ = 0;
     } else if (errno == EINTR) {
       continue;
     } else {
       const bool full = errno == EAGAIN || errno == EWOULDBLOCK;
-      if (!full) queued_.clear();
+      if (!full) {
+        queued_.clear();
+        queued_nbytes_ = 0;
+        sent_nbytes_ = 0;
+      }
       break;
     }
   }

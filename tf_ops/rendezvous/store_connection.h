@@ -3,8 +3,10 @@
 #define RING_KERAS_RENDEZVOUS_STORE_CONNECTION_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
 #include <string>
-#include <string_view>
 
 #include "tf_ops/common/deadline.h"
 #include "tf_ops/common/socket.h"
@@ -23,8 +25,10 @@ class StoreConnection {
   };
 
   // A rank that has proven itself and says hello by `deadline`.
-  StoreConnection(FileDescriptor fd, int rank, std::string address,
+  StoreConnection(uint64_t id, FileDescriptor fd, int rank, std::string address,
                   Deadline deadline);
+
+  uint64_t id() const { return id_; }
 
   int fd() const { return fd_.get(); }
   const std::string& address() const { return address_; }
@@ -43,14 +47,17 @@ class StoreConnection {
   // By when this state must be over; meaningless when ready.
   bool Overdue() const;
 
-  // What poll() is to watch for.
-  short PollEvents() const;
+  // What a selector is to watch for.
+  uint32_t Events() const;
+  // The same, as it was told last.
+  uint32_t watched_events = 0;
 
-  // Reads what is there, at most one chunk; empty if nothing was. PeerLost:
-  // there is no more.
-  StatusOr<std::string> Receive();
+  // Reads what is there, at most one chunk, into the reader. PeerLost: there is
+  // no more.
+  Status Receive();
 
-  void Queue(std::string_view bytes) { queued_ += bytes; }
+  // Queues bytes that others may have to send as well.
+  void Queue(std::shared_ptr<const std::string> bytes);
   // Sends what the socket takes. A broken connection is left for Receive() to
   // find: what the peer said before it went may still be unread.
   void Flush();
@@ -59,13 +66,16 @@ class StoreConnection {
   int silent_ticks = 0;
 
  private:
+  uint64_t id_;
   FileDescriptor fd_;
   int rank_;
   std::string address_;
   FrameReader reader_;
   Deadline deadline_;
   State state_ = State::kNaming;
-  std::string queued_;
+  std::deque<std::shared_ptr<const std::string>> queued_;  // None is empty.
+  size_t queued_nbytes_ = 0;
+  size_t sent_nbytes_ = 0;  // Of the first.
 };
 
 }  // namespace ring_keras::rendezvous

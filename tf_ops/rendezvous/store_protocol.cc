@@ -15,8 +15,20 @@ Status BrokenFrame(const std::string& what) {
 
 bool IsFrameType(uint8_t number) {
   const auto type = static_cast<FrameType>(number);
-  return (type >= FrameType::kHello && type <= FrameType::kLeave) ||
+  return (type >= FrameType::kHello && type <= FrameType::kGather) ||
          (type >= FrameType::kWelcome && type <= FrameType::kEvent);
+}
+
+// All of a frame but its payload, of which `nbytes` follow.
+std::string EncodeHeader(const Frame& frame, size_t nbytes) {
+  std::string bytes;
+  AppendInteger(bytes, static_cast<uint32_t>(kFrameHeaderBytes +
+                                             frame.name.size() + nbytes));
+  AppendInteger(bytes, static_cast<uint8_t>(frame.type));
+  AppendInteger(bytes, frame.request_id);
+  AppendInteger(bytes, frame.number);
+  AppendInteger(bytes, static_cast<uint32_t>(frame.name.size()));
+  return bytes + frame.name;
 }
 
 AnswerCode AnswerCodeOf(StatusCode code) {
@@ -33,15 +45,7 @@ AnswerCode AnswerCodeOf(StatusCode code) {
 }  // namespace
 
 std::string Encode(const Frame& frame) {
-  std::string bytes;
-  AppendInteger(bytes,
-                static_cast<uint32_t>(kFrameHeaderBytes + frame.name.size() +
-                                      frame.payload.size()));
-  AppendInteger(bytes, static_cast<uint8_t>(frame.type));
-  AppendInteger(bytes, frame.request_id);
-  AppendInteger(bytes, frame.number);
-  AppendInteger(bytes, static_cast<uint32_t>(frame.name.size()));
-  return bytes + frame.name + frame.payload;
+  return EncodeHeader(frame, frame.payload.size()) + frame.payload;
 }
 
 std::string EncodeAnswer(uint64_t request_id, const std::string& value) {
@@ -50,6 +54,34 @@ std::string EncodeAnswer(uint64_t request_id, const std::string& value) {
   answer.request_id = request_id;
   answer.payload = value;
   return Encode(answer);
+}
+
+std::string EncodeAnswerHeader(uint64_t request_id, size_t nbytes) {
+  Frame answer;
+  answer.type = FrameType::kAnswer;
+  answer.request_id = request_id;
+  return EncodeHeader(answer, nbytes);
+}
+
+std::string EncodeIncomplete(uint64_t request_id,
+                             const std::vector<int>& missing) {
+  Frame answer;
+  answer.type = FrameType::kAnswer;
+  answer.request_id = request_id;
+  answer.number = static_cast<int64_t>(AnswerCode::kIncomplete);
+  for (int rank : missing) AppendInteger(answer.payload, int32_t{rank});
+  return Encode(answer);
+}
+
+std::vector<int> MissingRanksOf(const Frame& answer) {
+  std::vector<int> missing;
+  if (static_cast<AnswerCode>(answer.number) != AnswerCode::kIncomplete) {
+    return missing;
+  }
+  for (size_t at = 0; at + 4 <= answer.payload.size(); at += 4) {
+    missing.push_back(IntegerAt<int32_t>(answer.payload, at));
+  }
+  return missing;
 }
 
 std::string EncodeError(uint64_t request_id, const Status& error) {
@@ -69,6 +101,8 @@ Status ErrorOf(const Frame& answer) {
       return Status(StatusCode::kPeerLost, answer.payload);
     case AnswerCode::kResourceExhausted:
       return Status(StatusCode::kResourceExhausted, answer.payload);
+    case AnswerCode::kIncomplete:
+      return Status(StatusCode::kDeadlineExceeded, "ranks are missing");
     case AnswerCode::kInvalidArgument:
       break;
   }
@@ -114,9 +148,9 @@ std::string Cut(const std::string& text) {
 StatusOr<bool> FrameReader::Next(Frame* frame) {
   if (buffer_.size() < kLengthBytes) return false;
   const size_t length = IntegerAt<uint32_t>(buffer_, 0);
-  if (length < kFrameHeaderBytes || length > kMaxFrameBytes) {
+  if (length < kFrameHeaderBytes || length > max_frame_bytes_) {
     return BrokenFrame(StrCat("a frame must have ", kFrameHeaderBytes, " to ",
-                              kMaxFrameBytes, " bytes, came ", length));
+                              max_frame_bytes_, " bytes, came ", length));
   }
   // The fixed fields are checked as soon as they are there.
   if (buffer_.size() < kLengthBytes + kFrameHeaderBytes) return false;

@@ -10,21 +10,28 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/store.h"
+#include "tf_ops/rendezvous/limits.h"
 
 namespace ring_keras::rendezvous {
 
 // The numbers travel: append, never renumber.
 enum class FrameType : uint8_t {
   // Client to server.
-  kHello = 1,   // First. number: pid; name: host name.
-  kSet = 2,     // request_id; name: key; payload: value. Answered.
-  kGet = 3,     // request_id; name: key. Answered once the key is set.
-  kCancel = 4,  // request_id of a kGet that nobody waits for any more.
-  kPing = 5,    // The rank is alive.
-  kLeave = 6,   // Last. payload: reason. The server closes the connection.
+  kHello = 1,  // First. number: pid; name: host name.
+  kSet = 2,    // request_id; name: key; payload: value. Answered.
+  kGet = 3,    // request_id; name: key. Answered once the key is set.
+  // request_id of a kGet or kGather that nobody waits for any more. The latter
+  // is answered all the same.
+  kCancel = 4,
+  kPing = 5,   // The rank is alive.
+  kLeave = 6,  // Last. payload: reason. The server closes the connection.
+  // request_id; name: topic; payload: value. Answered once every rank has given
+  // one, with those of all (gathered_values.h).
+  kGather = 7,
   // Server to client.
   // Answers kHello. number: milliseconds between pings; request_id: the
   // generation that the rank has joined.
@@ -39,6 +46,9 @@ enum class AnswerCode : int64_t {
   kInvalidArgument = 1,
   kPeerLost = 2,
   kResourceExhausted = 3,
+  // Of a kGather that was cancelled. payload: the ranks that have given
+  // nothing, 4 bytes each.
+  kIncomplete = 4,
 };
 
 struct Frame {
@@ -52,7 +62,13 @@ struct Frame {
 std::string Encode(const Frame& frame);
 
 std::string EncodeAnswer(uint64_t request_id, const std::string& value);
+// The same without the value, of which `nbytes` follow.
+std::string EncodeAnswerHeader(uint64_t request_id, size_t nbytes);
 std::string EncodeError(uint64_t request_id, const Status& error);
+std::string EncodeIncomplete(uint64_t request_id,
+                             const std::vector<int>& missing);
+// Which ranks are missing; none: it is no such answer.
+std::vector<int> MissingRanksOf(const Frame& answer);
 // The error that an answer carries; Ok if it carries a value.
 Status ErrorOf(const Frame& answer);
 
@@ -70,6 +86,9 @@ std::string Cut(const std::string& text);
 // frame by its length before its bytes arrive.
 class FrameReader {
  public:
+  explicit FrameReader(size_t max_frame_bytes = kMaxFrameBytes)
+      : max_frame_bytes_(max_frame_bytes) {}
+
   void Append(std::string_view bytes) { buffer_ += bytes; }
 
   // Whether a whole frame was there and is now in `frame`. InvalidArgument: the
@@ -77,6 +96,7 @@ class FrameReader {
   StatusOr<bool> Next(Frame* frame);
 
  private:
+  const size_t max_frame_bytes_;
   std::string buffer_;
 };
 

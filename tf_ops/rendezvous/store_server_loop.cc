@@ -1,10 +1,8 @@
 #include "tf_ops/rendezvous/store_server_loop.h"
 
-#include <poll.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
+#include <utility>
 
 #include "tf_ops/rendezvous/limits.h"
 
@@ -48,15 +46,38 @@ const char* Explain(Refusal refusal) {
 
 }  // namespace
 
+StatusOr<std::unique_ptr<StoreServerLoop>> StoreServerLoop::Make(
+    const TcpStoreServerOptions& options, FileDescriptor listener) {
+  StatusOr<WakeUp> wake_up = WakeUp::Make();
+  RING_KERAS_RETURN_IF_ERROR(wake_up.status());
+  StatusOr<Selector> selector = Selector::Make();
+  RING_KERAS_RETURN_IF_ERROR(selector.status());
+  StatusOr<Selector> untrusted = Selector::Make();
+  RING_KERAS_RETURN_IF_ERROR(untrusted.status());
+  std::unique_ptr<StoreServerLoop> loop(new StoreServerLoop(
+      options, std::move(listener), std::move(wake_up.value()),
+      std::move(selector.value()), std::move(untrusted.value())));
+  RING_KERAS_RETURN_IF_ERROR(
+      loop->selector_.Watch(loop->wake_up_.get(), kWakeUp, EPOLLIN));
+  RING_KERAS_RETURN_IF_ERROR(
+      loop->selector_.Watch(loop->acceptor_.descriptor(), kAcceptor, EPOLLIN));
+  return loop;
+}
+
 StoreServerLoop::StoreServerLoop(const TcpStoreServerOptions& options,
-                                 FileDescriptor listener, WakeUp wake_up)
+                                 FileDescriptor listener, WakeUp wake_up,
+                                 Selector selector, Selector untrusted)
     : options_(options),
       wake_up_(std::move(wake_up)),
       tick_s_(TickSeconds(options.heartbeat_timeout_s)),
+      selector_(std::move(selector)),
       acceptor_(AcceptorOptions(options), std::move(listener),
+                std::move(untrusted),
                 [this](const HandshakeParty& peer, const std::string& address) {
                   return Admit(peer, address);
                 }),
+      members_(static_cast<size_t>(options.size)),
+      gathers_(options.size),
       ledger_(options.size),
       warnings_(kOwner),
       next_tick_(Deadline::After(tick_s_)) {}
@@ -99,17 +120,9 @@ bool StoreServerLoop::Turn() {
     stopping = stop_;
     connected_ranks_ = ledger_.connected_ranks();
   }
-  std::vector<pollfd> entries = {{wake_up_.get(), POLLIN, 0}};
-  for (const auto& connection : connections_) {
-    entries.push_back({connection->fd(), connection->PollEvents(), 0});
-  }
-  const size_t first_untrusted = entries.size();
-  acceptor_.AddPollEntries(&entries);
-  const int ready =
-      poll(entries.data(), entries.size(), stopping ? 0 : PollTimeoutMs());
-  if (ready < 0 && errno != EINTR) {
-    Log(LogLevel::kError,
-        StrCat("the store ends: poll failed: ", ErrnoMessage(errno)));
+  const auto ready = selector_.Wait(stopping ? 0 : PollTimeoutMs());
+  if (!ready.ok()) {
+    Log(LogLevel::kError, StrCat("the store ends: ", ready.status().message()));
     return false;
   }
   wake_up_.Clear();
@@ -117,21 +130,18 @@ bool StoreServerLoop::Turn() {
 
   // Connections before the clock: what came while this process was stopped
   // counts before silence is judged.
-  for (size_t i = 1; ready > 0 && i < first_untrusted; ++i) {
-    StoreConnection& connection = *connections_[i - 1];
-    if (entries[i].revents & ~POLLOUT) Serve(connection);
+  for (const auto& [id, events] : ready.value()) {
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) continue;
+    Touch(*found->second);
+    if (events & ~EPOLLOUT) Serve(*found->second);
   }
-  Welcome(acceptor_.Serve(entries.data() + first_untrusted));
+  Welcome(acceptor_.Serve());
   if (next_tick_.Expired()) Tick();
-  DropOverdue();
   // The end waits for nothing more: what is known now is the verdict.
   AnnounceEvents(stopping ? RankLedger::TimePoint::max()
                           : Deadline::Clock::now());
-
-  for (const auto& connection : connections_) connection->Flush();
-  std::erase_if(connections_, [](const auto& connection) {
-    return connection->state() == State::kClosed;
-  });
+  FinishTouched();
   return !stopping;
 }
 
@@ -166,26 +176,33 @@ Admission StoreServerLoop::Admit(const HandshakeParty& peer,
 }
 
 void StoreServerLoop::Welcome(std::vector<TrustedConnection> admitted) {
-  for (TrustedConnection& connection : admitted) {
-    connections_.push_back(std::make_unique<StoreConnection>(
-        std::move(connection.socket), connection.peer.rank,
-        std::move(connection.address),
-        Deadline::After(options_.handshake_timeout_s)));
+  for (TrustedConnection& trusted : admitted) {
+    const uint64_t id = next_id_++;
+    auto& connection = connections_[id];
+    connection = std::make_unique<StoreConnection>(
+        id, std::move(trusted.socket), trusted.peer.rank,
+        std::move(trusted.address),
+        Deadline::After(options_.handshake_timeout_s));
+    members_[connection->rank()] = connection.get();
+    connection->watched_events = connection->Events();
+    const Status status =
+        selector_.Watch(connection->fd(), id, connection->watched_events);
+    if (!status.ok()) Drop(*connection, status.message());
   }
 }
 
 void StoreServerLoop::Serve(StoreConnection& connection) {
   if (!connection.IsMember()) {
-    // One that drains and is reported by poll() has lost its peer.
+    // One that drains, and is ready for more than writing, has lost its peer.
     connection.set_state(State::kClosed);
     return;
   }
-  StatusOr<std::string> bytes = connection.Receive();
-  if (bytes.ok()) {
-    ServeFrames(connection, bytes.value());
+  const Status status = connection.Receive();
+  if (status.ok()) {
+    ServeFrames(connection);
   } else {
     CloseMember(connection,
-                StrCat("its connection to the store ", bytes.status().message(),
+                StrCat("its connection to the store ", status.message(),
                        " before it had left the job"));
   }
 }
@@ -193,6 +210,7 @@ void StoreServerLoop::Serve(StoreConnection& connection) {
 // Nothing of the last one is left.
 void StoreServerLoop::BeginGeneration() {
   keys_ = KeyTable();
+  gathers_ = GatherTable(options_.size);
   std::lock_guard<std::mutex> lock(mutex_);
   ended_.clear();
 }
@@ -206,14 +224,15 @@ void StoreServerLoop::Drop(StoreConnection& connection,
 
 void StoreServerLoop::CloseMember(StoreConnection& connection,
                                   const std::string& how) {
-  keys_.CancelAll(connection.rank());
+  Expel(connection);
   ledger_.Close(connection.rank(), how, Deadline::Clock::now());
   connection.set_state(State::kClosed);
 }
 
 void StoreServerLoop::DropOverdue() {
-  for (const auto& connection : connections_) {
+  for (const auto& [id, connection] : connections_) {
     if (!connection->Overdue()) continue;
+    Touch(*connection);
     if (connection->state() == State::kDraining) {
       connection->set_state(State::kClosed);
     } else {
@@ -229,8 +248,9 @@ void StoreServerLoop::DropOverdue() {
 void StoreServerLoop::Tick() {
   next_tick_ = Deadline::After(tick_s_);
   warnings_.CloseWindow();
+  DropOverdue();
   if (options_.heartbeat_timeout_s <= 0) return;
-  for (const auto& connection : connections_) {
+  for (const auto& [id, connection] : connections_) {
     if (connection->state() != State::kReady) continue;
     ++connection->silent_ticks;
     if (connection->silent_ticks * tick_s_ >= options_.heartbeat_timeout_s) {
@@ -246,24 +266,70 @@ void StoreServerLoop::AnnounceEvents(RankLedger::TimePoint now) {
     std::lock_guard<std::mutex> lock(mutex_);
     ended_.insert(ended_.end(), fresh.begin(), fresh.end());
   }
-  for (const RankEvent& event : fresh) {
-    // The ended rank too: it may be a stopped process that wakes up again, and
-    // then it should know why it is cut off.
-    for (const auto& connection : connections_) {
-      if (connection->state() == State::kReady) {
-        connection->Queue(EncodeEvent(event));
-      }
-    }
+  std::string news;
+  for (const RankEvent& event : fresh) news += EncodeEvent(event);
+  const auto shared = std::make_shared<const std::string>(std::move(news));
+  // The ended rank too: it may be a stopped process that wakes up again, and
+  // then it should know why it is cut off.
+  for (const auto& [id, connection] : connections_) {
+    if (connection->state() == State::kReady) Send(*connection, shared);
   }
   for (const RankEvent& event : fresh) {
     if (StoreConnection* member = MemberOf(event.rank)) {
-      keys_.CancelAll(event.rank);
+      Expel(*member);
       member->Drain();
     }
   }
+  FailWaits();
+}
+
+void StoreServerLoop::FailWaits() {
   for (const KeyTable::Waiter& waiter : keys_.TakeAllParked()) {
     if (StoreConnection* member = MemberOf(waiter.rank)) {
-      member->Queue(EncodeError(waiter.request_id, EndedRankError(waiter.key)));
+      Send(*member,
+           EncodeError(waiter.request_id, EndedRankError(NotSet(waiter.key))));
+    }
+  }
+  for (const GatherTable::Waiter& waiter : gathers_.TakeAllParked()) {
+    if (StoreConnection* member = MemberOf(waiter.rank)) {
+      Send(*member, EncodeError(waiter.request_id,
+                                EndedRankError(NotComplete(waiter.topic))));
+    }
+  }
+}
+
+void StoreServerLoop::Expel(StoreConnection& connection) {
+  keys_.CancelAll(connection.rank());
+  gathers_.CancelAll(connection.rank());
+  if (members_[connection.rank()] == &connection) {
+    members_[connection.rank()] = nullptr;
+  }
+  Touch(connection);
+}
+
+void StoreServerLoop::Send(StoreConnection& connection, std::string bytes) {
+  Send(connection, std::make_shared<const std::string>(std::move(bytes)));
+}
+
+void StoreServerLoop::Send(StoreConnection& connection,
+                           std::shared_ptr<const std::string> bytes) {
+  connection.Queue(std::move(bytes));
+  Touch(connection);
+}
+
+void StoreServerLoop::FinishTouched() {
+  for (const uint64_t id : std::exchange(touched_, {})) {
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) continue;  // Touched twice.
+    StoreConnection& connection = *found->second;
+    connection.Flush();
+    if (connection.state() == State::kClosed) {
+      selector_.Forget(connection.fd());
+      connections_.erase(found);
+    } else if (const uint32_t events = connection.Events();
+               events != connection.watched_events) {
+      selector_.Change(connection.fd(), id, events);
+      connection.watched_events = events;
     }
   }
 }

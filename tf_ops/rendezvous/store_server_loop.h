@@ -1,8 +1,9 @@
-// The store's server: one thread that polls every connection.
+// The store's server: one thread that serves every connection.
 #ifndef RING_KERAS_RENDEZVOUS_STORE_SERVER_LOOP_H_
 #define RING_KERAS_RENDEZVOUS_STORE_SERVER_LOOP_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -12,9 +13,11 @@
 #include "tf_ops/common/deadline.h"
 #include "tf_ops/common/socket.h"
 #include "tf_ops/common/store.h"
+#include "tf_ops/rendezvous/gather_table.h"
 #include "tf_ops/rendezvous/handshake_acceptor.h"
 #include "tf_ops/rendezvous/key_table.h"
 #include "tf_ops/rendezvous/rank_ledger.h"
+#include "tf_ops/rendezvous/selector.h"
 #include "tf_ops/rendezvous/store_connection.h"
 #include "tf_ops/rendezvous/tcp_store_server.h"
 #include "tf_ops/rendezvous/wake_up.h"
@@ -24,8 +27,9 @@ namespace ring_keras::rendezvous {
 
 class StoreServerLoop {
  public:
-  StoreServerLoop(const TcpStoreServerOptions& options, FileDescriptor listener,
-                  WakeUp wake_up);
+  // Errors: ResourceExhausted, Internal.
+  static StatusOr<std::unique_ptr<StoreServerLoop>> Make(
+      const TcpStoreServerOptions& options, FileDescriptor listener);
 
   // The thread's body; returns after Stop().
   void Run();
@@ -37,7 +41,14 @@ class StoreServerLoop {
   int connected_ranks() const;
 
  private:
-  // Polls once and does what there is to do. False: it was the last time, since
+  // What the selector calls what it watches; connections have higher numbers.
+  static constexpr uint64_t kWakeUp = 0;
+  static constexpr uint64_t kAcceptor = 1;
+
+  StoreServerLoop(const TcpStoreServerOptions& options, FileDescriptor listener,
+                  WakeUp wake_up, Selector selector, Selector untrusted);
+
+  // Waits once and does what there is to do. False: it was the last time, since
   // Stop() had been called.
   bool Turn();
   int PollTimeoutMs() const;
@@ -49,30 +60,58 @@ class StoreServerLoop {
   void Serve(StoreConnection& connection);
 
   // In store_server_requests.cc.
-  void ServeFrames(StoreConnection& connection, const std::string& bytes);
+  void ServeFrames(StoreConnection& connection);
   // InvalidArgument: the frame makes no sense now.
   Status Handle(StoreConnection& connection, const Frame& frame);
   void HandleSet(StoreConnection& connection, const Frame& frame);
   void HandleGet(StoreConnection& connection, const Frame& frame);
+  void HandleGather(StoreConnection& connection, const Frame& frame);
+  void HandleCancel(StoreConnection& connection, uint64_t request_id);
   StoreConnection* MemberOf(int rank);
-  // Why a key that nobody has set will not be set any more; Ok if it may.
-  Status EndedRankError(const std::string& key) const;
+  // Why what is lacking will not come any more; Ok if it may.
+  Status EndedRankError(const std::string& lacking) const;
+  // What a get, or a gather, lacks.
+  static std::string NotSet(const std::string& key) {
+    return StrCat("Key '", key, "' of the store was not set");
+  }
+  static std::string NotComplete(const std::string& topic) {
+    return StrCat("Not every rank had given its '", topic, "' to the store");
+  }
 
   // Logs why, and forgets the connection; its rank, if it had one, is lost.
   void Drop(StoreConnection& connection, const std::string& why);
   void CloseMember(StoreConnection& connection, const std::string& how);
+  // It is in the job no more, and waits for nothing.
+  void Expel(StoreConnection& connection);
   void DropOverdue();
   void Tick();
   void AnnounceEvents(RankLedger::TimePoint now);
+  void FailWaits();
+
+  // Sends at the end of this turn.
+  void Send(StoreConnection& connection, std::string bytes);
+  void Send(StoreConnection& connection,
+            std::shared_ptr<const std::string> bytes);
+  // At the end of this turn its socket is written, if there is something to
+  // write, and it is forgotten if it is closed.
+  void Touch(const StoreConnection& connection) {
+    touched_.push_back(connection.id());
+  }
+  void FinishTouched();
 
   const TcpStoreServerOptions options_;
   const WakeUp wake_up_;
   const double tick_s_;
 
   // The thread's own.
+  Selector selector_;
   HandshakeAcceptor acceptor_;
-  std::vector<std::unique_ptr<StoreConnection>> connections_;
+  std::map<uint64_t, std::unique_ptr<StoreConnection>> connections_;
+  uint64_t next_id_ = kAcceptor + 1;
+  std::vector<uint64_t> touched_;
+  std::vector<StoreConnection*> members_;  // By rank; null: not in the job.
   KeyTable keys_;
+  GatherTable gathers_;
   RankLedger ledger_;
   WarningLimiter warnings_;
   Deadline next_tick_;

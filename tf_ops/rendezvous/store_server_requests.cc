@@ -1,8 +1,11 @@
 // What the ranks of the job ask of the server.
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "tf_ops/rendezvous/gathered_values.h"
 #include "tf_ops/rendezvous/limits.h"
 #include "tf_ops/rendezvous/store_server_loop.h"
 
@@ -21,9 +24,7 @@ int64_t PingIntervalMs(double heartbeat_timeout_s) {
 
 }  // namespace
 
-void StoreServerLoop::ServeFrames(StoreConnection& connection,
-                                  const std::string& bytes) {
-  connection.reader().Append(bytes);
+void StoreServerLoop::ServeFrames(StoreConnection& connection) {
   while (connection.IsMember()) {
     Frame frame;
     StatusOr<bool> whole = connection.reader().Next(&frame);
@@ -50,11 +51,10 @@ Status StoreServerLoop::Handle(StoreConnection& connection,
       welcome.type = FrameType::kWelcome;
       welcome.request_id = options_.generation + ledger_.restarts();
       welcome.number = PingIntervalMs(options_.heartbeat_timeout_s);
-      connection.Queue(Encode(welcome));
+      std::string bytes = Encode(welcome);
       // A late rank learns what it missed; what is fresh comes to all.
-      for (const RankEvent& event : ended_) {
-        connection.Queue(EncodeEvent(event));
-      }
+      for (const RankEvent& event : ended_) bytes += EncodeEvent(event);
+      Send(connection, std::move(bytes));
       connection.set_state(State::kReady);
       return Status::Ok();
     }
@@ -64,14 +64,17 @@ Status StoreServerLoop::Handle(StoreConnection& connection,
     case FrameType::kGet:
       HandleGet(connection, frame);
       return Status::Ok();
+    case FrameType::kGather:
+      HandleGather(connection, frame);
+      return Status::Ok();
     case FrameType::kCancel:
-      keys_.Cancel(rank, frame.request_id);
+      HandleCancel(connection, frame.request_id);
       return Status::Ok();
     case FrameType::kPing:
       return Status::Ok();
     case FrameType::kLeave:
       ledger_.Leave(rank, Cut(frame.payload));
-      keys_.CancelAll(rank);
+      Expel(connection);
       connection.Drain();
       return Status::Ok();
     default:
@@ -85,11 +88,11 @@ void StoreServerLoop::HandleSet(StoreConnection& connection,
                                 const Frame& frame) {
   std::vector<KeyTable::Waiter> released;
   const Status status = keys_.Set(frame.name, frame.payload, &released);
-  connection.Queue(status.ok() ? EncodeAnswer(frame.request_id, "")
+  Send(connection, status.ok() ? EncodeAnswer(frame.request_id, "")
                                : EncodeError(frame.request_id, status));
   for (const KeyTable::Waiter& waiter : released) {
     if (StoreConnection* member = MemberOf(waiter.rank)) {
-      member->Queue(EncodeAnswer(waiter.request_id, frame.payload));
+      Send(*member, EncodeAnswer(waiter.request_id, frame.payload));
     }
   }
 }
@@ -97,37 +100,59 @@ void StoreServerLoop::HandleSet(StoreConnection& connection,
 void StoreServerLoop::HandleGet(StoreConnection& connection,
                                 const Frame& frame) {
   if (const std::string* value = keys_.Find(frame.name)) {
-    connection.Queue(EncodeAnswer(frame.request_id, *value));
+    Send(connection, EncodeAnswer(frame.request_id, *value));
     return;
   }
-  Status status = EndedRankError(frame.name);
+  Status status = EndedRankError(NotSet(frame.name));
   if (status.ok()) {
     status = keys_.Park({connection.rank(), frame.request_id, frame.name});
   }
-  if (!status.ok()) connection.Queue(EncodeError(frame.request_id, status));
+  if (!status.ok()) Send(connection, EncodeError(frame.request_id, status));
 }
 
-StoreConnection* StoreServerLoop::MemberOf(int rank) {
-  for (const auto& connection : connections_) {
-    if (connection->IsMember() && connection->rank() == rank) {
-      return connection.get();
+void StoreServerLoop::HandleGather(StoreConnection& connection,
+                                   const Frame& frame) {
+  if (const Status ended = EndedRankError(NotComplete(frame.name));
+      !ended.ok()) {
+    Send(connection, EncodeError(frame.request_id, ended));
+    return;
+  }
+  std::vector<GatherTable::Waiter> released;
+  const auto values =
+      gathers_.Give({connection.rank(), frame.request_id, frame.name},
+                    frame.payload, &released);
+  if (!values.ok()) {
+    Send(connection, EncodeError(frame.request_id, values.status()));
+    return;
+  }
+  if (!values.value().has_value()) return;
+  // Many ranks get the same megabytes: they are here once.
+  const auto all =
+      std::make_shared<const std::string>(EncodeValues(*values.value()));
+  for (const GatherTable::Waiter& waiter : released) {
+    if (StoreConnection* member = MemberOf(waiter.rank)) {
+      Send(*member, EncodeAnswerHeader(waiter.request_id, all->size()));
+      Send(*member, all);
     }
   }
-  return nullptr;
 }
 
-Status StoreServerLoop::EndedRankError(const std::string& key) const {
+void StoreServerLoop::HandleCancel(StoreConnection& connection,
+                                   uint64_t request_id) {
+  keys_.Cancel(connection.rank(), request_id);
+  const std::vector<int> missing =
+      gathers_.Cancel(connection.rank(), request_id);
+  if (missing.empty()) return;
+  Send(connection, EncodeIncomplete(request_id, missing));
+}
+
+StoreConnection* StoreServerLoop::MemberOf(int rank) { return members_[rank]; }
+
+Status StoreServerLoop::EndedRankError(const std::string& lacking) const {
   const std::vector<RankEvent>& ended = ledger_.ended();
   if (ended.empty()) return Status::Ok();
-  // A death explains more than those who leave after it.
-  const auto lost =
-      std::find_if(ended.begin(), ended.end(), [](const RankEvent& event) {
-        return event.kind == RankEvent::Kind::kLost;
-      });
-  const RankEvent& cause = lost == ended.end() ? ended.front() : *lost;
   return Status(StatusCode::kPeerLost,
-                StrCat(cause.description, ". Key '", key,
-                       "' of the store was not set by then"));
+                StrCat(CauseOf(ended).description, ". ", lacking, " by then"));
 }
 
 }  // namespace ring_keras::rendezvous

@@ -88,10 +88,12 @@ StatusOr<std::unique_ptr<TcpStore>> ConnectTcpStore(
 TcpStore::TcpStore(const TcpStoreOptions& options, FileDescriptor fd,
                    rendezvous::WakeUp wake_up)
     : rank_(options.rank),
+      size_(options.size),
       server_(HostPort(options.host, options.port)),
       local_address_(LocalHost(fd.get())),
       wake_up_(std::move(wake_up)),
       fd_(std::move(fd)),
+      reader_(kMaxAnswerFrameBytes),
       thread_([this] { Run(); }) {}
 
 TcpStore::~TcpStore() {
@@ -122,35 +124,6 @@ Status TcpStore::Introduce(const TcpStoreOptions& options) {
              ", but did not welcome it in time"));
 }
 
-Status TcpStore::Set(const std::string& key, const std::string& value) {
-  RING_KERAS_RETURN_IF_ERROR(rendezvous::CheckKey(key));
-  RING_KERAS_RETURN_IF_ERROR(rendezvous::CheckValue(key, value));
-  Frame request;
-  request.type = FrameType::kSet;
-  request.name = key;
-  request.payload = value;
-  const Status status =
-      CallServer(std::move(request), Deadline::After(kAnswerTimeoutS)).status();
-  if (status.code() != StatusCode::kDeadlineExceeded) return status;
-  return Status(
-      status.code(),
-      StrCat("the store at ", server_, " did not confirm key '", key,
-             "' within ", kAnswerTimeoutS, " s. Is the launcher stopped?"));
-}
-
-StatusOr<std::string> TcpStore::Get(const std::string& key, Deadline deadline) {
-  RING_KERAS_RETURN_IF_ERROR(rendezvous::CheckKey(key));
-  Frame request;
-  request.type = FrameType::kGet;
-  request.name = key;
-  StatusOr<std::string> value = CallServer(std::move(request), deadline);
-  if (value.status().code() != StatusCode::kDeadlineExceeded) return value;
-  return Status(
-      StatusCode::kDeadlineExceeded,
-      StrCat("rank ", rank_, " waited in vain for key '", key,
-             "' of the store at ", server_, ": no rank set it in time"));
-}
-
 void TcpStore::Watch(std::function<void(const RankEvent&)> on_event) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -175,52 +148,6 @@ void TcpStore::Leave(const std::string& reason) {
   if (IsOwnThread()) return;
   changed_.wait_for(lock, std::chrono::duration<double>(kDrainTimeoutS),
                     [&] { return !gone_.ok(); });
-}
-
-StatusOr<std::string> TcpStore::CallServer(Frame request, Deadline deadline) {
-  if (IsOwnThread()) {
-    return Status(StatusCode::kInternal,
-                  "the watcher of a store must not call Set or Get");
-  }
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (left_) {
-    return Status(StatusCode::kAborted,
-                  StrCat("rank ", rank_, " has left the store"));
-  }
-  if (!gone_.ok()) return gone_;
-  request.request_id = next_request_id_++;
-  const auto call = std::make_shared<Call>();
-  calls_[request.request_id] = call;
-  Queue(request);
-
-  const Status status = WaitFor(lock, deadline, [&] { return call->done; });
-  if (!status.ok()) {
-    calls_.erase(request.request_id);
-    Frame cancel;
-    cancel.type = FrameType::kCancel;
-    cancel.request_id = request.request_id;
-    Queue(cancel);
-    return status;
-  }
-  RING_KERAS_RETURN_IF_ERROR(call->status);
-  return std::move(call->value);
-}
-
-Status TcpStore::WaitFor(std::unique_lock<std::mutex>& lock, Deadline deadline,
-                         const std::function<bool()>& is_over) {
-  while (!is_over()) {
-    if (deadline.Expired()) {
-      return Status(StatusCode::kDeadlineExceeded, "no answer");
-    }
-    changed_.wait_for(lock,
-                      std::chrono::duration<double>(deadline.SliceSeconds()));
-    if (is_over()) break;
-    lock.unlock();
-    const bool interrupted = deadline.Interrupted();
-    lock.lock();
-    if (interrupted) return Interrupted();
-  }
-  return Status::Ok();
 }
 
 bool TcpStore::IsOwnThread() const {
@@ -281,8 +208,8 @@ void TcpStore::Send() {
 }
 
 void TcpStore::Receive() {
-  std::string bytes(kReadBytes, '\0');
-  const ssize_t got = recv(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+  char bytes[kReadBytes];
+  const ssize_t got = recv(fd_.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
   if (got == 0) {
     Lose("is gone: the launcher ended");
     return;
@@ -293,7 +220,7 @@ void TcpStore::Receive() {
                 ErrnoMessage(errno)));
     return;
   }
-  reader_.Append(std::string_view(bytes).substr(0, static_cast<size_t>(got)));
+  reader_.Append(std::string_view(bytes, static_cast<size_t>(got)));
   while (fd_.valid()) {
     Frame frame;
     StatusOr<bool> whole = reader_.Next(&frame);
@@ -320,6 +247,7 @@ void TcpStore::Handle(const Frame& frame) {
       const auto found = calls_.find(frame.request_id);
       if (found == calls_.end()) return;  // Its caller has given up.
       found->second->status = rendezvous::ErrorOf(frame);
+      found->second->missing = rendezvous::MissingRanksOf(frame);
       found->second->value = frame.payload;
       found->second->done = true;
       calls_.erase(found);

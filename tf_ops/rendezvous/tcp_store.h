@@ -26,6 +26,7 @@ struct TcpStoreOptions {
   int port = 0;
   std::string token;  // 32 bytes.
   int rank = 0;
+  int size = 1;             // Ranks of the job.
   uint64_t generation = 0;  // The job's first, as its launcher says.
   std::string host_name;    // How other ranks' messages call this host.
   Deadline connect_deadline = Deadline::After(120);
@@ -48,8 +49,14 @@ class TcpStore : public Store {
   // the key.
   StatusOr<std::string> Get(const std::string& key, Deadline deadline) override;
 
+  StatusOr<std::vector<std::string>> Gather(const std::string& topic,
+                                            const std::string& value,
+                                            Deadline deadline) override;
+
+  Status Pause(Deadline deadline) override;
+
   // When the store itself is gone, the watcher gets one event more, kLost with
-  // rank -1. `on_event` must not block, nor call Set or Get; it may Leave.
+  // rank -1. `on_event` must not block, nor call anything but Leave.
   void Watch(std::function<void(const RankEvent&)> on_event) override;
 
   void Leave(const std::string& reason) override;
@@ -69,6 +76,7 @@ class TcpStore : public Store {
     bool done = false;
     Status status;
     std::string value;
+    std::vector<int> missing;  // Of a gather that was cancelled.
   };
   using TimePoint = Deadline::Clock::time_point;
 
@@ -79,6 +87,9 @@ class TcpStore : public Store {
   Status Introduce(const TcpStoreOptions& options);
   StatusOr<std::string> CallServer(rendezvous::Frame request,
                                    Deadline deadline);
+  // Queues a request, which gets its number, and its call waits for an answer.
+  StatusOr<std::shared_ptr<Call>> Start(rendezvous::Frame& request);
+  void Cancel(uint64_t request_id);
   // Until `is_over()`, which is called with the lock. Errors: DeadlineExceeded,
   // Interrupted.
   Status WaitFor(std::unique_lock<std::mutex>& lock, Deadline deadline,
@@ -100,6 +111,7 @@ class TcpStore : public Store {
   void FailCalls(const Status& status);
 
   const int rank_;
+  const int size_;
   const std::string server_;  // "host:port", for messages.
   const std::string local_address_;
   const rendezvous::WakeUp wake_up_;

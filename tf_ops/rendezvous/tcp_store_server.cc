@@ -4,21 +4,20 @@
 #include <thread>
 #include <utility>
 
+#include "tf_ops/common/descriptors.h"
 #include "tf_ops/common/socket.h"
 #include "tf_ops/rendezvous/handshake.h"
 #include "tf_ops/rendezvous/store_protocol.h"
 #include "tf_ops/rendezvous/store_server_loop.h"
-#include "tf_ops/rendezvous/wake_up.h"
 
 namespace ring_keras {
 
 struct TcpStoreServer::Impl {
-  Impl(const TcpStoreServerOptions& options, FileDescriptor listener,
-       rendezvous::WakeUp wake_up)
-      : size(options.size),
-        port(LocalPort(listener.get())),
-        loop(std::make_unique<rendezvous::StoreServerLoop>(
-            options, std::move(listener), std::move(wake_up))),
+  Impl(int job_size, int listening_port,
+       std::unique_ptr<rendezvous::StoreServerLoop> server_loop)
+      : size(job_size),
+        port(listening_port),
+        loop(std::move(server_loop)),
         thread([this] { loop->Run(); }) {}
 
   const int size;
@@ -42,14 +41,18 @@ StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Start(
     return Status(StatusCode::kInvalidArgument,
                   StrCat("a port must be 0 to 65535, came ", options.port));
   }
+  RING_KERAS_RETURN_IF_ERROR(AllowDescriptors(
+      static_cast<size_t>(options.size) + kSpareUnauthenticatedConnections,
+      StrCat("the store of a job of ", options.size, " ranks")));
   StatusOr<FileDescriptor> listener =
       Listen(options.bind_address, options.port);
   RING_KERAS_RETURN_IF_ERROR(listener.status());
-  StatusOr<rendezvous::WakeUp> wake_up = rendezvous::WakeUp::Make();
-  RING_KERAS_RETURN_IF_ERROR(wake_up.status());
-  return std::unique_ptr<TcpStoreServer>(
-      new TcpStoreServer(std::make_unique<Impl>(
-          options, std::move(listener.value()), std::move(wake_up.value()))));
+  const int port = LocalPort(listener.value().get());
+  auto loop =
+      rendezvous::StoreServerLoop::Make(options, std::move(listener.value()));
+  RING_KERAS_RETURN_IF_ERROR(loop.status());
+  return std::unique_ptr<TcpStoreServer>(new TcpStoreServer(
+      std::make_unique<Impl>(options.size, port, std::move(loop.value()))));
 }
 
 TcpStoreServer::TcpStoreServer(std::unique_ptr<Impl> impl)

@@ -34,6 +34,7 @@ struct TcpStoreServerOptions {
 class RING_KERAS_EXPORT TcpStoreServer {
  public:
   // Listens and serves when it returns. Errors: InvalidArgument (options),
+  // ResourceExhausted (it may not open as many descriptors as there are ranks),
   // Internal (the address cannot be bound).
   static StatusOr<std::unique_ptr<TcpStoreServer>> Start(
       const TcpStoreServerOptions& options);

@@ -1,11 +1,10 @@
 #include "tf_ops/runtime/bootstrap.h"
 
-#include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "tf_ops/common/logging.h"
 #include "tf_ops/rendezvous/tcp_store.h"
+#include "tf_ops/runtime/shared_memory.h"
 #include "tf_ops/runtime/tcp_links.h"
 #include "tf_ops/transport/shm/ring_stream.h"
 #include "tf_ops/transport/tcp/tcp_stream.h"
@@ -13,29 +12,20 @@
 namespace ring_keras {
 namespace {
 
-// Sets this rank's value of a topic, then reads every rank's, by rank.
+// Every rank's value of a topic, by rank.
 StatusOr<std::vector<std::string>> Exchange(Store& store,
                                             const std::string& topic,
                                             const std::string& own,
                                             const InitOptions& options,
                                             Deadline deadline) {
-  RING_KERAS_RETURN_IF_ERROR(store.Set(StrCat(topic, "/", options.rank), own));
-  std::vector<std::string> all;
-  for (int rank = 0; rank < options.size; ++rank) {
-    StatusOr<std::string> value = store.Get(StrCat(topic, "/", rank), deadline);
-    if (value.status().code() == StatusCode::kDeadlineExceeded) {
-      return Status(
-          StatusCode::kDeadlineExceeded,
-          StrCat("rank ", options.rank, " waited ", options.init_timeout_s,
-                 " s for rank ", rank, " of ", options.size,
-                 " to call init(). Did it start, and does it call "
-                 "init()? A slow start needs a larger "
-                 "RING_KERAS_INIT_TIMEOUT_S."));
-    }
-    RING_KERAS_RETURN_IF_ERROR(value.status());
-    all.push_back(std::move(value.value()));
-  }
-  return all;
+  auto values = store.Gather(topic, own, deadline);
+  if (values.status().code() != StatusCode::kDeadlineExceeded) return values;
+  return Status(
+      StatusCode::kDeadlineExceeded,
+      StrCat("rank ", options.rank, " waited ", options.init_timeout_s,
+             " s for ", values.status().message(),
+             " to call init(). Did it start, and does it call init()? A slow "
+             "start needs a larger RING_KERAS_INIT_TIMEOUT_S."));
 }
 
 // Maps the memory of each rank that may share it; a failure means TCP.
@@ -66,13 +56,6 @@ std::vector<MeshPeer> AttachNeighbours(const std::vector<PeerCard>& cards,
   return peers;
 }
 
-// Which ranks this one could attach, as a text of '0' and '1' by rank.
-std::string EncodeAttached(const std::vector<MeshPeer>& peers) {
-  std::string attached;
-  for (const MeshPeer& peer : peers) attached += peer.segment ? '1' : '0';
-  return attached;
-}
-
 std::unique_ptr<Pair> MakeSharedPair(Segment& own, MeshPeer& peer, int own_rank,
                                      int peer_rank) {
   std::vector<std::unique_ptr<Stream>> streams;
@@ -91,33 +74,6 @@ StatusOr<std::unique_ptr<Pair>> MakeTcpPair(std::vector<FileDescriptor> sockets,
     streams.push_back(std::move(stream.value()));
   }
   return std::make_unique<Pair>(std::move(streams));
-}
-
-// Gives each rank a number that it has in common with the ranks with which it
-// shares memory. `attached[a][b]` is '1' where rank a could attach rank b.
-// Ranks of a host where some pair cannot share count as hosts of their own:
-// every rank must come to the same answer.
-std::vector<int> NumberHosts(const std::vector<std::string>& attached) {
-  const int size = static_cast<int>(attached.size());
-  const auto shares = [&](int a, int b) {
-    return a == b || (attached[a][b] == '1' && attached[b][a] == '1');
-  };
-  std::vector<int> hosts(size);
-  std::iota(hosts.begin(), hosts.end(), 0);
-  for (int first = 0; first < size; ++first) {
-    std::vector<int> group;
-    for (int rank = 0; rank < size; ++rank) {
-      if (shares(first, rank)) group.push_back(rank);
-    }
-    const bool complete = std::all_of(group.begin(), group.end(), [&](int a) {
-      for (int b = 0; b < size; ++b) {
-        if (shares(a, b) != shares(first, b)) return false;
-      }
-      return true;
-    });
-    if (complete) hosts[first] = group.front();
-  }
-  return hosts;
 }
 
 // Connects this rank to all others of a job of several ranks.
@@ -157,11 +113,8 @@ class Bootstrapper {
       }
     }
     RING_KERAS_RETURN_IF_ERROR(ExchangeCards(own));
-    if (Status mismatch = CheckSameSettings(cards_); !mismatch.ok()) {
-      // Nobody leaves before all have read the cards, so all say the same.
-      static_cast<void>(Exchange(*store_, "ready", "", options_, deadline_));
-      return mismatch;
-    }
+    // All have the cards by now, so all say the same.
+    RING_KERAS_RETURN_IF_ERROR(CheckSameSettings(cards_));
     RING_KERAS_RETURN_IF_ERROR(ShareMemory(segment.get()));
     RING_KERAS_RETURN_IF_ERROR(ConnectTheRest());
     // Nobody starts before all are connected.
@@ -197,17 +150,23 @@ class Bootstrapper {
   // Keeps the mappings that work in both directions.
   Status ShareMemory(Segment* own) {
     peers_ = AttachNeighbours(cards_, options_.rank);
-    auto attached = Exchange(*store_, "attached", EncodeAttached(peers_),
-                             options_, deadline_);
-    RING_KERAS_RETURN_IF_ERROR(attached.status());
-    for (std::string& theirs : attached.value()) {
-      theirs.resize(options_.size, '0');
+    std::vector<int> unattached;
+    for (int rank = 0; rank < options_.size; ++rank) {
+      if (rank == options_.rank || peers_[rank].segment != nullptr) continue;
+      if (cards_[rank].MayShareMemory(cards_[options_.rank])) {
+        unattached.push_back(rank);
+      }
     }
-    hosts_ = NumberHosts(attached.value());
+    auto texts = Exchange(*store_, "unattached", EncodeRanks(unattached),
+                          options_, deadline_);
+    RING_KERAS_RETURN_IF_ERROR(texts.status());
+    const SharedMemory shared(cards_, texts.value());
+    hosts_ = shared.NumberHosts();
+    needs_tcp_ = !shared.IsComplete();
     for (int rank = 0; rank < options_.size; ++rank) {
       MeshPeer& peer = peers_[rank];
       if (peer.segment == nullptr) continue;
-      if (attached.value()[rank][options_.rank] == '1') {
+      if (shared.Between(rank, options_.rank)) {
         peer.pair = MakeSharedPair(*own, peer, options_.rank, rank);
       } else {
         peer = MeshPeer();
@@ -216,14 +175,15 @@ class Bootstrapper {
     return Status::Ok();
   }
 
+  // Takes part even where this rank needs no connection, if any rank does.
   Status ConnectTheRest() {
+    if (!needs_tcp_) return Status::Ok();
     std::vector<int> remote;
     for (int rank = 0; rank < options_.size; ++rank) {
       if (rank != options_.rank && peers_[rank].pair == nullptr) {
         remote.push_back(rank);
       }
     }
-    if (remote.empty()) return Status::Ok();
     TcpLinkOptions link_options;
     link_options.rank = options_.rank;
     link_options.generation = store_->generation();
@@ -234,6 +194,7 @@ class Bootstrapper {
                                     : options_.bind_address;
     auto links = ConnectTcpLinks(link_options, remote, *store_, deadline_);
     RING_KERAS_RETURN_IF_ERROR(links.status());
+    if (remote.empty()) return Status::Ok();
     auto poller = Poller::Create();
     RING_KERAS_RETURN_IF_ERROR(poller.status());
     poller_ = std::move(poller.value());
@@ -250,6 +211,7 @@ class Bootstrapper {
   std::unique_ptr<TcpStore> store_;
   std::vector<PeerCard> cards_;  // By rank.
   std::vector<int> hosts_;       // By rank.
+  bool needs_tcp_ = false;       // Some two ranks share no memory.
   std::unique_ptr<Poller> poller_;
   std::vector<MeshPeer> peers_;  // By rank.
 };
@@ -279,6 +241,7 @@ StatusOr<Membership> Bootstrap(const InitOptions& options) {
   store_options.port = options.store_port;
   store_options.token = options.token;
   store_options.rank = options.rank;
+  store_options.size = options.size;
   store_options.generation = options.generation;
   store_options.host_name = MakePeerCard(options.host_name).host_name;
   store_options.connect_deadline = deadline;

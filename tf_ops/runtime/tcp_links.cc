@@ -7,10 +7,12 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "tf_ops/common/descriptors.h"
 #include "tf_ops/common/tensor_view.h"
 #include "tf_ops/rendezvous/handshake.h"
 #include "tf_ops/rendezvous/handshake_acceptor.h"
@@ -22,11 +24,15 @@ namespace {
 using rendezvous::Admission;
 using rendezvous::HandshakeAcceptor;
 using rendezvous::HandshakeAcceptorOptions;
+using rendezvous::Selector;
 using rendezvous::TrustedConnection;
 using rendezvous::WakeUp;
 
 // Between attempts to connect.
 constexpr double kConnectBackoffS = 0.1;
+
+constexpr char kAddressTopic[] = "tcp/address";
+constexpr char kConnectedTopic[] = "tcp/connected";
 
 HandshakeAcceptorOptions AcceptorOptions(const TcpLinkOptions& options,
                                          size_t expected_count) {
@@ -45,11 +51,11 @@ HandshakeAcceptorOptions AcceptorOptions(const TcpLinkOptions& options,
 class LinkListener {
  public:
   LinkListener(const TcpLinkOptions& options, const std::vector<int>& expected,
-               FileDescriptor listener, WakeUp wake_up)
+               FileDescriptor listener, WakeUp wake_up, Selector selector)
       : options_(options),
         wake_up_(std::move(wake_up)),
         acceptor_(AcceptorOptions(options, expected.size() * options.streams),
-                  std::move(listener),
+                  std::move(listener), std::move(selector),
                   [this](const HandshakeParty& peer, const std::string&) {
                     return Admit(peer);
                   }) {
@@ -87,10 +93,10 @@ class LinkListener {
  private:
   void Run() {
     while (!stop_) {
-      std::vector<pollfd> entries = {{wake_up_.get(), POLLIN, 0}};
-      acceptor_.AddPollEntries(&entries);
-      poll(entries.data(), entries.size(), acceptor_.PollTimeoutMs());
-      auto admitted = acceptor_.Serve(entries.data() + 1);
+      pollfd entries[] = {{wake_up_.get(), POLLIN, 0},
+                          {acceptor_.descriptor(), POLLIN, 0}};
+      poll(entries, 2, acceptor_.PollTimeoutMs());
+      auto admitted = acceptor_.Serve();
       std::lock_guard<std::mutex> lock(mutex_);
       for (TrustedConnection& connection : admitted) {
         const auto found = links_.find(connection.peer.rank);
@@ -133,25 +139,20 @@ class LinkListener {
   std::thread thread_;
 };
 
-std::string AddressKey(int rank) { return StrCat("tcp/address/", rank); }
-std::string ConnectedKey(int rank) { return StrCat("tcp/connected/", rank); }
-
 // Where another rank listens.
 struct SocketAddress {
   std::string host;
   int port = 0;
 };
 
-StatusOr<SocketAddress> AddressOf(int rank, Store& store, Deadline deadline) {
-  StatusOr<std::string> text = store.Get(AddressKey(rank), deadline);
-  RING_KERAS_RETURN_IF_ERROR(text.status());
-  const size_t space = text.value().rfind(' ');
+StatusOr<SocketAddress> ParseAddress(int rank, const std::string& text) {
+  const size_t space = text.rfind(' ');
   if (space == std::string::npos) {
     return Status(StatusCode::kInternal,
                   StrCat("rank ", rank, " published no address"));
   }
-  return SocketAddress{text.value().substr(0, space),
-                       std::atoi(text.value().c_str() + space + 1)};
+  return SocketAddress{text.substr(0, space),
+                       std::atoi(text.c_str() + space + 1)};
 }
 
 StatusOr<FileDescriptor> ConnectAndProve(const SocketAddress& address, int peer,
@@ -191,19 +192,17 @@ StatusOr<FileDescriptor> ConnectStream(const SocketAddress& address, int peer,
                            HostPort(address.host, address.port), ": ",
                            socket.status().message()));
     }
-    // Not set before this rank is connected: a pause that a death ends.
-    const Status paused =
-        store.Get(ConnectedKey(options.rank), deadline.Within(kConnectBackoffS))
-            .status();
-    if (paused.code() != StatusCode::kDeadlineExceeded) return paused;
+    // Ends when a rank does, so that nobody waits for the dead.
+    RING_KERAS_RETURN_IF_ERROR(store.Pause(deadline.Within(kConnectBackoffS)));
   }
 }
 
 StatusOr<std::vector<FileDescriptor>> ConnectTo(int peer,
+                                                const std::string& address_text,
                                                 const TcpLinkOptions& options,
                                                 Store& store,
                                                 Deadline deadline) {
-  StatusOr<SocketAddress> address = AddressOf(peer, store, deadline);
+  StatusOr<SocketAddress> address = ParseAddress(peer, address_text);
   RING_KERAS_RETURN_IF_ERROR(address.status());
   std::vector<FileDescriptor> sockets;
   for (int stream = 0; stream < options.streams; ++stream) {
@@ -216,13 +215,10 @@ StatusOr<std::vector<FileDescriptor>> ConnectTo(int peer,
   return sockets;
 }
 
-}  // namespace
-
-StatusOr<TcpLinks> ConnectTcpLinks(const TcpLinkOptions& options,
-                                   const std::vector<int>& peers, Store& store,
-                                   Deadline deadline) {
-  const auto first_higher =
-      std::upper_bound(peers.begin(), peers.end(), options.rank);
+// Listens, and accepts `expected` from now on.
+StatusOr<std::unique_ptr<LinkListener>> StartListening(
+    const TcpLinkOptions& options, const std::vector<int>& expected,
+    std::string* address) {
   StatusOr<FileDescriptor> listener = Listen(options.bind_address, 0);
   if (!listener.ok()) {
     return Status(
@@ -231,33 +227,65 @@ StatusOr<TcpLinks> ConnectTcpLinks(const TcpLinkOptions& options,
                ". RING_KERAS_BIND_ADDRESS must be an address of "
                "this host that the other hosts reach."));
   }
-  const std::string own_address = StrCat(LocalHost(listener.value().get()), " ",
-                                         LocalPort(listener.value().get()));
+  *address = StrCat(LocalHost(listener.value().get()), " ",
+                    LocalPort(listener.value().get()));
   StatusOr<WakeUp> wake_up = WakeUp::Make();
   RING_KERAS_RETURN_IF_ERROR(wake_up.status());
-  LinkListener link_listener(options, {first_higher, peers.end()},
-                             std::move(listener.value()),
-                             std::move(wake_up.value()));
-  RING_KERAS_RETURN_IF_ERROR(store.Set(AddressKey(options.rank), own_address));
+  StatusOr<Selector> selector = Selector::Make();
+  RING_KERAS_RETURN_IF_ERROR(selector.status());
+  return std::make_unique<LinkListener>(
+      options, expected, std::move(listener.value()),
+      std::move(wake_up.value()), std::move(selector.value()));
+}
+
+// The order of a tournament: in each round every rank has another partner, so
+// that not all begin with rank 0.
+std::vector<int> InOwnOrder(std::vector<int> peers, int rank) {
+  std::sort(peers.begin(), peers.end(),
+            [&](int a, int b) { return (a ^ rank) < (b ^ rank); });
+  return peers;
+}
+
+}  // namespace
+
+StatusOr<TcpLinks> ConnectTcpLinks(const TcpLinkOptions& options,
+                                   const std::vector<int>& peers, Store& store,
+                                   Deadline deadline) {
+  const auto first_higher =
+      std::upper_bound(peers.begin(), peers.end(), options.rank);
+  std::string own_address;
+  std::unique_ptr<LinkListener> listener;
+  if (!peers.empty()) {
+    // While they connect, each may have an untrusted connection too.
+    RING_KERAS_RETURN_IF_ERROR(AllowDescriptors(
+        2 * peers.size() * static_cast<size_t>(options.streams) +
+            kSpareUnauthenticatedConnections,
+        StrCat("rank ", options.rank, ", with ", options.streams,
+               " connections to each of ", peers.size(), " ranks,")));
+    auto started =
+        StartListening(options, {first_higher, peers.end()}, &own_address);
+    RING_KERAS_RETURN_IF_ERROR(started.status());
+    listener = std::move(started.value());
+  }
+  const auto addresses = store.Gather(kAddressTopic, own_address, deadline);
+  RING_KERAS_RETURN_IF_ERROR(addresses.status());
   TcpLinks links;
-  for (auto peer = peers.begin(); peer != first_higher; ++peer) {
+  for (int peer : InOwnOrder({peers.begin(), first_higher}, options.rank)) {
     StatusOr<std::vector<FileDescriptor>> sockets =
-        ConnectTo(*peer, options, store, deadline);
+        ConnectTo(peer, addresses.value()[peer], options, store, deadline);
     if (!sockets.ok()) {
       return Status(sockets.status().code(),
-                    StrCat("rank ", options.rank, " cannot reach rank ", *peer,
+                    StrCat("rank ", options.rank, " cannot reach rank ", peer,
                            ": ", sockets.status().message()));
     }
-    links[*peer] = std::move(sockets.value());
+    links[peer] = std::move(sockets.value());
   }
   // Waiting in the store, unlike waiting for a connection, ends at once when a
   // rank dies.
-  RING_KERAS_RETURN_IF_ERROR(store.Set(ConnectedKey(options.rank), ""));
-  for (auto peer = first_higher; peer != peers.end(); ++peer) {
-    RING_KERAS_RETURN_IF_ERROR(
-        store.Get(ConnectedKey(*peer), deadline).status());
-  }
-  StatusOr<TcpLinks> accepted = link_listener.Take(deadline);
+  RING_KERAS_RETURN_IF_ERROR(
+      store.Gather(kConnectedTopic, "", deadline).status());
+  if (listener == nullptr) return links;
+  StatusOr<TcpLinks> accepted = listener->Take(deadline);
   RING_KERAS_RETURN_IF_ERROR(accepted.status());
   links.merge(accepted.value());
   return links;

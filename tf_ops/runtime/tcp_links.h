@@ -35,9 +35,9 @@ struct TcpLinkOptions {
 // By rank, `streams` sockets each.
 using TcpLinks = std::map<int, std::vector<FileDescriptor>>;
 
-// Connects to each of `peers`, which call this at the same time. Addresses are
-// exchanged through `store`. Errors: DeadlineExceeded, Interrupted, PeerLost,
-// Internal.
+// Connects to each of `peers`. Every rank of the job calls this at the same
+// time, also one that has no such peers. Addresses are exchanged through
+// `store`. Errors: DeadlineExceeded, Interrupted, PeerLost, Internal.
 StatusOr<TcpLinks> ConnectTcpLinks(const TcpLinkOptions& options,
                                    const std::vector<int>& peers, Store& store,
                                    Deadline deadline);

@@ -1,29 +1,26 @@
 #include "tf_ops/runtime/topology.h"
 
+#include <map>
+#include <string>
+#include <utility>
+
 namespace ring_keras {
-namespace {
 
-// How many ranks below `rank` are on its host.
-int LocalRank(int rank, const std::vector<PeerCard>& cards) {
-  int local_rank = 0;
-  for (int other = 0; other < rank; ++other) {
-    local_rank += cards[other].SameHost(cards[rank]) ? 1 : 0;
-  }
-  return local_rank;
-}
-
-}  // namespace
-
+// Counts once, for jobs of thousands of ranks.
 Topology MakeTopology(int rank, const std::vector<PeerCard>& cards) {
   Topology topology;
   topology.rank = rank;
   topology.size = static_cast<int>(cards.size());
-  topology.local_rank = LocalRank(rank, cards);
-  topology.local_size = 0;
+  std::map<std::pair<std::string, std::string>, int> counts;  // By host.
+  std::vector<int> local_ranks;
+  for (const PeerCard& card : cards) {
+    local_ranks.push_back(counts[{card.boot_id, card.host_id}]++);
+  }
+  topology.local_rank = local_ranks[rank];
+  topology.local_size = counts[{cards[rank].boot_id, cards[rank].host_id}];
   topology.cross_size = 0;
   for (int other = 0; other < topology.size; ++other) {
-    topology.local_size += cards[other].SameHost(cards[rank]) ? 1 : 0;
-    if (LocalRank(other, cards) != topology.local_rank) continue;
+    if (local_ranks[other] != topology.local_rank) continue;
     ++topology.cross_size;
     topology.cross_rank += other < rank ? 1 : 0;
   }

@@ -68,7 +68,7 @@ RING_TEST(RefusesAFrameByItsLengthAlone) {
 RING_TEST(RefusesAFrameByItsFixedFields) {
   const uint32_t length = 1000;
   for (const std::string& bytes :
-       {Claim(length, 0, 0), Claim(length, 7, 0), Claim(length, 67, 0),
+       {Claim(length, 0, 0), Claim(length, 8, 0), Claim(length, 67, 0),
         Claim(length, 2, kMaxKeyBytes + 1), Claim(length, 2, 0xffffffff),
         Claim(kFrameHeaderBytes + 2, 2, 3)}) {
     FrameReader reader;

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -11,6 +12,8 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/cpp/support/sockets.h"
@@ -33,31 +36,62 @@ bool Has(const std::string& text, const std::string& words) {
   return text.find(words) != std::string::npos;
 }
 
-// The keys of a job whose ranks are threads.
-class MapStore : public Store {
+// What the ranks of a job, which are threads, have given to each topic.
+class JobStore {
  public:
-  Status Set(const std::string& key, const std::string& value) override {
+  void Give(const std::string& topic, int rank, const std::string& value) {
     std::lock_guard<std::mutex> lock(mutex_);
-    values_[key] = value;
+    values_[topic][rank] = value;
     changed_.notify_all();
+  }
+  // The values of ranks 0 to `count` - 1; fewer if they do not come in time.
+  std::vector<std::string> WaitFor(const std::string& topic, size_t count,
+                                   Deadline deadline) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_for(
+        lock, std::chrono::duration<double>(deadline.RemainingSeconds()),
+        [&] { return values_[topic].size() >= count; });
+    std::vector<std::string> values;
+    for (const auto& [rank, value] : values_[topic]) values.push_back(value);
+    return values;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::map<int, std::string>> values_;
+};
+
+// One rank's way to it.
+class RankStore : public Store {
+ public:
+  RankStore(JobStore& job, int rank, int size)
+      : job_(job), rank_(rank), size_(static_cast<size_t>(size)) {}
+
+  StatusOr<std::vector<std::string>> Gather(const std::string& topic,
+                                            const std::string& value,
+                                            Deadline deadline) override {
+    job_.Give(topic, rank_, value);
+    auto values = job_.WaitFor(topic, size_, deadline);
+    if (values.size() == size_) return values;
+    return Status(StatusCode::kDeadlineExceeded, topic);
+  }
+  Status Pause(Deadline deadline) override {
+    std::this_thread::sleep_for(
+        std::chrono::duration<double>(deadline.RemainingSeconds()));
     return Status::Ok();
   }
-  StatusOr<std::string> Get(const std::string& key,
-                            Deadline deadline) override {
-    std::unique_lock<std::mutex> lock(mutex_);
-    const bool set = changed_.wait_for(
-        lock, std::chrono::duration<double>(deadline.RemainingSeconds()),
-        [&] { return values_.count(key) > 0; });
-    if (set) return values_[key];
+  Status Set(const std::string&, const std::string&) override { return {}; }
+  StatusOr<std::string> Get(const std::string& key, Deadline) override {
     return Status(StatusCode::kDeadlineExceeded, key);
   }
   void Watch(std::function<void(const RankEvent&)>) override {}
   void Leave(const std::string&) override {}
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, std::string> values_;
+  JobStore& job_;
+  const int rank_;
+  const size_t size_;
 };
 
 TcpLinkOptions OptionsOf(int rank, int streams) {
@@ -70,25 +104,34 @@ TcpLinkOptions OptionsOf(int rank, int streams) {
   return options;
 }
 
+template <typename RankStoreType = RankStore>
 std::future<StatusOr<TcpLinks>> StartRank(const TcpLinkOptions& options,
-                                          int size, Store& store,
+                                          int size, JobStore& job,
                                           Deadline deadline = Soon()) {
-  return std::async(std::launch::async, [=, &store] {
+  return std::async(std::launch::async, [=, &job] {
     std::vector<int> peers;
     for (int rank = 0; rank < size; ++rank) {
       if (rank != options.rank) peers.push_back(rank);
     }
+    RankStoreType store(job, options.rank, size);
     return ConnectTcpLinks(options, peers, store, deadline);
   });
 }
 
-// A connection to where `rank` listens, as anybody may make it.
-FileDescriptor ConnectUntrusted(int rank, Store& store) {
-  const auto text = store.Get(StrCat("tcp/address/", rank), Soon());
-  EXPECT_OK(text);
-  const size_t space = text.value().find(' ');
-  auto socket = ConnectOnce(text.value().substr(0, space),
-                            std::stoi(text.value().substr(space + 1)), Soon());
+// A rank 0 that listens on `port` and has nothing else to say.
+void GiveForRankZero(JobStore& job, int port) {
+  job.Give("tcp/address", 0, StrCat("127.0.0.1 ", port));
+  job.Give("tcp/connected", 0, "");
+}
+
+// A connection to where rank 0, the first that is there, listens, as anybody
+// may make it.
+FileDescriptor ConnectUntrusted(JobStore& job) {
+  const std::vector<std::string> values = job.WaitFor("tcp/address", 1, Soon());
+  EXPECT_EQ(values.empty(), false);
+  const size_t space = values[0].find(' ');
+  auto socket = ConnectOnce(values[0].substr(0, space),
+                            std::stoi(values[0].substr(space + 1)), Soon());
   EXPECT_OK(socket);
   return std::move(socket.value());
 }
@@ -111,7 +154,7 @@ bool IsDropped(const FileDescriptor& socket) {
 RING_TEST(EveryStreamLeadsToItsTwin) {
   constexpr int kSize = 3;
   constexpr int kStreams = 2;
-  MapStore store;
+  JobStore store;
   std::vector<std::future<StatusOr<TcpLinks>>> ranks;
   for (int rank = 0; rank < kSize; ++rank) {
     ranks.push_back(StartRank(OptionsOf(rank, kStreams), kSize, store));
@@ -141,18 +184,18 @@ RING_TEST(EveryStreamLeadsToItsTwin) {
 }
 
 RING_TEST(UntrustedPeersAreDroppedAndTheJobGoesOn) {
-  MapStore store;
+  JobStore store;
   StandardErrorCapture capture;
   TcpLinkOptions options = OptionsOf(0, 2);
   options.handshake_timeout_s = 0.2;
   auto first = StartRank(options, 2, store);
 
-  FileDescriptor garbage = ConnectUntrusted(0, store);
+  FileDescriptor garbage = ConnectUntrusted(store);
   const std::string request = "GET / HTTP/1.1\r\nHost: rank\r\n\r\n";
   send(garbage.get(), request.data(), request.size(), MSG_NOSIGNAL);
   EXPECT_TRUE(IsDropped(garbage));
 
-  FileDescriptor impostor = ConnectUntrusted(0, store);
+  FileDescriptor impostor = ConnectUntrusted(store);
   const Status wrong =
       HandshakeAsClient(impostor.get(), Purpose::kRankToRank,
                         {1, kGeneration, 0}, 0, std::string(32, 'U'), Soon())
@@ -160,14 +203,14 @@ RING_TEST(UntrustedPeersAreDroppedAndTheJobGoesOn) {
   EXPECT_EQ(wrong.code(), StatusCode::kUnauthenticated);
   EXPECT_TRUE(IsDropped(impostor));
 
-  FileDescriptor silent = ConnectUntrusted(0, store);
-  FileDescriptor halfway = ConnectUntrusted(0, store);
+  FileDescriptor silent = ConnectUntrusted(store);
+  FileDescriptor halfway = ConnectUntrusted(store);
   send(halfway.get(), "RING", 4, MSG_NOSIGNAL);
   EXPECT_TRUE(IsDropped(silent));
   EXPECT_TRUE(IsDropped(halfway));
 
   // Holds the token, but is nobody that is expected.
-  FileDescriptor uninvited = ConnectUntrusted(0, store);
+  FileDescriptor uninvited = ConnectUntrusted(store);
   EXPECT_EQ(HandshakeAsClient(uninvited.get(), Purpose::kRankToRank,
                               {7, kGeneration, 0}, 0, kToken, Soon())
                 .status()
@@ -189,15 +232,15 @@ RING_TEST(UntrustedPeersAreDroppedAndTheJobGoesOn) {
 // Their own deadline is far beyond the test's: the oldest must go for the
 // newest.
 RING_TEST(AThousandSilentConnectionsKeepNobodyOut) {
-  MapStore store;
+  JobStore store;
   StandardErrorCapture capture;
   TcpLinkOptions options = OptionsOf(0, 2);
   options.handshake_timeout_s = 1000;
   auto first = StartRank(options, 3, store);
   std::vector<FileDescriptor> silent;
-  for (int i = 0; i < 500; ++i) silent.push_back(ConnectUntrusted(0, store));
+  for (int i = 0; i < 500; ++i) silent.push_back(ConnectUntrusted(store));
   auto second = StartRank(OptionsOf(1, 2), 3, store);
-  for (int i = 0; i < 500; ++i) silent.push_back(ConnectUntrusted(0, store));
+  for (int i = 0; i < 500; ++i) silent.push_back(ConnectUntrusted(store));
   auto third = StartRank(OptionsOf(2, 2), 3, store);
   EXPECT_OK(first.get());
   EXPECT_OK(second.get());
@@ -207,23 +250,22 @@ RING_TEST(AThousandSilentConnectionsKeepNobodyOut) {
 
 // What the store knows, a rank that cannot be reached need not be waited for.
 RING_TEST(APeerThatDiedIsNotTriedUntilTheDeadline) {
-  class StoreOfADeath : public MapStore {
+  class StoreOfADeath : public RankStore {
    public:
-    StatusOr<std::string> Get(const std::string& key,
-                              Deadline deadline) override {
-      if (key == "tcp/address/0") return MapStore::Get(key, deadline);
+    using RankStore::RankStore;
+    Status Pause(Deadline) override {
       return Status(StatusCode::kPeerLost, "rank 0 was killed");
     }
   };
-  StoreOfADeath store;
+  JobStore store;
   // Nobody listens there any more.
   const int port = [] {
     auto listener = Listen("127.0.0.1", 0);
     return LocalPort(listener.value().get());
   }();
-  ASSERT_OK(store.Set("tcp/address/0", StrCat("127.0.0.1 ", port)));
+  GiveForRankZero(store, port);
   const Status status =
-      StartRank(OptionsOf(1, 1), 2, store, Deadline::After(1000))
+      StartRank<StoreOfADeath>(OptionsOf(1, 1), 2, store, Deadline::After(1000))
           .get()
           .status();
   EXPECT_EQ(status.code(), StatusCode::kPeerLost);
@@ -232,11 +274,11 @@ RING_TEST(APeerThatDiedIsNotTriedUntilTheDeadline) {
 
 // Busy, when the first attempt came, and not any more.
 RING_TEST(APeerThatIsSlowOnceIsTriedAgain) {
-  MapStore store;
+  JobStore store;
   auto listener = Listen("127.0.0.1", 0);
   ASSERT_OK(listener);
   const int port = LocalPort(listener.value().get());
-  ASSERT_OK(store.Set("tcp/address/0", StrCat("127.0.0.1 ", port)));
+  GiveForRankZero(store, port);
   TcpLinkOptions options = OptionsOf(1, 1);
   options.connect_attempt_s = 0.2;
   auto rank = StartRank(options, 2, store);
@@ -252,16 +294,16 @@ RING_TEST(APeerThatIsSlowOnceIsTriedAgain) {
   acceptor_options.max_untrusted = 10;
   rendezvous::HandshakeAcceptor acceptor(
       acceptor_options, std::move(listener.value()),
+      std::move(rendezvous::Selector::Make().value()),
       [](const HandshakeParty&, const std::string&) {
         return rendezvous::Admission();
       });
   std::vector<rendezvous::TrustedConnection> served;
   const Deadline deadline = Soon();
   while (!IsOver(rank) && !deadline.Expired()) {
-    std::vector<pollfd> entries;
-    acceptor.AddPollEntries(&entries);
-    poll(entries.data(), entries.size(), 10);
-    for (auto& connection : acceptor.Serve(entries.data())) {
+    pollfd entry = {acceptor.descriptor(), POLLIN, 0};
+    poll(&entry, 1, 10);
+    for (auto& connection : acceptor.Serve()) {
       served.push_back(std::move(connection));
     }
   }
@@ -273,11 +315,11 @@ RING_TEST(APeerThatIsSlowOnceIsTriedAgain) {
 
 // The peer's own deadline is far beyond the test's.
 RING_TEST(ASilentPeerDoesNotHoldUpWhoIsDone) {
-  MapStore store;
+  JobStore store;
   TcpLinkOptions options = OptionsOf(0, 1);
   options.handshake_timeout_s = 1000;
   auto first = StartRank(options, 2, store);
-  FileDescriptor silent = ConnectUntrusted(0, store);
+  FileDescriptor silent = ConnectUntrusted(store);
   auto second = StartRank(OptionsOf(1, 1), 2, store);
   EXPECT_OK(first.get());
   EXPECT_OK(second.get());
@@ -285,11 +327,12 @@ RING_TEST(ASilentPeerDoesNotHoldUpWhoIsDone) {
 }
 
 RING_TEST(ABadBindAddressIsAnErrorThatNamesTheVariable) {
-  MapStore store;
+  JobStore store;
   for (const char* address : {"0.0.0.0", "::", "192.0.2.1"}) {
     TcpLinkOptions options = OptionsOf(0, 1);
     options.bind_address = address;
-    const Status status = ConnectTcpLinks(options, {1}, store, Soon()).status();
+    RankStore own(store, 0, 2);
+    const Status status = ConnectTcpLinks(options, {1}, own, Soon()).status();
     EXPECT_FALSE(status.ok());
     EXPECT_TRUE(Has(status.message(), "RING_KERAS_BIND_ADDRESS") &&
                 Has(status.message(), address))
@@ -298,7 +341,7 @@ RING_TEST(ABadBindAddressIsAnErrorThatNamesTheVariable) {
 }
 
 RING_TEST(AMissingConnectionIsNamedAtTheDeadline) {
-  MapStore store;
+  JobStore store;
   auto first = StartRank(OptionsOf(0, 3), 2, store, Deadline::After(1));
   // Connects once, not three times.
   auto second = StartRank(OptionsOf(1, 1), 2, store);
@@ -309,6 +352,30 @@ RING_TEST(AMissingConnectionIsNamedAtTheDeadline) {
               Has(status.message(), "RING_KERAS_TCP_STREAMS"))
       << status.message();
   second.wait();
+}
+
+// Nothing that a rank waits for here comes: an answer, a connection.
+RING_TEST(AnInterruptionEndsEveryWait) {
+  const auto listener = Listen("127.0.0.1", 0);
+  ASSERT_OK(listener.status());
+  const int port = LocalPort(listener.value().get());
+  std::atomic<int> asked{0};
+  const Interruption interruption = [&] { return ++asked == 3; };
+  const auto end_of = [&](int rank, int expected_from, JobStore& job) {
+    asked = 0;
+    RankStore store(job, rank, 2);
+    return ConnectTcpLinks(OptionsOf(rank, 1), {expected_from}, store,
+                           Soon().EndedBy(&interruption))
+        .status()
+        .code();
+  };
+  JobStore silent;
+  GiveForRankZero(silent, port);
+  EXPECT_EQ(end_of(1, 0, silent), StatusCode::kInterrupted);
+  JobStore late;
+  late.Give("tcp/address", 1, "");
+  late.Give("tcp/connected", 1, "");
+  EXPECT_EQ(end_of(0, 1, late), StatusCode::kInterrupted);
 }
 
 }  // namespace

@@ -1,0 +1,20 @@
+// How many descriptors this process may open.
+#ifndef RING_KERAS_COMMON_DESCRIPTORS_H_
+#define RING_KERAS_COMMON_DESCRIPTORS_H_
+
+#include <cstddef>
+#include <string>
+
+#include "tf_ops/common/status.h"
+
+namespace ring_keras {
+
+// Sees to it that the process may open `count` descriptors beside some that it
+// has for other purposes: it raises its own limit, by default 1,024, up to the
+// hard one, which those that it starts inherit. ResourceExhausted: `what` needs
+// more than that.
+Status AllowDescriptors(size_t count, const std::string& what);
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_COMMON_DESCRIPTORS_H_
