@@ -56,8 +56,13 @@ def test_holds_nothing_else(wheel: Path) -> None:
         "ring_keras",
         f"ring_keras-{__version__}.dist-info",
     }
-    kinds = {Path(n).suffix for n in names if n.startswith("ring_keras/")}
+    static = "ring_keras/tensorboard/static/"
+    bundle = {n.removeprefix(static) for n in names if n.startswith(static)}
+    own = [n for n in names if n.startswith("ring_keras/") and not n.startswith(static)]
+    kinds = {Path(name).suffix for name in own}
     assert kinds == {".json", ".py", ".pyi", ".so", ".typed"}
+    # Nothing where it was built without npm.
+    assert bundle in (set(), {"index.js", "index.css", "licenses.txt"})
 
 
 def test_installs_and_works(
