@@ -2,6 +2,7 @@
 #include "tf_ops/runtime/tcp_links.h"
 
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -352,6 +353,27 @@ RING_TEST(AMissingConnectionIsNamedAtTheDeadline) {
               Has(status.message(), "RING_KERAS_TCP_STREAMS"))
       << status.message();
   second.wait();
+}
+
+// As 500 ranks would need beyond the usual limit of 1,024.
+RING_TEST(ARankMayOpenADescriptorForEachConnection) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 64;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  constexpr int kStreams = 50;
+  JobStore store;
+  auto first = StartRank(OptionsOf(0, kStreams), 2, store);
+  auto second = StartRank(OptionsOf(1, kStreams), 2, store);
+  EXPECT_OK(first.get());
+  EXPECT_OK(second.get());
+  setrlimit(RLIMIT_NOFILE, &before);
+
+  const Status status =
+      StartRank(OptionsOf(0, 1 << 30), 2, store).get().status();
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(Has(status.message(), "ulimit -Hn")) << status.message();
 }
 
 // Nothing that a rank waits for here comes: an answer, a connection.
