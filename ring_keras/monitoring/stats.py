@@ -122,7 +122,7 @@ class Stats:
     collectives: tuple[CollectiveStats, ...]
 
 
-def stats() -> Stats:
+def stats(most_steps: int = 1024) -> Stats:
     """Says where the time of this rank's steps has gone.
 
     It is always measured, and costs nothing to speak of; this call copies the
@@ -131,11 +131,14 @@ def stats() -> Stats:
     evaluation, counts as computing of the second, and the data's iterator as well
     unless it is `ring_keras.monitoring.timed`.
 
+    Args:
+        most_steps: How many of the last steps to copy; at most 1,024 are kept.
+
     Raises:
         NotInitializedError: If `init()` has not run.
     """
     job = current_job()
-    seen = _native.stats()
+    seen = _native.stats(most_steps)
     totals: dict[str, Any] = seen["totals"]
     totals["steps"] = totals.pop("step")
     del totals["began_at"]

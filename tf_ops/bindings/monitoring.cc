@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -88,11 +89,12 @@ py::dict RecordDict(const CollectiveRecord& record, const TickScale& scale) {
   return values;
 }
 
-py::dict Stats() {
+py::dict Stats(size_t most_steps) {
   const Observation seen = ValueOrThrow(WithoutGil(Observe));
   py::list steps;
-  for (const StepRecord& step : seen.steps) {
-    steps.append(StepDict(step, seen.scale));
+  const size_t count = seen.steps.size();
+  for (size_t i = count - std::min(most_steps, count); i < count; ++i) {
+    steps.append(StepDict(seen.steps[i], seen.scale));
   }
   py::list tallies;
   for (const Tally& tally : seen.tallies) {
@@ -115,10 +117,21 @@ py::list RecentCollectives(uint64_t after) {
   return records;
 }
 
+py::list Links() {
+  const auto seen = ValueOrThrow(WithoutGil(ObserveLinks));
+  py::list links;
+  for (const ObservedLink& link : seen) {
+    links.append(py::make_tuple(link.receiver, link.sent.acknowledged_nbytes,
+                                link.sent.busy_s));
+  }
+  return links;
+}
+
 }  // namespace
 
 void BindMonitoring(py::module_& module) {
-  module.def("stats", &Stats);
+  module.def("links", &Links);
+  module.def("stats", &Stats, py::arg("most_steps") = StepBook::kSteps);
   module.def("recent_collectives", &RecentCollectives, py::arg("after") = 0);
   module.def("begin_steps",
              [] { ThrowIfError(WithoutGil([] { return BeginSteps(); })); });

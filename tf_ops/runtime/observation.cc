@@ -40,6 +40,18 @@ StatusOr<ObservedCollectives> ObserveCollectives(uint64_t after) {
   return seen;
 }
 
+StatusOr<std::vector<ObservedLink>> ObserveLinks() {
+  std::vector<ObservedLink> seen;
+  RING_KERAS_RETURN_IF_ERROR(WithEngine([&seen](Engine& engine) {
+    Mesh& mesh = engine.mesh();
+    for (int peer = 0; peer < mesh.size(); ++peer) {
+      if (peer == mesh.rank() || mesh.SharesMemoryWith(peer)) continue;
+      seen.push_back({peer, mesh.pair(peer).sent()});
+    }
+  }));
+  return seen;
+}
+
 Status BeginSteps() {
   return WithEngine(
       [](Engine& engine) { engine.recorder().steps().BeginSteps(Now()); });

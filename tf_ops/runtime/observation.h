@@ -9,6 +9,7 @@
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/ticks.h"
 #include "tf_ops/monitoring/recorder.h"
+#include "tf_ops/transport/stream.h"
 
 namespace ring_keras {
 
@@ -30,6 +31,14 @@ struct ObservedCollectives {
 };
 RING_KERAS_EXPORT StatusOr<ObservedCollectives> ObserveCollectives(
     uint64_t after);
+
+// What this rank has sent to each rank that it reaches by a network.
+// NotInitialized.
+struct ObservedLink {
+  int receiver = 0;
+  SentTraffic sent;
+};
+RING_KERAS_EXPORT StatusOr<std::vector<ObservedLink>> ObserveLinks();
 
 // Steps of training follow: what has passed since the last one belongs to none.
 // NotInitialized.

@@ -314,6 +314,16 @@ std::pair<std::string, std::string> Pair::addresses() const {
   return connections_[0]->stream->addresses();
 }
 
+SentTraffic Pair::sent() const {
+  SentTraffic all;
+  for (const auto& connection : connections_) {
+    const SentTraffic one = connection->stream->sent();
+    all.acknowledged_nbytes += one.acknowledged_nbytes;
+    all.busy_s = std::max(all.busy_s, one.busy_s);
+  }
+  return all;
+}
+
 void Pair::Fail(const Status& why) {
   closed_ = true;
   failure_ = why;

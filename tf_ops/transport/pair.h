@@ -96,6 +96,8 @@ class Pair {
   uint64_t overflow_key() const { return overflow_key_; }
   // Of both ends, this one first; empty in shared memory.
   std::pair<std::string, std::string> addresses() const;
+  // Over all streams: their bytes together, the time of the busiest.
+  SentTraffic sent() const;
   void CloseForWriting();
 
  private:

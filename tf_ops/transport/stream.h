@@ -6,12 +6,19 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
 #include "tf_ops/common/status.h"
 
 namespace ring_keras {
+
+// What went out so far.
+struct SentTraffic {
+  uint64_t acknowledged_nbytes = 0;  // The peer's host has them.
+  double busy_s = 0;  // In which some were under way, and the peer had room.
+};
 
 class Stream {
  public:
@@ -45,6 +52,9 @@ class Stream {
 
   // Of both ends, this one first; empty where there are none.
   virtual std::pair<std::string, std::string> addresses() const { return {}; }
+
+  // Nothing where no network is in between.
+  virtual SentTraffic sent() const { return {}; }
 
   // Whether all that was written has reached the peer's host. To close earlier
   // may take it back.

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "tf_ops/transport/tcp/tcp_traffic.h"
+
 namespace ring_keras {
 namespace {
 
@@ -129,6 +131,8 @@ Status TcpStream::DescribeError(int error) const {
   }
   return Status(StatusCode::kPeerLost, ErrnoMessage(error));
 }
+
+SentTraffic TcpStream::sent() const { return TrafficOf(socket_.get()); }
 
 // A socket that is closed with input unread is reset, and what the peer has not
 // acknowledged by then is lost.

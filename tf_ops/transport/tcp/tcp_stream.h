@@ -40,6 +40,7 @@ class TcpStream : public Stream {
   std::pair<std::string, std::string> addresses() const override {
     return addresses_;
   }
+  SentTraffic sent() const override;
   bool delivered() const override;
   void CloseForWriting() override;
 
