@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import subprocess
 import sys
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,7 +19,10 @@ TESTS_DIR = str(Path(__file__).resolve().parent)
 if TESTS_DIR not in sys.path:
     sys.path.insert(0, TESTS_DIR)
 
+from support.network import Hosts  # noqa: E402
 from support.rank_pool import RankPools  # noqa: E402
+
+MadeHosts = TypeVar("MadeHosts", bound=Hosts)
 
 _POOLS = pytest.StashKey[RankPools]()
 _POOL_ERRORS = pytest.StashKey[list[str]]()
@@ -30,6 +37,23 @@ def rank_pool(request: pytest.FixtureRequest) -> RankPools:
     alone, in a tenth of the time.
     """
     return request.config.stash[_POOLS]
+
+
+@pytest.fixture
+def make_hosts() -> Iterator[Callable[[MadeHosts], MadeHosts]]:
+    """Makes hosts, which are gone after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(hosts: MadeHosts) -> MadeHosts:
+            if os.geteuid() != 0:
+                pytest.skip("making network namespaces needs root")
+            try:
+                stack.enter_context(hosts)
+            except (OSError, subprocess.CalledProcessError) as error:
+                pytest.skip(f"network namespaces cannot be made here: {error}")
+            return hosts
+
+        yield make
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

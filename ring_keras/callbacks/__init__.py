@@ -6,6 +6,7 @@ from ring_keras.callbacks.learning_rate_schedule import LearningRateSchedule
 from ring_keras.callbacks.learning_rate_warmup import LearningRateWarmup
 from ring_keras.callbacks.metric_average import MetricAverage
 from ring_keras.callbacks.root_only import RootOnly
+from ring_keras.callbacks.tensorboard import TensorBoard
 
 __all__ = [
     "BestModelCheckpoint",
@@ -14,4 +15,5 @@ __all__ = [
     "LearningRateWarmup",
     "MetricAverage",
     "RootOnly",
+    "TensorBoard",
 ]

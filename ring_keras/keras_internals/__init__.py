@@ -53,6 +53,7 @@ from ring_keras.keras_internals.names import (
     SHUFFLE_SEEDS,
     TRAIN_FUNCTION,
     TRAIN_STEP,
+    TRAIN_WRITER,
     TRAINABLE_VARIABLES,
     UNBATCH_DATASET,
 )
@@ -74,6 +75,7 @@ from ring_keras.keras_internals.replacing import (
     replacement,
     restore,
 )
+from ring_keras.keras_internals.writing import train_writer
 
 __all__ = [
     "APPLY",
@@ -100,6 +102,7 @@ __all__ = [
     "TRAINABLE_VARIABLES",
     "TRAIN_FUNCTION",
     "TRAIN_STEP",
+    "TRAIN_WRITER",
     "UNBATCH_DATASET",
     "batch_normalizations",
     "compiled_losses",
@@ -130,6 +133,7 @@ __all__ = [
     "summed_losses",
     "synchronized_statistics",
     "train_function",
+    "train_writer",
     "trainable_variables",
     "upstream",
     "variable_key",

@@ -25,6 +25,7 @@ __all__ = [
     "TRAINABLE_VARIABLES",
     "TRAIN_FUNCTION",
     "TRAIN_STEP",
+    "TRAIN_WRITER",
     "UNBATCH_DATASET",
 ]
 
@@ -41,6 +42,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
         "make_train_function",
         "train_step",
     ),
+    "keras.callbacks.TensorBoard": ("_train_writer",),
     "keras.layers.BatchNormalization": ("_moments",),
     "keras.layers.Layer": ("_flatten_layers",),
     "keras.optimizers.Optimizer": (
@@ -78,6 +80,7 @@ LOSS_CALL = "call"
 CHECK_FINITE = "check_finite"
 FINALIZE_VARIABLES = "finalize_variable_values"
 TRAIN_STEP = "train_step"
+TRAIN_WRITER = "_train_writer"
 METRICS_RESULT = "_get_metrics_result_or_logs"
 MOMENTS = "_moments"
 MASK = "_keras_mask"

@@ -116,7 +116,7 @@ TOTALS: dict[str, Any] = {
         {
             "kind": "allreduce",
             "algorithm": algorithm,
-            "size_class": 1 << power,
+            "size_class_bytes": 1 << power,
             "count": 2000,
             "wait_s": 1.0,
             "transfer_s": 2.0,

@@ -80,7 +80,9 @@ def test_a_wait_that_nothing_explains():
 def test_slow_link():
     def links(rank, step):
         slow = rank == 1 and step >= 1000
-        return (Link(rank, (rank + 1) % 4, 40_000_000, 4.0 if slow else 0.1),)
+        # Beside it one for small messages, which are slow everywhere.
+        small = Link(rank, (rank + 2) % 4, 4_000, 0.1)
+        return small, Link(rank, (rank + 1) % 4, 40_000_000, 4.0 if slow else 0.1)
 
     [one], sentence = described(updates(even, exposed_s=0.080, links=links))
     assert (one.rank, one.peer, one.reason) == (1, 2, "slow link")

@@ -31,7 +31,7 @@ export interface Event {
 export interface CollectiveTotals {
   kind: string;
   algorithm: string;
-  size_class: number;
+  size_class_bytes: number;
   count: number;
   wait_s: number;
   transfer_s: number;

@@ -1,6 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
 import * as api from "./api";
 import { ThemeContext } from "./chart";
+import { Choice } from "./choice";
 import { integer } from "./format";
 import { CollectivesPage } from "./pages/collectives";
 import { EventsPage } from "./pages/events";
@@ -26,14 +27,11 @@ export function App() {
       <header>
         <h1>Ring</h1>
         {runs.length > 0 && (
-          <label>
-            Run{" "}
-            <select value={run ?? ""} onChange={(event) => setRun(event.currentTarget.value)}>
-              {runs.map((name) => (
-                <option value={name}>{name}</option>
-              ))}
-            </select>
-          </label>
+          <Choice label="Run" value={run ?? ""} choose={setRun}>
+            {runs.map((name) => (
+              <option value={name}>{name}</option>
+            ))}
+          </Choice>
         )}
         {overview && (
           <span class="facts">

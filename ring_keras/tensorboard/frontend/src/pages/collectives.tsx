@@ -23,13 +23,13 @@ function Bandwidths({ totals }: { totals: CollectiveTotals[] }) {
   return (
     <Chart
       title="Bus bandwidth by size and algorithm: mean, and the best seen in this job"
-      summary={`Best: ${rate(best.best_bus_bandwidth)} with ${nameOf(best)} of ${bytes(best.size_class)}`}
+      summary={`Best: ${rate(best.best_bus_bandwidth)} with ${nameOf(best)} of ${bytes(best.size_class_bytes)}`}
       data={names.flatMap((name, index) => {
         const own = totals.filter((one) => nameOf(one) === name);
-        own.sort((a, b) => a.size_class - b.size_class);
+        own.sort((a, b) => a.size_class_bytes - b.size_class_bytes);
         const color = PALETTE[index % PALETTE.length];
-        const text = own.map((one) => bytes(one.size_class));
-        const x = own.map((one) => Math.max(one.size_class, 1));
+        const text = own.map((one) => bytes(one.size_class_bytes));
+        const x = own.map((one) => Math.max(one.size_class_bytes, 1));
         const common = { type: "scatter", x, text, legendgroup: name };
         return [
           {
@@ -61,7 +61,7 @@ function Bandwidths({ totals }: { totals: CollectiveTotals[] }) {
         head={["Collective", "Size", "Count", "Mean bandwidth", "Best", "Wait", "Transfer"]}
         rows={totals.map((one) => [
           nameOf(one),
-          bytes(one.size_class),
+          bytes(one.size_class_bytes),
           integer(one.count),
           rate(one.mean_bus_bandwidth),
           rate(one.best_bus_bandwidth),

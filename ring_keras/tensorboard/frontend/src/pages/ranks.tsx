@@ -1,6 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
 import * as api from "../api";
 import { Chart, Table } from "../chart";
+import { Choice } from "../choice";
 import { integer, rankName, seconds } from "../format";
 import { COLORS } from "../theme";
 
@@ -33,28 +34,21 @@ export function RanksPage({ run, overview }: { run: string; overview: api.Overvi
   return (
     <>
       <div class="controls">
-        <label>
-          Show{" "}
-          <select value={value} onChange={(event) => setValue(event.currentTarget.value as Value)}>
-            {Object.entries(VALUES).map(([name, words]) => (
-              <option value={name}>{words}</option>
-            ))}
-          </select>
-        </label>
-        <label>
-          Rank{" "}
-          <select
-            value={rank ?? ""}
-            onChange={(event) =>
-              setRank(event.currentTarget.value === "" ? null : Number(event.currentTarget.value))
-            }
-          >
-            <option value="">all</option>
-            {overview.ranks.map((number, index) => (
-              <option value={number}>{rankName(number, overview.hosts[index] ?? "")}</option>
-            ))}
-          </select>
-        </label>
+        <Choice label="Show" value={value} choose={(name) => setValue(name as Value)}>
+          {Object.entries(VALUES).map(([name, words]) => (
+            <option value={name}>{words}</option>
+          ))}
+        </Choice>
+        <Choice
+          label="Rank"
+          value={rank ?? ""}
+          choose={(number) => setRank(number === "" ? null : Number(number))}
+        >
+          <option value="">all</option>
+          {overview.ranks.map((number, index) => (
+            <option value={number}>{rankName(number, overview.hosts[index] ?? "")}</option>
+          ))}
+        </Choice>
       </div>
       {map && <Map map={map} title={VALUES[value]} choose={setRank} />}
       {rank !== null && <OneRank rank={rank} maps={maps} />}
@@ -85,7 +79,6 @@ function Map({ map, title, choose }: MapProps) {
           text: map.seconds.map((row, index) => row.map(() => names[index])),
           colorscale: "Cividis",
           colorbar: { title: { text: "ms" } },
-          zmin: 0,
           hovertemplate: "%{text}<br>step %{x}<br>%{z:.3~f} ms<extra></extra>",
         },
       ]}

@@ -1,6 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
 import * as api from "../api";
 import { Chart, Table } from "../chart";
+import { Choice } from "../choice";
 import { bytes, integer, rankName, seconds } from "../format";
 import { COLORS } from "../theme";
 
@@ -22,17 +23,11 @@ export function StepPage({ run, overview }: { run: string; overview: api.Overvie
   return (
     <>
       <div class="controls">
-        <label>
-          Step{" "}
-          <select
-            value={number}
-            onChange={(event) => setChosen(Number(event.currentTarget.value))}
-          >
-            {overview.steps.map((one) => (
-              <option value={one}>{integer(one)}</option>
-            ))}
-          </select>
-        </label>
+        <Choice label="Step" value={number} choose={(one) => setChosen(Number(one))}>
+          {overview.steps.map((one) => (
+            <option value={one}>{integer(one)}</option>
+          ))}
+        </Choice>
       </div>
       {step && <Timeline step={step} />}
     </>

@@ -17,7 +17,7 @@ export function StragglersPage({ overview }: { overview: Overview }) {
           rows={stragglers.map((one) => [
             one.peer === null
               ? rankName(one.rank, one.host)
-              : `${rankName(one.rank, one.host)} – ${rankName(one.peer, one.peer_host)}`,
+              : `${rankName(one.rank, one.host)} to ${rankName(one.peer, one.peer_host)}`,
             one.reason,
             seconds(one.lost_s),
             integer(one.since_step),

@@ -1,0 +1,71 @@
+"""What all ranks measure in one `fit`, gathered and written by one of them."""
+
+from ring_keras.callbacks.session_file import SessionFile
+from ring_keras.callbacks.summary_file import SummaryFile
+from ring_keras.job.job import current_job
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.monitoring import records
+from ring_keras.monitoring.background_gather import BackgroundGather
+from ring_keras.monitoring.events import stalls
+from ring_keras.monitoring.meter import Meter, last_step
+
+__all__ = ["RingSummaries"]
+
+# A step is sent with all its collectives this rarely, after the first ones.
+_STEPS_PART = 1 / 20
+
+
+class RingSummaries:
+    """Begun by every rank; `update` and `close` are called in the same order by all.
+
+    Args:
+        process_set: The ranks that train together.
+        file: Where to write; None on the ranks that do not.
+    """
+
+    def __init__(self, process_set: ProcessSet, file: SummaryFile | None) -> None:
+        self._meter = Meter()
+        self._stall_s = current_job().config.stall_timeout_s
+        self._updates = 0
+        self._step_due = records.Thinning(0.0, _STEPS_PART)
+        self._session = None if file is None else SessionFile(file, process_set)
+        self._gather = BackgroundGather(
+            "tensorboard", process_set.communicator_id(), self._receive, self._failed
+        )
+
+    def begin(self) -> None:
+        """Forgets the steps until now: one that is traced takes seconds."""
+        self._meter = Meter()
+
+    def update(self, step: int) -> None:
+        """Sends what this rank did since the last update; one with no step is none.
+
+        Args:
+            step: Of the optimizer, the same on all ranks.
+        """
+        row = self._meter.row()
+        collectives = self._meter.new_collectives()
+        self._updates += 1
+        # The same on all ranks, because it goes by their common count.
+        with_step = self._step_due.is_due(self._updates)
+        message = {
+            "step": step,
+            "row": row.to_json(),
+            "last_step": last_step(collectives) if with_step else None,
+            "events": stalls(row.rank, collectives, self._stall_s),
+        }
+        self._gather.put(records.encode_record(message))
+
+    def close(self) -> None:
+        """Waits until all that was sent has been written."""
+        self._gather.close()
+        if self._session is not None:
+            self._session.end()
+
+    def _receive(self, gathered: list[tuple[int, bytes]]) -> None:
+        if self._session is not None:
+            self._session.write([records.decode_record(c) for _, c in gathered])
+
+    def _failed(self, error: Exception) -> None:
+        if self._session is not None:
+            self._session.fail(error)

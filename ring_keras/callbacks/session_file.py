@@ -1,0 +1,136 @@
+"""What one `fit` writes for the page "Ring", in the thread that gathers."""
+
+import collections
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from absl import logging
+
+from ring_keras.callbacks.summary_file import SummaryFile
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.monitoring import records
+from ring_keras.monitoring.events import event
+from ring_keras.monitoring.history import History
+from ring_keras.monitoring.meter import buckets_of, collective_totals
+from ring_keras.monitoring.rows import Row, Update
+from ring_keras.monitoring.scalars import scalars_of
+from ring_keras.monitoring.stragglers import find_stragglers
+from ring_keras.optimizers.bucket_size import current_bytes
+
+__all__ = ["SessionFile"]
+
+# The updates that tell who is slow now.
+_RECENT = 20
+# To find that out takes a millisecond, which a short step would feel.
+_FIND_EVERY_S = 0.2
+_FLUSH_EVERY_S = 1.0
+
+
+class SessionFile:
+    """Turns what the ranks sent into scalars and records.
+
+    A disk that is full ends the writing, not the training.
+
+    Args:
+        file: Where to write.
+        process_set: The ranks that train together.
+    """
+
+    def __init__(self, file: SummaryFile, process_set: ProcessSet) -> None:
+        self._file = file
+        self._process_set = process_set
+        began_at = time.time()
+        self._rows = records.Series(records.ROWS, began_at)
+        self._steps = records.Series(records.STEPS, began_at)
+        self._events = records.Series(records.EVENTS, began_at)
+        self._rows_due = records.Thinning(began_at)
+        self._pending: Update | None = None
+        self._recent: collections.deque[Update] = collections.deque(maxlen=_RECENT)
+        self._buckets: list[dict[str, Any]] = []
+        self._straggler = -1
+        self._found_at = 0.0
+        self._flushed_at = 0.0
+        self._updated_at = began_at
+        self._failed = False
+        text = f"{process_set.size()} ranks begin to train."
+        self._write(0, {}, {}, [event("membership", text, process_set.ranks[0])])
+
+    def write(self, messages: Sequence[dict[str, Any]]) -> None:
+        """An update of all ranks; by rank, as `RingSummaries.update` sends them."""
+        now = time.time()
+        rows = tuple(Row.from_json(message["row"]) for message in messages)
+        update = Update(messages[0]["step"], now, rows)
+        contents: dict[str, Any] = {}
+        scalars: dict[str, float] = {}
+        steps = [message["last_step"] for message in messages]
+        if steps[0] is not None:
+            contents[self._steps.next_tag()] = [step for step in steps if step]
+            self._buckets = buckets_of(steps[0], current_bytes())
+        if update.steps:
+            self._recent.append(update)
+            elapsed_s, self._updated_at = now - self._updated_at, now
+            scalars = scalars_of(update, elapsed_s, self._buckets)
+            scalars["ring/straggler_rank"] = self._find_straggler(now)
+            self._pending = self._pending.plus(update) if self._pending else update
+        if self._pending is not None and self._rows_due.is_due(now):
+            contents |= self._take_pending()
+        events = [found for message in messages for found in message["events"]]
+        self._write(update.step, scalars, contents, events)
+
+    def fail(self, error: Exception) -> None:
+        """Notes what ended the gathering."""
+        first_line = str(error).splitlines()[0] if str(error) else ""
+        text = f"{type(error).__name__}: {first_line}"
+        rank = self._process_set.ranks[0]
+        step = self._recent[-1].step if self._recent else 0
+        self._write(step, {}, self._take_pending(), [event("fault", text, rank)])
+        self._flush()
+
+    def end(self) -> None:
+        """Writes what is left."""
+        if self._recent:
+            self._write(self._recent[-1].step, {}, self._take_pending(), [])
+        self._flush()
+
+    def _find_straggler(self, now: float) -> float:
+        """The rank of the first straggler, -1 without one; as it was a moment ago."""
+        if now - self._found_at >= _FIND_EVERY_S:
+            self._found_at = now
+            found = find_stragglers(History.of(self._recent))
+            self._straggler = found[0].rank if found else -1
+        return self._straggler
+
+    def _take_pending(self) -> dict[str, Any]:
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return {}
+        totals = {"collectives": collective_totals(), "buckets": self._buckets}
+        return {
+            self._rows.next_tag(): pending.to_json(),
+            f"{records.PLUGIN}/{records.TOTALS}": totals,
+        }
+
+    def _write(
+        self,
+        step: int,
+        scalars: dict[str, float],
+        contents: dict[str, Any],
+        events: list[dict[str, Any]],
+    ) -> None:
+        if events:
+            contents = {**contents, self._events.next_tag(): events}
+        if self._failed or not (scalars or contents):
+            return
+        try:
+            self._file.write(step, scalars, contents)
+            if contents and time.time() - self._flushed_at >= _FLUSH_EVERY_S:
+                self._flush()
+        except Exception as error:  # Of the file system: nothing that ranks wait for.
+            self._failed = True
+            logging.warning("ring_keras: TensorBoard's files end here: %s", error)
+
+    def _flush(self) -> None:
+        self._flushed_at = time.time()
+        if not self._failed:
+            self._file.flush()

@@ -1,0 +1,136 @@
+"""TensorBoard's files, with what all ranks measure."""
+
+from typing import Any
+
+import keras
+
+from ring_keras import keras_internals as internals
+from ring_keras.callbacks.ring_summaries import RingSummaries
+from ring_keras.callbacks.summary_file import SummaryFile
+from ring_keras.job.topology import rank
+from ring_keras.training.attachment import attach
+from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.train_step import process_set_of
+
+__all__ = ["TensorBoard"]
+
+
+class TensorBoard(keras.callbacks.TensorBoard):
+    """`keras.callbacks.TensorBoard` for several ranks, of which the first writes.
+
+    Give it to every rank, with the same arguments, which are Keras's. Beside what
+    Keras writes there are scalars under `ring/` of all ranks: seconds a step and what
+    they go into, bytes and bandwidth, examples per second, scaling efficiency, and
+    which rank holds the others up; their step is that of the optimizer. The first step
+    of a `fit`, in which TensorFlow traces and compiles, is left out. With the extra
+    `ring-keras[tensorboard]`, TensorBoard has a page "Ring", see docs/monitoring.md.
+
+    `update_freq` says how often: at the end of each epoch, or every so many batches.
+    The ranks' numbers are gathered by one small collective each time, in a thread of
+    its own. The last one is waited for when training ends.
+
+    Histograms, profiles, graphs and embeddings are the writing rank's. The others wait
+    for it in their next step, as for any rank that is slow.
+
+    Args:
+        *args: As for `keras.callbacks.TensorBoard`.
+        **kwargs: The same.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._ring: RingSummaries | None = None
+        self._batches = 0
+        self._prepared = False
+
+    def set_model(self, model: keras.Model) -> None:
+        """Nothing is written before it is known which ranks train the model."""
+        keras.callbacks.Callback.set_model(self, model)
+        self._prepared = False
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Begins to write, and to gather when all callbacks have begun."""
+        attach(self.model)
+        self._batches = 0
+        self._ring = None
+        fit = DistributedFit.begin(self)
+        if self._writes():
+            super().on_train_begin(logs)
+        if fit is not None:
+            fit.when_all_have_begun(id(self), self._begin_to_gather)
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """As Keras's, on the rank that writes."""
+        if self._writes():
+            super().on_train_batch_begin(batch, logs)
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """As Keras's; every so many batches the ranks' numbers are gathered."""
+        if self._writes():
+            super().on_train_batch_end(batch, logs)
+        self._batches += 1
+        if self._batches == 1 and self._ring is not None:
+            self._ring.begin()
+        if self.update_freq != "epoch" and self._batches % self.update_freq == 0:
+            self._update()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As Keras's, on the rank that writes."""
+        if self._writes():
+            super().on_epoch_begin(epoch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As Keras's; then too the ranks' numbers are gathered."""
+        if self._writes():
+            super().on_epoch_end(epoch, logs)
+        self._update()
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """As Keras's, on the rank that writes."""
+        if self._writes():
+            super().on_test_begin(logs)
+
+    def on_test_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """As Keras's, on the rank that writes."""
+        if self._writes():
+            super().on_test_batch_begin(batch, logs)
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """As Keras's, on the rank that writes."""
+        if self._writes():
+            super().on_test_end(logs)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Waits for the last numbers, and closes the files."""
+        ring, self._ring = self._ring, None
+        if ring is not None:
+            ring.close()
+        if self._writes():
+            super().on_train_end(logs)
+
+    def _begin_to_gather(self) -> None:
+        process_set = process_set_of(self.model)
+        if process_set.included():
+            file = SummaryFile(internals.train_writer(self)) if self._writes() else None
+            self._ring = RingSummaries(process_set, file)
+
+    def _update(self) -> None:
+        if self._ring is not None:
+            # A copy to the host, as rare as updates are.
+            optimizers = internals.optimizers_of(self.model)
+            done = max(map(internals.steps_done, optimizers), default=self._batches)
+            self._ring.update(done)
+
+    def _writes(self) -> bool:
+        """Whether this rank does; what Keras prepares for it is done then."""
+        writes = rank() == process_set_of(self.model).ranks[0]
+        if writes and not self._prepared:
+            self._prepared = True
+            super().set_model(self.model)
+        return writes

@@ -1,0 +1,38 @@
+"""What happened in a job, apart from steps: stalls, faults, who took part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["event", "stalls"]
+
+
+def event(kind: str, text: str, rank: int, at: float | None = None) -> dict[str, Any]:
+    """One, as TensorBoard's files and `ringrun --event-log` have it.
+
+    Args:
+        kind: "stall", "fault", "membership", "checkpoint" and the like.
+        text: A sentence.
+        rank: Whose it is.
+        at: Unix time in seconds. Defaults to now.
+    """
+    when = time.time() if at is None else at
+    return {"time": round(when, 3), "rank": rank, "kind": kind, "text": text}
+
+
+def stalls(
+    rank: int, collectives: Iterable[Any], longer_than_s: float
+) -> list[dict[str, Any]]:
+    """Those of a rank's collectives in which it waited for another that long."""
+    found = []
+    for one in collectives:
+        if not one.matched_at or one.last_rank in (None, rank):
+            continue
+        waited_s = one.matched_at - one.submitted_at
+        if waited_s >= longer_than_s:
+            text = f"{one.kind} '{one.name}' waited {waited_s:.1f} s for rank "
+            text += f"{one.last_rank}."
+            found.append(event("stall", text, rank, one.matched_at))
+    return found

@@ -1,0 +1,127 @@
+"""What this rank did since it was last asked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from ring_keras import _native
+from ring_keras.monitoring.links import Link
+from ring_keras.monitoring.recorder import Collective
+from ring_keras.monitoring.rows import Row
+from ring_keras.monitoring.stats import stats
+
+__all__ = ["Meter", "buckets_of", "collective_totals", "last_step"]
+
+# Of one step; more are not told apart on a screen.
+_MOST_COLLECTIVES = 64
+_TIMES = (
+    "submitted_at",
+    "matched_at",
+    "first_byte_at",
+    "last_byte_at",
+    "done_at",
+)
+
+
+class Meter:
+    """Takes the differences of `ring.stats()`; made where the first span begins."""
+
+    def __init__(self) -> None:
+        now = stats(most_steps=0)
+        self._totals = now.totals
+        self._links = _links(now.rank)
+        self._number = 0
+        self.new_collectives()
+
+    def row(self) -> Row:
+        """Of the steps since the last call."""
+        now = stats(most_steps=0)
+        row = Row.between(now.rank, now.host, self._totals, now.totals)
+        self._totals = now.totals
+        sent_before, self._links = self._links, _links(now.rank)
+        sent = (
+            link.minus(sent_before.get(receiver))
+            for receiver, link in self._links.items()
+        )
+        return dataclasses.replace(row, links=_used(sent))
+
+    def new_collectives(self) -> list[Collective]:
+        """Those that have ended since the last call, as far as they are remembered."""
+        records = _native.recent_collectives(self._number)
+        ended = [one for one in records if one["done_at"] is not None]
+        self._number = max((one["number"] for one in ended), default=self._number)
+        return [Collective(**one) for one in ended]
+
+
+def last_step(collectives: Iterable[Collective]) -> dict[str, Any] | None:
+    """This rank's last step with its collectives; None before the first.
+
+    Args:
+        collectives: The last ones; times are Unix seconds of this rank's clock.
+    """
+    now = stats(most_steps=1)
+    if not now.steps:
+        return None
+    step = now.steps[-1]
+    own = [one for one in collectives if one.step == step.step]
+    return {
+        "rank": now.rank,
+        "host": now.host,
+        "step": step.step,
+        "began_at": step.began_at,
+        "duration_s": step.duration_s,
+        "input_s": step.input_s,
+        "compute_s": step.compute_s,
+        "wait_s": step.wait_s,
+        "exposed_s": step.exposed_s,
+        "last_rank": step.last_rank,
+        "collectives": [
+            {
+                "name": one.name,
+                "bytes": one.bytes,
+                "last_rank": one.last_rank,
+                "at_s": [_since(step.began_at, getattr(one, at)) for at in _TIMES],
+            }
+            for one in own[:_MOST_COLLECTIVES]
+        ],
+    }
+
+
+def buckets_of(step: dict[str, Any], bucket_bytes: int) -> list[dict[str, Any]]:
+    """The buckets of gradients in a step of `last_step`, in their order.
+
+    Args:
+        step: A step with gradients.
+        bucket_bytes: What a bucket may hold.
+    """
+    return [
+        {
+            "name": one["name"],
+            "bytes": one["bytes"],
+            "fill": min(one["bytes"] / bucket_bytes, 1.0),
+        }
+        for one in step["collectives"]
+        if one["name"].startswith("gradients/bucket")
+    ]
+
+
+def collective_totals() -> list[dict[str, Any]]:
+    """Of this rank, by kind, algorithm and size."""
+    return [dataclasses.asdict(one) for one in stats(most_steps=0).collectives]
+
+
+def _since(began_at: float, at: float | None) -> float | None:
+    return round(at - began_at, 7) if at else None
+
+
+def _links(rank: int) -> dict[int, Link]:
+    return {
+        receiver: Link(rank, receiver, nbytes, busy_s)
+        for receiver, nbytes, busy_s in _native.links()
+    }
+
+
+def _used(sent: Iterable[Link]) -> tuple[Link, ...]:
+    return tuple(link for link in sent if link.bytes)

@@ -1,0 +1,146 @@
+"""Each view of the page, in Chromium, from files whose content is known."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import pytest
+from support.synthetic_run import BEGAN_AT, slow_compute, updates, write_run
+from support.tensorboard import tensorboard
+
+pytestmark = [pytest.mark.board, pytest.mark.timeout(600)]
+
+TABS = ["Overview", "Ranks", "Stragglers", "Collectives", "Step", "Events"]
+EVENT = {"time": BEGAN_AT, "rank": 2, "kind": "stall", "text": "waited 61 s"}
+
+
+@pytest.fixture(scope="module")
+def short_run(browser, tmp_path_factory):
+    """The address of a TensorBoard."""
+    directory = tmp_path_factory.mktemp("short")
+    write_run(directory, updates(slow_compute, count=20))
+    with tensorboard(directory) as address:
+        yield address
+
+
+def test_every_view_says_what_the_files_say(tmp_path, open_board):
+    write_run(tmp_path, updates(slow_compute), (EVENT,))
+    board = open_board(tmp_path)
+    sentence = board.headline()
+    assert sentence.startswith("Rank 3 (host b) is slow: its compute takes 1.4 x the")
+    assert "since step 1,191" in sentence
+
+    assert "compute 55 ms" in board.charts()[0]
+    rows = board.table("Seconds a step")
+    assert rows[0][0] == "10"
+    assert len(rows) == 200
+
+    board.open_tab("Ranks")
+    assert "Most: rank 3 (b)" in board.charts()[0]
+    board.frame.get_by_label("Show").select_option("wait given to others")
+    board.frame.get_by_role("img", name="wait given to others").wait_for()
+    board.frame.get_by_label("Rank", exact=True).select_option("rank 3 (b)")
+    board.frame.get_by_role("img", name="What a step of rank 3 (b)").wait_for()
+
+    board.open_tab("Stragglers")
+    [row] = board.table("Who holds the others up")
+    assert row[:2] == ["rank 3 (b)", "compute"]
+    assert row[3:] == ["1,191", sentence]
+
+    board.open_tab("Collectives")
+    bandwidths, buckets = board.charts()
+    assert bandwidths.endswith(
+        "Best: 2.20 GB/s with allreduce, shared_flat of 4.00 MiB"
+    )
+    assert buckets.endswith("2 buckets, 16.0 MiB in all")
+    assert board.table("Buckets in their order")[1] == ["bucket1", "15.0 MiB", "94 %"]
+
+    board.open_tab("Step")
+    assert "Rank 3 computes longest, 70 ms" in board.charts()[0]
+    assert [row[-1] for row in board.table("Step 7, by rank")] == [
+        *["rank 3"] * 3,
+        "nobody",
+    ]
+
+    board.open_tab("Events")
+    [row] = board.table("Events, the last one first")
+    assert row[1:] == ["stall", "2", "waited 61 s"]
+    assert board.errors == []
+
+
+def test_nothing_is_asked_of_another_origin(short_run, show):
+    board = show(short_run)
+    for tab in TABS:
+        board.open_tab(tab)
+        board.charts()
+    own = urlsplit(board.address).netloc
+    others = {
+        url
+        for url in board.requests
+        if urlsplit(url).scheme not in {"data", "blob"} and urlsplit(url).netloc != own
+    }
+    assert others == set()
+    assert any("/plugin/ring/overview" in url for url in board.requests)
+
+
+def test_a_click_on_the_heat_map_chooses_the_rank(short_run, show):
+    board = show(short_run)
+    board.open_tab("Ranks")
+    board.charts()
+    plot = board.frame.locator("figure .nsewdrag").first
+    box = plot.bounding_box()
+    # The second of four rows from above.
+    plot.click(position={"x": box["width"] / 2, "y": box["height"] * 3 / 8})
+    board.frame.get_by_role("img", name="What a step of rank 1 (a)").wait_for()
+
+
+def test_the_keyboard_reaches_every_view(short_run, show):
+    board = show(short_run)
+    board.frame.get_by_role("tab", name="Overview").focus()
+    for name in [*TABS[1:], TABS[0]]:
+        board.page.keyboard.press("ArrowRight")
+        chosen = board.frame.get_by_role("tab", selected=True, name=name)
+        chosen.wait_for()
+        assert chosen.evaluate("tab => tab === document.activeElement")
+    # One stop for all tabs, the next is the view itself.
+    board.page.keyboard.press("Tab")
+    panel = board.frame.get_by_role("tabpanel")
+    assert panel.evaluate("panel => panel === document.activeElement")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_page_has_tensorboards_colours(short_run, show, dark):
+    board = show(short_run, dark=dark)
+    board.charts()
+    body = board.frame.locator("body")
+    background, text = (
+        body.evaluate(f"body => getComputedStyle(body).{name}")
+        for name in ("backgroundColor", "color")
+    )
+    paper = board.frame.locator("figure .main-svg").first.evaluate(
+        "svg => getComputedStyle(svg).backgroundColor"
+    )
+    assert paper == background
+    dark_ones = ("rgb(48, 48, 48)", "rgb(240, 240, 240)")
+    light_ones = ("rgb(255, 255, 255)", "rgb(33, 33, 33)")
+    assert (background, text) == (dark_ones if dark else light_ones)
+
+
+def test_what_is_written_while_the_page_is_open(tmp_path, open_board):
+    series = updates(slow_compute)
+    write_run(tmp_path, series[:100])
+    board = open_board(tmp_path)
+    assert board.headline().startswith("No rank holds the others up")
+    # Another run, which comes first by its name.
+    write_run(tmp_path / "a", series)
+    board.wait_for_headline("Rank 3 (host b) is slow")
+
+
+def test_256_ranks(tmp_path, open_board):
+    write_run(tmp_path, updates(slow_compute, size=256, count=130))
+    board = open_board(tmp_path)
+    assert board.headline().startswith("Rank 3 (host a) is slow")
+    board.open_tab("Ranks")
+    board.charts()
+    assert len(board.table("compute, mean over the run")) == 256
+    assert board.errors == []

@@ -1,0 +1,186 @@
+"""TensorBoard's files of a `fit` on several ranks."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import keras
+import pytest
+import tensorflow as tf
+from support import run_ranks, training
+from support.slowed_training import train
+
+import ring_keras as ring
+from ring_keras.monitoring import records
+from ring_keras.monitoring.history import History
+from ring_keras.monitoring.rows import Update
+
+
+def own_folder(directory):
+    """Each rank has another, so that it shows who writes."""
+    return Path(directory) / f"rank{ring.rank()}"
+
+
+def train_in_own_folder(directory, **options):
+    train(own_folder(directory), **options)
+
+
+def read(folder):
+    """The scalars by tag, and the records by kind, of all event files in a folder."""
+    scalars, contents = {}, {}
+    for file in sorted(folder.glob("events*")):
+        for event in tf.compat.v1.train.summary_iterator(str(file)):
+            for value in event.summary.value:
+                if value.metadata.plugin_data.plugin_name == records.PLUGIN:
+                    [text] = value.tensor.string_val
+                    content = records.decode_record(text)
+                    kind = records.kind_of_tag(value.tag)
+                    contents.setdefault(kind, []).append((event.step, content))
+                elif value.HasField("simple_value"):
+                    scalars.setdefault(value.tag, []).append(
+                        (event.step, value.simple_value)
+                    )
+    return scalars, contents
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_one_rank_writes_for_all(tmp_path, rank_pool, size):
+    worker = functools.partial(
+        train_in_own_folder, tmp_path, steps=12, slow_compute=1, seconds=0.02
+    )
+    rank_pool(size).run(worker)
+    # The others wrote nothing at all.
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0"]
+    scalars, contents = read(tmp_path / "rank0" / "train")
+
+    # Every 5 of 24 steps, and at the end of both epochs.
+    steps = [step for step, _ in scalars["ring/duration_s"]]
+    assert steps == [5, 10, 12, 15, 20, 24]
+    for tag in ("compute_s", "input_s", "wait_s", "exposed_s", "overlap_s"):
+        assert len(scalars[f"ring/{tag}"]) == len(steps)
+    for step in range(len(steps)):
+        parts = ("compute_s", "input_s", "wait_s", "exposed_s")
+        total = sum(scalars[f"ring/{tag}"][step][1] for tag in parts)
+        assert scalars["ring/duration_s"][step][1] == pytest.approx(total, rel=1e-3)
+    assert scalars["ring/straggler_rank"][-1][1] == 1
+    assert 0 < scalars["ring/scaling_efficiency"][-1][1] < 1
+    assert 0 < scalars["ring/bucket_fill"][-1][1] <= 1
+    assert scalars["ring/bytes_per_step"][-1][1] > 0
+    of_ranks = [scalars[f"ring/examples_per_s/rank_{r}"][-1][1] for r in range(size)]
+    together = scalars["ring/examples_per_s"][-1][1]
+    assert together == pytest.approx(sum(of_ranks), rel=1e-3)
+
+    updates = [Update.from_json(s, 0.0, c) for s, c in contents[records.ROWS]]
+    history = History.of(updates)
+    assert history.ranks == tuple(range(size))
+    # The first one was traced.
+    assert sum(update.steps for update in updates) == 23
+    assert sum(row.examples for u in updates for row in u.rows) == 23 * 8 * size
+    step, ranks = contents[records.STEPS][-1]
+    assert step == 24
+    assert len({rank["step"] for rank in ranks}) == 1
+    names = [one["name"] for one in ranks[0]["collectives"]]
+    assert any(name.startswith("gradients/bucket") for name in names)
+    assert contents[records.EVENTS][0][1][0]["kind"] == "membership"
+
+
+def test_updates_of_epochs(tmp_path, rank_pool):
+    worker = functools.partial(
+        train_in_own_folder, tmp_path, steps=4, update_freq="epoch"
+    )
+    rank_pool(2).run(worker)
+    scalars, _ = read(tmp_path / "rank0" / "train")
+    assert [step for step, _ in scalars["ring/duration_s"]] == [4, 8]
+
+
+def everything_of_keras(directory):
+    """Twice: nothing of the first `fit` is left over for the second."""
+    folder = own_folder(directory)
+    model = training.distributed_model(1)
+    data = ring.data.shard(training.dataset(training.steps_of(8, ring.size())))
+    callback = ring.callbacks.TensorBoard(
+        folder,
+        histogram_freq=1,
+        write_images=True,
+        write_steps_per_second=True,
+        profile_batch=(2, 4),
+        update_freq="batch",
+    )
+    for _ in range(2):
+        training.fit(
+            model,
+            data,
+            training.BATCH,
+            epochs=2,
+            validation_data=training.dataset(8).batch(4),
+            callbacks=[ring.callbacks.MetricAverage(), callback],
+        )
+    return training.as_bytes(model.get_weights())
+
+
+def test_what_keras_writes_holds_nobody_up(tmp_path, rank_pool):
+    weights = rank_pool(2).run(everything_of_keras, args=[tmp_path], timeout_s=150)
+    assert weights[0] == weights[1]
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0"]
+    folder = tmp_path / "rank0" / "train"
+    tags = {
+        value.tag
+        for file in folder.glob("events*")
+        for event in tf.compat.v1.train.summary_iterator(str(file))
+        for value in event.summary.value
+    }
+    assert {"epoch_loss", "batch_loss", "keras", "ring/duration_s"} <= tags
+    assert any(tag.endswith("/histogram") for tag in tags)
+    assert list(folder.glob("plugins/profile/*"))
+    assert list((tmp_path / "rank0" / "validation").glob("events*"))
+
+
+def given_to_one_rank(directory):
+    callbacks = [ring.callbacks.MetricAverage()]
+    if ring.rank() == 0:
+        callbacks.append(ring.callbacks.TensorBoard(directory))
+    model = training.distributed_model(1)
+    with pytest.raises(ring.RankMismatchError, match="callbacks"):
+        training.fit(
+            model, ring.data.shard(training.dataset(16)), 4, callbacks=callbacks
+        )
+
+
+def test_given_to_one_rank_alone_is_an_error_on_all(tmp_path, rank_pool):
+    rank_pool(2).run(given_to_one_rank, args=[tmp_path])
+
+
+class Fails(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if ring.rank() == 1 and batch == 6:
+            raise OSError("the disk of rank 1 is full")
+
+
+def fail_in_the_middle(directory):
+    ring.init()
+    model = training.distributed_model(1)
+    training.fit(
+        model,
+        ring.data.shard(training.dataset(training.steps_of(40, ring.size()))),
+        training.BATCH,
+        callbacks=[ring.callbacks.TensorBoard(directory, update_freq=1), Fails()],
+    )
+
+
+def test_a_rank_that_fails_leaves_nobody_waiting(tmp_path):
+    worker = functools.partial(fail_in_the_middle, tmp_path)
+    outcomes = run_ranks(worker, 2, check=False, timeout_s=90)
+    assert "the disk of rank 1 is full" in outcomes[1].message, outcomes[1].describe()
+    assert outcomes[0].exception_type == "PeerLostError", outcomes[0].describe()
+    _, contents = read(tmp_path / "train")
+    faults = [
+        event
+        for _, events in contents[records.EVENTS]
+        for event in events
+        if event["kind"] == "fault"
+    ]
+    # Noted where a gathering was under way.
+    assert {fault["text"].split(":")[0] for fault in faults} <= {"PeerLostError"}
+    # What had been gathered until then is there.
+    assert sum(len(rows) > 0 for _, rows in contents[records.ROWS]) >= 1
