@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.processes import wait_until_dead
 from support.ringrun import Ringrun
+from support.terminal import REPORT, Terminal
 
 # Takes what ssh takes, runs the command as a login shell would, and passes on how it
 # ended, as ssh does.
@@ -46,8 +47,8 @@ def start(ringrun: Ringrun, tmp_path: Path):
     ssh.chmod(0o755)
     env = {"PATH": f"{ssh.parent}:{os.environ['PATH']}"}
 
-    def start(script: str, *options: str) -> subprocess.Popen[bytes]:
-        return ringrun.start(script, *HOSTS, *options, size=None, env=env)
+    def start(script: str, *options: str, **streams: int) -> subprocess.Popen[bytes]:
+        return ringrun.start(script, *HOSTS, *options, size=None, env=env, **streams)
 
     return start
 
@@ -74,6 +75,25 @@ def test_ranks_of_agents_are_one_job(ringrun: Ringrun, start) -> None:
     assert re.search(
         r"rank 2 \(host second.invalid, pid \d+\) exited with code 7", finished.verdict
     )
+
+
+def test_agents_pass_on_what_ranks_report(
+    ringrun: Ringrun, start, terminal: Terminal
+) -> None:
+    script = (
+        REPORT
+        + """
+report(0, {})
+report(10, {"1": 0.5} if rank == 0 else {})
+wait_for("done")
+"""
+    )
+    process = start(script, stdout=terminal.fd, stderr=terminal.fd)
+
+    terminal.read_until(rb"3 ranks \| [^\r\x1b]*slowest: rank 1 \(second\.invalid\)")
+    (ringrun.directory / "done").touch()
+
+    assert ringrun.finish(process).returncode == 0
 
 
 @pytest.mark.parametrize("killed", ["agent1", "launcher"])
