@@ -19,6 +19,7 @@ from ring_keras.lifecycle.flight_recorder import (
     end_flight_recorder,
 )
 from ring_keras.lifecycle.iterators import end_iterators
+from ring_keras.lifecycle.reporter import begin_reports, end_reports
 from ring_keras.schedulers import store_options
 
 __all__ = ["init", "shutdown"]
@@ -76,6 +77,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         if config.autotune:
             job.tuned_bucket_bytes = autotune.tune(config)
         add_missing_process_sets(process_sets)
+        begin_reports(config.report_pipe, job.rank)
     except BaseException as error:
         # Ranks that are still at it learn why this one is not.
         shutdown(f"its init() failed: {_described(error)}")
@@ -98,6 +100,7 @@ def shutdown(reason: str = "called ring_keras.shutdown()") -> None:
         reason: Why, as the other ranks are told.
     """
     try:
+        end_reports()
         _native.shutdown(reason)
     finally:
         end_flight_recorder()

@@ -116,3 +116,31 @@ def test_an_event_log_that_cannot_be_written_is_told_at_the_start(ringrun) -> No
     assert finished.returncode == 2
     assert b"--event-log /no/such/file: No such file" in finished.stderr
     assert not (ringrun.directory / "started").exists()
+
+
+def test_ranks_report_from_fit_and_when_they_leave(ringrun, terminal) -> None:
+    script = """
+    import keras, numpy as np
+    import ring_keras as ring
+    ring.init()
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = (here / "seen").exists()
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(ring.DistributedOptimizer("sgd"), "mse")
+    callbacks = [ring.callbacks.BroadcastGlobalVariables(), Stop()]
+    x, y = np.ones((64, 4)), np.ones((64, 1))
+    model.fit(x, y, batch_size=8, epochs=10**6, verbose=0, callbacks=callbacks)
+    ring.shutdown()
+    ring.init()  # Reports go on in the next membership.
+    note(f"again{rank}")
+    wait_for("done")
+    """
+    process = ringrun.start(script, stdout=terminal.fd, stderr=terminal.fd)
+
+    terminal.read_until(rb"2 ranks \| \S+ step/s \| \S+ examples/s \| \d+% waiting")
+    (ringrun.directory / "seen").touch()
+    ringrun.noted("again0"), ringrun.noted("again1")
+    (ringrun.directory / "done").touch()
+
+    assert ringrun.finish(process).returncode == 0
