@@ -1,14 +1,19 @@
 """Joining a job, and what a process can know about it and the build."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ring_keras as ring
 from ring_keras import _native
 from ring_keras.config import Config
-from ring_keras.horovod._absent import absent, refuse_unless_default
+from ring_keras.horovod._absent import refuse_unless_default
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.monitoring.timeline.alone import (
+    start_timeline_alone,
+    stop_timeline_alone,
+)
 
 __all__ = [
     "ccl_built",
@@ -57,17 +62,25 @@ def is_homogeneous() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Not there: there are no cycles, and no timeline of Horovod's format."""
-    absent(
-        "start_timeline()",
-        "Record a trace with tf.profiler.experimental.start(), which shows the "
-        "RingKeras operations among TensorFlow's.",
+    """Records rank 0's collectives; any rank may call it, and need not.
+
+    For those of all ranks in one file, see `ring_keras.start_timeline`.
+
+    Args:
+        file_path: Where `stop_timeline` puts them, as Chrome's JSON.
+        mark_cycles: There are no cycles to mark.
+    """
+    refuse_unless_default(
+        "mark_cycles", mark_cycles, False, "There are no cycles to mark."
     )
+    if current_job().rank == 0:
+        start_timeline_alone(Path(file_path))
 
 
 def stop_timeline() -> None:
-    """Not there; see `start_timeline`."""
-    absent("stop_timeline()", "See start_timeline().")
+    """Ends it, and writes the file."""
+    if current_job().rank == 0:
+        stop_timeline_alone()
 
 
 # Asked by scripts that choose what to do by what Horovod was built with. Here one

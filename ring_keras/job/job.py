@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import weakref
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,11 @@ class Job:
         """Whether data were made some of whose rows are padding."""
         self.has_joined_data = False
         """Whether data were made some of whose batches are empty."""
+
+    @property
+    def host(self) -> str:
+        """The name of this rank's host, as others are told."""
+        return self.config.host_name or socket.gethostname()
 
 
 _current: Job | None = None

@@ -27,7 +27,7 @@ _NO_ELASTIC = (
     "keras.callbacks.BackupAndRestore resume it"
 )
 _OWN_LAUNCHER = "ringrun starts the ranks itself; leave it out"
-_NO_TIMELINE = "record a trace with tf.profiler.experimental.start() in the script"
+_NO_TIMELINE = "call ring_keras.start_timeline() in the script"
 
 _REFUSED = {
     "--config-file": (1, "give its settings as options"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,7 +144,7 @@ def stats(most_steps: int = 1024) -> Stats:
     return Stats(
         rank=job.rank,
         size=job.size,
-        host=job.config.host_name or socket.gethostname(),
+        host=job.host,
         steps=tuple(StepStats(**step) for step in seen["steps"]),
         totals=StepTotals(**totals),
         collectives=tuple(CollectiveStats(**one) for one in seen["collectives"]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +57,7 @@ def stop_timeline() -> None:
     """
     job = current_job()
     running = job.timeline
-    if running is None:
+    if not isinstance(running, _Running):
         raise RingKerasError(
             "no timeline is being recorded. Call start_timeline() first."
         )
@@ -102,7 +101,7 @@ def _write(path: Path, ranks: list[RankTimeline]) -> None:
 def _encode(job: Job, running: _Running, clock: Clock) -> bytes:
     part = {
         "rank": job.rank,
-        "host": job.config.host_name or socket.gethostname(),
+        "host": job.host,
         "clock": [vars(clock.first), vars(clock.last)],
         "records": running.collector.records,
         "lost": running.collector.lost,

@@ -51,3 +51,24 @@ def test_a_file_that_cannot_be_written_is_an_error_on_all(
 ) -> None:
     for message in rank_pool(2).run(cannot_write, args=(str(tmp_path),)):
         assert message.startswith("rank 0: cannot write the timeline")
+
+
+def records_as_horovod(directory: str) -> None:
+    import ring_keras.horovod.tensorflow as hvd
+
+    path = Path(directory, "timeline.json")
+    if ring.rank() == 0:
+        hvd.start_timeline(str(path))
+    hvd.allreduce(np.ones(3, np.float32), name="seen")
+    if ring.rank() == 0:
+        hvd.stop_timeline()
+    with pytest.raises(NotImplementedError, match="mark_cycles"):
+        hvd.start_timeline(str(path), mark_cycles=True)
+
+
+def test_horovods_is_of_rank_0_alone(rank_pool: RankPools, tmp_path: Path) -> None:
+    rank_pool(2).run(records_as_horovod, args=(str(tmp_path),))
+
+    events = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0}
+    assert any("seen" in event["name"] for event in events)

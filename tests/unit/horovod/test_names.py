@@ -72,8 +72,6 @@ def test_the_name_and_its_arguments_are_here(line: str) -> None:
     ("path", "arguments"),
     [
         ("tensorflow.broadcast_global_variables", [0]),
-        ("tensorflow.start_timeline", ["timeline.json"]),
-        ("tensorflow.stop_timeline", []),
         ("tensorflow.elastic.run", [print]),
         ("tensorflow.elastic.TensorFlowState", []),
         ("tensorflow.elastic.TensorFlowKerasState", [None]),

@@ -1,0 +1,59 @@
+"""A timeline of one rank's own collectives, of which the others know nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ring_keras.errors import RingKerasError
+from ring_keras.job.job import current_job
+from ring_keras.monitoring.timeline.chrome_file import write_chrome
+from ring_keras.monitoring.timeline.clocks import Clock, Offset
+from ring_keras.monitoring.timeline.collector import Collector
+from ring_keras.monitoring.timeline.merged import RankTimeline
+
+__all__ = ["start_timeline_alone", "stop_timeline_alone"]
+
+_OWN_CLOCK = Clock(Offset(0.0, 0.0, 0.0), Offset(0.0, 0.0, 0.0))
+
+
+@dataclass
+class _Alone:
+    path: Path
+    collector: Collector
+
+
+def start_timeline_alone(path: Path) -> None:
+    """Records this rank's collectives from now on; no other rank takes part.
+
+    Args:
+        path: Where `stop_timeline_alone` puts them, in Chrome's format.
+
+    Raises:
+        NotInitializedError: If `init()` has not run.
+        RingKerasError: If a timeline is being recorded already.
+    """
+    job = current_job()
+    if job.timeline is not None:
+        raise RingKerasError("a timeline is being recorded already. Stop it first.")
+    job.timeline = _Alone(path, Collector())
+
+
+def stop_timeline_alone() -> None:
+    """Ends it, and writes the file.
+
+    Raises:
+        NotInitializedError: If `init()` has not run.
+        RingKerasError: If none of this rank alone is being recorded.
+        OSError: If the file cannot be written.
+    """
+    job = current_job()
+    alone = job.timeline
+    if not isinstance(alone, _Alone):
+        raise RingKerasError("no timeline is being recorded. Start one first.")
+    job.timeline = None
+    alone.collector.stop()
+    own = RankTimeline(
+        job.rank, job.host, _OWN_CLOCK, alone.collector.records, alone.collector.lost
+    )
+    write_chrome(alone.path, [own])
