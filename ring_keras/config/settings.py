@@ -142,6 +142,13 @@ class Config:
         "Default: the copies that TensorFlow has loaded, its pip packages, and "
         "where the system looks.",
     )
+    timeline: str | None = _variable(
+        None,
+        PATH,
+        "Every rank writes its collectives to a file beside this one, from init() on; "
+        "`python -m ring_keras.monitoring.timeline` puts them together here. The same "
+        "on every rank.",
+    )
     trace_dir: str | None = _variable(
         None,
         Reader("the path of a directory", str),

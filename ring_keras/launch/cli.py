@@ -64,7 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("-np N, or -H, is required: how many ranks?")
     if not options.command:
         parser.error("a command is required, such as: python train.py")
-    return _run_job(parser, options, hosts, nodes)
+    code = _run_job(parser, options, hosts, nodes)
+    is_first = nodes is None or nodes.rank == 0
+    if options.timeline is not None and is_first and not options.dry_run:
+        watch_options.merge_timeline(options.timeline)
+    return code
 
 
 def _run_job(
@@ -324,6 +328,7 @@ def _chosen(options: argparse.Namespace) -> dict[str, str]:
         ("RING_KERAS_INIT_TIMEOUT_S", options.start_timeout),
         ("RING_KERAS_TRANSPORT", options.transport),
         ("RING_KERAS_LOG_LEVEL", options.log_level),
+        ("RING_KERAS_TIMELINE", options.timeline and str(options.timeline.absolute())),
     ):
         if value is not None:
             chosen[name] = value

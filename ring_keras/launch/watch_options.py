@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from ring_keras.launch.metrics import MetricsOptions, check_metrics
 
-__all__ = ["WatchOptions", "add_options", "check"]
+__all__ = ["WatchOptions", "add_options", "check", "merge_timeline"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="append what happens to FILE, as lines of JSON",
     )
     add(
+        "--timeline",
+        type=Path,
+        metavar="FILE",
+        help="write all ranks' collectives to FILE, in a directory that all hosts "
+        "share: in Chrome's format if it ends in .json, else in Perfetto's",
+    )
+    add(
         "--metrics-port",
         type=_port,
         metavar="PORT",
@@ -60,6 +69,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="holds the bearer token that Prometheus must send",
     )
+
+
+def merge_timeline(path: Path) -> None:
+    """Makes one file of what the ranks have written beside it."""
+    command = [sys.executable, "-m", "ring_keras.monitoring.timeline", str(path)]
+    subprocess.run(command, check=False)
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> WatchOptions:

@@ -5,13 +5,15 @@ import importlib
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from ring_keras import _libraries, _native, autotune
 from ring_keras.config import Config
 from ring_keras.devices.choice import prepare_device
-from ring_keras.job.job import begin_job, end_job
+from ring_keras.errors import RankMismatchError
+from ring_keras.job.job import begin_job, end_job, job_or_none
 from ring_keras.job.process_set import ProcessSet, add_missing_process_sets
 from ring_keras.job.topology import is_initialized
 from ring_keras.lifecycle.flight_recorder import (
@@ -20,6 +22,7 @@ from ring_keras.lifecycle.flight_recorder import (
 )
 from ring_keras.lifecycle.iterators import end_iterators
 from ring_keras.lifecycle.reporter import begin_reports, end_reports
+from ring_keras.monitoring.timeline.whole_job import begin_whole_job, end_whole_job
 from ring_keras.schedulers import store_options
 
 __all__ = ["init", "shutdown"]
@@ -71,13 +74,17 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         job = begin_job(config)
         begin_flight_recorder(config.trace_dir, job.rank)
         if job.size > 1:
-            own = np.array([job.local_size])
-            job.local_sizes = tuple(_native.allgather(own, "job/local_size").tolist())
+            own = np.array([[job.local_size, config.timeline is not None]])
+            sizes, records = _native.allgather(own, "job/local_size").T.tolist()
+            job.local_sizes = tuple(sizes)
+            _require_equal("RING_KERAS_TIMELINE", records)
         prepare_device(config)
         if config.autotune:
             job.tuned_bucket_bytes = autotune.tune(config)
         add_missing_process_sets(process_sets)
         begin_reports(config.report_pipe, job.rank)
+        if config.timeline is not None:
+            begin_whole_job(job, Path(config.timeline))
     except BaseException as error:
         # Ranks that are still at it learn why this one is not.
         shutdown(f"its init() failed: {_described(error)}")
@@ -99,12 +106,31 @@ def shutdown(reason: str = "called ring_keras.shutdown()") -> None:
     Args:
         reason: Why, as the other ranks are told.
     """
+    job = job_or_none()
+    try:
+        if job is not None:
+            end_whole_job(job)
+    finally:
+        _leave(reason)
+
+
+def _leave(reason: str) -> None:
     try:
         end_reports()
         _native.shutdown(reason)
     finally:
         end_flight_recorder()
         end_job()
+
+
+def _require_equal(variable: str, given: Sequence[int]) -> None:
+    """Every rank sees the same, so all raise or none."""
+    if len(set(given)) > 1:
+        ranks = [rank for rank, is_set in enumerate(given) if not is_set]
+        raise RankMismatchError(
+            f"{variable} is set on some ranks, and not on ranks {ranks}. Set it on "
+            "all, or on none."
+        )
 
 
 def _shutdown_at_exit() -> None:

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "tf_ops/common/logging.h"
-#include "tf_ops/kernels/activity.h"
 #include "tf_ops/kernels/conversions.h"
 #include "tf_ops/kernels/device_stream.h"
 #include "tf_ops/runtime/runtime.h"
@@ -13,7 +12,6 @@ namespace ring_keras {
 
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
-using tsl::profiler::TraceMe;
 
 namespace {
 
@@ -100,17 +98,15 @@ std::vector<int64_t>* Pending::ReceivedSplits() {
 void Pending::BeginWait() {
   Ticks nobody = 0;
   if (!awaited_since_.compare_exchange_strong(nobody, Now())) return;
-  wait_activity_.store(
-      TraceMe::ActivityStart([&] { return StrCat("wait for ", what_); }));
+  std::lock_guard<std::mutex> lock(mutex_);
+  wait_activity_.Begin([this] { return StrCat("wait for ", what_); });
 }
-
-void Pending::EndWait() { TraceMe::ActivityEnd(wait_activity_.exchange(0)); }
 
 void Pending::Submit(Request request, OpKernelContext* context,
                      double drive_for_s) {
   what_ = Title(request);
   communicator_id_ = request.communicator_id;
-  activity_ = TraceMe::ActivityStart([&] { return Activity(request); });
+  activity_.Begin([&] { return Activity(request); });
   const Status follows = FollowStream(&request, context);
   if (request.able.ok()) request.able = follows;
   request.awaited_since = &awaited_since_;  // `done` keeps this alive.
@@ -141,7 +137,7 @@ Status Pending::FollowStream(Request* request, OpKernelContext* context) {
 }
 
 void Pending::Finish(const Status& status) {
-  TraceMe::ActivityEnd(activity_);
+  activity_.End();
   Settle(status);
   inputs_.clear();
 }

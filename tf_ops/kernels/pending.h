@@ -15,6 +15,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tf_ops/collectives/nccl/device_work.h"
 #include "tf_ops/common/ticks.h"
+#include "tf_ops/kernels/activity.h"
 #include "tf_ops/runtime/request.h"
 
 namespace ring_keras {
@@ -81,10 +82,8 @@ class Pending : public std::enable_shared_from_this<Pending> {
 
   // "collective 'name'", for messages.
   static std::string Title(const Request& request);
-  // Shows in a profile that somebody waits for it, or that nobody does any
-  // more.
+  // Says that somebody waits for it.
   void BeginWait();
-  void EndWait();
   // Ties the request to the stream of the kernel, if its tensors are a GPU's.
   Status FollowStream(Request* request, tensorflow::OpKernelContext* context);
   // The engine's callbacks: the device has all of it; it is over.
@@ -98,9 +97,7 @@ class Pending : public std::enable_shared_from_this<Pending> {
   absl::Status HoldBack(tensorflow::OpKernelContext* context) const;
 
   std::string what_;  // Its title.
-  // What TensorFlow's profiler shows: the collective, and a wait for it.
-  int64_t activity_ = 0;
-  std::atomic<int64_t> wait_activity_{0};
+  ActivitySpan activity_;
   int communicator_id_ = 0;
   std::vector<tensorflow::Tensor> inputs_;
   std::vector<tensorflow::Tensor> outputs_;
@@ -113,6 +110,7 @@ class Pending : public std::enable_shared_from_this<Pending> {
 
   std::mutex mutex_;  // Guards the rest.
   std::condition_variable changed_;
+  ActivitySpan wait_activity_;
   bool settled_ = false;
   absl::Status status_;
   std::vector<std::shared_ptr<Waiter>> waiters_;

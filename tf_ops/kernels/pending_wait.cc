@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "tensorflow/core/framework/cancellation.h"
-#include "tf_ops/kernels/activity.h"
 #include "tf_ops/kernels/conversions.h"
 #include "tf_ops/kernels/device_stream.h"
 #include "tf_ops/kernels/pending.h"
@@ -80,8 +79,8 @@ void Pending::Settle(const Status& status) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (settled_) return;  // By `launched`; no later call is at the same time.
+    wait_activity_.End();
   }
-  EndWait();
   if (status.ok() && wants_received_splits_) {
     const int64_t size = received_splits_.size();
     Tensor splits(tensorflow::DT_INT64, tensorflow::TensorShape({size}));

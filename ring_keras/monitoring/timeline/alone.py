@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job
@@ -20,6 +21,7 @@ _OWN_CLOCK = Clock(Offset(0.0, 0.0, 0.0), Offset(0.0, 0.0, 0.0))
 @dataclass
 class _Alone:
     path: Path
+    records: list[dict[str, Any]]
     collector: Collector
 
 
@@ -36,7 +38,8 @@ def start_timeline_alone(path: Path) -> None:
     job = current_job()
     if job.timeline is not None:
         raise RingKerasError("a timeline is being recorded already. Stop it first.")
-    job.timeline = _Alone(path, Collector())
+    records: list[dict[str, Any]] = []
+    job.timeline = _Alone(path, records, Collector(records.extend))
 
 
 def stop_timeline_alone() -> None:
@@ -54,6 +57,6 @@ def stop_timeline_alone() -> None:
     job.timeline = None
     alone.collector.stop()
     own = RankTimeline(
-        job.rank, job.host, _OWN_CLOCK, alone.collector.records, alone.collector.lost
+        job.rank, job.host, _OWN_CLOCK, alone.records, alone.collector.lost
     )
     write_chrome(alone.path, [own])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from ring_keras import _native
@@ -14,10 +15,14 @@ _INTERVAL_S = 0.1
 
 
 class Collector:
-    """Takes this rank's collectives from the recorder, from now on."""
+    """Takes this rank's collectives from the recorder, from now on.
 
-    def __init__(self) -> None:
-        self.records: list[dict[str, Any]] = []
+    Args:
+        take: Gets them as they end, in a thread of the collector's.
+    """
+
+    def __init__(self, take: Callable[[list[dict[str, Any]]], None]) -> None:
+        self._give = take
         self.lost = 0
         """How many were overwritten before they were taken."""
         ended = [r for r in _native.recent_collectives() if r["number"]]
@@ -42,9 +47,10 @@ class Collector:
                 return
 
     def _take(self) -> None:
-        for record in _native.recent_collectives(self._last):
-            if not record["number"]:
-                continue
-            self.lost += record["number"] - self._last - 1
-            self._last = record["number"]
-            self.records.append(record)
+        recent = _native.recent_collectives(self._last)
+        records = [record for record in recent if record["number"]]
+        if not records:
+            return
+        self.lost += records[0]["number"] - self._last - 1
+        self._last = records[-1]["number"]
+        self._give(records)

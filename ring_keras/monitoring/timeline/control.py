@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ring_keras.errors import RingKerasError
 from ring_keras.job.gathering import gather_bytes, gather_texts
 from ring_keras.job.job import Job, current_job
-from ring_keras.monitoring.timeline.chrome_file import write_chrome
 from ring_keras.monitoring.timeline.clocks import Clock, Offset, measure_offset
 from ring_keras.monitoring.timeline.collector import Collector
+from ring_keras.monitoring.timeline.formats import obstacle_to, write_timeline
 from ring_keras.monitoring.timeline.merged import RankTimeline
-from ring_keras.monitoring.timeline.perfetto_file import (
-    require_perfetto,
-    write_perfetto,
-)
 
 __all__ = ["start_timeline", "stop_timeline"]
 
@@ -25,6 +22,7 @@ __all__ = ["start_timeline", "stop_timeline"]
 class _Running:
     path: Path
     began: Offset
+    records: list[dict[str, Any]]
     collector: Collector
 
 
@@ -45,7 +43,8 @@ def start_timeline(path: str | Path) -> None:
     path = Path(path)
     _raise_for_all(_obstacle(job, path), "timeline/start")
     began = measure_offset()
-    job.timeline = _Running(path, began, Collector())
+    records: list[dict[str, Any]] = []
+    job.timeline = _Running(path, began, records, Collector(records.extend))
 
 
 def stop_timeline() -> None:
@@ -68,7 +67,7 @@ def stop_timeline() -> None:
     problem = ""
     if job.rank == 0:
         try:
-            _write(running.path, [_decode(content) for _, content in parts])
+            write_timeline(running.path, [_decode(content) for _, content in parts])
         except OSError as error:
             problem = f"cannot write the timeline: {error}"
     _raise_for_all(problem, "timeline/stop")
@@ -78,12 +77,7 @@ def _obstacle(job: Job, path: Path) -> str:
     """Why this rank cannot record one; empty: it can."""
     if job.timeline is not None:
         return "a timeline is being recorded already. Call stop_timeline() first."
-    if path.suffix != ".json":
-        try:
-            require_perfetto()
-        except ImportError as error:
-            return str(error)
-    return ""
+    return obstacle_to(path)
 
 
 def _raise_for_all(problem: str, name: str) -> None:
@@ -93,17 +87,12 @@ def _raise_for_all(problem: str, name: str) -> None:
             raise RingKerasError(f"rank {rank}: {text}")
 
 
-def _write(path: Path, ranks: list[RankTimeline]) -> None:
-    write = write_chrome if path.suffix == ".json" else write_perfetto
-    write(path, ranks)
-
-
 def _encode(job: Job, running: _Running, clock: Clock) -> bytes:
     part = {
         "rank": job.rank,
         "host": job.host,
         "clock": [vars(clock.first), vars(clock.last)],
-        "records": running.collector.records,
+        "records": running.records,
         "lost": running.collector.lost,
     }
     return json.dumps(part).encode()

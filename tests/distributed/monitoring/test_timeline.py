@@ -7,9 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import run_ranks
 from support.rank_pool import RankPools
+from support.ringrun import Ringrun
 
 import ring_keras as ring
+from ring_keras.monitoring.timeline.clocks import Offset
+from ring_keras.monitoring.timeline.part_file import PartFile, find_parts, read_part
 
 
 def records(directory: str, ending: str) -> None:
@@ -72,3 +76,59 @@ def test_horovods_is_of_rank_0_alone(rank_pool: RankPools, tmp_path: Path) -> No
     events = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0}
     assert any("seen" in event["name"] for event in events)
+
+
+def test_ringrun_writes_one_of_the_whole_job(tmp_path: Path) -> None:
+    script = """
+    import os, signal
+    import numpy as np
+    import ring_keras as ring
+    ring.init()
+    ring.allreduce(np.ones(3, np.float32), name="seen")
+    ring.barrier()
+    """
+    ringrun = Ringrun(tmp_path)
+    try:
+        path = tmp_path / "timeline.json"
+        ended = ringrun.run(script, "--timeline", str(path))
+        assert ended.returncode == 0, ended
+    finally:
+        ringrun.close()
+
+    events = json.loads(path.read_text())["traceEvents"]
+    for rank in (0, 1):
+        names = [event["name"] for event in events if event["pid"] == rank]
+        assert any("seen" in name for name in names)
+    assert not list(tmp_path.glob("timeline.json.rank*"))
+
+
+def joins_if_all_record() -> str:
+    with pytest.raises(ring.RankMismatchError) as info:
+        ring.init()
+    return str(info.value)
+
+
+def test_all_ranks_record_or_none(tmp_path: Path) -> None:
+    env = [{}, {"RING_KERAS_TIMELINE": str(tmp_path / "timeline.json")}]
+    for message in run_ranks(joins_if_all_record, 2, env=env):
+        assert (
+            "RING_KERAS_TIMELINE is set on some ranks, and not on ranks [0]" in message
+        )
+
+
+def test_what_a_killed_rank_has_written_is_read(tmp_path: Path) -> None:
+    timeline = tmp_path / "timeline.json"
+    part = PartFile(timeline, 3, "a", Offset(1.0, 0.5, 0.001))
+    part.add([{"name": "x"}])
+    whole = PartFile(timeline, 12, "b", Offset(1.0, 0.0, 0.0))
+    whole.close(7)
+    with (tmp_path / "timeline.json.rank3").open("a") as file:
+        file.write('{"name": "hal')
+
+    first, second = find_parts(timeline)
+    read = read_part(first)
+    assert read is not None
+    assert (read.rank, read.records, read.lost) == (3, [{"name": "x"}], 0)
+    other = read_part(second)
+    assert other is not None
+    assert (other.rank, other.records, other.lost) == (12, [], 7)
