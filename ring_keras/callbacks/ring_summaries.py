@@ -51,7 +51,7 @@ class RingSummaries:
         message = {
             "step": step,
             "row": row.to_json(),
-            "last_step": last_step(collectives) if with_step else None,
+            "last_step": last_step(collectives) if with_step and row.steps else None,
             "events": stalls(row.rank, collectives, self._stall_s),
         }
         self._gather.put(records.encode_record(message))

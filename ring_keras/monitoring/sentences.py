@@ -30,7 +30,7 @@ def headline(history: History, stragglers: Sequence[Straggler]) -> str:
 def sentence_of(straggler: Straggler) -> str:
     """Who is slow, at what, since when, and what it costs."""
     one = straggler
-    since = f"since step {one.since_step:,}"
+    since = f"since step {one.since_step:,}" if one.since_step else "from the beginning"
     if one.reason == "slow link":
         return (
             f"The link from rank {one.rank}{_of_host(one.host)} to rank {one.peer}"

@@ -24,6 +24,8 @@ _LEAST_S = 2e-4
 _EXPLAINS = 0.5
 # A rank that is slow in fewer updates than this part is disturbed now and then.
 _STEADY = 0.6
+# Who costs less than that part of what the first one costs is left out.
+_WORTH_A_WORD = 0.2
 # The updates that are looked at: the last ones, and at least so many.
 _RECENT_PART = 0.25
 _LEAST_RECENT = 5
@@ -76,7 +78,9 @@ def find_stragglers(history: History) -> list[Straggler]:
         if (straggler := _slow_rank(history, index, recent)) is not None
     ]
     found += _slow_links(history, recent)
-    return sorted(found, key=lambda straggler: -straggler.lost_s)
+    found.sort(key=lambda straggler: -straggler.lost_s)
+    # Every rank is the last one now and then.
+    return [one for one in found if one.lost_s >= _WORTH_A_WORD * found[0].lost_s]
 
 
 def _recent(count: int) -> slice:

@@ -64,6 +64,20 @@ def test_a_rank_that_is_disturbed_now_and_then():
     assert "now and then" in sentence
 
 
+def test_who_costs_little_beside_the_first_is_left_out():
+    def costs(rank, step):
+        return 0.050 + {1: 0.050, 2: 0.004}.get(rank, 0.0), 0.001
+
+    series = updates(costs, count=20)
+    # Rank 2 is the last one in a step of ten, and the others wait 4 ms for it.
+    for update in series:
+        update.rows[0].waited_for_s[2] = 0.012
+        update.rows[3].waited_for_s[2] = 0.012
+    [one], sentence = described(series)
+    assert one.rank == 1
+    assert "its compute takes 2.0 x the median from the beginning; the" in sentence
+
+
 def test_a_wait_that_nothing_explains():
     # It computes as long as the others, and yet they wait for it.
     rows = tuple(
