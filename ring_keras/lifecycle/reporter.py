@@ -48,7 +48,7 @@ class _Reporter:
         while not ending:
             ending = self._ending.wait(_INTERVAL_S)
             try:
-                totals = _native.stats()["totals"]
+                totals = _native.stats(0)["totals"]
             except Exception:  # It has left the job.
                 return
             # Where the launcher is behind, or gone, it gets no report.

@@ -90,7 +90,8 @@ py::dict RecordDict(const CollectiveRecord& record, const TickScale& scale) {
 }
 
 py::dict Stats(size_t most_steps) {
-  const Observation seen = ValueOrThrow(WithoutGil(Observe));
+  const Observation seen =
+      ValueOrThrow(WithoutGil([&] { return Observe(most_steps > 0); }));
   py::list steps;
   const size_t count = seen.steps.size();
   for (size_t i = count - std::min(most_steps, count); i < count; ++i) {

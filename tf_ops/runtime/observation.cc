@@ -19,12 +19,12 @@ Status WithEngine(Look look) {
 
 }  // namespace
 
-StatusOr<Observation> Observe() {
+StatusOr<Observation> Observe(bool with_steps) {
   Observation seen;
-  RING_KERAS_RETURN_IF_ERROR(WithEngine([&seen](Engine& engine) {
+  RING_KERAS_RETURN_IF_ERROR(WithEngine([&seen, with_steps](Engine& engine) {
     const StepBook& book = engine.recorder().steps();
     const bool idle = engine.pending_count() == 0;
-    seen.steps = book.Steps(idle);
+    if (with_steps) seen.steps = book.Steps(idle);
     seen.totals = book.Totals(idle);
     seen.tallies = engine.recorder().Tallies();
   }));

@@ -20,8 +20,9 @@ struct Observation {
   std::vector<Tally> tallies;
 };
 
+// With or without the single steps: to copy those takes the driver's time.
 // NotInitialized: this process is in no job.
-RING_KERAS_EXPORT StatusOr<Observation> Observe();
+RING_KERAS_EXPORT StatusOr<Observation> Observe(bool with_steps);
 
 // The last collectives, those after number `after`, in the order in which they
 // ended, then those under way. NotInitialized.
