@@ -7,7 +7,7 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.monitoring import records
 from ring_keras.monitoring.background_gather import BackgroundGather
 from ring_keras.monitoring.events import stalls
-from ring_keras.monitoring.meter import Meter, last_step
+from ring_keras.monitoring.meter import Meter, last_steps
 
 __all__ = ["RingSummaries"]
 
@@ -51,7 +51,7 @@ class RingSummaries:
         message = {
             "step": step,
             "row": row.to_json(),
-            "last_step": last_step(collectives) if with_step and row.steps else None,
+            "last_steps": last_steps(self._meter.recent) if with_step else [],
             "events": stalls(row.rank, collectives, self._stall_s),
         }
         self._gather.put(records.encode_record(message))

@@ -12,7 +12,7 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.monitoring import records
 from ring_keras.monitoring.events import event
 from ring_keras.monitoring.history import History
-from ring_keras.monitoring.meter import buckets_of, collective_totals
+from ring_keras.monitoring.meter import buckets_of, collective_totals, common_step
 from ring_keras.monitoring.rows import Row, Update
 from ring_keras.monitoring.scalars import scalars_of
 from ring_keras.monitoring.stragglers import find_stragglers
@@ -47,6 +47,7 @@ class SessionFile:
         self._rows_due = records.Thinning(began_at)
         self._pending: Update | None = None
         self._recent: collections.deque[Update] = collections.deque(maxlen=_RECENT)
+        self._last_step = 0
         self._buckets: list[dict[str, Any]] = []
         self._straggler = -1
         self._found_at = 0.0
@@ -63,10 +64,11 @@ class SessionFile:
         update = Update(messages[0]["step"], now, rows)
         contents: dict[str, Any] = {}
         scalars: dict[str, float] = {}
-        steps = [message["last_step"] for message in messages]
-        if steps[0] is not None:
-            contents[self._steps.next_tag()] = [step for step in steps if step]
-            self._buckets = buckets_of(steps[0], current_bytes())
+        ranks = common_step([message["last_steps"] for message in messages])
+        if ranks and ranks[0]["step"] != self._last_step:
+            self._last_step = ranks[0]["step"]
+            contents[self._steps.next_tag()] = ranks
+            self._buckets = buckets_of(ranks[0], current_bytes())
         if update.steps:
             self._recent.append(update)
             elapsed_s, self._updated_at = now - self._updated_at, now

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ring_keras import _native
@@ -12,10 +13,12 @@ from ring_keras.monitoring.recorder import Collective
 from ring_keras.monitoring.rows import Row
 from ring_keras.monitoring.stats import stats
 
-__all__ = ["Meter", "buckets_of", "collective_totals", "last_step"]
+__all__ = ["Meter", "buckets_of", "collective_totals", "common_step", "last_steps"]
 
 # Of one step; more are not told apart on a screen.
 _MOST_COLLECTIVES = 64
+# Those of a few steps.
+_RECENT = 512
 _TIMES = (
     "submitted_at",
     "matched_at",
@@ -33,6 +36,8 @@ class Meter:
         self._totals = now.totals
         self._links = _links(now.rank)
         self._number = 0
+        self.recent: deque[Collective] = deque(maxlen=_RECENT)
+        """The last collectives, also those of steps that were not complete before."""
         self.new_collectives()
 
     def row(self) -> Row:
@@ -52,45 +57,67 @@ class Meter:
         records = _native.recent_collectives(self._number)
         ended = [one for one in records if one["done_at"] is not None]
         self._number = max((one["number"] for one in ended), default=self._number)
-        return [Collective(**one) for one in ended]
+        new = [Collective(**one) for one in ended]
+        self.recent.extend(new)
+        return new
 
 
-def last_step(collectives: Iterable[Collective]) -> dict[str, Any] | None:
-    """This rank's last step with its collectives; None before the first.
+def last_steps(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
+    """This rank's last two steps with their collectives; fewer at the beginning.
+
+    The very last one may not be complete on every rank yet.
 
     Args:
         collectives: The last ones; times are Unix seconds of this rank's clock.
     """
-    now = stats(most_steps=1)
-    if not now.steps:
-        return None
-    step = now.steps[-1]
-    own = [one for one in collectives if one.step == step.step]
-    return {
-        "rank": now.rank,
-        "host": now.host,
-        "step": step.step,
-        "began_at": step.began_at,
-        "duration_s": step.duration_s,
-        "input_s": step.input_s,
-        "compute_s": step.compute_s,
-        "wait_s": step.wait_s,
-        "exposed_s": step.exposed_s,
-        "last_rank": step.last_rank,
-        "collectives": [
+    now = stats(most_steps=2)
+    found = []
+    for step in now.steps:
+        own = [one for one in collectives if one.step == step.step]
+        found.append(
             {
-                "name": one.name,
-                "bytes": one.bytes,
-                "last_rank": one.last_rank,
-                "at_s": [_since(step.began_at, getattr(one, at)) for at in _TIMES],
+                "rank": now.rank,
+                "host": now.host,
+                "step": step.step,
+                "began_at": step.began_at,
+                "duration_s": step.duration_s,
+                "input_s": step.input_s,
+                "compute_s": step.compute_s,
+                "wait_s": step.wait_s,
+                "exposed_s": step.exposed_s,
+                "last_rank": step.last_rank,
+                "collectives": [
+                    {
+                        "name": one.name,
+                        "bytes": one.bytes,
+                        "last_rank": one.last_rank,
+                        "at_s": [
+                            _since(step.began_at, getattr(one, at)) for at in _TIMES
+                        ],
+                    }
+                    for one in own[:_MOST_COLLECTIVES]
+                ],
             }
-            for one in own[:_MOST_COLLECTIVES]
-        ],
-    }
+        )
+    return found
+
+
+def common_step(by_rank: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """What each rank says of the last step that all have; empty without one.
+
+    Args:
+        by_rank: What `last_steps` gave on each.
+    """
+    numbers = [{step["step"] for step in steps} for steps in by_rank]
+    common = set.intersection(*numbers) if numbers else set()
+    if not common:
+        return []
+    last = max(common)
+    return [step for steps in by_rank for step in steps if step["step"] == last]
 
 
 def buckets_of(step: dict[str, Any], bucket_bytes: int) -> list[dict[str, Any]]:
-    """The buckets of gradients in a step of `last_step`, in their order.
+    """The buckets of gradients in a step of `last_steps`, in their order.
 
     Args:
         step: A step with gradients.

@@ -82,11 +82,17 @@ def test_one_rank_writes_for_all(tmp_path, rank_pool, size):
     # The first one was traced.
     assert sum(update.steps for update in updates) == 23
     assert sum(row.examples for u in updates for row in u.rows) == 23 * 8 * size
-    step, ranks = contents[records.STEPS][-1]
-    assert step == 24
-    assert len({rank["step"] for rank in ranks}) == 1
-    names = [one["name"] for one in ranks[0]["collectives"]]
-    assert any(name.startswith("gradients/bucket") for name in names)
+    # All ranks, the same step, with its collectives, and no step twice.
+    numbers = []
+    for _, ranks in contents[records.STEPS]:
+        assert [rank["rank"] for rank in ranks] == list(range(size))
+        [number] = {rank["step"] for rank in ranks}
+        numbers.append(number)
+        for rank in ranks:
+            names = [one["name"] for one in rank["collectives"]]
+            assert any(name.startswith("gradients/bucket") for name in names)
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) >= 5
     assert contents[records.EVENTS][0][1][0]["kind"] == "membership"
 
 
