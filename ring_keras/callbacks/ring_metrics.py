@@ -53,7 +53,7 @@ class RingMetrics(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Figures are those since then."""
-        self._before = stats().totals
+        self._before = stats(most_steps=0).totals
         self._began_at = time.monotonic()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -61,7 +61,7 @@ class RingMetrics(keras.callbacks.Callback):
         process_set = process_set_of(self.model)
         if logs is None or not process_set.included():
             return
-        now = stats()
+        now = stats(most_steps=0)
         row = Row.between(now.rank, now.host, self._before, now.totals)
         elapsed_s = time.monotonic() - self._began_at
         of_ranks = allgather_object(

@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 from ring_keras import _native
+from ring_keras.errors import RingKerasError
 
 __all__ = ["begin_reports", "end_reports"]
 
@@ -48,8 +49,8 @@ class _Reporter:
         while not ending:
             ending = self._ending.wait(_INTERVAL_S)
             try:
-                totals = _native.stats(0)["totals"]
-            except Exception:  # It has left the job.
+                totals = _native.stats(most_steps=0)["totals"]
+            except RingKerasError:  # It has left the job.
                 return
             # Where the launcher is behind, or gone, it gets no report.
             with contextlib.suppress(OSError):
