@@ -30,7 +30,7 @@ def timed_iterator(iterator: Any) -> Any:
     return iterator._ring_keras_timed
 
 
-class _TimedIterator(_Iterator):  # type: ignore[misc]
+class _TimedIterator(_Iterator):
     @property
     def _type_spec(self) -> "_TimedIteratorSpec":
         return _TimedIteratorSpec(self.element_spec)
@@ -42,7 +42,7 @@ class _TimedIterator(_Iterator):  # type: ignore[misc]
         return _timed(super().get_next_as_optional)
 
 
-class _TimedIteratorSpec(tf.data.IteratorSpec):  # type: ignore[misc]
+class _TimedIteratorSpec(tf.data.IteratorSpec):
     """Has TensorFlow build the same kind of iterator inside of a graph."""
 
     __slots__ = ()
