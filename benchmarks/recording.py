@@ -66,7 +66,8 @@ def main() -> int:
 
 
 def _median_step_s(loop: Any) -> float:
-    return statistics.median(loop.run(5, _STEPS))
+    times: list[float] = loop.run(5, _STEPS)
+    return statistics.median(times)
 
 
 def _allreduces() -> float:
