@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -68,7 +69,9 @@ py::dict RecordDict(const CollectiveRecord& record, const TickScale& scale) {
   };
   py::dict values;
   values["number"] = record.number;
-  values["name"] = record.name;
+  // A long one may have been cut within a character.
+  values["name"] = py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(record.name, std::strlen(record.name), "replace"));
   values["kind"] = NameOf(record.kind);
   values["algorithm"] = record.algorithm.name;
   values["step"] = record.step;

@@ -1,6 +1,7 @@
 #include "tf_ops/runtime/dump_signal.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 
@@ -9,12 +10,14 @@ namespace {
 
 std::atomic<bool> listening{false};
 std::atomic<bool> requested{false};
-// Threads that have sent it to themselves.
-std::atomic<int> own{0};
+// The thread that is sending it to itself, for the stacks alone; 0: none.
+std::atomic<pid_t> sender{0};
 struct sigaction previous;
 
 void OnSignal(int number, siginfo_t* info, void* context) {
-  if (own.load() == 0) requested.store(true);
+  // The program's own handler hears of signals that others have sent.
+  if (sender.load() == gettid()) return;
+  requested.store(true);
   if ((previous.sa_flags & SA_SIGINFO) != 0) {
     previous.sa_sigaction(number, info, context);
   } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
@@ -39,9 +42,9 @@ bool TakeDumpRequest() {
 
 void WriteStacks() {
   if (!listening.load()) return;
-  ++own;
+  sender.store(gettid());
   raise(SIGUSR2);
-  --own;
+  sender.store(0);
 }
 
 }  // namespace ring_keras

@@ -269,6 +269,10 @@ class Engine {
   // The driver's own.
   LaunchOrder launch_order_;
   std::vector<std::unique_ptr<Operation>> operations_;
+  // Neither accepted_ any more nor one of these yet, while others start, which
+  // read messages; null once it is. And the one that starts alone.
+  std::vector<std::unique_ptr<Operation>> adopting_;
+  const Operation* alone_ = nullptr;
   std::map<int, std::pair<RankEvent, Clock::time_point>> left_;
   std::map<int, Status> lost_;  // By rank; -1 is the store.
   std::map<int, Clock::time_point> closed_since_;

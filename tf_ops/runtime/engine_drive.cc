@@ -123,7 +123,9 @@ void Engine::TryAlone(std::unique_ptr<Operation> operation, double drive_for_s,
   scheduler_.BePatient(std::chrono::duration_cast<Scheduler::Clock::duration>(
                            std::chrono::duration<double>(drive_for_s)),
                        &has_news_);
+  alone_ = operation.get();
   operation->Start();
+  alone_ = nullptr;
   scheduler_.BeImpatient();
   const bool ended = operation->ended();
   if (ended) {

@@ -68,23 +68,24 @@ StatusOr<std::unique_ptr<Operation>> Engine::Accept(Request& request,
 }
 
 bool Engine::TakeAccepted() {
-  std::vector<std::unique_ptr<Operation>> accepted;
   std::vector<std::shared_ptr<Member>> removed;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    accepted.swap(accepted_);
+    adopting_.swap(accepted_);
     removed.swap(removed_);
     has_news_.store(!events_.empty() || stopping_ || !looks_.empty());
-    for (auto& operation : accepted) operation->member().names.ForgetUnused();
+    for (auto& operation : adopting_) operation->member().names.ForgetUnused();
   }
-  for (auto& operation : accepted) {
+  for (auto& operation : adopting_) {
     if (operation->is_join()) {
       BeginJoin(std::move(operation));
     } else {
       Adopt(std::move(operation));
     }
   }
-  return !accepted.empty();
+  const bool any = !adopting_.empty();
+  adopting_.clear();
+  return any;
 }
 
 void Engine::Adopt(std::unique_ptr<Operation> adopted) {

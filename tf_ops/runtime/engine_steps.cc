@@ -17,10 +17,12 @@ constexpr char kAdvice[] =
 
 bool Engine::WillAnnounce(const UseId& use) const {
   const auto is_that = [&use](const std::unique_ptr<Operation>& operation) {
-    return operation->use().Meets(use);
+    return operation != nullptr && operation->use().Meets(use);
   };
   return std::any_of(operations_.begin(), operations_.end(), is_that) ||
-         std::any_of(accepted_.begin(), accepted_.end(), is_that);
+         std::any_of(adopting_.begin(), adopting_.end(), is_that) ||
+         std::any_of(accepted_.begin(), accepted_.end(), is_that) ||
+         (alone_ != nullptr && alone_->use().Meets(use));
 }
 
 bool Engine::IsPast(const Member& member, const UseId& use) const {

@@ -93,8 +93,10 @@ class Operation {
 
   // What is known of it so far.
   CollectiveRecord Described();
-  // Its caller's thread has waited for it from the beginning.
-  void StampAwaited() { record_.awaited_at = record_.arrived_at; }
+  // Its caller's thread has waited for it from the beginning, if it waits.
+  void StampAwaited() {
+    if (request_.blocks) record_.awaited_at = record_.arrived_at;
+  }
   // The program has handed it over, to somebody who is busy.
   void StampSubmitted() { record_.submitted_at = Now(); }
   // It has ended, and its caller has not been told. `alone`: its caller's

@@ -58,6 +58,15 @@ void Runtime::ForgetInChild() {
 
 Status Runtime::Init(const InitOptions& options) {
   InitOptions own = options;
+  // Also where memory or threads are short.
+  struct Initializing {
+    MembershipSlot* slot = nullptr;
+    ~Initializing() {
+      if (slot == nullptr) return;
+      std::unique_lock<std::shared_mutex> lock(slot->mutex);
+      slot->initializing = false;
+    }
+  } initializing;
   {
     std::unique_lock<std::shared_mutex> lock(impl_->mutex);
     if (impl_->parents_place.has_value()) return impl_->NotInitialized();
@@ -68,6 +77,7 @@ Status Runtime::Init(const InitOptions& options) {
                         : "ring_keras is initialized already.");
     }
     impl_->initializing = true;
+    initializing.slot = impl_.get();
     impl_->init_cancelled = false;
     if (options.size == 1) own.generation += impl_->memberships;
   }
@@ -86,9 +96,13 @@ Status Runtime::Init(const InitOptions& options) {
     job.value()->Leave("its init() failed: " + Interrupted().message());
     job = Interrupted();
   }
-  std::unique_lock<std::shared_mutex> lock(impl_->mutex);
-  impl_->initializing = false;
   RING_KERAS_RETURN_IF_ERROR(job.status());
+  std::unique_lock<std::shared_mutex> lock(impl_->mutex);
+  if (impl_->init_cancelled) {  // Since that was asked.
+    lock.unlock();
+    job.value()->Leave("its init() failed: " + Interrupted().message());
+    return Interrupted();
+  }
   impl_->job = std::move(job.value());
   impl_->in_force = impl_->job.get();
   ++impl_->memberships;
