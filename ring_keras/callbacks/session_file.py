@@ -52,7 +52,6 @@ class SessionFile:
         self._straggler = -1
         self._found_at = 0.0
         self._flushed_at = 0.0
-        self._updated_at = began_at
         self._failed = False
         text = f"{process_set.size()} ranks begin to train."
         self._write(0, {}, {}, [event("membership", text, process_set.ranks[0])])
@@ -71,8 +70,9 @@ class SessionFile:
             self._buckets = buckets_of(ranks[0], current_bytes())
         if update.steps:
             self._recent.append(update)
-            elapsed_s, self._updated_at = now - self._updated_at, now
-            scalars = scalars_of(update, elapsed_s, self._buckets)
+            # Not by the clock: validation lies between updates, too.
+            trained_s = max(row.duration_s for row in rows)
+            scalars = scalars_of(update, trained_s, self._buckets)
             scalars["ring/straggler_rank"] = self._find_straggler(now)
             self._pending = self._pending.plus(update) if self._pending else update
         if self._pending is not None and self._rows_due.is_due(now):

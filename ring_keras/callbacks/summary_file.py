@@ -37,7 +37,8 @@ class SummaryFile:
             summary.value.add(tag=tag, simple_value=value)
         for tag, content in contents.items():
             _add_record(summary, tag, records.encode_record(content))
-        with self._writer.as_default():
+        # Keras's callbacks leave out what does not belong to every so many steps.
+        with tf.summary.record_if(True), self._writer.as_default():
             # One op for all.
             tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step)
 

@@ -40,6 +40,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._ring: RingSummaries | None = None
+        self._fit: DistributedFit | None = None
         self._batches = 0
         self._prepared = False
 
@@ -53,7 +54,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
         attach(self.model)
         self._batches = 0
         self._ring = None
-        fit = DistributedFit.begin(self)
+        self._fit = fit = DistributedFit.begin(self)
         if self._writes():
             super().on_train_begin(logs)
         if fit is not None:
@@ -72,6 +73,8 @@ class TensorBoard(keras.callbacks.TensorBoard):
         """As Keras's; every so many batches the ranks' numbers are gathered."""
         if self._writes():
             super().on_train_batch_end(batch, logs)
+        if self._fit is not None and self._fit.epoch_is_over:
+            return  # The rank that has stopped does not come here.
         self._batches += 1
         if self._batches == 1 and self._ring is not None:
             self._ring.begin()
@@ -109,6 +112,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Waits for the last numbers, and closes the files."""
         ring, self._ring = self._ring, None
+        self._fit = None
         if ring is not None:
             ring.close()
         if self._writes():

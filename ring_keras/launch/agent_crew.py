@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -147,12 +148,11 @@ class AgentCrew:
                     f"rank {worker.rank} is pid {worker.pid} of {self.title}"
                 )
         elif message["type"] == "report":
-            try:
+            # Ranks may write anything there; it ends no line.
+            with contextlib.suppress(ValueError):
                 report = checked(message.get("report"))
-            except ValueError as error:
-                raise ProtocolError(str(error)) from None
-            self._worker(report["rank"])  # It is one of its own.
-            self._desk.on_report(report)
+                if any(worker.rank == report["rank"] for worker in self.workers):
+                    self._desk.on_report(report)
         elif message["type"] == "ended":
             worker = self._worker(field(message, "rank", int))
             if worker.running:

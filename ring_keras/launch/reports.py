@@ -8,7 +8,6 @@ all, so that lines of several ranks do not mix and no rank waits for the launche
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -56,7 +55,10 @@ class ReportPipe:
         loop.on_readable(self._fd, self._read)
 
     def _read(self) -> None:
-        data = self._pending + os.read(self._fd, _READ_NBYTES)
+        try:
+            data = self._pending + os.read(self._fd, _READ_NBYTES)
+        except BlockingIOError:  # Somebody else has read it.
+            return
         *lines, self._pending = data.split(b"\n")
         if len(self._pending) > _MAX_LINE_NBYTES:
             self._pending = b""
@@ -81,7 +83,7 @@ def checked(report: Any) -> dict[str, Any]:
             raise ValueError(f"a report has {name}, a number")
     waited_for_s = report.get("waited_for_s")
     if not isinstance(waited_for_s, dict) or not all(
-        rank.isdecimal() and _is_number(waited_s)
+        len(rank) <= 9 and rank.isdecimal() and _is_number(waited_s)
         for rank, waited_s in waited_for_s.items()
     ):
         raise ValueError("a report has waited_for_s, seconds by rank")
@@ -89,8 +91,9 @@ def checked(report: Any) -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and value >= 0
+    # Neither infinite nor more than can be reckoned with.
+    return type(value) in (int, float) and 0 <= value < 1 << 63
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value < 1 << 31

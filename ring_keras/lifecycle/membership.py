@@ -116,8 +116,10 @@ def shutdown(reason: str = "called ring_keras.shutdown()") -> None:
 
 def _leave(reason: str) -> None:
     try:
-        end_reports()
-        _native.shutdown(reason)
+        try:
+            end_reports()
+        finally:
+            _native.shutdown(reason)
     finally:
         end_flight_recorder()
         end_job()

@@ -6,6 +6,8 @@ import queue
 import threading
 from collections.abc import Callable
 
+from absl import logging
+
 from ring_keras.errors import RingKerasError
 from ring_keras.job.gathering import gather_bytes
 
@@ -71,4 +73,8 @@ class BackgroundGather:
                 gathered = gather_bytes(content, self._name, self._communicator_id)
             except RingKerasError as error:
                 return self._failed(error)
-            self._receive(gathered)
+            try:
+                self._receive(gathered)
+            except Exception as error:
+                # Goes on: the others wait for this rank's part of the next one.
+                logging.warning("ring_keras: %s are lost here: %r", self._name, error)

@@ -17,7 +17,7 @@ def scalars_of(
 
     Args:
         update: With at least one step.
-        elapsed_s: Since the update before.
+        elapsed_s: That its steps took.
         buckets: With the `fill` of each, from 0 to 1; none where unknown.
     """
     rows = [row for row in update.rows if row.steps]

@@ -137,6 +137,11 @@ class DistributedFit(keras.callbacks.Callback):
         assert self._agreement is not None
         return self._agreement.goes_on()
 
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether what Keras calls an execution was none: a rank had stopped before."""
+        return self._agreement is not None and self._agreement.over
+
     def skip(self, executions: int) -> None:
         """Makes the first ones only read their batches: their steps are done."""
         self._done_executions = executions

@@ -42,6 +42,11 @@ class EpochAgreement:
         self._executions = 0
         self._over = False
 
+    @property
+    def over(self) -> bool:
+        """Whether no more executions take place in this epoch, on any rank."""
+        return self._over
+
     def goes_on(self) -> bool:
         """Before an execution: whether all ranks will run it.
 

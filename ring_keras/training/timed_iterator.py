@@ -59,6 +59,8 @@ def _timed(get: Callable[[], Any]) -> Any:
     since = _libraries.ops().ring_keras_ticks()
     with tf.control_dependencies([since]):
         batch = get()
-    with tf.control_dependencies(tf.nest.flatten(batch, expand_composites=True)):
+    # A dataset may have None in place of weights.
+    leaves = tf.nest.flatten(batch, expand_composites=True)
+    with tf.control_dependencies([leaf for leaf in leaves if leaf is not None]):
         _libraries.ops().ring_keras_note_input(since=since)
     return batch

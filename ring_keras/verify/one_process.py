@@ -18,7 +18,11 @@ from ring_keras.verify.state import Array
 __all__ = ["Steps", "leave_job", "run_in_one_process"]
 
 # What makes this process a rank of a job.
-_OF_A_JOB = ("RANK", "SIZE", "STORE_ADDRESS", "TOKEN_FILE", "GENERATION")
+_OF_A_JOB = (
+    *("RANK", "SIZE", "STORE_ADDRESS", "TOKEN_FILE", "GENERATION"),
+    # And what it would write as that rank.
+    *("REPORT_PIPE", "TIMELINE", "TRACE_DIR"),
+)
 
 
 @dataclass(frozen=True)

@@ -195,3 +195,32 @@ def test_a_rank_that_fails_leaves_nobody_waiting(tmp_path):
     assert {fault["text"].split(":")[0] for fault in faults} <= {"PeerLostError"}
     # What had been gathered until then is there.
     assert sum(len(rows) > 0 for _, rows in contents[records.ROWS]) >= 1
+
+
+class StopsOnRank1(keras.callbacks.Callback):
+    """Sets `stop_training` there alone, in the middle of an epoch."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 2 and ring.rank() == 1:
+            self.model.stop_training = True
+
+
+def stop_on_one_rank(directory):
+    model = training.distributed_model(1)
+    board = ring.callbacks.TensorBoard(own_folder(directory), update_freq=1)
+    training.fit(
+        model,
+        ring.data.shard(training.dataset(64)),
+        4,
+        callbacks=[
+            ring.callbacks.BroadcastGlobalVariables(),
+            board,
+            StopsOnRank1(),
+        ],
+    )
+    return int(model.optimizer.iterations)
+
+
+def test_a_rank_that_stops_alone_leaves_nobody_waiting(tmp_path, rank_pool):
+    worker = functools.partial(stop_on_one_rank, tmp_path)
+    assert rank_pool(2).run(worker, timeout_s=60) == [3, 3]

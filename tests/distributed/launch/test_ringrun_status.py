@@ -68,7 +68,8 @@ def test_what_is_no_report_is_passed_over(ringrun, terminal) -> None:
         + """
 pipe = os.open(os.environ["RING_KERAS_REPORT_PIPE"], os.O_WRONLY)
 strange = b'{"rank": 0, "steps": "x"}'
-for line in (b"no json", b"[1]", b'{"rank": 7}', strange, b"x" * 9000):
+large = b'{"rank": 0, "steps": 1' + b"0" * 400 + b"}"
+for line in (b"no json", b"[1]", b'{"rank": 7}', strange, large, b"x" * 9000):
     os.write(pipe, line + b"\\n")
 report(0, {})
 report(3, {})
