@@ -25,9 +25,11 @@ def end_iterators(timeout_s: float) -> None:
     Args:
         timeout_s: For all of them together.
     """
+    # One that was made from another's resource has it in both places.
     resources = [
-        iterator.__dict__.pop("_iterator_resource", None)
+        iterator.__dict__.pop(name, None)
         for iterator in _living_iterators()
+        for name in ("_iterator_resource", "_components")
     ]
     if not resources:
         return

@@ -14,7 +14,9 @@ import pytest
 from support.run_ranks import run_ranks
 
 
-def leave_a_generator_behind(how_long_s: float, interrupted: bool = False) -> None:
+def leave_a_generator_behind(
+    how_long_s: float, interrupted: bool = False, timed: bool = False
+) -> None:
     import ring_keras as ring
 
     ring.init()
@@ -37,6 +39,11 @@ def leave_a_generator_behind(how_long_s: float, interrupted: bool = False) -> No
     # In a circle, which the interpreter collects when it ends, and not before.
     gc.set_threshold(1_000_000)
     circle = types.SimpleNamespace(iterator=iterator)
+    if timed:  # As `fit` does.
+        from ring_keras.training.timed_iterator import timed_iterator
+
+        circle.timed = timed_iterator(iterator)
+        assert circle.timed is not iterator
     circle.itself = circle
     del iterator
     if interrupted:
@@ -68,3 +75,7 @@ def test_ends_when_ctrl_c_is_pressed_again() -> None:
 
     assert not outcome.timed_out, outcome.describe()
     assert outcome.signal in (None, signal.SIGINT), outcome.describe()
+
+
+def test_ends_after_a_fit_had_the_iterator() -> None:
+    run_ranks(leave_a_generator_behind, 1, args=(0.5, False, True), timeout_s=60)
