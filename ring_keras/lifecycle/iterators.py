@@ -7,8 +7,12 @@ So whoever destroys that iterator then, the last garbage collection or the end o
 module, waits for ever.
 """
 
+import contextlib
+import ctypes
 import gc
+import sys
 import threading
+import types
 from typing import Any
 
 import tensorflow as tf
@@ -20,39 +24,64 @@ def end_iterators(timeout_s: float) -> None:
     """Destroys every iterator of this process; nothing may use one afterwards.
 
     An iterator whose Python function does not return in time is left to the end of
-    the process: a leak then costs nothing, and a wait might not end.
+    the process, and so is one that something still holds which is not known here:
+    a leak then costs nothing, and a wait might not end.
 
     Args:
         timeout_s: For all of them together.
     """
-    # One that was made from another's resource has it in both places.
-    resources = [
-        iterator.__dict__.pop(name, None)
-        for iterator in _living_iterators()
-        for name in ("_iterator_resource", "_components")
-    ]
-    if not resources:
+    handles = _living_handles()
+    if not handles:
         return
 
-    def destroy() -> None:
-        while resources:
-            resources.pop()
-
     # A daemon: Python does not wait for it, nor clear what its frame refers to.
-    thread = threading.Thread(target=destroy, name="end_iterators", daemon=True)
+    thread = threading.Thread(
+        target=_destroy, args=(handles,), name="end_iterators", daemon=True
+    )
     thread.start()
     thread.join(timeout_s)
 
 
-def _living_iterators() -> list[Any]:
+def _living_handles() -> list[Any]:
+    """The tensors that own iterators: each is destroyed with its last one."""
+    eager_tensor = type(tf.constant(0))
+    return [
+        thing
+        for thing in gc.get_objects()
+        if type(thing) is eager_tensor
+        and thing.dtype == tf.resource
+        and "IteratorResource" in repr(thing)
+    ]
+
+
+def _destroy(handles: list[Any]) -> None:
+    _drop_owners()
+    _drop_frames()
+    gc.collect()
+    while handles:
+        handle = handles.pop()
+        # `handle` and the argument of getrefcount.
+        if sys.getrefcount(handle) > 2:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))  # Never destroyed.
+
+
+def _drop_owners() -> None:
     # An object may pretend to be of another class, and import it to do so: only
     # its type is asked.
     is_iterator: dict[type, bool] = {}
-    found = []
     for thing in gc.get_objects():
         kind = type(thing)
         if kind not in is_iterator:
             is_iterator[kind] = issubclass(kind, tf.data.Iterator)
         if is_iterator[kind]:
-            found.append(thing)
-    return found
+            # One that was made from another's handle has it in both places.
+            for name in ("_iterator_resource", "_components"):
+                thing.__dict__.pop(name, None)
+
+
+def _drop_frames() -> None:
+    """Those that an exception keeps: a failed step was called with its iterator."""
+    for thing in gc.get_objects():
+        if type(thing) is types.TracebackType:
+            with contextlib.suppress(RuntimeError):  # It still runs.
+                thing.tb_frame.clear()

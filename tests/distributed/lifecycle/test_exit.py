@@ -15,7 +15,10 @@ from support.run_ranks import run_ranks
 
 
 def leave_a_generator_behind(
-    how_long_s: float, interrupted: bool = False, timed: bool = False
+    how_long_s: float,
+    interrupted: bool = False,
+    timed: bool = False,
+    failed: bool = False,
 ) -> None:
     import ring_keras as ring
 
@@ -45,10 +48,25 @@ def leave_a_generator_behind(
         circle.timed = timed_iterator(iterator)
         assert circle.timed is not iterator
     circle.itself = circle
+    if failed:  # As a step does: the frames of its exception have its arguments.
+        circle.error = error_of_a_step(iterator)
     del iterator
     if interrupted:
         # What is registered last is called first.
         atexit.register(press_ctrl_c_again_and_again)
+
+
+def error_of_a_step(iterator) -> Exception:
+    import tensorflow as tf
+
+    @tf.function
+    def step(data: tf.data.Iterator) -> None:
+        assert isinstance(data, tf.data.Iterator)
+        tf.debugging.assert_negative(tf.random.uniform(()))
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        step(iterator)
+    return caught.value
 
 
 def press_ctrl_c_again_and_again() -> None:
@@ -79,3 +97,10 @@ def test_ends_when_ctrl_c_is_pressed_again() -> None:
 
 def test_ends_after_a_fit_had_the_iterator() -> None:
     run_ranks(leave_a_generator_behind, 1, args=(0.5, False, True), timeout_s=60)
+
+
+@pytest.mark.parametrize("how_long_s", [0.5, pytest.param(3600, marks=pytest.mark.slow)])
+def test_ends_after_a_step_failed_with_the_iterator(how_long_s) -> None:
+    run_ranks(
+        leave_a_generator_behind, 1, args=(how_long_s, False, False, True), timeout_s=60
+    )
