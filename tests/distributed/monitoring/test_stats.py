@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import Counter
 
@@ -74,9 +75,9 @@ def test_the_rank_that_is_slow_to_compute_is_named(rank_pool: RankPools) -> None
             assert step.began_at > time.time() - 3600
     fast, slow = (seen.steps[-steps:] for seen, _ in ranks)
     assert sum(step.compute_s for step in slow) > steps * SLEEP_S
-    waited = sum(step.waited_for_s[1] for step in fast)
-    assert waited > sum(step.waited_for_s[0] for step in slow)
-    assert waited > sum(step.compute_s for step in fast) / 2
+    waited = statistics.median(step.waited_for_s[1] for step in fast)
+    assert waited > statistics.median(step.waited_for_s[0] for step in slow)
+    assert waited > statistics.median(step.compute_s for step in fast) / 2
     # A loaded machine may hold up the fast one now and then.
     (most, _), *_ = Counter(step.last_rank for step in fast).most_common()
     assert most == 1
@@ -112,8 +113,9 @@ def test_the_rank_with_slow_data_is_named(
     # The first batches of an epoch may have been read ahead.
     assert sum(step.input_s for step in slow) > EPOCHS * (BATCHES - 2) * SLEEP_S / 2
     assert sum(step.input_s for step in slow) > sum(step.input_s for step in fast)
-    waited = sum(step.waited_for_s[1] for step in fast)
-    assert waited > sum(step.waited_for_s[0] for step in slow)
+    # Of the median, because a rank that compiles is waited for as well.
+    waited = statistics.median(step.waited_for_s[1] for step in fast)
+    assert waited > statistics.median(step.waited_for_s[0] for step in slow)
 
 
 def loops_over_slow_data() -> tuple[float, float]:
