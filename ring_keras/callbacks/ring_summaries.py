@@ -30,7 +30,7 @@ class RingSummaries:
         self._step_due = records.Thinning(0.0, _STEPS_PART)
         self._session = None if file is None else SessionFile(file, process_set)
         self._gather = BackgroundGather(
-            "tensorboard", process_set.communicator_id(), self._receive, self._failed
+            "tensorboard", process_set.communicator_id(), self._receive, self._ended
         )
 
     def begin(self) -> None:
@@ -59,13 +59,15 @@ class RingSummaries:
     def close(self) -> None:
         """Waits until all that was sent has been written."""
         self._gather.close()
-        if self._session is not None:
-            self._session.end()
+
+    def abandon(self) -> None:
+        """For a `fit` that raised: what was sent is written, and nobody waits."""
+        self._gather.end()
 
     def _receive(self, gathered: list[tuple[int, bytes]]) -> None:
         if self._session is not None:
             self._session.write([records.decode_record(c) for _, c in gathered])
 
-    def _failed(self, error: Exception) -> None:
+    def _ended(self, error: Exception | None) -> None:
         if self._session is not None:
-            self._session.fail(error)
+            self._session.end(error)

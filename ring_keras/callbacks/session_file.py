@@ -1,6 +1,7 @@
 """What one `fit` writes for the page "Ring", in the thread that gathers."""
 
 import collections
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from absl import logging
 
 from ring_keras.callbacks.summary_file import SummaryFile
+from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.monitoring import records
 from ring_keras.monitoring.events import event
@@ -24,7 +26,6 @@ __all__ = ["SessionFile"]
 _RECENT = 20
 # To find that out takes a millisecond, which a short step would feel.
 _FIND_EVERY_S = 0.2
-_FLUSH_EVERY_S = 1.0
 
 
 class SessionFile:
@@ -39,7 +40,9 @@ class SessionFile:
 
     def __init__(self, file: SummaryFile, process_set: ProcessSet) -> None:
         self._file = file
-        self._process_set = process_set
+        # Asked now: when ranks are lost, the job may be over before this is.
+        self._root = process_set.ranks[0]
+        self._bucket_bytes = current_bytes()
         began_at = time.time()
         self._rows = records.Series(records.ROWS, began_at)
         self._steps = records.Series(records.STEPS, began_at)
@@ -51,10 +54,9 @@ class SessionFile:
         self._buckets: list[dict[str, Any]] = []
         self._straggler = -1
         self._found_at = 0.0
-        self._flushed_at = 0.0
         self._failed = False
         text = f"{process_set.size()} ranks begin to train."
-        self._write(0, {}, {}, [event("membership", text, process_set.ranks[0])])
+        self._write(0, {}, {}, [event("membership", text, self._root)])
 
     def write(self, messages: Sequence[dict[str, Any]]) -> None:
         """An update of all ranks; by rank, as `RingSummaries.update` sends them."""
@@ -67,7 +69,7 @@ class SessionFile:
         if ranks and ranks[0]["step"] != self._last_step:
             self._last_step = ranks[0]["step"]
             contents[self._steps.next_tag()] = ranks
-            self._buckets = buckets_of(ranks[0], current_bytes())
+            self._buckets = buckets_of(ranks[0], self._bucket_bytes)
         if update.steps:
             self._recent.append(update)
             # Not by the clock: validation lies between updates, too.
@@ -80,20 +82,15 @@ class SessionFile:
         events = [found for message in messages for found in message["events"]]
         self._write(update.step, scalars, contents, events)
 
-    def fail(self, error: Exception) -> None:
-        """Notes what ended the gathering."""
-        first_line = str(error).splitlines()[0] if str(error) else ""
-        text = f"{type(error).__name__}: {first_line}"
-        rank = self._process_set.ranks[0]
+    def end(self, error: Exception | None) -> None:
+        """Writes what is left, and what ended the gathering, if it was an error."""
+        events = []
+        if error is not None:
+            first_line = str(error).splitlines()[0] if str(error) else ""
+            text = f"{type(error).__name__}: {first_line}"
+            events = [event("fault", text, self._root)]
         step = self._recent[-1].step if self._recent else 0
-        self._write(step, {}, self._take_pending(), [event("fault", text, rank)])
-        self._flush()
-
-    def end(self) -> None:
-        """Writes what is left."""
-        if self._recent:
-            self._write(self._recent[-1].step, {}, self._take_pending(), [])
-        self._flush()
+        self._write(step, {}, self._take_pending(), events)
 
     def _find_straggler(self, now: float) -> float:
         """The rank of the first straggler, -1 without one; as it was a moment ago."""
@@ -107,11 +104,11 @@ class SessionFile:
         pending, self._pending = self._pending, None
         if pending is None:
             return {}
-        totals = {"collectives": collective_totals(), "buckets": self._buckets}
-        return {
-            self._rows.next_tag(): pending.to_json(),
-            f"{records.PLUGIN}/{records.TOTALS}": totals,
-        }
+        contents: dict[str, Any] = {self._rows.next_tag(): pending.to_json()}
+        with contextlib.suppress(RingKerasError):  # The job is over.
+            totals = {"collectives": collective_totals(), "buckets": self._buckets}
+            contents[f"{records.PLUGIN}/{records.TOTALS}"] = totals
+        return contents
 
     def _write(
         self,
@@ -126,13 +123,6 @@ class SessionFile:
             return
         try:
             self._file.write(step, scalars, contents)
-            if contents and time.time() - self._flushed_at >= _FLUSH_EVERY_S:
-                self._flush()
         except Exception as error:  # Of the file system: nothing that ranks wait for.
             self._failed = True
             logging.warning("ring_keras: TensorBoard's files end here: %s", error)
-
-    def _flush(self) -> None:
-        self._flushed_at = time.time()
-        if not self._failed:
-            self._file.flush()

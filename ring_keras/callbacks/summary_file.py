@@ -25,7 +25,7 @@ class SummaryFile:
         scalars: dict[str, float],
         contents: dict[str, Any],
     ) -> None:
-        """Writes one event.
+        """Writes one event, so that TensorBoard sees it at once.
 
         Args:
             step: TensorBoard's.
@@ -41,10 +41,6 @@ class SummaryFile:
         with tf.summary.record_if(True), self._writer.as_default():
             # One op for all.
             tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step)
-
-    def flush(self) -> None:
-        """So that TensorBoard sees it at once."""
-        self._writer.flush()
 
 
 def _add_record(summary: Any, tag: str, content: bytes) -> None:

@@ -1,5 +1,6 @@
 """TensorBoard's files, with what all ranks measure."""
 
+import weakref
 from typing import Any
 
 import keras
@@ -8,6 +9,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.callbacks.ring_summaries import RingSummaries
 from ring_keras.callbacks.summary_file import SummaryFile
 from ring_keras.job.topology import rank
+from ring_keras.keras_internals import calls
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.train_step import process_set_of
@@ -25,9 +27,10 @@ class TensorBoard(keras.callbacks.TensorBoard):
     of a `fit`, in which TensorFlow traces and compiles, is left out. With the extra
     `ring-keras[tensorboard]`, TensorBoard has a page "Ring", see docs/monitoring.md.
 
-    `update_freq` says how often: at the end of each epoch, or every so many batches.
-    The ranks' numbers are gathered by one small collective each time, in a thread of
-    its own. The last one is waited for when training ends.
+    `update_freq` says how often: at the end of each epoch, or every so many batches,
+    of which Keras counts one for an execution of `steps_per_execution` of them. The
+    ranks' numbers are gathered by one small collective each time, in a thread of its
+    own. The last one is waited for when training ends.
 
     Histograms, profiles, graphs and embeddings are the writing rank's. The others wait
     for it in their next step, as for any rank that is slow.
@@ -53,7 +56,9 @@ class TensorBoard(keras.callbacks.TensorBoard):
         """Begins to write, and to gather when all callbacks have begun."""
         attach(self.model)
         self._batches = 0
-        self._ring = None
+        if self._ring is not None:
+            self._ring.abandon()
+            self._ring = None
         self._fit = fit = DistributedFit.begin(self)
         if self._writes():
             super().on_train_begin(logs)
@@ -122,7 +127,10 @@ class TensorBoard(keras.callbacks.TensorBoard):
         process_set = process_set_of(self.model)
         if process_set.included():
             file = SummaryFile(internals.train_writer(self)) if self._writes() else None
-            self._ring = RingSummaries(process_set, file)
+            self._ring = ring = RingSummaries(process_set, file)
+            # A `fit` that raises does not come to `on_train_end`.
+            callbacks = calls.calling_callback_list()
+            weakref.finalize(callbacks, ring.abandon).atexit = False
 
     def _update(self) -> None:
         if self._ring is not None:

@@ -50,6 +50,10 @@ class Job:
         self.agreed_without_all: defaultdict[int, dict[bytes, int]] = defaultdict(dict)
         """By process set: plans that some ranks have agreed on while others were in
         join(), their numbers by their digests."""
+        self.gathers_begun: defaultdict[int, int] = defaultdict(int)
+        """By communicator: how many gatherings in the background have begun."""
+        self.gathers: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those whose threads run."""
         self.timeline: Any = None
         """What records a timeline, if one is being recorded."""
         self.on_gpu = False

@@ -13,7 +13,7 @@ from ring_keras import _libraries, _native, autotune
 from ring_keras.config import Config
 from ring_keras.devices.choice import prepare_device
 from ring_keras.errors import RankMismatchError
-from ring_keras.job.job import begin_job, end_job, job_or_none
+from ring_keras.job.job import Job, begin_job, end_job, job_or_none
 from ring_keras.job.process_set import ProcessSet, add_missing_process_sets
 from ring_keras.job.topology import is_initialized
 from ring_keras.lifecycle.flight_recorder import (
@@ -22,6 +22,7 @@ from ring_keras.lifecycle.flight_recorder import (
 )
 from ring_keras.lifecycle.iterators import end_iterators
 from ring_keras.lifecycle.reporter import begin_reports, end_reports
+from ring_keras.monitoring.background_gather import end_gathers
 from ring_keras.monitoring.timeline.whole_job import begin_whole_job, end_whole_job
 from ring_keras.schedulers import store_options
 
@@ -111,10 +112,10 @@ def shutdown(reason: str = "called ring_keras.shutdown()") -> None:
         if job is not None:
             end_whole_job(job)
     finally:
-        _leave(reason)
+        _leave(job, reason)
 
 
-def _leave(reason: str) -> None:
+def _leave(job: Job | None, reason: str) -> None:
     try:
         try:
             end_reports()
@@ -122,6 +123,8 @@ def _leave(reason: str) -> None:
             _native.shutdown(reason)
     finally:
         end_flight_recorder()
+        if job is not None:
+            end_gathers(job)
         end_job()
 
 

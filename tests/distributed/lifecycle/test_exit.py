@@ -99,7 +99,9 @@ def test_ends_after_a_fit_had_the_iterator() -> None:
     run_ranks(leave_a_generator_behind, 1, args=(0.5, False, True), timeout_s=60)
 
 
-@pytest.mark.parametrize("how_long_s", [0.5, pytest.param(3600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "how_long_s", [0.5, pytest.param(3600, marks=pytest.mark.slow)]
+)
 def test_ends_after_a_step_failed_with_the_iterator(how_long_s) -> None:
     run_ranks(
         leave_a_generator_behind, 1, args=(how_long_s, False, False, True), timeout_s=60
