@@ -55,7 +55,7 @@ class Job:
         self.gathers: weakref.WeakSet[Any] = weakref.WeakSet()
         """Those whose threads run."""
         self.timeline: Any = None
-        """What records a timeline, if one is being recorded."""
+        """What records a timeline, if one is being recorded; has `end()`."""
         self.on_gpu = False
         """Whether gradients are in GPU memory, on every rank alike."""
         self.tuned_bucket_bytes: int | None = None

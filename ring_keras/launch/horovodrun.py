@@ -27,7 +27,6 @@ _NO_ELASTIC = (
     "keras.callbacks.BackupAndRestore resume it"
 )
 _OWN_LAUNCHER = "ringrun starts the ranks itself; leave it out"
-_NO_TIMELINE = "call ring_keras.start_timeline() in the script"
 
 _REFUSED = {
     "--config-file": (1, "give its settings as options"),
@@ -38,8 +37,6 @@ _REFUSED = {
     "--elastic-timeout": (1, _NO_ELASTIC),
     "--reset-limit": (1, _NO_ELASTIC),
     "--blacklist-cooldown-range": (2, _NO_ELASTIC),
-    "--timeline-filename": (1, _NO_TIMELINE),
-    "--timeline-mark-cycles": (0, _NO_TIMELINE),
     "--mpi": (0, _OWN_LAUNCHER),
     "--jsrun": (0, _OWN_LAUNCHER),
     "--mpi-args": (1, _OWN_LAUNCHER),
@@ -54,6 +51,7 @@ _OWN_NETWORK = "hosts try the launcher's addresses; --launcher-address names one
 _IGNORED = {
     "--disable-cache": (0, "no checks are cached"),
     "--cycle-time-ms": (1, _NO_CYCLES),
+    "--timeline-mark-cycles": (0, _NO_CYCLES),
     "--cache-capacity": (1, _NO_CYCLES),
     "--hierarchical-allreduce --no-hierarchical-allreduce": (0, _OWN_ALGORITHMS),
     "--hierarchical-allgather --no-hierarchical-allgather": (0, _OWN_ALGORITHMS),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
+import socket
 import socketserver
 import stat
 import threading
+import time
 import wsgiref.simple_server
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +21,8 @@ from ring_keras.launch.output import say
 __all__ = ["MetricsOptions", "MetricsServer", "check_metrics"]
 
 _LONGEST_REQUEST_S = 10.0
+# Prometheus needs one, and only while it asks.
+_MOST_CONNECTIONS = 16
 
 # What a report calls it, how the metric ends, and what it is.
 _COUNTERS = (
@@ -99,7 +104,43 @@ def _read_token(path: Path) -> str:
 
 
 class _Server(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
+    """Keeps few connections, and none for long; the oldest gives way to a new one."""
+
     daemon_threads = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._began: dict[Any, float] = {}  # By connection, the oldest first.
+        self._lock = threading.Lock()
+        super().__init__(*args, **kwargs)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of its own."""
+        with self._lock:
+            if len(self._began) >= _MOST_CONNECTIONS:
+                self._cut(next(iter(self._began)))
+            self._began[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """It is over."""
+        with self._lock:
+            self._began.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Now and then: who sends a byte at a time does not stay either."""
+        latest = time.monotonic() - _LONGEST_REQUEST_S
+        with self._lock:
+            for request in [r for r, began in self._began.items() if began < latest]:
+                self._cut(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Of a client that is gone, or was cut: nothing to tell."""
+
+    def _cut(self, request: Any) -> None:
+        del self._began[request]
+        with contextlib.suppress(OSError):  # It is closed already.
+            request.shutdown(socket.SHUT_RDWR)  # Wakes the thread that reads from it.
 
 
 class _Handler(wsgiref.simple_server.WSGIRequestHandler):
@@ -138,16 +179,16 @@ class MetricsServer:
         server = wsgiref.simple_server.make_server(
             options.host, options.port, serve, server_class, _Handler
         )
+        self.port: int = server.server_port
+        """Where it listens."""
         if options.port == 0:
-            say(f"metrics are at http://{options.host}:{server.server_port}/metrics")
+            say(f"metrics are at http://{options.host}:{self.port}/metrics")
         threading.Thread(
             target=server.serve_forever, name="metrics", daemon=True
         ).start()
 
 
 def _server_of_version_6() -> type[_Server]:
-    import socket
-
     class Server(_Server):
         address_family = socket.AF_INET6
 

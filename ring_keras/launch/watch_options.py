@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import subprocess
 import sys
@@ -46,6 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--timeline",
+        "--timeline-filename",  # horovodrun's name for it.
         type=Path,
         metavar="FILE",
         help="write all ranks' collectives to FILE, in a directory that all hosts "
@@ -83,6 +85,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Watch
         metrics = check_metrics(
             options.metrics_host, options.metrics_port, options.metrics_token_file
         )
+        if options.timeline is not None:
+            _check_timeline(options.timeline)
         if options.event_log is not None:
             options.event_log.open("a").close()
     except ValueError as error:
@@ -94,6 +98,15 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Watch
         event_log=options.event_log,
         metrics=metrics,
     )
+
+
+def _check_timeline(path: Path) -> None:
+    if path.suffix != ".json" and importlib.util.find_spec("perfetto") is None:
+        raise ValueError(
+            f"--timeline {path} would be in Perfetto's format, which needs the package "
+            "perfetto: pip install 'ring-keras[timeline]', where ringrun runs. Or give "
+            "a name that ends in .json, for Chrome's"
+        )
 
 
 def _port(text: str) -> int:

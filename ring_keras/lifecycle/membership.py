@@ -23,7 +23,7 @@ from ring_keras.lifecycle.flight_recorder import (
 from ring_keras.lifecycle.iterators import end_iterators
 from ring_keras.lifecycle.reporter import begin_reports, end_reports
 from ring_keras.monitoring.background_gather import end_gathers
-from ring_keras.monitoring.timeline.whole_job import begin_whole_job, end_whole_job
+from ring_keras.monitoring.timeline.whole_job import begin_whole_job, end_timeline
 from ring_keras.schedulers import store_options
 
 __all__ = ["init", "shutdown"]
@@ -110,7 +110,7 @@ def shutdown(reason: str = "called ring_keras.shutdown()") -> None:
     job = job_or_none()
     try:
         if job is not None:
-            end_whole_job(job)
+            end_timeline(job)
     finally:
         _leave(job, reason)
 

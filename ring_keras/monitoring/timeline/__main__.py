@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("file", type=Path, metavar="FILE")
     path: Path = parser.parse_args(arguments).file
     paths = find_parts(path)
-    parts = [part for part in map(read_part, paths) if part is not None]
+    parts = [part for path in paths for part in read_part(path)]
     problem = obstacle_to(path) if parts else f"there are no parts {path}.rank*"
     if problem:
         print(problem, file=sys.stderr)
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_timeline(path, parts)
     for part in paths:
         part.unlink()
-    print(f"wrote the collectives of {len(parts)} ranks to {path}", file=sys.stderr)
+    print(f"wrote the collectives of {len(paths)} ranks to {path}", file=sys.stderr)
     return 0
 
 

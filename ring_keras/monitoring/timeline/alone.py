@@ -24,6 +24,15 @@ class _Alone:
     records: list[dict[str, Any]]
     collector: Collector
 
+    def end(self) -> None:
+        """Writes the file."""
+        job = current_job()
+        self.collector.stop()
+        own = RankTimeline(
+            job.rank, job.host, _OWN_CLOCK, self.records, self.collector.lost
+        )
+        write_chrome(self.path, [own])
+
 
 def start_timeline_alone(path: Path) -> None:
     """Records this rank's collectives from now on; no other rank takes part.
@@ -55,8 +64,4 @@ def stop_timeline_alone() -> None:
     if not isinstance(alone, _Alone):
         raise RingKerasError("no timeline is being recorded. Start one first.")
     job.timeline = None
-    alone.collector.stop()
-    own = RankTimeline(
-        job.rank, job.host, _OWN_CLOCK, alone.records, alone.collector.lost
-    )
-    write_chrome(alone.path, [own])
+    alone.end()

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from absl import logging
+
 from ring_keras import _native
 
 __all__ = ["Collector"]
@@ -18,7 +20,8 @@ class Collector:
     """Takes this rank's collectives from the recorder, from now on.
 
     Args:
-        take: Gets them as they end, in a thread of the collector's.
+        take: Gets them as they end, in a thread of the collector's. If it raises, as
+            where a disk is full, that is logged, and it gets no more.
     """
 
     def __init__(self, take: Callable[[list[dict[str, Any]]], None]) -> None:
@@ -37,13 +40,15 @@ class Collector:
         """Takes the last ones."""
         self._stopped.set()
         self._thread.join()
-        self._take()
 
     def _run(self) -> None:
-        while not self._stopped.wait(_INTERVAL_S):
+        stopped = False
+        while not stopped:
+            stopped = self._stopped.wait(_INTERVAL_S)
             try:
                 self._take()
-            except Exception:  # The job is over.
+            except Exception as error:
+                logging.warning("ring_keras: the timeline ends here: %r", error)
                 return
 
     def _take(self) -> None:

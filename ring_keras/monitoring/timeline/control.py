@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from absl import logging
+
 from ring_keras.errors import RingKerasError
 from ring_keras.job.gathering import gather_bytes, gather_texts
 from ring_keras.job.job import Job, current_job
@@ -24,6 +26,15 @@ class _Running:
     began: Offset
     records: list[dict[str, Any]]
     collector: Collector
+
+    def end(self) -> None:
+        """The job is over, and no other rank brings its part."""
+        self.collector.stop()
+        logging.warning(
+            "ring_keras: the timeline %s is not written: call stop_timeline() before "
+            "the job ends, on every rank.",
+            self.path,
+        )
 
 
 def start_timeline(path: str | Path) -> None:
@@ -68,8 +79,8 @@ def stop_timeline() -> None:
     if job.rank == 0:
         try:
             write_timeline(running.path, [_decode(content) for _, content in parts])
-        except OSError as error:
-            problem = f"cannot write the timeline: {error}"
+        except Exception as error:  # Whatever it is: the others wait for the answer.
+            problem = f"cannot write the timeline: {type(error).__name__}: {error}"
     _raise_for_all(problem, "timeline/stop")
 
 

@@ -20,7 +20,7 @@ def obstacle_to(path: Path) -> str:
     if path.suffix != ".json":
         try:
             require_perfetto()
-        except ImportError as error:
+        except Exception as error:  # Also of a protobuf that does not fit.
             return str(error)
     return ""
 

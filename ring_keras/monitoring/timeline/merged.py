@@ -29,7 +29,8 @@ class RankTimeline:
     host: str
     clock: Clock
     records: list[dict[str, Any]]
-    lost: int
+    lost: int = 0
+    generation: int = 0
 
     @property
     def title(self) -> str:
@@ -67,7 +68,10 @@ def slices(rank: RankTimeline, flows: dict[Any, int]) -> Iterator[Slice]:
     for record in sorted(rank.records, key=lambda one: one["submitted_at"] or 0.0):
         if record["submitted_at"] is None:
             continue
-        name = (record["kind"], record["name"], record["step"], record["ranks"])
+        name = (
+            *(rank.generation, record["kind"], record["name"]),
+            *(record["step"], record["ranks"]),
+        )
         # All ranks began with the same one, so the n-th of one is the n-th of all.
         use = (*name, uses[name])
         uses[name] += 1

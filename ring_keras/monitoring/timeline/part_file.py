@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Sequence
@@ -15,33 +16,56 @@ __all__ = ["PartFile", "find_parts", "read_part"]
 
 
 class PartFile:
-    """Lines of JSON: who writes, then its collectives.
+    """Lines of JSON: who writes, then its collectives; once for each membership.
 
     Args:
         timeline: The file of all ranks; this one is beside it.
         rank: Who writes.
         host: Its host.
         offset: Of its clock.
+        generation: Of the membership.
+        follows: Whether the job had one before, whose collectives are kept.
+
+    Raises:
+        OSError: If there can be no such file.
     """
 
-    def __init__(self, timeline: Path, rank: int, host: str, offset: Offset) -> None:
+    def __init__(
+        self,
+        timeline: Path,
+        rank: int,
+        host: str,
+        offset: Offset,
+        *,
+        generation: int = 0,
+        follows: bool = False,
+    ) -> None:
         path = timeline.with_name(f"{timeline.name}.rank{rank}")
-        self._file = path.open("w")
-        self._write({"rank": rank, "host": host, "offset": vars(offset)})
+        # Unbuffered: what a full disk did not take is not tried again.
+        self._file = path.open("ab" if follows else "wb", buffering=0)
+        if follows:
+            self._file.write(b"\n")  # Who was killed may have left half a line.
+        head = {"rank": rank, "host": host, "offset": vars(offset)}
+        self.add([{**head, "generation": generation}])
 
     def add(self, records: Sequence[dict[str, Any]]) -> None:
-        """Puts them to the end, so that they are there if this process is killed."""
-        for record in records:
-            self._write(record)
-        self._file.flush()
+        """Puts them to the end, so that they are there if this process is killed.
+
+        Raises:
+            OSError: If the file cannot take them.
+        """
+        lines = "".join(json.dumps(record) + "\n" for record in records).encode()
+        while lines:  # A disk may take a part before it says that it is full.
+            lines = lines[self._file.write(lines) :]
 
     def close(self, lost: int) -> None:
-        """Says how many collectives are not there."""
-        self._write({"lost": lost})
-        self._file.close()
+        """Says how many collectives are not there.
 
-    def _write(self, entry: dict[str, Any]) -> None:
-        self._file.write(json.dumps(entry) + "\n")
+        Raises:
+            OSError: If the file cannot take that; it is closed.
+        """
+        with self._file:
+            self.add([{"lost": lost}])
 
 
 def find_parts(timeline: Path) -> list[Path]:
@@ -54,17 +78,19 @@ def find_parts(timeline: Path) -> list[Path]:
     return [found[rank] for rank in sorted(found)]
 
 
-def read_part(path: Path) -> RankTimeline | None:
-    """What a rank wrote; None if it was killed before it could write anything."""
-    entries = []
+def read_part(path: Path) -> list[RankTimeline]:
+    """What a rank wrote, by membership; empty if it was killed before that."""
+    found: list[RankTimeline] = []
     for line in path.read_text(errors="replace").splitlines():
         try:
-            entries.append(json.loads(line))
-        except ValueError:  # The rank was killed while it wrote.
-            break
-    if not entries:
-        return None
-    head, *rest = entries
-    offset = Offset(**head["offset"])
-    lost = rest.pop()["lost"] if rest and "lost" in rest[-1] else 0
-    return RankTimeline(head["rank"], head["host"], Clock(offset, offset), rest, lost)
+            entry = json.loads(line)
+        except ValueError:  # The rank was killed while it wrote, or a disk was full.
+            continue
+        if "offset" in entry:
+            offset = Offset(**entry.pop("offset"))
+            found.append(RankTimeline(clock=Clock(offset, offset), records=[], **entry))
+        elif "lost" in entry:
+            found[-1] = dataclasses.replace(found[-1], lost=entry["lost"])
+        else:
+            found[-1].records.append(entry)
+    return found

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from absl import logging
+
 from ring_keras.job.job import Job
 from ring_keras.monitoring.timeline.clocks import measure_offset
 from ring_keras.monitoring.timeline.collector import Collector
-from ring_keras.monitoring.timeline.part_file import PartFile
+from ring_keras.monitoring.timeline.part_file import PartFile, find_parts
 
-__all__ = ["begin_whole_job", "end_whole_job"]
+__all__ = ["begin_whole_job", "end_timeline"]
 
 
 @dataclass
@@ -22,18 +24,33 @@ class _WholeJob:
     part: PartFile
     collector: Collector
 
+    def end(self) -> None:
+        """Completes this rank's part."""
+        self.collector.stop()
+        self.part.close(self.collector.lost)
+
 
 def begin_whole_job(job: Job, path: Path) -> None:
     """Records every collective of this membership; collective."""
-    part = PartFile(path, job.rank, job.host, measure_offset())
+    follows = job.generation > job.config.generation
+    if job.rank == 0 and not follows:
+        # Of another job, which was killed and may have had more ranks.
+        for stale in find_parts(path):
+            stale.unlink()
+    # No rank leaves this before rank 0 has come to it.
+    offset = measure_offset()
+    part = PartFile(
+        path, job.rank, job.host, offset, generation=job.generation, follows=follows
+    )
     job.timeline = _WholeJob(part, Collector(part.add))
 
 
-def end_whole_job(job: Job) -> None:
-    """Completes this rank's part, if there is one."""
-    whole = job.timeline
-    if not isinstance(whole, _WholeJob):
+def end_timeline(job: Job) -> None:
+    """Ends whatever timeline is being recorded, when this rank is about to leave."""
+    timeline, job.timeline = job.timeline, None
+    if timeline is None:
         return
-    job.timeline = None
-    whole.collector.stop()
-    whole.part.close(whole.collector.lost)
+    try:
+        timeline.end()
+    except Exception as error:  # Of the file system: no reason not to leave.
+        logging.warning("ring_keras: the timeline is incomplete: %r", error)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
+import threading
 import urllib.error
 import urllib.request
 
 import pytest
 from support.processes import wait_until
 
+from ring_keras.launch import metrics
 from ring_keras.launch.metrics import check_metrics
 
 REPORT = """
@@ -72,6 +75,46 @@ def test_prometheus_gets_what_ranks_report(ringrun, tmp_path, token) -> None:
     assert samples["ring_keras_wait_seconds_total", "0", here, None] == 0.5
     assert samples["ring_keras_collective_bytes_total", "0", here, None] == 1000
     assert samples["ring_keras_waited_for_seconds_total", "0", None, "1"] == 0.5
+
+
+@pytest.fixture
+def port() -> int:
+    """Of a server in this process, that has no reports."""
+    pytest.importorskip("prometheus_client")
+    options = metrics.MetricsOptions("127.0.0.1", 0, None)
+    return metrics.MetricsServer(options, dict, str).port
+
+
+def test_who_connects_and_says_nothing_keeps_nobody_out(port, monkeypatch) -> None:
+    monkeypatch.setattr(metrics._Handler, "timeout", 300)
+    before = threading.active_count()
+    with contextlib.ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+            for _ in range(40)
+        ]
+        assert "ring_keras_steps" in get(f"http://127.0.0.1:{port}/metrics")
+        # The oldest were cut.
+        for connection in silent[: 40 + 1 - metrics._MOST_CONNECTIONS]:
+            assert connection.recv(1) == b""
+        wait_until(
+            lambda: threading.active_count() - before <= metrics._MOST_CONNECTIONS,
+            "no more threads than connections",
+        )
+
+
+def test_who_sends_a_byte_at_a_time_is_cut(port, monkeypatch) -> None:
+    monkeypatch.setattr(metrics, "_LONGEST_REQUEST_S", 0.5)
+    with socket.create_connection(("127.0.0.1", port), 30) as connection:
+
+        def is_cut() -> bool:
+            try:
+                connection.send(b"G")
+            except OSError:
+                return True
+            return False
+
+        wait_until(is_cut, "the end of the connection")
 
 
 def test_a_port_that_is_taken_is_told_at_the_start(ringrun) -> None:

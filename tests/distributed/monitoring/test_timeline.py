@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -43,17 +44,19 @@ def test_all_ranks_are_in_one_file(rank_pool: RankPools, tmp_path: Path) -> None
     assert "clock ±" in titles[1]
 
 
-def cannot_write(directory: str) -> str:
-    ring.start_timeline(Path(directory, "no such folder", "timeline.json"))
+def cannot_write(path: str) -> str:
+    ring.start_timeline(path)
     with pytest.raises(ring.RingKerasError) as info:
         ring.stop_timeline()
     return str(info.value)
 
 
+@pytest.mark.parametrize("name", ["no such folder/timeline.json", "null\0.json"])
 def test_a_file_that_cannot_be_written_is_an_error_on_all(
-    rank_pool: RankPools, tmp_path: Path
+    rank_pool: RankPools, tmp_path: Path, name: str
 ) -> None:
-    for message in rank_pool(2).run(cannot_write, args=(str(tmp_path),)):
+    path = f"{tmp_path}/{name}"
+    for message in rank_pool(2).run(cannot_write, args=(path,), timeout_s=60):
         assert message.startswith("rank 0: cannot write the timeline")
 
 
@@ -84,8 +87,43 @@ def test_ringrun_writes_one_of_the_whole_job(tmp_path: Path) -> None:
     import numpy as np
     import ring_keras as ring
     ring.init()
-    ring.allreduce(np.ones(3, np.float32), name="seen")
+    for name in "seen", "seen again":
+        ring.allreduce(np.ones(3, np.float32), name=name)
+        ring.shutdown()
+        ring.init()
     ring.barrier()
+    """
+    ringrun = Ringrun(tmp_path)
+    try:
+        path = tmp_path / "timeline.json"
+        # A larger job was killed there.
+        PartFile(path, 5, "old", Offset(1.0, 0.0, 0.0)).close(0)
+        ended = ringrun.run(script, "--timeline", str(path))
+        assert ended.returncode == 0, ended
+    finally:
+        ringrun.close()
+
+    events = json.loads(path.read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1}
+    for rank in (0, 1):
+        names = [event["name"] for event in events if event["pid"] == rank]
+        for name in ("seen", "seen again"):
+            assert names.count(f"allreduce {name}") == 1
+    assert not list(tmp_path.glob("timeline.json.rank*"))
+
+
+def test_a_full_disk_ends_the_timeline_and_not_the_job(tmp_path: Path) -> None:
+    # A file that can grow no further is as a disk that is full.
+    script = """
+    import resource
+    import numpy as np
+    import ring_keras as ring
+    ring.init()
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))
+    for turn in range(20):
+        ring.allreduce(np.ones(3, np.float32), name=f"use{turn}")
+    ring.shutdown()
     """
     ringrun = Ringrun(tmp_path)
     try:
@@ -94,12 +132,24 @@ def test_ringrun_writes_one_of_the_whole_job(tmp_path: Path) -> None:
         assert ended.returncode == 0, ended
     finally:
         ringrun.close()
+    assert b"the timeline ends here" in ended.stderr
 
-    events = json.loads(path.read_text())["traceEvents"]
-    for rank in (0, 1):
-        names = [event["name"] for event in events if event["pid"] == rank]
-        assert any("seen" in name for name in names)
-    assert not list(tmp_path.glob("timeline.json.rank*"))
+
+def leaves_while_it_records(directory: str) -> list[str]:
+    import ring_keras.horovod.tensorflow as hvd
+
+    ring.init()
+    hvd.start_timeline(str(Path(directory, "timeline.json")))
+    hvd.allreduce(np.ones(3, np.float32), name="seen")
+    ring.shutdown()
+    return [thread.name for thread in threading.enumerate()]
+
+
+def test_leaving_the_job_ends_the_recording(tmp_path: Path) -> None:
+    [threads] = run_ranks(leaves_while_it_records, 1, args=(str(tmp_path),))
+    assert "ring_keras timeline" not in threads
+    events = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
+    assert any("seen" in event["name"] for event in events)
 
 
 def joins_if_all_record() -> str:
@@ -125,10 +175,12 @@ def test_what_a_killed_rank_has_written_is_read(tmp_path: Path) -> None:
     with (tmp_path / "timeline.json.rank3").open("a") as file:
         file.write('{"name": "hal')
 
+    again = PartFile(timeline, 3, "b", Offset(2.0, 0.5, 0.001), follows=True)
+    again.add([{"name": "y"}])
+
     first, second = find_parts(timeline)
-    read = read_part(first)
-    assert read is not None
+    read, read_again = read_part(first)
     assert (read.rank, read.records, read.lost) == (3, [{"name": "x"}], 0)
-    other = read_part(second)
-    assert other is not None
+    assert (read_again.host, read_again.records) == ("b", [{"name": "y"}])
+    [other] = read_part(second)
     assert (other.rank, other.records, other.lost) == (12, [], 7)

@@ -32,6 +32,7 @@ def dry_run(*options: str) -> int:
         ("--fusion-threshold-mb 32", "BUCKET_SIZE_BYTES", str(32 << 20)),
         ("--fusion-threshold-mb 0", "BUCKET_SIZE_BYTES", "1"),
         ("--autotune", "AUTOTUNE", "1"),
+        ("--timeline-filename /a/b.json", "TIMELINE", "/a/b.json"),
         ("--start-timeout 45", "INIT_TIMEOUT_S", "45"),
         ("--stall-check-warning-time-seconds 20", "STALL_TIMEOUT_S", "20"),
         ("--no-stall-check", "STALL_TIMEOUT_S", "1e9"),
