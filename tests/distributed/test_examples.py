@@ -139,6 +139,7 @@ def test_a_horovod_script_runs(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("checkpoint-*.keras"))) == 6
 
 
+@pytest.mark.slow
 def test_an_uncaught_exception_is_told_to_the_other_ranks(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

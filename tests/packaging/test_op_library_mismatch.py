@@ -74,6 +74,7 @@ def test_other_minor_version_names_both_and_the_remedy(
     assert "pip install" in printed or "make -C" in printed
 
 
+@pytest.mark.slow
 def test_undefined_symbol_is_explained(package_dir: Path, tmp_path: Path) -> None:
     source = tmp_path / "stale.cc"
     source.write_text(

@@ -150,9 +150,8 @@ def training_side_worker(config_file):
     return address, sorted(items)
 
 
-@pytest.mark.parametrize(
-    "dispatchers", [pytest.param(1, marks=pytest.mark.slow), RANKS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("dispatchers", [1, RANKS])
 def test_dispatchers_in_the_training_job(rank_pool, tmp_path, dispatchers):
     options = [f"--dispatchers={dispatchers}", "--dispatcher-side=training"]
     with ComputeJob(tmp_path, *options):

@@ -67,7 +67,9 @@ def test_a_killed_rank_is_named(transport: str, size: int, victim: int) -> None:
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
-@pytest.mark.parametrize(("size", "victim"), [(2, 0), (3, 1)])
+@pytest.mark.parametrize(
+    ("size", "victim"), [pytest.param(2, 0, marks=pytest.mark.slow), (3, 1)]
+)
 def test_a_rank_killed_in_the_middle_of_an_allreduce_is_named(
     transport: str, size: int, victim: int
 ) -> None:
@@ -105,7 +107,7 @@ def raises(victim: int) -> None:
     ring.allreduce(np.ones(10, np.float32), name="grads")
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_rank_that_raises_takes_no_one_with_it_in_silence(size: int) -> None:
     outcomes = run_ranks(raises, size, args=(1,), check=False)
     assert outcomes[1].exception_type == "ValueError"

@@ -63,7 +63,9 @@ def dies_before_connecting(victim: int) -> None:
 
 
 @pytest.mark.parametrize("notices", ["hang", "error"])
-@pytest.mark.parametrize(("size", "victim"), [(2, 1), (3, 0), (4, 2)])
+@pytest.mark.parametrize(
+    ("size", "victim"), [(2, 1), (3, 0), pytest.param(4, 2, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     "worker",
     [dies_while_others_wait, dies_before_its_device_takes_part, dies_before_connecting],

@@ -15,10 +15,10 @@ import sys
 import ring_keras.horovod as horovod
 
 def work(factor, offset=0):
-    import ring_keras.horovod.tensorflow as hvd
-    hvd.init()
     if factor == 0:
         raise ValueError("nothing to do")
+    import ring_keras.horovod.tensorflow as hvd
+    hvd.init()
     total = hvd.allreduce(float(hvd.rank()), op=hvd.Sum)
     return hvd.rank() * factor + offset, float(total)
 

@@ -97,7 +97,7 @@ def option_worker(case):
     "case",
     [
         "predivide",
-        "num_groups",
+        pytest.param("num_groups", marks=pytest.mark.slow),
         "mean of passes",
         pytest.param("sum of passes", marks=pytest.mark.slow),
         "sum of passes, all at once",

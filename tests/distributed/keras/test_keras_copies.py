@@ -71,7 +71,8 @@ def search_worker():
     return trials, training.as_bytes(weights)
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
 def test_keras_tuner_decides_alike(rank_pool, size):
     pytest.importorskip("keras_tuner")
 

@@ -58,7 +58,7 @@ CASES = {
 }
 
 
-FEW = ["accumulation", "steps_per_execution"]
+FEW = ["accumulation"]
 MORE = [case for case in CASES if case not in FEW]
 
 
@@ -252,6 +252,7 @@ def lost_peer_worker():
     )
 
 
+@pytest.mark.slow
 def test_a_lost_rank_ends_fit_with_its_name():
     first, second = run_ranks(lost_peer_worker, 2, check=False, timeout_s=90)
 

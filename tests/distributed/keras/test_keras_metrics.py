@@ -78,7 +78,14 @@ def metrics_worker(average_first):
     }
 
 
-@pytest.mark.parametrize(("size", "average_first"), [(1, True), (2, False), (3, True)])
+@pytest.mark.parametrize(
+    ("size", "average_first"),
+    [
+        (1, True),
+        (2, False),
+        pytest.param(3, True, marks=pytest.mark.slow),
+    ],
+)
 def test_metrics_are_those_of_one_process(rank_pool, size, average_first):
     results = rank_pool(size).run(metrics_worker, args=(average_first,))
 
@@ -253,7 +260,12 @@ def evaluate_within_fit_worker(ranks, average):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "average"), [((0, 1), False), ((0, 1), True), ((0,), False)]
+    ("ranks", "average"),
+    [
+        pytest.param((0, 1), False, marks=pytest.mark.slow),
+        ((0, 1), True),
+        ((0,), False),
+    ],
 )
 def test_evaluate_within_fit_leaves_the_fit_as_it_is(rank_pool, ranks, average):
     results = rank_pool(2).run(evaluate_within_fit_worker, args=(ranks, average))

@@ -74,7 +74,12 @@ def only_the_optimizer_worker(built, eagerly):
 
 
 @pytest.mark.parametrize(
-    ("built", "eagerly"), [(True, False), (False, False), (True, True)]
+    ("built", "eagerly"),
+    [
+        (True, False),
+        pytest.param(False, False, marks=pytest.mark.slow),
+        (True, True),
+    ],
 )
 def test_ranks_with_the_optimizer_alone_start_alike(rank_pool, built, eagerly):
     first, second = rank_pool(2).run(only_the_optimizer_worker, args=(built, eagerly))

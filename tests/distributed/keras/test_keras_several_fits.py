@@ -206,7 +206,7 @@ def of_unknown_length(x, y, steps):
 @pytest.mark.parametrize(
     ("make_data", "kwargs"),
     [
-        (generator, {"steps_per_epoch": 3}),
+        pytest.param(generator, {"steps_per_epoch": 3}, marks=pytest.mark.slow),
         (of_unknown_length, {"steps_per_epoch": 4}),
     ],
 )

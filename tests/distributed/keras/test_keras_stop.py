@@ -60,10 +60,10 @@ def stop_worker(rank, batch, epoch, kept):
 @pytest.mark.parametrize(
     ("rank", "batch", "epoch", "expected"),
     [
-        (1, 0, 0, [1]),
+        pytest.param(1, 0, 0, [1], marks=pytest.mark.slow),
         (0, 2, 1, [4, 7]),
         (1, 3, 0, [4]),  # The last of the epoch.
-        (0, None, 1, [4, 8]),
+        pytest.param(0, None, 1, [4, 8], marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize(

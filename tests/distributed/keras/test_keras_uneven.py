@@ -78,7 +78,7 @@ def joined_worker(count, known):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("known", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_rank_without_data_goes_on_with_the_others(rank_pool, size, known):
     # Rank 0 has one example more, in a batch of its own.
     count = training.BATCH * size * 5 + 1
@@ -105,7 +105,11 @@ def padded_worker(count, kind):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     "kind",
-    ["dataset", "arrays", pytest.param("unknown", marks=pytest.mark.slow)],
+    [
+        "dataset",
+        pytest.param("arrays", marks=pytest.mark.slow),
+        pytest.param("unknown", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize(
     "surplus", [pytest.param(1, marks=pytest.mark.slow), training.BATCH * 2 - 1]
@@ -143,7 +147,7 @@ def py_dataset_worker(count, **kwargs):
     "how",
     [
         pytest.param({}, marks=pytest.mark.slow),
-        {"workers": 3},
+        pytest.param({"workers": 3}, marks=pytest.mark.slow),
         {"workers": 2, "use_multiprocessing": True},
     ],
     ids=str,
@@ -313,7 +317,7 @@ def generator_worker(counts, per_execution):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("per_execution", [1, 2])
+@pytest.mark.parametrize("per_execution", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_generators_of_different_length_are_told(rank_pool, per_execution):
     worker = functools.partial(
         generator_worker, counts=[6, 4, 6], per_execution=per_execution

@@ -92,7 +92,7 @@ def test_nodes_of_different_size_are_one_job(nodes: Nodes) -> None:
     assert first.stderr == second.stderr == b""
 
 
-@pytest.mark.parametrize("failing", [0, 2])
+@pytest.mark.parametrize("failing", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_every_node_ends_with_the_code_of_the_first_failure(
     nodes: Nodes, failing: int
 ) -> None:

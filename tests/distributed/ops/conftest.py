@@ -12,7 +12,7 @@ from support.rank_pool import RankPools
 # pairs.
 _JOBS = [(1, "auto"), (2, "auto"), (3, "auto"), (4, "auto"), (2, "tcp"), (3, "tcp")]
 # What differs from others in number alone.
-_SLOW = [(4, "auto"), (2, "tcp")]
+_SLOW = [(3, "auto"), (4, "auto"), (2, "tcp")]
 
 
 def _name(job: tuple[int, str]) -> str:

@@ -43,7 +43,7 @@ def every_collective(tcp_rank: int) -> None:
     _native.remove_communicator(pair)
 
 
-@pytest.mark.parametrize("tcp_rank", [0, 2])
+@pytest.mark.parametrize("tcp_rank", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_rank_without_shared_memory_takes_part_in_everything(tcp_rank: int) -> None:
     env = [
         {

@@ -44,6 +44,7 @@ def test_a_process_with_many_files_open(ranks):
     assert ranks.run(script) == ["[3.0]\n"] * 2
 
 
+@pytest.mark.slow
 def test_init_is_what_joins(ranks):
     script = """
         import ring_keras as ring

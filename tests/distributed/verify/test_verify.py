@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support.run_ranks import run_ranks
 
 HEAD = """
@@ -75,6 +76,7 @@ model.fit(data, epochs=2, verbose=0, validation_data=data, callbacks=callbacks)
     ]
 
 
+@pytest.mark.slow
 def test_a_script_that_does_nothing_for_several_ranks(tmp_path: Path) -> None:
     code, lines = verified(
         tmp_path,
@@ -121,6 +123,7 @@ model.fit(data, verbose=0, callbacks=callbacks)
     assert "op=ring_keras.Sum" in step
 
 
+@pytest.mark.slow
 def test_data_shuffled_apart_and_a_part_of_the_model_left_out(tmp_path: Path) -> None:
     code, lines = verified(
         tmp_path,

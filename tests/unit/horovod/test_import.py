@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ring_keras.horovod._import_hook import IMPORT_DIRECTORY
 
 
@@ -47,6 +49,7 @@ assert ours.__spec__.name == "ring_keras.horovod"
     assert ended.stderr.count("gives ring_keras.horovod in this job") == 1
 
 
+@pytest.mark.slow
 def test_one_rank_speaks_for_the_job() -> None:
     variables = {"RING_KERAS_RANK": "1", "RING_KERAS_SIZE": "2"}
     variables |= {"RING_KERAS_STORE_ADDRESS": "127.0.0.1:1"}
