@@ -37,24 +37,27 @@ class RingMetrics(keras.callbacks.Callback):
     `ring/duration_s` and its parts `ring/compute_s`, `ring/input_s`, `ring/wait_s` and
     `ring/exposed_s`; besides `ring/overlap_s`, `ring/bytes_per_step`,
     `ring/bus_bandwidth_bytes_per_s`, `ring/scaling_efficiency`, and where the number
-    of examples is known `ring/examples_per_s`, also of each rank. One small
-    collective an epoch gathers them.
+    of examples is known `ring/examples_per_s`, also of each rank. Validation is left
+    out, and so is the first execution of a `fit`, in which TensorFlow traces and
+    compiles, unless its epoch has no other. One small collective an epoch gathers them.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._before: StepTotals | None = None
-        self._began_at = 0.0
+        self._after_tracing: StepTotals | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Hooks the model, so that its steps are seen completely."""
         attach(self.model)
-        DistributedFit.begin(self)
+        fit = DistributedFit.begin(self)
+        if fit is not None:
+            fit.when_first_execution_is_done(id(self), self._leave_out)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Figures are those since then."""
         self._before = stats(most_steps=0).totals
-        self._began_at = time.monotonic()
+        self._after_tracing = None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Gathers the figures; the same logs on every rank."""
@@ -62,13 +65,15 @@ class RingMetrics(keras.callbacks.Callback):
         if logs is None or not process_set.included():
             return
         now = stats(most_steps=0)
-        row = Row.between(now.rank, now.host, self._before, now.totals)
-        elapsed_s = time.monotonic() - self._began_at
-        of_ranks = allgather_object(
-            (row.to_json(), elapsed_s), name="ring_metrics", process_set=process_set
+        row = Row.between(now.rank, now.host, self._after_tracing, now.totals)
+        if self._after_tracing is None or not row.steps:
+            row = Row.between(now.rank, now.host, self._before, now.totals)
+        rows = allgather_object(
+            row.to_json(), name="ring_metrics", process_set=process_set
         )
-        rows = tuple(Row.from_json(row) for row, _ in of_ranks)
-        if any(row.steps for row in rows):
-            update = Update(epoch, time.time(), rows)
-            longest_s = max(seconds for _, seconds in of_ranks)
-            logs.update(scalars_of(update, longest_s, ()))
+        update = Update.from_json(epoch, time.time(), rows)
+        if update.steps:
+            logs.update(scalars_of(update, ()))
+
+    def _leave_out(self) -> None:
+        self._after_tracing = stats(most_steps=0).totals

@@ -72,9 +72,7 @@ class SessionFile:
             self._buckets = buckets_of(ranks[0], self._bucket_bytes)
         if update.steps:
             self._recent.append(update)
-            # Not by the clock: validation lies between updates, too.
-            trained_s = max(row.duration_s for row in rows)
-            scalars = scalars_of(update, trained_s, self._buckets)
+            scalars = scalars_of(update, self._buckets)
             scalars["ring/straggler_rank"] = self._find_straggler(now)
             self._pending = self._pending.plus(update) if self._pending else update
         if self._pending is not None and self._rows_due.is_due(now):

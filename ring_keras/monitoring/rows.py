@@ -65,6 +65,14 @@ class Row:
     waited_for_s: Mapping[int, float] = dataclasses.field(default_factory=dict)
     links: tuple[Link, ...] = ()
 
+    @property
+    def examples_per_s(self) -> float:
+        """While it trained: what lies between the steps, such as validation, is not in.
+
+        0 where the number of examples is unknown.
+        """
+        return self.examples / self.duration_s if self.duration_s > 0 else 0.0
+
     @classmethod
     def between(cls, rank: int, host: str, earlier: Any, later: Any) -> Row:
         """The difference of two `totals` of `ring.stats()`; `earlier` may be None."""

@@ -10,14 +10,11 @@ from ring_keras.monitoring.rows import Row, Update
 __all__ = ["scalars_of"]
 
 
-def scalars_of(
-    update: Update, elapsed_s: float, buckets: Sequence[dict[str, Any]]
-) -> dict[str, float]:
+def scalars_of(update: Update, buckets: Sequence[dict[str, Any]]) -> dict[str, float]:
     """By their tags: means over the ranks, seconds and bytes a step.
 
     Args:
         update: With at least one step.
-        elapsed_s: That its steps took.
         buckets: With the `fill` of each, from 0 to 1; none where unknown.
     """
     rows = [row for row in update.rows if row.steps]
@@ -40,10 +37,10 @@ def scalars_of(
         if means["ring/duration_s"]
         else 1.0,
     }
-    if any(row.examples for row in rows) and elapsed_s > 0:
-        of_each = {row.rank: row.examples / elapsed_s for row in rows}
-        scalars["ring/examples_per_s"] = sum(of_each.values())
-        for rank, rate in of_each.items():
+    rates = {row.rank: row.examples_per_s for row in rows}
+    if any(rates.values()):
+        scalars["ring/examples_per_s"] = sum(rates.values())
+        for rank, rate in rates.items():
             scalars[f"ring/examples_per_s/rank_{rank}"] = rate
     if buckets:
         scalars["ring/bucket_fill"] = sum(b["fill"] for b in buckets) / len(buckets)

@@ -82,21 +82,16 @@ def _means(updates: Sequence[Update]) -> dict[str, Any]:
         name: _plain(np.nanmean(getattr(history, name), axis=1))
         for name in ("duration", "compute", "input", "wait", "exposed")
     }
-    times = [update.time for update in updates]
-    # The first update has no beginning that is written down.
-    elapsed = np.diff(times, prepend=np.nan)
-    examples = np.array([sum(row.examples for row in u.rows) for u in updates])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rates = np.where(elapsed > 0, examples / elapsed, np.nan)
+    rates = np.array([sum(row.examples_per_s for row in u.rows) for u in updates])
     efficiency = np.nanmean(history.compute, axis=1) / np.nanmean(
         history.duration, axis=1
     )
     return {
         **means,
         "steps": list(history.steps),
-        "times": times,
+        "times": [update.time for update in updates],
         "efficiency": _plain(efficiency),
-        "examples_per_s": _plain(rates) if examples.any() else [],
+        "examples_per_s": _plain(rates) if rates.any() else [],
     }
 
 

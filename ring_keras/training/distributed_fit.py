@@ -43,6 +43,7 @@ class DistributedFit(keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self._tasks: dict[Hashable, Callable[[], None]] = {}
+        self._first_tasks: dict[Hashable, Callable[[], None]] = {}
         self._local: set[Hashable] = set()
         self._members: dict[int, str] = {}
         # Of this call; on_train_begin finds out.
@@ -85,6 +86,19 @@ class DistributedFit(keras.callbacks.Callback):
     def when_all_have_begun(self, owner: Hashable, task: Callable[[], None]) -> None:
         """Has a task run at the end of `on_train_begin`; one for each owner."""
         self._tasks[owner] = task
+
+    def when_first_execution_is_done(
+        self, owner: Hashable, task: Callable[[], None]
+    ) -> None:
+        """Has a task run after the execution that is traced; one for each owner."""
+        self._first_tasks[owner] = task
+
+    def execution_is_done(self) -> None:
+        """One or more steps have been taken."""
+        if self._first_tasks:
+            tasks, self._first_tasks = self._first_tasks, {}
+            for task in tasks.values():
+                task()
 
     def _find_orders(self, run: calls.Run | None) -> None:
         """Of the data of this call."""

@@ -67,6 +67,8 @@ class TrainFunction:
                 next(iterator)
             return {}
         self._last_result = self._run(iterator)
+        if fit is not None:
+            fit.execution_is_done()
         return self._last_result
 
     def _run(self, iterator: Any) -> Any:

@@ -150,7 +150,7 @@ def write_run(
         tag = records.Series(records.EVENTS, BEGAN_AT).next_tag()
         file.write(0, {}, {tag: list(events)})
     for update in series:
-        scalars = {**scalars_of(update, 0.6, TOTALS["buckets"]), "epoch_loss": 0.5}
+        scalars = {**scalars_of(update, TOTALS["buckets"]), "epoch_loss": 0.5}
         file.write(update.step, scalars, {rows.next_tag(): update.to_json()})
     writer.close()
     return folder
