@@ -204,6 +204,13 @@ class Config:
         "for this job, unless an earlier job on the same hosts did. Those that are "
         "set stay. The same on every rank.",
     )
+    check_steps: int = _variable(
+        0,
+        integer(0),
+        "fit() with a callback of ours compares the ranks' weights and optimizer state "
+        "each time that it has taken this many steps, and raises if they differ. 0: it "
+        "does not. The same on every rank.",
+    )
     log_level: str = _variable(
         "info",
         choice("debug", "info", "warning", "error", "off"),

@@ -58,6 +58,7 @@ from ring_keras.keras_internals.names import (
     UNBATCH_DATASET,
 )
 from ring_keras.keras_internals.optimizers import (
+    accumulates,
     inner_optimizers,
     is_wrapper,
     optimizers_built,
@@ -104,6 +105,7 @@ __all__ = [
     "TRAIN_STEP",
     "TRAIN_WRITER",
     "UNBATCH_DATASET",
+    "accumulates",
     "batch_normalizations",
     "compiled_losses",
     "data_server_port",

@@ -8,6 +8,7 @@ __all__ = [
     "CHECK_FINITE",
     "CLIP_GRADIENTS",
     "FINALIZE_VARIABLES",
+    "GRADIENT_ACCUMULATOR",
     "INITIAL_EPOCH",
     "ITERATIONS",
     "LOSS_CALL",
@@ -70,6 +71,7 @@ TRAINABLE_VARIABLES = "_trainable_variables"
 REDUCTION_AXES = "_reduction_axes"
 SGD_MOMENTUM = "momentums"
 RMSPROP_MOMENTUM = "_momentums"
+GRADIENT_ACCUMULATOR = "gradient_accumulator"  # In a variable's name.
 
 CLIP_GRADIENTS = "_clip_gradients"
 BACKEND_APPLY_GRADIENTS = "_backend_apply_gradients"

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from ring_keras.keras_internals.names import (
+    GRADIENT_ACCUMULATOR,
     ITERATIONS,
     RMSPROP_MOMENTUM,
     SGD_MOMENTUM,
@@ -15,6 +16,7 @@ from ring_keras.keras_internals.names import (
 )
 
 __all__ = [
+    "accumulates",
     "inner_optimizers",
     "is_wrapper",
     "optimizers_built",
@@ -93,6 +95,11 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
                 value = vars(value)
             waiting.extend(value.values() if isinstance(value, dict) else value)
     return list(found.values())
+
+
+def accumulates(variable: Any) -> bool:
+    """Whether it is an optimizer's, and has a rank's own gradients until an update."""
+    return GRADIENT_ACCUMULATOR in variable.name
 
 
 def optimizers_built(model: keras.Model) -> bool:

@@ -75,10 +75,12 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         job = begin_job(config)
         begin_flight_recorder(config.trace_dir, job.rank)
         if job.size > 1:
-            own = np.array([[job.local_size, config.timeline is not None]])
-            sizes, records = _native.allgather(own, "job/local_size").T.tolist()
+            own = [job.local_size, config.timeline is not None, config.check_steps]
+            gathered = _native.allgather(np.array([own]), "job/local_size")
+            sizes, records, checks = gathered.T.tolist()
             job.local_sizes = tuple(sizes)
-            _require_equal("RING_KERAS_TIMELINE", records)
+            _require_set_on_all("RING_KERAS_TIMELINE", records)
+            _require_equal("RING_KERAS_CHECK_STEPS", checks)
         prepare_device(config)
         if config.autotune:
             job.tuned_bucket_bytes = autotune.tune(config)
@@ -128,7 +130,17 @@ def _leave(job: Job | None, reason: str) -> None:
         end_job()
 
 
-def _require_equal(variable: str, given: Sequence[int]) -> None:
+def _require_equal(variable: str, values: Sequence[int]) -> None:
+    """Every rank sees the same, so all raise or none."""
+    for rank, value in enumerate(values):
+        if value != values[0]:
+            raise RankMismatchError(
+                f"{variable} is {values[0]} on rank 0 and {value} on rank {rank}. Set "
+                "it to the same on all."
+            )
+
+
+def _require_set_on_all(variable: str, given: Sequence[int]) -> None:
     """Every rank sees the same, so all raise or none."""
     if len(set(given)) > 1:
         ranks = [rank for rank, is_set in enumerate(given) if not is_set]

@@ -69,8 +69,9 @@ def require_equal(
         f"({len(columns)} of {len(variables)} variables differ). Something trains it "
         "on each rank alone. Make every optimizer a ring_keras.DistributedOptimizer, "
         "or every gradient tape a ring_keras.DistributedGradientTape, and load weights "
-        "on all ranks or before fit(). For a variable that each rank is to have of "
-        "its own, use DistributedOptimizer(local_layers=...), or "
+        "on all ranks or before fit(). Where nothing does, a rank computes wrongly: "
+        "test its host's memory and devices. For a variable that each rank is to have "
+        "of its own, use DistributedOptimizer(local_layers=...), or "
         "BroadcastGlobalVariables(local_variables=...)."
     )
 

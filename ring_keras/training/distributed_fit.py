@@ -7,6 +7,7 @@ import keras
 
 from ring_keras import _native
 from ring_keras import keras_internals as internals
+from ring_keras.job.job import current_job
 from ring_keras.job.process_set import global_process_set
 from ring_keras.keras_internals import calls
 from ring_keras.layers.moving_statistics import average_moving_statistics
@@ -25,6 +26,7 @@ from ring_keras.training.train_step import (
     is_local_in,
     process_set_of,
 )
+from ring_keras.training.weight_check import WeightCheck
 
 __all__ = ["DistributedFit"]
 
@@ -49,6 +51,7 @@ class DistributedFit(keras.callbacks.Callback):
         # Of this call; on_train_begin finds out.
         self._process_set = global_process_set
         self._agreement: EpochAgreement | None = None
+        self._check: WeightCheck | None = None
         self._done_executions = 0
         self._epochs = 0
         self._said: set[str] = set()
@@ -94,7 +97,9 @@ class DistributedFit(keras.callbacks.Callback):
         self._first_tasks[owner] = task
 
     def execution_is_done(self) -> None:
-        """One or more steps have been taken."""
+        """One or more steps have been taken; may be collective."""
+        if self._check is not None:
+            self._check.count(self.model.steps_per_execution)
         if self._first_tasks:
             tasks, self._first_tasks = self._first_tasks, {}
             for task in tasks.values():
@@ -116,12 +121,18 @@ class DistributedFit(keras.callbacks.Callback):
         members, self._members = self._members, {}
         self._process_set = process_set_of(self.model)
         self._agreement = EpochAgreement(self.model, self._process_set)
+        self._check = None
         self._epochs = 0
         self._said.clear()
         run = calls.calling_run(self.model)
         self._find_orders(run)
         if self._has_peers():
             batch_count = None if run is None else run.batch_count()
+            every = current_job().config.check_steps
+            if every:
+                self._check = WeightCheck(
+                    self.model, self._is_local(), self._process_set, every
+                )
             if not require_common_fit(
                 self.params, batch_count, members.values(), self._process_set
             ):
@@ -192,13 +203,9 @@ class DistributedFit(keras.callbacks.Callback):
     def _make_one_model(self, when: str | None) -> None:
         """Gives the ranks one state of layers; compares trained weights at times."""
         process_set = self._process_set
-        is_local = is_local_in(self.model)
+        is_local = self._is_local()
         state, trained = (
-            [
-                v
-                for v in variables
-                if internals.variable_key(v) not in self._local and not is_local(v)
-            ]
+            [v for v in variables if not is_local(v)]
             for variables in split_weights(self.model)
         )
         compared = [*state, *(trained if when else ())]
@@ -218,6 +225,13 @@ class DistributedFit(keras.callbacks.Callback):
         if self._has_peers():
             assert self._agreement is not None
             self._agreement.agree_to_stop()
+
+    def _is_local(self) -> Callable[[Any], bool]:
+        """Says of variables whether each rank has its own value, by intent."""
+        of_optimizers = is_local_in(self.model)
+        return lambda variable: (
+            internals.variable_key(variable) in self._local or of_optimizers(variable)
+        )
 
     def _has_peers(self) -> bool:
         return self._process_set.size() > 1 and self._process_set.included()

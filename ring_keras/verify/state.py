@@ -17,9 +17,6 @@ __all__ = ["Array", "TrainedState", "digest"]
 
 Array = np.ndarray[Any, Any]
 
-# Each rank's own until they are reduced.
-_ACCUMULATOR = "gradient_accumulator"
-
 
 class TrainedState:
     """The variables of a model and of its optimizers, once they are all there.
@@ -39,8 +36,8 @@ class TrainedState:
         for optimizer in internals.optimizers_of(model):
             found += optimizer.variables
         unique = {internals.variable_key(variable): variable for variable in found}
-        self._variables = [v for v in unique.values() if not _accumulates(v)]
-        self._accumulators = [v for v in unique.values() if _accumulates(v)]
+        self._variables = [v for v in unique.values() if not internals.accumulates(v)]
+        self._accumulators = [v for v in unique.values() if internals.accumulates(v)]
         self.names = [variable_name(variable) for variable in self._variables]
         self.dtypes = [str(variable.dtype) for variable in self._variables]
 
@@ -73,10 +70,6 @@ class TrainedState:
         """Begins to accumulate gradients anew."""
         for variable in self._accumulators:
             variable.assign(np.zeros(variable.shape))
-
-
-def _accumulates(variable: Any) -> bool:
-    return _ACCUMULATOR in variable.name
 
 
 def digest(value: Array) -> int:

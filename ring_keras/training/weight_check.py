@@ -1,0 +1,78 @@
+"""Compares what the ranks have trained, every so many steps."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from ring_keras import keras_internals as internals
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.optimizers.equal_weights import require_equal
+from ring_keras.optimizers.weight_digests import all_digests
+from ring_keras.training.layer_state import split_weights
+
+__all__ = ["WeightCheck"]
+
+
+class WeightCheck:
+    """Of one call of `fit`, for RING_KERAS_CHECK_STEPS.
+
+    Every update is the same on all ranks, so weights and the optimizer's state
+    stay equal, bit for bit. What makes them differ otherwise is seen here: a fault
+    of a rank's memory or device, or code that writes on one rank only.
+
+    Args:
+        model: What is trained.
+        is_local: Says of a variable whether each rank has its own value of it.
+        process_set: The ranks that train together.
+        every: How many steps are between two comparisons.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        is_local: Callable[[Any], bool],
+        process_set: ProcessSet,
+        every: int,
+    ) -> None:
+        self._model = model
+        self._is_local = is_local
+        self._process_set = process_set
+        self._every = every
+        self._steps = 0
+
+    def count(self, steps: int) -> None:
+        """Counts steps that are done, and compares when it is time; collective then.
+
+        Raises:
+            RankMismatchError: On every rank, if a variable differs by more than
+                rounding.
+        """
+        compared = self._steps // self._every
+        self._steps += steps
+        if self._steps // self._every == compared:
+            return
+        variables = _common_variables(self._model, self._is_local)
+        digests = all_digests(variables, "fit/check", self._process_set)
+        when = f"{self._steps} steps after its beginning"
+        require_equal(variables, digests, when, self._process_set)
+
+
+def _common_variables(model: keras.Model, is_local: Callable[[Any], bool]) -> list[Any]:
+    """What only updates change, and all of them alike.
+
+    That is neither the state of layers, which ranks average once an epoch, nor what
+    accumulates a rank's own gradients until an update.
+    """
+    _, trained = split_weights(model)
+    local = [v.path.replace("/", "_") for v in trained if is_local(v)]
+    found = [v for v in trained if not is_local(v)]
+    for optimizer in internals.optimizers_of(model):
+        found += [
+            variable
+            for variable in optimizer.variables
+            if not internals.accumulates(variable)
+            and not any(variable.name.startswith(f"{name}_") for name in local)
+        ]
+    unique = {internals.variable_key(variable): variable for variable in found}
+    return list(unique.values())
