@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import threading
+from collections import Counter
 from pathlib import Path
 
 import keras
@@ -46,14 +47,14 @@ def read(folder):
     return scalars, contents
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_one_rank_writes_for_all(tmp_path, rank_pool, size):
     worker = functools.partial(
         train_in_own_folder,
         tmp_path,
         steps=12,
         slow_compute=1,
-        seconds=0.02,
+        seconds=0.1,
         update_freq=4,
     )
     rank_pool(size).run(worker)
@@ -70,7 +71,9 @@ def test_one_rank_writes_for_all(tmp_path, rank_pool, size):
         parts = ("compute_s", "input_s", "wait_s", "exposed_s")
         total = sum(scalars[f"ring/{tag}"][step][1] for tag in parts)
         assert scalars["ring/duration_s"][step][1] == pytest.approx(total, rel=1e-3)
-    assert scalars["ring/straggler_rank"][-1][1] == 1
+    # A loaded machine may hold up another one now and then.
+    stragglers = Counter(rank for _, rank in scalars["ring/straggler_rank"])
+    assert stragglers.most_common(1)[0][0] == 1
     assert 0 < scalars["ring/scaling_efficiency"][-1][1] < 1
     assert 0 < scalars["ring/bucket_fill"][-1][1] <= 1
     assert scalars["ring/bytes_per_step"][-1][1] > 0
