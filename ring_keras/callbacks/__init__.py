@@ -5,6 +5,7 @@ from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVaria
 from ring_keras.callbacks.learning_rate_schedule import LearningRateSchedule
 from ring_keras.callbacks.learning_rate_warmup import LearningRateWarmup
 from ring_keras.callbacks.metric_average import MetricAverage
+from ring_keras.callbacks.preemption import Preemption
 from ring_keras.callbacks.ring_metrics import RingMetrics
 from ring_keras.callbacks.root_only import RootOnly
 from ring_keras.callbacks.tensorboard import TensorBoard
@@ -15,6 +16,7 @@ __all__ = [
     "LearningRateSchedule",
     "LearningRateWarmup",
     "MetricAverage",
+    "Preemption",
     "RingMetrics",
     "RootOnly",
     "TensorBoard",

@@ -15,6 +15,7 @@ __all__ = [
     "calling_model",
     "calling_optimizer",
     "calling_run",
+    "is_fitting",
 ]
 
 # Deep enough for LossScaleOptimizer.apply -> cond -> Optimizer.apply -> hook.
@@ -97,6 +98,19 @@ def calling_run(model: keras.Model) -> Run | None:
             return None
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def is_fitting(model: keras.Model) -> bool:
+    """Whether a call of `fit` of this model goes on, however far up.
+
+    For signal handlers, which may be called while TensorFlow traces.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is model:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def _calling(cls: type[Any]) -> Any:

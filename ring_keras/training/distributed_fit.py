@@ -46,6 +46,7 @@ class DistributedFit(keras.callbacks.Callback):
         super().__init__()
         self._tasks: dict[Hashable, Callable[[], None]] = {}
         self._first_tasks: dict[Hashable, Callable[[], None]] = {}
+        self._end_tasks: dict[Hashable, Callable[[], None]] = {}
         self._local: set[Hashable] = set()
         self._members: dict[int, str] = {}
         # Of this call; on_train_begin finds out.
@@ -95,6 +96,14 @@ class DistributedFit(keras.callbacks.Callback):
     ) -> None:
         """Has a task run after the execution that is traced; one for each owner."""
         self._first_tasks[owner] = task
+
+    def when_steps_end(self, owner: Hashable, task: Callable[[], None]) -> None:
+        """Has a task run after each epoch's steps, before anything is reported.
+
+        It runs after the same step on every rank, whether the epoch is cut short or
+        not, and may be collective. One for each owner.
+        """
+        self._end_tasks[owner] = task
 
     def execution_is_done(self) -> None:
         """One or more steps have been taken; may be collective."""
@@ -180,8 +189,12 @@ class DistributedFit(keras.callbacks.Callback):
 
     def end_steps(self) -> None:
         """The steps of an epoch are done, and nothing is reported yet; collective."""
-        if not self._has_peers():
-            return
+        if self._has_peers():
+            self._end_steps_together()
+        for task in self._end_tasks.values():
+            task()
+
+    def _end_steps_together(self) -> None:
         assert self._agreement is not None
         self._agreement.end_epoch()
         given = [order for order in self._orders if order.is_given]

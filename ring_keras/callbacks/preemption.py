@@ -1,0 +1,227 @@
+"""Saves and ends when the machine is about to be taken away."""
+
+import os
+import signal
+import threading
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from absl import logging
+
+from ring_keras import _native
+from ring_keras import keras_internals as internals
+from ring_keras.callbacks.backup_files import BackupFiles
+from ring_keras.errors import RingKerasError
+from ring_keras.keras_internals import calls
+from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.training.attachment import attach
+from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.train_step import process_set_of
+
+__all__ = ["Preemption"]
+
+
+class Preemption(keras.callbacks.Callback):
+    """Has a `fit` that a signal ends go on, when it is started again, where it was.
+
+    A scheduler that wants a machine back sends SIGTERM, or a signal that you have
+    asked for, and kills what is still there some time later. At that signal, on any
+    rank, all ranks end the epoch after the same step, one of them saves weights and
+    the optimizer's state, and each ends its process with the exit code 128 + signal,
+    143 for SIGTERM. Validation does not begin then. The next start restores the
+    backup:
+
+    ```python
+    resume = ring.data.Resume()
+    train = ring.data.shard(dataset, seed=1, resume=resume).batch(32)
+    model.fit(train, epochs=9, callbacks=[
+        ring.callbacks.Preemption("/shared/backup"),
+        resume,
+        ring.callbacks.BroadcastGlobalVariables(),
+        ring.callbacks.MetricAverage(),
+    ])
+    ```
+
+    List it before `ring.data.Resume`, which finds the epoch and the step. It saves
+    at the end of each epoch's steps, too, so nothing is lost by a signal during
+    validation, which ends that rank at once, or by a crash. When `fit` has come to
+    its end, the backups are removed.
+
+    A backup is written to a file of another name, brought to the disk, then renamed,
+    and the one before is kept. A damaged one is found by its checksum, and the one
+    before is taken. What other callbacks count, as `EarlyStopping` does, is not in
+    it.
+
+    Args:
+        backup_dir: A directory of its own, for the rank that saves alone: on several
+            hosts, one that all can reach, since the next start may give the ranks
+            other hosts.
+        signals: Those that end training. Slurm sends the one that `--signal` names.
+        root_rank: The rank that saves.
+    """
+
+    def __init__(
+        self,
+        backup_dir: str | Path,
+        *,
+        signals: Sequence[int] = (signal.SIGTERM,),
+        root_rank: int = 0,
+    ) -> None:
+        super().__init__()
+        self._files = BackupFiles(Path(backup_dir))
+        self._signals = tuple(signals)
+        self.root_rank = root_rank
+        # Of one call of `fit`.
+        self._handlers: _Handlers | None = None
+        self._between_epochs = True
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Restores a backup, and listens from now on."""
+        attach(self.model, adopt_optimizers=True)
+        fit = DistributedFit.begin(self)
+        if fit is None:
+            raise RingKerasError(
+                "ring_keras.callbacks.Preemption belongs into the callbacks of fit(), "
+                "which was not what called it."
+            )
+        fit.when_steps_end(id(self), self._after_steps)
+        if self._saves():
+            self._files.restore(self.model)
+        self._between_epochs = True
+        self._handlers = _Handlers(self.model, self._signals, self._leave_validation)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Steps follow."""
+        self._between_epochs = False
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Removes the backups, unless a signal is why training ends here."""
+        handlers, self._handlers = self._handlers, None
+        if handlers is None:
+            return
+        handlers.remove()
+        signal_number = self._agreed(handlers.received)
+        if signal_number:
+            self._save_and_end(signal_number)
+        if self._saves():
+            self._files.clear()
+
+    def _after_steps(self) -> None:
+        """On every rank, after the same step; those of an epoch are done, or cut."""
+        received = self._handlers.received if self._handlers is not None else 0
+        signal_number = self._agreed(received)
+        if signal_number:
+            self._save_and_end(signal_number)
+        if self._saves():
+            try:
+                self._save()
+            except OSError as error:
+                logging.error(
+                    "ring_keras: Preemption cannot save, and goes on without: %s", error
+                )
+        self._between_epochs = True
+
+    def _leave_validation(self, signal_number: int) -> None:
+        """What validation comes after has been saved."""
+        if self._between_epochs and self._validates():
+            raise SystemExit(128 + signal_number)
+
+    def _validates(self) -> bool:
+        run = calls.calling_run(self.model)
+        return run is not None and not run.trains
+
+    def _agreed(self, received: int) -> int:
+        """The signal that a rank has got, the highest if several have; or 0."""
+        process_set = process_set_of(self.model)
+        if process_set.size() == 1 or not process_set.included():
+            return received
+        return int(
+            _native.allreduce(
+                np.array([received], np.int64),
+                op=ReduceOp.MAX.value,
+                name="preemption/signal",
+                communicator_id=process_set.communicator_id(),
+            )[0]
+        )
+
+    def _save_and_end(self, signal_number: int) -> None:
+        problem = ""
+        if self._saves():
+            try:
+                self._save()
+            except Exception as error:  # The others wait to hear of it.
+                problem = f"{type(error).__name__}: {error}"
+        failed = self._agreed(1 if problem else 0)
+        name = signal.Signals(signal_number).name
+        if problem:
+            logging.error(
+                "ring_keras: %s, but Preemption cannot save: %s", name, problem
+            )
+        elif self._saves() and not failed:
+            logging.warning("ring_keras: %s: training is saved, and ends here.", name)
+        raise SystemExit(128 + signal_number)
+
+    def _save(self) -> None:
+        self._files.save(self.model, internals.steps_done(self.model.optimizer))
+
+    def _saves(self) -> bool:
+        process_set = process_set_of(self.model)
+        if not process_set.included():
+            return False
+        return process_set.rank() == process_set.position_of(self.root_rank)
+
+
+class _Handlers:
+    """Of signals, for as long as one call of `fit` goes on.
+
+    A `fit` that raises says nothing: who is called when it is over puts back what was
+    there before, and lets that have the signal.
+
+    Args:
+        model: What is trained.
+        signals: To be handled.
+        at_once: Called with each, before anything else comes of it.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        signals: Sequence[int],
+        at_once: Callable[[int], None],
+    ) -> None:
+        self.received = 0
+        self._model = weakref.ref(model)
+        self._at_once = weakref.WeakMethod(at_once)
+        self._earlier: dict[int, Any] = {}
+        if threading.current_thread() is not threading.main_thread():
+            logging.warning(
+                "ring_keras: Preemption hears of no signal, because fit() is not "
+                "called in the main thread."
+            )
+            return
+        for number in signals:
+            self._earlier[number] = signal.signal(number, self._handle)
+
+    def remove(self) -> None:
+        """Puts back what was there before."""
+        for number, earlier in self._earlier.items():
+            # One that Python has not set cannot be put back by it.
+            signal.signal(number, signal.SIG_DFL if earlier is None else earlier)
+        self._earlier.clear()
+
+    def _handle(self, number: int, frame: types.FrameType | None) -> None:
+        model = self._model()
+        if model is None or not calls.is_fitting(model):
+            self.remove()
+            os.kill(os.getpid(), number)
+            return
+        self.received = number
+        model.stop_training = True
+        at_once = self._at_once()
+        if at_once is not None:
+            at_once(number)
