@@ -79,6 +79,7 @@ class Preemption(keras.callbacks.Callback):
         # Of one call of `fit`.
         self._handlers: _Handlers | None = None
         self._between_epochs = True
+        self._failure: Exception | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores a backup, and listens from now on."""
@@ -90,10 +91,27 @@ class Preemption(keras.callbacks.Callback):
                 "which was not what called it."
             )
         fit.when_steps_end(id(self), self._after_steps)
+        fit.when_all_have_begun(self, self._require_restored)
+        self._failure = None
         if self._saves():
-            self._files.restore(self.model)
+            try:
+                self._files.restore(self.model)
+            except Exception as error:  # Raised when all ranks can hear of it.
+                self._failure = error
         self._between_epochs = True
         self._handlers = _Handlers(self.model, self._signals, self._leave_validation)
+
+    def _require_restored(self) -> None:
+        failure, self._failure = self._failure, None
+        if not self._agreed(0 if failure is None else 1):
+            return
+        if failure is not None:
+            raise failure
+        raise RingKerasError(
+            f"ring_keras.callbacks.Preemption: rank {self.root_rank} cannot restore "
+            "its backup. Its own error says why: if the model is another one now, "
+            "give it another backup_dir."
+        )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Steps follow."""
@@ -109,7 +127,10 @@ class Preemption(keras.callbacks.Callback):
         if signal_number:
             self._save_and_end(signal_number)
         if self._saves():
-            self._files.clear()
+            try:
+                self._files.clear()
+            except OSError as error:
+                logging.error("ring_keras: backups are left behind: %s", error)
 
     def _after_steps(self) -> None:
         """On every rank, after the same step; those of an epoch are done, or cut."""
@@ -135,16 +156,16 @@ class Preemption(keras.callbacks.Callback):
         run = calls.calling_run(self.model)
         return run is not None and not run.trains
 
-    def _agreed(self, received: int) -> int:
-        """The signal that a rank has got, the highest if several have; or 0."""
+    def _agreed(self, value: int) -> int:
+        """The highest of the ranks' values; collective."""
         process_set = process_set_of(self.model)
         if process_set.size() == 1 or not process_set.included():
-            return received
+            return value
         return int(
             _native.allreduce(
-                np.array([received], np.int64),
+                np.array([value], np.int64),
                 op=ReduceOp.MAX.value,
-                name="preemption/signal",
+                name="preemption",
                 communicator_id=process_set.communicator_id(),
             )[0]
         )

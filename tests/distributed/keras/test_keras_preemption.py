@@ -161,6 +161,25 @@ def test_a_damaged_backup_is_not_taken(rank_pool, tmp_path):
     assert taken == [steps]
 
 
+def other_model_worker(directory):
+    with pytest.raises(SystemExit):
+        train(directory, Sends(signal.SIGTERM, [0], step=2))
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    training.compile_model(model, keras.optimizers.Adam(0.01))
+    callbacks = [ring.callbacks.Preemption(directory)]
+    with pytest.raises((ValueError, ring.RingKerasError)) as caught:
+        training.fit(model, training.dataset(8), 4, callbacks=callbacks)
+    return type(caught.value).__name__, str(caught.value)
+
+
+def test_what_cannot_be_restored_is_an_error_of_all(rank_pool, tmp_path):
+    first, second = rank_pool(2).run(other_model_worker, args=(str(tmp_path),))
+
+    assert first[0] == "ValueError"
+    assert second[0] == "RingKerasError"
+    assert "rank 0 cannot restore its backup" in second[1]
+
+
 class Fails(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         raise KeyError("a callback failed")
