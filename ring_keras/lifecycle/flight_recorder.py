@@ -1,8 +1,8 @@
 """Where a rank writes what it is doing when something is wrong.
 
-The engine writes its collectives, and sends itself SIGUSR2; Python's faulthandler then
-writes the stacks of all threads to the same file. It needs no lock of Python's, so also
-a thread that never gives the lock back is seen.
+The engine writes its collectives, and has a thread here write the stacks of all
+threads to the same file, under Python's lock. If no thread gives that back for seconds,
+Python's faulthandler reads the stacks without it, so such a thread is seen as well.
 """
 
 from __future__ import annotations
@@ -11,16 +11,25 @@ import faulthandler
 import json
 import os
 import signal
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 from ring_keras import _native
 
 __all__ = ["begin_flight_recorder", "end_flight_recorder"]
 
-# Of this process, which has one SIGUSR2 whatever job it is in. None: not open.
+# What faulthandler takes for its descriptor. Of this process, which has one SIGUSR2
+# whatever job it is in. None: not open.
 _descriptor: int | None = None
+_thread: threading.Thread | None = None
 _opened: set[Path] = set()
+
+# As many as faulthandler shows.
+_MAX_THREADS = 100
+_MAX_FRAMES = 100
 
 
 def begin_flight_recorder(trace_dir: str | None, rank: int) -> None:
@@ -33,7 +42,7 @@ def begin_flight_recorder(trace_dir: str | None, rank: int) -> None:
             does what it did.
         rank: This one.
     """
-    global _descriptor
+    global _descriptor, _thread
     end_flight_recorder()
     if trace_dir is None:
         return
@@ -45,15 +54,59 @@ def begin_flight_recorder(trace_dir: str | None, rank: int) -> None:
     _descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | anew, 0o600)
     begin = {"event": "begin", "main_thread": threading.main_thread().ident}
     os.write(_descriptor, (json.dumps(begin) + "\n").encode())
+    # One of the program's own would stay, and read stacks when the signal comes.
+    faulthandler.unregister(signal.SIGUSR2)
     _native.listen_for_dump_signal()
-    faulthandler.register(signal.SIGUSR2, _descriptor, all_threads=True, chain=True)
+    faulthandler.register(signal.SIGUSR2, _descriptor, all_threads=True)
+    _native.begin_stacks_by_handler()
+    _thread = threading.Thread(
+        target=_write_stacks_when_wanted,
+        args=(path,),
+        name="ring_keras flight recorder",
+        daemon=True,
+    )
+    _thread.start()
 
 
 def end_flight_recorder() -> None:
     """Closes the file; the signal has no effect then."""
-    global _descriptor
+    global _descriptor, _thread
     if _descriptor is None:
         return
+    written = _native.end_stacks()
     faulthandler.unregister(signal.SIGUSR2)
-    os.close(_descriptor)
-    _descriptor = None
+    if written:  # Else both stay: a file system hangs.
+        os.close(_descriptor)
+        if _thread is not None:
+            _thread.join()
+    _descriptor = _thread = None
+
+
+def _write_stacks_when_wanted(path: Path) -> None:
+    while _native.await_stacks_wanted():
+        if not _native.claim_stacks():
+            continue
+        try:
+            text = "\n".join(_stacks()).encode(errors="replace")
+            with path.open("ab") as file:
+                file.write(text)
+        except OSError as error:
+            _native.log("warning", f"flight recorder: cannot write to {path}: {error}")
+        finally:
+            _native.stacks_written()
+
+
+def _stacks() -> Iterator[str]:
+    """Lines as faulthandler writes them, of all threads but this one."""
+    own = threading.get_ident()
+    frames = [item for item in sys._current_frames().items() if item[0] != own]
+    for thread, innermost in frames[:_MAX_THREADS]:
+        yield f"Thread 0x{thread:016x} (most recent call first):"
+        frame: FrameType | None = innermost
+        for _ in range(_MAX_FRAMES):
+            if frame is None:
+                break
+            code, line = frame.f_code, frame.f_lineno
+            yield f'  File "{code.co_filename}", line {line} in {code.co_name}'
+            frame = frame.f_back
+        yield ""

@@ -10,6 +10,7 @@
 #include "tf_ops/bindings/errors.h"
 #include "tf_ops/common/ticks.h"
 #include "tf_ops/monitoring/dump_format.h"
+#include "tf_ops/monitoring/stacks.h"
 #include "tf_ops/runtime/dump_signal.h"
 #include "tf_ops/runtime/observation.h"
 
@@ -153,6 +154,12 @@ void BindMonitoring(py::module_& module) {
       },
       py::arg("on"));
   module.def("listen_for_dump_signal", &ListenForDumpSignal);
+  module.def("begin_stacks_by_handler", &BeginStacksByHandler);
+  module.def("end_stacks", [] { return WithoutGil(EndStacks); });
+  module.def("await_stacks_wanted",
+             [] { return WithoutGil(AwaitStacksWanted); });
+  module.def("claim_stacks", &ClaimStacks);
+  module.def("stacks_written", &StacksWritten);
   module.def(
       "add_input",
       [](Ticks from, Ticks to) { WithoutGil([&] { AddInput(from, to); }); },

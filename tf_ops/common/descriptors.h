@@ -9,11 +9,11 @@
 
 namespace ring_keras {
 
-// Sees to it that the process may open `count` descriptors beside some that it
-// has for other purposes: it raises its own limit, by default 1,024, up to the
-// hard one, which those that it starts inherit. ResourceExhausted: `what` needs
-// more than that.
-Status AllowDescriptors(size_t count, const std::string& what);
+// Sees to it that the process may open `needed` descriptors beside some that it
+// has for other purposes, and if it can `wanted`, which is no less: it raises
+// its own limit, by default 1,024, up to the hard one, which those that it
+// starts inherit. ResourceExhausted: `what` needs more than that.
+Status AllowDescriptors(size_t needed, size_t wanted, const std::string& what);
 
 }  // namespace ring_keras
 

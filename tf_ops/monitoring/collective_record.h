@@ -45,7 +45,10 @@ struct CollectiveRecord {
   CollectiveKind kind = CollectiveKind::kBarrier;
   StatusCode outcome = StatusCode::kOk;  // Once done_at is not 0.
   AlgorithmName algorithm;
-  char name[kNameBytes] = {};
+  // Up to its end, which is all that costs anything in every collective.
+  char name[kNameBytes];
+
+  CollectiveRecord() { name[0] = '\0'; }
 
   // Of a long name the end, which tells it from others like it.
   void SetName(const std::string& full) {

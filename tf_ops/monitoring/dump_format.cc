@@ -54,6 +54,14 @@ std::string JsonText(const std::string& text) {
   return quoted + "\"";
 }
 
+std::string JsonNumbers(const std::vector<int>& numbers) {
+  std::string text;
+  for (const int number : numbers) {
+    text += (text.empty() ? "" : ", ") + std::to_string(number);
+  }
+  return "[" + text + "]";
+}
+
 std::string JsonMembers(const CollectiveRecord& record,
                         const TickScale& scale) {
   std::string text = StrCat(

@@ -1,6 +1,7 @@
 #include "tf_ops/monitoring/standstill.h"
 
 #include <algorithm>
+#include <set>
 
 namespace ring_keras {
 namespace {
@@ -21,17 +22,6 @@ void AddSpan(std::vector<Event>& events, Event::What what, Ticks begin,
   if (begin >= end) return;
   events.push_back({begin, what, true, collective});
   events.push_back({end, what, false, collective});
-}
-
-// Of the ranks that are missing, the one that ends the wait: whose collective
-// is complete first.
-int MissingRank(const std::vector<Standing>& collectives,
-                const std::vector<size_t>& waiting) {
-  const size_t first = *std::min_element(
-      waiting.begin(), waiting.end(), [&](size_t a, size_t b) {
-        return collectives[a].matched_at < collectives[b].matched_at;
-      });
-  return collectives[first].last_rank;
 }
 
 }  // namespace
@@ -63,14 +53,16 @@ Standstill FindStandstill(const std::vector<Standing>& collectives,
             [](const Event& a, const Event& b) { return a.at < b.at; });
 
   int standing = 0, moving = 0, input = 0;
-  std::vector<size_t> waiting;
+  // Those that wait for a rank, first the one whose rank ends the wait: which
+  // is complete first.
+  std::set<std::pair<Ticks, size_t>> waiting;
   Ticks last = from;
   for (const Event& event : events) {
     const Ticks passed = event.at - last;
     last = event.at;
     if (standing > 0 && moving == 0 && !waiting.empty()) {
       found.wait += passed;
-      const int rank = MissingRank(collectives, waiting);
+      const int rank = collectives[waiting.begin()->second].last_rank;
       if (rank >= 0 && rank < job_size) found.waited_for[rank] += passed;
     } else if (standing > 0) {
       found.exposed += passed;
@@ -89,13 +81,16 @@ Standstill FindStandstill(const std::vector<Standing>& collectives,
       case What::kInput:
         input += change;
         break;
-      case What::kWaiting:
+      case What::kWaiting: {
+        const std::pair place(collectives[event.collective].matched_at,
+                              event.collective);
         if (event.begins) {
-          waiting.push_back(event.collective);
+          waiting.insert(place);
         } else {
-          std::erase(waiting, event.collective);
+          waiting.erase(place);
         }
         break;
+      }
     }
   }
   return found;

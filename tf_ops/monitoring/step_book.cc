@@ -128,10 +128,17 @@ void StepBook::AddInput(Ticks from, Ticks to) {
 }
 
 void StepBook::Fold(Ticks now) {
-  Append(after_, FindStandstill(standings_, {}, std::max(began_at_, folded_to_),
-                                now, size_));
+  std::lock_guard<std::mutex> lock(input_mutex_);
+  Append(after_, FindStandstill(standings_, inputs_,
+                                std::max(began_at_, folded_to_), now, size_));
   folded_to_ = now;
   standings_.clear();
+  ForgetInputs(now);
+}
+
+void StepBook::ForgetInputs(Ticks until) {
+  std::erase_if(inputs_,
+                [until](const auto& span) { return span.second <= until; });
 }
 
 StepRecord StepBook::Finished() const {
@@ -176,8 +183,7 @@ void StepBook::Close() {
   });
   {
     std::lock_guard<std::mutex> lock(input_mutex_);
-    std::erase_if(
-        inputs_, [this](const auto& span) { return span.second <= ended_at_; });
+    ForgetInputs(ended_at_);
   }
   Clear(inside_);
   began_at_ = ended_at_;

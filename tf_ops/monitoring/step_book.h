@@ -78,6 +78,8 @@ class StepBook {
   void Close();
   // Makes room for more collectives of a step without end.
   void Fold(Ticks now);
+  // Those that have ended. The caller holds input_mutex_.
+  void ForgetInputs(Ticks until);
   static void Append(Sums& to, const Sums& what);
   static void Append(Sums& to, const Standstill& what);
   static void Clear(Sums& sums);

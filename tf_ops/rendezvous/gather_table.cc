@@ -6,13 +6,21 @@
 #include "tf_ops/rendezvous/store_protocol.h"
 
 namespace ring_keras::rendezvous {
+namespace {
+
+// A topic may have given nothing but its name, which each waiter has as well.
+size_t CostOf(const std::string& topic, const std::string& value) {
+  return 2 * (kStoreEntryBytes + topic.size()) + value.size();
+}
+
+}  // namespace
 
 StatusOr<std::optional<std::vector<std::string>>> GatherTable::Give(
     const Waiter& waiter, const std::string& value,
     std::vector<Waiter>* released) {
   RING_KERAS_RETURN_IF_ERROR(CheckKey(waiter.topic));
   RING_KERAS_RETURN_IF_ERROR(CheckValue(waiter.topic, value));
-  const size_t added = kStoreEntryBytes + value.size();
+  const size_t added = CostOf(waiter.topic, value);
   if (nbytes_ + added > kMaxGatheredBytes) {
     return Status(StatusCode::kResourceExhausted,
                   StrCat("the store holds ", nbytes_, " of ", kMaxGatheredBytes,
@@ -32,7 +40,7 @@ StatusOr<std::optional<std::vector<std::string>>> GatherTable::Give(
 
   std::vector<std::string> values;
   for (auto& [rank, given] : topic.values) {
-    nbytes_ -= kStoreEntryBytes + given.size();
+    nbytes_ -= CostOf(waiter.topic, given);
     values.push_back(std::move(given));
   }
   for (auto& [rank, waits] : topic.waiters)
@@ -52,7 +60,7 @@ std::vector<int> GatherTable::Cancel(int rank, uint64_t request_id) {
     for (int other = 0; other < static_cast<int>(size_); ++other) {
       if (topic.values.count(other) == 0) missing.push_back(other);
     }
-    Forget(topic, rank);
+    Forget(name, topic, rank);
     if (topic.values.empty()) topics_.erase(std::string(name));
     return missing;
   }
@@ -61,7 +69,7 @@ std::vector<int> GatherTable::Cancel(int rank, uint64_t request_id) {
 
 void GatherTable::CancelAll(int rank) {
   for (auto topic = topics_.begin(); topic != topics_.end();) {
-    Forget(topic->second, rank);
+    Forget(topic->first, topic->second, rank);
     topic =
         topic->second.values.empty() ? topics_.erase(topic) : std::next(topic);
   }
@@ -76,10 +84,10 @@ std::vector<GatherTable::Waiter> GatherTable::TakeAllParked() {
   return all;
 }
 
-void GatherTable::Forget(Topic& topic, int rank) {
+void GatherTable::Forget(const std::string& name, Topic& topic, int rank) {
   const auto found = topic.values.find(rank);
   if (found == topic.values.end()) return;
-  nbytes_ -= kStoreEntryBytes + found->second.size();
+  nbytes_ -= CostOf(name, found->second);
   topic.values.erase(found);
   topic.waiters.erase(rank);
 }

@@ -49,7 +49,7 @@ class GatherTable {
     std::map<int, std::string> values;
   };
 
-  void Forget(Topic& topic, int rank);
+  void Forget(const std::string& name, Topic& topic, int rank);
 
   size_t size_;
   std::map<std::string, Topic> topics_;

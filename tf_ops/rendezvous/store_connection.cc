@@ -64,6 +64,8 @@ void StoreConnection::Flush() {
         send(fd(), first.data() + sent_nbytes_, first.size() - sent_nbytes_,
              MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent > 0) {
+      // What the rank says is not read meanwhile; that it takes more tells.
+      if (queued_nbytes_ >= kMaxQueuedBytes) silent_ticks = 0;
       sent_nbytes_ += static_cast<size_t>(sent);
       queued_nbytes_ -= static_cast<size_t>(sent);
       if (sent_nbytes_ < first.size()) continue;

@@ -41,8 +41,10 @@ StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Start(
     return Status(StatusCode::kInvalidArgument,
                   StrCat("a port must be 0 to 65535, came ", options.port));
   }
+  const size_t descriptors =
+      static_cast<size_t>(options.size) + kSpareUnauthenticatedConnections;
   RING_KERAS_RETURN_IF_ERROR(AllowDescriptors(
-      static_cast<size_t>(options.size) + kSpareUnauthenticatedConnections,
+      descriptors, descriptors,
       StrCat("the store of a job of ", options.size, " ranks")));
   StatusOr<FileDescriptor> listener =
       Listen(options.bind_address, options.port);

@@ -1,22 +1,18 @@
 #include "tf_ops/runtime/dump_signal.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <atomic>
+
+#include "tf_ops/monitoring/stacks.h"
 
 namespace ring_keras {
 namespace {
 
-std::atomic<bool> listening{false};
 std::atomic<bool> requested{false};
-// The thread that is sending it to itself, for the stacks alone; 0: none.
-std::atomic<pid_t> sender{0};
 struct sigaction previous;
 
 void OnSignal(int number, siginfo_t* info, void* context) {
-  // The program's own handler hears of signals that others have sent.
-  if (sender.load() == gettid()) return;
   requested.store(true);
   if ((previous.sa_flags & SA_SIGINFO) != 0) {
     previous.sa_sigaction(number, info, context);
@@ -25,26 +21,43 @@ void OnSignal(int number, siginfo_t* info, void* context) {
   }
 }
 
-}  // namespace
+bool IsOurs(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 &&
+         action.sa_sigaction == &OnSignal;
+}
 
-void ListenForDumpSignal() {
-  if (listening.exchange(true)) return;
+struct sigaction Current() {
+  struct sigaction current = {};
+  sigaction(SIGUSR2, nullptr, &current);
+  return current;
+}
+
+void SetOurs() {
   struct sigaction action = {};
   action.sa_sigaction = &OnSignal;
   action.sa_flags = SA_RESTART | SA_SIGINFO;
   sigemptyset(&action.sa_mask);
-  sigaction(SIGUSR2, &action, &previous);
+  sigaction(SIGUSR2, &action, nullptr);
+}
+
+}  // namespace
+
+void ListenForDumpSignal() {
+  const struct sigaction current = Current();
+  if (IsOurs(current)) return;
+  previous = current;
+  SetOurs();
 }
 
 bool TakeDumpRequest() {
   return requested.load(std::memory_order_relaxed) && requested.exchange(false);
 }
 
-void WriteStacks() {
-  if (!listening.load()) return;
-  sender.store(gettid());
-  raise(SIGUSR2);
-  sender.store(0);
+void BeginStacksByHandler() {
+  const struct sigaction current = Current();
+  const bool takes_number = (current.sa_flags & SA_SIGINFO) == 0;
+  SetOurs();
+  BeginStacks(takes_number ? current.sa_handler : nullptr, SIGUSR2);
 }
 
 }  // namespace ring_keras

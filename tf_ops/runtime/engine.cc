@@ -6,11 +6,18 @@
 #include "tf_ops/collectives/nccl/device_communicator.h"
 #include "tf_ops/collectives/nccl/stream_work.h"
 #include "tf_ops/common/logging.h"
+#include "tf_ops/runtime/dump_signal.h"
 
 namespace ring_keras {
 namespace {
 
 constexpr double kFlushTimeoutS = 1.0;
+
+std::unique_ptr<DumpWriter> WriterFor(const std::string& trace_dir, int rank) {
+  if (trace_dir.empty()) return nullptr;
+  return std::make_unique<DumpWriter>(
+      StrCat(trace_dir, "/rank", rank, ".trace"));
+}
 
 }  // namespace
 
@@ -19,7 +26,9 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Mesh> mesh)
       mesh_(std::move(mesh)),
       launcher_([this] { WakeDriver(); }),
       matcher_(mesh_->size()),
-      recorder_(mesh_->rank(), mesh_->size()) {
+      recorder_(mesh_->rank(), mesh_->size()),
+      dump_writer_(WriterFor(options.trace_dir, mesh_->rank())) {
+  (void)TakeDumpRequest();  // Of an earlier membership.
   for (int rank = 0; rank < mesh_->size(); ++rank) {
     if (rank == mesh_->rank()) continue;
     mesh_->pair(rank).set_control_handler(

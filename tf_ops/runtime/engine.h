@@ -23,6 +23,8 @@
 #include "tf_ops/collectives/nccl/launcher.h"
 #include "tf_ops/collectives/scheduler.h"
 #include "tf_ops/common/store.h"
+#include "tf_ops/monitoring/dump_budget.h"
+#include "tf_ops/monitoring/dump_writer.h"
 #include "tf_ops/runtime/idle_backoff.h"
 #include "tf_ops/runtime/matcher.h"
 #include "tf_ops/runtime/member.h"
@@ -85,11 +87,11 @@ class Engine {
   // driver.
   void WithDriver(const std::function<void()>& look) noexcept;
   Recorder& recorder() { return recorder_; }
-  // Writes down what is under way, on every rank. From any thread that is no
-  // driver.
+  // Writes down what is under way, on every rank, and waits some seconds for
+  // this one's. From any thread that is no driver.
   void Dump(const std::string& why);
   // Those under way, as far as they have come; with the driver.
-  std::vector<CollectiveRecord> UnderWay() const;
+  std::vector<PendingCollective> UnderWay() const;
 
   // Waits until the peers have taken all that this rank has for them, at most
   // for so long; whether they have. From any thread.
@@ -175,9 +177,11 @@ class Engine {
   bool TakeEvents();
   void TakeInterrupts();
   void TakeLooks();
-  // Writes what is under way to the trace directory, with the stacks of all
-  // threads, and has the other ranks do the same unless they `know`.
-  void WriteDump(const std::string& why, bool peers_know);
+  // Who has a rank write down what is under way.
+  enum class Asker : uint8_t { kEngine, kThisRank, kPeer };
+  // Has it written to the trace directory, with the stacks of all threads, and
+  // the other ranks do the same, who know if a peer asks.
+  void WriteDump(DumpCause cause, const std::string& why, Asker asker);
   // What this rank does while it has nothing to do.
   void LookAround();
   void BreakInterrupted(Communicator& communicator, const std::string& pending);
@@ -272,13 +276,13 @@ class Engine {
   // Neither accepted_ any more nor one of these yet, while others start, which
   // read messages; null once it is. And the one that starts alone.
   std::vector<std::unique_ptr<Operation>> adopting_;
-  const Operation* alone_ = nullptr;
+  Operation* alone_ = nullptr;
   std::map<int, std::pair<RankEvent, Clock::time_point>> left_;
   std::map<int, Status> lost_;  // By rank; -1 is the store.
   std::map<int, Clock::time_point> closed_since_;
   std::map<int, bool> told_;  // Communicators whose ranks know it is broken.
-  int dumps_ = 0;
-  Clock::time_point next_dump_ = Clock::now();
+  DumpBudget dump_budget_;
+  const std::unique_ptr<DumpWriter> dump_writer_;  // Null: nothing is written.
   std::vector<Joining> joins_;
   Clock::time_point next_watch_ = Clock::now();
   Clock::time_point next_peer_check_ = Clock::now();

@@ -29,7 +29,10 @@ void Engine::HandleControl(int job_rank, FrameType type, uint64_t key,
     case FrameType::kGivenUp:
       return HandleGivenUp(job_rank, static_cast<int>(key), payload);
     case FrameType::kDump:
-      return WriteDump(payload, true);
+      return WriteDump(key == static_cast<uint64_t>(DumpCause::kStall)
+                           ? DumpCause::kStall
+                           : DumpCause::kOther,
+                       payload, Asker::kPeer);
     case FrameType::kData:
       break;  // Is the pair's own.
   }

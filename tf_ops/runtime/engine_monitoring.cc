@@ -34,21 +34,4 @@ void Engine::TakeLooks() {
   ended_.notify_all();
 }
 
-std::vector<CollectiveRecord> Engine::UnderWay() const {
-  std::vector<CollectiveRecord> records;
-  const auto add = [&records](const auto& operations) {
-    for (const auto& operation : operations) {
-      records.push_back(operation->Described());
-    }
-  };
-  add(operations_);
-  for (const Joining& joining : joins_) {
-    if (joining.waiting != nullptr)
-      records.push_back(joining.waiting->Described());
-  }
-  std::lock_guard<std::mutex> lock(mutex_);
-  add(accepted_);
-  return records;
-}
-
 }  // namespace ring_keras

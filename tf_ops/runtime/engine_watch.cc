@@ -14,11 +14,16 @@ constexpr std::chrono::seconds kPeerCheckInterval(1);
 constexpr double kLeftGraceS = 2.0;
 // Peers that have not left may send without end.
 constexpr int kMaxReadTurns = 64;
+// Of thousands of ranks, each with what it waits for, a warning names a few.
+constexpr size_t kMostNamed = 16;
 
 std::string JoinRanks(const std::vector<int>& ranks) {
   std::string text = "{";
-  for (size_t i = 0; i < ranks.size(); ++i) {
+  for (size_t i = 0; i < std::min(ranks.size(), kMostNamed); ++i) {
     text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  }
+  if (ranks.size() > kMostNamed) {
+    text += StrCat(" and ", ranks.size() - kMostNamed, " more");
   }
   return text + "}";
 }
@@ -30,7 +35,7 @@ void Engine::HandleLost(const RankEvent& event) {
 }
 
 void Engine::BreakSharedWith(int job_rank, const Status& why) {
-  WriteDump(why.message(), false);
+  WriteDump(DumpCause::kOther, why.message(), Asker::kEngine);
   lost_.emplace(job_rank, why);
   for (auto& operation : operations_) {
     Communicator& communicator = operation->communicator();
@@ -86,7 +91,7 @@ void Engine::Watch() {
                  " s waiting for ", DescribeMissing(*operation),
                  ". If slow input is expected, raise "
                  "RING_KERAS_COLLECTIVE_TIMEOUT_S.");
-      WriteDump(why, false);
+      WriteDump(DumpCause::kOther, why, Asker::kEngine);
       operation->communicator().Break(
           Status(StatusCode::kDeadlineExceeded, why));
     } else if (age_s > operation->next_stall_warning_s &&
@@ -166,6 +171,7 @@ void Engine::FailUsesOfLeft(int rank, const RankEvent& event) {
 
 std::string Engine::DescribeChannelsAhead(const std::vector<int>& missing) {
   std::string text;
+  size_t count = 0;
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [id, member] : communicators_) {
     if (member == nullptr) continue;
@@ -175,10 +181,14 @@ std::string Engine::DescribeChannelsAhead(const std::vector<int>& missing) {
       for (int rank : missing) {
         if (!communicator.Contains(rank)) continue;
         if (!use.channel->IsAhead(communicator.PlaceOf(rank))) continue;
+        if (++count > kMostNamed) continue;
         text += StrCat(" Rank ", rank, " waits in '", name,
                        "', which this rank has not entered.");
       }
     });
+  }
+  if (count > kMostNamed) {
+    text += StrCat(" ", count - kMostNamed, " more are waited for so.");
   }
   return text;
 }
@@ -192,17 +202,20 @@ void Engine::WarnOfStall(Operation& operation, double age_s) {
         " A rank that skips a step or branches differently never enters it. If "
         "slow input is expected, raise RING_KERAS_STALL_TIMEOUT_S.";
   }
+  size_t count = 0;
   matcher_.ForEachKept([&](int rank, const Announcement& peer) {
-    if (std::find(missing.begin(), missing.end(), rank) == missing.end()) {
-      return;
-    }
+    if (!std::binary_search(missing.begin(), missing.end(), rank)) return;
+    if (++count > kMostNamed) return;
     text +=
         StrCat(" Rank ", rank, " waits in ", Describe(peer.kind, peer.use.name),
                ", which this rank has not entered.");
   });
+  if (count > kMostNamed) {
+    text += StrCat(" ", count - kMostNamed, " more are waited for so.");
+  }
   text += DescribeChannelsAhead(missing);
   Log(LogLevel::kWarning, text);
-  WriteDump(text, false);
+  WriteDump(DumpCause::kStall, text, Asker::kEngine);
 }
 
 std::string Engine::DescribeEarlierLaunch() const {

@@ -35,7 +35,9 @@ StatusOr<ObservedCollectives> ObserveCollectives(uint64_t after) {
   ObservedCollectives seen;
   RING_KERAS_RETURN_IF_ERROR(WithEngine([&seen, after](Engine& engine) {
     seen.records = engine.recorder().Recent(after);
-    for (auto& record : engine.UnderWay()) seen.records.push_back(record);
+    for (const PendingCollective& pending : engine.UnderWay()) {
+      seen.records.push_back(pending.record);
+    }
   }));
   return seen;
 }

@@ -94,6 +94,8 @@ Task Operation::Run() {
 void Operation::StampArrived() {
   if (!member_->recorder.is_on()) return;
   record_.arrived_at = Now();
+  // While its peers' posts are on their way.
+  member_->recorder.Expect();
   if (record_.submitted_at == 0) record_.submitted_at = record_.arrived_at;
   Identify();
   if (request_.step_role == StepRole::kBegins && communicator_->id() == 0) {

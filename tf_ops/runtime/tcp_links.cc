@@ -256,10 +256,12 @@ StatusOr<TcpLinks> ConnectTcpLinks(const TcpLinkOptions& options,
   std::string own_address;
   std::unique_ptr<LinkListener> listener;
   if (!peers.empty()) {
-    // While they connect, each may have an untrusted connection too.
+    // A connection is there once, untrusted or trusted; but strangers may keep
+    // as many untrusted ones busy, where there is room for them.
+    const size_t links = peers.size() * static_cast<size_t>(options.streams);
     RING_KERAS_RETURN_IF_ERROR(AllowDescriptors(
-        2 * peers.size() * static_cast<size_t>(options.streams) +
-            kSpareUnauthenticatedConnections,
+        links + kSpareUnauthenticatedConnections,
+        2 * links + kSpareUnauthenticatedConnections,
         StrCat("rank ", options.rank, ", with ", options.streams,
                " connections to each of ", peers.size(), " ranks,")));
     auto started =

@@ -13,7 +13,8 @@ enum class FrameType : uint16_t {
   kData = 2,          // Bytes of the message (key, tag), from `offset` on.
   kAbort = 3,         // The communicator `key` is broken; payload says why.
   kGivenUp = 4,  // Steps of the communicator `key` that this rank gives up.
-  kDump = 5,     // Write down what is under way; payload says why.
+  kDump =
+      5,  // Write down what is under way, for the cause `key`; payload: why.
 };
 
 // In the byte order of the host. Ranks of one job share an architecture; where

@@ -32,6 +32,8 @@ def _describe(trace: Trace, last: int) -> Iterator[str]:
         since = _clock(one["arrived_at"] or one["submitted_at"])
         missing = ", ".join(map(str, one.get("missing", ()))) or "none"
         yield f"  {since}  pending   {describe(one)}; missing ranks: {missing}"
+    if trace.lock_held:
+        yield "  no thread gave Python's lock back: one is in code that keeps it"
     frame = users_frame(trace.stacks, trace.main_thread)
     if frame is not None:
         yield f"  stands in {frame.file}:{frame.line} ({frame.function})"

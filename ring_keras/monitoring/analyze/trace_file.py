@@ -1,4 +1,4 @@
-"""The file of one rank: lines of JSON, and stacks as Python's faulthandler has them."""
+"""The file of one rank: lines of JSON, and stacks as faulthandler writes them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Trace:
         ended: Its last collectives, in the order in which they ended.
         pending: Those under way, with the ranks that are `missing`.
         stacks: Of its threads.
+        lock_held: Whether no thread gave Python's lock back meanwhile.
     """
 
     rank: int
@@ -37,6 +38,7 @@ class Trace:
     ended: list[dict[str, Any]] = field(default_factory=list)
     pending: list[dict[str, Any]] = field(default_factory=list)
     stacks: list[Stack] = field(default_factory=list)
+    lock_held: bool = False
 
     @property
     def step(self) -> int:
@@ -81,6 +83,8 @@ def _read(path: Path, rank: int) -> Trace:
             (trace.pending if pending else trace.ended).append(entry)
         elif event == "stacks":
             stack_lines = []
+        elif event == "lock held":
+            trace.lock_held = True
     trace.stacks = read_stacks(stack_lines)
     return trace
 

@@ -75,6 +75,24 @@ RING_TEST(OverlapIsWhatMovesWhileTheProgramGoesOn) {
   ExpectParts(step);
 }
 
+RING_TEST(InputOfAStepOfManyCollectivesIsKept) {
+  constexpr Ticks kCollectives = 5000;  // More than are kept one by one.
+  StepBook book(kOwnRank, kSize);
+  book.BeginSteps(1000);
+  book.AddInput(1000, 1400);
+  book.BeginStep(Collective(1, 2000, 2000, 2000, 2000, 0));
+  for (Ticks i = 0; i < kCollectives; ++i) {
+    const Ticks at = 2000 + 10 * i;
+    book.Add(Collective(1, at, at + 1, at + 2, at, 0), false, 0);
+  }
+  const StepRecord step = book.Steps(true)[0];
+  EXPECT_EQ(step.collectives, kCollectives);
+  EXPECT_EQ(step.input, 400u);
+  EXPECT_EQ(step.wait, kCollectives);
+  EXPECT_EQ(step.exposed, kCollectives);
+  ExpectParts(step);
+}
+
 RING_TEST(TheLastRankWaitsForNobody) {
   StepBook book(kOwnRank, kSize);
   book.BeginSteps(1000);

@@ -103,6 +103,23 @@ RING_TEST(ATableIsBounded) {
   EXPECT_EQ(give(rank), StatusCode::kOk);
 }
 
+RING_TEST(ATableCountsItsTopics) {
+  GatherTable table(2);
+  std::vector<GatherTable::Waiter> released;
+  const auto give = [&](uint64_t number) {
+    const std::string topic = std::to_string(number);
+    const std::string padded(kMaxKeyBytes - topic.size(), 't');
+    return table.Give({0, number, padded + topic}, "", &released).status();
+  };
+  // Each has its name, and so has who waits.
+  constexpr uint64_t kMost =
+      kMaxGatheredBytes / (2 * (kStoreEntryBytes + kMaxKeyBytes));
+  for (uint64_t number = 0; number < kMost; ++number) ASSERT_OK(give(number));
+  EXPECT_EQ(give(kMost).code(), StatusCode::kResourceExhausted);
+  table.CancelAll(0);
+  EXPECT_OK(give(kMost));
+}
+
 std::unique_ptr<TcpStore> JoinOf(int size, const TcpStoreServer& server,
                                  int rank) {
   TcpStoreOptions options = RankOptions(server.port(), rank);

@@ -1,12 +1,15 @@
 // The store as arbiter: ranks that die, fall silent, or lose the store.
 #include <algorithm>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/cpp/rendezvous/store_test_support.h"
 #include "tests/cpp/support/test.h"
+#include "tf_ops/rendezvous/limits.h"
 #include "tf_ops/rendezvous/tcp_store.h"
 #include "tf_ops/rendezvous/tcp_store_server.h"
 
@@ -97,6 +100,50 @@ RING_TEST(ASilentRankIsLostAndTheOthersAreNot) {
   EXPECT_EQ(silent.ReadFrame(FrameType::kEvent).payload, expected);
   silent.ReadUntilClosed();
   EXPECT_OK(store->Set("still", "here"));
+}
+
+// What the rank says is not read while so much waits for it.
+RING_TEST(ARankThatTakesALargeAnswerSlowlyIsNotSilent) {
+  constexpr int kSize = 16;
+  const auto server = StartServer(kSize, [](TcpStoreServerOptions& options) {
+    options.heartbeat_timeout_s = 1;
+  });
+  std::vector<RawConnection> ranks;
+  for (int rank = 0; rank < kSize; ++rank) {
+    ranks.push_back(RawConnection::AsRank(*server, rank));
+  }
+  // The system takes part of the answer; it is to be little.
+  constexpr int kBufferBytes = 1 << 16;
+  ASSERT_EQ(setsockopt(ranks[0].fd(), SOL_SOCKET, SO_RCVBUF, &kBufferBytes,
+                       sizeof(kBufferBytes)),
+            0);
+  for (int rank = 0; rank < kSize; ++rank) {
+    ranks[rank].Send({FrameType::kGather, 1, 0, "large",
+                      std::string(kMaxValueBytes, 'a' + rank)});
+  }
+  constexpr size_t kSlowBytes = size_t{5} << 20;
+  constexpr size_t kAllBytes = kSize * kMaxValueBytes;
+  std::string bytes(kReadBytes, ' ');
+  for (size_t taken = 0; taken < kAllBytes;) {
+    for (int rank = 0; rank < kSize; ++rank) {
+      ranks[rank].Send({FrameType::kPing, 0, 0, "", ""});
+      const auto take = [&] {
+        return recv(ranks[rank].fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+      };
+      if (rank > 0) {
+        while (take() > 0) {
+        }
+        continue;
+      }
+      const ssize_t got = take();
+      ASSERT_TRUE(got != 0) << "closed after " << taken << " bytes";
+      if (got > 0) taken += static_cast<size_t>(got);
+    }
+    if (taken < kSlowBytes) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+  EXPECT_TRUE(server->ended_ranks().empty());
 }
 
 RING_TEST(ARankThatIsGivenUpLearnsWhy) {

@@ -25,6 +25,8 @@ struct RankOptions {
   double stall_warning_s = 30;
   // A rank that shares memory with none; -1: no such rank.
   int tcp_rank = -1;
+  // See EngineOptions.
+  std::string trace_dir = "";
 };
 
 struct Rank {
@@ -61,6 +63,7 @@ inline void RunRanks(const RankOptions& options,
       EngineOptions engine_options;
       engine_options.collective_timeout_s = options.collective_timeout_s;
       engine_options.stall_warning_s = options.stall_warning_s;
+      engine_options.trace_dir = options.trace_dir;
       engine_options.rank_names = membership.value().rank_names;
       auto engine = std::make_unique<Engine>(
           engine_options, std::move(membership.value().mesh));

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +32,10 @@ held = ctypes.PyDLL(None)  # Keeps Python's lock while it calls.
 
 def load(marker, holds_lock):
     while not os.path.exists(marker):
-        held.usleep(50_000) if holds_lock else time.sleep(0.05)
+        held.sleep(60) if holds_lock else time.sleep(0.05)  # A signal ends both.
 """
-LINE = 1 + DATA_PY.splitlines().index(
-    "        held.usleep(50_000) if holds_lock else time.sleep(0.05)"
+LINE = 1 + next(
+    number for number, line in enumerate(DATA_PY.splitlines()) if "held.sleep" in line
 )
 
 
@@ -60,20 +62,43 @@ def skips_a_collective(trace_dir: str) -> None:
 
 def stays_in_its_own_code(trace_dir: str, holds_lock: bool) -> None:
     rank = begin()
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    pids = _native.allgather(np.array([os.getpid()]), "pids")
     marker = Path(trace_dir, "done")
+    one = np.ones(1, np.float32)
     if rank == 1:
         load = runpy.run_path(str(Path(trace_dir, "data.py")))["load"]
         load(str(marker), holds_lock)
+        _native.allreduce(one, "sum", "gradients/bucket3")
         return
-    with contextlib.suppress(RuntimeError):
-        _native.allreduce(np.ones(1, np.float32), "sum", "gradients/bucket3")
-    wait_until(
-        lambda: (
-            '"stacks"' in traces_in(trace_dir) and "in load" in traces_in(trace_dir)
-        ),
-        "rank 1 has written its stacks",
+    reduces = threading.Thread(
+        target=_native.allreduce, args=(one, "sum", "gradients/bucket3")
     )
+    reduces.start()
+    wait_until(lambda: "in load" in traces_in(trace_dir), "rank 1 has written")
+    for path in Path(trace_dir).glob("rank*.trace"):
+        shutil.copy(path, path.parent / "then" / path.name)
     marker.touch()
+    os.kill(int(pids[1]), signal.SIGUSR1)
+    reduces.join()
+
+
+def has_a_file_system_that_hangs(trace_dir: str) -> None:
+    """One that takes nothing before somebody reads it."""
+    path = Path(trace_dir, f"rank{os.environ['RING_KERAS_RANK']}.trace")
+    os.mkfifo(path)
+    rank, _ = join()
+    _native.barrier("all are here")
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        with pytest.raises(RuntimeError, match="PeerLostError"):
+            _native.allreduce(np.ones(1, np.float32), "sum", "gradients/bucket3")
+    finally:
+        reader = threading.Thread(target=path.read_text)
+        reader.start()
+        _native.shutdown("has seen it")
+        reader.join()
 
 
 def ends_by(number: int) -> None:
@@ -89,6 +114,8 @@ def ends_by(number: int) -> None:
 
 
 def waits_for_a_signal(trace_dir: str) -> None:
+    handled = []
+    signal.signal(signal.SIGUSR2, lambda *_: handled.append("the program's"))
     rank = begin()
     if rank == 0:
         os.kill(os.getpid(), signal.SIGUSR2)
@@ -98,6 +125,7 @@ def waits_for_a_signal(trace_dir: str) -> None:
         ),
         "both ranks have written",
     )
+    assert handled == ["the program's"] * (rank == 0)
     _native.barrier("both have seen it")
 
 
@@ -131,13 +159,31 @@ def test_a_rank_that_skipped_a_collective(tmp_path: Path, transport: str) -> Non
 @pytest.mark.parametrize("holds_lock", [False, True])
 def test_a_rank_that_stays_in_its_own_code(tmp_path: Path, holds_lock: bool) -> None:
     (tmp_path / "data.py").write_text(DATA_PY)
-    env = environment(tmp_path, **STALLS)
+    (tmp_path / "then").mkdir()
+    env = environment(tmp_path, RING_KERAS_STALL_TIMEOUT_S="0.5")
     run_ranks(stays_in_its_own_code, 2, env=env, args=(str(tmp_path), holds_lock))
 
-    assert explain(read_traces(tmp_path)) == (
+    traces = read_traces(tmp_path / "then")
+    assert explain(traces) == (
         f"Rank 1 stands in data.py:{LINE} (load); "
         "rank 0 is in allreduce 'gradients/bucket3'."
     )
+    assert "waited 0.5" in traces[0].why
+    assert [trace.lock_held for trace in traces.values()] == [False, holds_lock]
+
+
+def test_a_file_system_that_hangs_holds_no_error_up(tmp_path: Path) -> None:
+    outcomes = run_ranks(
+        has_a_file_system_that_hangs,
+        3,
+        env=environment(tmp_path),
+        args=(str(tmp_path),),
+        timeout_s=30,
+        check=False,
+    )
+    assert outcomes[2].signal == signal.SIGKILL
+    for outcome in outcomes[:2]:
+        assert outcome.ok, outcome.describe()
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
@@ -162,3 +208,5 @@ def test_a_signal_to_one_rank_has_all_write(tmp_path: Path) -> None:
         assert trace.why == "SIGUSR2"
         assert [one["name"] for one in trace.ended] == ["all are here"]
         assert trace.main_thread in [stack.thread for stack in trace.stacks]
+    # A thread that the signal interrupts must not read the others' stacks.
+    assert "Current thread" not in traces_in(tmp_path)
