@@ -1,3 +1,4 @@
+from .links import Link as Link
 from .recorder import Collective as Collective
 from .recorder import dump as dump
 from .recorder import recent_collectives as recent_collectives

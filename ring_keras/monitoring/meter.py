@@ -34,7 +34,7 @@ class Meter:
     def __init__(self) -> None:
         now = stats(most_steps=0)
         self._totals = now.totals
-        self._links = _links(now.rank)
+        self._links = now.links
         self._number = 0
         self.recent: deque[Collective] = deque(maxlen=_RECENT)
         """The last collectives, also those of steps that were not complete before."""
@@ -45,11 +45,9 @@ class Meter:
         now = stats(most_steps=0)
         row = Row.between(now.rank, now.host, self._totals, now.totals)
         self._totals = now.totals
-        sent_before, self._links = self._links, _links(now.rank)
-        sent = (
-            link.minus(sent_before.get(receiver))
-            for receiver, link in self._links.items()
-        )
+        before = {link.receiver: link for link in self._links}
+        self._links = now.links
+        sent = (link.minus(before.get(link.receiver)) for link in now.links)
         return dataclasses.replace(row, links=_used(sent))
 
     def new_collectives(self) -> list[Collective]:
@@ -141,13 +139,6 @@ def collective_totals() -> list[dict[str, Any]]:
 
 def _since(began_at: float, at: float | None) -> float | None:
     return round(at - began_at, 7) if at else None
-
-
-def _links(rank: int) -> dict[int, Link]:
-    return {
-        receiver: Link(rank, receiver, nbytes, busy_s)
-        for receiver, nbytes, busy_s in _native.links()
-    }
 
 
 def _used(sent: Iterable[Link]) -> tuple[Link, ...]:

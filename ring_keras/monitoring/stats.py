@@ -7,6 +7,7 @@ from typing import Any
 
 from ring_keras import _native
 from ring_keras.job.job import current_job
+from ring_keras.monitoring.links import Link
 
 __all__ = ["CollectiveStats", "Stats", "StepStats", "StepTotals", "stats"]
 
@@ -111,6 +112,8 @@ class Stats:
         steps: The last 1,024 complete steps of the whole job, oldest first.
         totals: Of all steps.
         collectives: By kind, algorithm and size; also those outside of steps.
+        links: What this rank has sent to each one that it reaches by a network; what
+            it has received is in its senders' stats.
     """
 
     rank: int
@@ -119,6 +122,7 @@ class Stats:
     steps: tuple[StepStats, ...]
     totals: StepTotals
     collectives: tuple[CollectiveStats, ...]
+    links: tuple[Link, ...]
 
 
 def stats(most_steps: int = 1024) -> Stats:
@@ -148,4 +152,8 @@ def stats(most_steps: int = 1024) -> Stats:
         steps=tuple(StepStats(**step) for step in seen["steps"]),
         totals=StepTotals(**totals),
         collectives=tuple(CollectiveStats(**one) for one in seen["collectives"]),
+        links=tuple(
+            Link(job.rank, receiver, nbytes, busy_s)
+            for receiver, nbytes, busy_s in _native.links()
+        ),
     )

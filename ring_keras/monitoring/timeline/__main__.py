@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ring_keras.monitoring.timeline.drift import with_drift
 from ring_keras.monitoring.timeline.formats import obstacle_to, write_timeline
 from ring_keras.monitoring.timeline.part_file import find_parts, read_part
 
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if problem:
         print(problem, file=sys.stderr)
         return 1
-    write_timeline(path, parts)
+    write_timeline(path, with_drift(parts))
     for part in paths:
         part.unlink()
     print(f"wrote the collectives of {len(paths)} ranks to {path}", file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ring_keras.monitoring.timeline.clocks import Clock
 
-__all__ = ["RankTimeline", "Slice", "lanes", "slices"]
+__all__ = ["RankTimeline", "Slice", "lanes", "numbered", "slices"]
 
 _MOMENTS = (
     "submitted_at",
@@ -64,6 +64,14 @@ def slices(rank: RankTimeline, flows: dict[Any, int]) -> Iterator[Slice]:
         rank: Whose.
         flows: The numbers given so far, to all ranks; new ones are added.
     """
+    for record, flow in numbered(rank, flows):
+        yield _slice(record, flow, rank.clock)
+
+
+def numbered(
+    rank: RankTimeline, flows: dict[Any, int]
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """The records, as `slices` has them, each with its number on all ranks."""
     uses: Counter[Any] = Counter()
     for record in sorted(rank.records, key=lambda one: one["submitted_at"] or 0.0):
         if record["submitted_at"] is None:
@@ -75,8 +83,7 @@ def slices(rank: RankTimeline, flows: dict[Any, int]) -> Iterator[Slice]:
         # All ranks began with the same one, so the n-th of one is the n-th of all.
         use = (*name, uses[name])
         uses[name] += 1
-        flow = flows.setdefault(use, len(flows) + 1)
-        yield _slice(record, flow, rank.clock)
+        yield record, flows.setdefault(use, len(flows) + 1)
 
 
 def _slice(record: dict[str, Any], flow: int, clock: Clock) -> Slice:

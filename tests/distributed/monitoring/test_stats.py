@@ -142,6 +142,21 @@ def test_needs_a_job() -> None:
         ring.monitoring.recent_collectives()
 
 
+def moves_bytes() -> Stats:
+    ring.allreduce(tf.ones(1 << 18), name="links")
+    return ring.stats()
+
+
+def test_links_say_who_sends_and_who_receives(rank_pool: RankPools) -> None:
+    over_tcp = rank_pool(2, env={"RING_KERAS_TRANSPORT": "tcp"}).run(moves_bytes)
+    for rank, seen in enumerate(over_tcp):
+        [link] = seen.links
+        assert (link.sender, link.receiver) == (rank, 1 - rank)
+        assert link.bytes >= 4 << 18
+        assert link.bandwidth > 0
+    assert [seen.links for seen in rank_pool(2).run(moves_bytes)] == [(), ()]
+
+
 def none_in_place_of_weights() -> int:
     x, y = np.ones((16, 3), np.float32), np.ones((16, 1), np.float32)
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from ring_keras.monitoring.timeline.chrome_file import write_chrome
 from ring_keras.monitoring.timeline.clocks import Clock, Offset, bounds_of
+from ring_keras.monitoring.timeline.drift import with_drift
 from ring_keras.monitoring.timeline.merged import RankTimeline, lanes, slices
 from ring_keras.monitoring.timeline.perfetto_file import write_perfetto
 
@@ -49,6 +51,50 @@ def test_barriers_bound_how_far_clocks_are_apart() -> None:
     low, high = bounds_of(own, other)
     assert low <= 5.0 <= high
     assert (low, high) == (4.5, 6.5)
+
+
+def drifting(ahead_s: float, last: int) -> tuple[RankTimeline, RankTimeline]:
+    """Rank 1's clock is 3 s ahead at 0, and `ahead_s` more at 100; who is `last`."""
+    begins = [0.0, 1.0, 99.0, 100.0]
+    late = [0.25 * (turn % 2 if last < 0 else last == 1) for turn in range(4)]
+    mine, theirs = [], []
+    for begin, by in zip(begins, late, strict=True):
+        matched = begin + 0.25
+        theirs.append(record("x", begin + 0.25 - by, begin + 1, matched_at=matched))
+        clock = 3.0 + ahead_s * begin / 100
+        one = record("x", begin + by + clock, begin + 1 + clock)
+        mine.append(one | {"matched_at": matched + clock})
+    return rank(0, theirs, 0.0), rank(1, mine, 3.0)
+
+
+def test_collectives_tell_how_a_clock_has_drifted() -> None:
+    both = drifting(0.01, last=-1)
+
+    first, second = with_drift(both)
+
+    assert first is both[0]
+    # Each was the last once at the end: that bounds it from both sides.
+    assert second.clock.last.ahead_s == pytest.approx(3.01, abs=2e-4)
+    assert second.clock.error_s < 2e-4
+    assert second.clock.corrected(53.005) == pytest.approx(50.0, abs=2e-4)
+
+
+def test_a_clock_is_moved_only_as_far_as_is_proven() -> None:
+    _, second = with_drift(drifting(0.01, last=0))
+    # Rank 1 always waits: it cannot be behind by less than this, and no more is known.
+    assert 3.0 <= second.clock.last.ahead_s <= 3.0101
+    assert second.clock.error_s == pytest.approx(0.25, abs=0.02)
+
+
+@pytest.mark.parametrize("change", ["jumps", "lost", "set"])
+def test_what_does_not_match_moves_no_clock(change: str) -> None:
+    first, second = drifting(10.0 if change == "jumps" else 0.01, last=-1)
+    if change == "lost":
+        second = dataclasses.replace(second, lost=1)
+    if change == "set":
+        for one in [*first.records, *second.records]:
+            one["ranks"] = 3
+    assert with_drift([first, second])[1] is second
 
 
 def test_what_overlaps_gets_a_lane_of_its_own() -> None:
