@@ -32,6 +32,11 @@ inline constexpr const char* kNcclSonames[] = {"libnccl.so.2"};
 inline constexpr LibraryName kNcclLibrary = {"NCCL", kNcclSonames,
                                              "nvidia-nccl-cu12"};
 
+// Without it nothing is amiss.
+inline constexpr const char* kNvtxSonames[] = {"libnvToolsExt.so.1"};
+inline constexpr LibraryName kNvtxLibrary = {"NVTX", kNvtxSonames,
+                                             "nvidia-nvtx-cu12"};
+
 }  // namespace ring_keras::cuda
 
 #endif  // RING_KERAS_CUDA_LIBRARY_NAMES_H_

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "tf_ops/cuda/ranges.h"
+
 namespace ring_keras {
 namespace {
 
@@ -204,6 +206,7 @@ Tuning Job::tuning() const {
 }
 
 void Job::UseCudaDevice(int device) {
+  cuda::ShowRanges();
   std::lock_guard<std::mutex> lock(mutex_);
   cuda_device_ = device;
 }

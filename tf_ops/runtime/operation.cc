@@ -92,6 +92,9 @@ Task Operation::Run() {
 }
 
 void Operation::StampArrived() {
+  if (cuda::Range::AreShown()) {
+    range_.Begin(StrCat(title(), ", ", TotalBytes(request_), " bytes"));
+  }
   if (!member_->recorder.is_on()) return;
   record_.arrived_at = Now();
   // While its peers' posts are on their way.
@@ -127,6 +130,7 @@ void Operation::StampMatched(int last_rank, bool waited) {
 }
 
 void Operation::Record(bool alone) {
+  range_.End();
   if (!member_->recorder.is_on()) return;
   record_.outcome = status().code();
   if (record_.arrived_at == 0) Identify();

@@ -12,6 +12,7 @@
 #include "tf_ops/collectives/collective.h"
 #include "tf_ops/collectives/communicator.h"
 #include "tf_ops/collectives/task.h"
+#include "tf_ops/cuda/ranges.h"
 #include "tf_ops/matching/announcement.h"
 #include "tf_ops/monitoring/collective_record.h"
 #include "tf_ops/runtime/member.h"
@@ -192,6 +193,7 @@ class Operation {
   DoneCallback done_;
   Clock::time_point watched_since_;
   CollectiveRecord record_;
+  cuda::Range range_;
 
   Stage stage_ = Stage::kQueued;
   // By rank; none before this rank's own.
