@@ -17,65 +17,16 @@ from support import training
 from support.features import Difference, Feature
 from support.features.compare import compare, standard_callbacks
 from support.features.directory import common_directory
+from support.features.noisy_labels import (
+    EPOCHS,
+    STEPS,
+    NoisyLabels,
+    distributed_model,
+    model_alone,
+)
 from support.features.optimizers import SGD
 
 Callback = keras.callbacks.Callback
-EPOCHS = 4
-STEPS = 5
-
-
-class NoisyLabels:
-    """Training and validation data on which the validation loss soon grows."""
-
-    def __init__(self) -> None:
-        size = ring.size()
-        x, y = training.arrays()
-        count = training.steps_of(STEPS, size)
-        self.data = tf.data.Dataset.from_tensor_slices((x[:count], y[:count]))
-        # Uneven, and each rank's own part says something else.
-        count = 10 * size + 1
-        y = np.where(np.arange(len(y))[:, None] % 3 == 0, 1 - y, y)
-        self.validation = tf.data.Dataset.from_tensor_slices((x[-count:], y[-count:]))
-
-    def fit(
-        self, model: keras.Model, callbacks: list[Callback], **kwargs: object
-    ) -> dict[str, list[float]]:
-        """On all ranks."""
-        return training.fit(
-            model,
-            ring.data.shard(self.data, remainder="keep"),
-            training.BATCH,
-            validation_data=ring.data.shard(self.validation, remainder="keep").batch(3),
-            callbacks=callbacks,
-            **{"epochs": EPOCHS, **kwargs},
-        )
-
-    def fit_alone(
-        self, model: keras.Model, callbacks: list[Callback], **kwargs: object
-    ) -> dict[str, list[float]]:
-        """On the global batch."""
-        size = ring.size()
-        return training.fit(
-            model,
-            self.data,
-            training.BATCH * size,
-            validation_data=self.validation.batch(3 * size),
-            callbacks=callbacks,
-            **{"epochs": EPOCHS, **kwargs},
-        )
-
-
-def _distributed(make_optimizer: Callable[[], object]) -> keras.Model:
-    model = training.build(1 + ring.rank())
-    model.build((None, 6))  # BackupAndRestore wants that.
-    optimizer = ring.DistributedOptimizer(make_optimizer())
-    return training.compile_model(model, optimizer)
-
-
-def _alone(make_optimizer: Callable[[], object]) -> keras.Model:
-    model = training.build(1)
-    model.build((None, 6))
-    return training.compile_model(model, make_optimizer())
 
 
 def in_any_order(
@@ -87,7 +38,7 @@ def in_any_order(
     data = NoisyLabels()
     found = []
     for first in (True, False):
-        model = _distributed(make_optimizer)
+        model = distributed_model(make_optimizer)
         ours = standard_callbacks()
         callbacks = [make(), *ours] if first else [*ours, make()]
         history = data.fit(model, callbacks, epochs=epochs)
@@ -95,7 +46,7 @@ def in_any_order(
     state = b"".join(training.as_bytes(weights) for weights, _ in found)
     if ring.rank() != 0:
         return Difference(state=state)
-    alone = _alone(make_optimizer)
+    alone = model_alone(make_optimizer)
     expected = data.fit_alone(alone, [make()], epochs=epochs)
     return Difference(
         max(
@@ -119,7 +70,7 @@ def writes(
     found, ours = [], []
     with common_directory() as directory:
         for place in ("first", "last"):
-            model = _distributed(make_optimizer)
+            model = distributed_model(make_optimizer)
             path = directory / place
             mine = [make_one() for make_one in before] + [wrap(make(path))]
             callbacks = standard_callbacks()
@@ -128,7 +79,7 @@ def writes(
             ours.append(read(path))
         state = b"".join(training.as_bytes(one) for one in ours)
         if ring.rank() == 0:
-            alone = _alone(make_optimizer)
+            alone = model_alone(make_optimizer)
             path = directory / "alone"
             data.fit_alone(alone, [*(one() for one in before), make(path)])
             found = [training.largest_difference(one, read(path)) for one in ours]
@@ -210,14 +161,14 @@ def restores(first: bool) -> Difference:
             return [backup(), *ours, *more] if first else [*ours, backup(), *more]
 
         with contextlib.suppress(KeyboardInterrupt):
-            data.fit(_distributed(momentum), listed(Fails()))
-        model = _distributed(momentum)
+            data.fit(distributed_model(momentum), listed(Fails()))
+        model = distributed_model(momentum)
         history = data.fit(model, listed())
     assert len(history["loss"]) == EPOCHS - 2
     state = training.as_bytes(model.get_weights())
     if ring.rank() != 0:
         return Difference(state=state)
-    alone = _alone(momentum)
+    alone = model_alone(momentum)
     expected = data.fit_alone(alone, [])
     return Difference(
         training.largest_difference(model.get_weights(), alone.get_weights()),
@@ -283,7 +234,7 @@ def warms_up(
     state = training.as_bytes(model.get_weights())
     if ring.rank() != 0:
         return Difference(state=state)
-    alone = _alone(make)
+    alone = model_alone(make)
     alone.optimizer.build(alone.trainable_variables)
     expected = data.fit_alone(alone, [ReferenceRate(correct)])
     return Difference(
