@@ -5,6 +5,7 @@ TensorFlow. `__init__.pyi` lists them.
 """
 
 import sys
+import warnings
 
 import lazy_loader
 
@@ -14,5 +15,9 @@ from ring_keras._version import __version__ as __version__
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 if "tensorflow" in sys.modules:
-    # A misfit is told at once; where TensorFlow comes later, at the first use.
-    _libraries.ops()
+    # For graphs that are loaded. A misfit is an error of whatever needs the ops, init()
+    # for one; TensorBoard, which imports its page from here, does not.
+    try:
+        _libraries.ops()
+    except ImportError as error:
+        warnings.warn(str(error), RuntimeWarning, stacklevel=2)

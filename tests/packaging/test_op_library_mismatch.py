@@ -19,7 +19,7 @@ import ring_keras
 
 # TensorFlow first or last, as scripts do.
 SCRIPTS = (
-    "import tensorflow, ring_keras",
+    "import tensorflow, ring_keras; ring_keras.init()",
     pytest.param(
         "import ring_keras, tensorflow; ring_keras.init()", marks=pytest.mark.slow
     ),
@@ -40,7 +40,14 @@ def package_dir(tmp_path: Path) -> Path:
 
 def load_ops(package_dir: Path, script: str = SCRIPTS[0]) -> str:
     """What a script prints that uses the copy, and fails."""
-    ended = subprocess.run(
+    ended = run(package_dir, script)
+    assert ended.returncode == 1, ended.stderr
+    return ended.stderr
+
+
+def run(package_dir: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """A script that uses the copy."""
+    return subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": str(package_dir.parent)},
         cwd=package_dir.parent,
@@ -48,8 +55,6 @@ def load_ops(package_dir: Path, script: str = SCRIPTS[0]) -> str:
         text=True,
         timeout=120,
     )
-    assert ended.returncode == 1, ended.stderr
-    return ended.stderr
 
 
 def op_library(package_dir: Path) -> Path:
@@ -72,6 +77,22 @@ def test_other_minor_version_names_both_and_the_remedy(
     assert f"TensorFlow {tf.__version__} is installed" in printed
     assert "Rebuild it: " in printed
     assert "pip install" in printed or "make -C" in printed
+
+
+def test_tensorboard_shows_the_page_where_the_ops_do_not_fit(package_dir: Path) -> None:
+    pytest.importorskip("tensorboard")
+    op_library(package_dir).unlink()
+    for native in package_dir.glob("_native*.so"):
+        native.unlink()
+    # Another TensorFlow than ours, as far as anybody looks; and none.
+    other = "types.ModuleType('tensorflow'); tensorflow.__version__ = '2.5.0'"
+    page = "from ring_keras.tensorboard import plugin; print(plugin.__file__)"
+    for tensorflow in (other, "None"):
+        script = f"import sys, types; tensorflow = {tensorflow}; "
+        script += f"sys.modules['tensorflow'] = tensorflow; {page}"
+        ended = run(package_dir, script)
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout.startswith(str(package_dir))
 
 
 @pytest.mark.slow
