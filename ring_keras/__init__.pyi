@@ -4,6 +4,7 @@ from . import errors as errors
 from . import layers as layers
 from . import monitoring as monitoring
 from . import schedules as schedules
+from . import verify as verify
 from ._version import __version__ as __version__
 from .errors import CollectiveTimeoutError as CollectiveTimeoutError
 from .errors import CommunicationError as CommunicationError

@@ -1,1 +1,8 @@
-"""`python -m ring_keras.verify train.py`: do N ranks train as one process would?"""
+"""Do N ranks train as one process would? `compare`, or `python -m ring_keras.verify`.
+
+Names are imported when first used. `__init__.pyi` lists them.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import ring_keras as ring
-from ring_keras.verify.comparison import compare
+from ring_keras.verify.comparison import compare_steps
 from ring_keras.verify.facts import facts_of_one_process, write_facts
 from ring_keras.verify.of_all_ranks import gather
 from ring_keras.verify.one_process import leave_job
@@ -88,6 +88,7 @@ def _compare(recording: Recording, script: list[str]) -> int:
     leave_job()
     if rank > 0:
         return 0
-    comparison = compare(recording, of_all, facts_of_one_process(script), joined)
+    one = facts_of_one_process(script)
+    comparison = compare_steps(recording, of_all, one, joined)
     print("\n".join(comparison.lines()), flush=True)
     return int(bool(comparison.findings))

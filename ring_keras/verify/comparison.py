@@ -16,7 +16,7 @@ from ring_keras.verify.of_all_ranks import Apart, OfAllRanks
 from ring_keras.verify.one_process import run_in_one_process
 from ring_keras.verify.recording import Recording
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["Comparison", "compare_steps"]
 
 # Fewer examples than this share of all may be on several ranks by chance.
 _SHARED = 0.1
@@ -47,15 +47,16 @@ class Comparison:
         return [*lines, f"ring_keras.verify: {count} found" if count else same]
 
 
-def compare(
-    recording: Recording, of_all: OfAllRanks, one: Facts | str, joined: bool
+def compare_steps(
+    recording: Recording, of_all: OfAllRanks, one: Facts | str | None, joined: bool
 ) -> Comparison:
     """Runs the steps in this process, and compares.
 
     Args:
         recording: This rank's, which is rank 0.
         of_all: All ranks'.
-        one: What the script does as one process, or why that is not known.
+        one: What the script does as one process, or why that is not known; None: there
+            is no script.
         joined: Whether it has called `ring.init()`.
     """
     size = len(of_all.batches[0])
@@ -102,7 +103,7 @@ def _of_the_job(
 
 
 def _of_the_data(
-    recording: Recording, of_all: OfAllRanks, one: Facts | str, size: int
+    recording: Recording, of_all: OfAllRanks, one: Facts | str | None, size: int
 ) -> Iterator[str]:
     own = facts_of(recording).epoch_examples
     whole = one.epoch_examples if isinstance(one, Facts) else None
@@ -126,7 +127,9 @@ def _of_the_data(
         )
 
 
-def _of_the_rate(recording: Recording, one: Facts | str, size: int) -> Iterator[str]:
+def _of_the_rate(
+    recording: Recording, one: Facts | str | None, size: int
+) -> Iterator[str]:
     factor = _rate_factor(recording, one)
     if factor is not None and math.isclose(factor, size**2, rel_tol=_NEAR):
         yield (
@@ -200,7 +203,7 @@ def _difference(
     return f"{text}."
 
 
-def _notes(recording: Recording, one: Facts | str, size: int) -> Iterator[str]:
+def _notes(recording: Recording, one: Facts | str | None, size: int) -> Iterator[str]:
     neutralized = recording.neutralized
     if neutralized.quiet:
         yield (
@@ -226,8 +229,10 @@ def _notes(recording: Recording, one: Facts | str, size: int) -> Iterator[str]:
         yield f"the learning rate, once warm, {what}: {recording.learning_rate:g}"
 
 
-def _rate_factor(recording: Recording, one: Facts | str) -> float | None:
-    if isinstance(one, str) or not one.learning_rate or not recording.learning_rate:
+def _rate_factor(recording: Recording, one: Facts | str | None) -> float | None:
+    if not isinstance(one, Facts):
+        return None
+    if not one.learning_rate or not recording.learning_rate:
         return None
     return recording.learning_rate / one.learning_rate
 

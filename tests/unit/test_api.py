@@ -25,6 +25,7 @@ MODULES = [
     "ring_keras.layers",
     "ring_keras.monitoring",
     "ring_keras.schedules",
+    "ring_keras.verify",
 ]
 
 

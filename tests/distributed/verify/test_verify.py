@@ -174,3 +174,43 @@ def test_a_script_without_fit(tmp_path: Path) -> None:
     assert ended.stdout == "['--flag'] __main__\n"
     assert ended.returncode == 2
     assert "called no model.fit()" in ended.stderr
+
+
+def trains(op: str) -> None:
+    import keras
+    import numpy as np
+
+    import ring_keras as ring
+
+    r = np.random.default_rng(ring.rank())
+    x = r.normal(size=(8, 5)).astype("float32")
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.SGD(0.1)
+    model.compile(ring.DistributedOptimizer(optimizer, op=getattr(ring, op)), "mse")
+    callbacks = [ring.callbacks.BroadcastGlobalVariables()]
+    model.fit(x, x[:, :1], batch_size=4, verbose=0, callbacks=callbacks)
+    raise AssertionError("it is ended before")
+
+
+def compares_functions() -> list[list[str]]:
+    """In a job that goes on."""
+    import ring_keras as ring
+
+    ring.init()
+    found = []
+    for op in ("Average", "Sum"):
+        comparison = ring.verify.compare(lambda op=op: trains(op), steps=2)
+        assert comparison.title.startswith("2 steps of 'sequential")
+        found.append(comparison.findings)
+    with pytest.raises(ring.RingKerasError, match=r"no step .* on ranks \[0, 1\]"):
+        ring.verify.compare(lambda: None)
+    assert len(ring.allgather_object(0)) == 2
+    return found
+
+
+def test_a_function(tmp_path: Path) -> None:
+    one, other = run_ranks(compares_functions, 2, timeout_s=240)
+    assert one == other
+    right, [added_up] = one
+    assert right == []
+    assert "it is 2 times as large: gradients are added up" in added_up

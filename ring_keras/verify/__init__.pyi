@@ -1,0 +1,4 @@
+from .comparison import Comparison as Comparison
+from .function import compare as compare
+
+__all__ = ["Comparison", "compare"]

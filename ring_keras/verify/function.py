@@ -1,0 +1,97 @@
+"""The comparison as a function, for tests and notebooks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import ring_keras as ring
+from ring_keras.verify.comparison import Comparison, compare_steps
+from ring_keras.verify.of_all_ranks import gather
+from ring_keras.verify.one_process import leave_job
+from ring_keras.verify.recording import EnoughStepsError, Recording
+
+__all__ = ["compare"]
+
+
+def compare(train: Callable[[], object], steps: int = 3) -> Comparison:
+    """Says where a training on the ranks first differs from one in one process.
+
+    Collective over the whole job. Every rank runs `train` until its first `model.fit`
+    has taken some steps, which ends it; rank 0 takes the same steps once more, alone,
+    on the ranks' batches put together. For that the ranks leave the job, and join its
+    next generation: process sets are to be added again, models made before compiled
+    again. The others wait for rank 0 up to `RING_KERAS_INIT_TIMEOUT_S` seconds.
+
+    What `python -m ring_keras.verify` says of the data and the learning rate of one
+    process is not in it: a function cannot be run as one from here.
+
+    Args:
+        train: Makes its data and its model, and calls `model.fit`. The model is not to
+            be used afterwards.
+        steps: How many to compare.
+
+    Returns:
+        What differs, in `findings`, the same on every rank; empty: nothing does.
+
+    Raises:
+        ValueError: If `steps` is less than 1.
+        RingKerasError: On every rank, if there is nothing to compare: the job has one
+            rank, or `train` took no step of a `fit`; or if rank 0 cannot take them.
+    """
+    if steps < 1:
+        raise ValueError(f"`steps` must be at least 1. Received: steps={steps}")
+    recording = Recording(steps)
+    with contextlib.suppress(EnoughStepsError), recording.of_first_fit():
+        train()
+    joined = ring.is_initialized()
+    if not joined:
+        ring.init()
+    _require_steps(recording)
+    of_all = gather(recording)
+    result: dict[str, Any] | str = ""
+    rank = ring.rank()
+    with _out_of_the_job(rank):
+        if rank == 0:
+            try:
+                result = asdict(compare_steps(recording, of_all, None, joined))
+            except Exception as error:  # The others wait for it.
+                result = f"rank 0 cannot compare: {type(error).__name__}: {error}"
+    result = ring.broadcast_object(result, name="verify/result")
+    if isinstance(result, str):
+        raise ring.RingKerasError(result)
+    return Comparison(**result)
+
+
+def _require_steps(recording: Recording) -> None:
+    if ring.size() == 1:
+        raise ring.RingKerasError(
+            "one rank has nothing to differ from: start it by `ringrun -np 2 ...`."
+        )
+    taken = ring.allgather_object(len(recording.after), name="verify/taken")
+    ranks = [rank for rank, steps in enumerate(taken) if not steps]
+    if ranks:
+        raise ring.RingKerasError(
+            f"`train` took no step of model.fit() on ranks {ranks}. It must call it "
+            "on every rank."
+        )
+
+
+@contextlib.contextmanager
+def _out_of_the_job(rank: int) -> Iterator[None]:
+    """Rank 0 is a job of its own inside; the others wait for it at the end."""
+    environment = dict(os.environ)
+    if rank == 0:
+        leave_job()
+    else:
+        ring.shutdown("its steps were recorded")
+    try:
+        yield
+    finally:
+        ring.shutdown()
+        os.environ.clear()
+        os.environ.update(environment)
+        ring.init()
