@@ -54,7 +54,8 @@ make_horovod() {
 make_trackers() {
   "$python" -m pip install --quiet --disable-pip-version-check \
     --target "$peers_dir/trackers" \
-    mlflow-skinny==3.17.2 alembic==1.20.1 pandas sqlalchemy==2.1.9 wandb==0.31.0
+    mlflow-skinny==3.17.2 alembic==1.20.1 pandas sqlalchemy==2.1.9 wandb==0.31.0 \
+    opentelemetry-sdk==1.45.2
 }
 
 all_names=(openmpi mpich intel_mpi oneccl torch tf_keras horovod trackers)

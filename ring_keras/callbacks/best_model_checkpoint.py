@@ -1,10 +1,13 @@
 """Saves the best model, once for all ranks."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 
 from ring_keras.job.topology import rank
+from ring_keras.monitoring.events import add_event
 from ring_keras.ops.objects import broadcast_object
 from ring_keras.training.train_step import process_set_of
 
@@ -75,12 +78,14 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     ) -> None:
         """Saves, on the rank that writes."""
         if self.save_freq != "epoch" and self._writes():
-            super().on_train_batch_end(batch, logs)
+            with self._noting():
+                super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves, on the rank that writes."""
         if self._writes():
-            super().on_epoch_end(epoch, logs)
+            with self._noting():
+                super().on_epoch_end(epoch, logs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Waits for the rank that writes, and learns from it what was best."""
@@ -93,6 +98,14 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
                 name="best_model_checkpoint",
                 process_set=process_set,
             )
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        """A model that was saved is an event."""
+        before = self.best
+        yield
+        if self.best != before:
+            add_event("checkpoint", f"{self.monitor} {self.best:.6g}: {self.filepath}")
 
     def _writes(self) -> bool:
         return rank() == process_set_of(self.model).ranks[0]

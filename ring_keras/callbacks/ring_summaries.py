@@ -24,8 +24,11 @@ class RingSummaries:
     """
 
     def __init__(self, process_set: ProcessSet, file: SummaryFile | None) -> None:
+        job = current_job()
         self._meter = Meter()
-        self._stall_s = current_job().config.stall_timeout_s
+        self._stall_s = job.config.stall_timeout_s
+        self._book = job.events
+        _, self._told = self._book.since(0)
         self._updates = 0
         self._step_due = records.Thinning(0.0, _STEPS_PART)
         self._session = None if file is None else SessionFile(file, process_set)
@@ -45,6 +48,7 @@ class RingSummaries:
         """
         row = self._meter.row()
         collectives = self._meter.new_collectives()
+        noted, self._told = self._book.since(self._told)
         self._updates += 1
         # The same on all ranks, because it goes by their common count.
         with_step = self._step_due.is_due(self._updates)
@@ -52,7 +56,7 @@ class RingSummaries:
             "step": step,
             "row": row.to_json(),
             "last_steps": last_steps(self._meter.recent) if with_step else [],
-            "events": stalls(row.rank, collectives, self._stall_s),
+            "events": [*stalls(row.rank, collectives, self._stall_s), *noted],
         }
         self._gather.put(records.encode_record(message))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ring_keras import _native
 from ring_keras.errors import NotInitializedError
+from ring_keras.job.event_book import EventBook
 
 if TYPE_CHECKING:
     from ring_keras.config import Config
@@ -50,6 +51,8 @@ class Job:
         self.agreed_without_all: defaultdict[int, dict[bytes, int]] = defaultdict(dict)
         """By process set: plans that some ranks have agreed on while others were in
         join(), their numbers by their digests."""
+        self.events = EventBook()
+        """What has happened on this rank."""
         self.gathers_begun: defaultdict[int, int] = defaultdict(int)
         """By communicator: how many gatherings in the background have begun."""
         self.gathers: weakref.WeakSet[Any] = weakref.WeakSet()

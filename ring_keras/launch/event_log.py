@@ -29,17 +29,26 @@ class EventLog:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._fd = os.open(path, flags, 0o666)
 
-    def add(self, kind: str, text: str, rank: int | None = None) -> None:
+    def add(
+        self,
+        kind: str,
+        text: str,
+        rank: int | None = None,
+        at: float | None = None,
+    ) -> None:
         """Adds one event.
 
         Args:
-            kind: "membership": a rank began or ended; "fault": one failed, or the job.
+            kind: "membership": a rank began or ended; "fault": one failed, or the job;
+                or what a rank says.
             text: A sentence.
             rank: Whose it is; None: the whole job's.
+            at: When it was, in seconds since 1970. Defaults to now.
         """
         if self._fd is None:
             return
-        event = {"time": round(time.time(), 3), "rank": rank, "kind": kind}
+        when = time.time() if at is None else at
+        event = {"time": round(when, 3), "rank": rank, "kind": kind}
         line = json.dumps({**event, "text": text}) + "\n"
         try:
             # At once, so that lines of several jobs in one file do not mix.

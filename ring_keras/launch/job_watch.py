@@ -40,7 +40,8 @@ class JobWatch:
         self._progress: Progress | None = None
         self.report_pipe: Path | None = None
         """Where ranks of this host report; None: nobody wants to know."""
-        if options.status or options.metrics is not None:
+        wanted = (options.event_log, options.metrics)
+        if options.status or any(one is not None for one in wanted):
             path = directory / "reports"
             self.report_pipe = ReportPipe(loop, path, self.take_report).path
         if options.status:
@@ -57,7 +58,10 @@ class JobWatch:
 
     def take_report(self, report: dict[str, Any]) -> None:
         """Takes what a rank says of itself."""
-        if self._progress is not None:
+        if "event" in report:
+            one = report["event"]
+            self._events.add(one["kind"], one["text"], report["rank"], one["time"])
+        elif self._progress is not None:
             self._progress.take(report)
 
     def note_end(self, worker: Worker, how: str) -> None:

@@ -71,13 +71,15 @@ class ReportPipe:
 
 
 def checked(report: Any) -> dict[str, Any]:
-    """The report itself.
+    """The report itself, of how far a rank is, or of an event.
 
     Raises:
         ValueError: If it is none.
     """
     if not isinstance(report, dict) or not _is_count(report.get("rank")):
         raise ValueError("a report names its rank")
+    if "event" in report:
+        return {"rank": report["rank"], "event": _checked_event(report["event"])}
     for name in _NUMBERS:
         if not _is_number(report.get(name)):
             raise ValueError(f"a report has {name}, a number")
@@ -88,6 +90,15 @@ def checked(report: Any) -> dict[str, Any]:
     ):
         raise ValueError("a report has waited_for_s, seconds by rank")
     return report
+
+
+def _checked_event(event: Any) -> dict[str, Any]:
+    if not isinstance(event, dict) or not _is_number(event.get("time")):
+        raise ValueError("an event has time, in seconds since 1970")
+    for name in ("kind", "text"):
+        if not isinstance(event.get(name), str):
+            raise ValueError(f"an event has {name}, a text")
+    return event
 
 
 def _is_number(value: Any) -> bool:

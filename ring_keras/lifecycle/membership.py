@@ -85,7 +85,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         if config.autotune:
             job.tuned_bucket_bytes = autotune.tune(config)
         add_missing_process_sets(process_sets)
-        begin_reports(config.report_pipe, job.rank)
+        begin_reports(config.report_pipe, job)
         if config.timeline is not None:
             begin_whole_job(job, Path(config.timeline))
     except BaseException as error:

@@ -6,10 +6,13 @@ import contextlib
 import json
 import os
 import threading
+import time
 from typing import Any
 
 from ring_keras import _native
 from ring_keras.errors import RingKerasError
+from ring_keras.job.job import Job
+from ring_keras.monitoring.events import event
 
 __all__ = ["begin_reports", "end_reports"]
 
@@ -26,14 +29,19 @@ _SUMS = (
 # Ranks that this one has waited for most. A line must fit into what a pipe takes at
 # once, 4,096 bytes.
 _MAX_RANKS = 64
+# Of what is over there are fewer.
+_PENDING_ONLY = 1 << 62
 
 
 class _Reporter:
     """A thread of its own, as a rank that stands still shall be seen to."""
 
-    def __init__(self, pipe: str, rank: int) -> None:
+    def __init__(self, pipe: str, job: Job) -> None:
         self._fd = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._rank = rank
+        self._rank = job.rank
+        self._events = job.events
+        self._told = 0
+        self._stalls = _Stalls(job.rank, job.config.stall_timeout_s)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
         self._thread.start()
@@ -50,11 +58,46 @@ class _Reporter:
             ending = self._ending.wait(_INTERVAL_S)
             try:
                 totals = _native.stats(most_steps=0)["totals"]
+                stalls = self._stalls.new()
             except RingKerasError:  # It has left the job.
                 return
-            # Where the launcher is behind, or gone, it gets no report.
-            with contextlib.suppress(OSError):
-                os.write(self._fd, report_line(self._rank, totals))
+            noted, self._told = self._events.since(self._told)
+            self._write(report_line(self._rank, totals))
+            for one in [*stalls, *noted]:
+                self._write(_line({"rank": self._rank, "event": one}))
+
+    def _write(self, line: bytes) -> None:
+        # Where the launcher is behind, or gone, it gets no report.
+        with contextlib.suppress(OSError):
+            os.write(self._fd, line)
+
+
+class _Stalls:
+    """Collectives that have been under way for too long, each told once."""
+
+    def __init__(self, rank: int, longer_than_s: float) -> None:
+        self._rank = rank
+        self._longer_than_s = longer_than_s
+        self._told: set[tuple[str, float]] = set()
+
+    def new(self) -> list[dict[str, Any]]:
+        since = time.time() - self._longer_than_s
+        pending = {
+            (one["name"], one["submitted_at"]): one["kind"]
+            for one in _native.recent_collectives(_PENDING_ONLY)
+            if one["submitted_at"] is not None and one["submitted_at"] <= since
+        }
+        new = [key for key in pending if key not in self._told]
+        self._told = set(pending)
+        return [
+            event(
+                "stall",
+                f"{pending[name, at]} '{name}' has waited for other ranks for "
+                f"{time.time() - at:.1f} s.",
+                self._rank,
+            )
+            for name, at in new
+        ]
 
 
 def report_line(rank: int, totals: dict[str, Any]) -> bytes:
@@ -70,20 +113,24 @@ def report_line(rank: int, totals: dict[str, Any]) -> bytes:
             if seconds > 0
         },
     }
-    return json.dumps(report, separators=(",", ":")).encode() + b"\n"
+    return _line(report)
+
+
+def _line(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode() + b"\n"
 
 
 _reporter: _Reporter | None = None
 """That of the current membership."""
 
 
-def begin_reports(pipe: str | None, rank: int) -> None:
+def begin_reports(pipe: str | None, job: Job) -> None:
     """Begins to report, if the launcher wants to know."""
     global _reporter
     if pipe:
         # A launcher that is gone must not end this rank.
         with contextlib.suppress(OSError):
-            _reporter = _Reporter(pipe, rank)
+            _reporter = _Reporter(pipe, job)
 
 
 def end_reports() -> None:

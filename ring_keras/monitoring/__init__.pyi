@@ -1,4 +1,6 @@
+from .events import add_event as add_event
 from .links import Link as Link
+from .opentelemetry import add_opentelemetry_metrics as add_opentelemetry_metrics
 from .recorder import Collective as Collective
 from .recorder import dump as dump
 from .recorder import recent_collectives as recent_collectives

@@ -6,7 +6,28 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["event", "stalls"]
+from ring_keras.job.job import current_job
+
+__all__ = ["add_event", "event", "stalls"]
+
+# A line of a rank's report to ringrun has 4,096 bytes.
+_LONGEST_TEXT = 500
+
+
+def add_event(kind: str, text: str) -> None:
+    """Notes what happened on this rank, for `ringrun --event-log` and TensorBoard.
+
+    Checkpoints that callbacks of ours do not write, for instance.
+
+    Args:
+        kind: A word, such as "checkpoint".
+        text: A sentence; what is beyond 500 characters is cut off.
+
+    Raises:
+        NotInitializedError: If `init()` has not run.
+    """
+    job = current_job()
+    job.events.add(event(kind, text[:_LONGEST_TEXT], job.rank))
 
 
 def event(kind: str, text: str, rank: int, at: float | None = None) -> dict[str, Any]:
