@@ -1,5 +1,6 @@
 from . import callbacks as callbacks
 from . import data as data
+from . import elastic as elastic
 from . import errors as errors
 from . import layers as layers
 from . import monitoring as monitoring

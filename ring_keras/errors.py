@@ -97,6 +97,9 @@ def from_tensorflow(error: BaseException) -> RingKerasError | None:
     """The ring_keras error that `error` carries, or None if it carries none."""
     if isinstance(error, RingKerasError):
         return error
+    if type(error).__name__ == "StagingError" and error.__context__ is not None:
+        # AutoGraph shows so what a function raised while it was traced.
+        return from_tensorflow(error.__context__)
     if not isinstance(error, tf.errors.OpError):
         return None
     match = _MESSAGE.search(error.message)

@@ -83,6 +83,13 @@ class Config:
     store_address: str | None = _variable(
         None, ADDRESS, "Where the job's store listens.", launcher=True
     )
+    elastic_socket: str | None = _variable(
+        None,
+        Reader("the path of a socket", str),
+        "Where ringrun tells the ranks of an elastic job who they are, instead of a "
+        "store's address.",
+        launcher=True,
+    )
     token_file: str | None = _variable(
         None,
         PATH,
@@ -266,9 +273,10 @@ class Config:
             "log_level": self.log_level,
         }
         # One rank may run in a job too, and then its store may want to see it.
-        if self.store_address is not None and self.token_file is not None:
-            address = split_address(self.store_address)
-            options["store_host"], options["store_port"] = address
+        if self.token_file is not None:
+            if self.store_address is not None:
+                address = split_address(self.store_address)
+                options["store_host"], options["store_port"] = address
             options["token"] = read_token(self.token_file)
         return options
 
@@ -278,7 +286,9 @@ class Config:
         return {name: value for name, value in thresholds.items() if value is not None}
 
     def _check_job(self, given: set[str]) -> None:
-        job = ("rank", "size", "store_address", "token_file")
+        elastic = self.elastic_socket is not None
+        where = "elastic_socket" if elastic else "store_address"
+        job = ("rank", "size", where, "token_file")
         present = [name for name in job if name in given]
         if present == ["size"] and self.size == 1:
             return
@@ -289,7 +299,8 @@ class Config:
                 "all of them: run the script under ringrun, or unset all of them "
                 "to run it alone."
             )
-        if self.rank >= self.size:
+        # Processes that replace others of an elastic job have numbers of their own.
+        if self.rank >= self.size and not elastic:
             raise ConfigError(
                 f"{PREFIX}RANK must be less than {PREFIX}SIZE. "
                 f"Received: {PREFIX}RANK={self.rank}, {PREFIX}SIZE={self.size}"

@@ -1,10 +1,11 @@
-"""Elastic training: what can be caught today, and what is not there yet."""
+"""Elastic training: the states, what is raised, and what is not there yet."""
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
+from ring_keras import elastic
+from ring_keras.elastic import HostsUpdatedInterrupt, run
 from ring_keras.errors import CommunicationError
-from ring_keras.horovod._absent import absent
+from ring_keras.horovod._absent import absent, refuse_unless_default
 
 __all__ = [
     "CommitStateCallback",
@@ -22,48 +23,59 @@ HorovodInternalError = CommunicationError
 """What a collective raises when a rank has died, or stays silent."""
 
 _INSTEAD = (
-    "A job keeps the ranks it began with, for now: save with "
-    "keras.callbacks.BackupAndRestore, which goes on where it stopped when the "
-    "script is started again."
+    "Elastic jobs train in loops of their own, for now: commit the state in the loop. "
+    "A fit that was interrupted is resumed by keras.callbacks.BackupAndRestore."
 )
 
 
-class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  Horovod's name.
-    """Never raised: hosts neither come nor go while a job runs."""
+class TensorFlowState(elastic.TensorFlowState):
+    """TensorFlow's variables, and plain values beside them.
 
-    def __init__(self, skip_sync: bool = False) -> None:
-        super().__init__()
-        self.skip_sync = skip_sync
-
-
-def run(func: Callable[..., Any]) -> NoReturn:
-    """Not there yet."""
-    absent("elastic.run()", _INSTEAD)
-
-
-class TensorFlowState:
-    """Not there yet."""
+    Args:
+        variables: What to keep; must be given.
+        session: None: there are no sessions in an elastic job.
+        **kwargs: The values, by name.
+    """
 
     def __init__(
         self, variables: Any = None, session: Any = None, **kwargs: Any
     ) -> None:
-        absent("elastic.TensorFlowState", _INSTEAD)
+        refuse_unless_default("session", session, None, "Use eager execution.")
+        if variables is None:
+            absent(
+                "elastic.TensorFlowState() of all global variables",
+                "Without a graph there are none: give its `variables`.",
+            )
+        super().__init__(variables, **kwargs)
 
 
-class TensorFlowKerasState:
-    """Not there yet."""
+class KerasState(elastic.KerasState):
+    """A model's and its optimizer's variables, and plain values beside them.
+
+    Args:
+        model: A model that is built.
+        optimizer: Defaults to the one that it was compiled with.
+        **kwargs: The values, by name.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        super().__init__(model, optimizer, **kwargs)
+
+
+class TensorFlowKerasState(KerasState):
+    """`KerasState`.
+
+    Args:
+        model: A model that is built.
+        optimizer: Defaults to the one that it was compiled with.
+        backend: Taken, as Horovod's is, and not needed.
+        **kwargs: The values, by name.
+    """
 
     def __init__(
         self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any
     ) -> None:
-        absent("elastic.TensorFlowKerasState", _INSTEAD)
-
-
-class KerasState:
-    """Not there yet."""
-
-    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        absent("elastic.KerasState", _INSTEAD)
+        super().__init__(model, optimizer, **kwargs)
 
 
 class CommitStateCallback:

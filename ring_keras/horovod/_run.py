@@ -16,7 +16,9 @@ __all__ = ["CALL", "result_file", "run"]
 
 CALL = "call.pickle"
 
-_NO_ELASTIC = "A job keeps the ranks it began with."
+_NO_ELASTIC = (
+    "It returns every rank's result: start elastic jobs with ringrun --min-np."
+)
 _NO_MPI = "ringrun starts the ranks."
 
 
@@ -62,7 +64,7 @@ def run(
         args: Its positional arguments.
         kwargs: Its keyword arguments.
         num_proc: Number of ranks.
-        min_num_proc: None, as all that is for elastic jobs: there are none.
+        min_num_proc: None, as all that is for elastic jobs: ringrun starts those.
         max_num_proc: None.
         slots: None.
         reset_limit: None.

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ring_keras.launch.loop import Loop
 
-__all__ = ["Probes", "reached_addresses"]
+__all__ = ["Probes", "host_port", "reached_addresses"]
 
 # Within a site a connection takes milliseconds; a firewall may say nothing.
 _CONNECT_TIMEOUT_S = 3.0
@@ -87,3 +87,8 @@ def reached_addresses(addresses: Sequence[Sequence[object]], nonce: str) -> list
         answers = list(threads.map(reached, addresses))
     tried = zip(addresses, answers, strict=True)
     return [str(address[0]) for address, answered in tried if answered]
+
+
+def host_port(host: str, port: int) -> str:
+    """An address as RING_KERAS_STORE_ADDRESS has it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

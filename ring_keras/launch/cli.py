@@ -19,9 +19,15 @@ from ring_keras.config import (
     inherited_environment,
     variables,
 )
-from ring_keras.launch import horovodrun, host_options, watch_options
+from ring_keras.launch import (
+    elastic_options,
+    horovodrun,
+    host_options,
+    watch_options,
+)
 from ring_keras.launch.crew import HostJob
 from ring_keras.launch.dry_run import planned_variables, print_node_plan, print_plan
+from ring_keras.launch.elastic_crew import meet_elastic
 from ring_keras.launch.environment import added_variables
 from ring_keras.launch.guard import run_guarded
 from ring_keras.launch.hosts import Host
@@ -78,6 +84,9 @@ def _run_job(
     nodes: NodeOptions | None,
 ) -> int:
     """Runs a job on these hosts, or this one's part of it; None: on this one alone."""
+    elastic = elastic_options.check(
+        parser, options, is_here=hosts is None and nodes is None
+    )
     command, inherited = options.command, inherited_environment()
     chosen = _chosen(options)
     added = added_variables(
@@ -124,7 +133,9 @@ def _run_job(
     if nodes is not None:
         node = dataclasses.replace(nodes, init_timeout_s=config.init_timeout_s)
         return _run_node(launch, node, job)
-    if hosts is None:
+    if elastic is not None:
+        meet = meet_elastic(elastic, job)
+    elif hosts is None:
         meet = meet_here(options.size, job)
     else:
         plan = Plan(
@@ -279,6 +290,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--version", action="store_true", help="print the version")
     watch_options.add_options(parser)
+    elastic_options.add_options(parser)
     host_options.add_options(parser)
     horovodrun.add_options(parser)
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

@@ -123,32 +123,42 @@ class LocalCrew:
 
     def start(self, store_address: str) -> None:
         """Starts the ranks. Must be called from the main thread."""
-        job = self._job
         cpus: list[tuple[int, ...]] = [()] * len(self._places)
-        if job.bind_to_cores:
+        if self._job.bind_to_cores:
             cpus = share_out(allowed_processors(), len(self._places))
         for place, own_cpus in zip(self._places, cpus, strict=True):
-            variables = job_variables(
-                place,
-                store_address=store_address,
-                token_file=self._token_file,
-                generation=GENERATION,
-                report_pipe=self._report_pipe,
-            )
-            started = start_rank(
-                job.command, {**job.environment, **variables}, own_cpus
-            )
-            worker = Worker(
-                rank=place.rank,
-                host_name=self._host_name,
-                deliver=functools.partial(signal_group, started.pid),
-                pid=started.pid,
-            )
-            self.workers.append(worker)
-            self._output.add_rank(place.rank, started.stdout_fd, started.stderr_fd)
-            if job.verbose:
-                where = f", on CPUs {list(own_cpus)}" if own_cpus else ""
-                say(f"rank {worker.rank} is pid {worker.pid}{where}")
+            self.start_one(place, store_address, own_cpus)
+
+    def start_one(
+        self,
+        place: Place,
+        store_address: str,
+        cpus: tuple[int, ...] = (),
+        more: Mapping[str, str] | None = None,
+    ) -> Worker:
+        """Starts one rank, with some variables more. From the main thread."""
+        job = self._job
+        variables = job_variables(
+            place,
+            store_address=store_address,
+            token_file=self._token_file,
+            generation=GENERATION,
+            report_pipe=self._report_pipe,
+        )
+        environment = {**job.environment, **variables, **(more or {})}
+        started = start_rank(job.command, environment, cpus)
+        worker = Worker(
+            rank=place.rank,
+            host_name=self._host_name,
+            deliver=functools.partial(signal_group, started.pid),
+            pid=started.pid,
+        )
+        self.workers.append(worker)
+        self._output.add_rank(place.rank, started.stdout_fd, started.stderr_fd)
+        if job.verbose:
+            where = f", on CPUs {list(cpus)}" if cpus else ""
+            say(f"rank {worker.rank} is pid {worker.pid}{where}")
+        return worker
 
     def reaped(self, ended: Ended) -> None:
         """Notes the end of a rank."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ring_keras._libraries import rebuild_command
+from ring_keras.launch.addresses import host_port
 from ring_keras.launch.crew import GENERATION, Crew, HostJob, LocalCrew, write_private
 from ring_keras.launch.guard import kill_descendants, reap
 from ring_keras.launch.job_watch import JobWatch
@@ -25,6 +26,7 @@ from ring_keras.launch.workers import Worker, how_ended, signal_name
 
 if TYPE_CHECKING:
     from ring_keras import _native
+    from ring_keras.launch.members import Ending, Members
 
 # How long ranks have to notice by themselves that another one failed. The store
 # tells them in much less; the rest is for printing why, and for saving.
@@ -95,10 +97,12 @@ class Meeting:
     Attributes:
         size: Ranks of all.
         store_host: The address on which the job's store shall listen.
+        members: Who is in the job, if that may change; they have stores of their own.
     """
 
     size: int
     store_host: str
+    members: Members | None = None
 
 
 class CannotStartError(Exception):
@@ -142,7 +146,9 @@ class Launcher:
         self._directory = directory
         self._token = token or secrets.token_bytes(_TOKEN_NBYTES)
         self._crews: list[Crew] = []
-        self._store: _native.StoreServer | None = None
+        self._store: _native.StoreServer | Members | None = None
+        self._members: Members | None = None
+        self._ending: Ending | None = None
         self._state = _State.RUNNING
         self._state_ends_at: float | None = None
         self._interrupt: int | None = None
@@ -220,9 +226,13 @@ class Launcher:
                 run_until=self._run_until,
             )
         )
-        host = meeting.store_host
-        self._store = self._make_store(host, 0, meeting.size, GENERATION, self._token)
-        address = host_port(host, self._store.port)
+        if meeting.members is not None:
+            self._store = self._members = meeting.members
+            address = ""  # Members learn it when they join.
+        else:
+            host = meeting.store_host
+            store = self._make_store(host, 0, meeting.size, GENERATION, self._token)
+            self._store, address = store, host_port(host, store.port)
         for crew in self._crews:
             crew.start(address)
         self._job_watch.begin(list(self._workers()))
@@ -284,8 +294,8 @@ class Launcher:
     def _advance(self) -> None:
         """Moves on where a rank failed, a time is over, or all have ended."""
         now = time.monotonic()
-        if self._state is _State.RUNNING and any(w.failed for w in self._workers()):
-            self._enter(_State.FAILED, NOTICE_S)
+        if self._state is _State.RUNNING:
+            self._judge_running(now)
         if not any(worker.running for worker in self._workers()):
             if self._state is not _State.ENDED:
                 self._enter(_State.ENDED, None)
@@ -296,6 +306,19 @@ class Launcher:
                 self._stop(signal.SIGTERM)
             else:
                 self._kill()
+
+    def _judge_running(self, now: float) -> None:
+        if self._members is None:
+            if any(worker.failed for worker in self._workers()):
+                self._enter(_State.FAILED, NOTICE_S)
+            return
+        self._ending = self._members.advance(now)
+        if self._ending is None:
+            return
+        if self._ending.told:
+            self._enter(_State.FAILED, NOTICE_S)
+        else:
+            self._stop(signal.SIGTERM)
 
     def _take_signal(self, number: int) -> None:
         if number == signal.SIGCHLD:
@@ -340,7 +363,7 @@ class Launcher:
 
     def _conclude(self) -> tuple[int, str | None]:
         """The exit code, and why, if it is bad."""
-        workers = list(self._workers())
+        workers = [worker for worker in self._workers() if not worker.outlived]
         failed = any(worker.failed for worker in workers)
         if self._interrupt is not None and not failed:
             late = [w.rank for w in workers if w.returncode == -signal.SIGKILL]
@@ -350,13 +373,10 @@ class Launcher:
             if late:
                 text += f"; killed the ranks that did not end: {late}"
             return 128 + self._interrupt, text
+        if self._ending is not None and self._ending.message is not None:
+            return self._ending.exit_code, self._ending.message
         verdict = judge(workers, self._ended_ranks(), self._hung)
         return verdict.exit_code, verdict.message
-
-
-def host_port(host: str, port: int) -> str:
-    """An address as RING_KERAS_STORE_ADDRESS has it."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def meet_here(size: int, job: HostJob) -> Meet:

@@ -184,6 +184,7 @@ class OutputPump:
         self._fed: queue.SimpleQueue[tuple[_Stream | _Own, bytes, _Taken]]
         self._fed = queue.SimpleQueue()
         self._fed_streams: dict[tuple[int, str], _Stream] = {}
+        self._added: queue.SimpleQueue[tuple[int, _Stream]] = queue.SimpleQueue()
         self._wake_fd, self._wake_write = os.pipe()
         os.set_blocking(self._wake_fd, False)
         os.set_blocking(self._wake_write, False)
@@ -191,13 +192,19 @@ class OutputPump:
         """Reads end of file when all output has been written."""
 
     def add_rank(self, rank: int, stdout_fd: int, stderr_fd: int) -> None:
-        """Takes over the reading ends of a rank's pipes. Before `start`.
+        """Takes over the reading ends of a rank's pipes.
 
         Raises:
             OSError: If a file for them cannot be opened.
         """
         for name, fd in (("stdout", stdout_fd), ("stderr", stderr_fd)):
-            self._selector.register(fd, selectors.EVENT_READ, self._open(rank, name))
+            self._added.put((fd, self._open(rank, name)))
+        if not self._started:
+            self._take_added()
+        elif self._ended:
+            self._close_added()
+        else:
+            self._wake()
 
     def add_fed_rank(self, rank: int) -> None:
         """Expects `feed` to bring what the rank prints. Before `start`.
@@ -207,6 +214,7 @@ class OutputPump:
         """
         for name in STREAMS:
             self._fed_streams[rank, name] = self._open(rank, name)
+            self._open_count += 1
 
     def feed(self, rank: int, name: str, data: bytes, taken: _Taken) -> None:
         """Takes what a rank of another host printed; nothing: it has closed that.
@@ -247,6 +255,9 @@ class OutputPump:
 
     def _put(self, stream: _Stream | _Own, data: bytes, taken: _Taken) -> None:
         self._fed.put((stream, data, taken))
+        self._wake()
+
+    def _wake(self) -> None:
         with contextlib.suppress(OSError):  # Full: it will wake anyway.
             os.write(self._wake_write, b".")
 
@@ -255,7 +266,6 @@ class OutputPump:
         if self._directory is not None:
             file = _RankFile(self._directory / f"rank.{rank}" / name)
         console = self._consoles[name]
-        self._open_count += 1
         return _Stream(self._prefix(rank, console), console, file)
 
     def _prefix(self, rank: int, console: Console) -> bytes:
@@ -269,12 +279,15 @@ class OutputPump:
             while self._open_count:
                 for key, _ in self._selector.select():
                     if key.fd == self._wake_fd:
+                        os.read(self._wake_fd, _READ_NBYTES)
+                        self._take_added()
                         self._take_fed()
                     else:
                         self._read(key.fd, key.data)
         finally:
             # If this thread fails, the ranks must not wait for a reader.
             self._ended = True
+            self._close_added()
             self._write_own(_Own.STATUS, b"")
             for key in self._selector.get_map().values():
                 os.close(key.fd)
@@ -293,8 +306,20 @@ class OutputPump:
             os.close(fd)
         self._write(stream, data)
 
+    def _take_added(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                fd, stream = self._added.get_nowait()
+                self._selector.register(fd, selectors.EVENT_READ, stream)
+                self._open_count += 1
+
+    def _close_added(self) -> None:
+        """Nobody reads any more what these print."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                os.close(self._added.get_nowait()[0])
+
     def _take_fed(self) -> None:
-        os.read(self._wake_fd, _READ_NBYTES)
         with contextlib.suppress(queue.Empty):
             while True:
                 stream, data, taken = self._fed.get_nowait()

@@ -30,6 +30,7 @@ class Worker:
         remark: What else is known of its end, to follow how it ended.
         told_to_stop: Whether it got a signal from us before it ended.
         lost_with: Which host is gone, and why; None unless that was its end.
+        outlived: Whether the others have gone on without it.
     """
 
     rank: int
@@ -42,6 +43,7 @@ class Worker:
     remark: str = ""
     told_to_stop: bool = False
     lost_with: str | None = None
+    outlived: bool = False
 
     @property
     def running(self) -> bool:
@@ -50,8 +52,9 @@ class Worker:
 
     @property
     def failed(self) -> bool:
-        """Whether it ended badly, and not because we stopped it."""
-        return self.returncode not in (None, 0) and not self.told_to_stop
+        """Whether it ended badly, not because we stopped it, and was needed."""
+        ended_badly = self.returncode not in (None, 0) and not self.told_to_stop
+        return ended_badly and not self.outlived
 
     @property
     def seconds(self) -> float:

@@ -6,16 +6,18 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ring_keras import _libraries, _native, autotune
 from ring_keras.config import Config
 from ring_keras.devices.choice import prepare_device
-from ring_keras.errors import RankMismatchError
+from ring_keras.errors import PeerLostError, RankMismatchError
 from ring_keras.job.job import Job, begin_job, end_job, job_or_none
 from ring_keras.job.process_set import ProcessSet, add_missing_process_sets
 from ring_keras.job.topology import is_initialized
+from ring_keras.lifecycle.elastic_launcher import NoGenerationError, launcher_of
 from ring_keras.lifecycle.flight_recorder import (
     begin_flight_recorder,
     end_flight_recorder,
@@ -55,7 +57,8 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
     Raises:
         ConfigError: If a `RING_KERAS_*` variable has a value it cannot take.
         ImportError: If the op library does not fit the installed TensorFlow.
-        PeerLostError: If a rank ended, or failed, before all had joined.
+        PeerLostError: If a rank ended, or failed, before all had joined; in an
+            elastic job only if too few are left.
         RankMismatchError: If a variable that must be the same on every rank is
             not.
         RingKerasError: If ranks cannot have a GPU each, or only some can.
@@ -67,7 +70,29 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         return
     config = Config.from_environment()
     options = config.init_options()
-    options |= store_options(config)
+    if config.elastic_socket is None:
+        _join(config, options | store_options(config), process_sets)
+        return
+    while True:
+        try:
+            place = launcher_of(config).join()
+        except NoGenerationError as error:
+            raise PeerLostError(f"init(): {error}.") from None
+        try:
+            _join(config, options | place, process_sets)
+            return
+        except PeerLostError as error:
+            # The launcher knows who is left. Whoever has caused this by an error of
+            # its own raises that.
+            _native.log("info", f"init() begins again: {error}")
+
+
+def _join(
+    config: Config,
+    options: dict[str, Any],
+    process_sets: Sequence[ProcessSet | Sequence[int]],
+) -> None:
+    """Joins the generation that the options name."""
     # First, because nobody should wait for a rank that cannot compute.
     _libraries.ops()
     _native.init(**options)

@@ -20,6 +20,7 @@ __all__ = ["Steps", "leave_job", "run_in_one_process"]
 # What makes this process a rank of a job.
 _OF_A_JOB = (
     *("RANK", "SIZE", "STORE_ADDRESS", "TOKEN_FILE", "GENERATION"),
+    "ELASTIC_SOCKET",
     # And what it would write as that rank.
     *("REPORT_PIPE", "TIMELINE", "TRACE_DIR"),
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -160,3 +162,25 @@ def test_an_uncaught_exception_is_told_to_the_other_ranks(tmp_path: Path) -> Non
     lost = [x for x in ended.stderr.splitlines() if "PeerLostError" in x]
     assert any("raised ValueError: bad batch 17" in x for x in lost), ended.stderr
     assert "ringrun: rank 1 (host " in ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow  # test_training.py of elastic/ does so with less.
+def test_the_elastic_loop_goes_on_without_rank_0() -> None:
+    command = [sys.executable, "-m", "ring_keras.launch", "-np", "2", "--min-np", "1"]
+    command += ["-v", sys.executable, str(EXAMPLES_DIR / "elastic_loop.py")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as job:
+        printed = []
+        for line in job.stdout:
+            printed.append(line)
+            if line == "[0] step 0: rank 0 of 2\n":
+                (pid,) = re.findall(r"rank 0 is pid (\d+)", "".join(printed))
+                os.kill(int(pid), signal.SIGKILL)
+        assert job.wait(timeout=300) == 0, "".join(printed)[-4000:]
+    assert "[1] step " in "".join(printed)
+    assert ": rank 0 of 1\n" in "".join(printed)
+    (line,) = [line for line in printed if "weights differ" in line]
+    steps, error = re.search(r"(\d+) steps, weights differ by (\S+)", line).groups()
+    assert int(steps) == 200
+    assert float(error) < 0.2

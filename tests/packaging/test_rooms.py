@@ -130,6 +130,7 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
     "optimizers": {"job", "keras_internals", "ops"},
     "layers": {"job", "keras_internals", "ops", "optimizers"},
     "training": {"job", "keras_internals", "layers", "ops", "optimizers"},
+    "elastic": {"job", "lifecycle", "ops"},
 }
 PYTHON_ALLOWED["callbacks"] = PYTHON_ALLOWED["training"] | {"monitoring", "training"}
 PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {"lifecycle", "training"}

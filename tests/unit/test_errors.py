@@ -104,3 +104,16 @@ def test_translates_as_a_decorator() -> None:
     for _ in range(2):
         with pytest.raises(errors.RankMismatchError, match=r"^x$"):
             fail()
+
+
+def test_an_error_of_a_trace_is_found_in_what_autograph_makes_of_it() -> None:
+    @tf.function
+    def traced() -> None:
+        raise errors.PeerLostError("rank 1 died")
+
+    with pytest.raises(Exception, match="rank 1 died") as raised:
+        traced()
+
+    found = errors.from_tensorflow(raised.value)
+    assert type(found) is errors.PeerLostError
+    assert found.message == "rank 1 died"

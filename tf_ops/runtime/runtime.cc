@@ -79,7 +79,11 @@ Status Runtime::Init(const InitOptions& options) {
     impl_->initializing = true;
     initializing.slot = impl_.get();
     impl_->init_cancelled = false;
-    if (options.size == 1) own.generation += impl_->memberships;
+    // Nobody numbers the memberships of a rank that is alone, but a launcher
+    // whose jobs grow and shrink, from 1 on.
+    if (options.size == 1 && options.generation == 0) {
+      own.generation = impl_->memberships;
+    }
   }
   ConfigureLogging(options.size > 1 ? StrCat("rank ", options.rank) : "",
                    options.log_level);

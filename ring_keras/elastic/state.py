@@ -1,0 +1,98 @@
+"""What a loop commits, goes back to, and gives to those that join."""
+
+import abc
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ring_keras import _native
+from ring_keras.lifecycle.elastic_launcher import others_wait
+
+__all__ = ["HostsUpdatedInterrupt", "State"]
+
+
+class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  Horovod's name.
+    """Raised on every rank alike: others wait to join. `run` takes care of it.
+
+    Args:
+        skip_sync: Whether the state is the same on all ranks that will be there.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("others wait to join the job")
+        self.skip_sync = skip_sync
+
+
+class State(abc.ABC):
+    """Counts the commits, so that ranks know who of them is ahead."""
+
+    def __init__(self) -> None:
+        self._commits = 0
+        self._reset_callbacks: list[Callable[[], None]] = []
+
+    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
+        """Has these called after each change, before the state is synchronised.
+
+        Args:
+            callbacks: They may set a learning rate by the new `ring.size()`, say.
+        """
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """The ranks have changed, and this one has joined anew."""
+        for callback in self._reset_callbacks:
+            callback()
+
+    def commit(self) -> None:
+        """Keeps the state in memory, and lets others join.
+
+        A collective: every rank calls it after the same step.
+
+        Raises:
+            HostsUpdatedInterrupt: On every rank, if others wait to join.
+            PeerLostError: If a rank died or left.
+        """
+        self.save()
+        # From here on this step is done, whoever is lost.
+        self._commits += 1
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Lets others join; a collective.
+
+        Raises:
+            HostsUpdatedInterrupt: On every rank, if others wait to join.
+            PeerLostError: If a rank died or left.
+        """
+        # Ranks hear of it at different times, and must act together.
+        own = np.array([[others_wait()]], np.int64)
+        if _native.allgather(own, "elastic/others_wait").any():
+            raise HostsUpdatedInterrupt
+
+    def sync(self) -> None:
+        """Gives every rank the state of the one that has committed most; a collective.
+
+        Of several, the lowest rank's: one that has just started never has more than
+        those that go on.
+
+        Raises:
+            PeerLostError: If a rank died or left; `restore` undoes what has been taken.
+        """
+        own = np.array([[self._commits]], np.int64)
+        commits = _native.allgather(own, "elastic/commits")[:, 0]
+        source = int(commits.argmax())
+        self.take_from(source)
+        self.save()
+        self._commits = int(commits[source])
+
+    @abc.abstractmethod
+    def save(self) -> None:
+        """Keeps a copy of the state in memory."""
+
+    @abc.abstractmethod
+    def restore(self) -> None:
+        """Goes back to what was kept last."""
+
+    @abc.abstractmethod
+    def take_from(self, source: int) -> None:
+        """Takes the state of that rank; a collective."""

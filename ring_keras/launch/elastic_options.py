@@ -1,0 +1,146 @@
+"""Options of `ringrun` for jobs that outlive their ranks."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+
+__all__ = ["ElasticOptions", "add_options", "check"]
+
+_COOLDOWN_S = (1.0, 60.0)
+
+
+@dataclass(frozen=True)
+class ElasticOptions:
+    """How many ranks a job may have, and how long it waits for some.
+
+    Attributes:
+        size: Ranks to begin with.
+        min_size: The fewest with which it goes on.
+        max_size: Up to so many are started, anew for those that were lost; None:
+            none are.
+        timeout_s: How long those that wait for others to join do so.
+        reset_limit: After how many changes another one ends the job; None: never.
+        cooldown_s: Until a lost process is replaced, at first and at most: the time
+            doubles with each loss.
+    """
+
+    size: int
+    min_size: int
+    max_size: int | None
+    timeout_s: float
+    reset_limit: int | None
+    cooldown_s: tuple[float, float]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds them to ringrun's."""
+    group = parser.add_argument_group(
+        "elastic jobs", "The ranks go on without one that is lost: see docs/elastic.md."
+    )
+    add = group.add_argument
+    add(
+        "--min-np",
+        "--min-num-proc",
+        dest="min_size",
+        type=int,
+        metavar="M",
+        help="go on while there are so many ranks; on this machine alone, for now",
+    )
+    add(
+        "--max-np",
+        "--max-num-proc",
+        dest="max_size",
+        type=int,
+        metavar="N",
+        help="start ranks, anew for those that were lost, until there are so many",
+    )
+    add(
+        "--elastic-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="time for the ranks to meet after a change, and to be M (default: 600)",
+    )
+    add(
+        "--reset-limit",
+        type=int,
+        metavar="K",
+        help="end the job at a change after K (default: never)",
+    )
+    add(
+        "--blacklist-cooldown-range",
+        dest="cooldown_s",
+        type=float,
+        nargs=2,
+        metavar=("MIN", "MAX"),
+        help="seconds until a lost rank is replaced; they double with each loss, from "
+        "MIN to MAX (default: {:g} {:g})".format(*_COOLDOWN_S),
+    )
+
+
+def check(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, *, is_here: bool
+) -> ElasticOptions | None:
+    """What was asked for; None: nothing. Ends the process if it cannot be had.
+
+    Args:
+        parser: Tells the user.
+        options: As parsed.
+        is_here: Whether all ranks are on this host, without agents.
+    """
+    if options.min_size is None and options.max_size is None:
+        for name in ("elastic_timeout", "reset_limit", "cooldown_s"):
+            if getattr(options, name) is not None:
+                parser.error(f"{_OPTION[name]} is for elastic jobs: give --min-np")
+        return None
+    _refuse_what_is_not_there(parser, options, is_here)
+    # As Horovod's: without it, no fewer than it began with.
+    least = options.size if options.min_size is None else options.min_size
+    most = options.max_size
+    if not 1 <= least <= options.size:
+        parser.error(f"--min-np must be from 1 to -np {options.size}, not {least}")
+    if most is not None and most < options.size:
+        parser.error(f"--max-np must be at least -np {options.size}, not {most}")
+    timeout_s = 600.0 if options.elastic_timeout is None else options.elastic_timeout
+    if not 0 < timeout_s < math.inf:
+        parser.error(f"--elastic-timeout must be some seconds, not {timeout_s:g}")
+    if options.reset_limit is not None and options.reset_limit < 0:
+        parser.error(f"--reset-limit must be at least 0, not {options.reset_limit}")
+    first, last = options.cooldown_s or _COOLDOWN_S
+    if not 0 <= first <= last < math.inf:
+        parser.error(
+            "--blacklist-cooldown-range must be MIN and MAX seconds, and MIN the "
+            f"smaller, not {first:g} {last:g}"
+        )
+    if options.cooldown_s is not None and most is None:
+        parser.error(
+            "--blacklist-cooldown-range says when lost ranks are replaced, and without "
+            "--max-np they are not"
+        )
+    return ElasticOptions(
+        size=options.size,
+        min_size=least,
+        max_size=most,
+        timeout_s=timeout_s,
+        reset_limit=options.reset_limit,
+        cooldown_s=(first, last),
+    )
+
+
+_OPTION = {
+    "elastic_timeout": "--elastic-timeout",
+    "reset_limit": "--reset-limit",
+    "cooldown_s": "--blacklist-cooldown-range",
+}
+
+
+def _refuse_what_is_not_there(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, is_here: bool
+) -> None:
+    if not is_here:
+        parser.error("--min-np and --max-np work on this machine alone, for now")
+    if options.bind_to != "none":
+        parser.error("--bind-to does not work with --min-np or --max-np, for now")
+    if options.timeline is not None:
+        parser.error("--timeline does not work with --min-np or --max-np, for now")

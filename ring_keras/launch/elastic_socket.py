@@ -1,0 +1,93 @@
+"""Where the processes of an elastic job ask who they are."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ring_keras.launch.loop import Loop
+
+__all__ = ["ElasticSocket", "Tell"]
+
+_READ_NBYTES = 4096
+_MAX_NBYTES = 1 << 16
+
+# Sends a message; one that cannot be sent has nobody who waits for it.
+Tell = Callable[[dict[str, Any]], None]
+
+
+class ElasticSocket:
+    """Lines of JSON, each way, in a directory that only the user may enter.
+
+    Args:
+        loop: Calls back.
+        path: Where to listen.
+        take: Gets the number of the process that asks to join, and a way to answer.
+    """
+
+    def __init__(
+        self, loop: Loop, path: Path, take: Callable[[int, Tell], None]
+    ) -> None:
+        self._loop = loop
+        self._take = take
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.setblocking(False)
+        # The path itself may be longer than what an address can hold.
+        directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+        try:
+            self._listener.bind(f"/proc/self/fd/{directory}/{path.name}")
+        finally:
+            os.close(directory)
+        self._listener.listen(128)
+        loop.on_readable(self._listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = self._listener.accept()
+            connection.setblocking(False)
+            _Line(self._loop, connection, self._take)
+
+
+class _Line:
+    """The connection of one process."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        connection: socket.socket,
+        take: Callable[[int, Tell], None],
+    ) -> None:
+        self._loop = loop
+        self._connection = connection
+        self._take = take
+        self._unread = b""
+        loop.on_readable(connection.fileno(), self._read)
+
+    def _read(self) -> None:
+        try:
+            data = self._connection.recv(_READ_NBYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._unread += data
+        try:
+            while b"\n" in self._unread:
+                line, _, self._unread = self._unread.partition(b"\n")
+                self._take(int(json.loads(line)["join"]), self._tell)
+        except (ValueError, KeyError, TypeError):
+            data = b""
+        if not data or len(self._unread) > _MAX_NBYTES:
+            # That its process has ended is known from elsewhere.
+            self._loop.forget(self._connection.fileno())
+            self._connection.close()
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        # A few hundred bytes always fit, unless nobody reads.
+        with contextlib.suppress(OSError):
+            self._connection.send(json.dumps(message).encode() + b"\n")

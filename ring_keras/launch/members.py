@@ -1,0 +1,303 @@
+"""Who is in an elastic job: decides when its next generation begins, and with whom."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ring_keras.launch.elastic_options import ElasticOptions
+from ring_keras.launch.elastic_socket import Tell
+from ring_keras.launch.workers import Worker
+
+if TYPE_CHECKING:
+    from ring_keras import _native
+
+__all__ = ["TOO_FEW", "Ending", "Members"]
+
+TOO_FEW = 75
+"""ringrun's exit code when a job cannot go on, and could later: EX_TEMPFAIL."""
+
+_STORE_HOST = "127.0.0.1"
+# How long a process may take to join again that the store has given up: it may have
+# failed to begin a generation. A stopped one never does.
+_LOST_S = 5.0
+# So many replacements in a row that end before they have joined are the last.
+_MAX_STILLBORN = 3
+
+
+@dataclass(frozen=True)
+class Ending:
+    """That a job cannot go on, or need not.
+
+    Attributes:
+        message: Why, if that is not to be seen from how its processes ended.
+        exit_code: ringrun's then.
+        told: Whether its processes are told, and end by themselves.
+    """
+
+    message: str | None = None
+    exit_code: int = 0
+    told: bool = False
+
+
+@dataclass
+class _Process:
+    worker: Worker
+    tell: Tell | None = None
+    waits: bool = False
+    """Whether it has asked to join, and is in no generation."""
+    rank: int | None = None
+    """In the generation that it was in last; None: in none yet."""
+    given_up_at: float | None = None
+    killed: bool = False
+
+
+class Members:
+    """Gives each generation a store of its own, and its ranks their numbers.
+
+    To the launcher it is the job's store. In what it is told, and tells, ranks are the
+    numbers of processes, which they keep.
+
+    Args:
+        options: How many there may be.
+        token: The job's secret.
+        start: Starts a process of that number.
+        say: Tells the user.
+    """
+
+    def __init__(
+        self,
+        options: ElasticOptions,
+        *,
+        token: bytes,
+        start: Callable[[int], Worker],
+        say: Callable[[str], None],
+    ) -> None:
+        self._options = options
+        self._token = token
+        self._start = start
+        self._say = say
+        self._processes: dict[int, _Process] = {}
+        self._members: list[_Process] = []
+        self._store: _native.StoreServer | None = None
+        self._generation = 0
+        self._forming_since: float | None = None
+        self._losses = 0
+        self._last_loss = ""
+        self._stillborn = 0
+        self._next_start_at = 0.0
+        self._finished = False
+        self._ending: Ending | None = None
+
+    def begin(self) -> None:
+        """Starts the processes that the job begins with, and those to come."""
+        for _ in range(self._options.size):
+            self._members.append(self._start_one())
+        self._fill(time.monotonic())
+
+    def take(self, number: int, tell: Tell) -> None:
+        """A process asks to join; it has left the generation it was in."""
+        process = self._processes.get(number)
+        if process is None:
+            return
+        process.tell, process.waits, process.given_up_at = tell, True, None
+        if self._ending is not None:
+            self._tell_end(process)
+        elif process not in self._members:
+            for member in self._members:
+                if member.tell is not None and not member.waits:
+                    member.tell({"others_wait": True})
+
+    def report_exit(self, number: int, how: str) -> None:
+        """A process has ended."""
+        process = self._processes[number]
+        worker = process.worker
+        is_member = process in self._members
+        if is_member and process.rank is not None and self._store is not None:
+            self._store.report_exit(process.rank, how)
+        if worker.told_to_stop:
+            return
+        if worker.returncode == 0 and is_member:
+            self._finished = True
+            return
+        if process.rank is None and not is_member:
+            worker.outlived = True  # Nobody has ever counted on it.
+            self._stillborn += 1
+        self._losses += 1
+        self._last_loss = f"{_named(process)} {how}"
+        self._next_start_at = time.monotonic() + self._cooldown_s()
+        if not self._finished and self._ending is None:
+            self._say(f"elastic: {self._last_loss}")
+
+    def advance(self, now: float) -> Ending | None:
+        """Does what is due; whether the job must end."""
+        living = [process for process in self._members if process.worker.running]
+        if not living:
+            # Those that came later have nothing to go on from.
+            return Ending()
+        everyone_waits = all(process.waits for process in living)
+        if self._finished:
+            # The job is done. Who waits would wait for one that has ended well.
+            return Ending() if everyone_waits else None
+        self._fill(now)
+        if len(living) + self._most_to_come() < self._options.min_size:
+            return self._end(
+                f"fewer than --min-np {self._options.min_size} ranks are left "
+                f"({len(living)}), and no others will come. {self._last_loss}"
+            )
+        if not any(process.waits for process in living):
+            self._forming_since = None
+            return None
+        if self._forming_since is None:
+            self._forming_since = now
+        coming = [p for p in self._newcomers() if p.waits]
+        if everyone_waits and len(living) + len(coming) >= self._options.min_size:
+            return self._form(living + coming)
+        self._give_up_silent(living, now)
+        if now - self._forming_since < self._options.timeout_s:
+            return None
+        return self._give_up_late(living, len(coming))
+
+    def ended_ranks(self) -> list[tuple[int, str, bool]]:
+        """What the store says of the generation there is: see its `ended_ranks`."""
+        if self._store is None:
+            return []
+        return [
+            (self._members[rank].worker.rank, text, lost)
+            for rank, text, lost in self._store.ended_ranks()
+        ]
+
+    def close(self) -> None:
+        """Ends the store."""
+        if self._store is not None:
+            self._store.close()
+
+    def _form(self, members: list[_Process]) -> Ending | None:
+        """Begins the next generation; survivors come first, in their order."""
+        limit = self._options.reset_limit
+        if limit is not None and self._generation > limit:
+            return self._end(f"the ranks changed more than --reset-limit {limit} times")
+        self.close()
+        self._generation += 1
+        size = len(members)
+        self._store = None
+        address = None
+        if size > 1:
+            from ring_keras import _native
+
+            self._store = _native.StoreServer(
+                _STORE_HOST, 0, size, self._generation, self._token
+            )
+            address = f"{_STORE_HOST}:{self._store.port}"
+        for process in self._members:
+            process.worker.outlived = not process.worker.running
+        if self._generation > 1:
+            self._say(f"elastic: going on with {_count(size)}")
+        self._members = members
+        self._forming_since = None
+        for rank, process in enumerate(members):
+            if process.rank is None:
+                self._stillborn = 0
+            process.rank, process.waits = rank, False
+            assert process.tell is not None
+            process.tell(
+                {
+                    "rank": rank,
+                    "size": size,
+                    "generation": self._generation,
+                    "store": address,
+                }
+            )
+        return None
+
+    def _start_one(self) -> _Process:
+        number = len(self._processes)
+        process = self._processes[number] = _Process(self._start(number))
+        return process
+
+    def _fill(self, now: float) -> None:
+        while now >= self._next_start_at and self._vacancies() > 0:
+            process = self._start_one()
+            if self._losses:
+                self._say(f"elastic: started {_named(process)}")
+
+    def _newcomers(self) -> list[_Process]:
+        return [
+            process
+            for process in self._processes.values()
+            if process.worker.running and process not in self._members
+        ]
+
+    def _vacancies(self) -> int:
+        """How many processes may still be started."""
+        most = self._options.max_size
+        if most is None or self._stillborn >= _MAX_STILLBORN:
+            return 0
+        return most - sum(p.worker.running for p in self._processes.values())
+
+    def _most_to_come(self) -> int:
+        return len(self._newcomers()) + self._vacancies()
+
+    def _cooldown_s(self) -> float:
+        first, last = self._options.cooldown_s
+        return float(min(last, first * 2.0 ** min(self._losses - 1, 64)))
+
+    def _give_up_silent(self, living: list[_Process], now: float) -> None:
+        """Kills those that the others have lost although they still run."""
+        lost = {number for number, _, is_lost in self.ended_ranks() if is_lost}
+        for process in living:
+            if process.waits or process.worker.rank not in lost:
+                continue
+            if process.given_up_at is None:
+                process.given_up_at = now
+            elif now - process.given_up_at >= _LOST_S:
+                self._kill(process, "the others have lost it")
+
+    def _give_up_late(self, living: list[_Process], coming: int) -> Ending | None:
+        late = [process for process in living if not process.waits]
+        for process in late:
+            self._kill(
+                process,
+                f"it has not joined within --elastic-timeout "
+                f"{self._options.timeout_s:g} s",
+            )
+        if late:
+            return None
+        return self._end(
+            f"fewer than --min-np {self._options.min_size} ranks "
+            f"({len(living) + coming}) were there within --elastic-timeout "
+            f"{self._options.timeout_s:g} s. {self._last_loss}"
+        )
+
+    def _kill(self, process: _Process, why: str) -> None:
+        if process.killed:
+            return
+        process.killed = True
+        self._say(f"elastic: killing {_named(process)}: {why}")
+        # Not `signal`: it counts as lost, not as stopped by us.
+        process.worker.deliver(signal.SIGKILL)
+
+    def _end(self, why: str) -> Ending:
+        self._ending = Ending(why, TOO_FEW, told=True)
+        for process in self._processes.values():
+            if process.waits and process.worker.running:
+                self._tell_end(process)
+        return self._ending
+
+    def _tell_end(self, process: _Process) -> None:
+        assert process.tell is not None
+        assert self._ending is not None
+        process.tell({"end": self._ending.message})
+
+
+def _named(process: _Process) -> str:
+    worker = process.worker
+    rank = "no rank yet" if process.rank is None else f"rank {process.rank}"
+    return f"process {worker.rank} ({rank}, host {worker.host_name}, pid {worker.pid})"
+
+
+def _count(size: int) -> str:
+    return "1 rank" if size == 1 else f"{size} ranks"

@@ -1,0 +1,70 @@
+"""Loops that go on while real processes are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from support.ringrun import Ringrun
+
+# Each step adds 1 to a variable: the average of what the ranks, whose shares of 2**20
+# are exact, give. So its value is the number of steps that were applied.
+_LOOP = """
+import hashlib
+import numpy as np, tensorflow as tf
+import ring_keras as ring
+
+number, resets = rank, []
+ring.init()
+total = tf.Variable(0.0)
+weights = tf.Variable(np.random.default_rng(number).normal(size=1000))
+state = ring.elastic.TensorFlowState([total, weights], step=0, sizes=[], last=None)
+state.register_reset_callbacks([lambda: resets.append(ring.size())])
+note(f"pid.{number}", os.getpid())
+
+@ring.elastic.run
+def train(state):
+    @tf.function
+    def step():
+        total.assign_add(ring.allreduce(tf.constant(1.0), name="one"))
+        noise = tf.random.normal([1000], dtype=tf.float64)
+        weights.assign_add(ring.allreduce(noise, name="noise"))
+
+    while state.last is None or state.step < state.last:
+        if state.sizes[-1:] != [ring.size()]:
+            state.sizes = [*state.sizes, ring.size()]
+            if len(state.sizes) == 3:
+                state.last = state.step + 20
+        step()
+        state.step += 1
+        state.commit()
+        if state.step == 5:
+            note(f"running.{number}")
+        time.sleep(0.01)
+
+train(state)
+digest = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
+assert ring.allgather_object(digest) == [digest] * ring.size()
+applied = f"{state.step} {float(total)}"
+note(f"end.{number}", f"{os.getpid()} {applied} {state.sizes} {resets}")
+"""
+
+
+def test_a_lost_rank_0_is_replaced_and_no_step_is_lost(ringrun: Ringrun) -> None:
+    options = ["--min-np", "1", "--max-np", "2"]
+    job = ringrun.start(_LOOP, *options, "--blacklist-cooldown-range", "0", "0", size=2)
+    for number in (0, 1):
+        ringrun.noted(f"running.{number}")
+    pids = ringrun.pids("pid.0", "pid.1")
+
+    os.kill(pids[0], signal.SIGKILL)
+
+    finished = ringrun.finish(job)
+    assert finished.returncode == 0, finished.stderr.decode()
+    survivor, steps, total, *rest = ringrun.noted("end.1").split(maxsplit=3)
+    assert int(survivor) == pids[1]
+    assert float(total) == int(steps)
+    assert rest == ["[2, 1, 2] [1, 2]"]
+    _, others_steps, others_total, *rest = ringrun.noted("end.2").split(maxsplit=3)
+    assert (others_steps, others_total) == (steps, total)
+    assert rest == ["[2, 1, 2] []"]

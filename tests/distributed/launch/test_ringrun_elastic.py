@@ -1,0 +1,365 @@
+"""Jobs whose ranks come and go. The engine and ringrun alone: no TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from support.processes import wait_until
+from support.ringrun import Finished, Ringrun
+
+# `rank` is the process's number here, which it keeps.
+_PROLOGUE = """
+import numpy as np
+from ring_keras import _native
+sys.modules["tensorflow"] = None  # Errors are RuntimeErrors then.
+from ring_keras.config import Config
+from ring_keras.lifecycle.elastic_launcher import launcher_of
+
+config = Config.from_environment()
+
+def join():
+    while True:
+        place = launcher_of(config).join()
+        try:
+            _native.init(**(config.init_options() | place))
+            return _native.topology()[:2]
+        except RuntimeError as error:
+            assert str(error).startswith("PeerLostError"), error
+
+def meet():
+    return _native.allgather(np.array([[rank]]), "meet")[:, 0].tolist()
+
+def meet_until_lost():
+    try:
+        while True:
+            meet()
+            time.sleep(0.01)
+    except RuntimeError as error:
+        assert str(error).startswith("PeerLostError"), error
+    _native.shutdown("it lost a rank")
+
+def end():
+    numbers = meet()
+    _native.shutdown("the test ended")
+    note(f"end.{rank}", f"{os.getpid()} {numbers}")
+"""
+
+
+def start(
+    ringrun: Ringrun, script: str, *options: str, size: int = 2
+) -> subprocess.Popen[bytes]:
+    """Starts an elastic job of such ranks."""
+    return ringrun.start(_PROLOGUE + script, *options, size=size)
+
+
+def finish(ringrun: Ringrun, process: subprocess.Popen[bytes], code: int) -> Finished:
+    """How it ended, with that code."""
+    finished = ringrun.finish(process)
+    assert finished.returncode == code, finished.stderr.decode()
+    return finished
+
+
+def ended(ringrun: Ringrun, *numbers: int) -> dict[int, tuple[int, list[int]]]:
+    """Which process each became, and with whom it met last."""
+    found = {}
+    for number in numbers:
+        pid, _, others = ringrun.noted(f"end.{number}").partition(" ")
+        found[number] = int(pid), [int(other) for other in re.findall(r"\d+", others)]
+    return found
+
+
+_GO_ON_UNTIL_2 = """
+_, members = join()
+note(f"pid.{rank}", os.getpid())
+while members != 2:
+    meet_until_lost()
+    _, members = join()
+end()
+"""
+
+
+def test_survivors_keep_their_process_and_their_order(ringrun: Ringrun) -> None:
+    job = start(ringrun, _GO_ON_UNTIL_2, "--min-np", "2", size=4)
+    pids = ringrun.pids("pid.0", "pid.1", "pid.2", "pid.3")
+
+    os.kill(pids[0], signal.SIGKILL)
+    os.kill(pids[2], signal.SIGKILL)
+
+    finish(ringrun, job, 0)
+    assert ended(ringrun, 1, 3) == {1: (pids[1], [1, 3]), 3: (pids[3], [1, 3])}
+
+
+def test_a_rank_that_dies_while_a_generation_forms_is_not_waited_for(
+    ringrun: Ringrun,
+) -> None:
+    script = """
+if rank == 2:
+    launcher_of(config).join()  # All are told that it is there.
+    os.kill(os.getpid(), signal.SIGKILL)
+join()
+end()
+"""
+    finish(ringrun, start(ringrun, script, "--min-np", "2", size=3), 0)
+
+    assert [met for _, met in ended(ringrun, 0, 1).values()] == [[0, 1], [0, 1]]
+
+
+def test_too_few_end_with_a_code_of_its_own(ringrun: Ringrun) -> None:
+    job = start(ringrun, _GO_ON_UNTIL_2.replace("!= 2", "> 0"), "--min-np", "2")
+    pids = ringrun.pids("pid.0", "pid.1")
+
+    os.kill(pids[1], signal.SIGKILL)
+
+    finished = finish(ringrun, job, 75)
+    assert "fewer than --min-np 2 ranks are left (1), and no others" in finished.verdict
+    assert f"pid {pids[1]}) was killed by SIGKILL" in finished.verdict
+    assert b"NoGenerationError: the job ends" in finished.stderr
+
+
+def test_all_killed_at_once_end_as_in_any_job(ringrun: Ringrun) -> None:
+    job = start(ringrun, _GO_ON_UNTIL_2.replace("!= 2", "> 0"), "--min-np", "1")
+    pids = ringrun.pids("pid.0", "pid.1")
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)  # So that neither gives the other up.
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+    assert "was killed by SIGKILL" in finish(ringrun, job, 137).verdict
+
+
+_REPLACED = """
+_, members = join()
+note(f"pid.{rank}", os.getpid())
+generations = [_native.generation()]
+if rank < 2:
+    meet_until_lost()
+    _, members = join()
+    generations.append(_native.generation())
+    if members == 1:
+        wait_until(launcher_of(config).others_wait, "a replacement")
+        _native.shutdown("others wait")
+        _, members = join()
+        generations.append(_native.generation())
+assert members == 2
+# Graphs of the one would be taken for those of the other.
+assert len(set(generations)) == len(generations), generations
+end()
+"""
+
+
+@pytest.mark.parametrize("least", ["1", "2"])
+def test_a_lost_rank_is_replaced(ringrun: Ringrun, least: str) -> None:
+    options = ["--min-np", least, "--max-np", "2"]
+    options += ["--blacklist-cooldown-range", "0", "0"]
+    job = start(ringrun, _REPLACED, *options)
+    pids = ringrun.pids("pid.0", "pid.1")
+
+    os.kill(pids[0], signal.SIGKILL)
+
+    finish(ringrun, job, 0)
+    found = ended(ringrun, 1, 2)
+    assert found[1] == (pids[1], [1, 2])
+    assert found[2][1] == [1, 2]
+
+
+def test_replacements_that_never_join_are_the_last(ringrun: Ringrun) -> None:
+    script = """
+note(f"born.{rank}")
+if rank > 0:
+    sys.exit(3)
+join()
+wait_for("born.3")
+end()
+"""
+    options = ["--max-np", "2", "--blacklist-cooldown-range", "0", "0"]
+    finish(ringrun, start(ringrun, script, *options, size=1), 0)
+
+    assert not (ringrun.directory / "born.4").exists()
+
+
+def test_an_end_of_one_that_is_done_ends_the_job(ringrun: Ringrun) -> None:
+    script = """
+join()
+if rank == 0:
+    _native.shutdown("it is done")
+    sys.exit(0)
+meet_until_lost()
+join()
+note("joined")
+"""
+    finish(ringrun, start(ringrun, script, "--min-np", "1"), 0)
+
+    assert not (ringrun.directory / "joined").exists()
+
+
+def test_a_rank_that_fails_counts_as_lost(ringrun: Ringrun) -> None:
+    script = """
+join()
+if rank == 0:
+    _native.shutdown("it failed")
+    sys.exit(3)
+meet_until_lost()
+join()
+end()
+"""
+    finished = finish(ringrun, start(ringrun, script, "--min-np", "1"), 0)
+
+    assert ended(ringrun, 1)[1][1] == [1]
+    assert b"exited with code 3" in finished.stderr
+
+
+def test_who_does_not_come_in_time_is_killed(ringrun: Ringrun) -> None:
+    script = """
+note(f"pid.{rank}", os.getpid())
+if rank == 1:
+    wait_to_be_ended()
+join()
+end()
+"""
+    options = ["--min-np", "1", "--elastic-timeout", "0.5"]
+    finished = finish(ringrun, start(ringrun, script, *options), 0)
+
+    assert ended(ringrun, 0)[0][1] == [0]
+    assert b"it has not joined within --elastic-timeout 0.5 s" in finished.stderr
+
+
+def test_more_changes_than_allowed_end_the_job(ringrun: Ringrun) -> None:
+    options = ["--min-np", "1", "--reset-limit", "0"]
+    job = start(ringrun, _GO_ON_UNTIL_2.replace("!= 2", "> 0"), *options)
+    (pid,) = ringrun.pids("pid.1")
+
+    os.kill(pid, signal.SIGKILL)
+
+    assert "more than --reset-limit 0 times" in finish(ringrun, job, 75).verdict
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_ranks_that_wait_for_a_generation(
+    ringrun: Ringrun, number: signal.Signals
+) -> None:
+    script = """
+note(f"pid.{rank}", os.getpid())
+if rank == 1:
+    wait_to_be_ended()
+join()
+"""
+    job = start(ringrun, script, "--min-np", "1")
+    pids = ringrun.pids("pid.0", "pid.1")
+
+    job.send_signal(number)
+
+    finish(ringrun, job, 128 + number)
+    for pid in pids:
+        wait_until(lambda pid=pid: not Path("/proc", str(pid)).exists(), f"{pid} ended")
+
+
+@pytest.mark.slow  # The store's patience with one that is silent.
+def test_a_stopped_rank_is_given_up(ringrun: Ringrun) -> None:
+    script = """
+join()
+note(f"pid.{rank}", os.getpid())
+meet_until_lost()
+join()
+end()
+"""
+    job = start(ringrun, script, "--min-np", "1")
+    pids = ringrun.pids("pid.0", "pid.1")
+
+    os.kill(pids[0], signal.SIGSTOP)
+
+    finished = finish(ringrun, job, 0)
+    assert ended(ringrun, 1) == {1: (pids[1], [1])}
+    assert b"the others have lost it" in finished.stderr
+
+
+_GO_ON_UNTIL_ENOUGH = """
+note(f"pid.{rank}", os.getpid())
+join()
+while True:
+    waits = launcher_of(config).others_wait()
+    own = [rank, (here / "enough").exists(), waits]
+    try:
+        facts = _native.allgather(np.array([own], np.int64), "facts")
+    except RuntimeError as error:
+        assert str(error).startswith("PeerLostError"), error
+        _native.shutdown("it lost a rank")
+        join()
+        continue
+    note(f"met.{rank}", " ".join(map(str, facts[:, 0])))
+    if facts[:, 1].any():
+        break
+    if facts[:, 2].any():
+        _native.shutdown("others wait")
+        join()
+    time.sleep(0.01)
+end()
+"""
+
+
+def three_met(ringrun: Ringrun, survivor: int, newest: int) -> list[int]:
+    """With whom a survivor has met, once they are three and no older than that."""
+    note = ringrun.directory / f"met.{survivor}"
+    met: list[int] = []
+
+    def are_three() -> bool:
+        met[:] = map(int, note.read_text().split()) if note.exists() else []
+        return len(met) == 3 and met[-1] >= newest
+
+    wait_until(are_three, f"{survivor} and two others met, {newest} at last")
+    return met
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_rank_may_be_killed_at_any_time(ringrun: Ringrun, seed: int) -> None:
+    options = ["--min-np", "1", "--max-np", "3"]
+    options += ["--blacklist-cooldown-range", "0", "0"]
+    job = start(ringrun, _GO_ON_UNTIL_ENOUGH, *options, size=3)
+    random_one = random.Random(seed)
+    members, newest = three_met(ringrun, 0, 2), 2
+    for _ in range(10):
+        time.sleep(random_one.random() / 5)
+        lost = random_one.sample(members, random_one.choice([1, 2]))
+        for number in lost:
+            os.kill(int(ringrun.noted(f"pid.{number}")), signal.SIGKILL)
+        survivors = [number for number in members if number not in lost]
+        newest += len(lost)
+        members = three_met(ringrun, survivors[0], newest)
+        assert members[: len(survivors)] == survivors
+    (ringrun.directory / "enough").touch()
+
+    finish(ringrun, job, 0)
+    assert [met for _, met in ended(ringrun, *members).values()] == [members] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--min-np", "3"], "--min-np must be from 1 to -np 2, not 3"),
+        (["--max-np", "1"], "--max-np must be at least -np 2, not 1"),
+        (["--reset-limit", "1"], "--reset-limit is for elastic jobs"),
+        (["--min-np", "1", "--bind-to", "cores"], "--bind-to does not work with"),
+        (["--min-np", "1", "-H", "a:2,b:2"], "work on this machine alone"),
+        (
+            ["--min-np", "1", "--blacklist-cooldown-range", "1", "2"],
+            "without --max-np they are not",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ring_keras.launch.cli import main
+
+    with pytest.raises(SystemExit) as left:
+        main(["-np", "2", *options, "true"])
+
+    assert left.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
