@@ -116,6 +116,7 @@ def _key(config: Config, fixed: Mapping[str, int]) -> dict[str, Any]:
         "ranks": ranks,
         "transport": config.transport,
         "tcp_streams": config.tcp_streams,
+        "interfaces": list(config.interfaces or ()),
         "set_by_user": dict(fixed),
     }
 

@@ -10,6 +10,7 @@ from typing import Any
 __all__ = [
     "ADDRESS",
     "DEVICE",
+    "NAMES",
     "PATH",
     "SECONDS",
     "SWITCH",
@@ -80,6 +81,13 @@ def _parse_address(text: str) -> str:
     return text
 
 
+def _parse_names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError(text)
+    return names
+
+
 def _parse_device(text: str) -> str:
     if text not in ("auto", "cpu") and not (text.isascii() and text.isdecimal()):
         raise ValueError(text)
@@ -95,6 +103,7 @@ def _parse_switch(text: str) -> bool:
 SWITCH = Reader("0 or 1", _parse_switch)
 DEVICE = Reader("auto, cpu, or the number of a GPU from 0", _parse_device)
 SECONDS = Reader("a number of seconds above 0", _parse_seconds)
+NAMES = Reader("names, separated by commas", _parse_names)
 TEXT = Reader("text", str)
 PATH = Reader("the path of a file", str)
 ADDRESS = Reader("host:port", _parse_address)

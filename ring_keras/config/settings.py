@@ -15,6 +15,7 @@ from ring_keras.config.errors import ConfigError
 from ring_keras.config.readers import (
     ADDRESS,
     DEVICE,
+    NAMES,
     PATH,
     SECONDS,
     SWITCH,
@@ -133,8 +134,15 @@ class Config:
     bind_address: str | None = _variable(
         None,
         TEXT,
-        "Address to listen on for other ranks. Default: the one that reaches the "
-        "store.",
+        "Address to listen on for other ranks, whatever RING_KERAS_INTERFACES says. "
+        "Default: one that all other hosts reach, on the fastest network.",
+    )
+    interfaces: tuple[str, ...] | None = _variable(
+        None,
+        NAMES,
+        "Network interfaces to take between hosts, such as eth1. Of several, each host "
+        "takes those that it has and that all others reach, and spreads the TCP "
+        "connections of two ranks over them. Default: the fastest that all reach.",
     )
     device: str = _variable(
         "auto",
@@ -261,6 +269,7 @@ class Config:
             "generation": self.generation,
             "host_name": self.host_name or "",
             "bind_address": self.bind_address or "",
+            "interfaces": list(self.interfaces or ()),
             "transport": self.transport,
             "tcp_streams": self.tcp_streams,
             "tuning": self.tuning(),

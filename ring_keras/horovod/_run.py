@@ -56,8 +56,8 @@ def run(
     Function and results travel in files that this user alone can read, in a
     directory for temporary files, which other hosts must share (`TMPDIR`). Ranks
     import the script that calls this anew, so it does so under `if __name__ ==
-    "__main__"`, unless cloudpickle is installed. `disable_cache`, `use_gloo` and the
-    network interfaces are taken and mean nothing.
+    "__main__"`, unless cloudpickle is installed. `disable_cache` and `use_gloo` are
+    taken and mean nothing.
 
     Args:
         func: Calls `init()`, as a script would.
@@ -81,8 +81,8 @@ def run(
         use_gloo: Ignored.
         use_mpi: None or False.
         mpi_args: None.
-        network_interface: Ignored.
-        network_interfaces: Ignored.
+        network_interface: As `ringrun --network-interface`.
+        network_interfaces: The same, as a list or separated by commas.
         executable: The Python to run; this one by default.
         np: The older name of `num_proc`.
         min_np: None.
@@ -108,6 +108,9 @@ def run(
     ):
         refuse_unless_default(name, value, None, instead)
     size = num_proc if np is None else np
+    interfaces = network_interfaces or network_interface or None
+    if interfaces is not None and not isinstance(interfaces, str):
+        interfaces = ",".join(interfaces)
     options = [
         word
         for option, value in (
@@ -116,6 +119,7 @@ def run(
             ("--hostfile", hostfile),
             ("-p", ssh_port),
             ("-i", ssh_identity_file),
+            ("--network-interface", interfaces),
             ("--start-timeout", start_timeout),
             ("--output-filename", output_filename),
         )

@@ -33,6 +33,7 @@ from ring_keras.launch.output import say
 from ring_keras.launch.places import Place
 from ring_keras.launch.reports import ReportPipe
 from ring_keras.launch.workers import Worker, signal_name
+from ring_keras.network.addresses import own_addresses
 
 _DEFAULT_GRACE_S = 10.0
 
@@ -198,7 +199,13 @@ class Agent:
         if problem is not None:
             self._refuse(problem)
             return
-        self.channel.send({"type": "ready", "reached": self.reached()})
+        self.channel.send(
+            {
+                "type": "ready",
+                "reached": self.reached(),
+                "addresses": own_addresses(),
+            }
+        )
 
     def _start(self, message: dict[str, Any]) -> None:
         token_file = self._directory / "token"

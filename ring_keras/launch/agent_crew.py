@@ -39,6 +39,8 @@ class AgentCrew:
         """What the agent said first; None until then."""
         self.reached: list[str] | None = None
         """Which addresses it reached; None until its ranks can be started."""
+        self.addresses: list[str] = []
+        """Its host's own, as far as it has said so."""
         self.gone: str | None = None
         """Why there is no agent any more; None while there is."""
         self._desk = desk
@@ -138,6 +140,7 @@ class AgentCrew:
             self.hello = message
         elif message["type"] == "ready":
             self.reached = field(message, "reached", list)
+            self.addresses = field(message, "addresses", list)
         elif message["type"] == "refused":
             self.lose(field(message, "why", str))
         elif message["type"] == "started":

@@ -146,7 +146,10 @@ def _run_job(
             as_horovod=options.as_horovod,
             bind_to_cores=bind_to_cores,
         )
-        meet = meet_hosts(HostsJob(hosts, plan, ssh, options.launcher_address))
+        interfaces = config.interfaces or ()
+        meet = meet_hosts(
+            HostsJob(hosts, plan, ssh, options.launcher_address, interfaces)
+        )
     return run_guarded(
         lambda fd, directory: Launcher(launch, meet, fd, directory).run()
     )
@@ -262,6 +265,13 @@ def _parser() -> argparse.ArgumentParser:
         help="`import horovod` finds ring_keras.horovod, so a script written for "
         "Horovod runs as it is; Horovod itself must not be installed",
     )
+    add(
+        "--network-interface",
+        "--network-interfaces",
+        metavar="NAME,...",
+        help="network interfaces to take between hosts, such as eth1; of several, each "
+        "host takes those it has: RING_KERAS_INTERFACES",
+    )
     add("--transport", metavar="NAME", help="auto or tcp: RING_KERAS_TRANSPORT")
     add(
         "--log-level",
@@ -338,6 +348,7 @@ def _chosen(options: argparse.Namespace) -> dict[str, str]:
     chosen = dict(options.env) | horovodrun.chosen_variables(options)
     for name, value in (
         ("RING_KERAS_INIT_TIMEOUT_S", options.start_timeout),
+        ("RING_KERAS_INTERFACES", options.network_interface),
         ("RING_KERAS_TRANSPORT", options.transport),
         ("RING_KERAS_LOG_LEVEL", options.log_level),
         ("RING_KERAS_TIMELINE", options.timeline and str(options.timeline.absolute())),

@@ -41,7 +41,6 @@ _REFUSED = {
 _NO_CYCLES = "there are no cycles, and nobody coordinates"
 _OWN_ALGORITHMS = "the engine picks an algorithm by size and hosts"
 _OWN_AUTOTUNE = "--autotune measures in its own manner, see --print-env"
-_OWN_NETWORK = "hosts try the launcher's addresses; --launcher-address names one"
 
 _IGNORED = {
     "--disable-cache": (0, "no checks are cached"),
@@ -56,7 +55,6 @@ _IGNORED = {
     "--autotune-steps-per-sample": (1, _OWN_AUTOTUNE),
     "--autotune-bayes-opt-max-samples": (1, _OWN_AUTOTUNE),
     "--autotune-gaussian-process-noise": (1, _OWN_AUTOTUNE),
-    "--network-interfaces --network-interface": (1, _OWN_NETWORK),
     "--gloo": (0, "there is one engine"),
     "--mpi-threads-disable": (0, "there is no MPI in it"),
     "--num-nccl-streams": (1, "NCCL has a stream per process set"),

@@ -57,7 +57,8 @@ class NodeOptions:
     @property
     def rendezvous(self) -> str:
         """Where node 0 listens, for messages."""
-        return f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
 
 def meet_nodes(options: NodeOptions, job: HostJob) -> Meet:

@@ -52,12 +52,14 @@ class HostsJob:
         ssh: How their agents are started.
         launcher_address: Where the store shall listen; None: on an address of this
             host that all others reach.
+        interfaces: Of this host, for such an address; empty: all.
     """
 
     hosts: Sequence[Host]
     plan: Plan
     ssh: SshOptions
     launcher_address: str | None
+    interfaces: Sequence[str] = ()
 
 
 def meet_hosts(job: HostsJob) -> Meet:
@@ -73,8 +75,7 @@ def meet_hosts(job: HostsJob) -> Meet:
         _await(desk, crews, "greet", _HELLO_TIMEOUT_S)
         _refuse_other_versions(crews)
         _note_differences(crews)
-        own_hosts = [job.launcher_address] if job.launcher_address else own_addresses()
-        probes = Probes(desk.loop, own_hosts)
+        probes = Probes(desk.loop, _own_addresses(job))
         try:
             places = places_of([host.slots for host in job.hosts])
             for crew, own_places in zip(crews, places, strict=True):
@@ -90,11 +91,29 @@ def meet_hosts(job: HostsJob) -> Meet:
         finally:
             probes.close()
         store_host = common_address(
-            tried, {crew.name: crew.reached or [] for crew in crews}
+            tried,
+            {_with_addresses(crew): crew.reached or [] for crew in crews},
         )
         return Meeting(sum(host.slots for host in job.hosts), store_host)
 
     return meet
+
+
+def _own_addresses(job: HostsJob) -> list[str]:
+    if job.launcher_address is not None:
+        return [job.launcher_address]
+    try:
+        return own_addresses(job.interfaces)
+    except ValueError as error:
+        raise CannotStartError(
+            f"--network-interface, or RING_KERAS_INTERFACES: {error}. If ranks run on "
+            "other hosts only, --launcher-address says where they reach this one"
+        ) from None
+
+
+def _with_addresses(crew: AgentCrew) -> str:
+    """For messages."""
+    return f"{crew.name} ({', '.join(crew.addresses) or 'no address but loopback'})"
 
 
 def common_address(tried: Sequence[str], reached: dict[str, list[str]]) -> str:

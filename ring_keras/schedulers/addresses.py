@@ -16,13 +16,17 @@ def own_address(config: Config, own: ScheduledRank) -> str:
     """Where rank 0's store listens: loopback, if all ranks are on this host.
 
     Raises:
-        ConfigError: If there is no address for other hosts.
+        ConfigError: If there is no address for other hosts, or none of the
+            interfaces that are to be taken.
     """
     if config.bind_address is not None:
         return config.bind_address
     if own.one_host:
         return "127.0.0.1"
-    addresses = own_addresses()
+    try:
+        addresses = own_addresses(config.interfaces or ())
+    except ValueError as error:
+        raise ConfigError(f"RING_KERAS_INTERFACES: {error}") from None
     for name in filter(None, (own.reach, socket.gethostname())):
         for address in _addresses_towards(name):
             if address in addresses:

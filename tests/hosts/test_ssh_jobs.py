@@ -111,9 +111,9 @@ def test_a_launchers_address_that_no_host_reaches(
 
     assert finished.returncode == 1
     assert (
-        "no address of this host is reached by all: of 127.0.0.1, node1 reaches none"
-        in finished.verdict
-    )
+        "no address of this host is reached by all: of 127.0.0.1, node1 ("
+        f"{hosts.addresses[1]}, {hosts.ipv6_addresses[1]}) reaches none"
+    ) in finished.verdict
     assert not (ringrun.directory / "started").exists()
     hosts.wait_until_empty()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from support.network import Hosts
@@ -11,7 +11,11 @@ from support.run_ranks import run_ranks
 
 
 def run_on(
-    hosts: Hosts, worker: Callable[..., Any], host_of: list[int], **options: Any
+    hosts: Hosts,
+    worker: Callable[..., Any],
+    host_of: list[int],
+    more_env: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> list[Any]:
     """Runs `worker` on a rank per entry of `host_of`, on that host."""
     # The job's store listens on the first host, like ringrun's.
@@ -20,7 +24,10 @@ def run_on(
         worker,
         len(host_of),
         # The machine's name is the same in all, which would mean one host.
-        env=[{"RING_KERAS_HOST_NAME": f"host{host}"} for host in host_of],
+        env=[
+            {"RING_KERAS_HOST_NAME": f"host{host}", **(more_env or {})}
+            for host in host_of
+        ],
         command_prefix=[hosts.command(host) for host in host_of],
         bind_address=hosts.addresses[0],
         **options,

@@ -6,20 +6,16 @@ the two, in user space: no kernel module is needed. Needs root.
 
 from __future__ import annotations
 
-import fcntl
 import heapq
 import os
 import random
 import select
-import struct
 import threading
 import time
 
 from support.network import Hosts, run
+from support.tun_link import open_tun
 
-_TUNSETIFF = 0x400454CA
-_IFF_TUN = 0x0001
-_IFF_NO_PI = 0x1000
 _MAX_PACKET_NBYTES = 65536
 
 
@@ -45,7 +41,7 @@ class LossyLink(Hosts):
     def make(self) -> None:
         super().make()
         for host, name in enumerate(self.names):
-            self._ends.append(self.inside(host, _open_tun))
+            self._ends.append(self.inside(host, lambda: open_tun("tun0")))
             own, other = self.addresses[host], self.addresses[1 - host]
             at = ["ip", "-n", name]
             run(*at, "address", "add", own, "peer", other, "dev", "tun0")
@@ -81,11 +77,3 @@ class LossyLink(Hosts):
                 _, _, to, packet = heapq.heappop(under_way)
                 os.write(to, packet)
                 self.carried += 1
-
-
-def _open_tun() -> int:
-    """A TUN device of the namespace that the calling thread is in."""
-    end = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
-    request = struct.pack("16sH", b"tun0", _IFF_TUN | _IFF_NO_PI)
-    fcntl.ioctl(end, _TUNSETIFF, request)
-    return end

@@ -96,6 +96,7 @@ class Network(Hosts):
         rate: Of each link, in each direction, as `tc` takes it; None: as fast
             as the machine.
         congestion_control: What TCP uses on all hosts; None: the default.
+        ipv6: Whether the hosts have addresses of IPv6, and none else.
     """
 
     def __init__(
@@ -103,8 +104,11 @@ class Network(Hosts):
         size: int,
         rate: str | None = None,
         congestion_control: str | None = None,
+        ipv6: bool = False,
     ) -> None:
         super().__init__(size)
+        if ipv6:
+            self.addresses = [f"fd07::{host + 1}" for host in range(size)]
         self._switch = f"ring-{os.getpid()}-switch"
         self._rate = rate
         self._congestion_control = congestion_control
@@ -133,8 +137,10 @@ class Network(Hosts):
                 *("peer", "name", port, "netns", switch),
             )
             run("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
-            address = f"{self.addresses[host]}/24"
-            run("ip", "-n", name, "address", "add", address, "dev", "eth0")
+            address = self.addresses[host]
+            # An address of IPv6 is usable at once: nobody else could have it.
+            place = [f"{address}/64", "nodad"] if ":" in address else [f"{address}/24"]
+            run("ip", "-n", name, "address", "add", *place, "dev", "eth0")
             run("ip", "-n", name, "link", "set", "eth0", "up")
             self._limit(name, "eth0")
             self._limit(switch, port)

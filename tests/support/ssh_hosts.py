@@ -18,6 +18,7 @@ SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin") or ""
 
 _SSHD_CONFIG = """\
 ListenAddress {address}
+ListenAddress {ipv6_address}
 Port 22
 HostKey {directory}/host_key
 AuthorizedKeysFile {directory}/user_key.pub
@@ -138,7 +139,9 @@ class SshHosts(Network):
             config = self._directory / f"sshd_config{host}"
             config.write_text(
                 _SSHD_CONFIG.format(
-                    address=self.addresses[host], directory=self._directory
+                    address=self.addresses[host],
+                    ipv6_address=self.ipv6_addresses[host],
+                    directory=self._directory,
                 )
             )
             command = [SSHD, "-D", "-e", "-f", str(config)]
@@ -174,7 +177,7 @@ class SshHosts(Network):
             path = str(self._directory / name)
             run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path)
         key = " ".join((self._directory / "host_key.pub").read_text().split()[:2])
-        known = ",".join(self.host_names + self.addresses)
+        known = ",".join(self.host_names + self.addresses + self.ipv6_addresses)
         (self._directory / "known_hosts").write_text(f"{known} {key}\n")
         self.ssh_config.write_text(_SSH_CONFIG.format(directory=self._directory))
 

@@ -63,6 +63,7 @@ def test_a_users_variables_are_read():
             "RING_KERAS_TRANSPORT": "tcp",
             "RING_KERAS_TCP_STREAMS": "4",
             "RING_KERAS_BIND_ADDRESS": "10.0.0.1",
+            "RING_KERAS_INTERFACES": "eth1, ib0",
             "RING_KERAS_INIT_TIMEOUT_S": "1.5",
             "RING_KERAS_BUCKET_SIZE_BYTES": "1024",
             "RING_KERAS_LOG_LEVEL": "",
@@ -73,6 +74,7 @@ def test_a_users_variables_are_read():
         transport="tcp",
         tcp_streams=4,
         bind_address="10.0.0.1",
+        interfaces=("eth1", "ib0"),
         init_timeout_s=1.5,
         bucket_size_bytes=1024,
     )
@@ -104,6 +106,7 @@ def test_only_the_thresholds_that_are_set_go_to_the_engine():
         ("TRANSPORT", "rdma", "one of auto, tcp"),
         ("TCP_STREAMS", "0", "an integer from 1 to 16"),
         ("TCP_STREAMS", "2.5", "an integer from 1 to 16"),
+        ("INTERFACES", "eth0,,eth1", "names, separated by commas"),
         ("INIT_TIMEOUT_S", "0", "a number of seconds above 0"),
         ("COLLECTIVE_TIMEOUT_S", "nan", "a number of seconds above 0"),
         ("STALL_TIMEOUT_S", "inf", "a number of seconds above 0"),

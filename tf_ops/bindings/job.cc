@@ -10,6 +10,7 @@
 #include "tf_ops/bindings/calls.h"
 #include "tf_ops/bindings/errors.h"
 #include "tf_ops/bindings/signals.h"
+#include "tf_ops/common/interfaces.h"
 #include "tf_ops/common/logging.h"
 #include "tf_ops/runtime/current_membership.h"
 #include "tf_ops/runtime/runtime.h"
@@ -69,6 +70,7 @@ std::map<std::string, size_t> GetTuning() {
 void Init(int rank, int size, const std::string& store_host, int store_port,
           const py::bytes& token, uint64_t generation,
           const std::string& host_name, const std::string& bind_address,
+          const std::vector<std::string>& interfaces,
           const std::string& transport, int tcp_streams,
           const std::map<std::string, size_t>& tuning, bool autotune,
           const std::string& cuda_library_path, const std::string& trace_dir,
@@ -83,6 +85,7 @@ void Init(int rank, int size, const std::string& store_host, int store_port,
   options.generation = generation;
   options.host_name = host_name;
   options.bind_address = bind_address;
+  options.interfaces = interfaces;
   options.transport = transport;
   options.tcp_streams = tcp_streams;
   options.tuning = ParseTuning(tuning);
@@ -94,6 +97,15 @@ void Init(int rank, int size, const std::string& store_host, int store_port,
   options.stall_warning_s = stall_warning_s;
   options.log_level = ParseLogLevel(log_level);
   Await([&] { return Runtime::Get().Init(options); });
+}
+
+std::vector<std::string> OwnAddresses(
+    const std::vector<std::string>& interfaces) {
+  std::vector<std::string> addresses;
+  for (const auto& entry : ValueOrThrow(InterfaceAddresses(interfaces))) {
+    addresses.push_back(entry.address);
+  }
+  return addresses;
 }
 
 std::tuple<int, int, int, int, int, int> GetTopology() {
@@ -115,6 +127,7 @@ void BindJob(py::module_& module) {
              py::arg("generation") = defaults.generation,
              py::arg("host_name") = defaults.host_name,
              py::arg("bind_address") = defaults.bind_address,
+             py::arg("interfaces") = defaults.interfaces,
              py::arg("transport") = defaults.transport,
              py::arg("tcp_streams") = defaults.tcp_streams,
              py::arg("tuning") = std::map<std::string, size_t>(),
@@ -137,6 +150,7 @@ void BindJob(py::module_& module) {
   module.def("is_initialized", [] {
     return WithoutGil([] { return Runtime::Get().initialized(); });
   });
+  module.def("own_addresses", &OwnAddresses, py::arg("interfaces"));
   module.def("topology", &GetTopology);
   module.def("generation", [] {
     return ValueOrThrow(WithoutGil(CurrentMembership)).generation;

@@ -60,24 +60,25 @@ StatusOr<FileDescriptor> OpenSocket(const addrinfo& address) {
   return fd;
 }
 
-StatusOr<FileDescriptor> ConnectTo(const addrinfo& address, Deadline deadline) {
+StatusOr<FileDescriptor> BeginConnectingTo(const addrinfo& address) {
   StatusOr<FileDescriptor> fd = OpenSocket(address);
   RING_KERAS_RETURN_IF_ERROR(fd.status());
-  const int socket_fd = fd.value().get();
-  if (connect(socket_fd, address.ai_addr, address.ai_addrlen) == 0) return fd;
-  if (errno != EINPROGRESS) return SystemError("cannot connect");
-  StatusOr<bool> ready = WaitUntilReady(socket_fd, POLLOUT, deadline);
+  if (connect(fd.value().get(), address.ai_addr, address.ai_addrlen) != 0 &&
+      errno != EINPROGRESS) {
+    return SystemError("cannot connect");
+  }
+  return fd;
+}
+
+StatusOr<FileDescriptor> ConnectTo(const addrinfo& address, Deadline deadline) {
+  StatusOr<FileDescriptor> fd = BeginConnectingTo(address);
+  RING_KERAS_RETURN_IF_ERROR(fd.status());
+  StatusOr<bool> ready = WaitUntilReady(fd.value().get(), POLLOUT, deadline);
   RING_KERAS_RETURN_IF_ERROR(ready.status());
   if (!ready.value()) {
     return Status(StatusCode::kDeadlineExceeded, "cannot connect: no answer");
   }
-  int error = 0;
-  socklen_t length = sizeof(error);
-  getsockopt(socket_fd, SOL_SOCKET, SO_ERROR, &error, &length);
-  if (error != 0) {
-    errno = error;
-    return SystemError("cannot connect");
-  }
+  RING_KERAS_RETURN_IF_ERROR(ConnectResult(fd.value().get()));
   return fd;
 }
 
@@ -156,6 +157,21 @@ StatusOr<FileDescriptor> ConnectOnce(const std::string& host, int port,
     if (last.code() == StatusCode::kInterrupted) break;
   }
   return last;
+}
+
+StatusOr<FileDescriptor> BeginConnecting(const std::string& address, int port) {
+  StatusOr<AddressList> list = Resolve(address, port, AI_NUMERICHOST);
+  RING_KERAS_RETURN_IF_ERROR(list.status());
+  return BeginConnectingTo(*list.value());
+}
+
+Status ConnectResult(int fd) {
+  int error = 0;
+  socklen_t length = sizeof(error);
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error == 0) return Status::Ok();
+  errno = error;
+  return SystemError("cannot connect");
 }
 
 void DisableNagle(int fd) {

@@ -45,6 +45,11 @@ StatusOr<FileDescriptor> Listen(const std::string& address, int port);
 StatusOr<FileDescriptor> ConnectOnce(const std::string& host, int port,
                                      Deadline deadline);
 
+// The beginning of it, to one numeric address: whether it has come to
+// something is known once the socket is writable. Errors: Internal.
+StatusOr<FileDescriptor> BeginConnecting(const std::string& address, int port);
+Status ConnectResult(int fd);
+
 // Small messages must not wait for each other. Best effort; what ConnectOnce
 // returns has it.
 void DisableNagle(int fd);

@@ -4,6 +4,7 @@
 
 #include "tf_ops/common/logging.h"
 #include "tf_ops/rendezvous/tcp_store.h"
+#include "tf_ops/runtime/network_addresses.h"
 #include "tf_ops/runtime/shared_memory.h"
 #include "tf_ops/runtime/tcp_links.h"
 #include "tf_ops/transport/shm/ring_stream.h"
@@ -74,6 +75,18 @@ StatusOr<std::unique_ptr<Pair>> MakeTcpPair(std::vector<FileDescriptor> sockets,
     streams.push_back(std::move(stream.value()));
   }
   return std::make_unique<Pair>(std::move(streams));
+}
+
+NetworkOptions NetworkOptionsOf(const InitOptions& options,
+                                const TcpStore& store) {
+  NetworkOptions result;
+  result.rank = options.rank;
+  result.generation = store.generation();
+  result.token = options.token;
+  result.store_address = store.LocalAddress();
+  result.bind_address = options.bind_address;
+  result.interfaces = options.interfaces;
+  return result;
 }
 
 // Connects this rank to all others of a job of several ranks.
@@ -189,9 +202,10 @@ class Bootstrapper {
     link_options.generation = store_->generation();
     link_options.token = options_.token;
     link_options.streams = options_.tcp_streams;
-    link_options.bind_address = options_.bind_address.empty()
-                                    ? store_->LocalAddress()
-                                    : options_.bind_address;
+    auto addresses = FindBindAddresses(NetworkOptionsOf(options_, *store_),
+                                       cards_, *store_, deadline_);
+    RING_KERAS_RETURN_IF_ERROR(addresses.status());
+    link_options.bind_addresses = std::move(addresses.value());
     auto links = ConnectTcpLinks(link_options, remote, *store_, deadline_);
     RING_KERAS_RETURN_IF_ERROR(links.status());
     if (remote.empty()) return Status::Ok();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tf_ops/collectives/tuning.h"
 #include "tf_ops/common/deadline.h"
@@ -20,8 +21,10 @@ struct InitOptions {
   std::string token;  // The job's secret, 32 bytes.
   uint64_t generation = 0;
 
-  std::string host_name;           // Empty: the machine's own name.
-  std::string bind_address;        // Empty: the address that reaches the store.
+  std::string host_name;     // Empty: the machine's own name.
+  std::string bind_address;  // For other ranks; empty: one that all reach.
+  // Whose addresses other hosts may take; empty: the fastest's that all reach.
+  std::vector<std::string> interfaces;
   std::string transport = "auto";  // "auto", or "tcp": no shared memory.
   int tcp_streams = 2;             // Connections per pair of ranks.
   Tuning tuning;                   // The same on every rank.

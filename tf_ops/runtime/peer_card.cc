@@ -62,6 +62,7 @@ PeerCard MakePeerCard(const std::string& host_name) {
   card.boot_id = BootId();
   card.host_id = HostId(card, !host_name.empty());
   card.pid_namespace = Namespace("pid");
+  card.network_namespace = Namespace("net");
   card.pid = getpid();
   return card;
 }
@@ -85,6 +86,7 @@ std::string Encode(const PeerCard& card) {
       << card.boot_id << '\n'
       << card.host_id << '\n'
       << card.pid_namespace << '\n'
+      << card.network_namespace << '\n'
       << card.pid << ' ' << card.segment_descriptor << ' '
       << card.doorbell_descriptor;
   for (uint8_t byte : card.nonce) out << ' ' << static_cast<int>(byte);
@@ -102,6 +104,7 @@ StatusOr<PeerCard> DecodePeerCard(const std::string& text) {
   std::getline(in, card.boot_id);
   std::getline(in, card.host_id);
   std::getline(in, card.pid_namespace);
+  std::getline(in, card.network_namespace);
   in >> card.pid >> card.segment_descriptor >> card.doorbell_descriptor;
   for (uint8_t& byte : card.nonce) {
     int value = 0;

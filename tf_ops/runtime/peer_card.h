@@ -16,6 +16,8 @@ struct PeerCard {
   std::string boot_id;        // Of the machine and its boot; empty: unknown.
   std::string host_id;        // Tells hosts of one machine apart.
   std::string pid_namespace;  // Process numbers mean the same within one.
+  // Ranks that see the same interfaces; empty: unknown.
+  std::string network_namespace;
   int pid = 0;
   // Descriptors of the process, -1 if it offers no shared memory.
   int segment_descriptor = -1;

@@ -1,32 +1,25 @@
 #include "tf_ops/runtime/tcp_links.h"
 
-#include <poll.h>
-
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
-#include <thread>
+#include <sstream>
 #include <utility>
 
 #include "tf_ops/common/descriptors.h"
 #include "tf_ops/common/tensor_view.h"
 #include "tf_ops/rendezvous/handshake.h"
 #include "tf_ops/rendezvous/handshake_acceptor.h"
-#include "tf_ops/rendezvous/wake_up.h"
+#include "tf_ops/runtime/acceptor_thread.h"
 
 namespace ring_keras {
 namespace {
 
 using rendezvous::Admission;
-using rendezvous::HandshakeAcceptor;
 using rendezvous::HandshakeAcceptorOptions;
-using rendezvous::Selector;
 using rendezvous::TrustedConnection;
-using rendezvous::WakeUp;
 
 // Between attempts to connect.
 constexpr double kConnectBackoffS = 0.1;
@@ -47,27 +40,26 @@ HandshakeAcceptorOptions AcceptorOptions(const TcpLinkOptions& options,
   return result;
 }
 
-// Takes the connections of the expected ranks, in a thread of its own.
+// Takes the connections of the expected ranks.
 class LinkListener {
  public:
-  LinkListener(const TcpLinkOptions& options, const std::vector<int>& expected,
-               FileDescriptor listener, WakeUp wake_up, Selector selector)
-      : options_(options),
-        wake_up_(std::move(wake_up)),
-        acceptor_(AcceptorOptions(options, expected.size() * options.streams),
-                  std::move(listener), std::move(selector),
-                  [this](const HandshakeParty& peer, const std::string&) {
-                    return Admit(peer);
-                  }) {
+  LinkListener(const TcpLinkOptions& options, const std::vector<int>& expected)
+      : options_(options) {
     for (int rank : expected) links_[rank].resize(options_.streams);
-    thread_ = std::thread([this] { Run(); });
   }
 
-  // Does not wait for untrusted peers.
-  ~LinkListener() {
-    stop_ = true;
-    wake_up_.Notify();
-    thread_.join();
+  // From now on, to the end.
+  Status Start(std::vector<FileDescriptor> listeners) {
+    auto started = AcceptorThread::Start(
+        AcceptorOptions(options_, links_.size() * options_.streams),
+        std::move(listeners),
+        [this](const HandshakeParty& peer, const std::string&) {
+          return Admit(peer);
+        },
+        [this](TrustedConnection connection) { Keep(std::move(connection)); });
+    RING_KERAS_RETURN_IF_ERROR(started.status());
+    thread_ = std::move(started.value());
+    return Status::Ok();
   }
 
   // The accepted sockets, once complete.
@@ -91,20 +83,12 @@ class LinkListener {
   }
 
  private:
-  void Run() {
-    while (!stop_) {
-      pollfd entries[] = {{wake_up_.get(), POLLIN, 0},
-                          {acceptor_.descriptor(), POLLIN, 0}};
-      poll(entries, 2, acceptor_.PollTimeoutMs());
-      auto admitted = acceptor_.Serve();
-      std::lock_guard<std::mutex> lock(mutex_);
-      for (TrustedConnection& connection : admitted) {
-        const auto found = links_.find(connection.peer.rank);
-        if (found == links_.end()) continue;  // Taken meanwhile.
-        found->second[connection.peer.stream] = std::move(connection.socket);
-      }
-      changed_.notify_all();
-    }
+  void Keep(TrustedConnection connection) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = links_.find(connection.peer.rank);
+    if (found == links_.end()) return;  // Taken meanwhile.
+    found->second[connection.peer.stream] = std::move(connection.socket);
+    changed_.notify_all();
   }
 
   Admission Admit(const HandshakeParty& peer) {
@@ -130,13 +114,10 @@ class LinkListener {
   }
 
   const TcpLinkOptions& options_;
-  const WakeUp wake_up_;
-  HandshakeAcceptor acceptor_;  // The thread's own.
   std::mutex mutex_;
   std::condition_variable changed_;
   TcpLinks links_;  // Under mutex_.
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
+  std::unique_ptr<AcceptorThread> thread_;
 };
 
 // Where another rank listens.
@@ -145,14 +126,17 @@ struct SocketAddress {
   int port = 0;
 };
 
-StatusOr<SocketAddress> ParseAddress(int rank, const std::string& text) {
-  const size_t space = text.rfind(' ');
-  if (space == std::string::npos) {
+StatusOr<std::vector<SocketAddress>> ParseAddresses(int rank,
+                                                    const std::string& text) {
+  std::vector<SocketAddress> addresses;
+  std::istringstream in(text);
+  SocketAddress address;
+  while (in >> address.host >> address.port) addresses.push_back(address);
+  if (addresses.empty()) {
     return Status(StatusCode::kInternal,
                   StrCat("rank ", rank, " published no address"));
   }
-  return SocketAddress{text.substr(0, space),
-                       std::atoi(text.c_str() + space + 1)};
+  return addresses;
 }
 
 StatusOr<FileDescriptor> ConnectAndProve(const SocketAddress& address, int peer,
@@ -202,40 +186,40 @@ StatusOr<std::vector<FileDescriptor>> ConnectTo(int peer,
                                                 const TcpLinkOptions& options,
                                                 Store& store,
                                                 Deadline deadline) {
-  StatusOr<SocketAddress> address = ParseAddress(peer, address_text);
-  RING_KERAS_RETURN_IF_ERROR(address.status());
+  const auto addresses = ParseAddresses(peer, address_text);
+  RING_KERAS_RETURN_IF_ERROR(addresses.status());
   std::vector<FileDescriptor> sockets;
   for (int stream = 0; stream < options.streams; ++stream) {
-    StatusOr<FileDescriptor> socket =
-        ConnectStream(address.value(), peer, static_cast<uint32_t>(stream),
-                      options, store, deadline);
+    const auto& address = addresses.value()[stream % addresses.value().size()];
+    StatusOr<FileDescriptor> socket = ConnectStream(
+        address, peer, static_cast<uint32_t>(stream), options, store, deadline);
     RING_KERAS_RETURN_IF_ERROR(socket.status());
     sockets.push_back(std::move(socket.value()));
   }
   return sockets;
 }
 
-// Listens, and accepts `expected` from now on.
+// Listens, and accepts `expected` from now on. `addresses`: where, for others.
 StatusOr<std::unique_ptr<LinkListener>> StartListening(
     const TcpLinkOptions& options, const std::vector<int>& expected,
-    std::string* address) {
-  StatusOr<FileDescriptor> listener = Listen(options.bind_address, 0);
-  if (!listener.ok()) {
-    return Status(
-        listener.status().code(),
-        StrCat("rank ", options.rank, ": ", listener.status().message(),
-               ". RING_KERAS_BIND_ADDRESS must be an address of "
-               "this host that the other hosts reach."));
+    std::string* addresses) {
+  std::vector<FileDescriptor> listeners;
+  for (const std::string& bind_address : options.bind_addresses) {
+    StatusOr<FileDescriptor> listener = Listen(bind_address, 0);
+    if (!listener.ok()) {
+      return Status(
+          listener.status().code(),
+          StrCat("rank ", options.rank, ": ", listener.status().message(),
+                 ". RING_KERAS_BIND_ADDRESS must be an address of "
+                 "this host that the other hosts reach."));
+    }
+    const int fd = listener.value().get();
+    *addresses += StrCat(LocalHost(fd), " ", LocalPort(fd), "\n");
+    listeners.push_back(std::move(listener.value()));
   }
-  *address = StrCat(LocalHost(listener.value().get()), " ",
-                    LocalPort(listener.value().get()));
-  StatusOr<WakeUp> wake_up = WakeUp::Make();
-  RING_KERAS_RETURN_IF_ERROR(wake_up.status());
-  StatusOr<Selector> selector = Selector::Make();
-  RING_KERAS_RETURN_IF_ERROR(selector.status());
-  return std::make_unique<LinkListener>(
-      options, expected, std::move(listener.value()),
-      std::move(wake_up.value()), std::move(selector.value()));
+  auto listener = std::make_unique<LinkListener>(options, expected);
+  RING_KERAS_RETURN_IF_ERROR(listener->Start(std::move(listeners)));
+  return listener;
 }
 
 // The order of a tournament: in each round every rank has another partner, so
@@ -253,7 +237,7 @@ StatusOr<TcpLinks> ConnectTcpLinks(const TcpLinkOptions& options,
                                    Deadline deadline) {
   const auto first_higher =
       std::upper_bound(peers.begin(), peers.end(), options.rank);
-  std::string own_address;
+  std::string own_addresses;
   std::unique_ptr<LinkListener> listener;
   if (!peers.empty()) {
     // A connection is there once, untrusted or trusted; but strangers may keep
@@ -265,11 +249,11 @@ StatusOr<TcpLinks> ConnectTcpLinks(const TcpLinkOptions& options,
         StrCat("rank ", options.rank, ", with ", options.streams,
                " connections to each of ", peers.size(), " ranks,")));
     auto started =
-        StartListening(options, {first_higher, peers.end()}, &own_address);
+        StartListening(options, {first_higher, peers.end()}, &own_addresses);
     RING_KERAS_RETURN_IF_ERROR(started.status());
     listener = std::move(started.value());
   }
-  const auto addresses = store.Gather(kAddressTopic, own_address, deadline);
+  const auto addresses = store.Gather(kAddressTopic, own_addresses, deadline);
   RING_KERAS_RETURN_IF_ERROR(addresses.status());
   TcpLinks links;
   for (int peer : InOwnOrder({peers.begin(), first_higher}, options.rank)) {

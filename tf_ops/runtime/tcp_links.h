@@ -23,7 +23,9 @@ struct TcpLinkOptions {
   int rank = 0;
   uint64_t generation = 0;
   std::string token;
-  std::string bind_address;
+  // Where this rank listens, on exactly these. A link's streams are spread over
+  // those of the rank that listens.
+  std::vector<std::string> bind_addresses;
   int streams = 1;  // Connections per peer.
   // An untrusted peer that takes longer is dropped.
   double handshake_timeout_s = kHandshakeTimeoutS;

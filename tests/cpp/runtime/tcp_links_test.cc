@@ -100,7 +100,7 @@ TcpLinkOptions OptionsOf(int rank, int streams) {
   options.rank = rank;
   options.generation = kGeneration;
   options.token = kToken;
-  options.bind_address = "127.0.0.1";
+  options.bind_addresses = {"127.0.0.1"};
   options.streams = streams;
   return options;
 }
@@ -331,7 +331,7 @@ RING_TEST(ABadBindAddressIsAnErrorThatNamesTheVariable) {
   JobStore store;
   for (const char* address : {"0.0.0.0", "::", "192.0.2.1"}) {
     TcpLinkOptions options = OptionsOf(0, 1);
-    options.bind_address = address;
+    options.bind_addresses = {address};
     RankStore own(store, 0, 2);
     const Status status = ConnectTcpLinks(options, {1}, own, Soon()).status();
     EXPECT_FALSE(status.ok());

@@ -11,6 +11,7 @@ import pytest
 import ring_keras.horovod as horovod
 
 SCRIPT = """
+import os
 import sys
 import ring_keras.horovod as horovod
 
@@ -20,11 +21,13 @@ def work(factor, offset=0):
     import ring_keras.horovod.tensorflow as hvd
     hvd.init()
     total = hvd.allreduce(float(hvd.rank()), op=hvd.Sum)
-    return hvd.rank() * factor + offset, float(total)
+    interfaces = os.environ["RING_KERAS_INTERFACES"]
+    return hvd.rank() * factor + offset, float(total), interfaces
 
 if __name__ == "__main__":
     factor = int(sys.argv[1])
-    print(horovod.run(work, args=(factor,), kwargs={"offset": 1}, num_proc=2))
+    options = {"num_proc": 2, "network_interfaces": ["eth0", "ib0"]}
+    print(horovod.run(work, args=(factor,), kwargs={"offset": 1}, **options))
 """
 
 
@@ -44,7 +47,7 @@ def test_results_come_back_by_rank(tmp_path):
     ended = run_script(tmp_path, 10)
 
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == "[(1, 1.0), (11, 1.0)]\n"
+    assert ended.stdout == "[(1, 1.0, 'eth0,ib0'), (11, 1.0, 'eth0,ib0')]\n"
 
 
 def test_a_failing_rank_raises(tmp_path):

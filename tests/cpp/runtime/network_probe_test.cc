@@ -1,0 +1,144 @@
+// A host tries the addresses of others.
+#include "tf_ops/runtime/network_probe.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/cpp/support/standard_error_capture.h"
+#include "tests/cpp/support/test.h"
+#include "tf_ops/common/socket.h"
+#include "tf_ops/runtime/acceptor_thread.h"
+
+namespace ring_keras {
+namespace {
+
+const std::string kToken(32, 'T');
+constexpr uint64_t kGeneration = 4;
+
+Deadline Soon() { return Deadline::After(60); }
+
+FileDescriptor ListenHere(int port = 0) {
+  auto listener = Listen("127.0.0.1", port);
+  EXPECT_OK(listener);
+  return std::move(listener.value());
+}
+
+// A rank that answers at `listener` whoever holds `token`.
+std::unique_ptr<AcceptorThread> Answer(FileDescriptor listener, int rank,
+                                       const std::string& token = kToken) {
+  rendezvous::HandshakeAcceptorOptions options;
+  options.owner = "the test";
+  options.purpose = Purpose::kRankToRank;
+  options.rank = rank;
+  options.generation = kGeneration;
+  options.token = token;
+  options.handshake_timeout_s = 30;
+  options.max_untrusted = 10;
+  std::vector<FileDescriptor> listeners;
+  listeners.push_back(std::move(listener));
+  auto thread = AcceptorThread::Start(
+      options, std::move(listeners),
+      [](const HandshakeParty&, const std::string&) {
+        return rendezvous::Admission();
+      },
+      [](const rendezvous::TrustedConnection&) {});
+  EXPECT_OK(thread);
+  return std::move(thread.value());
+}
+
+// Host 1, this one, and host 0, which has candidates at these ports.
+std::vector<NetworkHost> HostsWith(const std::vector<int>& ports) {
+  std::vector<NetworkHost> hosts(2);
+  hosts[0].ranks = {0};
+  hosts[1].ranks = {1};
+  for (int port : ports) {
+    hosts[0].candidates.push_back({"lo", "127.0.0.1", port, 0, false});
+  }
+  return hosts;
+}
+
+ProbeOptions OptionsOfRank1() {
+  ProbeOptions options;
+  options.self = {1, kGeneration, 0};
+  options.token = kToken;
+  return options;
+}
+
+RING_TEST(WhatAnswersWithTheTokenIsReached) {
+  testing::StandardErrorCapture capture;
+  FileDescriptor good = ListenHere();
+  FileDescriptor stranger = ListenHere();
+  FileDescriptor another = ListenHere();
+  std::vector<int> ports = {LocalPort(good.get()), LocalPort(stranger.get()),
+                            LocalPort(another.get()), 0};
+  // Nobody listens there any more.
+  ports[3] = [] { return LocalPort(ListenHere().get()); }();
+  const auto first = Answer(std::move(good), 0);
+  const auto second = Answer(std::move(stranger), 0, std::string(32, 'U'));
+  const auto third = Answer(std::move(another), 7);
+
+  const auto obstacles =
+      ProbeHosts(OptionsOfRank1(), HostsWith(ports), {0}, Soon());
+
+  ASSERT_OK(obstacles);
+  ASSERT_EQ(obstacles.value().size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(obstacles.value()[i].candidate, i + 1);
+    EXPECT_FALSE(obstacles.value()[i].reached);
+  }
+  EXPECT_TRUE(obstacles.value()[2].failure.find("refused") != std::string::npos)
+      << obstacles.value()[2].failure;
+}
+
+// A rank that is slow to answer is no dead network, but its time is limited.
+RING_TEST(WhoTakesTheConnectionIsWaitedForLonger) {
+  FileDescriptor good = ListenHere();
+  FileDescriptor silent = ListenHere();
+  const auto hosts =
+      HostsWith({LocalPort(good.get()), LocalPort(silent.get())});
+  const auto first = Answer(std::move(good), 0);
+  ProbeOptions options = OptionsOfRank1();
+  options.settle_s = 0;
+  options.busy_s = 0.5;
+
+  const auto obstacles = ProbeHosts(options, hosts, {0}, Soon());
+
+  ASSERT_OK(obstacles);
+  ASSERT_EQ(obstacles.value().size(), 1u);
+  EXPECT_EQ(obstacles.value()[0].candidate, 1u);
+  EXPECT_EQ(obstacles.value()[0].failure, "no answer");
+
+  std::thread late([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const auto second = Answer(std::move(silent), 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  });
+  options.busy_s = 30;
+  const auto again = ProbeHosts(options, hosts, {0}, Soon());
+  late.join();
+  ASSERT_OK(again);
+  EXPECT_EQ(again.value().size(), 0u);
+}
+
+RING_TEST(AnInterruptionEndsIt) {
+  FileDescriptor silent = ListenHere();
+  const auto hosts = HostsWith({LocalPort(silent.get())});
+  const Interruption interruption = [] { return true; };
+
+  EXPECT_EQ(
+      ProbeHosts(OptionsOfRank1(), hosts, {0}, Soon().EndedBy(&interruption))
+          .status()
+          .code(),
+      StatusCode::kInterrupted);
+  EXPECT_EQ(ProbeHosts(OptionsOfRank1(), hosts, {0}, Deadline::After(0))
+                .status()
+                .code(),
+            StatusCode::kDeadlineExceeded);
+}
+
+}  // namespace
+}  // namespace ring_keras
