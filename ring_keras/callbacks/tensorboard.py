@@ -45,12 +45,12 @@ class TensorBoard(keras.callbacks.TensorBoard):
         self._ring: RingSummaries | None = None
         self._fit: DistributedFit | None = None
         self._batches = 0
-        self._prepared = False
+        self._prepared = self._is_writer = False
 
     def set_model(self, model: keras.Model) -> None:
         """Nothing is written before it is known which ranks train the model."""
         keras.callbacks.Callback.set_model(self, model)
-        self._prepared = False
+        self._prepared = self._is_writer = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Begins to write, and to gather when all callbacks have begun."""
@@ -60,7 +60,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
             self._ring.abandon()
             self._ring = None
         self._fit = fit = DistributedFit.begin(self)
-        if self._writes():
+        if self._find_writer():
             super().on_train_begin(logs)
         if fit is not None:
             fit.when_all_have_begun(id(self), self._begin_to_gather)
@@ -69,14 +69,14 @@ class TensorBoard(keras.callbacks.TensorBoard):
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """As Keras's, on the rank that writes."""
-        if self._writes():
+        if self._is_writer:
             super().on_train_batch_begin(batch, logs)
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """As Keras's; every so many batches the ranks' numbers are gathered."""
-        if self._writes():
+        if self._is_writer:
             super().on_train_batch_end(batch, logs)
         if self._fit is not None and self._fit.epoch_is_over:
             return  # The rank that has stopped does not come here.
@@ -88,30 +88,30 @@ class TensorBoard(keras.callbacks.TensorBoard):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As Keras's, on the rank that writes."""
-        if self._writes():
+        if self._is_writer:
             super().on_epoch_begin(epoch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As Keras's; then too the ranks' numbers are gathered."""
-        if self._writes():
+        if self._is_writer:
             super().on_epoch_end(epoch, logs)
         self._update()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """As Keras's, on the rank that writes."""
-        if self._writes():
+        if self._find_writer():
             super().on_test_begin(logs)
 
     def on_test_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """As Keras's, on the rank that writes."""
-        if self._writes():
+        if self._is_writer:
             super().on_test_batch_begin(batch, logs)
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """As Keras's, on the rank that writes."""
-        if self._writes():
+        if self._is_writer:
             super().on_test_end(logs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -120,13 +120,15 @@ class TensorBoard(keras.callbacks.TensorBoard):
         self._fit = None
         if ring is not None:
             ring.close()
-        if self._writes():
+        if self._is_writer:
             super().on_train_end(logs)
 
     def _begin_to_gather(self) -> None:
         process_set = process_set_of(self.model)
         if process_set.included():
-            file = SummaryFile(internals.train_writer(self)) if self._writes() else None
+            file = (
+                SummaryFile(internals.train_writer(self)) if self._is_writer else None
+            )
             self._ring = ring = RingSummaries(process_set, file)
             # A `fit` that raises does not come to `on_train_end`.
             callbacks = calls.calling_callback_list()
@@ -139,10 +141,13 @@ class TensorBoard(keras.callbacks.TensorBoard):
             done = max(map(internals.steps_done, optimizers), default=self._batches)
             self._ring.update(done)
 
-    def _writes(self) -> bool:
-        """Whether this rank does; what Keras prepares for it is done then."""
-        writes = rank() == process_set_of(self.model).ranks[0]
-        if writes and not self._prepared:
+    def _find_writer(self) -> bool:
+        """Whether this rank writes; what Keras prepares for it is done then.
+
+        It looks through the model, so what comes with every batch asks `_is_writer`.
+        """
+        self._is_writer = rank() == process_set_of(self.model).ranks[0]
+        if self._is_writer and not self._prepared:
             self._prepared = True
             super().set_model(self.model)
-        return writes
+        return self._is_writer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -15,9 +16,11 @@ from support import run_ranks, training
 from support.slowed_training import train
 
 import ring_keras as ring
+from ring_keras.callbacks.tensorboard import TensorBoard
 from ring_keras.monitoring import records
 from ring_keras.monitoring.history import History
 from ring_keras.monitoring.rows import Update
+from ring_keras.training.train_step import process_set_of
 
 
 def own_folder(directory):
@@ -45,6 +48,32 @@ def read(folder):
                         (event.step, value.simple_value)
                     )
     return scalars, contents
+
+
+def looks_through_the_model(directory, steps):
+    """How often the callback asks which ranks train it."""
+    looks = 0
+
+    def count(frame, event, argument):
+        nonlocal looks
+        if event == "call" and frame.f_code is process_set_of.__code__:
+            looks += frame.f_back.f_globals["__name__"] == TensorBoard.__module__
+
+    sys.setprofile(count)
+    try:
+        train_in_own_folder(directory, steps=steps, update_freq=100)
+    finally:
+        sys.setprofile(None)
+    return looks
+
+
+def test_no_batch_looks_through_the_model(tmp_path, rank_pool):
+    looks = [
+        rank_pool(2).run(looks_through_the_model, args=(tmp_path, steps))
+        for steps in (3, 9)
+    ]
+    assert looks[0] == looks[1]
+    assert min(looks[0]) > 0
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
