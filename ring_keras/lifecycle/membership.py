@@ -73,6 +73,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
     if config.elastic_socket is None:
         _join(config, options | store_options(config), process_sets)
         return
+    _libraries.ops()  # Before the others pause for this one.
     while True:
         try:
             place = launcher_of(config).join()
