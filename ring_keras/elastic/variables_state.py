@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+import tensorflow as tf
 
 from ring_keras.elastic.object_state import ObjectState
 from ring_keras.ops.broadcast_variables import broadcast_variables
@@ -32,7 +32,7 @@ class TensorFlowState(ObjectState):
     def save(self) -> None:
         """Keeps a copy of variables and values in memory."""
         # All or nothing: an interrupt must not leave half of another step.
-        saved = [np.array(variable) for variable in self._variables]
+        saved = [tf.convert_to_tensor(v).numpy() for v in self._variables]
         super().save()
         self._saved_variables = saved
 
