@@ -310,7 +310,7 @@ def three_met(ringrun: Ringrun, survivor: int, newest: int) -> list[int]:
 
     def are_three() -> bool:
         met[:] = map(int, note.read_text().split()) if note.exists() else []
-        return len(met) == 3 and met[-1] >= newest
+        return len(met) == 3 and max(met) >= newest
 
     wait_until(are_three, f"{survivor} and two others met, {newest} at last")
     return met
