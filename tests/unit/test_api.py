@@ -21,6 +21,7 @@ MODULES = [
     "ring_keras.callbacks",
     "ring_keras.data",
     "ring_keras.data.service",
+    "ring_keras.elastic",
     "ring_keras.errors",
     "ring_keras.layers",
     "ring_keras.monitoring",
