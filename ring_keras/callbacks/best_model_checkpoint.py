@@ -105,7 +105,8 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         before = self.best
         yield
         if self.best != before:
-            add_event("checkpoint", f"{self.monitor} {self.best:.6g}: {self.filepath}")
+            best = float(self.best)  # type: ignore[arg-type]
+            add_event("checkpoint", f"{self.monitor} {best:.6g}: {self.filepath}")
 
     def _writes(self) -> bool:
         return rank() == process_set_of(self.model).ranks[0]

@@ -12,6 +12,7 @@ from support.rank_processes import report
 from support.run_ranks import run_ranks
 
 import ring_keras as ring
+from ring_keras.job.job import current_job
 
 callbacks = ring.callbacks
 
@@ -75,6 +76,8 @@ def best_worker(save_weights_only):
     )
     model = training.distributed_model(1)
     messages = []
+    book = current_job().events
+    _, told = book.since(0)
     for wrong in (None, "model.txt"):
         checkpoint.filepath = wrong
         with pytest.raises(ValueError, match="set its attribute `filepath`") as caught:
@@ -93,20 +96,25 @@ def best_worker(save_weights_only):
     same = training.as_bytes(loaded.get_weights()) == training.as_bytes(
         model.get_weights()
     )
-    return messages, files, same, checkpoint.best, min(history["loss"])
+    events = [(one["kind"], one["text"]) for one in book.since(told)[0]]
+    best = checkpoint.best
+    return messages, files, same, best, history["loss"], events, checkpoint.filepath
 
 
 @pytest.mark.parametrize("save_weights_only", [False, True])
 def test_the_best_model_is_saved_once(rank_pool, save_weights_only):
-    for result in rank_pool(2).run(best_worker, args=(save_weights_only,)):
-        messages, files, same, best, loss = result
+    results = rank_pool(2).run(best_worker, args=(save_weights_only,))
+    for rank, result in enumerate(results):
+        messages, files, same, best, losses, events, path = result
         suffix = ".weights.h5" if save_weights_only else ".keras"
         assert [suffix in message for message in messages] == [True, True]
         assert "filepath=None" in messages[0]
         assert "filepath='model.txt'" in messages[1]
         assert files == [f"best{suffix}"]
         assert same, "the loss falls in both epochs, so the last model is the best"
-        assert best == pytest.approx(loss)
+        assert best == pytest.approx(min(losses))
+        saved = [("checkpoint", f"loss {loss:.6g}: {path}") for loss in losses]
+        assert events == (saved if rank == 0 else [])
 
 
 def shared_files_worker(directory):
