@@ -155,6 +155,7 @@ def damaged_worker(directory):
     return taken, steps
 
 
+@pytest.mark.slow
 def test_a_damaged_backup_is_not_taken(rank_pool, tmp_path):
     (taken, steps), _ = rank_pool(2).run(damaged_worker, args=(str(tmp_path),))
 
@@ -201,6 +202,7 @@ def after_failure_worker(directory):
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.slow
 def test_a_signal_after_a_fit_that_failed_is_the_scripts(rank_pool, tmp_path):
     for result in rank_pool(2).run(after_failure_worker, args=(str(tmp_path),)):
         assert result == ([signal.SIGTERM], True)
