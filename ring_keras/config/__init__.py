@@ -5,6 +5,7 @@ can use them.
 """
 
 from ring_keras.config.errors import ConfigError
+from ring_keras.config.openssl import share_openssl
 from ring_keras.config.readers import split_address
 from ring_keras.config.scheduled_rank import ScheduledRank, scheduled_rank
 from ring_keras.config.settings import TUNING_SETTINGS, Config, Variable, variables
@@ -24,6 +25,7 @@ __all__ = [
     "inherited_environment",
     "read_token",
     "scheduled_rank",
+    "share_openssl",
     "split_address",
     "variables",
 ]

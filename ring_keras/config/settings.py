@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ring_keras.config.errors import ConfigError
+from ring_keras.config.openssl import share_openssl
 from ring_keras.config.readers import (
     ADDRESS,
     DEVICE,
@@ -144,6 +145,12 @@ class Config:
         "takes those that it has and that all others reach, and spreads the TCP "
         "connections of two ranks over them. Default: the fastest that all reach.",
     )
+    encrypt: bool = _variable(
+        False,
+        SWITCH,
+        "1: what ranks and the store say to each other over TCP is encrypted, with TLS "
+        "1.3; needs OpenSSL 3. The same in every process of the job.",
+    )
     device: str = _variable(
         "auto",
         DEVICE,
@@ -267,6 +274,7 @@ class Config:
             "rank": self.rank,
             "size": self.size,
             "generation": self.generation,
+            "encrypts": self.encrypt,
             "host_name": self.host_name or "",
             "bind_address": self.bind_address or "",
             "interfaces": list(self.interfaces or ()),
@@ -281,6 +289,8 @@ class Config:
             "stall_warning_s": self.stall_timeout_s,
             "log_level": self.log_level,
         }
+        if self.encrypt:
+            share_openssl()
         # One rank may run in a job too, and then its store may want to see it.
         if self.token_file is not None:
             if self.store_address is not None:

@@ -56,7 +56,7 @@ def prepare_device(config: Config) -> None:
 
     Raises:
         RingKerasError: On every rank, if one has no GPU that is its own, or
-            only some have one.
+            only some have one; or if what GPUs send is to be encrypted and cannot.
     """
     job = current_job()
     if job.size == 1 and config.device == _AUTO:
@@ -68,7 +68,10 @@ def prepare_device(config: Config) -> None:
         choice = _problem(config.host_name or socket.gethostname(), failed)
     choice = dataclasses.replace(choice, host_id=host_id(config.host_name))
     rows = gather_texts(json.dumps(dataclasses.asdict(choice)), "devices")
-    problem = disagreement([Choice(**json.loads(row)) for row in rows])
+    choices = [Choice(**json.loads(row)) for row in rows]
+    problem = disagreement(choices)
+    if problem is None and config.encrypt:
+        problem = encryption_problem(choices)
     if problem is not None:
         raise RingKerasError(problem)
     # So on every rank, as none disagrees.
@@ -173,6 +176,19 @@ def disagreement(choices: Sequence[Choice]) -> str | None:
                 "(CUDA_VISIBLE_DEVICES), or set RING_KERAS_DEVICE=cpu."
             )
     return None
+
+
+def encryption_problem(choices: Sequence[Choice]) -> str | None:
+    """Why what these ranks send cannot be encrypted; None if it can."""
+    hosts = {choice.host_id for choice in choices}
+    if len(hosts) == 1 or all(choice.gpu is None for choice in choices):
+        return None
+    return (
+        "RING_KERAS_ENCRYPT=1 cannot protect what GPUs of different hosts send each "
+        f"other ({len(hosts)} hosts): NCCL does not encrypt. Train without it on a "
+        "network that is encrypted itself (WireGuard, IPsec), on one host, or with "
+        "RING_KERAS_DEVICE=cpu."
+    )
 
 
 def _apply(choice: Choice, gpus: list[Any]) -> Choice:

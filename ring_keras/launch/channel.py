@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from ring_keras.config import share_openssl
 from ring_keras.launch.frames import (
     MAX_FRAME_NBYTES,
     FrameReader,
@@ -14,7 +16,10 @@ from ring_keras.launch.frames import (
 )
 from ring_keras.launch.loop import TICK_S, Loop
 
-__all__ = ["CLOSED", "SILENCE_TICKS", "Channel"]
+if TYPE_CHECKING:
+    from ring_keras import _native
+
+__all__ = ["CLOSED", "SILENCE_TICKS", "Channel", "tls_buffer"]
 
 CLOSED = "the connection was closed"
 """Why a channel ends whose other end has ended."""
@@ -25,6 +30,22 @@ SILENCE_TICKS = 10
 
 _READ_NBYTES = 1 << 16
 _MAX_UNTRUSTED_NBYTES = 1024
+
+
+def tls_buffer(*, server: bool, key: bytes) -> _native.TlsBuffer:
+    """One end of what `Channel.encrypt` speaks; the other has the same key.
+
+    Raises:
+        ProtocolError: If there is no OpenSSL.
+    """
+    # Not before it is needed: only where something is encrypted.
+    from ring_keras import _native
+
+    share_openssl()
+    try:
+        return _native.TlsBuffer(server=server, key=key)
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
 
 
 class Channel:
@@ -42,7 +63,7 @@ class Channel:
         greeted: Whether what comes begins with frames; see `FrameReader`. Until
             the greeting has come, silence has no end.
         trusted: Whether the other end is known; if not, `trust` says so later, and
-            until then it may send short messages only.
+            until then it may send short messages only, and gets no pings.
     """
 
     def __init__(
@@ -62,8 +83,10 @@ class Channel:
         self._on_message = on_message
         self._on_end = on_end
         self._reader = FrameReader(greeted=greeted)
+        self._trusted = trusted
         if not trusted:
             self._reader.max_nbytes = _MAX_UNTRUSTED_NBYTES
+        self._tls: _native.TlsBuffer | None = None
         self._listening = greeted
         self._silent_ticks = 0
         self._outgoing = bytearray()
@@ -87,7 +110,13 @@ class Channel:
 
     def trust(self) -> None:
         """The other end is known."""
+        self._trusted = True
         self._reader.max_nbytes = MAX_FRAME_NBYTES
+
+    def encrypt(self, tls: _native.TlsBuffer) -> None:
+        """From the next byte on, in both directions, it speaks under TLS."""
+        self._tls = tls
+        self._reader.put(self._decrypted(self._reader.take_rest()))
 
     def send(self, message: Message) -> None:
         """Sends it, or what there is room for; the rest when there is."""
@@ -96,6 +125,9 @@ class Channel:
     def send_raw(self, data: bytes) -> None:
         """The same of bytes that are no frame."""
         if self.is_open and self._writable:
+            if self._tls is not None:
+                self._tls.push(data)
+                data = self._tls.outgoing()
             self._outgoing += data
             self._write()
 
@@ -128,6 +160,8 @@ class Channel:
 
     def _take(self, data: bytes) -> None:
         try:
+            if self._tls is not None:
+                data = self._decrypted(data)
             for message in self._reader.feed(data):
                 self._listening = True
                 self._silent_ticks = 0
@@ -137,6 +171,18 @@ class Channel:
                     self._on_message(message)
         except ProtocolError as error:
             self._end(f"what it said makes no sense: {error}")
+
+    def _decrypted(self, data: bytes) -> bytes:
+        assert self._tls is not None
+        try:
+            return self._tls.take(data)
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None
+        finally:
+            # The handshake's next step, or why nothing more is taken.
+            if self.is_open and self._writable:
+                self._outgoing += self._tls.outgoing()
+                self._write()
 
     def _write(self) -> None:
         try:
@@ -157,7 +203,9 @@ class Channel:
             if self._silent_ticks > SILENCE_TICKS:
                 self._end(f"there was no word from it for {SILENCE_TICKS * TICK_S:g} s")
                 return
-        if not self._outgoing:  # Or what waits will tell.
+        # Or what waits will tell. Until both know each other each has one thing to
+        # say, and what follows it may be encrypted.
+        if not self._outgoing and self._trusted:
             self.send({"type": "ping"})
 
     def _end(self, reason: str) -> None:

@@ -124,6 +124,7 @@ def _run_job(
         verbose=options.verbose,
         timestamps=options.timestamps,
         watch=watch,
+        encrypt=config.encrypt,
     )
     if options.verbose:
         for name, value in (added if hosts is None else chosen).items():
@@ -131,7 +132,9 @@ def _run_job(
     bind_to_cores = options.bind_to == "cores"
     job = HostJob(command, environment, bind_to_cores, options.verbose)
     if nodes is not None:
-        node = dataclasses.replace(nodes, init_timeout_s=config.init_timeout_s)
+        node = dataclasses.replace(
+            nodes, init_timeout_s=config.init_timeout_s, encrypt=config.encrypt
+        )
         return _run_node(launch, node, job)
     if elastic is not None:
         meet = meet_elastic(elastic, job)
@@ -272,6 +275,11 @@ def _parser() -> argparse.ArgumentParser:
         help="network interfaces to take between hosts, such as eth1; of several, each "
         "host takes those it has: RING_KERAS_INTERFACES",
     )
+    add(
+        "--encrypt",
+        action="store_true",
+        help="encrypt what travels between hosts, with TLS 1.3: RING_KERAS_ENCRYPT",
+    )
     add("--transport", metavar="NAME", help="auto or tcp: RING_KERAS_TRANSPORT")
     add(
         "--log-level",
@@ -349,6 +357,7 @@ def _chosen(options: argparse.Namespace) -> dict[str, str]:
     for name, value in (
         ("RING_KERAS_INIT_TIMEOUT_S", options.start_timeout),
         ("RING_KERAS_INTERFACES", options.network_interface),
+        ("RING_KERAS_ENCRYPT", "1" if options.encrypt else None),
         ("RING_KERAS_TRANSPORT", options.transport),
         ("RING_KERAS_LOG_LEVEL", options.log_level),
         ("RING_KERAS_TIMELINE", options.timeline and str(options.timeline.absolute())),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -113,19 +114,29 @@ class FrameReader:
         self.skipped = b""
         """What came before the greeting."""
 
-    def feed(self, data: bytes) -> list[Message]:
-        """Takes bytes; returns the messages they complete.
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Takes bytes; yields the messages they complete.
+
+        Who gets one may `take_rest` of what follows it, and `put` something else.
 
         Raises:
             ProtocolError: If they are no frames.
         """
         self._pending += data
         if not self._greeted and not self._find_greeting():
-            return []
-        messages = []
+            return
         while (message := self._next()) is not None:
-            messages.append(message)
-        return messages
+            yield message
+
+    def take_rest(self) -> bytes:
+        """What has come beyond the last message, which is forgotten here."""
+        rest = bytes(self._pending)
+        self._pending.clear()
+        return rest
+
+    def put(self, data: bytes) -> None:
+        """Adds bytes to what has come."""
+        self._pending += data
 
     def _find_greeting(self) -> bool:
         start = self._pending.find(GREETING)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ring_keras._libraries import rebuild_command
+from ring_keras.config import share_openssl
 from ring_keras.launch.addresses import host_port
 from ring_keras.launch.crew import GENERATION, Crew, HostJob, LocalCrew, write_private
 from ring_keras.launch.guard import kill_descendants, reap
@@ -47,6 +48,7 @@ class LaunchOptions:
         verbose: Whether to tell of each start and end.
         timestamps: Whether each line begins with the time.
         watch: What it tells besides the ranks' output.
+        encrypt: Whether what ranks say to the store is encrypted.
     """
 
     grace_period_s: float
@@ -55,6 +57,7 @@ class LaunchOptions:
     verbose: bool
     timestamps: bool
     watch: WatchOptions
+    encrypt: bool
 
 
 @dataclass(frozen=True)
@@ -230,12 +233,21 @@ class Launcher:
             self._store = self._members = meeting.members
             address = ""  # Members learn it when they join.
         else:
-            host = meeting.store_host
-            store = self._make_store(host, 0, meeting.size, GENERATION, self._token)
-            self._store, address = store, host_port(host, store.port)
+            store = self._make_store_at(meeting.store_host, meeting.size)
+            self._store = store
+            address = host_port(meeting.store_host, store.port)
         for crew in self._crews:
             crew.start(address)
         self._job_watch.begin(list(self._workers()))
+
+    def _make_store_at(self, host: str, size: int) -> _native.StoreServer:
+        encrypt = self._options.encrypt
+        if encrypt:
+            share_openssl()
+        try:
+            return self._make_store(host, 0, size, GENERATION, self._token, encrypt)
+        except RuntimeError as error:
+            raise CannotStartError(f"the job's store: {error}") from None
 
     def _watch(self) -> None:
         """Until every rank has ended and all they printed has been written."""

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from ring_keras.launch.agent import Agent, build_problem, hello
-from ring_keras.launch.channel import Channel
+from ring_keras.launch.channel import Channel, tls_buffer
 from ring_keras.launch.crew import HostJob
 from ring_keras.launch.frames import Message, ProtocolError, field
 from ring_keras.launch.launcher import LaunchOptions
 from ring_keras.launch.loop import Loop
-from ring_keras.launch.nodes import NodeOptions
+from ring_keras.launch.nodes import NodeOptions, encryption_differs
 from ring_keras.launch.output import OutputPump, say
 from ring_keras.launch.secret_proof import (
     CONNECTED,
     LISTENER,
+    channel_key,
     is_proof,
     new_nonce,
     proof,
@@ -208,12 +209,29 @@ class NodeAgent(Agent):
 
     def _answer(self, message: dict[str, Any]) -> None:
         self._theirs = field(message, "nonce", str)
-        own = proof(self._node.token, CONNECTED, self._theirs, self._nonce)
-        self.channel.send({"type": "answer", "nonce": self._nonce, "proof": own})
+        token, encrypts = self._node.token, self._node.encrypt
+        own = proof(token, CONNECTED, self._theirs, self._nonce, encrypts)
+        self.channel.send(
+            {
+                "type": "answer",
+                "nonce": self._nonce,
+                "proof": own,
+                "encrypt": encrypts,
+            }
+        )
+        first_encrypts = field(message, "encrypt", bool)
+        if first_encrypts != encrypts:
+            self._exit_code = 1
+            say(encryption_differs(first_encrypts, "this node"))
+            self.end_ranks("the job is over")
+        elif encrypts:
+            key = channel_key(token, self._theirs, self._nonce)
+            self.channel.encrypt(tls_buffer(server=False, key=key))
 
     def _check(self, message: dict[str, Any]) -> None:
         given = field(message, "proof", str)
-        if not is_proof(given, self._node.token, LISTENER, self._theirs, self._nonce):
+        token, encrypts = self._node.token, self._node.encrypt
+        if not is_proof(given, token, LISTENER, self._theirs, self._nonce, encrypts):
             raise ProtocolError("it has not the secret")
         self._known = True
         self.channel.trust()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ring_keras._version import __version__
 from ring_keras.launch.agent_crew import AgentCrew
-from ring_keras.launch.channel import Channel
+from ring_keras.launch.channel import Channel, tls_buffer
 from ring_keras.launch.crew import HostJob, LocalCrew
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
 from ring_keras.launch.launcher import CannotStartError, Desk, Meet, Meeting
@@ -18,12 +18,13 @@ from ring_keras.launch.places import places_of
 from ring_keras.launch.secret_proof import (
     CONNECTED,
     LISTENER,
+    channel_key,
     is_proof,
     new_nonce,
     proof,
 )
 
-__all__ = ["NodeOptions", "meet_nodes"]
+__all__ = ["NodeOptions", "encryption_differs", "meet_nodes"]
 
 # Others may knock as well, and cost no more than this.
 _MAX_GUESTS = 64
@@ -44,6 +45,7 @@ class NodeOptions:
         port: The same.
         token: The job's secret.
         init_timeout_s: How long the others may take to come.
+        encrypt: Whether what nodes say to each other is encrypted.
     """
 
     count: int
@@ -53,12 +55,22 @@ class NodeOptions:
     port: int
     token: bytes
     init_timeout_s: float = 120.0
+    encrypt: bool = False
 
     @property
     def rendezvous(self) -> str:
         """Where node 0 listens, for messages."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+def encryption_differs(first_encrypts: bool, other: str) -> str:
+    """What both nodes say; `other` is not node 0."""
+    encrypting, plain = ("node 0", other) if first_encrypts else (other, "node 0")
+    return (
+        f"{encrypting} encrypts, and {plain} does not. Give ringrun --encrypt on every "
+        "node, or on none"
+    )
 
 
 def meet_nodes(options: NodeOptions, job: HostJob) -> Meet:
@@ -199,10 +211,11 @@ class _Reception:
             _Guest(
                 peer,
                 address[0],
-                self._options.token,
+                self._options,
                 self._desk,
                 self._welcome,
                 self._note_stranger,
+                self._note_problem,
             )
         )
 
@@ -213,13 +226,16 @@ class _Reception:
                 f"dropped a connection from {address}: it has not the secret"
             )
 
+    def _note_problem(self, problem: str) -> None:
+        if not self.full:
+            self.problem = problem
+
     def _welcome(self, channel: Channel, hello: dict[str, object]) -> NodeCrew | None:
         """Takes a node, or tells it why not."""
         rank, name = field(hello, "node_rank", int), field(hello, "host_name", str)
         problem = self._problem_of(hello, rank, name)
         if problem is not None:
-            if not self.full:
-                self.problem = problem
+            self._note_problem(problem)
             channel.send({"type": "verdict", "exit_code": 1, "message": problem})
             return None
         ranks = field(hello, "ranks", int)
@@ -263,18 +279,21 @@ class _Guest:
         self,
         peer: socket.socket,
         address: str,
-        token: bytes,
+        options: NodeOptions,
         desk: Desk,
         welcome: Callable[[Channel, dict[str, object]], NodeCrew | None],
         note_stranger: Callable[[str], None],
+        note_problem: Callable[[str], None],
     ) -> None:
         self.waits = True
         """Whether it has not proven yet who it is."""
         self._address = address
-        self._token = token
+        self._token = options.token
+        self._encrypts = options.encrypt
         self._loop = desk.loop
         self._welcome = welcome
         self._note_stranger = note_stranger
+        self._note_problem = note_problem
         self._nonce = new_nonce()
         self._known = False
         self._crew: NodeCrew | None = None
@@ -288,7 +307,9 @@ class _Guest:
             on_end=self._note_end,
             trusted=False,
         )
-        self._channel.send({"type": "challenge", "nonce": self._nonce})
+        self._channel.send(
+            {"type": "challenge", "nonce": self._nonce, "encrypt": self._encrypts}
+        )
         desk.loop.on_tick(self._tick)
 
     def leave(self) -> None:
@@ -315,15 +336,24 @@ class _Guest:
     def _check(self, message: dict[str, object]) -> None:
         nonce = field(message, "nonce", str)
         given = field(message, "proof", str)
-        if not is_proof(given, self._token, CONNECTED, self._nonce, nonce):
+        encrypts = field(message, "encrypt", bool)
+        if not is_proof(given, self._token, CONNECTED, self._nonce, nonce, encrypts):
             self._note_stranger(self._address)
+            self.leave()
+            return
+        if encrypts != self._encrypts:
+            other = f"the node at {self._address}"
+            self._note_problem(encryption_differs(self._encrypts, other))
             self.leave()
             return
         self._known = True
         self.waits = False
         self._loop.no_tick(self._tick)
+        if encrypts:
+            key = channel_key(self._token, self._nonce, nonce)
+            self._channel.encrypt(tls_buffer(server=True, key=key))
         self._channel.trust()
-        answer = proof(self._token, LISTENER, self._nonce, nonce)
+        answer = proof(self._token, LISTENER, self._nonce, nonce, encrypts)
         self._channel.send({"type": "welcome", "proof": answer})
 
     def _note_end(self, reason: str) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import secrets
 
-__all__ = ["CONNECTED", "LISTENER", "is_proof", "new_nonce", "proof"]
+__all__ = ["CONNECTED", "LISTENER", "channel_key", "is_proof", "new_nonce", "proof"]
 
 CONNECTED = "node"
 LISTENER = "launcher"
@@ -21,7 +21,9 @@ def new_nonce() -> str:
     return secrets.token_hex(16)
 
 
-def proof(token: bytes, who: str, listeners_nonce: str, others_nonce: str) -> str:
+def proof(
+    token: bytes, who: str, listeners_nonce: str, others_nonce: str, encrypts: bool
+) -> str:
     """What only holders of the secret can say.
 
     Args:
@@ -29,14 +31,27 @@ def proof(token: bytes, who: str, listeners_nonce: str, others_nonce: str) -> st
         who: `CONNECTED` or `LISTENER`: whose proof it is.
         listeners_nonce: The number of the end that listens.
         others_nonce: The other's.
+        encrypts: Whether it encrypts what follows.
     """
-    text = f"ring_keras agent\0{who}\0{listeners_nonce}\0{others_nonce}"
+    nonces = f"{listeners_nonce}\0{others_nonce}"
+    text = f"ring_keras agent 2\0{who}\0{nonces}\0{int(encrypts)}"
     return hmac.new(token, text.encode(errors="replace"), hashlib.sha256).hexdigest()
 
 
 def is_proof(
-    found: str, token: bytes, who: str, listeners_nonce: str, others_nonce: str
+    found: str,
+    token: bytes,
+    who: str,
+    listeners_nonce: str,
+    others_nonce: str,
+    encrypts: bool,
 ) -> bool:
     """Whether somebody has said that; takes as long whatever they said."""
-    expected = proof(token, who, listeners_nonce, others_nonce)
+    expected = proof(token, who, listeners_nonce, others_nonce, encrypts)
     return hmac.compare_digest(found.encode(errors="replace"), expected.encode())
+
+
+def channel_key(token: bytes, listeners_nonce: str, others_nonce: str) -> bytes:
+    """With what two that have shown it to each other encrypt what follows."""
+    text = f"ring_keras agent key\0{listeners_nonce}\0{others_nonce}"
+    return hmac.digest(token, text.encode(errors="replace"), "sha256")

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from ring_keras._libraries import rebuild_command
-from ring_keras.config import ConfigError, read_token, split_address
+from ring_keras.config import ConfigError, read_token, share_openssl, split_address
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Before the store has its thread, which must not get them.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
-        store = _native.StoreServer(host, port, options.size, 0, token)
+        if options.encrypt:
+            share_openssl()
+        store = _native.StoreServer(host, port, options.size, 0, token, options.encrypt)
     except (RuntimeError, ValueError, OSError) as error:
         parser.error(f"--listen {options.listen}: {error}")
     print(
@@ -73,6 +75,11 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         metavar="FILE",
         help="64 hexadecimal digits: (umask 077; openssl rand -hex 32 > FILE)",
+    )
+    parser.add_argument(
+        "--encrypt",
+        action="store_true",
+        help="what ranks say to it is encrypted; they need RING_KERAS_ENCRYPT=1",
     )
     return parser
 

@@ -74,7 +74,9 @@ def _meet_by_pmi(
     with Pmi(descriptor, own.starter, deadline) as pmi:
         if own.rank == 0:
             try:
-                card = start_store(own_address(config, own), own.size, None, deadline)
+                card = start_store(
+                    own_address(config, own), own.size, None, deadline, config.encrypt
+                )
             except Exception as error:
                 # The others wait: they fail for the same reason.
                 _tell(pmi, f"{_FAILED}{error}"[:_MAX_REASON])
@@ -97,7 +99,8 @@ def _tell(pmi: Pmi, text: str) -> None:
 def _meet_by_file(config: Config, own: ScheduledRank, deadline: float) -> StoreCard:
     path = path_of_card(config, own)
     if own.rank == 0:
-        return start_store(own_address(config, own), own.size, path, deadline)
+        address = own_address(config, own)
+        return start_store(address, own.size, path, deadline, config.encrypt)
     file = CardFile(path)
     while (card := file.read()) is None:
         if time.monotonic() > deadline:

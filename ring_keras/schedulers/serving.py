@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from ring_keras import _native
+from ring_keras.config import share_openssl
 from ring_keras.schedulers.card_file import CardFile
 from ring_keras.schedulers.store_card import StoreCard
 
@@ -22,7 +23,13 @@ _JOINING_POLL_S = 0.02
 
 
 def serve(
-    *, card_fd: int, parent_pid: int, bind_address: str, size: int, path: str | None
+    *,
+    card_fd: int,
+    parent_pid: int,
+    bind_address: str,
+    size: int,
+    path: str | None,
+    encrypts: bool,
 ) -> None:
     """Serves; returns when rank 0's process has ended and no other is in the job.
 
@@ -32,9 +39,12 @@ def serve(
         bind_address: Where to listen.
         size: Ranks of the job.
         path: Where the card is to lie until all ranks have joined, if anywhere.
+        encrypts: Whether what ranks say to it is encrypted.
     """
     token = secrets.token_bytes(32)
-    store = _native.StoreServer(bind_address, 0, size, 0, token)
+    if encrypts:
+        share_openssl()
+    store = _native.StoreServer(bind_address, 0, size, 0, token, encrypts)
     card = StoreCard.of_this_process(bind_address, store.port, token)
     file = None if path is None else CardFile(Path(path))
     try:

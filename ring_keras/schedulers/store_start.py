@@ -18,7 +18,7 @@ _SCRIPT = str(Path(__file__).with_name("store_process.py"))
 
 
 def start_store(
-    bind_address: str, size: int, path: Path | None, deadline: float
+    bind_address: str, size: int, path: Path | None, deadline: float, encrypts: bool
 ) -> StoreCard:
     """Starts it; returns once it serves.
 
@@ -30,6 +30,7 @@ def start_store(
         size: Ranks of the job.
         path: Where it leaves its card for the other ranks, if anywhere.
         deadline: On the monotonic clock.
+        encrypts: Whether what ranks say to it is encrypted.
 
     Raises:
         ConfigError: If it cannot be started. It has said why itself.
@@ -40,6 +41,7 @@ def start_store(
         "bind_address": bind_address,
         "size": size,
         "path": None if path is None else str(path),
+        "encrypts": encrypts,
     }
     process = subprocess.Popen(
         [sys.executable, "-I", _SCRIPT, json.dumps(options)],

@@ -14,8 +14,9 @@ ROOT_DIR = Path(__file__).resolve().parent.parent.parent
 # What a room may include besides itself.
 ALLOWED = {
     "common": set(),
-    "rendezvous": {"common"},
-    "transport": {"common"},
+    "tls": {"common"},
+    "rendezvous": {"common", "tls"},
+    "transport": {"common", "tls"},
     "reduce": {"common"},
     "cuda": {"common"},
     "monitoring": {"common"},
@@ -25,6 +26,7 @@ ALLOWED = {
         "common",
         "rendezvous",
         "transport",
+        "tls",
         "reduce",
         "cuda",
         "collectives",
@@ -42,6 +44,7 @@ ALLOWED["kernels"] = ALLOWED["bindings"] = {
     "reduce",
     "rendezvous",
     "runtime",
+    "tls",
 }
 
 # Outside headers, by how their paths begin, and the one room that has them.

@@ -62,7 +62,9 @@ class Job:
         )
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(token.hex())
-        self.store = _native.StoreServer(bind_address, 0, size, 0, token)
+        # Like the first rank.
+        encrypts = self._env[0].get("RING_KERAS_ENCRYPT") == "1"
+        self.store = _native.StoreServer(bind_address, 0, size, 0, token, encrypts)
         self.store_address = f"{bind_address}:{self.store.port}"
 
     def environment(self, rank: int) -> dict[str, str]:

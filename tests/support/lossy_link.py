@@ -56,6 +56,10 @@ class LossyLink(Hosts):
             os.close(end)
         super().remove()
 
+    def handle(self, packet: bytes) -> bytes:
+        """Gets each packet that has been sent; what it returns is carried."""
+        return packet
+
     def _carry(self) -> None:
         chance = random.Random(1)
         under_way: list[tuple[float, int, int, bytes]] = []
@@ -65,6 +69,7 @@ class LossyLink(Hosts):
             ready, _, _ = select.select(self._ends, [], [], max(0.0, left_s))
             for end in ready:
                 packet = os.read(end, _MAX_PACKET_NBYTES)
+                packet = self.handle(packet)
                 if chance.random() < self._loss:
                     self.lost += 1
                     continue

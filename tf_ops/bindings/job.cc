@@ -68,7 +68,7 @@ std::map<std::string, size_t> GetTuning() {
 }
 
 void Init(int rank, int size, const std::string& store_host, int store_port,
-          const py::bytes& token, uint64_t generation,
+          const py::bytes& token, uint64_t generation, bool encrypts,
           const std::string& host_name, const std::string& bind_address,
           const std::vector<std::string>& interfaces,
           const std::string& transport, int tcp_streams,
@@ -83,6 +83,7 @@ void Init(int rank, int size, const std::string& store_host, int store_port,
   options.store_port = store_port;
   options.token = token;
   options.generation = generation;
+  options.encrypts = encrypts;
   options.host_name = host_name;
   options.bind_address = bind_address;
   options.interfaces = interfaces;
@@ -125,6 +126,7 @@ void BindJob(py::module_& module) {
              py::arg("store_port") = defaults.store_port,
              py::arg("token") = py::bytes(),
              py::arg("generation") = defaults.generation,
+             py::arg("encrypts") = defaults.encrypts,
              py::arg("host_name") = defaults.host_name,
              py::arg("bind_address") = defaults.bind_address,
              py::arg("interfaces") = defaults.interfaces,

@@ -10,6 +10,7 @@
 #include "tf_ops/bindings/monitoring.h"
 #include "tf_ops/bindings/signals.h"
 #include "tf_ops/bindings/store_server.h"
+#include "tf_ops/bindings/tls.h"
 #include "tf_ops/reduce/reduce.h"
 
 PYBIND11_MODULE(_native, module) {
@@ -21,6 +22,7 @@ PYBIND11_MODULE(_native, module) {
   ring_keras::BindDevice(module);
   ring_keras::BindDeviceMemory(module);
   ring_keras::BindStoreServer(module);
+  ring_keras::BindTls(module);
   ring_keras::BindCuda(module);
   ring_keras::BindMonitoring(module);
   module.def("version", [] { return RING_KERAS_VERSION; });

@@ -17,13 +17,14 @@ namespace py = pybind11;
 
 std::unique_ptr<TcpStoreServer> Start(const std::string& bind_address, int port,
                                       int size, uint64_t generation,
-                                      const py::bytes& token) {
+                                      const py::bytes& token, bool encrypts) {
   TcpStoreServerOptions options;
   options.bind_address = bind_address;
   options.port = port;
   options.size = size;
   options.generation = generation;
   options.token = token;
+  options.encrypts = encrypts;
   auto server = [&] {
     py::gil_scoped_release release;  // A host name may take long to resolve.
     return TcpStoreServer::Start(options);
@@ -51,7 +52,8 @@ void ReportExit(TcpStoreServer& server, int rank,
 void BindStoreServer(py::module_& module) {
   py::class_<TcpStoreServer>(module, "StoreServer")
       .def(py::init(&Start), py::arg("bind_address"), py::arg("port"),
-           py::arg("size"), py::arg("generation"), py::arg("token"))
+           py::arg("size"), py::arg("generation"), py::arg("token"),
+           py::arg("encrypts") = false)
       .def_property_readonly("port", &TcpStoreServer::port)
       .def("close", &TcpStoreServer::Close,
            py::call_guard<py::gil_scoped_release>())

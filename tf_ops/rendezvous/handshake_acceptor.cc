@@ -175,8 +175,10 @@ void HandshakeAcceptor::AcceptAll() {
     std::string address = PeerAddress(fd);
     untrusted_.emplace(
         id, UntrustedPeer{std::move(socket), std::move(address),
-                          ServerHandshake(options_.purpose, options_.rank,
-                                          options_.generation, options_.token),
+                          ServerHandshake(options_.purpose,
+                                          {options_.rank, options_.generation,
+                                           0, options_.encrypts},
+                                          options_.token),
                           Deadline::After(options_.handshake_timeout_s)});
     if (const Status status = selector_.Watch(fd, id, EPOLLIN); !status.ok()) {
       Drop(untrusted_.find(id), status.message());

@@ -30,7 +30,8 @@ struct HandshakeAcceptorOptions {
   Purpose purpose = Purpose::kStore;
   int rank = -1;
   uint64_t generation = 0;
-  std::string token;  // 32 bytes.
+  bool encrypts = false;  // See HandshakeParty.
+  std::string token;      // 32 bytes.
   double handshake_timeout_s = 0;
   size_t max_untrusted = 0;  // Connections at a time; 1 or more.
 };

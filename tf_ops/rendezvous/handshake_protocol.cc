@@ -1,6 +1,5 @@
 #include "tf_ops/rendezvous/handshake_protocol.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "tf_ops/rendezvous/sha256.h"
@@ -15,12 +14,14 @@ using rendezvous::MessageType;
 
 // Every message: magic, version, type; then its own fixed fields.
 constexpr std::string_view kMagic("RINGKS", 6);
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kVersion = 2;
 constexpr size_t kHeaderBytes = 8;
 constexpr size_t kNonceBytes = 32;
 
-// hello: purpose, client rank, server rank, stream, generation, nonce.
-constexpr size_t kHelloBytes = kHeaderBytes + 1 + 4 + 4 + 4 + 8 + kNonceBytes;
+// hello: purpose, client rank, server rank, stream, generation, whether it
+// encrypts, nonce.
+constexpr size_t kHelloBytes =
+    kHeaderBytes + 1 + 4 + 4 + 4 + 8 + 1 + kNonceBytes;
 // challenge: server rank, generation, nonce.
 constexpr size_t kChallengeBytes = kHeaderBytes + 4 + 8 + kNonceBytes;
 // proof, verdict: the HMAC.
@@ -29,8 +30,8 @@ constexpr size_t kMacMessageBytes = kHeaderBytes + kDigestBytes;
 // generation.
 constexpr size_t kRefusalBytes = kHeaderBytes + 1 + 4 + 8;
 
-constexpr std::string_view kClientLabel = "ring_keras handshake 1, client";
-constexpr std::string_view kServerLabel = "ring_keras handshake 1, server";
+constexpr std::string_view kClientLabel = "ring_keras handshake 2, client";
+constexpr std::string_view kServerLabel = "ring_keras handshake 2, server";
 
 Status Unauthenticated(std::string message) {
   return Status(StatusCode::kUnauthenticated, std::move(message));
@@ -77,6 +78,18 @@ std::string PartyName(int rank) {
 std::string WrongGeneration(uint64_t expected, uint64_t came) {
   return StrCat("wrong generation: expected ", expected, ", came ", came,
                 ". The processes belong to different memberships of the job");
+}
+
+// The same at both ends.
+std::string WrongEncryption(int server_rank, int client_rank,
+                            bool client_encrypts) {
+  const int encrypting = client_encrypts ? client_rank : server_rank;
+  const int other = client_encrypts ? server_rank : client_rank;
+  return StrCat(PartyName(encrypting), " encrypts its connections, and ",
+                PartyName(other),
+                " does not. Give RING_KERAS_ENCRYPT the same value in every "
+                "process of the job (`ringrun --encrypt` does, for the store "
+                "too)");
 }
 
 // Bytes of an untrusted peer, so that its protocol can be guessed.
@@ -140,11 +153,9 @@ Status MessageBuffer::Append(std::string_view bytes) {
 
 }  // namespace rendezvous
 
-ServerHandshake::ServerHandshake(Purpose purpose, int self_rank,
-                                 uint64_t generation, std::string token)
-    : purpose_(purpose),
-      self_{self_rank, generation, 0},
-      token_(std::move(token)) {
+ServerHandshake::ServerHandshake(Purpose purpose, const HandshakeParty& self,
+                                 std::string token)
+    : purpose_(purpose), self_(self), token_(std::move(token)) {
   incoming_.Expect(MessageType::kHello, /*or_refusal=*/false);
 }
 
@@ -170,12 +181,18 @@ Status ServerHandshake::ReceiveHello(std::string* reply) {
   const int wanted_rank = IntegerAt<int32_t>(hello, kHeaderBytes + 5);
   client_.stream = IntegerAt<uint32_t>(hello, kHeaderBytes + 9);
   client_.generation = IntegerAt<uint64_t>(hello, kHeaderBytes + 13);
+  client_.encrypts = IntegerAt<uint8_t>(hello, kHeaderBytes + 21) != 0;
 
   if (purpose != static_cast<uint8_t>(purpose_)) {
     *reply += Refuse(Refusal::kWrongPurpose);
     return Unauthenticated(StrCat("wrong purpose: this port serves ",
                                   NameOf(purpose_), ", the peer asked for ",
                                   int{purpose}));
+  }
+  if (client_.encrypts != self_.encrypts) {
+    *reply += Refuse(Refusal::kEncryption);
+    return Unauthenticated(
+        WrongEncryption(self_.rank, client_.rank, client_.encrypts));
   }
   if (client_.generation != self_.generation) {
     *reply += Refuse(Refusal::kWrongGeneration);
@@ -262,6 +279,7 @@ StatusOr<std::string> ClientHandshake::Start() {
   AppendInteger(hello, int32_t{expected_peer_rank_});
   AppendInteger(hello, self_.stream);
   AppendInteger(hello, self_.generation);
+  AppendInteger(hello, uint8_t{self_.encrypts});
   hello += nonce.value();
   transcript_ = hello;
   return hello;
@@ -289,6 +307,7 @@ Status ClientHandshake::ReceiveChallenge(std::string* reply) {
   server_.rank = IntegerAt<int32_t>(challenge, kHeaderBytes);
   server_.generation = IntegerAt<uint64_t>(challenge, kHeaderBytes + 4);
   server_.stream = self_.stream;
+  server_.encrypts = self_.encrypts;  // Or it would have refused.
   if (server_.rank != expected_peer_rank_) {
     return Unauthenticated(StrCat("wrong rank: expected ",
                                   PartyName(expected_peer_rank_), ", came ",
@@ -368,6 +387,9 @@ Status ClientHandshake::ExplainRefusal() const {
                  " has left the job and can join again "
                  "when all ranks have left it: ",
                  PartyName(rank), " has not called shutdown() since"));
+    case Refusal::kEncryption:
+      return Unauthenticated(refused +
+                             WrongEncryption(rank, self_.rank, self_.encrypts));
     case Refusal::kNone:
       break;
   }

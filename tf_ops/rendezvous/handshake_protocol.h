@@ -11,7 +11,10 @@
 // sent before, so purpose, ranks, generation, stream and both nonces; the
 // labels differ, so that neither side's message serves as the other's. The
 // client proves itself first: an untrusted peer never gets a byte that depends
-// on the token. What follows on the connection is neither encrypted nor signed.
+// on the token. What follows on the connection is in the clear, or under TLS
+// (tls/tls_session.h) with the key of connection_key.h, as the hello said:
+// an end that would not do the same refuses, so that nobody is talked out of
+// it.
 #ifndef RING_KERAS_RENDEZVOUS_HANDSHAKE_PROTOCOL_H_
 #define RING_KERAS_RENDEZVOUS_HANDSHAKE_PROTOCOL_H_
 
@@ -32,6 +35,7 @@ struct HandshakeParty {
   int rank = -1;  // -1: the store.
   uint64_t generation = 0;
   uint32_t stream = 0;
+  bool encrypts = false;  // What follows the handshake.
 };
 
 // Why a server turns a client away. Travels: append, never renumber.
@@ -47,6 +51,7 @@ enum class Refusal : uint8_t {
   kRankEnded = 8,       // The process of the client's rank is no more.
   // The client's rank has left the generation, and others are still in it.
   kRanksRemain = 9,
+  kEncryption = 10,  // One end encrypts, the other does not.
 };
 
 namespace rendezvous {
@@ -82,7 +87,7 @@ class MessageBuffer {
 
 class ServerHandshake {
  public:
-  ServerHandshake(Purpose purpose, int self_rank, uint64_t generation,
+  ServerHandshake(Purpose purpose, const HandshakeParty& self,
                   std::string token);
 
   // Bytes to receive next, at most; 0 once the client is proven.

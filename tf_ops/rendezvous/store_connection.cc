@@ -1,9 +1,7 @@
 #include "tf_ops/rendezvous/store_connection.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
-#include <cerrno>
 #include <string_view>
 #include <utility>
 
@@ -11,10 +9,10 @@
 
 namespace ring_keras::rendezvous {
 
-StoreConnection::StoreConnection(uint64_t id, FileDescriptor fd, int rank,
+StoreConnection::StoreConnection(uint64_t id, PeerSocket socket, int rank,
                                  std::string address, Deadline deadline)
     : id_(id),
-      fd_(std::move(fd)),
+      socket_(std::move(socket)),
       rank_(rank),
       address_(std::move(address)),
       deadline_(deadline) {}
@@ -31,23 +29,16 @@ bool StoreConnection::Overdue() const {
 uint32_t StoreConnection::Events() const {
   uint32_t events = 0;
   if (IsMember() && queued_nbytes_ < kMaxQueuedBytes) events |= EPOLLIN;
-  if (!queued_.empty()) events |= EPOLLOUT;
+  if (socket_.AwaitsRoom(!queued_.empty())) events |= EPOLLOUT;
   return events;
 }
 
 Status StoreConnection::Receive() {
-  char bytes[kReadBytes];
-  const ssize_t got = recv(fd(), bytes, sizeof(bytes), MSG_DONTWAIT);
-  if (got == 0) return Status(StatusCode::kPeerLost, "closed");
-  if (got < 0) {
-    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
-      return Status::Ok();
-    }
-    return Status(StatusCode::kPeerLost,
-                  StrCat("broke (", ErrnoMessage(errno), ")"));
-  }
+  std::string bytes;
+  RING_KERAS_RETURN_IF_ERROR(socket_.Receive(&bytes));
+  if (bytes.empty()) return Status::Ok();
   silent_ticks = 0;
-  reader_.Append(std::string_view(bytes, static_cast<size_t>(got)));
+  reader_.Append(bytes);
   return Status::Ok();
 }
 
@@ -58,32 +49,30 @@ void StoreConnection::Queue(std::shared_ptr<const std::string> bytes) {
 }
 
 void StoreConnection::Flush() {
-  while (!queued_.empty()) {
-    const std::string& first = *queued_.front();
-    const ssize_t sent =
-        send(fd(), first.data() + sent_nbytes_, first.size() - sent_nbytes_,
-             MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent > 0) {
-      // What the rank says is not read meanwhile; that it takes more tells.
-      if (queued_nbytes_ >= kMaxQueuedBytes) silent_ticks = 0;
-      sent_nbytes_ += static_cast<size_t>(sent);
-      queued_nbytes_ -= static_cast<size_t>(sent);
-      if (sent_nbytes_ < first.size()) continue;
-      queued_.pop_front();
+  while (true) {
+    // With nothing to send too: the socket may hold back what it has taken.
+    const std::string_view rest =
+        queued_.empty()
+            ? std::string_view()
+            : std::string_view(*queued_.front()).substr(sent_nbytes_);
+    const StatusOr<size_t> sent = socket_.Send(rest);
+    if (!sent.ok()) {
+      queued_.clear();
+      queued_nbytes_ = 0;
       sent_nbytes_ = 0;
-    } else if (errno == EINTR) {
-      continue;
-    } else {
-      const bool full = errno == EAGAIN || errno == EWOULDBLOCK;
-      if (!full) {
-        queued_.clear();
-        queued_nbytes_ = 0;
-        sent_nbytes_ = 0;
-      }
       break;
     }
+    if (sent.value() == 0) break;
+    // What the rank says is not read meanwhile; that it takes more tells.
+    if (queued_nbytes_ >= kMaxQueuedBytes) silent_ticks = 0;
+    sent_nbytes_ += sent.value();
+    queued_nbytes_ -= sent.value();
+    if (sent.value() < rest.size()) continue;
+    queued_.pop_front();
+    sent_nbytes_ = 0;
   }
-  if (state_ == State::kDraining && queued_.empty()) state_ = State::kClosed;
+  const bool done = queued_.empty() && socket_.drained();
+  if (state_ == State::kDraining && done) state_ = State::kClosed;
 }
 
 }  // namespace ring_keras::rendezvous

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "tf_ops/common/deadline.h"
-#include "tf_ops/common/socket.h"
 #include "tf_ops/common/status.h"
+#include "tf_ops/rendezvous/peer_socket.h"
 #include "tf_ops/rendezvous/store_protocol.h"
 
 namespace ring_keras::rendezvous {
@@ -25,12 +25,12 @@ class StoreConnection {
   };
 
   // A rank that has proven itself and says hello by `deadline`.
-  StoreConnection(uint64_t id, FileDescriptor fd, int rank, std::string address,
+  StoreConnection(uint64_t id, PeerSocket socket, int rank, std::string address,
                   Deadline deadline);
 
   uint64_t id() const { return id_; }
 
-  int fd() const { return fd_.get(); }
+  int fd() const { return socket_.fd(); }
   const std::string& address() const { return address_; }
   FrameReader& reader() { return reader_; }
   int rank() const { return rank_; }
@@ -52,8 +52,8 @@ class StoreConnection {
   // The same, as it was told last.
   uint32_t watched_events = 0;
 
-  // Reads what is there, at most one chunk, into the reader. PeerLost: there is
-  // no more.
+  // Reads what is there, at most one chunk, into the reader. Error: there is no
+  // more.
   Status Receive();
 
   // Queues bytes that others may have to send as well.
@@ -67,7 +67,7 @@ class StoreConnection {
 
  private:
   uint64_t id_;
-  FileDescriptor fd_;
+  PeerSocket socket_;
   int rank_;
   std::string address_;
   FrameReader reader_;

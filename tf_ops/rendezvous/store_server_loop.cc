@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "tf_ops/rendezvous/connection_key.h"
 #include "tf_ops/rendezvous/limits.h"
 
 namespace ring_keras::rendezvous {
@@ -26,6 +27,7 @@ HandshakeAcceptorOptions AcceptorOptions(const TcpStoreServerOptions& options) {
   result.owner = kOwner;
   result.purpose = Purpose::kStore;
   result.generation = options.generation;
+  result.encrypts = options.encrypts;
   result.token = options.token;
   result.handshake_timeout_s = options.handshake_timeout_s;
   result.max_untrusted =
@@ -178,17 +180,29 @@ Admission StoreServerLoop::Admit(const HandshakeParty& peer,
 void StoreServerLoop::Welcome(std::vector<TrustedConnection> admitted) {
   for (TrustedConnection& trusted : admitted) {
     const uint64_t id = next_id_++;
+    const int fd = trusted.socket.get();
+    StatusOr<PeerSocket> socket =
+        Secure(std::move(trusted.socket), trusted.peer.rank);
     auto& connection = connections_[id];
     connection = std::make_unique<StoreConnection>(
-        id, std::move(trusted.socket), trusted.peer.rank,
-        std::move(trusted.address),
+        id, socket.ok() ? std::move(socket.value()) : PeerSocket(),
+        trusted.peer.rank, std::move(trusted.address),
         Deadline::After(options_.handshake_timeout_s));
     members_[connection->rank()] = connection.get();
     connection->watched_events = connection->Events();
     const Status status =
-        selector_.Watch(connection->fd(), id, connection->watched_events);
+        socket.ok() ? selector_.Watch(fd, id, connection->watched_events)
+                    : socket.status();
     if (!status.ok()) Drop(*connection, status.message());
   }
+}
+
+StatusOr<PeerSocket> StoreServerLoop::Secure(FileDescriptor socket, int rank) {
+  if (!options_.encrypts) return PeerSocket(std::move(socket));
+  return PeerSocket::Encrypted(
+      std::move(socket), tls::Role::kServer,
+      ConnectionKey(options_.token, Purpose::kStore, /*one_rank=*/-1, rank,
+                    options_.generation, /*stream=*/0));
 }
 
 void StoreServerLoop::Serve(StoreConnection& connection) {

@@ -56,6 +56,8 @@ class StoreServerLoop {
 
   Admission Admit(const HandshakeParty& peer, const std::string& address);
   void Welcome(std::vector<TrustedConnection> admitted);
+  // With what follows the handshake, in the clear or not.
+  StatusOr<PeerSocket> Secure(FileDescriptor socket, int rank);
   void BeginGeneration();
   void Serve(StoreConnection& connection);
 

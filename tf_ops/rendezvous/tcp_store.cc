@@ -1,15 +1,14 @@
 #include "tf_ops/rendezvous/tcp_store.h"
 
 #include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <string_view>
 #include <utility>
 
+#include "tf_ops/rendezvous/connection_key.h"
 #include "tf_ops/rendezvous/handshake.h"
 #include "tf_ops/rendezvous/limits.h"
 
@@ -18,33 +17,39 @@ namespace {
 
 using rendezvous::Frame;
 using rendezvous::FrameType;
+using rendezvous::PeerSocket;
 
 constexpr double kConnectRetryS = 0.1;
 
 // A connection whose two ends have proven themselves.
-StatusOr<FileDescriptor> ConnectAndProve(const TcpStoreOptions& options) {
+StatusOr<PeerSocket> ConnectAndProve(const TcpStoreOptions& options) {
   StatusOr<FileDescriptor> fd =
       ConnectOnce(options.host, options.port, options.connect_deadline);
   RING_KERAS_RETURN_IF_ERROR(fd.status());
   // The pings make sure that there is something to acknowledge.
   LimitUnacknowledged(fd.value().get(), kAnswerTimeoutS);
-  const HandshakeParty self = {options.rank, options.generation, 0};
+  const HandshakeParty self = {options.rank, options.generation, 0,
+                               options.encrypts};
   StatusOr<HandshakeParty> server = HandshakeAsClient(
       fd.value().get(), Purpose::kStore, self, /*expected_peer_rank=*/-1,
       options.token, options.connect_deadline);
   RING_KERAS_RETURN_IF_ERROR(server.status());
-  return fd;
+  if (!options.encrypts) return PeerSocket(std::move(fd.value()));
+  return PeerSocket::Encrypted(
+      std::move(fd.value()), tls::Role::kClient,
+      ConnectionKey(options.token, Purpose::kStore, /*one_rank=*/-1,
+                    options.rank, options.generation, /*stream=*/0));
 }
 
 // Tries again what time may heal: a launcher that is not there yet, or that is
 // flooded with connections, or ranks that have not left yet.
-StatusOr<FileDescriptor> ConnectUntilDeadline(const TcpStoreOptions& options) {
+StatusOr<PeerSocket> ConnectUntilDeadline(const TcpStoreOptions& options) {
   const std::string server = HostPort(options.host, options.port);
   Status remains;  // Who has not left; the latest news.
   while (true) {
-    StatusOr<FileDescriptor> fd = ConnectAndProve(options);
-    if (fd.ok()) return fd;
-    const Status& status = fd.status();
+    StatusOr<PeerSocket> socket = ConnectAndProve(options);
+    if (socket.ok()) return socket;
+    const Status& status = socket.status();
     if (status.code() == StatusCode::kInterrupted) return status;
     if (status.code() == StatusCode::kUnauthenticated) {
       return Status(status.code(), StrCat("rank ", options.rank,
@@ -75,24 +80,27 @@ StatusOr<FileDescriptor> ConnectUntilDeadline(const TcpStoreOptions& options) {
 StatusOr<std::unique_ptr<TcpStore>> ConnectTcpStore(
     const TcpStoreOptions& options) {
   RING_KERAS_RETURN_IF_ERROR(CheckToken(options.token));
-  StatusOr<FileDescriptor> fd = ConnectUntilDeadline(options);
-  RING_KERAS_RETURN_IF_ERROR(fd.status());
+  if (options.encrypts) {
+    RING_KERAS_RETURN_IF_ERROR(tls::CheckAvailable());
+  }
+  StatusOr<PeerSocket> socket = ConnectUntilDeadline(options);
+  RING_KERAS_RETURN_IF_ERROR(socket.status());
   StatusOr<rendezvous::WakeUp> wake_up = rendezvous::WakeUp::Make();
   RING_KERAS_RETURN_IF_ERROR(wake_up.status());
-  std::unique_ptr<TcpStore> store(
-      new TcpStore(options, std::move(fd.value()), std::move(wake_up.value())));
+  std::unique_ptr<TcpStore> store(new TcpStore(
+      options, std::move(socket.value()), std::move(wake_up.value())));
   RING_KERAS_RETURN_IF_ERROR(store->Introduce(options));
   return store;
 }
 
-TcpStore::TcpStore(const TcpStoreOptions& options, FileDescriptor fd,
+TcpStore::TcpStore(const TcpStoreOptions& options, PeerSocket socket,
                    rendezvous::WakeUp wake_up)
     : rank_(options.rank),
       size_(options.size),
       server_(HostPort(options.host, options.port)),
-      local_address_(LocalHost(fd.get())),
+      local_address_(LocalHost(socket.fd())),
       wake_up_(std::move(wake_up)),
-      fd_(std::move(fd)),
+      socket_(std::move(socket)),
       reader_(kMaxAnswerFrameBytes),
       thread_([this] { Run(); }) {}
 
@@ -165,19 +173,19 @@ void TcpStore::Run() {
 }
 
 void TcpStore::Turn() {
-  const auto events =
-      static_cast<short>(sending_.empty() ? POLLIN : POLLIN | POLLOUT);
-  pollfd entries[] = {{wake_up_.get(), POLLIN, 0}, {fd_.get(), events, 0}};
+  const auto events = static_cast<short>(
+      socket_.AwaitsRoom(!sending_.empty()) ? POLLIN | POLLOUT : POLLIN);
+  pollfd entries[] = {{wake_up_.get(), POLLIN, 0}, {socket_.fd(), events, 0}};
   const int ready = poll(entries, 2, PollTimeoutMs());
   wake_up_.Clear();
   // Before sending: a broken connection may still hold the store's last words.
   if (ready > 0 && (entries[1].revents & ~POLLOUT) != 0) Receive();
-  if (fd_.valid()) Send();
+  if (socket_.valid()) Send();
   TellWatcher();
 }
 
 int TcpStore::PollTimeoutMs() const {
-  if (!fd_.valid() || next_ping_ == TimePoint::max()) return -1;
+  if (!socket_.valid() || next_ping_ == TimePoint::max()) return -1;
   const std::chrono::duration<double> left =
       next_ping_ - Deadline::Clock::now();
   return static_cast<int>(std::max(0.0, left.count()) * 1e3 + 0.999);
@@ -194,34 +202,29 @@ void TcpStore::Send() {
     sending_ += queued_;
     queued_.clear();
   }
-  while (!sending_.empty()) {
-    const ssize_t sent = send(fd_.get(), sending_.data(), sending_.size(),
-                              MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent > 0) {
-      sending_.erase(0, static_cast<size_t>(sent));
-    } else if (errno != EINTR) {
-      // A broken connection is found by Receive().
-      if (errno != EAGAIN && errno != EWOULDBLOCK) sending_.clear();
-      return;
-    }
+  while (true) {
+    // With nothing to send too: the socket may hold back what it has taken.
+    const StatusOr<size_t> sent = socket_.Send(sending_);
+    // A broken connection is found by Receive().
+    if (!sent.ok()) sending_.clear();
+    if (!sent.ok() || sent.value() == 0) return;
+    sending_.erase(0, sent.value());
   }
 }
 
 void TcpStore::Receive() {
-  char bytes[kReadBytes];
-  const ssize_t got = recv(fd_.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
-  if (got == 0) {
-    Lose("is gone: the launcher ended");
+  std::string bytes;
+  const Status status = socket_.Receive(&bytes);
+  if (!status.ok()) {
+    const bool closed = status.code() == StatusCode::kPeerLost;
+    Lose(closed ? "is gone: the launcher ended"
+                : StrCat("is gone: the launcher ended, or was cut off: the "
+                         "connection ",
+                         status.message()));
     return;
   }
-  if (got < 0) {
-    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
-    Lose(StrCat("is gone: the launcher ended, or was cut off: ",
-                ErrnoMessage(errno)));
-    return;
-  }
-  reader_.Append(std::string_view(bytes, static_cast<size_t>(got)));
-  while (fd_.valid()) {
+  reader_.Append(bytes);
+  while (socket_.valid()) {
     Frame frame;
     StatusOr<bool> whole = reader_.Next(&frame);
     if (!whole.ok()) {
@@ -269,7 +272,7 @@ void TcpStore::Handle(const Frame& frame) {
 }
 
 void TcpStore::Lose(const std::string& how) {
-  fd_.Close();
+  socket_.Close();
   sending_.clear();
   std::lock_guard<std::mutex> lock(mutex_);
   const std::string text =

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "tf_ops/common/deadline.h"
-#include "tf_ops/common/socket.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/store.h"
+#include "tf_ops/rendezvous/peer_socket.h"
 #include "tf_ops/rendezvous/store_protocol.h"
 #include "tf_ops/rendezvous/wake_up.h"
 
@@ -28,6 +28,7 @@ struct TcpStoreOptions {
   int rank = 0;
   int size = 1;             // Ranks of the job.
   uint64_t generation = 0;  // The job's first, as its launcher says.
+  bool encrypts = false;    // What follows the handshake.
   std::string host_name;    // How other ranks' messages call this host.
   Deadline connect_deadline = Deadline::After(120);
 };
@@ -80,7 +81,7 @@ class TcpStore : public Store {
   };
   using TimePoint = Deadline::Clock::time_point;
 
-  TcpStore(const TcpStoreOptions& options, FileDescriptor fd,
+  TcpStore(const TcpStoreOptions& options, rendezvous::PeerSocket socket,
            rendezvous::WakeUp wake_up);
 
   // Sends hello and waits for the server's welcome.
@@ -117,7 +118,7 @@ class TcpStore : public Store {
   const rendezvous::WakeUp wake_up_;
 
   // The thread's own.
-  FileDescriptor fd_;
+  rendezvous::PeerSocket socket_;
   rendezvous::FrameReader reader_;
   std::string sending_;
   size_t told_count_ = 0;  // Events that the watcher has got.

@@ -9,6 +9,7 @@
 #include "tf_ops/rendezvous/handshake.h"
 #include "tf_ops/rendezvous/store_protocol.h"
 #include "tf_ops/rendezvous/store_server_loop.h"
+#include "tf_ops/tls/tls_session.h"
 
 namespace ring_keras {
 
@@ -40,6 +41,9 @@ StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Start(
   if (options.port < 0 || options.port > 65535) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("a port must be 0 to 65535, came ", options.port));
+  }
+  if (options.encrypts) {
+    RING_KERAS_RETURN_IF_ERROR(tls::CheckAvailable());
   }
   const size_t descriptors =
       static_cast<size_t>(options.size) + kSpareUnauthenticatedConnections;

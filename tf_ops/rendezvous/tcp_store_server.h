@@ -24,6 +24,8 @@ struct TcpStoreServerOptions {
   int size = 1;                            // Ranks of the job.
   uint64_t generation = 0;                 // The first.
   std::string token;                       // 32 bytes.
+  // What follows the handshakes; ranks that do not do the same are refused.
+  bool encrypts = false;
 
   // A rank that is silent for so long is lost although its connection is open;
   // 0: never. Paused machines do not count.
@@ -35,7 +37,8 @@ class RING_KERAS_EXPORT TcpStoreServer {
  public:
   // Listens and serves when it returns. Errors: InvalidArgument (options),
   // ResourceExhausted (it may not open as many descriptors as there are ranks),
-  // Internal (the address cannot be bound).
+  // Internal (the address cannot be bound,
+  // there is no OpenSSL).
   static StatusOr<std::unique_ptr<TcpStoreServer>> Start(
       const TcpStoreServerOptions& options);
 

@@ -4,11 +4,11 @@
 
 #include "tf_ops/common/logging.h"
 #include "tf_ops/rendezvous/tcp_store.h"
+#include "tf_ops/runtime/link_streams.h"
 #include "tf_ops/runtime/network_addresses.h"
 #include "tf_ops/runtime/shared_memory.h"
 #include "tf_ops/runtime/tcp_links.h"
 #include "tf_ops/transport/shm/ring_stream.h"
-#include "tf_ops/transport/tcp/tcp_stream.h"
 
 namespace ring_keras {
 namespace {
@@ -63,17 +63,6 @@ std::unique_ptr<Pair> MakeSharedPair(Segment& own, MeshPeer& peer, int own_rank,
   streams.push_back(std::make_unique<RingStream>(&peer.segment->inbox(own_rank),
                                                  &own.inbox(peer_rank),
                                                  peer.doorbell.get()));
-  return std::make_unique<Pair>(std::move(streams));
-}
-
-StatusOr<std::unique_ptr<Pair>> MakeTcpPair(std::vector<FileDescriptor> sockets,
-                                            Poller& poller) {
-  std::vector<std::unique_ptr<Stream>> streams;
-  for (FileDescriptor& socket : sockets) {
-    auto stream = TcpStream::Create(std::move(socket), poller);
-    RING_KERAS_RETURN_IF_ERROR(stream.status());
-    streams.push_back(std::move(stream.value()));
-  }
   return std::make_unique<Pair>(std::move(streams));
 }
 
@@ -201,6 +190,7 @@ class Bootstrapper {
     link_options.rank = options_.rank;
     link_options.generation = store_->generation();
     link_options.token = options_.token;
+    link_options.encrypts = options_.encrypts;
     link_options.streams = options_.tcp_streams;
     auto addresses = FindBindAddresses(NetworkOptionsOf(options_, *store_),
                                        cards_, *store_, deadline_);
@@ -212,10 +202,11 @@ class Bootstrapper {
     auto poller = Poller::Create();
     RING_KERAS_RETURN_IF_ERROR(poller.status());
     poller_ = std::move(poller.value());
-    for (auto& [rank, sockets] : links.value()) {
-      auto pair = MakeTcpPair(std::move(sockets), *poller_);
-      RING_KERAS_RETURN_IF_ERROR(pair.status());
-      peers_[rank].pair = std::move(pair.value());
+    auto streams = MakeLinkStreams(link_options, std::move(links.value()),
+                                   *poller_, *store_, deadline_);
+    RING_KERAS_RETURN_IF_ERROR(streams.status());
+    for (auto& [rank, own] : streams.value()) {
+      peers_[rank].pair = std::make_unique<Pair>(std::move(own));
     }
     return Status::Ok();
   }
@@ -257,6 +248,7 @@ StatusOr<Membership> Bootstrap(const InitOptions& options) {
   store_options.rank = options.rank;
   store_options.size = options.size;
   store_options.generation = options.generation;
+  store_options.encrypts = options.encrypts;
   store_options.host_name = MakePeerCard(options.host_name).host_name;
   store_options.connect_deadline = deadline;
   auto store = ConnectTcpStore(store_options);

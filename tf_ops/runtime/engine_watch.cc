@@ -59,8 +59,8 @@ void Engine::FailWaitsForLeft() {
       if (left == left_.end() || operation->ended()) continue;
       const auto& [event, since] = left->second;
       const Pair& pair = mesh_->pair(rank);
-      // WatchConnections() speaks of one whose host does not answer.
-      if (pair.failure().code() == StatusCode::kDeadlineExceeded) continue;
+      // Of these WatchConnections() speaks.
+      if (pair.failed_by_network()) continue;
       const bool drained =
           mesh_->SharesMemoryWith(rank) || pair.closed() ||
           std::chrono::duration<double>(Clock::now() - since).count() >
@@ -110,18 +110,18 @@ void Engine::WatchConnections(Clock::time_point now) {
   for (int rank = 0; rank < mesh_->size(); ++rank) {
     if (rank == mesh_->rank() || !mesh_->pair(rank).ending()) continue;
     if (lost_.count(rank) > 0) continue;
-    // About a host that does not answer the store has had time to speak. That
-    // its rank left means that it has found out too.
-    const bool unreachable =
-        mesh_->pair(rank).failure().code() == StatusCode::kDeadlineExceeded;
+    // About a host that does not answer the store has had time to speak, and of
+    // data that were changed it knows nothing. That the rank left means that it
+    // has found out too.
+    const bool by_network = mesh_->pair(rank).failed_by_network();
     const auto left = left_.find(rank);
-    if (left != left_.end() && !unreachable) {
+    if (left != left_.end() && !by_network) {
       if (mesh_->pair(rank).closed()) FailUsesOfLeft(rank, left->second.first);
       continue;
     }
     const Clock::time_point since =
         closed_since_.emplace(rank, now).first->second;
-    if (!unreachable &&
+    if (!by_network &&
         std::chrono::duration<double>(now - since).count() < kStoreVerdictS) {
       continue;
     }

@@ -21,6 +21,9 @@ struct InitOptions {
   std::string token;  // The job's secret, 32 bytes.
   uint64_t generation = 0;
 
+  // What ranks and the store say to each other over TCP; the same everywhere.
+  bool encrypts = false;
+
   std::string host_name;     // Empty: the machine's own name.
   std::string bind_address;  // For other ranks; empty: one that all reach.
   // Whose addresses other hosts may take; empty: the fastest's that all reach.

@@ -34,6 +34,7 @@ HandshakeAcceptorOptions AcceptorOptions(const TcpLinkOptions& options,
   result.purpose = Purpose::kRankToRank;
   result.rank = options.rank;
   result.generation = options.generation;
+  result.encrypts = options.encrypts;
   result.token = options.token;
   result.handshake_timeout_s = options.handshake_timeout_s;
   result.max_untrusted = expected_count + kSpareUnauthenticatedConnections;
@@ -160,7 +161,8 @@ StatusOr<FileDescriptor> ConnectStream(const SocketAddress& address, int peer,
                                        uint32_t stream,
                                        const TcpLinkOptions& options,
                                        Store& store, Deadline deadline) {
-  const HandshakeParty self{options.rank, options.generation, stream};
+  const HandshakeParty self{options.rank, options.generation, stream,
+                            options.encrypts};
   while (true) {
     StatusOr<FileDescriptor> socket =
         ConnectAndProve(address, peer, self, options.token,

@@ -23,6 +23,7 @@ struct TcpLinkOptions {
   int rank = 0;
   uint64_t generation = 0;
   std::string token;
+  bool encrypts = false;  // What follows the handshakes.
   // Where this rank listens, on exactly these. A link's streams are spread over
   // those of the rank that listens.
   std::vector<std::string> bind_addresses;

@@ -67,7 +67,7 @@ void OutgoingFrames::Push(Frame frame) {
 }
 
 bool OutgoingFrames::WriteTo(Stream& stream) {
-  bool moved = false;
+  bool moved = stream.Advance();
   while (!broken_ && !frames_.empty()) {
     iovec parts[kGatherParts];
     int part_count = 0;
@@ -77,10 +77,11 @@ bool OutgoingFrames::WriteTo(Stream& stream) {
     }
     const ssize_t count = stream.TryGather(parts, part_count);
     if (count == Stream::kClosed) Break();
-    if (count <= 0) return moved;
+    if (count <= 0) break;
     Drop(static_cast<size_t>(count));
     moved = true;
   }
+  stream_holds_back_ = stream.holds_back();
   Count();
   return moved;
 }
@@ -91,7 +92,7 @@ void OutgoingFrames::Break() {
 }
 
 void OutgoingFrames::Count() {
-  const bool unsent = !broken_ && !frames_.empty();
+  const bool unsent = !broken_ && (stream_holds_back_ || !frames_.empty());
   if (unsent == counted_ || unsent_ == nullptr) return;
   counted_ = unsent;
   // One writer, so that nothing needs to be atomic as a whole.

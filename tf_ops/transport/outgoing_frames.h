@@ -17,7 +17,8 @@ namespace ring_keras {
 
 class OutgoingFrames {
  public:
-  // From here on it is one of `unsent` while the stream has something to take.
+  // From here on it is one of `unsent` while the stream has something to take,
+  // or holds back what it has taken.
   // Only the driver changes that; any thread may look.
   void CountUnsentIn(std::atomic<int>* unsent) { unsent_ = unsent; }
 
@@ -28,7 +29,7 @@ class OutgoingFrames {
   void PushData(const FrameHeader& header, const char* data,
                 SendOperation* operation);
 
-  // Gives the stream what it takes; whether that was anything.
+  // Gives the stream what it takes; whether anything moved.
   bool WriteTo(Stream& stream);
 
   // Forgets the data of `key`, but for the rest of a frame that has begun, on
@@ -64,6 +65,7 @@ class OutgoingFrames {
 
   std::deque<Frame> frames_;
   bool broken_ = false;
+  bool stream_holds_back_ = false;
   std::atomic<int>* unsent_ = nullptr;
   bool counted_ = false;  // In *unsent_.
 };

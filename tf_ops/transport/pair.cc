@@ -296,8 +296,9 @@ void Pair::End(Connection& connection) {
   connection.ended = true;
   ++ended_count_;
   if (failure_.ok()) failure_ = connection.stream->end();
-  const bool unreachable = failure_.code() == StatusCode::kDeadlineExceeded;
-  if (ended_count_ == connections_.size() || unreachable) Fail(failure_);
+  if (ended_count_ == connections_.size() || failed_by_network()) {
+    Fail(failure_);
+  }
 }
 
 void Pair::CheckPeer() {

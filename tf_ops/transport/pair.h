@@ -90,8 +90,15 @@ class Pair {
   // went, but no peer that means to stay closes one.
   bool ending() const { return ended_count_ > 0 || closed_; }
   // Why ending(), as far as this end saw; Ok while it is not. DeadlineExceeded:
-  // the peer's host does not answer. ResourceExhausted: too much came early.
+  // the peer's host does not answer. Unauthenticated: what came is not what it
+  // sent. ResourceExhausted: too much came early.
   const Status& failure() const { return failure_; }
+  // The failure is the network's, whatever becomes of the peer: nobody else
+  // knows better, so nobody need be waited for.
+  bool failed_by_network() const {
+    return failure_.code() == StatusCode::kDeadlineExceeded ||
+           failure_.code() == StatusCode::kUnauthenticated;
+  }
   // The collective of which too much came early.
   uint64_t overflow_key() const { return overflow_key_; }
   // Of both ends, this one first; empty in shared memory.

@@ -42,12 +42,21 @@ class Stream {
     return TryRead(parts[0].iov_base, parts[0].iov_len);
   }
 
+  // Goes on with what the stream does by itself, such as sending what it has
+  // taken and holds back; whether anything moved. To be called when the network
+  // may have changed.
+  virtual bool Advance() { return false; }
+
+  // Whether it holds back what it has taken.
+  virtual bool holds_back() const { return false; }
+
   // Looks whether the peer's host still answers; once it has not for too long,
   // the stream has ended. To be called about every second.
   virtual void CheckPeer() {}
 
   // Why the stream ended, Ok while it has not. PeerLost: the peer's end is
-  // closed. DeadlineExceeded: its host does not answer.
+  // closed. DeadlineExceeded: its host does not answer. Unauthenticated: what
+  // came is not what it sent.
   virtual Status end() const = 0;
 
   // Of both ends, this one first; empty where there are none.

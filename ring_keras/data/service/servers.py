@@ -15,6 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from ring_keras import keras_internals as internals
+from ring_keras.config import Config
 from ring_keras.errors import RingKerasError
 
 __all__ = ["confine_to_loopback", "dispatcher", "worker"]
@@ -58,6 +59,13 @@ def _guard(host: str, port: int, what: str) -> None:
     if ipaddress.ip_address(host).is_loopback:
         confine_to_loopback(port)
         return
+    if Config.from_environment().encrypt:
+        raise RingKerasError(
+            f"RING_KERAS_ENCRYPT=1, and TensorFlow's {what} cannot encrypt what it "
+            f"sends from {host}. Keep the data service on one host (127.0.0.1), or use "
+            "a network that is encrypted itself (WireGuard, IPsec) without "
+            "RING_KERAS_ENCRYPT."
+        )
     logging.warning(
         "ring_keras.data.service: TensorFlow's %s listens on port %d of all "
         "interfaces, without authentication: let no one you do not trust reach it.",

@@ -52,7 +52,7 @@ struct Outcome {
 
 // A server with one peer, for which it waits.
 StatusOr<HandshakeParty> ServeOn(int fd) {
-  ServerHandshake handshake(Purpose::kRankToRank, kServerRank, kGeneration,
+  ServerHandshake handshake(Purpose::kRankToRank, {kServerRank, kGeneration},
                             kToken);
   while (!handshake.proven()) {
     EXPECT_TRUE(WaitUntilReady(fd, POLLIN, Deadline::After(20)).value());
@@ -185,7 +185,7 @@ RING_TEST(AnotherVersionIsNamed) {
   SocketPair pair;
   ASSERT_EQ(send(pair.client.get(), "RINGKS\x09", 7, 0), 7);
   const Status status = ServeOn(pair.server.get()).status();
-  EXPECT_TRUE(Has(status, "expected 1, came 9")) << status.message();
+  EXPECT_TRUE(Has(status, "expected 2, came 9")) << status.message();
 }
 
 RING_TEST(SilentPeerIsTooSlow) {
@@ -197,7 +197,7 @@ RING_TEST(SilentPeerIsTooSlow) {
 
 // Answers a client with the first `nbytes` of what a server says.
 void AnswerInPart(int fd, size_t nbytes) {
-  ServerHandshake server(Purpose::kRankToRank, kServerRank, kGeneration,
+  ServerHandshake server(Purpose::kRankToRank, {kServerRank, kGeneration},
                          kToken);
   std::string challenge;
   while (challenge.empty()) {
@@ -259,7 +259,7 @@ ClientHandshake NewClient() {
 }
 
 ServerHandshake NewServer() {
-  return ServerHandshake(Purpose::kRankToRank, kServerRank, kGeneration,
+  return ServerHandshake(Purpose::kRankToRank, {kServerRank, kGeneration},
                          kToken);
 }
 

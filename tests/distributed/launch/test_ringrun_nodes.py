@@ -92,6 +92,35 @@ def test_nodes_of_different_size_are_one_job(nodes: Nodes) -> None:
     assert first.stderr == second.stderr == b""
 
 
+def test_nodes_that_encrypt_are_one_job(nodes: Nodes) -> None:
+    script = JOIN + (
+        "print(_native.allreduce(np.full(2, rank + 1, np.float32), name='x'))\n"
+        "_native.shutdown('done')\n"
+    )
+
+    found = nodes.run(script, [1, 1], "--encrypt")
+
+    for rank, finished in enumerate(found):
+        assert finished.returncode == 0, finished.stderr.decode()
+        assert finished.stdout == f"[{rank}] [3. 3.]\n".encode()
+        assert finished.stderr == b""
+
+
+@pytest.mark.parametrize("encrypting", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_nodes_must_agree_on_encryption(nodes: Nodes, encrypting: int) -> None:
+    options = [("--encrypt",) if node == encrypting else () for node in (0, 1)]
+    started = [nodes.start("", node, *options[node]) for node in (0, 1)]
+
+    for node, process in enumerate(started):
+        finished = nodes.ringrun.finish(process)
+        assert finished.returncode == 1
+        text = finished.stderr.decode()
+        other = r"the node at 127\.0\.0\.1" if node == 0 else "this node"
+        pair = ("node 0", other) if encrypting == 0 else (other, "node 0")
+        said = f"{pair[0]} encrypts, and {pair[1]} does not. Give ringrun --encrypt"
+        assert re.search(said, text), text
+
+
 @pytest.mark.parametrize("failing", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_every_node_ends_with_the_code_of_the_first_failure(
     nodes: Nodes, failing: int

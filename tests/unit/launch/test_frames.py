@@ -45,9 +45,9 @@ def test_what_comes_before_the_greeting_is_set_aside(step):
 
 def test_something_that_never_greets_is_no_agent():
     reader = FrameReader(greeted=False)
-    assert reader.feed(b"x" * 60_000) == []
+    assert list(reader.feed(b"x" * 60_000)) == []
     with pytest.raises(ProtocolError, match="something else than an agent"):
-        reader.feed(b"x" * 60_000)
+        list(reader.feed(b"x" * 60_000))
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_something_that_never_greets_is_no_agent():
 )
 def test_what_is_no_message_is_refused(body, message):
     with pytest.raises(ProtocolError, match=message):
-        FrameReader(greeted=True).feed(struct.pack(">I", len(body)) + body)
+        list(FrameReader(greeted=True).feed(struct.pack(">I", len(body)) + body))
 
 
 def test_a_length_is_refused_before_its_bytes_come():
     with pytest.raises(ProtocolError, match="cannot have 4294967295 bytes"):
-        FrameReader(greeted=True).feed(b"\xff\xff\xff\xff")
+        list(FrameReader(greeted=True).feed(b"\xff\xff\xff\xff"))
 
 
 def test_a_message_that_is_too_long_is_not_sent():
@@ -85,3 +85,12 @@ def test_a_message_that_is_too_long_is_not_sent():
 def test_a_field_has_its_type(value, kind):
     with pytest.raises(ProtocolError, match="'plan' must have size"):
         field({"type": "plan", "size": value}, "size", kind)
+
+
+def test_what_follows_a_message_can_be_exchanged():
+    reader = FrameReader(greeted=True)
+    messages = reader.feed(encode(MESSAGES[0]) + b"no frame")
+    assert next(messages) == MESSAGES[0]
+    assert reader.take_rest() == b"no frame"
+    reader.put(encode(MESSAGES[1]))
+    assert list(messages) == [MESSAGES[1]]

@@ -15,29 +15,32 @@ TOKEN = bytes(range(32))
 
 def test_both_ends_prove_themselves():
     for who in (CONNECTED, LISTENER):
-        given = proof(TOKEN, who, "theirs", "ours")
-        assert is_proof(given, TOKEN, who, "theirs", "ours")
+        for encrypts in (False, True):
+            given = proof(TOKEN, who, "theirs", "ours", encrypts)
+            assert is_proof(given, TOKEN, who, "theirs", "ours", encrypts)
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        (b"x" * 32, CONNECTED, "theirs", "ours"),
+        (b"x" * 32, CONNECTED, "theirs", "ours", True),
         # What one end has said does not do for the other.
-        (TOKEN, LISTENER, "theirs", "ours"),
-        (TOKEN, CONNECTED, "another", "ours"),
-        (TOKEN, CONNECTED, "theirs", "another"),
-        (TOKEN, CONNECTED, "ours", "theirs"),
+        (TOKEN, LISTENER, "theirs", "ours", True),
+        (TOKEN, CONNECTED, "another", "ours", True),
+        (TOKEN, CONNECTED, "theirs", "another", True),
+        (TOKEN, CONNECTED, "ours", "theirs", True),
+        # Nobody is talked into sending in the clear.
+        (TOKEN, CONNECTED, "theirs", "ours", False),
     ],
 )
 def test_nothing_else_is_a_proof(changed):
-    given = proof(TOKEN, CONNECTED, "theirs", "ours")
+    given = proof(TOKEN, CONNECTED, "theirs", "ours", True)
     assert not is_proof(given, *changed)
 
 
 @pytest.mark.parametrize("given", ["", "0" * 64, "\udcff", "ä"])
 def test_nonsense_is_no_proof(given):
-    assert not is_proof(given, TOKEN, CONNECTED, "theirs", "ours")
+    assert not is_proof(given, TOKEN, CONNECTED, "theirs", "ours", True)
 
 
 def test_numbers_do_not_come_again():
