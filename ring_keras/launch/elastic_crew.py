@@ -60,6 +60,7 @@ def meet_elastic(options: ElasticOptions, job: HostJob) -> Meet:
         members = Members(
             options,
             token=desk.token,
+            encrypt=desk.options.encrypt,
             start=lambda number: crew.add(number),
             say=desk.output.say,
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ring_keras.config import share_openssl
 from ring_keras.launch.elastic_options import ElasticOptions
 from ring_keras.launch.elastic_socket import Tell
 from ring_keras.launch.workers import Worker
@@ -64,6 +65,7 @@ class Members:
     Args:
         options: How many there may be.
         token: The job's secret.
+        encrypt: Whether what ranks say to the store is encrypted.
         start: Starts a process of that number.
         say: Tells the user.
     """
@@ -73,11 +75,13 @@ class Members:
         options: ElasticOptions,
         *,
         token: bytes,
+        encrypt: bool,
         start: Callable[[int], Worker],
         say: Callable[[str], None],
     ) -> None:
         self._options = options
         self._token = token
+        self._encrypt = encrypt
         self._start = start
         self._say = say
         self._processes: dict[int, _Process] = {}
@@ -188,8 +192,10 @@ class Members:
         if size > 1:
             from ring_keras import _native
 
+            if self._encrypt:
+                share_openssl()
             self._store = _native.StoreServer(
-                _STORE_HOST, 0, size, self._generation, self._token
+                _STORE_HOST, 0, size, self._generation, self._token, self._encrypt
             )
             address = f"{_STORE_HOST}:{self._store.port}"
         for process in self._members:
