@@ -49,8 +49,10 @@ class TensorBoard(keras.callbacks.TensorBoard):
 
     def set_model(self, model: keras.Model) -> None:
         """Nothing is written before it is known which ranks train the model."""
+        if model is not self.model:
+            self._prepared = self._is_writer = False
+        # Else this may be a `predict` inside `fit`, which goes on.
         keras.callbacks.Callback.set_model(self, model)
-        self._prepared = self._is_writer = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Begins to write, and to gather when all callbacks have begun."""
@@ -60,6 +62,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
             self._ring.abandon()
             self._ring = None
         self._fit = fit = DistributedFit.begin(self)
+        self._prepared = False  # Keras makes new files for each `fit`.
         if self._find_writer():
             super().on_train_begin(logs)
         if fit is not None:
@@ -122,6 +125,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
             ring.close()
         if self._is_writer:
             super().on_train_end(logs)
+            self._prepared = False
 
     def _begin_to_gather(self) -> None:
         process_set = process_set_of(self.model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import threading
 import time
 from typing import Any
@@ -27,8 +28,9 @@ _SUMS = (
     "bytes",
 )
 # Ranks that this one has waited for most. A line must fit into what a pipe takes at
-# once, 4,096 bytes.
+# once, `select.PIPE_BUF` bytes, also where a character of a text takes 12 of them.
 _MAX_RANKS = 64
+_SHORTENED_TEXT = 250
 # Of what is over there are fewer.
 _PENDING_ONLY = 1 << 62
 
@@ -64,9 +66,11 @@ class _Reporter:
             noted, self._told = self._events.since(self._told)
             self._write(report_line(self._rank, totals))
             for one in [*stalls, *noted]:
-                self._write(_line({"rank": self._rank, "event": one}))
+                self._write(event_line(self._rank, one))
 
     def _write(self, line: bytes) -> None:
+        if len(line) > select.PIPE_BUF:
+            return  # Another rank's line might come into the middle of it.
         # Where the launcher is behind, or gone, it gets no report.
         with contextlib.suppress(OSError):
             os.write(self._fd, line)
@@ -78,12 +82,13 @@ class _Stalls:
     def __init__(self, rank: int, longer_than_s: float) -> None:
         self._rank = rank
         self._longer_than_s = longer_than_s
-        self._told: set[tuple[str, float]] = set()
+        self._told: set[tuple[str, str, int]] = set()
 
     def new(self) -> list[dict[str, Any]]:
         since = time.time() - self._longer_than_s
+        # By what stays the same: times are converted anew in each call.
         pending = {
-            (one["name"], one["submitted_at"]): one["kind"]
+            (one["kind"], one["name"], one["step"]): one["submitted_at"]
             for one in _native.recent_collectives(_PENDING_ONLY)
             if one["submitted_at"] is not None and one["submitted_at"] <= since
         }
@@ -92,11 +97,11 @@ class _Stalls:
         return [
             event(
                 "stall",
-                f"{pending[name, at]} '{name}' has waited for other ranks for "
-                f"{time.time() - at:.1f} s.",
+                f"{key[0]} '{key[1]}' has waited for other ranks for "
+                f"{time.time() - pending[key]:.1f} s.",
                 self._rank,
             )
-            for name, at in new
+            for key in new
         ]
 
 
@@ -114,6 +119,15 @@ def report_line(rank: int, totals: dict[str, Any]) -> bytes:
         },
     }
     return _line(report)
+
+
+def event_line(rank: int, one: dict[str, Any]) -> bytes:
+    """The same of an event; a text that takes too many bytes is cut off."""
+    line = _line({"rank": rank, "event": one})
+    if len(line) <= select.PIPE_BUF:
+        return line
+    text = one["text"][:_SHORTENED_TEXT]
+    return _line({"rank": rank, "event": {**one, "text": text}})
 
 
 def _line(content: dict[str, Any]) -> bytes:

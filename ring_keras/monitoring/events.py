@@ -11,6 +11,7 @@ from ring_keras.job.job import current_job
 __all__ = ["add_event", "event", "stalls"]
 
 # A line of a rank's report to ringrun has 4,096 bytes.
+_LONGEST_KIND = 50
 _LONGEST_TEXT = 500
 
 
@@ -20,14 +21,14 @@ def add_event(kind: str, text: str) -> None:
     Checkpoints that callbacks of ours do not write, for instance.
 
     Args:
-        kind: A word, such as "checkpoint".
+        kind: A word, such as "checkpoint"; what is beyond 50 characters is cut off.
         text: A sentence; what is beyond 500 characters is cut off.
 
     Raises:
         NotInitializedError: If `init()` has not run.
     """
     job = current_job()
-    job.events.add(event(kind, text[:_LONGEST_TEXT], job.rank))
+    job.events.add(event(kind[:_LONGEST_KIND], text[:_LONGEST_TEXT], job.rank))
 
 
 def event(kind: str, text: str, rank: int, at: float | None = None) -> dict[str, Any]:

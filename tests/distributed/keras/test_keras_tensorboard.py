@@ -273,6 +273,40 @@ def test_a_rank_that_fails_leaves_nobody_waiting(tmp_path):
     assert sum(len(rows) > 0 for _, rows in contents[records.ROWS]) >= 1
 
 
+class Predicts(keras.callbacks.Callback):
+    """With the callbacks of the `fit` it is in."""
+
+    def __init__(self, board):
+        super().__init__()
+        self.board = board
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 2:
+            self.model.predict(tf.zeros([1, 6]), verbose=0, callbacks=[self.board])
+
+
+def predict_inside_fit_and_fit_again(directory):
+    board = ring.callbacks.TensorBoard(own_folder(directory))
+    model = training.distributed_model(1)
+    data = ring.data.shard(training.dataset(64))
+    callbacks = [ring.callbacks.BroadcastGlobalVariables(), board, Predicts(board)]
+    for _ in range(2):
+        training.fit(model, data, 4, callbacks=callbacks)
+        model.evaluate(data.batch(4), verbose=0, callbacks=[board])
+
+
+def test_a_predict_inside_fit_does_not_end_the_writing(tmp_path, rank_pool):
+    rank_pool(2).run(functools.partial(predict_inside_fit_and_fit_again, tmp_path))
+    tags = Counter(
+        value.tag
+        for file in (tmp_path / "rank0" / "train").glob("events*")
+        for event in tf.compat.v1.train.summary_iterator(str(file))
+        for value in event.summary.value
+    )
+    assert tags["epoch_loss"] == 2
+    assert not (tmp_path / "rank1").exists()
+
+
 class StopsOnRank1(keras.callbacks.Callback):
     """Sets `stop_training` there alone, in the middle of an epoch."""
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
 from support.processes import wait_until
+from support.rank_pool import RankPools
 from support.ringrun import Ringrun
+
+import ring_keras as ring
+from ring_keras.lifecycle.reporter import _Stalls
 
 SCRIPT = """
 import os, time
 import ring_keras as ring
 ring.init()
 ring.monitoring.add_event("checkpoint", "saved by " + str(ring.rank()))
+ring.monitoring.add_event("long" * 5000, chr(0x1F600) * 500)
 if ring.rank() == 1:
     wait_for("seen")
 ring.barrier(name="the one")
@@ -40,3 +47,31 @@ def test_stalls_and_checkpoints_are_in_the_event_log(tmp_path: Path) -> None:
     assert rank == 0
     assert text.startswith("barrier 'the one' has waited for other ranks for ")
     assert sorted(events("checkpoint")) == [(0, "saved by 0"), (1, "saved by 1")]
+    # A character takes 12 bytes, and a line no more than a pipe takes at once.
+    assert [text for _, text in events(("long" * 13)[:50])] == ["\U0001f600" * 250] * 2
+
+
+def tells_of_a_stall() -> list[str]:
+    if ring.rank() == 1:
+        ring.broadcast_object(None, name="told")
+        ring.barrier(name="late")
+        return []
+    late = threading.Thread(target=ring.barrier, kwargs={"name": "late"})
+    late.start()
+    stalls = _Stalls(0, longer_than_s=0.0)
+    told: list[dict[str, Any]] = []
+
+    def is_told() -> bool:
+        told.extend(stalls.new())
+        return bool(told)
+
+    wait_until(is_told, "the barrier is seen")
+    for _ in range(20):
+        told += stalls.new()
+    ring.broadcast_object(None, name="told")
+    late.join()
+    return [one["text"].split(" has ")[0] for one in told]
+
+
+def test_a_stall_is_told_once(rank_pool: RankPools) -> None:
+    assert rank_pool(2).run(tells_of_a_stall)[0] == ["barrier 'late'"]
