@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -41,37 +41,53 @@ def compare(train: Callable[[], object], steps: int = 3) -> Comparison:
         ValueError: If `steps` is less than 1.
         RingKerasError: On every rank, if there is nothing to compare: the job has one
             rank, or `train` took no step of a `fit`; or if rank 0 cannot take them.
+        PeerLostError: If `train` raised on another rank: that one raises its own
+            error. All have left the job then.
     """
     if steps < 1:
         raise ValueError(f"`steps` must be at least 1. Received: steps={steps}")
     recording = Recording(steps)
-    with contextlib.suppress(EnoughStepsError), recording.of_first_fit():
-        train()
-    joined = ring.is_initialized()
-    if not joined:
-        ring.init()
-    _require_steps(recording)
+    with _leaving_on_error():
+        with contextlib.suppress(EnoughStepsError), recording.of_first_fit():
+            train()
+        joined = ring.is_initialized()
+        if not joined:
+            ring.init()
+        taken = ring.allgather_object(len(recording.after), name="verify/taken")
+    _require_steps(taken)
     of_all = gather(recording)
     result: dict[str, Any] | str = ""
     rank = ring.rank()
-    with _out_of_the_job(rank):
+    with _rejoining():
         if rank == 0:
             try:
+                leave_job()
                 result = asdict(compare_steps(recording, of_all, None, joined))
             except Exception as error:  # The others wait for it.
                 result = f"rank 0 cannot compare: {type(error).__name__}: {error}"
+        else:
+            ring.shutdown("its steps were recorded")
     result = ring.broadcast_object(result, name="verify/result")
     if isinstance(result, str):
         raise ring.RingKerasError(result)
     return Comparison(**result)
 
 
-def _require_steps(recording: Recording) -> None:
-    if ring.size() == 1:
+@contextlib.contextmanager
+def _leaving_on_error() -> Iterator[None]:
+    """The others may wait for this rank anywhere: they learn why it does not come."""
+    try:
+        yield
+    except Exception as error:
+        ring.shutdown(f"its `train` raised {type(error).__name__}: {error}"[:500])
+        raise
+
+
+def _require_steps(taken: Sequence[int]) -> None:
+    if len(taken) == 1:
         raise ring.RingKerasError(
             "one rank has nothing to differ from: start it by `ringrun -np 2 ...`."
         )
-    taken = ring.allgather_object(len(recording.after), name="verify/taken")
     ranks = [rank for rank, steps in enumerate(taken) if not steps]
     if ranks:
         raise ring.RingKerasError(
@@ -81,13 +97,9 @@ def _require_steps(recording: Recording) -> None:
 
 
 @contextlib.contextmanager
-def _out_of_the_job(rank: int) -> Iterator[None]:
-    """Rank 0 is a job of its own inside; the others wait for it at the end."""
+def _rejoining() -> Iterator[None]:
+    """Inside, rank 0 is a job of its own; the others wait for it at the end."""
     environment = dict(os.environ)
-    if rank == 0:
-        leave_job()
-    else:
-        ring.shutdown("its steps were recorded")
     try:
         yield
     finally:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -176,7 +177,7 @@ def test_a_script_without_fit(tmp_path: Path) -> None:
     assert "called no model.fit()" in ended.stderr
 
 
-def trains(op: str) -> None:
+def trains(op: str, more_callbacks: Sequence[object] = ()) -> None:
     import keras
     import numpy as np
 
@@ -187,7 +188,7 @@ def trains(op: str) -> None:
     model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
     optimizer = keras.optimizers.SGD(0.1)
     model.compile(ring.DistributedOptimizer(optimizer, op=getattr(ring, op)), "mse")
-    callbacks = [ring.callbacks.BroadcastGlobalVariables()]
+    callbacks = [ring.callbacks.BroadcastGlobalVariables(), *more_callbacks]
     model.fit(x, x[:, :1], batch_size=4, verbose=0, callbacks=callbacks)
     raise AssertionError("it is ended before")
 
@@ -208,9 +209,42 @@ def compares_functions() -> list[list[str]]:
     return found
 
 
+def compares_what_raises() -> str:
+    """On rank 1, before its `fit` and in it."""
+    import keras
+
+    import ring_keras as ring
+
+    def breaks(*_: object, **__: object) -> None:
+        if ring.rank() == 1:
+            raise OSError("no such data")
+
+    def trains_until_it_breaks() -> None:
+        callback = keras.callbacks.LambdaCallback(on_train_batch_begin=breaks)
+        trains("Average", [callback])
+
+    ring.init()
+    rank, told = ring.rank(), ""
+    for train in (breaks, trains_until_it_breaks):
+        error = OSError if rank == 1 else ring.PeerLostError
+        with pytest.raises(error, match="no such data") as raised:
+            ring.verify.compare(train)
+        assert not ring.is_initialized()
+        told = str(raised.value)
+        assert rank == 1 or "rank 1" in told
+        ring.init()
+    return told
+
+
 def test_a_function(tmp_path: Path) -> None:
     one, other = run_ranks(compares_functions, 2, timeout_s=240)
     assert one == other
     right, [added_up] = one
     assert right == []
     assert "it is 2 times as large: gradients are added up" in added_up
+
+
+def test_a_function_that_raises_on_one_rank_ends_it_on_all() -> None:
+    told, own = run_ranks(compares_what_raises, 2, timeout_s=120)
+    assert "its `train` raised OSError: no such data" in told
+    assert own == "no such data"
