@@ -84,9 +84,6 @@ def _run_job(
     nodes: NodeOptions | None,
 ) -> int:
     """Runs a job on these hosts, or this one's part of it; None: on this one alone."""
-    elastic = elastic_options.check(
-        parser, options, is_here=hosts is None and nodes is None
-    )
     command, inherited = options.command, inherited_environment()
     chosen = _chosen(options)
     added = added_variables(
@@ -101,6 +98,9 @@ def _run_job(
         config = Config.from_environment(environment | planned_variables(place))
     except ConfigError as error:
         parser.error(str(error))
+    elastic = elastic_options.check(
+        parser, options, config, is_here=hosts is None and nodes is None
+    )
     if hosts is None and shutil.which(command[0], path=environment.get("PATH")) is None:
         say(f"{command[0]}: no such command; is it installed, and executable?")
         return _NOT_FOUND

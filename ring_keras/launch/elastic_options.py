@@ -6,6 +6,8 @@ import argparse
 import math
 from dataclasses import dataclass
 
+from ring_keras.config import Config
+
 __all__ = ["ElasticOptions", "add_options", "check"]
 
 _COOLDOWN_S = (1.0, 60.0)
@@ -80,13 +82,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check(
-    parser: argparse.ArgumentParser, options: argparse.Namespace, *, is_here: bool
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    config: Config,
+    *,
+    is_here: bool,
 ) -> ElasticOptions | None:
     """What was asked for; None: nothing. Ends the process if it cannot be had.
 
     Args:
         parser: Tells the user.
         options: As parsed.
+        config: What the ranks will be told.
         is_here: Whether all ranks are on this host, without agents.
     """
     if options.min_size is None and options.max_size is None:
@@ -94,7 +101,7 @@ def check(
             if getattr(options, name) is not None:
                 parser.error(f"{_OPTION[name]} is for elastic jobs: give --min-np")
         return None
-    _refuse_what_is_not_there(parser, options, is_here)
+    _refuse_what_is_not_there(parser, options, config, is_here)
     # As Horovod's: without it, no fewer than it began with.
     least = options.size if options.min_size is None else options.min_size
     most = options.max_size
@@ -136,11 +143,17 @@ _OPTION = {
 
 
 def _refuse_what_is_not_there(
-    parser: argparse.ArgumentParser, options: argparse.Namespace, is_here: bool
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    config: Config,
+    is_here: bool,
 ) -> None:
     if not is_here:
         parser.error("--min-np and --max-np work on this machine alone, for now")
     if options.bind_to != "none":
         parser.error("--bind-to does not work with --min-np or --max-np, for now")
-    if options.timeline is not None:
-        parser.error("--timeline does not work with --min-np or --max-np, for now")
+    if config.timeline is not None:
+        parser.error(
+            "--timeline, or RING_KERAS_TIMELINE, does not work with --min-np or "
+            "--max-np, for now"
+        )

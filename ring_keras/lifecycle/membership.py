@@ -13,7 +13,7 @@ import numpy as np
 from ring_keras import _libraries, _native, autotune
 from ring_keras.config import Config
 from ring_keras.devices.choice import prepare_device
-from ring_keras.errors import PeerLostError, RankMismatchError
+from ring_keras.errors import CommunicationError, PeerLostError, RankMismatchError
 from ring_keras.job.job import Job, begin_job, end_job, job_or_none
 from ring_keras.job.process_set import ProcessSet, add_missing_process_sets
 from ring_keras.job.topology import is_initialized
@@ -63,7 +63,8 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
             not.
         RingKerasError: If ranks cannot have a GPU each, or only some can.
         CollectiveTimeoutError: If a rank has not joined, or has not left the last
-            generation, within `RING_KERAS_INIT_TIMEOUT_S` seconds.
+            generation, within `RING_KERAS_INIT_TIMEOUT_S` seconds; in an elastic job
+            the others then meet anew.
     """
     if is_initialized():
         add_missing_process_sets(process_sets)
@@ -82,7 +83,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         try:
             _join(config, options | place, process_sets)
             return
-        except PeerLostError as error:
+        except CommunicationError as error:
             # The launcher knows who is left. Whoever has caused this by an error of
             # its own raises that.
             _native.log("info", f"init() begins again: {error}")

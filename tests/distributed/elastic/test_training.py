@@ -68,3 +68,30 @@ def test_a_lost_rank_0_is_replaced_and_no_step_is_lost(ringrun: Ringrun) -> None
     _, others_steps, others_total, *rest = ringrun.noted("end.2").split(maxsplit=3)
     assert (others_steps, others_total) == (steps, total)
     assert rest == ["[2, 1, 2] []"]
+
+
+_COMES_TOO_LATE = """
+if rank == 1:
+    from ring_keras.config import Config
+    from ring_keras.lifecycle.elastic_launcher import launcher_of
+
+    wait_for("ready")
+    launcher_of(Config.from_environment()).join()  # The other waits for it in vain.
+    wait_to_be_ended()
+import ring_keras as ring
+from ring_keras import _libraries
+_libraries.ops()
+note("ready")
+ring.init()
+note(f"end.{rank}", ring.size())
+"""
+
+
+def test_an_init_that_waits_too_long_for_a_rank_begins_again(ringrun: Ringrun) -> None:
+    options = ["--min-np", "1", "--start-timeout", "1", "--elastic-timeout", "5"]
+
+    finished = ringrun.finish(ringrun.start(_COMES_TOO_LATE, *options, size=2))
+
+    assert finished.returncode == 0, finished.stderr.decode()
+    assert b"it has not joined within --elastic-timeout 5 s" in finished.stderr
+    assert ringrun.noted("end.0") == "1"

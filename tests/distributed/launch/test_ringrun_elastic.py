@@ -346,6 +346,8 @@ def test_any_rank_may_be_killed_at_any_time(ringrun: Ringrun, seed: int) -> None
         (["--max-np", "1"], "--max-np must be at least -np 2, not 1"),
         (["--reset-limit", "1"], "--reset-limit is for elastic jobs"),
         (["--min-np", "1", "--bind-to", "cores"], "--bind-to does not work with"),
+        (["--min-np", "1", "--timeline", "a.json"], "--timeline, or RING_KERAS_TIM"),
+        (["--min-np", "1", "-x", "RING_KERAS_TIMELINE=a"], "--timeline, or RING_KER"),
         (["--min-np", "1", "-H", "a:2,b:2"], "work on this machine alone"),
         (
             ["--min-np", "1", "--blacklist-cooldown-range", "1", "2"],
