@@ -10,6 +10,7 @@ module, waits for ever.
 import contextlib
 import ctypes
 import gc
+import inspect
 import sys
 import threading
 import types
@@ -18,6 +19,9 @@ from typing import Any
 import tensorflow as tf
 
 __all__ = ["end_iterators"]
+
+# To clear the frame of a generator ends it.
+_MAY_GO_ON = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def end_iterators(timeout_s: float) -> None:
@@ -44,7 +48,8 @@ def end_iterators(timeout_s: float) -> None:
 
 def _living_handles() -> list[Any]:
     """The tensors that own iterators: each is destroyed with its last one."""
-    eager_tensor = type(tf.constant(0))
+    # Making a tensor would start TensorFlow, or fail in a finalized graph.
+    eager_tensor = tf.__internal__.EagerTensor
     return [
         thing
         for thing in gc.get_objects()
@@ -56,8 +61,7 @@ def _living_handles() -> list[Any]:
 
 def _destroy(handles: list[Any]) -> None:
     _drop_owners()
-    _drop_frames()
-    gc.collect()
+    _drop_frames(handles)
     while handles:
         handle = handles.pop()
         # `handle` and the argument of getrefcount.
@@ -79,9 +83,21 @@ def _drop_owners() -> None:
                 thing.__dict__.pop(name, None)
 
 
-def _drop_frames() -> None:
+def _drop_frames(handles: list[Any]) -> None:
     """Those that an exception keeps: a failed step was called with its iterator."""
+    owned = {id(handle) for handle in handles}
     for thing in gc.get_objects():
-        if type(thing) is types.TracebackType:
+        if type(thing) is not types.TracebackType:
+            continue
+        frame = thing.tb_frame
+        if frame.f_code.co_flags & _MAY_GO_ON:
+            continue
+        if any(_holds(value, owned) for value in list(frame.f_locals.values())):
             with contextlib.suppress(RuntimeError):  # It still runs.
-                thing.tb_frame.clear()
+                frame.clear()
+
+
+def _holds(value: Any, owned: set[int]) -> bool:
+    if type(value) in (list, tuple):
+        return any(id(item) in owned for item in value)
+    return id(value) in owned

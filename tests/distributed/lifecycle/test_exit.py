@@ -99,6 +99,22 @@ def test_ends_after_a_fit_had_the_iterator() -> None:
     run_ranks(leave_a_generator_behind, 1, args=(0.5, False, True), timeout_s=60)
 
 
+def finalize_a_graph() -> None:
+    import ring_keras as ring
+
+    ring.init()
+    import tensorflow as tf
+
+    tf.compat.v1.disable_eager_execution()
+    tf.compat.v1.get_default_graph().finalize()
+
+
+def test_ends_where_the_graph_is_finalized() -> None:
+    (outcome,) = run_ranks(finalize_a_graph, 1, timeout_s=60, check=False)
+    assert outcome.returncode == 0, outcome.describe()
+    assert "atexit" not in outcome.stderr
+
+
 @pytest.mark.parametrize(
     "how_long_s", [0.5, pytest.param(3600, marks=pytest.mark.slow)]
 )
