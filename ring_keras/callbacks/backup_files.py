@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 from absl import logging
+
+from ring_keras import keras_internals as internals
 
 __all__ = ["BackupFiles"]
 
@@ -78,6 +81,10 @@ class BackupFiles:
                 if not optimizer.built:  # Else it would not take its state.
                     optimizer.build(model.trainable_variables)
                 model.load_weights(weights)
+                for variable in optimizer.variables:
+                    # One rank's, of some steps: no rank has the others' parts.
+                    if internals.accumulates(variable):
+                        variable.assign(np.zeros(variable.shape, variable.dtype))
                 return True
             logging.warning(
                 "ring_keras: the backup %s is damaged. An earlier one is taken, if "

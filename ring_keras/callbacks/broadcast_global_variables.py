@@ -77,6 +77,17 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         _, function = attach(self.model)
         function.before_next_call = self._broadcast
 
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Where `fit` had no step to take, as after a restored last one."""
+        function: Any = internals.train_function(self.model)
+        pending = getattr(function, "before_next_call", None)
+        if pending is not None and pending == self._broadcast:
+            function.before_next_call = None
+            optimizer = self.model.optimizer
+            if not optimizer.built:  # The root's may be, by what it has restored.
+                optimizer.build(self.model.trainable_variables)
+            self._broadcast(None)
+
     def _broadcast(self, iterator: Any) -> None:
         element_spec = getattr(iterator, "element_spec", None)
         if element_spec is not None:

@@ -99,7 +99,13 @@ class Preemption(keras.callbacks.Callback):
             except Exception as error:  # Raised when all ranks can hear of it.
                 self._failure = error
         self._between_epochs = True
-        self._handlers = _Handlers(self.model, self._signals, self._leave_validation)
+        if self._handlers is not None:  # Of a `fit` that raised.
+            self._handlers.remove()
+        callbacks = calls.calling_callback_list()
+        assert callbacks is not None
+        self._handlers = _Handlers(
+            self.model, callbacks, self._signals, self._leave_validation
+        )
 
     def _require_restored(self) -> None:
         failure, self._failure = self._failure, None
@@ -141,7 +147,7 @@ class Preemption(keras.callbacks.Callback):
         if self._saves():
             try:
                 self._save()
-            except OSError as error:
+            except Exception as error:  # HDF5's, for a full disk, is no OSError.
                 logging.error(
                     "ring_keras: Preemption cannot save, and goes on without: %s", error
                 )
@@ -205,6 +211,7 @@ class _Handlers:
 
     Args:
         model: What is trained.
+        callbacks: The list by which that call of `fit` is known.
         signals: To be handled.
         at_once: Called with each, before anything else comes of it.
     """
@@ -212,11 +219,13 @@ class _Handlers:
     def __init__(
         self,
         model: keras.Model,
+        callbacks: keras.callbacks.CallbackList,
         signals: Sequence[int],
         at_once: Callable[[int], None],
     ) -> None:
         self.received = 0
         self._model = weakref.ref(model)
+        self._callbacks = weakref.ref(callbacks)
         self._at_once = weakref.WeakMethod(at_once)
         self._earlier: dict[int, Any] = {}
         if threading.current_thread() is not threading.main_thread():
@@ -236,8 +245,8 @@ class _Handlers:
         self._earlier.clear()
 
     def _handle(self, number: int, frame: types.FrameType | None) -> None:
-        model = self._model()
-        if model is None or not calls.is_fitting(model):
+        model, callbacks = self._model(), self._callbacks()
+        if model is None or callbacks is None or not calls.is_fitting(model, callbacks):
             self.remove()
             os.kill(os.getpid(), number)
             return

@@ -100,14 +100,17 @@ def calling_run(model: keras.Model) -> Run | None:
     return None
 
 
-def is_fitting(model: keras.Model) -> bool:
-    """Whether a call of `fit` of this model goes on, however far up.
+def is_fitting(model: keras.Model, callbacks: keras.callbacks.CallbackList) -> bool:
+    """Whether the call of `fit` with this list goes on, however far up.
 
     For signal handlers, which may be called while TensorFlow traces.
     """
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is model:
+        names = frame.f_locals if frame.f_code.co_name == "fit" else {}
+        if names.get("self") is model and any(
+            value is callbacks for value in names.values()
+        ):
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False

@@ -186,6 +186,22 @@ class Fails(keras.callbacks.Callback):
         raise KeyError("a callback failed")
 
 
+def lost_in_the_last_validation_worker(directory):
+    sends = Sends(signal.SIGTERM, [0, 1], in_validation_of=EPOCHS - 1)
+    with pytest.raises(SystemExit):
+        train(directory, sends, validates=True)
+    ring.barrier(name="lost")
+    weights, _ = train(directory)
+    return weights
+
+
+def test_a_restored_end_is_that_of_all_ranks(rank_pool, tmp_path):
+    worker = lost_in_the_last_validation_worker
+    first, second = rank_pool(2).run(worker, args=(str(tmp_path),))
+
+    assert first == second
+
+
 def after_failure_worker(directory):
     received = []
 
@@ -196,7 +212,11 @@ def after_failure_worker(directory):
     try:
         with pytest.raises(KeyError):
             train(directory, Fails())
-        os.kill(os.getpid(), signal.SIGTERM)
+        model = training.compile_model(training.build(3), keras.optimizers.Adam(0.01))
+        sends = Sends(signal.SIGTERM, [0, 1], step=1)
+        # A plain one is none of ours, whichever fit failed before.
+        training.fit(model, training.dataset(8), 4, callbacks=[sends])
+        assert not model.stop_training
         return received, signal.getsignal(signal.SIGTERM) is handle
     finally:
         signal.signal(signal.SIGTERM, before)
