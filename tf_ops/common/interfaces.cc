@@ -82,8 +82,9 @@ StatusOr<std::vector<InterfaceAddress>> AllAddresses() {
     if (IsInnerBridge(at->ifa_name)) continue;
     const std::string address = UsableAddress(at->ifa_addr);
     if (address.empty()) continue;
-    found.push_back(
-        {at->ifa_name, address, SpeedMbps(any_socket.get(), at->ifa_name)});
+    found.push_back({at->ifa_name, address,
+                     SpeedMbps(any_socket.get(), at->ifa_name),
+                     (at->ifa_flags & IFF_POINTOPOINT) != 0});
   }
   std::stable_partition(found.begin(), found.end(),
                         [](const InterfaceAddress& entry) {

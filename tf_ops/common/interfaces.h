@@ -14,6 +14,7 @@ struct InterfaceAddress {
   std::string interface;  // Such as "eth0".
   std::string address;    // Numeric.
   int speed_mbps = 0;     // 0: the kernel does not know.
+  bool is_tunnel = false;
 };
 
 // The addresses of interfaces that are up: neither loopback nor link-local

@@ -90,8 +90,9 @@ class Engine {
   // Writes down what is under way, on every rank, and waits some seconds for
   // this one's. From any thread that is no driver.
   void Dump(const std::string& why);
-  // Those under way, as far as they have come; with the driver.
-  std::vector<PendingCollective> UnderWay() const;
+  // Those under way, as far as they have come; with the driver. `with_missing`:
+  // and for whom each waits, which takes a look at every rank.
+  std::vector<PendingCollective> UnderWay(bool with_missing) const;
 
   // Waits until the peers have taken all that this rank has for them, at most
   // for so long; whether they have. From any thread.

@@ -33,15 +33,16 @@ void Engine::WriteDump(DumpCause cause, const std::string& why, Asker asker) {
                        .why = why,
                        .at = Now(),
                        .ended = recorder_.Recent(),
-                       .pending = UnderWay(),
+                       .pending = UnderWay(/*with_missing=*/true),
                        .remark = dump_budget_.Exhausted(cause)});
 }
 
-std::vector<PendingCollective> Engine::UnderWay() const {
+std::vector<PendingCollective> Engine::UnderWay(bool with_missing) const {
   std::vector<PendingCollective> pending;
-  const auto add = [&pending](Operation* operation) {
+  const auto add = [&pending, with_missing](Operation* operation) {
     if (operation == nullptr) return;
-    pending.push_back({operation->Described(), operation->MissingRanks()});
+    pending.push_back({operation->Described(), {}});
+    if (with_missing) pending.back().missing = operation->MissingRanks();
   };
   for (const auto& operation : operations_) add(operation.get());
   for (const auto& operation : adopting_) add(operation.get());

@@ -30,11 +30,28 @@ int HostOf(const std::vector<NetworkHost>& hosts, int rank) {
   return static_cast<int>(found - hosts.begin());
 }
 
+bool IsLoopback(const std::string& address) {
+  return address.rfind("127.", 0) == 0 || address == "::1";
+}
+
 // Where this host might be reached.
 StatusOr<std::vector<InterfaceAddress>> OwnAddresses(
     const NetworkOptions& options) {
   if (options.bind_address.empty()) {
     auto found = InterfaceAddresses(options.interfaces);
+    if (found.ok() && options.interfaces.empty() &&
+        !IsLoopback(options.store_address)) {
+      auto& addresses = found.value();
+      const bool is_there = std::any_of(
+          addresses.begin(), addresses.end(), [&](const auto& entry) {
+            return entry.address == options.store_address;
+          });
+      // Of an interface that is no other host's way as a rule, but is here: a
+      // routed address on "lo", a bridge that the network is on.
+      if (!is_there) {
+        addresses.push_back({"the-way-to-the-store", options.store_address});
+      }
+    }
     if (found.status().code() != StatusCode::kInvalidArgument) return found;
     return Status(StatusCode::kInvalidArgument,
                   "RING_KERAS_INTERFACES: " + found.status().message());
@@ -69,9 +86,11 @@ class Trial {
       }
       const int fd = listener.value().get();
       const std::string address = LocalHost(fd);
+      const bool towards_store = address == options.store_address;
+      // What a tunnel says of its speed is made up.
+      const bool known = !(towards_store && entry.is_tunnel);
       own->candidates.push_back({entry.interface, address, LocalPort(fd),
-                                 entry.speed_mbps,
-                                 address == options.store_address});
+                                 known ? entry.speed_mbps : 0, towards_store});
       listeners.push_back(std::move(listener.value()));
     }
     HandshakeAcceptorOptions acceptor_options;

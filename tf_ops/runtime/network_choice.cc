@@ -161,11 +161,15 @@ StatusOr<std::vector<std::vector<size_t>>> ChooseCandidates(
   for (size_t host = 0; host < hosts.size(); ++host) {
     const auto& candidates = hosts[host].candidates;
     // What sorts first is better.
-    std::vector<std::tuple<int, bool, size_t>> usable;
+    std::vector<std::tuple<bool, int, bool, size_t>> usable;
     for (size_t i = 0; i < candidates.size(); ++i) {
       const int speed_mbps = speeds[host][i];
       if (speed_mbps < 0) continue;
-      usable.emplace_back(-speed_mbps, !candidates[i].towards_store, i);
+      const bool towards_store = candidates[i].towards_store;
+      // Unknown is not slow: a tunnel, such as a VPN that its user has chosen,
+      // or a virtual machine's.
+      const bool stays = towards_store && speed_mbps == 0;
+      usable.emplace_back(!stays, -speed_mbps, !towards_store, i);
     }
     if (usable.empty() && IsTried(hosts, static_cast<int>(host))) {
       return NoCommonNetwork(hosts, static_cast<int>(host));
@@ -173,7 +177,7 @@ StatusOr<std::vector<std::vector<size_t>>> ChooseCandidates(
     std::sort(usable.begin(), usable.end());
     std::vector<size_t> own;
     std::set<std::string> interfaces;
-    for (const auto& [slowness, far, i] : usable) {
+    for (const auto& [leaves, slowness, far, i] : usable) {
       if (!own.empty() && !hosts[host].takes_all) break;
       if (interfaces.insert(candidates[i].interface).second) own.push_back(i);
     }

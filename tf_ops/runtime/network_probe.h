@@ -21,7 +21,7 @@ struct ProbeOptions {
   // Where it has answered at none, all are tried again and again until then.
   double give_up_s = 6;
   // Who takes a connection and says nothing may be busy: it has until then.
-  double busy_s = 20;
+  double busy_s = 60;
 };
 
 // Connects to all candidates of `targets`, indices into `hosts`, at the same

@@ -35,7 +35,8 @@ StatusOr<ObservedCollectives> ObserveCollectives(uint64_t after) {
   ObservedCollectives seen;
   RING_KERAS_RETURN_IF_ERROR(WithEngine([&seen, after](Engine& engine) {
     seen.records = engine.recorder().Recent(after);
-    for (const PendingCollective& pending : engine.UnderWay()) {
+    for (const PendingCollective& pending :
+         engine.UnderWay(/*with_missing=*/false)) {
       seen.records.push_back(pending.record);
     }
   }));

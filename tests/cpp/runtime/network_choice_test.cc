@@ -74,6 +74,16 @@ RING_TEST(OfEquallyFastOnesItIsTheStoresThenTheFirst) {
   EXPECT_TRUE(ChoiceOf(hosts) == Choice({{0}, {0}}));
 }
 
+// A tunnel, or a virtual machine's.
+RING_TEST(WhereTheStoresSpeedIsUnknownItStaysThere) {
+  Hosts hosts = TwoNetworks(2);
+  for (NetworkHost& host : hosts) host.candidates[0].speed_mbps = 0;
+  EXPECT_TRUE(ChoiceOf(hosts) == Choice({{0}, {0}}));
+
+  hosts[1].obstacles = {{0, 0, false, 0, "no answer"}};
+  EXPECT_TRUE(ChoiceOf(hosts) == Choice({{1}, {0}}));
+}
+
 // With two addresses of one interface, as of IPv4 and IPv6, one is enough.
 RING_TEST(WhoTakesAllTakesEachInterfaceOnce) {
   Hosts hosts = TwoNetworks(2);
