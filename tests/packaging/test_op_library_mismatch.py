@@ -116,6 +116,7 @@ def test_undefined_symbol_is_explained(package_dir: Path, tmp_path: Path) -> Non
     assert "Rebuild it: " in printed
 
 
+@pytest.mark.slow
 def test_package_that_was_never_built_says_how(package_dir: Path) -> None:
     op_library(package_dir).unlink()
     (package_dir / "_build_info.json").unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from support.ringrun import Ringrun
 
 # Each step adds 1 to a variable: the average of what the ranks, whose shares of 2**20
@@ -87,6 +88,7 @@ note(f"end.{rank}", ring.size())
 """
 
 
+@pytest.mark.slow
 def test_an_init_that_waits_too_long_for_a_rank_begins_again(ringrun: Ringrun) -> None:
     options = ["--min-np", "1", "--start-timeout", "1", "--elastic-timeout", "5"]
 

@@ -12,11 +12,11 @@ v1 = tf.compat.v1
 
 
 def check_training() -> None:
-    """Two ranks with half of each batch train as one process with all of it."""
+    """Ranks with equal parts of each batch train as one process with all of it."""
     size, rank = hvd.size(), hvd.rank()
     rng = np.random.default_rng(0)
-    inputs = rng.normal(size=(16, 3)).astype("float32")
-    words = rng.integers(0, 5, size=(16,))
+    inputs = rng.normal(size=(12, 3)).astype("float32")
+    words = rng.integers(0, 5, size=(12,))
     targets = (inputs.sum(1, keepdims=True) + words[:, None]).astype("float32")
 
     def train(make_optimizer, part: slice, hooks) -> list[np.ndarray]:

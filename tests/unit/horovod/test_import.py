@@ -61,6 +61,7 @@ def test_one_rank_speaks_for_the_job() -> None:
     assert "ring_keras" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_named() -> None:
     ended = run("import horovod.torch", IMPORT_DIRECTORY)
 
