@@ -31,12 +31,13 @@ from ring_keras.launch.elastic_crew import meet_elastic
 from ring_keras.launch.environment import added_variables
 from ring_keras.launch.guard import run_guarded
 from ring_keras.launch.hosts import Host
-from ring_keras.launch.launcher import Launcher, LaunchOptions, meet_here
+from ring_keras.launch.launcher import Launcher, LaunchOptions
 from ring_keras.launch.node_agent import NodeAgent
 from ring_keras.launch.nodes import NodeOptions, meet_nodes
 from ring_keras.launch.output import say
 from ring_keras.launch.places import places_of
 from ring_keras.launch.several_hosts import HostsJob, Plan, meet_hosts
+from ring_keras.launch.this_host import meet_here
 
 _DESCRIPTION = """\
 Runs COMMAND as the N ranks of one job, on this machine or on several. Each line

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 from ring_keras._libraries import rebuild_command
 from ring_keras.config import share_openssl
 from ring_keras.launch.addresses import host_port
-from ring_keras.launch.crew import GENERATION, Crew, HostJob, LocalCrew, write_private
+from ring_keras.launch.crew import GENERATION, Crew, write_private
 from ring_keras.launch.guard import kill_descendants, reap
 from ring_keras.launch.job_watch import JobWatch
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import OutputPump, say
-from ring_keras.launch.places import places_of
 from ring_keras.launch.verdict import judge
 from ring_keras.launch.watch_options import WatchOptions
 from ring_keras.launch.workers import Worker, how_ended, signal_name
@@ -389,23 +388,3 @@ class Launcher:
             return self._ending.exit_code, self._ending.message
         verdict = judge(workers, self._ended_ranks(), self._hung)
         return verdict.exit_code, verdict.message
-
-
-def meet_here(size: int, job: HostJob) -> Meet:
-    """For `size` ranks on this host alone."""
-
-    def meet(desk: Desk) -> Meeting:
-        places = places_of([size])[0]
-        desk.crews.append(
-            LocalCrew(
-                places,
-                job,
-                desk.token_file,
-                desk.output,
-                desk.on_end,
-                report_pipe=desk.report_pipe,
-            )
-        )
-        return Meeting(size, "127.0.0.1")
-
-    return meet
