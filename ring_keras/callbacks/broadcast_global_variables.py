@@ -84,7 +84,8 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         if pending is not None and pending == self._broadcast:
             function.before_next_call = None
             optimizer = self.model.optimizer
-            if not optimizer.built:  # The root's may be, by what it has restored.
+            # The root's may be built, by what it has restored; a model may have none.
+            if optimizer is not None and not optimizer.built:
                 optimizer.build(self.model.trainable_variables)
             self._broadcast(None)
 
