@@ -230,8 +230,8 @@ class Config:
         0,
         integer(0),
         "fit() with a callback of ours compares the ranks' weights and optimizer state "
-        "each time that it has taken this many steps, and raises if they differ. 0: it "
-        "does not. The same on every rank.",
+        "each time that it has taken this many steps, and raises if they differ by "
+        "more than rounding. 0: it does not. The same on every rank.",
     )
     log_level: str = _variable(
         "info",
