@@ -73,6 +73,25 @@ def test_a_bit_that_flips_on_the_way_is_an_error(make_hosts: Any) -> None:
         assert "changed on its way" in outcome.message
 
 
+def reduce_beside_one_that_waits() -> None:
+    rank, _ = join()
+    pair = _native.add_communicator([0, 1])
+    if rank == 2:
+        _native.barrier("what the others never enter")
+    else:
+        _native.allreduce(np.ones(1 << 20, np.float32), "sum", "large", None, pair)
+
+
+def test_who_leaves_for_it_says_so(make_hosts: Any) -> None:
+    link = make_hosts(ManInTheMiddle(flip_after=100))
+    *_, waited = run_on(
+        link, reduce_beside_one_that_waits, [0, 1, 0], more_env=ENCRYPT, check=False
+    )
+    assert not waited.returned, waited.describe()
+    assert "left: the test ended, after the connection between" in waited.message
+    assert "changed on its way" in waited.message
+
+
 def join_only() -> None:
     join()
 

@@ -82,6 +82,11 @@ int Engine::pending_count() const {
   return active_;
 }
 
+std::string Engine::broken_link() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return broken_link_;
+}
+
 void Engine::AddCommunicator(int id, std::vector<int> ranks,
                              const Tuning& tuning) {
   std::lock_guard<std::mutex> lock(mutex_);

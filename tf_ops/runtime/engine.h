@@ -101,6 +101,9 @@ class Engine {
   void Stop();
   // Collectives that have not ended.
   int pending_count() const;
+  // The first connection to a peer that this rank has seen break while the peer
+  // was alive, in words; empty if there is none. From any thread.
+  std::string broken_link() const;
   Mesh& mesh() { return *mesh_; }
 
  private:
@@ -266,6 +269,7 @@ class Engine {
   std::map<int, std::shared_ptr<Member>> communicators_;
   // Communicators that were removed; their end is the driver's.
   std::vector<std::shared_ptr<Member>> removed_;
+  std::string broken_link_;
 
   // accepted_, events_, interrupted_ or looks_ is not empty.
   std::atomic<bool> has_news_{false};

@@ -125,7 +125,13 @@ void Engine::WatchConnections(Clock::time_point now) {
         std::chrono::duration<double>(now - since).count() < kStoreVerdictS) {
       continue;
     }
-    HandleLost({RankEvent::Kind::kLost, rank, DescribeBrokenLink(rank)});
+    const std::string how = DescribeBrokenLink(rank);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (broken_link_.empty()) broken_link_ = how;
+    }
+    HandleLost(
+        {RankEvent::Kind::kLost, rank, how + AdviceAbout(mesh_->pair(rank))});
   }
 }
 
@@ -152,7 +158,7 @@ std::string Engine::DescribeBrokenLink(int rank) {
   std::string other = end(options_.rank_names[rank], other_address);
   if (rank < mesh_->rank()) own.swap(other);
   return StrCat("the connection between ", own, " and ", other,
-                " broke: ", pair.failure().message(), AdviceAbout(pair));
+                " broke: ", pair.failure().message());
 }
 
 void Engine::FailUsesOfLeft(int rank, const RankEvent& event) {

@@ -78,9 +78,15 @@ void Job::Leave(const std::string& reason) {
     // What has ended here may not have ended there. After this word, peers in
     // shared memory expect nothing more.
     engine_->AwaitSent(kSendLastS);
-    store_->Leave(pending == 0 ? reason
-                               : StrCat(reason, ", with ", pending,
-                                        " collectives still pending"));
+    std::string why = reason;
+    if (pending > 0) {
+      why += StrCat(", with ", pending, " collectives still pending");
+    }
+    // The peer may hear of it here only: a connection that is reset takes with
+    // it what had not been read, such as TLS's last word.
+    const std::string link = engine_->broken_link();
+    if (!link.empty()) why += StrCat(", after ", link);
+    store_->Leave(why);
   }
   engine_->Stop();
 }
