@@ -38,6 +38,8 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
     """
 
     steps_per_epoch: int | None = None
+    same_on_all_ranks = True
+    """Its attributes: else ranks would train at different rates."""
 
     def __init__(self, momentum_correction: bool) -> None:
         super().__init__()
@@ -63,6 +65,9 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks that the rate can be set, and makes room for the table."""
         fit = DistributedFit.begin(self)
+        if fit is not None:
+            # A rate may follow from the number of ranks.
+            fit.when_ranks_have_changed(self, lambda: self.on_train_batch_begin(0))
         self._remove_table()  # A fit that failed may have left one.
         optimizer = self.model.optimizer
         if not isinstance(optimizer.learning_rate, keras.Variable):

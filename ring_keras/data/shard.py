@@ -12,8 +12,10 @@ from ring_keras.data.shard_py_dataset import shard_py_dataset
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.ops.data_order import order_on
 from ring_keras.ops.objects import allgather_object
+from ring_keras.ops.redivision import Place, Redivision
 
 __all__ = ["Remainder", "shard"]
 
@@ -84,11 +86,16 @@ def shard(
     place = process_set.rank(), process_set.size()
     part: Any
     if isinstance(data, tf.data.Dataset):
-        part = shard_dataset(data, seed, remainder, *place, resume=resume)
+        part, part_of = shard_dataset(data, seed, remainder, Place(*place), resume)
         order = order_on(part)
         if order is not None:
             order.add_to_job(process_set)
         ours = _described(int(data.cardinality()), _seeds(data, seed))
+        if is_elastic() and part_of is not None and process_set is global_process_set:
+            count = int(data.cardinality())
+            Redivision(tuple(ours), count, remainder, Place(*place), part_of).put_on(
+                part
+            )
     elif isinstance(data, keras.utils.PyDataset):
         part = shard_py_dataset(data, seed, remainder, *place, resume=resume)
         count = data.num_batches
@@ -105,7 +112,9 @@ def shard(
         ours = _described(len(tf.nest.flatten(data)[0]), [seed])
     if remainder == "pad":
         current_job().has_padded_data = True
-    _agree(ours, process_set)
+    # Others that have long begun do not answer: `fit` compares what it trains on.
+    if not current_job().is_late:
+        _agree(ours, process_set)
     return part  # type: ignore[no-any-return]
 
 

@@ -10,6 +10,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import require_pair_or_triple
 from ring_keras.ops.data_order import DataOrder
+from ring_keras.ops.redivision import Place
 from ring_keras.training.uneven_batches import PADDING_WEIGHT
 
 __all__ = ["shard_dataset", "shuffle_seeds"]
@@ -21,25 +22,29 @@ def shard_dataset(
     dataset: tf.data.Dataset,
     seed: int | None,
     remainder: str,
-    rank: int,
-    size: int,
+    place: Place,
     resume: Resume | None = None,
-) -> tf.data.Dataset:
-    """Rank `rank`'s items of a dataset; see `shard`."""
+) -> tuple[tf.data.Dataset, Callable[[Place], tf.data.Dataset] | None]:
+    """A rank's items of a dataset; see `shard`.
+
+    Returns:
+        They; and what makes those of another place, None if the order of the next pass
+        over the data, or their number, is not known.
+    """
     _require_common_order(dataset)
     _require_single_items(dataset)
     if remainder == "pad":
         dataset = _with_sample_weights(dataset)
     count = int(dataset.cardinality())
-    part_of = functools.partial(
-        _part_of, count=count, remainder=remainder, rank=rank, size=size
-    )
+    part_of = functools.partial(_part_of, count=count, remainder=remainder)
     what = "the dataset of unknown length" if count < 0 else f"{count} items"
     if seed is None:
         if not any(map(internals.reshuffles, internals.upstream(dataset))):
-            return part_of(dataset)
+            parts = functools.partial(part_of, dataset)
+            return parts(place), None if count < 0 else parts
         order = DataOrder(what, is_given=True)
-        return _in_passes(order, lambda _: part_of(dataset), 0, part_of(dataset))
+        part = part_of(dataset, place)
+        return _in_passes(order, lambda _: part_of(dataset, place), 0, part), None
     if count < 0:
         raise ValueError(
             "ring_keras.data.shard(seed=...) shuffles all items, so it must know "
@@ -56,13 +61,19 @@ def shard_dataset(
     def shuffled(pass_seed: tf.Tensor) -> tf.data.Dataset:
         # Of this small graph alone. TensorFlow cannot mix a 0 with a tensor.
         tf.random.set_seed(_GRAPH_SEED)
-        return part_of(
-            dataset.shuffle(
-                max(count, 1), seed=pass_seed, reshuffle_each_iteration=False
-            )
+        return dataset.shuffle(
+            max(count, 1), seed=pass_seed, reshuffle_each_iteration=False
         )
 
-    return _in_passes(order, shuffled, seed, part_of(dataset))
+    def shuffled_part(place: Place) -> tf.data.Dataset:
+        return _in_passes(
+            order,
+            lambda pass_seed: part_of(shuffled(pass_seed), place),
+            seed,
+            part_of(dataset, place),
+        )
+
+    return shuffled_part(place), shuffled_part
 
 
 def _in_passes(
@@ -90,9 +101,12 @@ def shuffle_seeds(dataset: tf.data.Dataset) -> list[tuple[int, int]]:
 
 
 def _part_of(
-    dataset: tf.data.Dataset, *, count: int, remainder: str, rank: int, size: int
+    dataset: tf.data.Dataset, place: Place, *, count: int, remainder: str
 ) -> tf.data.Dataset:
     """Of a dataset with `count` items, which a graph does not know."""
+    rank, size = place.rank, place.size
+    if place.start:
+        dataset, count = dataset.skip(place.start), count - place.start
     if size == 1:
         return dataset
     part = dataset.shard(size, rank)

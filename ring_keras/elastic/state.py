@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ring_keras import _native
+from ring_keras.job.job import current_job
 from ring_keras.lifecycle.elastic_launcher import others_wait
 
 __all__ = ["HostsUpdatedInterrupt", "State"]
@@ -84,6 +85,7 @@ class State(abc.ABC):
         self.take_from(source)
         self.save()
         self._commits = int(commits[source])
+        current_job().is_late = False
 
     @abc.abstractmethod
     def save(self) -> None:

@@ -11,6 +11,12 @@ from ring_keras.keras_internals.datasets import (
     stop_data_server,
     upstream,
 )
+from ring_keras.keras_internals.epochs import (
+    dataset_of,
+    has_steps,
+    set_dataset,
+    set_steps,
+)
 from ring_keras.keras_internals.losses import (
     compiled_losses,
     has_other_losses,
@@ -109,9 +115,11 @@ __all__ = [
     "batch_normalizations",
     "compiled_losses",
     "data_server_port",
+    "dataset_of",
     "flattened_layers",
     "frozen_weights",
     "has_other_losses",
+    "has_steps",
     "initial_epoch",
     "inner_optimizers",
     "is_wrapper",
@@ -126,7 +134,9 @@ __all__ = [
     "replacement",
     "reshuffles",
     "restore",
+    "set_dataset",
     "set_initial_epoch",
+    "set_steps",
     "set_train_function",
     "shuffle_seeds",
     "step_count",

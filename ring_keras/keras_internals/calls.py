@@ -52,14 +52,19 @@ class Run:
         data: Its argument `x`.
         keeps_iterator: Whether Keras goes on with one iterator in the next epoch, and
             makes none for each, because the call says how many steps an epoch has.
-        adapter: What Keras made of the data; None where it has not yet.
+        epoch_iterator: What Keras made of the data; None where it has not yet.
     """
 
     trains: bool
     callbacks: keras.callbacks.CallbackList
     data: Any
     keeps_iterator: bool
-    adapter: Any
+    epoch_iterator: Any
+
+    @property
+    def adapter(self) -> Any:
+        """That in the iterator."""
+        return getattr(self.epoch_iterator, "data_adapter", None)
 
     def batch_count(self) -> int | float | None:
         """How many batches the data have, maybe infinitely many; None if unknown."""
@@ -91,9 +96,7 @@ def calling_run(model: keras.Model) -> Run | None:
                         callbacks=value,
                         data=names.get("x"),
                         keeps_iterator=names.get("steps_per_epoch") is not None,
-                        adapter=getattr(
-                            names.get("epoch_iterator"), "data_adapter", None
-                        ),
+                        epoch_iterator=names.get("epoch_iterator"),
                     )
             return None
         frame = frame.f_back  # type: ignore[assignment]

@@ -7,6 +7,9 @@ __all__ = [
     "BUILD",
     "CHECK_FINITE",
     "CLIP_GRADIENTS",
+    "EPOCH_BATCH_COUNT",
+    "EPOCH_DATASET",
+    "EPOCH_STEPS",
     "FINALIZE_VARIABLES",
     "GRADIENT_ACCUMULATOR",
     "INITIAL_EPOCH",
@@ -65,6 +68,10 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
 TRAIN_FUNCTION = "train_function"
 INITIAL_EPOCH = "_initial_epoch"
 ITERATIONS = "_iterations"
+# Of what Keras iterates over an epoch's steps with.
+EPOCH_STEPS = "_enumerate_iterator"
+EPOCH_DATASET = "_distributed_dataset"
+EPOCH_BATCH_COUNT = "_num_batches"
 SHUFFLE_SEEDS = ("_seed", "_seed2")
 SHUFFLE_AGAIN = "_reshuffle_each_iteration"
 TRAINABLE_VARIABLES = "_trainable_variables"

@@ -47,6 +47,7 @@ class ElasticLauncher:
             os.close(directory)
         self._unread = b""
         self._others_wait = False
+        self._has_joined = False
 
     def join(self) -> dict[str, Any]:
         """Waits for the next generation, as `--elastic-timeout` lets it.
@@ -70,6 +71,12 @@ class ElasticLauncher:
                 raise NoGenerationError(f"the job ends: {message['end']}")
             if "rank" in message:
                 return _options_of(message)
+
+    def note_joined(self, generation: int) -> bool:
+        """This process is in a generation; whether others were in one before it."""
+        is_late = generation > 1 and not self._has_joined
+        self._has_joined = True
+        return is_late
 
     def others_wait(self) -> bool:
         """Whether processes wait to join the next generation."""

@@ -14,7 +14,13 @@ from ring_keras import _libraries, _native, autotune
 from ring_keras.config import Config
 from ring_keras.devices.choice import prepare_device
 from ring_keras.errors import CommunicationError, PeerLostError, RankMismatchError
-from ring_keras.job.job import Job, begin_job, end_job, job_or_none
+from ring_keras.job.job import (
+    Job,
+    begin_job,
+    current_job,
+    end_job,
+    job_or_none,
+)
 from ring_keras.job.process_set import ProcessSet, add_missing_process_sets
 from ring_keras.job.topology import is_initialized
 from ring_keras.lifecycle.elastic_launcher import NoGenerationError, launcher_of
@@ -82,6 +88,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
             raise PeerLostError(f"init(): {error}.") from None
         try:
             _join(config, options | place, process_sets)
+            current_job().is_late = launcher_of(config).note_joined(place["generation"])
             return
         except CommunicationError as error:
             # The launcher knows who is left. Whoever has caused this by an error of

@@ -16,6 +16,7 @@ from ring_keras.optimizers.equal_weights import require_equal
 from ring_keras.optimizers.weight_digests import all_digests
 from ring_keras.training.common_fit import require_common_epoch, require_common_fit
 from ring_keras.training.epoch_agreement import EpochAgreement
+from ring_keras.training.guard import Guard, OthersWait
 from ring_keras.training.layer_state import (
     agree_on_state,
     split_weights,
@@ -44,9 +45,14 @@ class DistributedFit(keras.callbacks.Callback):
 
     def __init__(self) -> None:
         super().__init__()
+        self.guard = Guard()
+        """Around all that the ranks do together in this call."""
+        self.epochs = 0
+        """How many have ended that several ranks have trained in."""
         self._tasks: dict[Hashable, Callable[[], None]] = {}
         self._first_tasks: dict[Hashable, Callable[[], None]] = {}
         self._end_tasks: dict[Hashable, Callable[[], None]] = {}
+        self._change_tasks: dict[Hashable, Callable[[], None]] = {}
         self._local: set[Hashable] = set()
         self._members: dict[int, str] = {}
         # Of this call; on_train_begin finds out.
@@ -54,7 +60,6 @@ class DistributedFit(keras.callbacks.Callback):
         self._agreement: EpochAgreement | None = None
         self._check: WeightCheck | None = None
         self._done_executions = 0
-        self._epochs = 0
         self._said: set[str] = set()
         self._orders: list[Any] = []
         self._keeps_iterator = False
@@ -105,6 +110,21 @@ class DistributedFit(keras.callbacks.Callback):
         """
         self._end_tasks[owner] = task
 
+    def when_ranks_have_changed(
+        self, owner: Hashable, task: Callable[[], None]
+    ) -> None:
+        """Has a task run whenever there are other ranks than before.
+
+        After this rank has the others' state, before it goes on. One for each owner.
+        """
+        self._change_tasks[owner] = task
+
+    def ranks_have_changed(self) -> None:
+        """There are other ranks than before, and this one has their state."""
+        self._check = self._new_check()
+        for task in self._change_tasks.values():
+            task()
+
     def execution_is_done(self) -> None:
         """One or more steps have been taken; may be collective."""
         if self._check is not None:
@@ -129,44 +149,69 @@ class DistributedFit(keras.callbacks.Callback):
         # The list may be the user's own, and have served another call.
         members, self._members = self._members, {}
         self._process_set = process_set_of(self.model)
-        self._agreement = EpochAgreement(self.model, self._process_set)
+        self._agreement = EpochAgreement(
+            self.model, self._process_set, lambda: self.guard.others_wait()
+        )
         self._check = None
-        self._epochs = 0
+        self.epochs = 0
         self._said.clear()
         run = calls.calling_run(self.model)
         self._find_orders(run)
+        tasks, self._tasks = self._tasks, {}
+        self.guard.begin(lambda: self._begin_together(run, members.values(), tasks))
+
+    def _begin_together(
+        self,
+        run: calls.Run | None,
+        members: Iterable[str],
+        tasks: dict[Hashable, Callable[[], None]],
+    ) -> None:
+        self._check = self._new_check()
         if self._has_peers():
             batch_count = None if run is None else run.batch_count()
-            every = current_job().config.check_steps
-            if every:
-                self._check = WeightCheck(
-                    self.model, self._is_local(), self._process_set, every
-                )
             if not require_common_fit(
-                self.params, batch_count, members.values(), self._process_set
+                self.params, batch_count, members, self._process_set
             ):
                 self._watch_end_of_data()
-        tasks, self._tasks = self._tasks, {}
         for task in tasks.values():
             task()
+
+    def _new_check(self) -> WeightCheck | None:
+        every = current_job().config.check_steps
+        if not every or not self._has_peers():
+            return None
+        return WeightCheck(self.model, self.is_local(), self._process_set, every)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Steps are counted from here, and data begin to be read after this."""
         assert self._agreement is not None
         self._agreement.begin_epoch()
-        if self._has_peers():
-            require_common_epoch(epoch, self._process_set)
         step = DistributedTrainStep.of(self.model)
         if step is not None and step.end_of_data is not None:
             step.end_of_data.begin_epoch()
-        if self._epochs == 0 or not self._keeps_iterator:
-            for order in self._orders:
-                order.set_epoch(epoch)
+        if self.epochs == 0 or not self._keeps_iterator:
+            self.set_order(epoch)
+        self.guard.begin_epoch(epoch, lambda: self._begin_epoch_together(epoch))
         _native.begin_steps()
 
+    def _begin_epoch_together(self, epoch: int) -> None:
+        if self._has_peers():
+            require_common_epoch(epoch, self._process_set)
+
+    def set_order(self, epoch: int) -> None:
+        """The next pass over the data has the order of that epoch."""
+        for order in self._orders:
+            order.set_epoch(epoch)
+
     def goes_on(self) -> bool:
-        """Before an execution: whether all ranks will run it; collective."""
+        """Before an execution: whether all ranks will run it; collective.
+
+        Raises:
+            OthersWait: On every rank, if processes wait to join.
+        """
         if not self._has_peers():
+            if self.guard.others_wait():
+                raise OthersWait
             return True
         assert self._agreement is not None
         return self._agreement.goes_on()
@@ -175,6 +220,11 @@ class DistributedFit(keras.callbacks.Callback):
     def epoch_is_over(self) -> bool:
         """Whether what Keras calls an execution was none: a rank had stopped before."""
         return self._agreement is not None and self._agreement.over
+
+    @epoch_is_over.setter
+    def epoch_is_over(self, is_over: bool) -> None:
+        assert self._agreement is not None
+        self._agreement.over = is_over
 
     def skip(self, executions: int) -> None:
         """Makes the first ones only read their batches: their steps are done."""
@@ -189,34 +239,42 @@ class DistributedFit(keras.callbacks.Callback):
 
     def end_steps(self) -> None:
         """The steps of an epoch are done, and nothing is reported yet; collective."""
+        if self.guard.run(self._end_steps_together):
+            self.model.stop_training = True
+        self.epoch_is_over = True
         if self._has_peers():
-            self._end_steps_together()
+            self.epochs += 1
         for task in self._end_tasks.values():
             task()
 
-    def _end_steps_together(self) -> None:
-        assert self._agreement is not None
-        self._agreement.end_epoch()
-        given = [order for order in self._orders if order.is_given]
-        if given and not self._keeps_iterator:  # That is read ahead of its steps.
-            require_common_orders(given, self._process_set)
-        average_moving_statistics(self.model, self._process_set)
-        self._epochs += 1
-        # What trains alone does so from the beginning.
-        when = "after the first epoch" if self._epochs == 1 else None
-        self._make_one_model(when)
+    def _end_steps_together(self) -> bool:
+        """Returns whether training ends."""
+        if self._has_peers():
+            assert self._agreement is not None
+            self._agreement.end_epoch()
+            given = [order for order in self._orders if order.is_given]
+            if given and not self._keeps_iterator:  # That is read ahead of its steps.
+                require_common_orders(given, self._process_set)
+            average_moving_statistics(self.model, self._process_set)
+            # What trains alone does so from the beginning.
+            when = "after the first epoch" if self.epochs == 0 else None
+            self._make_one_model(when)
+        return bool(self.model.stop_training)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Something may have begun to train alone later."""
         # Keras keeps it, and the next `fit` would begin there too.
         internals.set_initial_epoch(self.model, None)
-        if self._has_peers() and self._epochs > 1:
+        self.guard.run(self._compare_at_the_end)
+
+    def _compare_at_the_end(self) -> None:
+        if self._has_peers() and self.epochs > 1:
             self._make_one_model("at the end of fit()")
 
     def _make_one_model(self, when: str | None) -> None:
         """Gives the ranks one state of layers; compares trained weights at times."""
         process_set = self._process_set
-        is_local = self._is_local()
+        is_local = self.is_local()
         state, trained = (
             [v for v in variables if not is_local(v)]
             for variables in split_weights(self.model)
@@ -235,11 +293,16 @@ class DistributedFit(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """All callbacks have decided whether to stop."""
+        if self.guard.run(self._agree_to_stop):
+            self.model.stop_training = True
+
+    def _agree_to_stop(self) -> bool:
         if self._has_peers():
             assert self._agreement is not None
             self._agreement.agree_to_stop()
+        return bool(self.model.stop_training)
 
-    def _is_local(self) -> Callable[[Any], bool]:
+    def is_local(self) -> Callable[[Any], bool]:
         """Says of variables whether each rank has its own value, by intent."""
         of_optimizers = is_local_in(self.model)
         return lambda variable: (

@@ -1,5 +1,7 @@
 """The ranks end an epoch, and `fit`, in the same step."""
 
+from collections.abc import Callable
+
 import keras
 import numpy as np
 
@@ -7,10 +9,14 @@ from ring_keras import _native
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.training.guard import OthersWait
 
 __all__ = ["EpochAgreement"]
 
 _GOES_ON, _ENDED, _STOPS = range(3)
+
+# How a rank says that it goes on: the second, if it knows of others that wait to join.
+_YES, _AFTER_OTHERS_HAVE_JOINED = 1, 2
 
 
 class EpochAgreement:
@@ -29,39 +35,46 @@ class EpochAgreement:
         model: The model that is trained. What the ranks agree on is its attribute
             `stop_training`.
         process_set: The ranks that train it together.
+        others_wait: Whether this rank knows of processes that wait to join.
     """
 
-    def __init__(self, model: keras.Model, process_set: ProcessSet) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        process_set: ProcessSet,
+        others_wait: Callable[[], bool],
+    ) -> None:
         self._model = model
         self._process_set = process_set
+        self._others_wait = others_wait
         self._executions = 0
-        self._over = False
+        self.over = False
+        """Whether no more executions take place in this epoch, on any rank."""
 
     def begin_epoch(self) -> None:
         """Executions are counted from here."""
         self._executions = 0
-        self._over = False
-
-    @property
-    def over(self) -> bool:
-        """Whether no more executions take place in this epoch, on any rank."""
-        return self._over
+        self.over = False
 
     def goes_on(self) -> bool:
         """Before an execution: whether all ranks will run it.
 
         Raises:
             RankMismatchError: If a rank has none left to run.
+            OthersWait: On every rank, if processes wait to join.
         """
-        if self._over:
+        if self.over:
             return False
-        answers = self._ask("fit/goes_on", _GOES_ON)
+        yes = _AFTER_OTHERS_HAVE_JOINED if self._others_wait() else _YES
+        answers = self._ask("fit/goes_on", _GOES_ON, value=yes)
         if answers[_STOPS]:
-            self._over = True
+            self.over = True
             self._model.stop_training = True
             return False
         if answers[_ENDED]:
             self._raise_uneven(ended=False)
+        if answers[_GOES_ON] == _AFTER_OTHERS_HAVE_JOINED:
+            raise OthersWait
         self._executions += 1
         return True
 
@@ -71,11 +84,11 @@ class EpochAgreement:
         Raises:
             RankMismatchError: If a rank has one left to run, and none stops.
         """
-        if self._over:
+        if self.over:
             return
-        self._over = True
         stops = [_STOPS] if self._model.stop_training else []
         answers = self._ask("fit/goes_on", _ENDED, *stops)
+        self.over = True
         if answers[_STOPS]:
             self._model.stop_training = True
         elif answers[_GOES_ON]:
@@ -87,10 +100,10 @@ class EpochAgreement:
         if self._ask("fit/stops", *stops)[_STOPS]:
             self._model.stop_training = True
 
-    def _ask(self, name: str, *answers: int) -> np.ndarray:
-        """Per answer, whether any rank gives it."""
+    def _ask(self, name: str, *answers: int, value: int = _YES) -> np.ndarray:
+        """Per answer, the highest value that a rank gives; 0: none does."""
         ours = np.zeros(3, np.int32)
-        ours[list(answers)] = 1
+        ours[list(answers)] = value
         return _native.allreduce(
             ours,
             op=ReduceOp.MAX.value,

@@ -10,6 +10,7 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.keras_internals import calls
 from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.guard import Guard
 from ring_keras.training.metric_state import averaged_logs, state_of_all_ranks
 from ring_keras.training.train_step import process_set_of
 
@@ -47,19 +48,29 @@ class EpochResult:
 
     def __call__(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Called at the end of an epoch's steps, and of an evaluation's."""
-        local = getattr(type(self._model), internals.METRICS_RESULT)
         run = calls.calling_run(self._model)
-        if run is not None and run.trains:
-            fit = DistributedFit.of(run.callbacks)
-            if fit is not None:
-                fit.end_steps()
+        fit = None if run is None else DistributedFit.of(run.callbacks)
+        if run is not None and run.trains and fit is not None:
+            fit.end_steps()
+        if run is not None and run.callbacks in self._of_all:
+            guard = Guard() if fit is None else fit.guard
+            of_all = guard.run(lambda: self._of_all_ranks(logs))
+            if of_all is not None:
+                return of_all
+        return self._local(logs)
+
+    def _local(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """As Keras reports."""
+        local = getattr(type(self._model), internals.METRICS_RESULT)
+        result: Mapping[str, Any] = local(self._model, logs)
+        return result
+
+    def _of_all_ranks(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         process_set = process_set_of(self._model)
-        alone = process_set.size() == 1 or not process_set.included()
-        if alone or run is None or run.callbacks not in self._of_all:
-            result: Mapping[str, Any] = local(self._model, logs)
-            return result
+        if process_set.size() == 1 or not process_set.included():
+            return self._local(logs)
         with state_of_all_ranks(self._model, process_set):
-            result = local(self._model, logs)
+            result = self._local(logs)
             reports_metrics = result is not logs
             if not logs:  # This rank had no data, so it does not know.
                 result = self._model.get_metrics_result()

@@ -57,19 +57,29 @@ class TrainFunction:
         step = DistributedTrainStep.of(self._model)
         if step is not None and step.drop_other_fits(fit or _fit_around(run)):
             self.retrace()
-        if fit is not None and not fit.goes_on():
+        if fit is None:
+            self._prepare(iterator)
+            self._last_result = self._run(iterator)
             return self._last_result
-        task, self.before_next_call = self.before_next_call, None
-        if task is not None:
-            task(iterator)
-        if fit is not None and fit.is_done_already():
+        return fit.guard.execute(lambda data: self._execute(fit, data), iterator)
+
+    def _execute(self, fit: DistributedFit, iterator: Any) -> Any:
+        """An execution of that `fit`; may begin anew if it has failed."""
+        if not fit.goes_on():
+            return self._last_result
+        self._prepare(iterator)
+        if fit.is_done_already():
             for _ in range(self._model.steps_per_execution):
                 next(iterator)
             return {}
         self._last_result = self._run(iterator)
-        if fit is not None:
-            fit.execution_is_done()
+        fit.execution_is_done()
         return self._last_result
+
+    def _prepare(self, iterator: Any) -> None:
+        task, self.before_next_call = self.before_next_call, None
+        if task is not None:
+            task(iterator)
 
     def _run(self, iterator: Any) -> Any:
         step = DistributedTrainStep.of(self._model)

@@ -133,9 +133,21 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
     "optimizers": {"job", "keras_internals", "ops"},
     "layers": {"job", "keras_internals", "ops", "optimizers"},
     "training": {"job", "keras_internals", "layers", "ops", "optimizers"},
-    "elastic": {"job", "lifecycle", "ops"},
+    "elastic": {
+        "job",
+        "keras_internals",
+        "lifecycle",
+        "ops",
+        "optimizers",
+        "training",
+    },
 }
-PYTHON_ALLOWED["callbacks"] = PYTHON_ALLOWED["training"] | {"monitoring", "training"}
+PYTHON_ALLOWED["callbacks"] = PYTHON_ALLOWED["training"] | {
+    "elastic",
+    "lifecycle",
+    "monitoring",
+    "training",
+}
 PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {"lifecycle", "training"}
 # Programs and skins: they may use the public face, which has all that is above.
 PYTHON_ALLOWED["benchmark"] = {"autotune", "job", "schedulers"}

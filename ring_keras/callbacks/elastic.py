@@ -1,0 +1,227 @@
+"""Has `fit` go on when ranks are lost, or come."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from ring_keras import keras_internals as internals
+from ring_keras.callbacks.preemption import Preemption
+from ring_keras.callbacks.ring_metrics import RingMetrics
+from ring_keras.callbacks.tensorboard import TensorBoard
+from ring_keras.elastic.epoch_data import EpochData, divide_anew
+from ring_keras.elastic.fit_guard import FitGuard
+from ring_keras.errors import RingKerasError
+from ring_keras.job.process_set import global_process_set
+from ring_keras.keras_internals import calls
+from ring_keras.lifecycle.elastic_launcher import is_elastic
+from ring_keras.ops.redivision import Redivision, redivision_of
+from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.training.attachment import attach
+from ring_keras.training.distributed_fit import DistributedFit
+
+__all__ = ["Elastic"]
+
+# What the new learning rate is to the old one, of so many ranks before and after.
+Scale = Literal["linear"] | Callable[[int, int], float]
+
+
+class Elastic(keras.callbacks.Callback):
+    """Has a `fit` go on when ranks are lost, or come.
+
+    Under `ringrun --min-np`, with a dataset that `ring.data.shard` has divided:
+
+    ```python
+    train = ring.data.shard(dataset, seed=1).batch(32)
+    model.fit(train, epochs=9, callbacks=[
+        ring.callbacks.Elastic(),
+        ring.callbacks.MetricAverage(),
+    ])
+    ```
+
+    Kill any rank: the others keep their processes and their call of `fit`. They take
+    the interrupted step again, and divide what is left of the epoch among themselves.
+    A step is done once any rank that is left has applied it. With `--max-np`
+    others are started in their place: they take variables, the optimizer's state, what
+    callbacks have counted and the place in the data from the others, between two steps.
+
+    All ranks begin alike, as with `BroadcastGlobalVariables`. Elsewhere it changes
+    nothing. See docs/elastic.md for what it cannot do.
+
+    Args:
+        scale: What becomes of the learning rate when the number of ranks changes, and
+            with it that of the examples in a step. "linear": it changes alike. A
+            function of the numbers before and after: it is multiplied by what that
+            returns, on every rank alike. None: nothing.
+    """
+
+    keeps_state = True
+
+    def __init__(self, scale: Scale | None = None) -> None:
+        super().__init__()
+        if scale not in (None, "linear") and not callable(scale):
+            raise ValueError(
+                "`scale` must be 'linear', None, or a function of the number of ranks "
+                f"before and after a change. Received: scale={scale!r}"
+            )
+        self.scale = scale
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Prepares the call for a change of its ranks."""
+        fit, run = DistributedFit.begin(self), calls.calling_run(self.model)
+        callbacks = calls.calling_callback_list()
+        if fit is None or run is None or callbacks is None:
+            raise RingKerasError(
+                "ring_keras.callbacks.Elastic belongs into the callbacks of fit(), "
+                "which was not what called it."
+            )
+        attach(self.model, adopt_optimizers=True)
+        if not is_elastic():
+            logging.info(
+                "ring_keras: callbacks.Elastic does nothing: the ranks were not "
+                "started by `ringrun --min-np`."
+            )
+            return
+        self._refuse_callbacks(callbacks.callbacks)
+        self._refuse_model()
+        data = self._redivision(run)
+        fit.guard = FitGuard(
+            self.model,
+            fit,
+            EpochData(
+                data,
+                run.epoch_iterator,
+                self.model.steps_per_execution,
+                lambda: fit.epoch_is_over,
+            ),
+            data.description,
+            callbacks,
+            self._rescale,
+        )
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Divides the data of a validation among the ranks that there are."""
+        run = calls.calling_run(self.model)
+        if run is not None and is_elastic():
+            divide_anew(run.epoch_iterator)
+
+    def _rescale(self, before: int, after: int) -> None:
+        if self.scale is None or before == after:
+            return
+        factor = after / before if self.scale == "linear" else self.scale(before, after)
+        for optimizer in _innermost(self.model):
+            variable = optimizer.learning_rate
+            variable.assign(float(variable.numpy()) * factor)
+
+    def _refuse_callbacks(self, callbacks: list[keras.callbacks.Callback]) -> None:
+        for callback in callbacks:
+            refused = isinstance(
+                callback,
+                (
+                    keras.callbacks.BackupAndRestore,
+                    Preemption,
+                    RingMetrics,
+                    TensorBoard,
+                ),
+            )
+            if refused or type(callback).__name__ == "Resume":
+                raise ValueError(
+                    "ring_keras.callbacks.Elastic does not work in one fit() with "
+                    f"{type(callback).__name__}, for now. Leave out one of them."
+                )
+
+    def _refuse_model(self) -> None:
+        model = self.model
+        optimizers = internals.optimizers_of(model)
+        if model.built and model.optimizer is not None and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        if not model.built or not all(optimizer.built for optimizer in optimizers):
+            raise ValueError(
+                "ring_keras.callbacks.Elastic needs a model that is built, with its "
+                "optimizers: one that comes later takes their variables. Begin the "
+                "model with keras.Input, or call model.build(input_shape) before fit()."
+            )
+        for optimizer in optimizers:
+            if getattr(optimizer, "gradient_accumulation_steps", None):
+                raise ValueError(_accumulates("gradient_accumulation_steps"))
+            hook = OptimizerHook.of(optimizer)
+            if hook is None:
+                continue
+            if hook.options.backward_passes_per_step > 1:
+                raise ValueError(_accumulates("backward_passes_per_step"))
+            if hook.process_set is not global_process_set:
+                raise ValueError(
+                    "ring_keras.callbacks.Elastic is for models that all ranks train. "
+                    f"Received: process_set={hook.process_set}"
+                )
+            if hook.options.local_layers or hook.options.local_variables:
+                raise ValueError(
+                    "ring_keras.callbacks.Elastic gives all ranks the same variables, "
+                    "and an optimizer has local_layers."
+                )
+        for optimizer in _innermost(model) if self.scale is not None else ():
+            if not isinstance(optimizer.learning_rate, keras.Variable):
+                raise ValueError(
+                    "ring_keras.callbacks.Elastic(scale=...) sets the learning rate, "
+                    f"but the optimizer '{optimizer.name}' follows a "
+                    "LearningRateSchedule or a callable. Give the optimizer a float, "
+                    "or leave out scale."
+                )
+
+    def _redivision(self, run: calls.Run) -> Redivision:
+        """How the data can be divided anew.
+
+        Raises:
+            ValueError: If they cannot.
+        """
+        dataset = internals.dataset_of(run.epoch_iterator)
+        found = redivision_of(dataset)
+        problem = ""
+        if not internals.has_steps(run.epoch_iterator):
+            problem = f"Keras {keras.__version__} goes through epochs in another way"
+        elif run.keeps_iterator:
+            problem = "steps_per_epoch cuts epochs off"
+        elif not isinstance(run.data, tf.data.Dataset) or found is None:
+            problem = (
+                f"it is {type(run.data).__name__}, which was not divided by it, with a "
+                "seed or unshuffled, and a known number of items, or was treated since "
+                "with more than map(), batch(), padded_batch(), prefetch() and "
+                "with_options()"
+            )
+        elif found.remainder != "drop":
+            problem = f"remainder={found.remainder!r} is not supported, 'drop' is"
+        elif dataset.options().deterministic is False:
+            problem = "options.deterministic = False gives up the order"
+        else:
+            try:
+                found.batch_size()
+                return found
+            except ValueError as error:
+                problem = str(error)
+        raise ValueError(
+            "ring_keras.callbacks.Elastic divides what is left of an epoch anew, so it "
+            "needs a dataset of ring_keras.data.shard() whose order it knows: "
+            f"{problem}."
+        )
+
+
+def _innermost(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """Those that have a learning rate of their own."""
+    found: list[keras.optimizers.Optimizer] = []
+    waiting = internals.optimizers_of(model)
+    while waiting:
+        optimizer = waiting.pop(0)
+        inner = internals.inner_optimizers(optimizer)
+        waiting += inner
+        if not inner and all(optimizer is not other for other in found):
+            found.append(optimizer)
+    return found
+
+
+def _accumulates(what: str) -> str:
+    return (
+        f"ring_keras.callbacks.Elastic does not work with {what}, for now: what a lost "
+        "rank has added up would be lost with it."
+    )

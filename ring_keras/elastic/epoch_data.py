@@ -1,0 +1,96 @@
+"""What a rank reads of an epoch, however often the ranks change in it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ring_keras import keras_internals as internals
+from ring_keras.job.topology import rank, size
+from ring_keras.ops.redivision import Place, Redivision, redivision_of
+
+__all__ = ["EpochData", "divide_anew"]
+
+
+class EpochData:
+    """The steps of an epoch of one call of `fit`.
+
+    The items of an epoch have one order, that of all ranks. Step by step they are taken
+    from its beginning, by each rank in turn one. So what is left after some steps is
+    given by one number, and can be divided among other ranks.
+
+    Args:
+        redivision: Of the dataset that `fit` was given.
+        epoch_iterator: Keras's, which goes through these steps from now on.
+        steps_per_execution: How many Keras runs at once.
+        is_over: Says whether the ranks have ended the epoch's steps early.
+    """
+
+    def __init__(
+        self,
+        redivision: Redivision,
+        epoch_iterator: Any,
+        steps_per_execution: int,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._redivision = redivision
+        self._batch_size = redivision.batch_size()
+        self._steps_per_execution = steps_per_execution
+        self._is_over = is_over
+        # The user's own, as long as nobody was lost.
+        self._parts = {redivision.place: internals.dataset_of(epoch_iterator)}
+        self._place = redivision.place
+        self._batches = 0
+        self._done = 0
+        self.executions = 0
+        """How many are done in this epoch."""
+        self.iterator: Any = None
+        """Over what this rank has left."""
+        internals.set_steps(epoch_iterator, self._steps)
+
+    def divide(self, start: int = 0, executions: int = 0) -> None:
+        """Divides an epoch among the ranks that there are.
+
+        Args:
+            start: How many of its items are done.
+            executions: In how many executions that was.
+        """
+        place = Place(rank(), size(), start)
+        dataset = self._parts.get(place) or self._redivision.make(place)
+        if not start:  # It serves other epochs too.
+            self._parts = {place: dataset}
+        self._place, self._done, self.executions = place, 0, executions
+        self._batches = int(dataset.cardinality())
+        self.iterator = iter(dataset)
+
+    def left(self) -> int:
+        """How many batches this rank, and each other, has left."""
+        return self._batches - self._done
+
+    def note_execution(self) -> None:
+        """Another one is done."""
+        self._done += min(self._steps_per_execution, self.left())
+        self.executions += 1
+
+    def items(self) -> int:
+        """How many are done of all that the epoch has."""
+        if not self.left():
+            return self._redivision.count
+        # Of those who were there: by now there may be others.
+        done = self._done * self._batch_size * self._place.size
+        return self._place.start + done
+
+    def _steps(self) -> Iterator[tuple[int, int, Any]]:
+        count = self._steps_per_execution
+        while self.left() and not self._is_over():
+            first = self.executions * count
+            yield first, first + count - 1, self.iterator
+
+
+def divide_anew(epoch_iterator: Any) -> None:
+    """Divides data among the ranks that there are, before they are evaluated.
+
+    Those that `ring_keras.data.shard` has not divided stay as they are.
+    """
+    redivision = redivision_of(internals.dataset_of(epoch_iterator))
+    place = Place(rank(), size())
+    if redivision is not None and redivision.place != place:
+        internals.set_dataset(epoch_iterator, redivision.make(place))

@@ -1,0 +1,337 @@
+"""Has one call of `fit` go on when ranks are lost, or come."""
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import keras
+import numpy as np
+from absl import logging
+
+from ring_keras import _native
+from ring_keras import keras_internals as internals
+from ring_keras.elastic.callback_states import CallbackStates
+from ring_keras.elastic.epoch_data import EpochData
+from ring_keras.elastic.fit_state import FitState
+from ring_keras.errors import (
+    CommunicationError,
+    RankMismatchError,
+    from_tensorflow,
+)
+from ring_keras.job.job import current_job
+from ring_keras.job.topology import rank, size
+from ring_keras.lifecycle.elastic_launcher import others_wait
+from ring_keras.lifecycle.membership import init, shutdown
+from ring_keras.ops.encoding import encode
+from ring_keras.ops.objects import broadcast_object
+from ring_keras.training.attachment import attach
+from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.guard import Guard, OthersWait
+
+__all__ = ["FitGuard"]
+
+_Result = TypeVar("_Result")
+
+# Where a section is in a `fit`: epoch, part of the epoch, number in that part.
+_Address = tuple[int, int, int]
+_BEGINS, _STEPS, _ENDS = range(3)
+_NOT_BEGUN: _Address = (-2, 0, 0)
+_BEGUN: _Address = (-1, 0, 0)
+_PASSED_BY: _Address = (sys.maxsize, 0, 0)
+
+# How many calls of `fit` with such a guard this process has begun: a process that comes
+# later begins with the first, while the others may be in another one.
+_fits = itertools.count()
+
+
+class _PassedByError(Exception):
+    """The others are in a later call of `fit`."""
+
+
+class FitGuard(Guard):
+    """Begins a section anew, with other ranks, where it was interrupted.
+
+    Before each section a rank keeps a copy of its variables. When one is lost, the
+    others go back to that, meet in the next generation, and find the section that any
+    of them has ended last. Who has not is given its result. Who has ended it gives
+    its state, as it is before the next section, to all. Then all begin that one.
+
+    A rank that has come later lets the sections pass that the others have ended, and
+    takes the state once more where it meets them, as callbacks may have changed it
+    on the way.
+
+    Args:
+        model: What is trained.
+        fit: The call.
+        data: What it is trained on.
+        description: Of all data, which must be the same on all ranks.
+        callbacks: The call's.
+        rescale: Gets the ranks' number before and after a change; may change the
+            learning rate.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        fit: DistributedFit,
+        data: EpochData,
+        description: tuple[str, ...],
+        callbacks: keras.callbacks.CallbackList,
+        rescale: Callable[[int, int], None],
+    ) -> None:
+        self._model = model
+        self._fit = fit
+        self._data = data
+        self._description = list(description)
+        self._callbacks = callbacks
+        self._states: CallbackStates | None = None
+        self._rescale = rescale
+        self._state = FitState(model)
+        self._fit_number = next(_fits)
+        self._is_late = current_job().is_late
+        # That of the ranks which the learning rate is for.
+        self._size = size()
+        self._epoch = 0
+        self._number = 0
+        # The last section that this rank has ended, or was given; and what they gave.
+        self._done = _NOT_BEGUN
+        self._results: dict[int, Any] = {}
+        # Done before the next section, which is that of the others.
+        self._landing: Callable[[], None] | None = None
+        self._was_over = False
+        self._has_all_variables = False
+
+    def others_wait(self) -> bool:
+        """Whether this rank knows of processes that wait to join."""
+        return others_wait()
+
+    def begin(self, section: Callable[[], None]) -> None:
+        """Meets the others, who may be in the middle of training."""
+        self._states = CallbackStates(self._callbacks.callbacks)
+        self._state.save()
+        while self._done == _NOT_BEGUN:
+            try:
+                self._meet()
+                if self._done == _NOT_BEGUN:
+                    section()
+                    self._done = _BEGUN
+            except _PassedByError:
+                return
+            except Exception as error:
+                self._state.restore()
+                self._join_anew(error)
+
+    def begin_epoch(self, epoch: int, section: Callable[[], None]) -> None:
+        """Divides the data of the epoch, unless that has happened."""
+        self._epoch, self._number = epoch, 0
+        if self._done >= (epoch, _BEGINS, 0):  # The others are in it.
+            self._fit.epoch_is_over = self._was_over
+            return
+        self._results.clear()
+        self._data.divide()
+        self._do((epoch, _BEGINS, 0), section)
+
+    def execute(self, section: Callable[[Any], _Result], iterator: Any) -> _Result:
+        """One execution of steps, on this rank's part of the epoch."""
+        address = (self._epoch, _STEPS, self._data.executions + 1)
+        results: list[_Result] = []
+
+        def attempt() -> None:
+            # There may be more ranks than items now.
+            if self._data.left():
+                results[:] = [section(self._data.iterator)]
+
+        self._do(address, attempt)
+        if results and not self._fit.epoch_is_over:
+            self._data.note_execution()
+        if results and not self._has_all_variables:
+            self._has_all_variables = True
+            self._state.look()
+        return results[0] if results else self._model.get_metrics_result()
+
+    def run(self, section: Callable[[], _Result]) -> _Result | None:
+        """A section after the steps of the epoch."""
+        self._number += 1
+        address = (self._epoch, _ENDS, self._number)
+        results = self._results
+
+        def attempt() -> None:
+            results[address[2]] = section()
+
+        self._do(address, attempt)
+        return results.get(address[2])
+
+    def _do(self, address: _Address, attempt: Callable[[], None]) -> None:
+        """Does it with the others, unless they have done it without this rank."""
+        if address <= self._done:
+            return
+        self._land()
+        while True:
+            self._state.save()
+            self._was_over = self._fit.epoch_is_over
+            try:
+                attempt()
+            except Exception as error:
+                self._state.restore()
+                self._fit.epoch_is_over = self._was_over
+                self._meet_anew(error)
+                if address <= self._done:
+                    return
+                self._land()
+            else:
+                self._done = address
+                return
+
+    def _land(self) -> None:
+        landing, self._landing = self._landing, None
+        if landing is not None:
+            landing()
+
+    def _meet_anew(self, error: Exception) -> None:
+        """Meets the others in the next generation; or raises the error again."""
+        while True:
+            self._join_anew(error)
+            try:
+                self._meet()
+                return
+            except Exception as another:
+                self._state.restore()
+                error = another
+
+    def _join_anew(self, error: Exception) -> None:
+        reason = "others wait to join"
+        if not isinstance(error, OthersWait):
+            ours = from_tensorflow(error)
+            if not isinstance(ours, CommunicationError):
+                raise error
+            logging.info("ring_keras: %s", ours)
+            reason = "goes on without a rank that was lost"
+        job = current_job()
+        shutdown(reason)
+        init()
+        current_job().has_padded_data = job.has_padded_data
+
+    def _meet(self) -> None:
+        """Finds out who has come furthest, and takes its state; a collective.
+
+        Raises:
+            RankMismatchError: If this rank trains something else.
+            PeerLostError: If a rank died or left.
+        """
+        done = self._dones()
+        source = done.index(max(done))
+        is_new = self._done == _NOT_BEGUN
+        news = broadcast_object(
+            self._news(_NOT_BEGUN in done) if rank() == source else None,
+            source,
+            name="elastic/fit",
+        )
+        _, function = attach(self._model)
+        function.before_next_call = None  # What it would do is done here.
+        self._require_same(news)
+        self._rescale(news["size"], size())
+        self._state.take_from(source)
+        self._state.set_drawn(news["drawn"])
+        self._state.save()
+        self._size = size()
+        current_job().is_late = False
+        self._done = done[source]
+        if self._done != _NOT_BEGUN:
+            self._go_to(news, is_new=is_new)
+
+    def _dones(self) -> list[_Address]:
+        """What each rank has ended; of all that are in this call."""
+        while True:
+            own = np.array([[self._fit_number, *self._done]], np.int64)
+            rows = _native.allgather(own, "elastic/fit/done").tolist()
+            numbers = [row[0] for row in rows]
+            if len(set(numbers)) == 1:
+                return [(row[1], row[2], row[3]) for row in rows]
+            if self._fit_number < max(numbers):
+                self._pass_by()
+
+    def _pass_by(self) -> None:
+        """Leaves this call, which the others have left behind.
+
+        Raises:
+            RankMismatchError: If this process is no later one.
+        """
+        if not self._is_late:
+            raise RankMismatchError(
+                f"ring_keras.callbacks.Elastic: rank {rank()} is in another call of "
+                "fit() than others. Every rank must call it as often."
+            )
+        self._done = _PASSED_BY
+        internals.set_initial_epoch(self._model, sys.maxsize)
+        raise _PassedByError
+
+    def _go_to(self, news: dict[str, Any], *, is_new: bool) -> None:
+        """Prepares for the section that the others are about to begin."""
+        self._model.test_function = None  # It may have been traced for others.
+        self._epoch = news["epoch"]
+        self._results = {**self._results, **dict(news["results"])}
+        self._was_over = self._fit.epoch_is_over = news["over"]
+        self._fit.set_order(self._epoch)
+        self._data.divide(news["items"], news["executions"])
+        if is_new:
+            self._callbacks.params["steps"] = news["steps"]
+            internals.set_initial_epoch(self._model, self._epoch)
+
+        def land() -> None:
+            self._state.restore_common()
+            if is_new:
+                assert self._states is not None
+                self._states.take(news["callbacks"])
+                self._fit.epochs = news["epochs"]
+                self._model.stop_training = False
+            self._fit.ranks_have_changed()
+
+        self._landing = land
+
+    def _news(self, some_are_new: bool) -> dict[str, Any]:
+        """What others must know of this rank, which has come furthest."""
+        has_begun = self._done != _NOT_BEGUN
+        assert self._states is not None
+        return {
+            "data": self._description,
+            "variables": self._state.described(),
+            "size": self._size,
+            "epoch": self._epoch,
+            "items": self._data.items(),
+            "executions": self._data.executions,
+            "over": self._was_over,
+            "results": list(_plain(self._results).items()),
+            "drawn": self._state.drawn(),
+            "epochs": self._fit.epochs,
+            "steps": self._callbacks.params.get("steps"),
+            "callbacks": self._states.values() if has_begun and some_are_new else {},
+        }
+
+    def _require_same(self, news: dict[str, Any]) -> None:
+        own = {"data": self._description, "variables": self._state.described()}
+        for what, mine in own.items():
+            if mine != news[what]:
+                raise RankMismatchError(
+                    f"ring_keras.callbacks.Elastic: rank {rank()} has other {what} "
+                    "than those that train already: "
+                    f"{_difference(mine, news[what])}. Its script must make the same "
+                    "model and the same data, whenever it is started."
+                )
+
+
+def _plain(results: dict[int, Any]) -> dict[int, Any]:
+    """Those that can be given to others."""
+    plain = {}
+    for number, result in results.items():
+        with contextlib.suppress(TypeError, ValueError):
+            encode(result)
+            plain[number] = result
+    return plain
+
+
+def _difference(mine: list[str], theirs: list[str]) -> str:
+    pairs = itertools.zip_longest(mine, theirs, fillvalue="nothing more")
+    first, second = next(pair for pair in pairs if pair[0] != pair[1])
+    return f"{first} in place of {second}"

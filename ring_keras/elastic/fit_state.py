@@ -1,0 +1,103 @@
+"""The variables of a `fit`: what ranks go back to, and give to each other."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ring_keras import keras_internals as internals
+from ring_keras.ops.broadcast_variables import broadcast_variables
+from ring_keras.optimizers import common_start
+
+__all__ = ["FitState"]
+
+
+class FitState:
+    """Copies of what a step changes, and of what is the same on all ranks.
+
+    Metrics and states of recurrent layers are of the samples that a rank has seen: it
+    keeps its own. Of random generators it keeps the seed, and counts what was drawn as
+    the others do.
+
+    Args:
+        model: A model that is built, with its optimizers.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._saved: list[tf.Tensor] = []
+        self.look()
+
+    def look(self) -> None:
+        """Finds the variables; some exist after the first step only."""
+        model = self._model
+        optimizers = internals.optimizers_of(model)
+        of_optimizers = [v for optimizer in optimizers for v in optimizer.variables]
+        weights = {id(v) for v in model.weights}
+        seeds = [v for v in model.variables if id(v) not in weights]
+        recurrent = {id(v) for v in internals.recurrent_states(model)}
+        self._seeds = [v for v in seeds if _is_seed(v)]
+        common = [
+            *(v for v in model.weights if id(v) not in recurrent),
+            *(v for v in seeds if not _is_seed(v)),
+            *of_optimizers,
+        ]
+        self._common = list({id(v): v for v in common}.values())
+        every = [
+            *self._common,
+            *self._seeds,
+            *internals.recurrent_states(model),
+            *model.metrics_variables,
+        ]
+        self._every = list({id(v): v for v in every}.values())
+        # One call for all of them. The tensors share the variables' memory, until a
+        # step writes there.
+        variables = [_tensorflow_variable(v) for v in self._every]
+        self._read = tf.function(
+            lambda: [variable.read_value() for variable in variables], autograph=False
+        )
+
+    def save(self) -> None:
+        """Keeps a copy of everything."""
+        self._saved = self._read()
+
+    def restore(self) -> None:
+        """Goes back to what was kept last."""
+        for variable, value in zip(self._every, self._saved, strict=True):
+            variable.assign(value)
+
+    def restore_common(self) -> None:
+        """The same of what this rank has in common with others."""
+        count = len(self._common) + len(self._seeds)
+        for variable, value in zip(self._every[:count], self._saved, strict=False):
+            variable.assign(value)
+
+    def take_from(self, source: int) -> None:
+        """Takes the common state of that rank; a collective."""
+        broadcast_variables(self._common, source, name="elastic/fit/variables")
+        # The next trace need not compare them.
+        common_start.set_started([*self._common, *self._model.weights])
+
+    def described(self) -> list[str]:
+        """The common variables' dtypes and shapes."""
+        return [
+            f"{tf.as_dtype(v.dtype).name} {list(v.shape)}" for v in self._common
+        ] + [f"{len(self._seeds)} random generators"]
+
+    def drawn(self) -> list[int]:
+        """What each random generator has drawn, to give to other ranks."""
+        return [int(variable.numpy()[1]) for variable in self._seeds]
+
+    def set_drawn(self, counts: list[int]) -> None:
+        """Takes that of another rank."""
+        for variable, count in zip(self._seeds, counts, strict=True):
+            variable.assign([variable.numpy()[0], count])
+
+
+def _is_seed(variable: Any) -> bool:
+    """Whether it is a generator's: its seed, and how often it has drawn."""
+    return tuple(variable.shape) == (2,) and tf.as_dtype(variable.dtype).is_integer
+
+
+def _tensorflow_variable(variable: Any) -> Any:
+    return variable.value if isinstance(variable, keras.Variable) else variable

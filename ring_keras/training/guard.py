@@ -1,0 +1,46 @@
+"""What stands around all that the ranks of a `fit` do together."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["Guard", "OthersWait"]
+
+_Result = TypeVar("_Result")
+
+
+class OthersWait(Exception):  # noqa: N818  No error.
+    """Raised before a step, on every rank alike: processes wait to join."""
+
+
+class Guard:
+    """Lets errors pass. That of `ring_keras.callbacks.Elastic` sees to them.
+
+    What the ranks do together comes in sections, the same on every rank, each of which
+    asks all ranks for something. So where one rank ends a section, all have begun it:
+    no rank is ever more than one section ahead of another.
+    """
+
+    def begin(self, section: Callable[[], None]) -> None:
+        """At the end of `on_train_begin`: all callbacks have begun."""
+        section()
+
+    def begin_epoch(self, epoch: int, section: Callable[[], None]) -> None:
+        """Before the steps of an epoch."""
+        section()
+
+    def execute(self, section: Callable[[Any], _Result], iterator: Any) -> _Result:
+        """One execution of steps, on batches of the iterator."""
+        return section(iterator)
+
+    def run(self, section: Callable[[], _Result]) -> _Result | None:
+        """Any other, after the steps of an epoch, which returns a plain value.
+
+        Returns:
+            What the section does; None if other ranks have done it without this one,
+            and their value cannot be had.
+        """
+        return section()
+
+    def others_wait(self) -> bool:
+        """Whether this rank knows of processes that wait to join."""
+        return False

@@ -1,0 +1,282 @@
+"""A `fit` that goes on while real processes are killed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.ringrun import Ringrun
+
+# On all ranks row i of `counts` is how often example i was trained on, `total` how
+# often any was, and `calls` the number of steps: gradients are summed, and all numbers
+# are small integers. Each process dies where CASE says: before a step, or in the
+# backward pass of one, when the others have begun theirs.
+_FIT = """
+import hashlib, json
+import keras, numpy as np, tensorflow as tf
+import ring_keras as ring
+from ring_keras.lifecycle.elastic_launcher import others_wait
+
+case = json.loads(CASE)
+number = rank
+COUNT, EPOCHS = case.get("count", 48), case.get("epochs", 3)
+ring.init()
+
+
+def die_if_it_is_time(where, step):
+    if [number, where, int(step)] in case["deaths"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@tf.custom_gradient
+def tripwire(x):
+    def backward(gradient):
+        def check():
+            die_if_it_is_time("backward", model.optimizer.iterations.numpy())
+            return 0.0
+
+        with tf.control_dependencies([tf.py_function(check, [], tf.float32)]):
+            return tf.identity(gradient)
+
+    return tf.identity(x), backward
+
+
+class Adds(keras.layers.Layer):
+    def build(self, shape):
+        self.total = self.add_weight(shape=(), initializer="zeros")
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x, training=False):
+        if training:
+            self.calls.assign_add(1.0)
+            if case.get("trips", True):
+                x = tripwire(x)
+        return x + self.total
+
+
+class Negative(keras.losses.Loss):
+    def call(self, y_true, y_pred):
+        return -y_pred
+
+
+class Dies(keras.callbacks.Callback):
+    sizes = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.sizes[-1:] != [ring.size()]:
+            self.sizes.append(ring.size())
+        die_if_it_is_time("begin", self.model.optimizer.iterations.numpy())
+        if self.epoch == case.get("waits_in") and ring.size() == 1:
+            wait_until(others_wait, "a replacement")
+
+    def on_test_end(self, logs=None):
+        die_if_it_is_time("validation", self.epoch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        die_if_it_is_time("epoch", epoch)
+
+
+x = np.eye(COUNT, dtype=np.float32)
+dataset = tf.data.Dataset.from_tensor_slices((x, np.zeros((COUNT, 1), np.float32)))
+train = ring.data.shard(dataset, seed=1).batch(2).prefetch(2)
+test = ring.data.shard(dataset, remainder="keep").batch(8)
+model = keras.Sequential(
+    [
+        keras.Input((COUNT,)),
+        keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
+        Adds(),
+    ]
+)
+optimizer = ring.DistributedOptimizer(
+    keras.optimizers.SGD(1.0, **case.get("optimizer", {})),
+    op=ring.Sum,
+    bucket_size_bytes=1,
+)
+model.compile(optimizer, Negative(reduction="sum"), **case.get("compile", {}))
+changes = []
+
+
+def scale(before, after):
+    changes.append([before, after])
+    return 1.0
+
+
+stopping = keras.callbacks.EarlyStopping("loss", patience=9, restore_best_weights=True)
+history = model.fit(
+    train,
+    epochs=EPOCHS,
+    verbose=0,
+    shuffle=False,
+    validation_data=test,
+    callbacks=[
+        Dies(), ring.callbacks.Elastic(scale), ring.callbacks.MetricAverage(), stopping
+    ],
+)
+counts, total, calls = model.get_weights()
+everything = [*model.weights, *model.optimizer.variables]
+digest = hashlib.sha256(b"".join(np.array(v).tobytes() for v in everything)).hexdigest()
+assert ring.allgather_object(digest) == [digest] * ring.size()
+note(
+    f"end.{number}",
+    json.dumps(
+        {
+            "number": number,
+            "trained": sorted(set(counts.ravel().tolist())),
+            "total": float(total),
+            "uncounted": float(calls) - int(model.optimizer.iterations.numpy()),
+            "sizes": Dies.sizes,
+            "changes": changes,
+            "epochs": history.epoch,
+            "validated": history.history["val_loss"],
+            "best": [stopping.best, stopping.best_epoch],
+        }
+    ),
+)
+"""
+
+
+def fit(
+    ringrun: Ringrun, *options: str, size: int, ends: list[int], **case: Any
+) -> list[dict[str, Any]]:
+    """What each process that ends well has to say."""
+    script = _FIT.replace("CASE", repr(json.dumps(case)))
+    job = ringrun.start(script, *options, size=size)
+    finished = ringrun.finish(job, 240)
+    assert finished.returncode == 0, finished.stderr.decode()[-6000:]
+    found = [json.loads(ringrun.noted(f"end.{number}")) for number in ends]
+    epochs = case.get("epochs", 3)
+    for one in found:
+        assert one["trained"] == [epochs], one
+        assert one["total"] == epochs * case.get("count", 48), one
+        assert one["uncounted"] == 0, one
+        assert one["epochs"] == list(range(epochs)), one
+    return found
+
+
+def test_every_example_is_trained_on_once_an_epoch(ringrun: Ringrun) -> None:
+    deaths = [[0, "backward", 3], [1, "begin", 15]]
+
+    (end,) = fit(ringrun, "--min-np", "1", size=3, ends=[2], deaths=deaths)
+
+    assert end["sizes"] == [3, 2, 1]
+    assert end["changes"] == [[3, 2], [2, 1]]
+
+
+def test_a_replacement_goes_on_where_the_others_are(ringrun: Ringrun) -> None:
+    options = ["--min-np", "1", "--max-np", "2", "--blacklist-cooldown-range", "0", "0"]
+
+    first, second = fit(
+        ringrun,
+        *options,
+        size=2,
+        ends=[1, 2],
+        deaths=[[0, "backward", 2]],
+        waits_in=1,
+    )
+
+    assert first["sizes"] == [2, 1, 2]
+    assert second["sizes"] == [2]
+    assert first["changes"] == [[2, 1], [1, 2]]
+    for name in ("best", "validated"):
+        assert first[name] == second[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "ends", "deaths"),
+    [
+        # Two at once, of which one is rank 0, in the first step of all.
+        (4, [2, 3], [[0, "backward", 0], [1, "backward", 0]]),
+        # Between the sections at the end of an epoch; the last one too.
+        (3, [0, 2], [[1, "validation", 1]]),
+        (3, [1, 2], [[0, "epoch", 0]]),
+        (3, [0, 1], [[2, "epoch", 2]]),
+    ],
+)
+def test_a_rank_may_be_lost_anywhere(
+    ringrun: Ringrun, size: int, ends: list[int], deaths: list[Any]
+) -> None:
+    fit(ringrun, "--min-np", "1", size=size, ends=ends, deaths=deaths)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"compile": {"steps_per_execution": 3}},
+        {"compile": {"jit_compile": True}, "trips": False},
+        {"compile": {"run_eagerly": True}},
+        {"optimizer": {"use_ema": True, "ema_momentum": 0.0}},
+    ],
+    ids=["steps_per_execution", "jit_compile", "run_eagerly", "ema"],
+)
+def test_variants_of_a_step_go_on(ringrun: Ringrun, case: dict[str, Any]) -> None:
+    where = "backward" if case.get("trips", True) else "begin"
+    deaths = [[0, where, 3]]
+    fit(ringrun, "--min-np", "1", size=3, ends=[1, 2], deaths=deaths, **case)
+
+
+_REFUSED = """
+import keras, numpy as np, tensorflow as tf
+import ring_keras as ring
+
+ring.init()
+arrays = np.zeros((8, 2), np.float32), np.zeros((8, 1), np.float32)
+dataset = tf.data.Dataset.from_tensor_slices(arrays)
+part = ring.data.shard(dataset, seed=1)
+
+
+def refused(data=part, optimizer=None, built=True, callbacks=(), **options):
+    layers = [keras.Input((2,))] if built else []
+    model = keras.Sequential([*layers, keras.layers.Dense(1)])
+    optimizer = optimizer or keras.optimizers.SGD(0.1)
+    model.compile(ring.DistributedOptimizer(optimizer), "mse")
+    if isinstance(data, tf.data.Dataset):
+        data = data.batch(2)
+    elastic = ring.callbacks.Elastic(options.pop("scale", None))
+    try:
+        model.fit(data, verbose=0, callbacks=[elastic, *callbacks], **options)
+    except ValueError as error:
+        return str(error)
+
+
+SGD = keras.optimizers.SGD
+decay = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+results = {
+    "good": refused(),
+    "own_sharding": refused(dataset.shard(1, 0)),
+    "filtered": refused(part.filter(lambda x, y: True)),
+    "kept": refused(ring.data.shard(dataset, seed=1, remainder="keep")),
+    "steps": refused(part.repeat(), steps_per_epoch=2),
+    "unbuilt": refused(built=False),
+    "accumulating": refused(optimizer=SGD(gradient_accumulation_steps=2)),
+    "preemption": refused(callbacks=[ring.callbacks.Preemption(here / "backup")]),
+    "schedule": refused(optimizer=SGD(decay), scale="linear"),
+}
+import json
+note("results", json.dumps(results))
+"""
+
+
+def test_what_it_cannot_do_is_said(ringrun: Ringrun) -> None:
+    finished = ringrun.finish(ringrun.start(_REFUSED, "--min-np", "1", size=1), 120)
+
+    assert finished.returncode == 0, finished.stderr.decode()[-6000:]
+    results = json.loads(ringrun.noted("results"))
+    assert results.pop("good") is None
+    expected = {
+        "own_sharding": "was not divided by it",
+        "filtered": "was treated since",
+        "kept": "remainder='keep'",
+        "steps": "steps_per_epoch",
+        "unbuilt": "a model that is built",
+        "accumulating": "gradient_accumulation_steps",
+        "preemption": "in one fit() with Preemption",
+        "schedule": "follows a LearningRateSchedule",
+    }
+    for name, text in expected.items():
+        assert text in (results[name] or ""), (name, results[name])
