@@ -1,4 +1,4 @@
-"""Comparing two ways of doing the same, in turn, on the ranks of one job."""
+"""Comparing ways of doing the same, in turn, on the ranks of one job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import ring_keras as ring
 from ring_keras import _native
@@ -39,34 +39,44 @@ def started_ranks(module: str, description: str) -> tuple[bool, bool]:
 
 
 def compare(
-    what: str, measure: Callable[[bool], float], pairs: int, unit: float, name: str
+    what: str,
+    ways: Mapping[str, Callable[[], float]],
+    rounds: int,
+    unit: float,
+    name: str,
 ) -> None:
-    """Measures with and without, in another order each time; all ranks do the same.
+    """Measures each way in turn, in another order each round; all ranks do the same.
 
     Args:
         what: Is measured.
-        measure: Does it with (True) or without (False); seconds.
-        pairs: How often.
+        ways: How it is done; each returns seconds. The others are compared with the
+            first.
+        rounds: How often.
         unit: How many of those that are printed a second has.
         name: What they are called.
     """
-    for on in (True, False):  # Not the first time.
-        measure(on)
-    with_it, without, differences = [], [], []
-    for pair in range(pairs):
-        times = {}
-        for on in (True, False) if pair % 2 else (False, True):
+    for way in ways.values():  # Not the first time.
+        way()
+    times: dict[str, list[float]] = {label: [] for label in ways}
+    for round_number in range(rounds):
+        labels = list(ways)
+        for label in labels if round_number % 2 else reversed(labels):
             _native.barrier("before")
-            times[on] = measure(on) * unit
-        with_it.append(times[True])
-        without.append(times[False])
-        differences.append(times[True] - times[False])
+            times[label].append(ways[label]() * unit)
     if ring.rank() == 0:
-        low, middle, high = _quartiles(differences)
-        base = statistics.median(without)
+        _report(what, times, name)
+
+
+def _report(what: str, times: Mapping[str, Sequence[float]], name: str) -> None:
+    first, *others = times
+    base = statistics.median(times[first])
+    print(f"{what}: {base:.1f} {name} {first}", flush=True)
+    for label in others:
+        pairs = zip(times[label], times[first], strict=True)
+        low, middle, high = _quartiles([one - other for one, other in pairs])
         print(
-            f"{what}: {statistics.median(with_it):.1f} {name} with, {base:.1f} {name} "
-            f"without; difference {middle:+.1f} ({low:+.1f} to {high:+.1f}) {name}, "
+            f"    {label}: {statistics.median(times[label]):.1f} {name}; difference "
+            f"{middle:+.1f} ({low:+.1f} to {high:+.1f}) {name}, "
             f"{100 * middle / base:+.2f} %",
             flush=True,
         )

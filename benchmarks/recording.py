@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ def main() -> None:
     if not is_rank:
         return
     pairs = 15 if quick else 100
-    compare("4-byte allreduce", _allreduces, pairs, 1e9, "ns")
+    compare("4-byte allreduce", _ways(_allreduces), pairs, 1e9, "ns")
     custom = custom_loop(
         "deep",
         ring.rank(),
@@ -46,9 +47,16 @@ def main() -> None:
         callbacks=[ring.callbacks.BroadcastGlobalVariables()],
     )
     for name, loop in (("custom", custom), ("fit", fit)):
-        measure = functools.partial(_median_step_s, loop)
-        compare(f"deep narrow net, {name}", measure, max(5, pairs // 5), 1e6, "us")
+        ways = _ways(functools.partial(_median_step_s, loop))
+        compare(f"deep narrow net, {name}", ways, max(5, pairs // 5), 1e6, "us")
     _native.set_recording(True)
+
+
+def _ways(measure: Callable[[bool], float]) -> dict[str, Callable[[], float]]:
+    return {
+        "without": functools.partial(measure, False),
+        "with": functools.partial(measure, True),
+    }
 
 
 def _median_step_s(loop: Any, on: bool) -> float:

@@ -71,15 +71,15 @@ class TensorBoard(keras.callbacks.TensorBoard):
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """As Keras's, on the rank that writes."""
-        if self._is_writer:
+        """As Keras's, on the rank that writes; most batches leave nothing to do."""
+        if self._is_writer and not internals.begin_silent_train_batch(self):
             super().on_train_batch_begin(batch, logs)
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """As Keras's; every so many batches the ranks' numbers are gathered."""
-        if self._is_writer:
+        if self._is_writer and not internals.is_silent_after_batch(self):
             super().on_train_batch_end(batch, logs)
         if self._fit is not None and self._fit.epoch_is_over:
             return  # The rank that has stopped does not come here.
@@ -108,8 +108,8 @@ class TensorBoard(keras.callbacks.TensorBoard):
     def on_test_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """As Keras's, on the rank that writes."""
-        if self._is_writer:
+        """As Keras's, on the rank that writes; most batches leave nothing to do."""
+        if self._is_writer and not internals.begin_silent_test_batch(self):
             super().on_test_batch_begin(batch, logs)
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:

@@ -82,7 +82,12 @@ from ring_keras.keras_internals.replacing import (
     replacement,
     restore,
 )
-from ring_keras.keras_internals.writing import train_writer
+from ring_keras.keras_internals.writing import (
+    begin_silent_test_batch,
+    begin_silent_train_batch,
+    is_silent_after_batch,
+    train_writer,
+)
 
 __all__ = [
     "APPLY",
@@ -113,6 +118,8 @@ __all__ = [
     "UNBATCH_DATASET",
     "accumulates",
     "batch_normalizations",
+    "begin_silent_test_batch",
+    "begin_silent_train_batch",
     "compiled_losses",
     "data_server_port",
     "dataset_of",
@@ -122,6 +129,7 @@ __all__ = [
     "has_steps",
     "initial_epoch",
     "inner_optimizers",
+    "is_silent_after_batch",
     "is_wrapper",
     "loss_divides_by_sample_weight",
     "optimizers_built",

@@ -3,6 +3,8 @@
 __all__ = [
     "APPLY",
     "BACKEND_APPLY_GRADIENTS",
+    "BATCHES_OF_TESTS",
+    "BATCHES_OF_TRAINING",
     "BATCH_DATASETS",
     "BUILD",
     "CHECK_FINITE",
@@ -12,7 +14,9 @@ __all__ = [
     "EPOCH_STEPS",
     "FINALIZE_VARIABLES",
     "GRADIENT_ACCUMULATOR",
+    "GRAPH_IS_MISSING",
     "INITIAL_EPOCH",
+    "IS_PROFILING",
     "ITERATIONS",
     "LOSS_CALL",
     "MASK",
@@ -20,6 +24,7 @@ __all__ = [
     "MOMENTS",
     "OVERWRITE_DIRECTLY",
     "PRIVATE_NAMES",
+    "PROFILED_BATCHES",
     "REDUCTION_AXES",
     "RMSPROP_MOMENTUM",
     "SGD_MOMENTUM",
@@ -65,6 +70,11 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
 }
 
 # Attributes that exist only on instances.
+BATCHES_OF_TRAINING = "_global_train_batch"
+BATCHES_OF_TESTS = "_global_test_batch"
+GRAPH_IS_MISSING = "_should_write_train_graph"
+PROFILED_BATCHES = ("_start_batch", "_stop_batch")
+IS_PROFILING = "_is_tracing"
 TRAIN_FUNCTION = "train_function"
 INITIAL_EPOCH = "_initial_epoch"
 ITERATIONS = "_iterations"

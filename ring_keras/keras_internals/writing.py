@@ -1,12 +1,25 @@
-"""Where callbacks of Keras write."""
+"""Where callbacks of Keras write, and when."""
 
 from typing import Any
 
 import keras
+import tensorflow as tf
 
-from ring_keras.keras_internals.names import TRAIN_WRITER
+from ring_keras.keras_internals.names import (
+    BATCHES_OF_TESTS,
+    BATCHES_OF_TRAINING,
+    GRAPH_IS_MISSING,
+    IS_PROFILING,
+    PROFILED_BATCHES,
+    TRAIN_WRITER,
+)
 
-__all__ = ["train_writer"]
+__all__ = [
+    "begin_silent_test_batch",
+    "begin_silent_train_batch",
+    "is_silent_after_batch",
+    "train_writer",
+]
 
 
 def train_writer(callback: keras.callbacks.TensorBoard) -> Any:
@@ -16,3 +29,55 @@ def train_writer(callback: keras.callbacks.TensorBoard) -> Any:
     in the newest file alone.
     """
     return getattr(callback, TRAIN_WRITER)
+
+
+def begin_silent_train_batch(callback: keras.callbacks.TensorBoard) -> bool:
+    """Does what Keras's callback would do for a batch of which nothing is written.
+
+    Keras's own method puts its writer in place anew, and flushes the file, before each
+    batch, though it writes only every `update_freq` of them. What a program finds that
+    writes summaries of its own is the same here: the batch as their step, and that
+    none is recorded.
+
+    Returns:
+        Whether it is such a batch; else Keras's own method is to be called.
+    """
+    number = getattr(callback, BATCHES_OF_TRAINING) + 1
+    if _is_profiled(callback, number):
+        return False
+    return _begin_silently(callback, BATCHES_OF_TRAINING)
+
+
+def begin_silent_test_batch(callback: keras.callbacks.TensorBoard) -> bool:
+    """The same for a batch of an evaluation."""
+    return _begin_silently(callback, BATCHES_OF_TESTS)
+
+
+def is_silent_after_batch(callback: keras.callbacks.TensorBoard) -> bool:
+    """Whether Keras's callback would write nothing at the end of a batch of training.
+
+    It makes an op or two of each value of the logs before it sees that.
+    """
+    number = getattr(callback, BATCHES_OF_TRAINING)
+    if getattr(callback, GRAPH_IS_MISSING) or _is_profiled(callback, number):
+        return False
+    if callback.update_freq == "epoch":
+        # Nothing goes to its own writer; the program may have set another one.
+        return not tf.summary.should_record_summaries()
+    return bool(number % callback.update_freq)
+
+
+def _begin_silently(callback: keras.callbacks.TensorBoard, count: str) -> bool:
+    number = getattr(callback, count) + 1
+    every = callback.update_freq
+    # After one that was recorded, Keras's method says that this one is not.
+    if every == "epoch" or number % every == 0 or (number - 1) % every == 0:
+        return False
+    setattr(callback, count, number)
+    tf.summary.experimental.set_step(number)
+    return True
+
+
+def _is_profiled(callback: keras.callbacks.TensorBoard, number: int) -> bool:
+    first, last = (getattr(callback, name) for name in PROFILED_BATCHES)
+    return bool(first <= number <= last or getattr(callback, IS_PROFILING))

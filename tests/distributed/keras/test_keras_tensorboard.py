@@ -50,30 +50,102 @@ def read(folder):
     return scalars, contents
 
 
-def looks_through_the_model(directory, steps):
-    """How often the callback asks which ranks train it."""
-    looks = 0
+def what_costs(directory, steps, update_freq):
+    """How often the callback asks which ranks train its model, and how often what it
+    inherits takes a value to TensorFlow or a file to the disk.
+    """
+    calls = Counter()
 
     def count(frame, event, argument):
-        nonlocal looks
-        if event == "call" and frame.f_code is process_set_of.__code__:
-            looks += frame.f_back.f_globals["__name__"] == TensorBoard.__module__
+        if event != "call":
+            return
+        module = frame.f_globals.get("__name__", "")
+        if frame.f_code is process_set_of.__code__:
+            asks = frame.f_back.f_globals["__name__"] == TensorBoard.__module__
+            calls["looks through the model"] += asks
+        elif "summary" in module and frame.f_code.co_name in {"flush", "scalar"}:
+            calls[frame.f_code.co_name] += 1
 
     sys.setprofile(count)
     try:
-        train_in_own_folder(directory, steps=steps, update_freq=100)
+        train_in_own_folder(directory, steps=steps, update_freq=update_freq)
     finally:
         sys.setprofile(None)
-    return looks
+    return calls
 
 
-def test_no_batch_looks_through_the_model(tmp_path, rank_pool):
-    looks = [
-        rank_pool(2).run(looks_through_the_model, args=(tmp_path, steps))
+@pytest.mark.parametrize("update_freq", [100, "epoch"])
+def test_a_batch_that_is_not_written_costs_nothing(tmp_path, rank_pool, update_freq):
+    costs = [
+        rank_pool(2).run(what_costs, args=(tmp_path, steps, update_freq))
         for steps in (3, 9)
     ]
-    assert looks[0] == looks[1]
-    assert min(looks[0]) > 0
+    assert costs[0] == costs[1]
+    assert all(costs[0][0][name] > 0 for name in ("looks through the model", "scalar"))
+
+
+class WritesItself(keras.callbacks.Callback):
+    """A program's own summaries, as far as the callback before it lets them through."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        tf.summary.scalar("own_train", batch)
+
+    def on_test_batch_end(self, batch, logs=None):
+        tf.summary.scalar("own_test", batch)
+
+
+def write_beside(directory, board_class):
+    """Twice, with batches of tests between, in which other batches are due."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(ring.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    board = board_class(own_folder(directory) / board_class.__module__, update_freq=4)
+    if board_class is not TensorBoard:
+        board = ring.callbacks.RootOnly(board)
+    callbacks = [ring.callbacks.BroadcastGlobalVariables(), board]
+    if ring.rank() == 0:
+        callbacks.append(WritesItself())
+    x = tf.ones([18, 3])
+    for _ in range(2):
+        model.fit(
+            *(x, x[:, :1]),
+            batch_size=2,
+            epochs=2,
+            verbose=0,
+            validation_data=(x[:6], x[:6, :1]),
+            validation_batch_size=1,
+            callbacks=callbacks,
+        )
+
+
+def written_by(directory, board_class):
+    """Tag, step and value of each scalar, but for times, in order."""
+    found = []
+    for folder in ("train", "validation"):
+        path = directory / "rank0" / board_class.__module__ / folder
+        for file in sorted(path.glob("events*")):
+            for event in tf.compat.v1.train.summary_iterator(str(file)):
+                found += [
+                    (
+                        folder,
+                        event.step,
+                        value.tag,
+                        float(tf.make_ndarray(value.tensor)),
+                    )
+                    for value in event.summary.value
+                    if not value.tag.startswith("ring/") and value.tag != "keras"
+                ]
+    return found
+
+
+def test_it_writes_what_keras_own_does(tmp_path, rank_pool):
+    classes = (keras.callbacks.TensorBoard, TensorBoard)
+    for board_class in classes:
+        rank_pool(2).run(write_beside, args=(tmp_path, board_class))
+    expected, found = (written_by(tmp_path, one) for one in classes)
+    assert found == expected
+    tags = {tag for _, _, tag, *_ in expected}
+    assert {"own_train", "own_test", "batch_loss"} <= tags
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
