@@ -7,7 +7,7 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.monitoring import records
 from ring_keras.monitoring.background_gather import BackgroundGather
 from ring_keras.monitoring.events import stalls
-from ring_keras.monitoring.meter import Meter, last_steps
+from ring_keras.monitoring.meter import Meter
 
 __all__ = ["RingSummaries"]
 
@@ -47,7 +47,7 @@ class RingSummaries:
             step: Of the optimizer, the same on all ranks.
         """
         row = self._meter.row()
-        collectives = self._meter.new_collectives()
+        waited = self._meter.long_waits(self._stall_s)
         noted, self._told = self._book.since(self._told)
         self._updates += 1
         # The same on all ranks, because it goes by their common count.
@@ -55,8 +55,8 @@ class RingSummaries:
         message = {
             "step": step,
             "row": row.to_json(),
-            "last_steps": last_steps(self._meter.recent) if with_step else [],
-            "events": [*stalls(row.rank, collectives, self._stall_s), *noted],
+            "last_steps": self._meter.last_steps() if with_step else [],
+            "events": [*stalls(row.rank, waited, self._stall_s), *noted],
         }
         self._gather.put(records.encode_record(message))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,11 +13,11 @@ from ring_keras.monitoring.recorder import Collective
 from ring_keras.monitoring.rows import Row
 from ring_keras.monitoring.stats import stats
 
-__all__ = ["Meter", "buckets_of", "collective_totals", "common_step", "last_steps"]
+__all__ = ["Meter", "buckets_of", "collective_totals", "common_step"]
 
 # Of one step; more are not told apart on a screen.
 _MOST_COLLECTIVES = 64
-# Those of a few steps.
+# To look for the last steps in.
 _RECENT = 512
 _TIMES = (
     "submitted_at",
@@ -35,10 +35,7 @@ class Meter:
         now = stats(most_steps=0)
         self._totals = now.totals
         self._links = now.links
-        self._number = 0
-        self.recent: deque[Collective] = deque(maxlen=_RECENT)
-        """The last collectives, also those of steps that were not complete before."""
-        self.new_collectives()
+        _, self._number = _native.long_waits(0, math.inf)
 
     def row(self) -> Row:
         """Of the steps since the last call."""
@@ -50,28 +47,31 @@ class Meter:
         sent = (link.minus(before.get(link.receiver)) for link in now.links)
         return dataclasses.replace(row, links=_used(sent))
 
-    def new_collectives(self) -> list[Collective]:
-        """Those that have ended since the last call, as far as they are remembered."""
-        records = _native.recent_collectives(self._number)
-        ended = [one for one in records if one["done_at"] is not None]
-        self._number = max((one["number"] for one in ended), default=self._number)
-        new = [Collective(**one) for one in ended]
-        self.recent.extend(new)
-        return new
+    def long_waits(self, at_least_s: float) -> list[Collective]:
+        """Collectives that have ended since the last call, after so long a wait.
+
+        There are thousands of others, and to make Python's objects of them would
+        take milliseconds.
+        """
+        records, self._number = _native.long_waits(self._number, at_least_s)
+        return [Collective(**one) for one in records]
+
+    def last_steps(self) -> list[dict[str, Any]]:
+        """This rank's last two steps with their collectives; fewer at the beginning.
+
+        The very last one may not be complete on every rank yet. Times are Unix
+        seconds of this rank's clock.
+        """
+        return _last_steps(_native.recent_collectives(max(self._number - _RECENT, 0)))
 
 
-def last_steps(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
-    """This rank's last two steps with their collectives; fewer at the beginning.
-
-    The very last one may not be complete on every rank yet.
-
-    Args:
-        collectives: The last ones; times are Unix seconds of this rank's clock.
-    """
+def _last_steps(collectives: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     now = stats(most_steps=2)
     found = []
     for step in now.steps:
-        own = [one for one in collectives if one.step == step.step]
+        own = [
+            one for one in collectives if one["step"] == step.step and one["done_at"]
+        ]
         found.append(
             {
                 "rank": now.rank,
@@ -86,12 +86,10 @@ def last_steps(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
                 "last_rank": step.last_rank,
                 "collectives": [
                     {
-                        "name": one.name,
-                        "bytes": one.bytes,
-                        "last_rank": one.last_rank,
-                        "at_s": [
-                            _since(step.began_at, getattr(one, at)) for at in _TIMES
-                        ],
+                        "name": one["name"],
+                        "bytes": one["bytes"],
+                        "last_rank": one["last_rank"],
+                        "at_s": [_since(step.began_at, one[at]) for at in _TIMES],
                     }
                     for one in own[:_MOST_COLLECTIVES]
                 ],
@@ -104,7 +102,7 @@ def common_step(by_rank: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]
     """What each rank says of the last step that all have; empty without one.
 
     Args:
-        by_rank: What `last_steps` gave on each.
+        by_rank: What `Meter.last_steps` gave on each.
     """
     numbers = [{step["step"] for step in steps} for steps in by_rank]
     common = set.intersection(*numbers) if numbers else set()
@@ -115,7 +113,7 @@ def common_step(by_rank: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]
 
 
 def buckets_of(step: dict[str, Any], bucket_bytes: int) -> list[dict[str, Any]]:
-    """The buckets of gradients in a step of `last_steps`, in their order.
+    """The buckets of gradients in a step of `Meter.last_steps`, in their order.
 
     Args:
         step: A step with gradients.

@@ -122,6 +122,25 @@ py::list RecentCollectives(uint64_t after) {
   return records;
 }
 
+// Those that ended after number `after`, the program having waited that long
+// for them until all ranks were there; and the number of the last of all.
+py::tuple LongWaits(uint64_t after, double at_least_s) {
+  const ObservedCollectives seen =
+      ValueOrThrow(WithoutGil([after] { return ObserveCollectives(after); }));
+  py::list records;
+  for (const CollectiveRecord& record : seen.records) {
+    if (!record.ended()) continue;
+    after = record.number;
+    if (record.matched_at == 0 ||
+        seen.scale.Seconds(record.matched_at - record.submitted_at) <
+            at_least_s) {
+      continue;
+    }
+    records.append(RecordDict(record, seen.scale));
+  }
+  return py::make_tuple(records, after);
+}
+
 py::list Links() {
   const auto seen = ValueOrThrow(WithoutGil(ObserveLinks));
   py::list links;
@@ -138,6 +157,8 @@ void BindMonitoring(py::module_& module) {
   module.def("links", &Links);
   module.def("stats", &Stats, py::arg("most_steps") = StepBook::kSteps);
   module.def("recent_collectives", &RecentCollectives, py::arg("after") = 0);
+  module.def("long_waits", &LongWaits, py::arg("after"),
+             py::arg("at_least_s"));
   module.def("begin_steps",
              [] { ThrowIfError(WithoutGil([] { return BeginSteps(); })); });
   module.def("ticks", &Now);
