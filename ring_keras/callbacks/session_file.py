@@ -55,8 +55,9 @@ class SessionFile:
         self._straggler = -1
         self._found_at = 0.0
         self._failed = False
-        text = f"{process_set.size()} ranks begin to train."
-        self._write(0, {}, {}, [event("membership", text, self._root)])
+        size = process_set.size()
+        text = "1 rank begins" if size == 1 else f"{size} ranks begin"
+        self._write(0, {}, {}, [event("membership", f"{text} to train.", self._root)])
 
     def write(self, messages: Sequence[dict[str, Any]]) -> None:
         """An update of all ranks; by rank, as `RingSummaries.update` sends them."""

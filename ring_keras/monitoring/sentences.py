@@ -15,7 +15,7 @@ __all__ = ["headline", "sentence_of"]
 def headline(history: History, stragglers: Sequence[Straggler]) -> str:
     """What to know first."""
     if not history.updates:
-        return "No step has been measured yet."
+        return "No step has been measured yet. A job of one rank measures none."
     if stragglers:
         return sentence_of(stragglers[0])
     if len(history.ranks) == 1:

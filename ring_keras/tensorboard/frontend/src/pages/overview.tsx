@@ -44,11 +44,12 @@ export function OverviewPage({ overview }: { overview: Overview }) {
       >
         <Table
           caption="Seconds a step"
-          head={["Step", ...SHARES.map((share) => NAMES[share]), "efficiency"]}
+          head={["Step", ...SHARES.map((share) => NAMES[share]), "efficiency", "examples per second"]}
           rows={means.steps.map((step, index) => [
             integer(step),
             ...SHARES.map((share) => seconds(means[share]?.[index])),
             percent(means.efficiency?.[index]),
+            means.examples_per_s?.[index]?.toFixed(0) ?? "unknown",
           ])}
         />
       </Chart>
