@@ -157,8 +157,7 @@ void BindMonitoring(py::module_& module) {
   module.def("links", &Links);
   module.def("stats", &Stats, py::arg("most_steps") = StepBook::kSteps);
   module.def("recent_collectives", &RecentCollectives, py::arg("after") = 0);
-  module.def("long_waits", &LongWaits, py::arg("after"),
-             py::arg("at_least_s"));
+  module.def("long_waits", &LongWaits, py::arg("after"), py::arg("at_least_s"));
   module.def("begin_steps",
              [] { ThrowIfError(WithoutGil([] { return BeginSteps(); })); });
   module.def("ticks", &Now);
