@@ -65,6 +65,9 @@ MakeAlgorithm MakeAllreduceHierarchical;
 MakeAlgorithm MakeAllgatherShared;
 // Each rank sends its rows to every other.
 MakeAlgorithm MakeAllgatherDirect;
+// The rows of each rank go once around: size - 1 trips. Where ranks lack
+// connections: it takes two.
+MakeAlgorithm MakeAllgatherRing;
 
 MakeAlgorithm MakeBroadcastShared;
 // The data travel from rank to rank in pieces, so that each link carries

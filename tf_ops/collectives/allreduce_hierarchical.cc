@@ -225,7 +225,8 @@ class AllreduceHierarchical : public Collective {
     }
     // What travels in 16 bits is rounded once, rather than at every step.
     LanePattern* pattern =
-        Is16BitFloat(format_->dtype()) || wire_nbytes <= kPartsMaxBytes
+        Is16BitFloat(format_->dtype()) ||
+                (wire_nbytes <= kPartsMaxBytes && communicator_.connects_all())
             ? ReduceByParts
             : ReduceByRing;
     Task across = pattern(*lane_, data, wire_nbytes,

@@ -42,8 +42,10 @@ MakeAlgorithm* PickAllreduce(const CollectiveArguments& arguments,
   if (nbytes <= tuning.recursive_doubling_max_bytes) {
     return MakeAllreduceDoubling;
   }
-  return nbytes <= tuning.parts_max_bytes ? MakeAllreduceParts
-                                          : MakeAllreduceRing;
+  // By parts, each rank would need a connection to each.
+  return nbytes <= tuning.parts_max_bytes && communicator.connects_all()
+             ? MakeAllreduceParts
+             : MakeAllreduceRing;
 }
 
 MakeAlgorithm* Pick(const CollectiveArguments& arguments,
@@ -53,7 +55,9 @@ MakeAlgorithm* Pick(const CollectiveArguments& arguments,
     case CollectiveKind::kAllreduce:
       return PickAllreduce(arguments, communicator);
     case CollectiveKind::kAllgather:
-      return shared ? MakeAllgatherShared : MakeAllgatherDirect;
+      if (shared) return MakeAllgatherShared;
+      return communicator.connects_all() ? MakeAllgatherDirect
+                                         : MakeAllgatherRing;
     case CollectiveKind::kBroadcast:
       return shared ? MakeBroadcastShared : MakeBroadcastChain;
     case CollectiveKind::kReduceScatter:
@@ -89,6 +93,7 @@ constexpr std::pair<MakeAlgorithm*, const char*> kNames[] = {
     {MakeBarrierShared, "shared"},
     {MakeBarrierMessages, "messages"},
     {MakeJoin, "join"},
+    {MakeAllgatherRing, "ring"},
 };
 constexpr size_t kSharedBuffersNumber = std::size(kNames);
 constexpr size_t kFirstDeviceNumber = kSharedBuffersNumber + 1;

@@ -2,10 +2,14 @@
 #ifndef RING_KERAS_COLLECTIVES_COMMUNICATOR_H_
 #define RING_KERAS_COLLECTIVES_COMMUNICATOR_H_
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "tf_ops/collectives/control_tree.h"
 #include "tf_ops/collectives/launch_order.h"
 #include "tf_ops/collectives/scheduler.h"
 #include "tf_ops/collectives/tuning.h"
@@ -73,6 +77,17 @@ class Communicator {
     launch_order_ = &order;
   }
 
+  // Whether every rank has, or may have, a connection to every other. If not,
+  // an algorithm should use few of them.
+  bool connects_all() const { return !tree_.has_value(); }
+  // Sends every other rank a control frame. Each gets those of this one in the
+  // order in which it sent them.
+  void Tell(FrameType type, uint64_t key, const std::string& payload);
+  // Sends on what has come from the rank `from` in a kRelayed frame.
+  void PassOn(int from, const std::string& bytes);
+  // Whether what `rank` tells comes straight from it.
+  bool HearsFrom(int rank) const;
+
   // Tells every other rank of this host that counters in shared memory changed.
   void NotifyAll();
 
@@ -116,6 +131,7 @@ class Communicator {
   Tuning tuning_;
   Mesh& mesh_;
   Scheduler& scheduler_;
+  std::optional<ControlTree> tree_;  // Unless connects_all().
   std::shared_ptr<nccl::DeviceCommunicator> device_;
   LaunchOrder* launch_order_ = nullptr;
   Status status_;

@@ -1,9 +1,12 @@
 #include "tf_ops/runtime/bootstrap.h"
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "tf_ops/common/logging.h"
 #include "tf_ops/rendezvous/tcp_store.h"
+#include "tf_ops/runtime/late_links.h"
 #include "tf_ops/runtime/link_streams.h"
 #include "tf_ops/runtime/network_addresses.h"
 #include "tf_ops/runtime/shared_memory.h"
@@ -66,6 +69,15 @@ std::unique_ptr<Pair> MakeSharedPair(Segment& own, MeshPeer& peer, int own_rank,
   return std::make_unique<Pair>(std::move(streams));
 }
 
+// The most ranks of other hosts that any rank has.
+int MostRemote(const std::vector<int>& hosts) {
+  std::map<int, int> counts;
+  for (int host : hosts) ++counts[host];
+  int fewest = static_cast<int>(hosts.size());
+  for (const auto& [host, count] : counts) fewest = std::min(fewest, count);
+  return static_cast<int>(hosts.size()) - fewest;
+}
+
 NetworkOptions NetworkOptionsOf(const InitOptions& options,
                                 const TcpStore& store) {
   NetworkOptions result;
@@ -98,6 +110,7 @@ class Bootstrapper {
   StatusOr<Membership> Form() {
     auto doorbell = Doorbell::Create();
     RING_KERAS_RETURN_IF_ERROR(doorbell.status());
+    doorbell_ = std::move(doorbell.value());
     std::unique_ptr<Segment> segment;
     PeerCard own = MakePeerCard(options_.host_name);
     own.tuning = options_.tuning;
@@ -107,7 +120,7 @@ class Bootstrapper {
       if (created.ok()) {
         segment = std::move(created.value());
         own.segment_descriptor = segment->descriptor();
-        own.doorbell_descriptor = doorbell.value()->write_descriptor();
+        own.doorbell_descriptor = doorbell_->write_descriptor();
         own.nonce = segment->header().nonce;
       } else {
         Log(LogLevel::kWarning, StrCat("no shared memory, TCP instead: ",
@@ -132,8 +145,12 @@ class Bootstrapper {
     }
     membership.generation = store_->generation();
     membership.mesh = std::make_unique<Mesh>(
-        options_.rank, std::move(doorbell.value()), std::move(segment),
+        options_.rank, std::move(doorbell_), std::move(segment),
         std::move(poller_), std::move(peers_), std::move(hosts_));
+    if (late_links_ != nullptr) {
+      membership.mesh->MakeWhenNeeded(std::move(late_links_),
+                                      options_.max_direct_peers);
+    }
     membership.store = std::move(store_);
     return membership;
   }
@@ -196,6 +213,9 @@ class Bootstrapper {
                                        cards_, *store_, deadline_);
     RING_KERAS_RETURN_IF_ERROR(addresses.status());
     link_options.bind_addresses = std::move(addresses.value());
+    if (MostRemote(hosts_) > options_.max_direct_peers) {
+      return ConnectLater(link_options, remote);
+    }
     auto links = ConnectTcpLinks(link_options, remote, *store_, deadline_);
     RING_KERAS_RETURN_IF_ERROR(links.status());
     if (remote.empty()) return Status::Ok();
@@ -211,14 +231,34 @@ class Bootstrapper {
     return Status::Ok();
   }
 
+  Status ConnectLater(const TcpLinkOptions& link_options,
+                      const std::vector<int>& remote) {
+    auto poller = Poller::Create();
+    RING_KERAS_RETURN_IF_ERROR(poller.status());
+    poller_ = std::move(poller.value());
+    auto links = LateLinks::Start(
+        link_options, remote, [bell = doorbell_.get()] { bell->Ring(); },
+        *store_, deadline_);
+    RING_KERAS_RETURN_IF_ERROR(links.status());
+    late_links_ = std::move(links.value());
+    for (int rank : remote) {
+      peers_[rank].pair = std::make_unique<Pair>(
+          link_options.streams,
+          [links = late_links_.get(), rank] { links->Open(rank); });
+    }
+    return Status::Ok();
+  }
+
   const InitOptions& options_;
   const Deadline deadline_;
   std::unique_ptr<TcpStore> store_;
   std::vector<PeerCard> cards_;  // By rank.
   std::vector<int> hosts_;       // By rank.
   bool needs_tcp_ = false;       // Some two ranks share no memory.
+  std::unique_ptr<Doorbell> doorbell_;
   std::unique_ptr<Poller> poller_;
-  std::vector<MeshPeer> peers_;  // By rank.
+  std::vector<MeshPeer> peers_;            // By rank.
+  std::unique_ptr<LateLinks> late_links_;  // Null: all are connected.
 };
 
 // A job of one rank needs nobody.

@@ -24,8 +24,9 @@ struct Membership {
 
 // Returns when every rank of the job has done the same and every pair of ranks
 // is connected: by shared memory where both ends can map the other's, else by
-// TCP. Errors: DeadlineExceeded (says which rank is missing), Interrupted,
-// RankMismatch (of the tuning), PeerLost, Unauthenticated, Internal.
+// TCP, unless there are so many that they connect later. Errors:
+// DeadlineExceeded (says which rank is missing), Interrupted, RankMismatch (of
+// the tuning), PeerLost, Unauthenticated, Internal.
 StatusOr<Membership> Bootstrap(const InitOptions& options);
 
 }  // namespace ring_keras

@@ -184,6 +184,7 @@ bool Engine::TakeEvents() {
     // In shared memory nothing else says that nobody reads any more.
     if (event.rank >= 0 && event.rank != mesh_->rank()) {
       mesh_->pair(event.rank).StopSending();
+      mesh_->Forget(event.rank);
     }
     if (event.kind == RankEvent::Kind::kLost) {
       HandleLost(event);

@@ -194,6 +194,8 @@ class Engine {
                      std::string payload);
   void HandleAnnouncement(int job_rank, uint64_t key, const std::string& bytes);
   void HandleAbort(int communicator_id, const std::string& bytes);
+  void HandleRelayed(int job_rank, int communicator_id,
+                     const std::string& bytes);
   // Of an announcement whose operation has ended here, or never begins.
   void CancelEnded(Communicator& communicator,
                    const Announcement& announcement);
@@ -226,6 +228,8 @@ class Engine {
   void FailWaitsForLeft();
   // Deadlines and the stall watch.
   void Watch();
+  // Connections that were needed, and will not be made any more.
+  void EndLinksToLeft(Clock::time_point now);
   // Connections that ended: without a word of the store's, or while an
   // operation needs them.
   void WatchConnections(Clock::time_point now);

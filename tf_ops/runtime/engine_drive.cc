@@ -32,7 +32,9 @@ namespace {
 
 constexpr int kSleepMilliseconds = 50;
 // How often a rank with nothing to do reads what its peers say.
-constexpr std::chrono::seconds kIdleLookInterval(1);
+constexpr std::chrono::milliseconds kIdleLookInterval(1000);
+// The same where it passes on what others say.
+constexpr std::chrono::milliseconds kRelayLookInterval(200);
 // A turn is too short to look at the clock in each.
 constexpr unsigned kTurnsPerClock = 64;
 
@@ -156,8 +158,10 @@ void Engine::StopDriving() {
 
 void Engine::ThreadMain() {
   std::unique_lock<std::mutex> lock(mutex_);
+  const auto look_interval =
+      mesh_->connects_all() ? kIdleLookInterval : kRelayLookInterval;
   while (true) {
-    const bool has_work = work_.wait_for(lock, kIdleLookInterval, [&] {
+    const bool has_work = work_.wait_for(lock, look_interval, [&] {
       return !driving_ && (active_ > 0 || stopping_ || mesh_->has_unsent());
     });
     if (active_ == 0 && stopping_) return;

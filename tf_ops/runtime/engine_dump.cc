@@ -22,10 +22,10 @@ void Engine::WriteDump(DumpCause cause, const std::string& why, Asker asker) {
       !dump_budget_.Take(cause, asker == Asker::kThisRank, Clock::now())) {
     return;
   }
-  for (int rank = 0; rank < mesh_->size() && asker != Asker::kPeer; ++rank) {
-    if (rank == mesh_->rank()) continue;
-    mesh_->pair(rank).SendControl(FrameType::kDump,
-                                  static_cast<uint64_t>(cause), why);
+  const std::shared_ptr<Member> everyone = MemberOf(0);
+  if (asker != Asker::kPeer && everyone != nullptr) {
+    everyone->communicator->Tell(FrameType::kDump, static_cast<uint64_t>(cause),
+                                 why);
   }
   dump_writer_->Write({.rank = mesh_->rank(),
                        .size = mesh_->size(),

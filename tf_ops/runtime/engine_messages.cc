@@ -3,6 +3,7 @@
 
 #include "tf_ops/matching/signature.h"
 #include "tf_ops/runtime/engine.h"
+#include "tf_ops/transport/relayed_frame.h"
 
 namespace ring_keras {
 namespace {
@@ -33,9 +34,27 @@ void Engine::HandleControl(int job_rank, FrameType type, uint64_t key,
                            ? DumpCause::kStall
                            : DumpCause::kOther,
                        payload, Asker::kPeer);
+    case FrameType::kRelayed:
+      return HandleRelayed(job_rank, static_cast<int>(key), payload);
     case FrameType::kData:
       break;  // Is the pair's own.
   }
+}
+
+// Every rank of a communicator has it before any uses it.
+void Engine::HandleRelayed(int job_rank, int communicator_id,
+                           const std::string& bytes) {
+  const std::shared_ptr<Member> member = MemberOf(communicator_id);
+  if (member == nullptr) return;  // Removed.
+  StatusOr<RelayedFrame> frame = DecodeRelayedFrame(bytes);
+  if (!frame.ok()) return BreakSharedWith(job_rank, frame.status());
+  Communicator& communicator = *member->communicator;
+  RelayedFrame& said = frame.value();
+  if (!communicator.Contains(job_rank) || !communicator.Contains(said.origin)) {
+    return;
+  }
+  communicator.PassOn(communicator.PlaceOf(job_rank), bytes);
+  HandleControl(said.origin, said.type, said.key, std::move(said.payload));
 }
 
 void Engine::HandleAnnouncement(int job_rank, uint64_t key,
@@ -83,16 +102,23 @@ void Engine::CancelEnded(Communicator& communicator,
 void Engine::HandleAbort(int communicator_id, const std::string& bytes) {
   const std::shared_ptr<Member> member = MemberOf(communicator_id);
   if (member == nullptr) return;
-  // End() passes it on: the one who tells may not reach all.
-  member->communicator->Break(DecodeStatus(bytes));
+  Communicator& communicator = *member->communicator;
+  communicator.Break(DecodeStatus(bytes));
+  // Who told it may not reach all: if there is nobody to pass it on, End() does
+  // so.
+  if (!communicator.connects_all()) told_[communicator_id] = true;
 }
 
 void Engine::TellPeers(Communicator& communicator, const Status& why) {
   if (std::exchange(told_[communicator.id()], true)) return;
+  const std::string status = EncodeStatus(why);
+  communicator.Tell(FrameType::kAbort, communicator.id(), status);
+  // The way to others may lead by a rank that has left.
   for (int rank = 0; rank < communicator.size(); ++rank) {
-    if (rank == communicator.rank()) continue;
-    communicator.pair(rank).SendControl(FrameType::kAbort, communicator.id(),
-                                        EncodeStatus(why));
+    if (rank == communicator.rank() || communicator.HearsFrom(rank)) continue;
+    Pair& pair = communicator.pair(rank);
+    if (!pair.connected()) continue;
+    pair.SendControl(FrameType::kAbort, communicator.id(), status);
   }
 }
 

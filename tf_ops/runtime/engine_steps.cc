@@ -87,7 +87,7 @@ void Engine::FailNewLostWaits() {
 
 void Engine::GiveUpSteps(Member& member, GivenUp given_up) {
   if (member.steps.GaveUp(given_up.through)) return;
-  const Communicator& communicator = *member.communicator;
+  Communicator& communicator = *member.communicator;
   member.steps.OnGivenUp(communicator.rank(), given_up);
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -96,12 +96,7 @@ void Engine::GiveUpSteps(Member& member, GivenUp given_up) {
     member.names.ForEachInSteps(
         [](const std::string&, NameUse& use) { use.EndChannelIfIdle(); });
   }
-  const std::string encoded = Encode(given_up);
-  for (int rank = 0; rank < communicator.size(); ++rank) {
-    if (rank == communicator.rank()) continue;
-    member.communicator->pair(rank).SendControl(FrameType::kGivenUp,
-                                                communicator.id(), encoded);
-  }
+  communicator.Tell(FrameType::kGivenUp, communicator.id(), Encode(given_up));
   FailLostSteps(member);
 }
 

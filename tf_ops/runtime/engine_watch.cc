@@ -12,6 +12,8 @@ constexpr double kWatchIntervalS = 0.05;
 constexpr std::chrono::seconds kPeerCheckInterval(1);
 // How long after a rank has left its last bytes may take to arrive.
 constexpr double kLeftGraceS = 2.0;
+// The same for its last words, where others pass them on.
+constexpr double kRelayGraceS = 5.0;
 // Peers that have not left may send without end.
 constexpr int kMaxReadTurns = 64;
 // Of thousands of ranks, each with what it waits for, a warning names a few.
@@ -61,10 +63,13 @@ void Engine::FailWaitsForLeft() {
       const Pair& pair = mesh_->pair(rank);
       // Of these WatchConnections() speaks.
       if (pair.failed_by_network()) continue;
-      const bool drained =
-          mesh_->SharesMemoryWith(rank) || pair.closed() ||
-          std::chrono::duration<double>(Clock::now() - since).count() >
-              kLeftGraceS;
+      const Communicator& communicator = operation->communicator();
+      const double left_for_s =
+          std::chrono::duration<double>(Clock::now() - since).count();
+      const bool drained = communicator.HearsFrom(communicator.PlaceOf(rank))
+                               ? mesh_->SharesMemoryWith(rank) ||
+                                     pair.closed() || left_for_s > kLeftGraceS
+                               : left_for_s > kRelayGraceS;
       if (!drained) continue;
       operation->Fail(
           Status(StatusCode::kPeerLost,
@@ -81,6 +86,7 @@ void Engine::Watch() {
   next_watch_ = now + std::chrono::duration_cast<Clock::duration>(
                           std::chrono::duration<double>(kWatchIntervalS));
   LookAround();
+  EndLinksToLeft(now);
   WatchConnections(now);
   if (!left_.empty()) FailWaitsForLeft();
   for (auto& operation : operations_) {
@@ -99,6 +105,17 @@ void Engine::Watch() {
       WarnOfStall(*operation, age_s);
       operation->next_stall_warning_s += options_.stall_warning_s;
     }
+  }
+}
+
+void Engine::EndLinksToLeft(Clock::time_point now) {
+  for (const auto& [rank, left] : left_) {
+    Pair& pair = mesh_->pair(rank);
+    const double left_for_s =
+        std::chrono::duration<double>(now - left.second).count();
+    if (pair.connected() || pair.closed() || left_for_s < kLeftGraceS) continue;
+    pair.FailToConnect(
+        Status(StatusCode::kPeerLost, "it left before there was one"), {});
   }
 }
 

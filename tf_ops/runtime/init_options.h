@@ -30,8 +30,11 @@ struct InitOptions {
   std::vector<std::string> interfaces;
   std::string transport = "auto";  // "auto", or "tcp": no shared memory.
   int tcp_streams = 2;             // Connections per pair of ranks.
-  Tuning tuning;                   // The same on every rank.
-  bool autotune = false;           // The same; the caller tunes, after Init.
+  // A job connects all its ranks when it starts, if none has more than so many
+  // on other hosts; else when they first need it. The same on every rank.
+  int max_direct_peers = 24;
+  Tuning tuning;          // The same on every rank.
+  bool autotune = false;  // The same; the caller tunes, after Init.
 
   // Directories, separated by colons, in which NVIDIA's libraries are looked
   // for before anywhere else.

@@ -69,26 +69,38 @@ Status AwaitAgreements(const TcpLinkOptions& options,
 
 }  // namespace
 
+StatusOr<std::vector<std::unique_ptr<Stream>>> MakeStreams(
+    const TcpLinkOptions& options, int peer,
+    std::vector<FileDescriptor> sockets, Poller& poller) {
+  std::vector<std::unique_ptr<Stream>> streams;
+  for (FileDescriptor& socket : sockets) {
+    auto tcp = TcpStream::Create(std::move(socket), poller);
+    RING_KERAS_RETURN_IF_ERROR(tcp.status());
+    if (!options.encrypts) {
+      streams.push_back(std::move(tcp.value()));
+      continue;
+    }
+    auto encrypted = Encrypt(std::move(tcp.value()), options, peer,
+                             static_cast<uint32_t>(streams.size()));
+    RING_KERAS_RETURN_IF_ERROR(encrypted.status());
+    streams.push_back(std::move(encrypted.value()));
+  }
+  return streams;
+}
+
 StatusOr<LinkStreams> MakeLinkStreams(const TcpLinkOptions& options,
                                       TcpLinks links, Poller& poller,
                                       Store& store, Deadline deadline) {
   LinkStreams streams;
   std::vector<Agreement> open;
   for (auto& [peer, sockets] : links) {
-    for (FileDescriptor& socket : sockets) {
-      auto tcp = TcpStream::Create(std::move(socket), poller);
-      RING_KERAS_RETURN_IF_ERROR(tcp.status());
-      auto& own = streams[peer];
-      if (!options.encrypts) {
-        own.push_back(std::move(tcp.value()));
-        continue;
-      }
-      auto encrypted = Encrypt(std::move(tcp.value()), options, peer,
-                               static_cast<uint32_t>(own.size()));
-      RING_KERAS_RETURN_IF_ERROR(encrypted.status());
-      open.push_back({peer, encrypted.value().get()});
-      own.push_back(std::move(encrypted.value()));
+    auto own = MakeStreams(options, peer, std::move(sockets), poller);
+    RING_KERAS_RETURN_IF_ERROR(own.status());
+    for (const auto& stream : own.value()) {
+      if (!options.encrypts) continue;
+      open.push_back({peer, static_cast<TlsStream*>(stream.get())});
     }
+    streams[peer] = std::move(own.value());
   }
   RING_KERAS_RETURN_IF_ERROR(
       AwaitAgreements(options, std::move(open), poller, store, deadline));

@@ -18,6 +18,12 @@ namespace ring_keras {
 // By rank, as many as there are sockets.
 using LinkStreams = std::map<int, std::vector<std::unique_ptr<Stream>>>;
 
+// Of a connection to `peer`; TLS is agreed on while the streams are used.
+// `poller` outlives them. Errors: Internal.
+StatusOr<std::vector<std::unique_ptr<Stream>>> MakeStreams(
+    const TcpLinkOptions& options, int peer,
+    std::vector<FileDescriptor> sockets, Poller& poller);
+
 // Returns when both ends of each have agreed on TLS, if `options.encrypts`. The
 // other ranks do the same at the same time. `poller` outlives the streams.
 // Errors: DeadlineExceeded, Interrupted, PeerLost, Unauthenticated (names both

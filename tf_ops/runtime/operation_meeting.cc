@@ -113,11 +113,7 @@ Status Operation::Announce(const Status& ready) {
   }
   std::string encoded;
   const Status fits = EncodeOwn(own, &encoded);
-  for (int rank = 0; rank < communicator_->size(); ++rank) {
-    if (rank == communicator_->rank()) continue;
-    communicator_->pair(rank).SendControl(FrameType::kAnnouncement, key_,
-                                          encoded);
-  }
+  communicator_->Tell(FrameType::kAnnouncement, key_, encoded);
   announcements_.resize(communicator_->size());
   ++name_.settled;
   OnAnnounced(communicator_->mesh().rank(), std::move(own));

@@ -5,20 +5,18 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <sstream>
 #include <utility>
 
 #include "tf_ops/common/descriptors.h"
 #include "tf_ops/common/tensor_view.h"
 #include "tf_ops/rendezvous/handshake.h"
-#include "tf_ops/rendezvous/handshake_acceptor.h"
 #include "tf_ops/runtime/acceptor_thread.h"
+#include "tf_ops/runtime/link_addresses.h"
 
 namespace ring_keras {
 namespace {
 
 using rendezvous::Admission;
-using rendezvous::HandshakeAcceptorOptions;
 using rendezvous::TrustedConnection;
 
 // Between attempts to connect.
@@ -26,20 +24,6 @@ constexpr double kConnectBackoffS = 0.1;
 
 constexpr char kAddressTopic[] = "tcp/address";
 constexpr char kConnectedTopic[] = "tcp/connected";
-
-HandshakeAcceptorOptions AcceptorOptions(const TcpLinkOptions& options,
-                                         size_t expected_count) {
-  HandshakeAcceptorOptions result;
-  result.owner = StrCat("rank ", options.rank);
-  result.purpose = Purpose::kRankToRank;
-  result.rank = options.rank;
-  result.generation = options.generation;
-  result.encrypts = options.encrypts;
-  result.token = options.token;
-  result.handshake_timeout_s = options.handshake_timeout_s;
-  result.max_untrusted = expected_count + kSpareUnauthenticatedConnections;
-  return result;
-}
 
 // Takes the connections of the expected ranks.
 class LinkListener {
@@ -52,7 +36,7 @@ class LinkListener {
   // From now on, to the end.
   Status Start(std::vector<FileDescriptor> listeners) {
     auto started = AcceptorThread::Start(
-        AcceptorOptions(options_, links_.size() * options_.streams),
+        LinkAcceptorOptions(options_, links_.size() * options_.streams),
         std::move(listeners),
         [this](const HandshakeParty& peer, const std::string&) {
           return Admit(peer);
@@ -121,25 +105,6 @@ class LinkListener {
   std::unique_ptr<AcceptorThread> thread_;
 };
 
-// Where another rank listens.
-struct SocketAddress {
-  std::string host;
-  int port = 0;
-};
-
-StatusOr<std::vector<SocketAddress>> ParseAddresses(int rank,
-                                                    const std::string& text) {
-  std::vector<SocketAddress> addresses;
-  std::istringstream in(text);
-  SocketAddress address;
-  while (in >> address.host >> address.port) addresses.push_back(address);
-  if (addresses.empty()) {
-    return Status(StatusCode::kInternal,
-                  StrCat("rank ", rank, " published no address"));
-  }
-  return addresses;
-}
-
 StatusOr<FileDescriptor> ConnectAndProve(const SocketAddress& address, int peer,
                                          const HandshakeParty& self,
                                          const std::string& token,
@@ -205,22 +170,10 @@ StatusOr<std::vector<FileDescriptor>> ConnectTo(int peer,
 StatusOr<std::unique_ptr<LinkListener>> StartListening(
     const TcpLinkOptions& options, const std::vector<int>& expected,
     std::string* addresses) {
-  std::vector<FileDescriptor> listeners;
-  for (const std::string& bind_address : options.bind_addresses) {
-    StatusOr<FileDescriptor> listener = Listen(bind_address, 0);
-    if (!listener.ok()) {
-      return Status(
-          listener.status().code(),
-          StrCat("rank ", options.rank, ": ", listener.status().message(),
-                 ". RING_KERAS_BIND_ADDRESS must be an address of "
-                 "this host that the other hosts reach."));
-    }
-    const int fd = listener.value().get();
-    *addresses += StrCat(LocalHost(fd), " ", LocalPort(fd), "\n");
-    listeners.push_back(std::move(listener.value()));
-  }
+  auto listeners = ListenForLinks(options, addresses);
+  RING_KERAS_RETURN_IF_ERROR(listeners.status());
   auto listener = std::make_unique<LinkListener>(options, expected);
-  RING_KERAS_RETURN_IF_ERROR(listener->Start(std::move(listeners)));
+  RING_KERAS_RETURN_IF_ERROR(listener->Start(std::move(listeners.value())));
   return listener;
 }
 

@@ -16,6 +16,7 @@
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/store.h"
 #include "tf_ops/rendezvous/limits.h"
+#include "tf_ops/transport/tcp/tcp_stream.h"
 
 namespace ring_keras {
 
@@ -30,6 +31,9 @@ struct TcpLinkOptions {
   int streams = 1;  // Connections per peer.
   // An untrusted peer that takes longer is dropped.
   double handshake_timeout_s = kHandshakeTimeoutS;
+  // After which a host that does not answer counts as cut off, where no time is
+  // set otherwise.
+  double unreachable_after_s = kUnreachableAfterS;
   // How long one attempt to connect may take, of those that the deadline
   // allows.
   double connect_attempt_s = 5;

@@ -15,6 +15,8 @@ enum class FrameType : uint16_t {
   kGivenUp = 4,  // Steps of the communicator `key` that this rank gives up.
   kDump =
       5,  // Write down what is under way, for the cause `key`; payload: why.
+  kRelayed = 6,  // Another rank's frame (relayed_frame.h), to be passed on to
+                 // those of the communicator `key`.
 };
 
 // In the byte order of the host. Ranks of one job share an architecture; where
@@ -35,6 +37,8 @@ static_assert(sizeof(FrameHeader) == 40, "no hidden padding on the wire");
 
 // Bounds that a receiver checks before it allocates.
 constexpr size_t kMaxControlBytes = size_t{1} << 20;
+// What passing a control frame on adds to it: rank, type, key.
+constexpr size_t kRelayBytes = 4 + 2 + 8;
 constexpr size_t kMaxDataFrameBytes = size_t{64} << 20;
 
 }  // namespace ring_keras

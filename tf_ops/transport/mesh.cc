@@ -20,23 +20,55 @@ Mesh::Mesh(int rank, std::unique_ptr<Doorbell> doorbell,
     buffers_ = std::make_shared<BufferAllocator>(segment_);
   }
   for (MeshPeer& peer : peers_) {
-    if (peer.pair != nullptr) peer.pair->CountUnsentIn(&unsent_);
+    if (peer.pair == nullptr) continue;
+    peer.pair->CountUnsentIn(&unsent_);
+    if (!peer.pair->connected()) continue;
+    connected_.push_back(peer.pair.get());
+    connected_count_ += peer.segment == nullptr ? 1 : 0;
+  }
+}
+
+void Mesh::MakeWhenNeeded(std::unique_ptr<LinkSource> links,
+                          int max_direct_peers) {
+  links_ = std::move(links);
+  max_direct_peers_ = max_direct_peers;
+}
+
+void Mesh::Open(int peer) {
+  if (links_ != nullptr && peers_[peer].segment == nullptr) links_->Open(peer);
+}
+
+void Mesh::Forget(int peer) {
+  if (links_ != nullptr) links_->Forget(peer);
+}
+
+void Mesh::TakeLinks() {
+  for (NewLink& link : links_->Take(*poller_)) {
+    Pair& pair = *peers_[link.peer].pair;
+    if (!link.failure.ok()) {
+      pair.FailToConnect(link.failure, std::move(link.addresses));
+      continue;
+    }
+    pair.Connect(std::move(link.streams));
+    connected_.push_back(&pair);
+    ++connected_count_;
   }
 }
 
 bool Mesh::Pump() {
+  if (links_ != nullptr && links_->has_new()) TakeLinks();
   if (poller_ != nullptr) poller_->Collect();
   bool moved = false;
-  for (MeshPeer& peer : peers_) {
-    if (peer.pair != nullptr) moved |= peer.pair->Pump();
+  for (size_t i = 0; i < connected_.size(); ++i) moved |= connected_[i]->Pump();
+  // What this rank has been told to pass on: it may have nothing more to do.
+  if (links_ != nullptr && has_unsent()) {
+    for (Pair* pair : connected_) pair->WriteQueued();
   }
   return moved;
 }
 
 void Mesh::CheckPeers() {
-  for (MeshPeer& peer : peers_) {
-    if (peer.pair != nullptr) peer.pair->CheckPeer();
-  }
+  for (Pair* pair : connected_) pair->CheckPeer();
 }
 
 bool Mesh::flushed() const {

@@ -1,12 +1,15 @@
-// This rank's connections to every other rank of the job.
+// This rank's connections to the other ranks of the job: to all from the
+// beginning, or, in a large job, to those of other hosts when they are needed.
 #ifndef RING_KERAS_TRANSPORT_MESH_H_
 #define RING_KERAS_TRANSPORT_MESH_H_
 
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <vector>
 
+#include "tf_ops/transport/link_source.h"
 #include "tf_ops/transport/pair.h"
 #include "tf_ops/transport/shm/buffer_allocator.h"
 #include "tf_ops/transport/shm/doorbell.h"
@@ -33,6 +36,21 @@ class Mesh {
   Mesh(int rank, std::unique_ptr<Doorbell> doorbell,
        std::unique_ptr<Segment> segment, std::unique_ptr<Poller> poller,
        std::vector<MeshPeer> peers, std::vector<int> hosts);
+
+  // From now on `links` makes the connections that pairs lack. Of ranks on
+  // other hosts, those of a group with no more than `max_direct_peers` are to
+  // have one each.
+  void MakeWhenNeeded(std::unique_ptr<LinkSource> links, int max_direct_peers);
+  // Unlimited where all have one.
+  int max_direct_peers() const { return max_direct_peers_; }
+  // Whether it began with a connection to every rank.
+  bool connects_all() const { return links_ == nullptr; }
+  // Sees to it that there is a connection to `peer`, soon. From any thread.
+  void Open(int peer);
+  // `peer` has ended.
+  void Forget(int peer);
+  // Of those that are made by a network.
+  int connected_count() const { return connected_count_; }
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
@@ -74,6 +92,8 @@ class Mesh {
   void Wake() { doorbell_->Ring(); }
 
  private:
+  void TakeLinks();
+
   int rank_;
   std::unique_ptr<Doorbell> doorbell_;
   std::shared_ptr<Segment> segment_;
@@ -83,6 +103,10 @@ class Mesh {
   std::atomic<int> unsent_{0};  // Streams that have something to take.
   std::vector<MeshPeer> peers_;
   std::vector<int> hosts_;
+  std::vector<Pair*> connected_;  // Those of peers_ that have their streams.
+  int connected_count_ = 0;
+  int max_direct_peers_ = std::numeric_limits<int>::max();
+  std::unique_ptr<LinkSource> links_;  // Null: no pair lacks any.
 };
 
 }  // namespace ring_keras

@@ -54,30 +54,71 @@ struct Pair::Connection {
 
 Pair::Pair(std::vector<std::unique_ptr<Stream>> streams,
            size_t max_early_nbytes)
-    : max_early_nbytes_(max_early_nbytes) {
-  for (auto& stream : streams) {
-    connections_.push_back(std::make_unique<Connection>());
-    connections_.back()->stream = std::move(stream);
-  }
+    : stream_count_(static_cast<int>(streams.size())),
+      max_early_nbytes_(max_early_nbytes) {
+  Connect(std::move(streams));
 }
+
+Pair::Pair(int stream_count, std::function<void()> need)
+    : stream_count_(stream_count),
+      need_(std::move(need)),
+      max_early_nbytes_(kMaxEarlyBytes) {}
 
 Pair::~Pair() = default;
 
+void Pair::Need() {
+  if (!connections_.empty()) return;
+  for (int i = 0; i < stream_count_; ++i) {
+    connections_.push_back(std::make_unique<Connection>());
+    OutgoingFrames& outgoing = connections_.back()->outgoing;
+    outgoing.CountUnsentIn(unsent_);
+    if (stopped_sending_) outgoing.Break();
+  }
+  if (!connected_ && !stopped_sending_) need_();
+}
+
+void Pair::Connect(std::vector<std::unique_ptr<Stream>> streams) {
+  connected_ = true;
+  // The peer may have been the first to need it.
+  Need();
+  for (size_t i = 0; i < streams.size(); ++i) {
+    connections_[i]->stream = std::move(streams[i]);
+  }
+}
+
+void Pair::FailToConnect(const Status& why,
+                         std::pair<std::string, std::string> addresses) {
+  tried_ = std::move(addresses);
+  Fail(why);
+}
+
 void Pair::CountUnsentIn(std::atomic<int>* unsent) {
+  unsent_ = unsent;
   for (auto& connection : connections_)
     connection->outgoing.CountUnsentIn(unsent);
 }
 
+void Pair::Write(Connection& connection) {
+  if (closed_ || !connected_) return;
+  connection.outgoing.WriteTo(*connection.stream);
+}
+
 void Pair::SendControl(FrameType type, uint64_t key,
                        const std::string& payload) {
-  Connection& first = *connections_[0];
-  first.outgoing.PushControl(type, key, payload);
-  if (!closed_) first.outgoing.WriteTo(*first.stream);
+  QueueControl(type, key, payload);
+  Write(*connections_[0]);
+}
+
+void Pair::QueueControl(FrameType type, uint64_t key,
+                        const std::string& payload) {
+  Need();
+  connections_[0]->outgoing.PushControl(type, key, payload);
 }
 
 void Pair::Send(uint64_t key, uint32_t tag, const void* data, size_t nbytes,
                 SendOperation* operation) {
   if (nbytes == 0) return;
+  Need();
   const size_t share =
       RoundUp((nbytes + connections_.size() - 1) / connections_.size(),
               kFrameAlignment);
@@ -94,12 +135,13 @@ void Pair::Send(uint64_t key, uint32_t tag, const void* data, size_t nbytes,
     Connection& connection = *connections_[next++ % connections_.size()];
     connection.outgoing.PushData(
         header, static_cast<const char*>(data) + offset, operation);
-    if (!closed_) connection.outgoing.WriteTo(*connection.stream);
+    Write(connection);
   }
 }
 
 void Pair::Receive(uint64_t key, uint32_t tag, ReceiveOperation* operation) {
   if (operation->done()) return;
+  Need();
   const MessageId id{key, tag};
   posted_[id] = operation;
   if (early_.nbytes() == 0) return;
@@ -134,6 +176,7 @@ bool Pair::Serves(uint64_t key) const {
 }
 
 bool Pair::Pump() {
+  if (!connected_) return false;
   bool moved = false;
   for (auto& connection : connections_) {
     if (closed_) return moved;
@@ -141,6 +184,10 @@ bool Pair::Pump() {
     moved |= ReadFrom(*connection);
   }
   return moved;
+}
+
+void Pair::WriteQueued() {
+  for (auto& connection : connections_) Write(*connection);
 }
 
 bool Pair::ReadFrom(Connection& connection) {
@@ -178,7 +225,8 @@ bool Pair::ReadHeader(Connection& connection) {
 bool Pair::BeginPayload(Connection& connection) {
   const FrameHeader& header = connection.header;
   const bool data = header.type == FrameType::kData;
-  const size_t bound = data ? kMaxDataFrameBytes : kMaxControlBytes;
+  const size_t bound =
+      data ? kMaxDataFrameBytes : kMaxControlBytes + kRelayBytes;
   if (header.magic != FrameHeader::kMagic || header.nbytes > bound) {
     Fail(Malformed(header));
     return false;
@@ -280,15 +328,18 @@ bool Pair::flushed() const {
                                 [](const auto& connection) {
                                   return connection->outgoing.broken() ||
                                          (connection->outgoing.empty() &&
-                                          connection->stream->delivered());
+                                          (connection->stream == nullptr ||
+                                           connection->stream->delivered()));
                                 });
 }
 
 void Pair::StopSending() {
+  stopped_sending_ = true;
   for (auto& connection : connections_) connection->outgoing.Break();
 }
 
 void Pair::CloseForWriting() {
+  if (!connected_) return;
   for (auto& connection : connections_) connection->stream->CloseForWriting();
 }
 
@@ -302,6 +353,7 @@ void Pair::End(Connection& connection) {
 }
 
 void Pair::CheckPeer() {
+  if (!connected_) return;
   for (auto& connection : connections_) {
     if (closed_) return;
     connection->stream->CheckPeer();
@@ -312,11 +364,13 @@ void Pair::CheckPeer() {
 }
 
 std::pair<std::string, std::string> Pair::addresses() const {
+  if (!connected_) return tried_;
   return connections_[0]->stream->addresses();
 }
 
 SentTraffic Pair::sent() const {
   SentTraffic all;
+  if (!connected_) return all;
   for (const auto& connection : connections_) {
     const SentTraffic one = connection->stream->sent();
     all.acknowledged_nbytes += one.acknowledged_nbytes;

@@ -6,6 +6,8 @@
 // another. Large messages are spread over the streams. Not thread-safe: the
 // engine's driver is the only caller.
 //
+// A pair may begin without streams: what is sent waits until it has some.
+//
 // What holds between calls:
 // - A message is in at most one of `posted_` and `early_`; or in neither, while
 //   a frame of it is on its way into memory of its own.
@@ -48,17 +50,30 @@ class Pair {
   // `streams` has 1 or more.
   explicit Pair(std::vector<std::unique_ptr<Stream>> streams,
                 size_t max_early_nbytes = kMaxEarlyBytes);
+  // Will have `stream_count` streams, 1 or more. `need` is called when they are
+  // needed first: something is to be sent or received.
+  Pair(int stream_count, std::function<void()> need);
   ~Pair();
 
   void set_control_handler(ControlHandler handler) {
     control_handler_ = std::move(handler);
   }
 
+  // Whether it has its streams.
+  bool connected() const { return connected_; }
+  // They are there, as many as it was to have.
+  void Connect(std::vector<std::unique_ptr<Stream>> streams);
+  // They cannot be made; `addresses`: between which was tried, this one first.
+  void FailToConnect(const Status& why,
+                     std::pair<std::string, std::string> addresses);
+
   // Adds to `unsent` each stream that has something to take.
   void CountUnsentIn(std::atomic<int>* unsent);
 
   // Queues a control frame; `payload` holds at most kMaxControlBytes.
   void SendControl(FrameType type, uint64_t key, const std::string& payload);
+  // The same, written by the next WriteQueued(): of many, several at a time.
+  void QueueControl(FrameType type, uint64_t key, const std::string& payload);
   // Queues a message; `data` must live until `operation` is done.
   void Send(uint64_t key, uint32_t tag, const void* data, size_t nbytes,
             SendOperation* operation);
@@ -74,6 +89,8 @@ class Pair {
 
   // Moves what can be moved without waiting; whether anything was.
   bool Pump();
+  // Writes what can be written.
+  void WriteQueued();
 
   // The peer reads nothing more. What it has sent may still come.
   void StopSending();
@@ -110,6 +127,10 @@ class Pair {
  private:
   struct Connection;
 
+  // Something is about to be queued, or waited for.
+  void Need();
+  // Gives what is queued to the stream, if there is one.
+  void Write(Connection& connection);
   bool ReadFrom(Connection& connection);
   ssize_t Read(Connection& connection, char* into, size_t nbytes);
   bool ReadHeader(Connection& connection);
@@ -129,7 +150,14 @@ class Pair {
   void End(Connection& connection);
   void Fail(const Status& why);
 
-  std::vector<std::unique_ptr<Connection>> connections_;  // One per stream.
+  // One per stream that it has, or needs.
+  std::vector<std::unique_ptr<Connection>> connections_;
+  const int stream_count_;
+  bool connected_ = false;
+  const std::function<void()> need_;  // Empty if it began with streams.
+  std::pair<std::string, std::string> tried_;  // See FailToConnect().
+  std::atomic<int>* unsent_ = nullptr;
+  bool stopped_sending_ = false;
   std::unordered_map<MessageId, ReceiveOperation*, MessageIdHash> posted_;
   EarlyData early_;
   const size_t max_early_nbytes_;

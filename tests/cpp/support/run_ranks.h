@@ -27,6 +27,9 @@ struct RankOptions {
   int tcp_rank = -1;
   // See EngineOptions.
   std::string trace_dir = "";
+  // See InitOptions.
+  int max_direct_peers = InitOptions().max_direct_peers;
+  bool encrypts = false;
 };
 
 struct Rank {
@@ -44,6 +47,7 @@ inline void RunRanks(const RankOptions& options,
   TcpStoreServerOptions server_options;
   server_options.size = options.size;
   server_options.token = token;
+  server_options.encrypts = options.encrypts;
   auto server = TcpStoreServer::Start(server_options);
   ASSERT_OK(server.status());
   std::vector<std::thread> threads;
@@ -55,9 +59,11 @@ inline void RunRanks(const RankOptions& options,
       init.store_host = "127.0.0.1";
       init.store_port = server.value()->port();
       init.token = token;
+      init.encrypts = options.encrypts;
       init.transport = rank == options.tcp_rank ? "tcp" : options.transport;
       init.host_name = StrCat("host", rank % options.hosts);
       init.init_timeout_s = 60;
+      init.max_direct_peers = options.max_direct_peers;
       auto membership = Bootstrap(init);
       ASSERT_OK(membership.status());
       EngineOptions engine_options;

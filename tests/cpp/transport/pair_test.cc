@@ -1,7 +1,9 @@
 // Messages between two ranks, over shared memory and over TCP.
 #include "tf_ops/transport/pair.h"
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -43,6 +45,81 @@ RING_TEST(LargeMessagesCrossInBothDirectionsAtOnce) {
     }
     link->PumpUntil([&] { return link->first().flushed(); });
   }
+}
+
+// Two pipes each way.
+struct MemoryStreams {
+  MemoryPipe to_first[2];
+  MemoryPipe to_second[2];
+  Streams First() { return Between(to_second, to_first); }
+  Streams Second() { return Between(to_first, to_second); }
+
+ private:
+  static Streams Between(MemoryPipe* out, MemoryPipe* in) {
+    Streams streams;
+    for (int i = 0; i < 2; ++i) {
+      streams.push_back(std::make_unique<MemoryStream>(&out[i], &in[i]));
+    }
+    return streams;
+  }
+};
+
+RING_TEST(WhatIsSentBeforeThereAreStreamsWaitsForThem) {
+  MemoryStreams pipes;
+  int needed = 0;
+  std::atomic<int> unsent{0};
+  Pair first(2, [&] { ++needed; });
+  first.CountUnsentIn(&unsent);
+  Pair second(pipes.Second());
+  std::vector<std::string> told;
+  second.set_control_handler([&](FrameType, uint64_t, std::string payload) {
+    told.push_back(payload);
+  });
+  EXPECT_FALSE(first.Pump());
+  EXPECT_EQ(needed, 0);
+
+  const std::string there = Pattern(300001, 1);
+  const std::string back = Pattern(5, 2);
+  std::string got_there(there.size(), '\0');
+  std::string got_back(back.size(), '\0');
+  SendOperation sends[2];
+  ReceiveOperation receives[2] = {Into(&got_there), Into(&got_back)};
+  first.SendControl(FrameType::kAnnouncement, 1, "one");
+  first.QueueControl(FrameType::kAnnouncement, 1, "two");
+  first.Send(kKey, 0, there.data(), there.size(), &sends[0]);
+  first.Receive(kKey, 0, &receives[1]);
+  EXPECT_EQ(needed, 1);
+  EXPECT_EQ(unsent.load(), 2);
+  EXPECT_FALSE(first.Pump() || first.connected() || first.flushed());
+
+  first.Connect(pipes.First());
+  second.Receive(kKey, 0, &receives[0]);
+  second.Send(kKey, 0, back.data(), back.size(), &sends[1]);
+  for (int turn = 0; turn < 20; ++turn) {
+    first.Pump();
+    second.Pump();
+  }
+  EXPECT_TRUE(got_there == there && got_back == back);
+  EXPECT_TRUE(told == std::vector<std::string>({"one", "two"}));
+  EXPECT_EQ(unsent.load(), 0);
+  EXPECT_EQ(needed, 1);
+}
+
+RING_TEST(StreamsThatCannotBeMadeAreAConnectionThatBroke) {
+  int needed = 0;
+  Pair pair(1, [&] { ++needed; });
+  pair.SendControl(FrameType::kAnnouncement, 1, "lost");
+  pair.FailToConnect(Status(StatusCode::kDeadlineExceeded, "no answer"),
+                     {"here", "there"});
+  EXPECT_TRUE(pair.ending() && pair.closed() && pair.failed_by_network());
+  EXPECT_TRUE(pair.flushed());
+  EXPECT_EQ(pair.addresses().second, "there");
+  // Nobody is asked to make them for a peer that has ended.
+  Pair left(1, [&] { ++needed; });
+  left.StopSending();
+  left.SendControl(FrameType::kAnnouncement, 1, "nobody listens");
+  EXPECT_EQ(needed, 1);
+  EXPECT_TRUE(left.flushed());
 }
 
 RING_TEST(DataThatComeBeforeTheReceiveWait) {

@@ -1,0 +1,262 @@
+#include "tf_ops/runtime/late_links.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "tf_ops/common/descriptors.h"
+#include "tf_ops/rendezvous/handshake.h"
+#include "tf_ops/runtime/link_streams.h"
+
+namespace ring_keras {
+namespace {
+
+using rendezvous::Admission;
+using rendezvous::TrustedConnection;
+
+constexpr char kTopic[] = "tcp/late";
+
+// A host that answers may be so busy that its rank does not.
+constexpr double kConnectTimeoutS = 60;
+constexpr std::chrono::milliseconds kBackoff(100);
+
+// All ranks see the same, so all say the same.
+Status CheckStreams(const std::vector<std::string>& values) {
+  for (size_t rank = 1; rank < values.size(); ++rank) {
+    if (std::stoi(values[rank]) == std::stoi(values[0])) continue;
+    return Status(StatusCode::kRankMismatch,
+                  StrCat("RING_KERAS_TCP_STREAMS must be the same on every "
+                         "rank: it is ",
+                         std::stoi(values[0]), " on rank 0 and ",
+                         std::stoi(values[rank]), " on rank ", rank, "."));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<LateLinks>> LateLinks::Start(
+    const TcpLinkOptions& options, const std::vector<int>& peers,
+    std::function<void()> on_new, Store& store, Deadline deadline) {
+  std::unique_ptr<LateLinks> links(
+      new LateLinks(options, peers, std::move(on_new)));
+  // As many as an alltoall needs.
+  const size_t most = peers.size() * static_cast<size_t>(options.streams);
+  RING_KERAS_RETURN_IF_ERROR(
+      AllowDescriptors(kSpareUnauthenticatedConnections,
+                       2 * most + kSpareUnauthenticatedConnections,
+                       StrCat("rank ", options.rank)));
+  // Who needs none takes part in the exchange all the same.
+  std::string own = StrCat(options.streams, " ");
+  if (!peers.empty()) {
+    auto listeners = ListenForLinks(options, &own);
+    RING_KERAS_RETURN_IF_ERROR(listeners.status());
+    LateLinks* self = links.get();
+    auto acceptor = AcceptorThread::Start(
+        LinkAcceptorOptions(options, most), std::move(listeners.value()),
+        [self](const HandshakeParty& peer, const std::string&) {
+          return self->Admit(peer);
+        },
+        [self](TrustedConnection connection) {
+          self->Keep(std::move(connection));
+        });
+    RING_KERAS_RETURN_IF_ERROR(acceptor.status());
+    links->acceptor_ = std::move(acceptor.value());
+  }
+  auto addresses = store.Gather(kTopic, own, deadline);
+  RING_KERAS_RETURN_IF_ERROR(addresses.status());
+  RING_KERAS_RETURN_IF_ERROR(CheckStreams(addresses.value()));
+  for (std::string& text : addresses.value()) {
+    links->addresses_.push_back(text.substr(text.find(' ') + 1));
+  }
+  links->thread_ = std::thread([self = links.get()] { self->Run(); });
+  return links;
+}
+
+LateLinks::LateLinks(const TcpLinkOptions& options,
+                     const std::vector<int>& peers,
+                     std::function<void()> on_new)
+    : options_(options), on_new_(std::move(on_new)) {
+  for (int peer : peers) {
+    if (peer > options.rank) accepted_[peer].resize(options.streams);
+  }
+}
+
+LateLinks::~LateLinks() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+  }
+  acceptor_.reset();
+  if (thread_.joinable()) thread_.join();
+}
+
+void LateLinks::Open(int peer) {
+  if (peer > options_.rank) return;  // It connects.
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (ended_.count(peer) > 0 || !wanted_.insert(peer).second) return;
+  to_connect_.push_back(peer);
+  changed_.notify_all();
+}
+
+void LateLinks::Forget(int peer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ended_.insert(peer);
+  changed_.notify_all();
+}
+
+std::vector<NewLink> LateLinks::Take(Poller& poller) {
+  std::vector<Outcome> outcomes;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    has_new_.store(false);
+    outcomes.swap(outcomes_);
+  }
+  std::vector<NewLink> links;
+  for (Outcome& outcome : outcomes) {
+    NewLink link;
+    link.peer = outcome.peer;
+    link.failure = outcome.failure;
+    link.addresses = std::move(outcome.addresses);
+    if (link.failure.ok()) {
+      auto streams = MakeStreams(options_, outcome.peer,
+                                 std::move(outcome.sockets), poller);
+      link.failure = streams.status();
+      if (streams.ok()) link.streams = std::move(streams.value());
+    }
+    links.push_back(std::move(link));
+  }
+  return links;
+}
+
+Admission LateLinks::Admit(const HandshakeParty& peer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = accepted_.find(peer.rank);
+  if (found == accepted_.end() || peer.stream >= found->second.size()) {
+    return {Refusal::kRankOutOfRange,
+            StrCat("stream ", peer.stream, " of it is not expected")};
+  }
+  return {};
+}
+
+void LateLinks::Keep(TrustedConnection connection) {
+  Outcome outcome;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = accepted_.find(connection.peer.rank);
+    if (found == accepted_.end()) return;
+    Sockets& sockets = found->second;
+    sockets[connection.peer.stream] = std::move(connection.socket);
+    if (!std::all_of(sockets.begin(), sockets.end(),
+                     [](const FileDescriptor& fd) { return fd.valid(); })) {
+      return;
+    }
+    outcome.peer = connection.peer.rank;
+    outcome.sockets = std::move(sockets);
+    accepted_.erase(found);
+  }
+  Finish(std::move(outcome));
+}
+
+void LateLinks::Run() {
+  while (true) {
+    int peer = -1;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [&] { return stop_ || !to_connect_.empty(); });
+      if (stop_) return;
+      peer = to_connect_.front();
+      to_connect_.pop_front();
+    }
+    Outcome outcome = ConnectTo(peer);
+    // What became of its rank the store has told, with the reason.
+    if (outcome.failure.code() == StatusCode::kInterrupted) continue;
+    Finish(std::move(outcome));
+  }
+}
+
+void LateLinks::Finish(Outcome outcome) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    outcomes_.push_back(std::move(outcome));
+    has_new_.store(true);
+  }
+  on_new_();
+}
+
+LateLinks::Outcome LateLinks::ConnectTo(int peer) {
+  Outcome outcome;
+  outcome.peer = peer;
+  auto addresses = ParseAddresses(peer, addresses_[peer]);
+  outcome.failure = addresses.status();
+  for (int stream = 0; stream < options_.streams && outcome.failure.ok();
+       ++stream) {
+    const size_t count = addresses.value().size();
+    const SocketAddress& address = addresses.value()[stream % count];
+    auto socket = Connect(address, peer, static_cast<uint32_t>(stream));
+    outcome.failure = socket.status();
+    outcome.addresses = {
+        options_.bind_addresses[stream % options_.bind_addresses.size()],
+        HostPort(address.host, address.port)};
+    if (socket.ok()) outcome.sockets.push_back(std::move(socket.value()));
+  }
+  return outcome;
+}
+
+// Tries again what time may heal. An attempt that has reached the peer is not
+// given up while both are there: the peer may have taken it.
+StatusOr<FileDescriptor> LateLinks::Connect(const SocketAddress& address,
+                                            int peer, uint32_t stream) {
+  const Interruption interruption = [this, peer] { return IsGivenUp(peer); };
+  const Deadline deadline =
+      Deadline::After(kConnectTimeoutS).EndedBy(&interruption);
+  // Two attempts, as the kernel loses the first packet now and then; the time
+  // is over in the second.
+  const double attempt_s = options_.unreachable_after_s / 2;
+  const Deadline cut_off = Deadline::After(1.5 * attempt_s);
+  const HandshakeParty self{options_.rank, options_.generation, stream,
+                            options_.encrypts};
+  while (true) {
+    auto socket =
+        ConnectOnce(address.host, address.port, deadline.Within(attempt_s));
+    Status status = socket.status();
+    const bool reached = status.ok();
+    if (reached) {
+      ProbeWhenIdle(socket.value().get(), options_.unreachable_after_s);
+      status = HandshakeAsClient(socket.value().get(), Purpose::kRankToRank,
+                                 self, peer, options_.token, deadline)
+                   .status();
+    }
+    if (status.ok()) return socket;
+    if (status.code() == StatusCode::kUnauthenticated ||
+        status.code() == StatusCode::kInterrupted) {
+      return status;
+    }
+    if (!reached && cut_off.Expired()) {
+      return Status(StatusCode::kDeadlineExceeded,
+                    status.code() == StatusCode::kDeadlineExceeded
+                        ? StrCat("the other host has not answered for ",
+                                 options_.unreachable_after_s, " s")
+                        : StrCat("it could not be made: ", status.message()));
+    }
+    if (deadline.Expired()) {
+      return Status(StatusCode::kDeadlineExceeded,
+                    StrCat("it could not be made for ", kConnectTimeoutS,
+                           " s: ", status.message()));
+    }
+    if (!Rest(peer)) return Interrupted();
+  }
+}
+
+bool LateLinks::Rest(int peer) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait_for(lock, kBackoff);
+  return !stop_ && ended_.count(peer) == 0;
+}
+
+bool LateLinks::IsGivenUp(int peer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return stop_ || ended_.count(peer) > 0;
+}
+
+}  // namespace ring_keras
