@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <cctype>
+#include <cstdlib>
 #include <fstream>
+#include <iomanip>
 #include <sstream>
 
 namespace ring_keras {
@@ -79,40 +81,44 @@ Status CheckSameSettings(const std::vector<PeerCard>& cards) {
   return Status::Ok();
 }
 
-// One field a line; names may hold spaces.
+// What most cards have in common comes first: the store sends neighbours'
+// common beginnings once. Names may hold spaces, so each has a line.
 std::string Encode(const PeerCard& card) {
   std::ostringstream out;
-  out << card.host_name << '\n'
-      << card.boot_id << '\n'
-      << card.host_id << '\n'
-      << card.pid_namespace << '\n'
-      << card.network_namespace << '\n'
-      << card.pid << ' ' << card.segment_descriptor << ' '
-      << card.doorbell_descriptor;
-  for (uint8_t byte : card.nonce) out << ' ' << static_cast<int>(byte);
+  out << card.autotune;
   for (const auto& [name, value] : kTuningSettings) {
     out << ' ' << card.tuning.*value;
   }
-  out << ' ' << card.autotune;
+  out << '\n'
+      << card.pid_namespace << '\n'
+      << card.network_namespace << '\n'
+      << card.host_id << '\n'
+      << card.host_name << '\n'
+      << card.boot_id << '\n'
+      << card.segment_descriptor << ' ' << card.doorbell_descriptor << ' '
+      << card.pid << ' ' << std::hex << std::setfill('0');
+  for (uint8_t byte : card.nonce) out << std::setw(2) << int{byte};
   return out.str();
 }
 
 StatusOr<PeerCard> DecodePeerCard(const std::string& text) {
   PeerCard card;
   std::istringstream in(text);
-  std::getline(in, card.host_name);
-  std::getline(in, card.boot_id);
-  std::getline(in, card.host_id);
+  in >> card.autotune;
+  for (const auto& [name, value] : kTuningSettings) in >> card.tuning.*value;
+  in.ignore();  // The line's end.
   std::getline(in, card.pid_namespace);
   std::getline(in, card.network_namespace);
-  in >> card.pid >> card.segment_descriptor >> card.doorbell_descriptor;
+  std::getline(in, card.host_id);
+  std::getline(in, card.host_name);
+  std::getline(in, card.boot_id);
+  in >> card.segment_descriptor >> card.doorbell_descriptor >> card.pid;
+  in.ignore();
   for (uint8_t& byte : card.nonce) {
-    int value = 0;
-    in >> value;
-    byte = static_cast<uint8_t>(value);
+    char digits[3] = "";
+    in.read(digits, 2);
+    byte = static_cast<uint8_t>(std::strtoul(digits, nullptr, 16));
   }
-  for (const auto& [name, value] : kTuningSettings) in >> card.tuning.*value;
-  in >> card.autotune;
   if (in.fail()) {
     return Status(StatusCode::kInternal,
                   "another rank's card in the store cannot be read. Is the "
