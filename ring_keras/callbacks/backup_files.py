@@ -1,9 +1,11 @@
 """Backups of a model in a directory, of which one that is whole is always there."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ __all__ = ["BackupFiles"]
 _WEIGHTS = ".weights.h5"
 # The last one, and the one before in case that it is damaged.
 _KEPT = 2
+_LOCK = "lock"
 
 
 class BackupFiles:
@@ -33,18 +36,21 @@ class BackupFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def save(self, model: keras.Model, steps: int) -> None:
+    def save(
+        self, model: keras.Model, steps: int, place: Mapping[str, int] | None = None
+    ) -> None:
         """Makes a backup, and then forgets all but the last ones.
 
         Args:
             model: With its variables built.
             steps: How many it has been trained for.
+            place: What else to note, for `restore`.
 
         Raises:
             OSError: If the files cannot be written; earlier backups are still there.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
-        weights = self._directory / f"step-{steps:012}{_WEIGHTS}"
+        weights = self._weights(steps)
         unfinished = weights.with_name(f"unfinished{_WEIGHTS}")
         try:
             model.save_weights(unfinished)
@@ -52,7 +58,8 @@ class BackupFiles:
             _publish(unfinished, weights)
             record = _record_of(weights)
             unfinished = record.with_name("unfinished.json")
-            unfinished.write_text(json.dumps({"steps": steps, "sha256": digest}))
+            noted = {**(place or {}), "steps": steps, "sha256": digest}
+            unfinished.write_text(json.dumps(noted))
             _publish(unfinished, record)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -61,19 +68,37 @@ class BackupFiles:
         for old in self._newest_first()[_KEPT:]:
             self._remove(old)
 
-    def restore(self, model: keras.Model) -> bool:
+    def save_if_newest(
+        self, model: keras.Model, steps: int, place: Mapping[str, int]
+    ) -> None:
+        """The same, by processes that do not know of each other.
+
+        Only if there is none of as many steps.
+
+        Raises:
+            OSError: See `save`.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with (self._directory / _LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            newest = next(iter(self._newest_first()), None)
+            if newest is None or newest.name < _record_of(self._weights(steps)).name:
+                self.save(model, steps, place)
+
+    def restore(self, model: keras.Model) -> dict[str, Any] | None:
         """Loads the newest backup that is whole; says so in the log if others are not.
 
         Args:
             model: A compiled one, with its weights built.
 
         Returns:
-            Whether there was one.
+            What was noted with it; None if there was none.
         """
         for record in self._newest_first():
             weights = record.with_name(record.stem + _WEIGHTS)
             try:
-                whole = json.loads(record.read_text())["sha256"] == _sha256(weights)
+                noted: dict[str, Any] = json.loads(record.read_text())
+                whole = noted["sha256"] == _sha256(weights)
             except (OSError, ValueError, KeyError):
                 whole = False
             if whole:
@@ -85,18 +110,22 @@ class BackupFiles:
                     # One rank's, of some steps: no rank has the others' parts.
                     if internals.accumulates(variable):
                         variable.assign(np.zeros(variable.shape, variable.dtype))
-                return True
+                return noted
             logging.warning(
                 "ring_keras: the backup %s is damaged. An earlier one is taken, if "
                 "there is one.",
                 weights,
             )
-        return False
+        return None
 
     def clear(self) -> None:
         """Removes every backup; nothing else that lies there."""
         for record in self._newest_first():
             self._remove(record)
+        (self._directory / _LOCK).unlink(missing_ok=True)
+
+    def _weights(self, steps: int) -> Path:
+        return self._directory / f"step-{steps:012}{_WEIGHTS}"
 
     def _newest_first(self) -> list[Path]:
         return sorted(self._directory.glob("step-*.json"), reverse=True)

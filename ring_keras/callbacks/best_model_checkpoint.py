@@ -9,6 +9,7 @@ import keras
 from ring_keras.job.topology import rank
 from ring_keras.monitoring.events import add_event
 from ring_keras.ops.objects import broadcast_object
+from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.train_step import process_set_of
 
 __all__ = ["BestModelCheckpoint"]
@@ -89,15 +90,20 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Waits for the rank that writes, and learns from it what was best."""
+        self.best = DistributedFit.calling_guard().run(self._best_of_all)
+
+    def _best_of_all(self) -> float | None:
         process_set = process_set_of(self.model)
+        of_keras: Any = self.best  # A number as Keras logged it, or None.
+        best: float | None = None if of_keras is None else float(of_keras)
         if process_set.size() > 1 and process_set.included():
-            best: Any = self.best  # A number as Keras logged it, or None.
-            self.best = broadcast_object(
-                None if best is None else float(best),
+            best = broadcast_object(
+                best,
                 process_set.ranks[0],
                 name="best_model_checkpoint",
                 process_set=process_set,
             )
+        return best
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:

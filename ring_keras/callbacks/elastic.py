@@ -1,6 +1,7 @@
 """Has `fit` go on when ranks are lost, or come."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import keras
@@ -8,13 +9,12 @@ import tensorflow as tf
 from absl import logging
 
 from ring_keras import keras_internals as internals
-from ring_keras.callbacks.preemption import Preemption
-from ring_keras.callbacks.ring_metrics import RingMetrics
-from ring_keras.callbacks.tensorboard import TensorBoard
+from ring_keras.callbacks.backup_files import BackupFiles
 from ring_keras.elastic.epoch_data import EpochData, divide_anew
 from ring_keras.elastic.fit_guard import FitGuard
 from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import global_process_set
+from ring_keras.job.topology import rank
 from ring_keras.keras_internals import calls
 from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.ops.redivision import Redivision, redivision_of
@@ -26,6 +26,15 @@ __all__ = ["Elastic"]
 
 # What the new learning rate is to the old one, of so many ranks before and after.
 Scale = Literal["linear"] | Callable[[int, int], float]
+
+# By name, since some are in rooms that know this one.
+_REFUSED = {
+    "keras.BackupAndRestore",
+    "ring_keras.Preemption",
+    "ring_keras.Resume",
+    "ring_keras.RingMetrics",
+    "ring_keras.TensorBoard",
+}
 
 
 class Elastic(keras.callbacks.Callback):
@@ -47,7 +56,7 @@ class Elastic(keras.callbacks.Callback):
     others are started in their place: they take variables, the optimizer's state, what
     callbacks have counted and the place in the data from the others, between two steps.
 
-    All ranks begin alike, as with `BroadcastGlobalVariables`. Elsewhere it changes
+    All ranks then begin alike, as with `BroadcastGlobalVariables`. Elsewhere it does
     nothing. See docs/elastic.md for what it cannot do.
 
     Args:
@@ -55,11 +64,17 @@ class Elastic(keras.callbacks.Callback):
             with it that of the examples in a step. "linear": it changes alike. A
             function of the numbers before and after: it is multiplied by what that
             returns, on every rank alike. None: nothing.
+        backup_dir: A directory of its own, in which the model is saved when the job
+            ends because too few ranks are left. The next start goes on from there, in
+            the middle of the epoch, with any number of ranks. Removed when `fit` has
+            come to its end.
     """
 
     keeps_state = True
 
-    def __init__(self, scale: Scale | None = None) -> None:
+    def __init__(
+        self, scale: Scale | None = None, *, backup_dir: str | Path | None = None
+    ) -> None:
         super().__init__()
         if scale not in (None, "linear") and not callable(scale):
             raise ValueError(
@@ -67,6 +82,7 @@ class Elastic(keras.callbacks.Callback):
                 f"before and after a change. Received: scale={scale!r}"
             )
         self.scale = scale
+        self._files = None if backup_dir is None else BackupFiles(Path(backup_dir))
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Prepares the call for a change of its ranks."""
@@ -77,13 +93,13 @@ class Elastic(keras.callbacks.Callback):
                 "ring_keras.callbacks.Elastic belongs into the callbacks of fit(), "
                 "which was not what called it."
             )
-        attach(self.model, adopt_optimizers=True)
         if not is_elastic():
             logging.info(
                 "ring_keras: callbacks.Elastic does nothing: the ranks were not "
                 "started by `ringrun --min-np`."
             )
             return
+        attach(self.model, adopt_optimizers=True)
         self._refuse_callbacks(callbacks.callbacks)
         self._refuse_model()
         data = self._redivision(run)
@@ -99,6 +115,7 @@ class Elastic(keras.callbacks.Callback):
             data.description,
             callbacks,
             self._rescale,
+            None if self._files is None else _Backup(self.model, self._files),
         )
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -106,6 +123,14 @@ class Elastic(keras.callbacks.Callback):
         run = calls.calling_run(self.model)
         if run is not None and is_elastic():
             divide_anew(run.epoch_iterator)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Removes the backup."""
+        if self._files is not None and is_elastic() and rank() == 0:
+            try:
+                self._files.clear()
+            except OSError as error:
+                logging.error("ring_keras: backups are left behind: %s", error)
 
     def _rescale(self, before: int, after: int) -> None:
         if self.scale is None or before == after:
@@ -117,20 +142,14 @@ class Elastic(keras.callbacks.Callback):
 
     def _refuse_callbacks(self, callbacks: list[keras.callbacks.Callback]) -> None:
         for callback in callbacks:
-            refused = isinstance(
-                callback,
-                (
-                    keras.callbacks.BackupAndRestore,
-                    Preemption,
-                    RingMetrics,
-                    TensorBoard,
-                ),
-            )
-            if refused or type(callback).__name__ == "Resume":
-                raise ValueError(
-                    "ring_keras.callbacks.Elastic does not work in one fit() with "
-                    f"{type(callback).__name__}, for now. Leave out one of them."
-                )
+            inside = getattr(callback, "callback", callback)  # Of RootOnly.
+            for base in type(inside).__mro__:
+                name = f"{base.__module__.split('.')[0]}.{base.__name__}"
+                if name in _REFUSED:
+                    raise ValueError(
+                        "ring_keras.callbacks.Elastic does not work in one fit() with "
+                        f"{base.__name__}, for now. Leave out one of them."
+                    )
 
     def _refuse_model(self) -> None:
         model = self.model
@@ -144,13 +163,15 @@ class Elastic(keras.callbacks.Callback):
                 "model with keras.Input, or call model.build(input_shape) before fit()."
             )
         for optimizer in optimizers:
-            if getattr(optimizer, "gradient_accumulation_steps", None):
-                raise ValueError(_accumulates("gradient_accumulation_steps"))
             hook = OptimizerHook.of(optimizer)
             if hook is None:
                 continue
             if hook.options.backward_passes_per_step > 1:
-                raise ValueError(_accumulates("backward_passes_per_step"))
+                raise ValueError(
+                    "ring_keras.callbacks.Elastic does not work with "
+                    "backward_passes_per_step. Give the optimizer "
+                    "gradient_accumulation_steps in its place."
+                )
             if hook.process_set is not global_process_set:
                 raise ValueError(
                     "ring_keras.callbacks.Elastic is for models that all ranks train. "
@@ -207,6 +228,33 @@ class Elastic(keras.callbacks.Callback):
         )
 
 
+class _Backup:
+    """Keeps the model in `Preemption`'s format, and its place beside it."""
+
+    def __init__(self, model: keras.Model, files: BackupFiles) -> None:
+        self._model = model
+        self._files = files
+
+    def save(self, place: dict[str, int]) -> None:
+        steps = internals.steps_done(self._model.optimizer)
+        try:
+            self._files.save_if_newest(self._model, steps, place)
+        except Exception as error:  # The job ends by another one.
+            logging.error("ring_keras: Elastic cannot save: %s", error)
+        else:
+            logging.warning("ring_keras: training is saved, after %d steps.", steps)
+
+    def restore(self) -> dict[str, int] | None:
+        noted = self._files.restore(self._model)
+        if noted is not None and "items" not in noted:
+            raise ValueError(
+                "ring_keras.callbacks.Elastic: the backup is one of Preemption, and "
+                "does not say how much of the data was trained on. Give each a "
+                "backup_dir of its own."
+            )
+        return noted
+
+
 def _innermost(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """Those that have a learning rate of their own."""
     found: list[keras.optimizers.Optimizer] = []
@@ -218,10 +266,3 @@ def _innermost(model: keras.Model) -> list[keras.optimizers.Optimizer]:
         if not inner and all(optimizer is not other for other in found):
             found.append(optimizer)
     return found
-
-
-def _accumulates(what: str) -> str:
-    return (
-        f"ring_keras.callbacks.Elastic does not work with {what}, for now: what a lost "
-        "rank has added up would be lost with it."
-    )

@@ -6,6 +6,7 @@ import keras
 
 from ring_keras.job.topology import rank
 from ring_keras.ops.barrier import barrier
+from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.train_step import process_set_of
 
 __all__ = ["RootOnly"]
@@ -54,6 +55,9 @@ class RootOnly(keras.callbacks.Callback):
         """Passed on; returns on all ranks when the root is through with it."""
         if self._runs:
             self.callback.on_train_end(logs)
+        DistributedFit.calling_guard().run(self._wait)
+
+    def _wait(self) -> None:
         process_set = process_set_of(self.model)
         if process_set.included():
             barrier(name="root_only", process_set=process_set)

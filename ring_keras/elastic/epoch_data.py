@@ -39,9 +39,10 @@ class EpochData:
         self._parts = {redivision.place: internals.dataset_of(epoch_iterator)}
         self._place = redivision.place
         self._batches = 0
-        self._done = 0
+        self._done = self._kept = 0
+        self._running = 0
         self.executions = 0
-        """How many are done in this epoch."""
+        """How many of this epoch are kept."""
         self.iterator: Any = None
         """Over what this rank has left."""
         internals.set_steps(epoch_iterator, self._steps)
@@ -57,7 +58,8 @@ class EpochData:
         dataset = self._parts.get(place) or self._redivision.make(place)
         if not start:  # It serves other epochs too.
             self._parts = {place: dataset}
-        self._place, self._done, self.executions = place, 0, executions
+        self._place, self.executions = place, executions
+        self._done = self._kept = self._running = 0
         self._batches = int(dataset.cardinality())
         self.iterator = iter(dataset)
 
@@ -68,20 +70,26 @@ class EpochData:
     def note_execution(self) -> None:
         """Another one is done."""
         self._done += min(self._steps_per_execution, self.left())
-        self.executions += 1
+        self._running += 1
+
+    def keep(self) -> None:
+        """What is done will not be done again."""
+        self._kept = self._done
+        self.executions += self._running
+        self._running = 0
 
     def items(self) -> int:
-        """How many are done of all that the epoch has."""
-        if not self.left():
+        """How many of all that the epoch has are kept."""
+        if self._kept >= self._batches:
             return self._redivision.count
         # Of those who were there: by now there may be others.
-        done = self._done * self._batch_size * self._place.size
+        done = self._kept * self._batch_size * self._place.size
         return self._place.start + done
 
     def _steps(self) -> Iterator[tuple[int, int, Any]]:
         count = self._steps_per_execution
         while self.left() and not self._is_over():
-            first = self.executions * count
+            first = (self.executions + self._running) * count
             yield first, first + count - 1, self.iterator
 
 

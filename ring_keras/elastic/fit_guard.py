@@ -1,6 +1,5 @@
 """Has one call of `fit` go on when ranks are lost, or come."""
 
-import contextlib
 import itertools
 import sys
 from collections.abc import Callable
@@ -8,15 +7,18 @@ from typing import Any, TypeVar
 
 import keras
 import numpy as np
+import tensorflow as tf
 from absl import logging
 
 from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.elastic.callback_states import CallbackStates
 from ring_keras.elastic.epoch_data import EpochData
+from ring_keras.elastic.fit_news import Backup, encodable, require_same
 from ring_keras.elastic.fit_state import FitState
 from ring_keras.errors import (
     CommunicationError,
+    PeerLostError,
     RankMismatchError,
     from_tensorflow,
 )
@@ -24,7 +26,6 @@ from ring_keras.job.job import current_job
 from ring_keras.job.topology import rank, size
 from ring_keras.lifecycle.elastic_launcher import others_wait
 from ring_keras.lifecycle.membership import init, shutdown
-from ring_keras.ops.encoding import encode
 from ring_keras.ops.objects import broadcast_object
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
@@ -70,6 +71,7 @@ class FitGuard(Guard):
         callbacks: The call's.
         rescale: Gets the ranks' number before and after a change; may change the
             learning rate.
+        backup: Keeps the state when too few ranks are left.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class FitGuard(Guard):
         description: tuple[str, ...],
         callbacks: keras.callbacks.CallbackList,
         rescale: Callable[[int, int], None],
+        backup: Backup | None,
     ) -> None:
         self._model = model
         self._fit = fit
@@ -88,6 +91,7 @@ class FitGuard(Guard):
         self._callbacks = callbacks
         self._states: CallbackStates | None = None
         self._rescale = rescale
+        self._backup = backup
         self._state = FitState(model)
         self._fit_number = next(_fits)
         self._is_late = current_job().is_late
@@ -97,10 +101,13 @@ class FitGuard(Guard):
         self._number = 0
         # The last section that this rank has ended, or was given; and what they gave.
         self._done = _NOT_BEGUN
+        self._has_begun = False
         self._results: dict[int, Any] = {}
         # Done before the next section, which is that of the others.
         self._landing: Callable[[], None] | None = None
         self._was_over = False
+        # Whether a section goes on from one call of `_do` to the next.
+        self._is_within = False
         self._has_all_variables = False
 
     def others_wait(self) -> bool:
@@ -111,12 +118,15 @@ class FitGuard(Guard):
         """Meets the others, who may be in the middle of training."""
         self._states = CallbackStates(self._callbacks.callbacks)
         self._state.save()
-        while self._done == _NOT_BEGUN:
+        while not self._has_begun:
             try:
+                if rank() == 0 and self._done == _NOT_BEGUN and not self._is_late:
+                    self._restore_backup()
                 self._meet()
                 if self._done == _NOT_BEGUN:
                     section()
                     self._done = _BEGUN
+                self._has_begun = True
             except _PassedByError:
                 return
             except Exception as error:
@@ -143,10 +153,15 @@ class FitGuard(Guard):
             if self._data.left():
                 results[:] = [section(self._data.iterator)]
 
-        self._do(address, attempt)
-        if results and not self._fit.epoch_is_over:
-            self._data.note_execution()
-        if results and not self._has_all_variables:
+        def ends_an_update() -> bool:
+            if results and not self._fit.epoch_is_over:
+                self._data.note_execution()
+            is_end = not self._data.left() or self._fit.epoch_is_over
+            return is_end or self._state.is_between_updates()
+
+        if self._do(address, attempt, ends_an_update):
+            self._data.keep()
+        if results and not self._has_all_variables and not self._is_within:
             self._has_all_variables = True
             self._state.look()
         return results[0] if results else self._model.get_metrics_result()
@@ -163,26 +178,47 @@ class FitGuard(Guard):
         self._do(address, attempt)
         return results.get(address[2])
 
-    def _do(self, address: _Address, attempt: Callable[[], None]) -> None:
-        """Does it with the others, unless they have done it without this rank."""
+    def _do(
+        self,
+        address: _Address,
+        attempt: Callable[[], None],
+        ends: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Does it with the others, unless they have done it without this rank.
+
+        Args:
+            address: The section's.
+            attempt: Does it.
+            ends: Whether the section ends with that; if not, the next call goes on with
+                it, and what fails there begins with the first call's state.
+
+        Returns:
+            Whether this rank has brought it to its end.
+        """
         if address <= self._done:
-            return
+            return False
         self._land()
         while True:
-            self._state.save()
+            if not self._is_within:
+                self._state.save()
             self._was_over = self._fit.epoch_is_over
             try:
                 attempt()
             except Exception as error:
                 self._state.restore()
+                if not self._has_all_variables:  # Some were made in this attempt.
+                    self._model.reset_metrics()
                 self._fit.epoch_is_over = self._was_over
+                self._is_within = False
                 self._meet_anew(error)
                 if address <= self._done:
-                    return
+                    return False
                 self._land()
             else:
-                self._done = address
-                return
+                self._is_within = not ends()
+                if not self._is_within:
+                    self._done = address
+                return not self._is_within
 
     def _land(self) -> None:
         landing, self._landing = self._landing, None
@@ -202,6 +238,8 @@ class FitGuard(Guard):
 
     def _join_anew(self, error: Exception) -> None:
         reason = "others wait to join"
+        if isinstance(error, tf.errors.AbortedError):
+            _native.raise_from_handler()
         if not isinstance(error, OthersWait):
             ours = from_tensorflow(error)
             if not isinstance(ours, CommunicationError):
@@ -210,7 +248,11 @@ class FitGuard(Guard):
             reason = "goes on without a rank that was lost"
         job = current_job()
         shutdown(reason)
-        init()
+        try:
+            init()
+        except PeerLostError:  # There will be no next generation.
+            self._save_backup()
+            raise
         current_job().has_padded_data = job.has_padded_data
 
     def _meet(self) -> None:
@@ -222,7 +264,7 @@ class FitGuard(Guard):
         """
         done = self._dones()
         source = done.index(max(done))
-        is_new = self._done == _NOT_BEGUN
+        is_new = not self._has_begun
         news = broadcast_object(
             self._news(_NOT_BEGUN in done) if rank() == source else None,
             source,
@@ -230,7 +272,8 @@ class FitGuard(Guard):
         )
         _, function = attach(self._model)
         function.before_next_call = None  # What it would do is done here.
-        self._require_same(news)
+        require_same("data", self._description, news["data"])
+        require_same("variables", self._state.described(), news["variables"])
         self._rescale(news["size"], size())
         self._state.take_from(source)
         self._state.set_drawn(news["drawn"])
@@ -240,6 +283,27 @@ class FitGuard(Guard):
         self._done = done[source]
         if self._done != _NOT_BEGUN:
             self._go_to(news, is_new=is_new)
+
+    def _restore_backup(self) -> None:
+        """As if this rank had come so far: the others take it from here."""
+        place = None if self._backup is None else self._backup.restore()
+        if place is None:
+            return
+        self._size, self._epoch = place["size"], place["epoch"]
+        self._data.divide(place["items"], place["executions"])
+        self._done = (place["epoch"], _STEPS, place["executions"])
+        self._state.save()
+
+    def _save_backup(self) -> None:
+        if self._backup is not None and self._done > _BEGUN:
+            self._backup.save(
+                {
+                    "size": self._size,
+                    "epoch": self._epoch,
+                    "items": self._data.items(),
+                    "executions": self._data.executions,
+                }
+            )
 
     def _dones(self) -> list[_Address]:
         """What each rank has ended; of all that are in this call."""
@@ -302,36 +366,9 @@ class FitGuard(Guard):
             "items": self._data.items(),
             "executions": self._data.executions,
             "over": self._was_over,
-            "results": list(_plain(self._results).items()),
+            "results": list(encodable(self._results).items()),
             "drawn": self._state.drawn(),
             "epochs": self._fit.epochs,
             "steps": self._callbacks.params.get("steps"),
             "callbacks": self._states.values() if has_begun and some_are_new else {},
         }
-
-    def _require_same(self, news: dict[str, Any]) -> None:
-        own = {"data": self._description, "variables": self._state.described()}
-        for what, mine in own.items():
-            if mine != news[what]:
-                raise RankMismatchError(
-                    f"ring_keras.callbacks.Elastic: rank {rank()} has other {what} "
-                    "than those that train already: "
-                    f"{_difference(mine, news[what])}. Its script must make the same "
-                    "model and the same data, whenever it is started."
-                )
-
-
-def _plain(results: dict[int, Any]) -> dict[int, Any]:
-    """Those that can be given to others."""
-    plain = {}
-    for number, result in results.items():
-        with contextlib.suppress(TypeError, ValueError):
-            encode(result)
-            plain[number] = result
-    return plain
-
-
-def _difference(mine: list[str], theirs: list[str]) -> str:
-    pairs = itertools.zip_longest(mine, theirs, fillvalue="nothing more")
-    first, second = next(pair for pair in pairs if pair[0] != pair[1])
-    return f"{first} in place of {second}"

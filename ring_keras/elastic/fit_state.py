@@ -15,9 +15,9 @@ __all__ = ["FitState"]
 class FitState:
     """Copies of what a step changes, and of what is the same on all ranks.
 
-    Metrics and states of recurrent layers are of the samples that a rank has seen: it
-    keeps its own. Of random generators it keeps the seed, and counts what was drawn as
-    the others do.
+    Metrics, states of recurrent layers, and gradients that are being added up are of
+    the samples that a rank has seen: it keeps its own. Of random generators it keeps
+    the seed, and counts what was drawn as the others do.
 
     Args:
         model: A model that is built, with its optimizers.
@@ -33,6 +33,11 @@ class FitState:
         model = self._model
         optimizers = internals.optimizers_of(model)
         of_optimizers = [v for optimizer in optimizers for v in optimizer.variables]
+        self._accumulating = [
+            (optimizer, passes)
+            for optimizer in optimizers
+            if (passes := getattr(optimizer, "gradient_accumulation_steps", None))
+        ]
         weights = {id(v) for v in model.weights}
         seeds = [v for v in model.variables if id(v) not in weights]
         recurrent = {id(v) for v in internals.recurrent_states(model)}
@@ -40,13 +45,14 @@ class FitState:
         common = [
             *(v for v in model.weights if id(v) not in recurrent),
             *(v for v in seeds if not _is_seed(v)),
-            *of_optimizers,
+            *(v for v in of_optimizers if not internals.accumulates(v)),
         ]
         self._common = list({id(v): v for v in common}.values())
         every = [
             *self._common,
             *self._seeds,
             *internals.recurrent_states(model),
+            *(v for v in of_optimizers if internals.accumulates(v)),
             *model.metrics_variables,
         ]
         self._every = list({id(v): v for v in every}.values())
@@ -55,6 +61,13 @@ class FitState:
         variables = [_tensorflow_variable(v) for v in self._every]
         self._read = tf.function(
             lambda: [variable.read_value() for variable in variables], autograph=False
+        )
+
+    def is_between_updates(self) -> bool:
+        """Whether no optimizer has gradients of earlier steps, yet to be applied."""
+        return all(
+            internals.steps_done(optimizer) % passes == 0
+            for optimizer, passes in self._accumulating
         )
 
     def save(self) -> None:

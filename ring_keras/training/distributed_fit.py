@@ -72,6 +72,13 @@ class DistributedFit(keras.callbacks.Callback):
                 return callback
         return None
 
+    @staticmethod
+    def calling_guard() -> Guard:
+        """That of the `fit` which is calling a callback."""
+        callbacks = calls.calling_callback_list()
+        fit = None if callbacks is None else DistributedFit.of(callbacks)
+        return Guard() if fit is None else fit.guard
+
     @classmethod
     def begin(cls, callback: keras.callbacks.Callback) -> Optional["DistributedFit"]:
         """That of the `fit` which is calling this callback of ours.

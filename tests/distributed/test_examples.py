@@ -184,3 +184,45 @@ def test_the_elastic_loop_goes_on_without_rank_0() -> None:
     steps, error = re.search(r"(\d+) steps, weights differ by (\S+)", line).groups()
     assert int(steps) == 200
     assert float(error) < 0.2
+
+
+def train_elastic(*options: str, deaths: dict[int, str]) -> tuple[str, float]:
+    """What the example prints, and its accuracy, if ranks are killed in epochs.
+
+    Args:
+        options: Of ringrun.
+        deaths: In which epoch which line's process is killed, "rank 0 of 3" say.
+    """
+    command = [sys.executable, "-m", "ring_keras.launch", "-np", "3", *options]
+    command += [sys.executable, str(EXAMPLES_DIR / "elastic_digits.py")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as job:
+        printed = []
+        for line in job.stdout:
+            printed.append(line)
+            for epoch, who in deaths.items():
+                found = re.search(rf"\] epoch {epoch}: {who}, pid (\d+)", line)
+                if found:
+                    os.kill(int(found[1]), signal.SIGKILL)
+        text = "".join(printed)
+        assert job.wait(timeout=400) == 0, text[-4000:]
+    (accuracy, *others) = re.findall(r"test accuracy ([\d.]+)% after 8 epochs", text)
+    assert all(other == accuracy for other in others)
+    return text, float(accuracy)
+
+
+@pytest.mark.slow  # test_fit.py of elastic/ does so with less.
+def test_an_elastic_fit_learns_as_one_that_nobody_leaves() -> None:
+    _, whole = train_elastic(deaths={})
+    options = ["--min-np", "1", "--max-np", "3"]
+    options += ["--blacklist-cooldown-range", "0", "0"]
+
+    text, accuracy = train_elastic(
+        *options, deaths={0: "rank 0 of 3", 1: r"rank [12] of (?:2|3)"}
+    )
+
+    # Processes 3 and 4 have come in the places of those that were killed.
+    assert re.search(r"\[[34]\] epoch \d+: rank [12] of [23]", text), text[-4000:]
+    assert whole >= 95
+    assert abs(accuracy - whole) <= 2

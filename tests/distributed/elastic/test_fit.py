@@ -16,7 +16,9 @@ _FIT = """
 import hashlib, json
 import keras, numpy as np, tensorflow as tf
 import ring_keras as ring
+from ring_keras.keras_internals import steps_done
 from ring_keras.lifecycle.elastic_launcher import others_wait
+from ring_keras.training.distributed_fit import DistributedFit
 
 case = json.loads(CASE)
 number = rank
@@ -29,11 +31,21 @@ def die_if_it_is_time(where, step):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def execution_is_done(fit, end=DistributedFit.execution_is_done):
+    end(fit)
+    if [number, steps_done(model.optimizer)] == case.get("interrupted"):
+        case["interrupted"] = None
+        raise ring.PeerLostError("as if a rank had been lost, here alone")
+
+
+DistributedFit.execution_is_done = execution_is_done
+
+
 @tf.custom_gradient
 def tripwire(x):
     def backward(gradient):
         def check():
-            die_if_it_is_time("backward", model.optimizer.iterations.numpy())
+            die_if_it_is_time("backward", steps_done(model.optimizer))
             return 0.0
 
         with tf.control_dependencies([tf.py_function(check, [], tf.float32)]):
@@ -69,7 +81,7 @@ class Dies(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         if self.sizes[-1:] != [ring.size()]:
             self.sizes.append(ring.size())
-        die_if_it_is_time("begin", self.model.optimizer.iterations.numpy())
+        die_if_it_is_time("begin", steps_done(self.model.optimizer))
         if self.epoch == case.get("waits_in") and ring.size() == 1:
             wait_until(others_wait, "a replacement")
 
@@ -92,7 +104,7 @@ model = keras.Sequential(
     ]
 )
 optimizer = ring.DistributedOptimizer(
-    keras.optimizers.SGD(1.0, **case.get("optimizer", {})),
+    keras.optimizers.SGD(**{"learning_rate": 1.0, **case.get("optimizer", {})}),
     op=ring.Sum,
     bucket_size_bytes=1,
 )
@@ -105,17 +117,25 @@ def scale(before, after):
     return 1.0
 
 
-stopping = keras.callbacks.EarlyStopping("loss", patience=9, restore_best_weights=True)
-history = model.fit(
-    train,
-    epochs=EPOCHS,
-    verbose=0,
-    shuffle=False,
-    validation_data=test,
-    callbacks=[
-        Dies(), ring.callbacks.Elastic(scale), ring.callbacks.MetricAverage(), stopping
-    ],
-)
+for _ in range(case.get("fits", 1)):
+    stopping = keras.callbacks.EarlyStopping(
+        "loss", patience=9, restore_best_weights=True
+    )
+    history = model.fit(
+        train,
+        epochs=EPOCHS,
+        verbose=0,
+        shuffle=False,
+        validation_data=test,
+        callbacks=[
+            Dies(),
+            ring.callbacks.Elastic(scale, backup_dir=case.get("backup_dir")),
+            ring.callbacks.MetricAverage(),
+            ring.callbacks.RootOnly(keras.callbacks.Callback()),
+            stopping,
+        ],
+    )
+
 counts, total, calls = model.get_weights()
 everything = [*model.weights, *model.optimizer.variables]
 digest = hashlib.sha256(b"".join(np.array(v).tobytes() for v in everything)).hexdigest()
@@ -127,7 +147,7 @@ note(
             "number": number,
             "trained": sorted(set(counts.ravel().tolist())),
             "total": float(total),
-            "uncounted": float(calls) - int(model.optimizer.iterations.numpy()),
+            "uncounted": float(calls) - steps_done(model.optimizer),
             "sizes": Dies.sizes,
             "changes": changes,
             "epochs": history.epoch,
@@ -140,27 +160,43 @@ note(
 
 
 def fit(
-    ringrun: Ringrun, *options: str, size: int, ends: list[int], **case: Any
+    ringrun: Ringrun,
+    *options: str,
+    size: int,
+    ends: list[int],
+    first_epoch: int = 0,
+    code: int = 0,
+    **case: Any,
 ) -> list[dict[str, Any]]:
-    """What each process that ends well has to say."""
+    """What each process that ends well has to say; ringrun ends with that code."""
     script = _FIT.replace("CASE", repr(json.dumps(case)))
     job = ringrun.start(script, *options, size=size)
     finished = ringrun.finish(job, 240)
-    assert finished.returncode == 0, finished.stderr.decode()[-6000:]
+    assert finished.returncode == code, finished.stderr.decode()[-6000:]
     found = [json.loads(ringrun.noted(f"end.{number}")) for number in ends]
     epochs = case.get("epochs", 3)
+    passes = epochs * case.get("fits", 1)
     for one in found:
-        assert one["trained"] == [epochs], one
-        assert one["total"] == epochs * case.get("count", 48), one
+        assert one["trained"] == [passes], one
+        assert one["total"] == passes * case.get("count", 48), one
         assert one["uncounted"] == 0, one
-        assert one["epochs"] == list(range(epochs)), one
+        assert one["epochs"] == list(range(first_epoch, epochs)), one
     return found
 
 
 def test_every_example_is_trained_on_once_an_epoch(ringrun: Ringrun) -> None:
     deaths = [[0, "backward", 3], [1, "begin", 15]]
 
-    (end,) = fit(ringrun, "--min-np", "1", size=3, ends=[2], deaths=deaths)
+    (end,) = fit(
+        ringrun,
+        "--min-np",
+        "1",
+        size=3,
+        ends=[2],
+        deaths=deaths,
+        # Process 2 is a step ahead of it then.
+        interrupted=[1, 9],
+    )
 
     assert end["sizes"] == [3, 2, 1]
     assert end["changes"] == [[3, 2], [2, 1]]
@@ -186,6 +222,15 @@ def test_a_replacement_goes_on_where_the_others_are(ringrun: Ringrun) -> None:
 
 
 @pytest.mark.slow
+def test_a_replacement_passes_by_a_fit_that_is_over(ringrun: Ringrun) -> None:
+    options = ["--min-np", "1", "--max-np", "2", "--blacklist-cooldown-range", "0", "0"]
+    case = {"fits": 2, "epochs": 2, "waits_in": 1}
+
+    # A fit of both takes 24 steps.
+    fit(ringrun, *options, size=2, ends=[1, 2], deaths=[[0, "backward", 27]], **case)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "ends", "deaths"),
     [
@@ -207,17 +252,36 @@ def test_a_rank_may_be_lost_anywhere(
 @pytest.mark.parametrize(
     "case",
     [
+        {"optimizer": {"gradient_accumulation_steps": 2, "learning_rate": 2.0}},
         {"compile": {"steps_per_execution": 3}},
         {"compile": {"jit_compile": True}, "trips": False},
         {"compile": {"run_eagerly": True}},
         {"optimizer": {"use_ema": True, "ema_momentum": 0.0}},
     ],
-    ids=["steps_per_execution", "jit_compile", "run_eagerly", "ema"],
+    ids=["accumulation", "steps_per_execution", "jit_compile", "run_eagerly", "ema"],
 )
 def test_variants_of_a_step_go_on(ringrun: Ringrun, case: dict[str, Any]) -> None:
     where = "backward" if case.get("trips", True) else "begin"
-    deaths = [[0, where, 3]]
+    deaths = [[0, where, 5]]
     fit(ringrun, "--min-np", "1", size=3, ends=[1, 2], deaths=deaths, **case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 3])
+def test_what_too_few_have_saved_is_gone_on_with(ringrun: Ringrun, size: int) -> None:
+    backup = ringrun.directory / "backup"
+    case = {"backup_dir": str(backup)}
+    deaths = [[0, "begin", 15]]
+
+    fit(ringrun, "--min-np", "2", size=2, ends=[], code=75, deaths=deaths, **case)
+    assert list(backup.glob("step-*15.json"))
+    ends = list(range(size))
+    found = fit(
+        ringrun, "--min-np", "1", size=size, ends=ends, deaths=[], first_epoch=1, **case
+    )
+
+    assert all(end["changes"] == [[2, size]] for end in found)
+    assert not list(backup.iterdir())
 
 
 _REFUSED = """
@@ -234,7 +298,10 @@ def refused(data=part, optimizer=None, built=True, callbacks=(), **options):
     layers = [keras.Input((2,))] if built else []
     model = keras.Sequential([*layers, keras.layers.Dense(1)])
     optimizer = optimizer or keras.optimizers.SGD(0.1)
-    model.compile(ring.DistributedOptimizer(optimizer), "mse")
+    passes = options.pop("backward_passes_per_step", 1)
+    model.compile(
+        ring.DistributedOptimizer(optimizer, backward_passes_per_step=passes), "mse"
+    )
     if isinstance(data, tf.data.Dataset):
         data = data.batch(2)
     elastic = ring.callbacks.Elastic(options.pop("scale", None))
@@ -253,7 +320,7 @@ results = {
     "kept": refused(ring.data.shard(dataset, seed=1, remainder="keep")),
     "steps": refused(part.repeat(), steps_per_epoch=2),
     "unbuilt": refused(built=False),
-    "accumulating": refused(optimizer=SGD(gradient_accumulation_steps=2)),
+    "accumulating": refused(backward_passes_per_step=2),
     "preemption": refused(callbacks=[ring.callbacks.Preemption(here / "backup")]),
     "schedule": refused(optimizer=SGD(decay), scale="linear"),
 }
@@ -274,7 +341,7 @@ def test_what_it_cannot_do_is_said(ringrun: Ringrun) -> None:
         "kept": "remainder='keep'",
         "steps": "steps_per_epoch",
         "unbuilt": "a model that is built",
-        "accumulating": "gradient_accumulation_steps",
+        "accumulating": "backward_passes_per_step",
         "preemption": "in one fit() with Preemption",
         "schedule": "follows a LearningRateSchedule",
     }
