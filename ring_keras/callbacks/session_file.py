@@ -67,7 +67,7 @@ class SessionFile:
         contents: dict[str, Any] = {}
         scalars: dict[str, float] = {}
         ranks = common_step([message["last_steps"] for message in messages])
-        if ranks and ranks[0]["step"] != self._last_step:
+        if ranks and ranks[0]["step"] > self._last_step:
             self._last_step = ranks[0]["step"]
             contents[self._steps.next_tag()] = ranks
             self._buckets = buckets_of(ranks[0], self._bucket_bytes)
