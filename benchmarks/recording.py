@@ -9,6 +9,7 @@ median of the differences, and the quartiles. Let nothing else run meanwhile.
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -20,9 +21,11 @@ import tensorflow as tf
 import ring_keras as ring
 from benchmarks.in_turn import compare, started_ranks
 from benchmarks.ranks.models import custom_loop, fit_loop
-from ring_keras import _native
+from ring_keras import _libraries, _native
 
 _CALLS = 2000
+_LOOKS = 200
+_ROUNDS = 100
 _STEPS = 40
 
 
@@ -50,6 +53,34 @@ def main() -> None:
         ways = _ways(functools.partial(_median_step_s, loop))
         compare(f"deep narrow net, {name}", ways, max(5, pairs // 5), 1e6, "us")
     _native.set_recording(True)
+    fit.run(5, _STEPS)
+    if ring.rank() == 0:
+        count = ring.stats().steps[-1].collectives
+        print(
+            f"deep narrow net, fit, counted: {count} collectives a step, and one look "
+            f"at the data's iterator, which takes {1e6 * _look_s():.1f} us",
+            flush=True,
+        )
+
+
+def _look_s() -> float:
+    """Around the op that gets a batch, `fit` looks at the clock: two ops more."""
+    ops = _libraries.ops()
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def looks() -> None:
+        for _ in range(_LOOKS):
+            since = ops.ring_keras_ticks()
+            with tf.control_dependencies([since]):
+                ops.ring_keras_note_input(since=since)
+
+    least_s = math.inf
+    for _ in range(_ROUNDS):
+        _native.begin_steps()  # Forgets what was noted.
+        start = time.perf_counter()
+        looks()
+        least_s = min(least_s, (time.perf_counter() - start) / _LOOKS)
+    return least_s
 
 
 def _ways(measure: Callable[[bool], float]) -> dict[str, Callable[[], float]]:

@@ -219,6 +219,7 @@ def everything_of_keras(directory):
     callback = ring.callbacks.TensorBoard(
         folder,
         histogram_freq=1,
+        embeddings_freq=1,
         write_images=True,
         write_steps_per_second=True,
         profile_batch=(2, 4),
@@ -250,6 +251,8 @@ def test_what_keras_writes_holds_nobody_up(tmp_path, rank_pool):
     assert {"epoch_loss", "batch_loss", "keras", "ring/duration_s"} <= tags
     assert any(tag.endswith("/histogram") for tag in tags)
     assert list(folder.glob("plugins/profile/*"))
+    assert (folder / "keras_embedding.ckpt-1.weights.h5").exists()
+    assert (folder.parent / "projector_config.pbtxt").exists()
     assert list((tmp_path / "rank0" / "validation").glob("events*"))
 
 
