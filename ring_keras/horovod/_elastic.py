@@ -23,8 +23,8 @@ HorovodInternalError = CommunicationError
 """What a collective raises when a rank has died, or stays silent."""
 
 _INSTEAD = (
-    "Elastic jobs train in loops of their own, for now: commit the state in the loop. "
-    "A fit that was interrupted is resumed by keras.callbacks.BackupAndRestore."
+    "In a loop, commit the state there. A fit goes on without a state, with "
+    "ring_keras.callbacks.Elastic."
 )
 
 
