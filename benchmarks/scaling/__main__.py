@@ -12,11 +12,22 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from benchmarks.scaling.costs import announcement, cost_of
+from benchmarks.scaling.costs import (
+    announcement,
+    cost_of,
+    hierarchical,
+    hierarchical_rings,
+    unannounced,
+)
 from benchmarks.scaling.fit import Machine, Point, fit
 from benchmarks.scaling.measurements import REPLAYED, MeasuredStep, load
-from benchmarks.scaling.models import horovod_models
-from benchmarks.scaling.prediction import Cluster, best_allreduce, predict_tuned_step
+from benchmarks.scaling.models import bert_large, convolutional_models
+from benchmarks.scaling.prediction import (
+    Allreduce,
+    Cluster,
+    best_allreduce,
+    predict_tuned_step,
+)
 from benchmarks.scaling.step import Model, Transfer, simulate
 
 _RANKS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -42,9 +53,11 @@ def main() -> int:
     cluster = Cluster(_with_real_network(machine), _PER_HOST, _LINK, _PCIE)
     _print_collectives(cluster)
     _print_share(cluster)
-    models = horovod_models()
-    _print_growth(cluster, models)
-    _print_horovod(cluster, models)
+    by_name = convolutional_models()
+    published = [by_name[name] for name in _HOROVOD]
+    _print_growth(cluster, published)
+    _print_horovod(cluster, published)
+    _print_many(cluster, [by_name["ResNet50"], by_name["VGG16"], bert_large()])
     return 0
 
 
@@ -197,6 +210,31 @@ def _print_horovod(cluster: Cluster, models: Sequence[Model]) -> None:
             f"{step.communication_s * 1e3:>11.0f} ms {step.exposed_s * 1e3:>6.0f} ms "
             f"{model.alone_s / step.step_s:>16.0%} {_HOROVOD[model.name]:>8.0%}"
         )
+
+
+def _print_many(cluster: Cluster, models: Sequence[Model]) -> None:
+    print(
+        "\n# Scaling efficiency on many ranks (exposed communication, ms; size of "
+        "buckets, MiB), by what lanes may run, and where nothing is announced\n"
+    )
+    ways: dict[str, Allreduce] = {
+        "rings alone": hierarchical_rings,
+        "as picked": hierarchical,
+        "no announcements": unannounced,
+    }
+    print(f"{'model':<12} {'ranks':>5}" + "".join(f"{way:>24}" for way in ways))
+    for model in models:
+        for ranks in (512, 4096):
+            cells = []
+            for cost_of_one in ways.values():
+                size, step = predict_tuned_step(cluster, model, ranks, cost_of_one)
+                cells.append(
+                    f"{model.alone_s / step.step_s:>8.1%} "
+                    f"({step.exposed_s * 1e3:>6.1f};{size >> 20:>4})"
+                )
+            print(
+                f"{model.name:<12} {ranks:>5}" + "".join(f"{one:>24}" for one in cells)
+            )
 
 
 if __name__ == "__main__":

@@ -11,13 +11,25 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Cost", "announcement", "cost_of", "names"]
+__all__ = [
+    "Cost",
+    "announcement",
+    "cost_of",
+    "hierarchical",
+    "hierarchical_rings",
+    "names",
+    "unannounced",
+]
 
 # As in allreduce_messages.cc and allreduce_hierarchical.cc: what a rank sends at a
-# time, what a hierarchy does at a time, and up to what a lane reduces by parts.
+# time, what a hierarchy does at a time, and how many lanes share a host's link.
 MESSAGE_BYTES = 128 << 10
 MIN_ROUND_BYTES, MAX_ROUND_BYTES = 256 << 10, 16 << 20
-LANE_PARTS_BYTES = 256 << 10
+LANES_OF_A_HOST = 4
+# As in tuning.h: up to how many bytes a lane reduces by what.
+DOUBLING_BYTES = 16 << 10
+PARTS_BYTES, PARTS_RANKS = 1 << 20, 8
+RING_MESSAGE_BYTES = 128 << 10
 # Of the processors that were measured, shared by their cores.
 CACHE_BYTES = 32 << 20
 
@@ -76,35 +88,66 @@ def direct(size: int, nbytes: float) -> Cost:
 
 def doubling(size: int, nbytes: float) -> Cost:
     """Recursive doubling: log2(size) exchanges of all data."""
+    return _of_one_lane(_lane_by_doubling, size, nbytes)
+
+
+def parts(size: int, nbytes: float) -> Cost:
+    """Each rank reduces a part that all send it, then sends it to all."""
+    return _of_one_lane(_lane_of_parts, size, nbytes)
+
+
+def halving(size: int, nbytes: float) -> Cost:
+    """Recursive halving and doubling, whatever the number of ranks."""
+    return _of_one_lane(_lane_by_halving, size, nbytes)
+
+
+def ring(size: int, nbytes: float) -> Cost:
+    """Reduce-scatter and allgather around a ring."""
+    return _of_one_lane(_lane_in_a_ring, size, nbytes)
+
+
+# Of a lane's members, its bytes, and the pieces in which they go.
+_Lane = Callable[[int, float, int], Cost]
+
+
+def _of_one_lane(lane: _Lane, size: int, nbytes: float) -> Cost:
     if size == 1:
         return Cost()
+    pieces = max(1, math.ceil(nbytes / (MESSAGE_BYTES * size)))
+    return announcement(size) + lane(size, nbytes, pieces)
+
+
+def _pick_lane(size: int, nbytes: float) -> _Lane:
+    """As in pattern_choice.cc, of float32."""
+    if nbytes <= DOUBLING_BYTES:
+        return _lane_by_doubling
+    if size <= PARTS_RANKS:
+        return _lane_of_parts if nbytes <= PARTS_BYTES else _lane_in_a_ring
+    if nbytes <= RING_MESSAGE_BYTES * size:
+        return _lane_by_halving
+    return _lane_in_a_ring
+
+
+def _lane_by_doubling(size: int, nbytes: float, pieces: int) -> Cost:
     steps = int(math.log2(size))
-    # Ranks beyond the last power of two hand in before and are told after.
+    # Members beyond the last power of two hand in before and are told after.
     steps += 2 if size != 1 << steps else 0
-    return announcement(size) + Cost(
+    return Cost(
         trips=steps,
-        messages=steps * _pieces(size, nbytes),
+        messages=steps * pieces,
         wire_bytes=steps * nbytes,
         copied_bytes=(1 + 2 * steps) * nbytes,
     )
 
 
-def parts(size: int, nbytes: float) -> Cost:
-    """Each rank reduces a part that all send it, then sends it to all."""
-    if size == 1:
-        return Cost()
-    return announcement(size) + _lane_of_parts(size, nbytes, _pieces(size, nbytes))
-
-
-def ring(size: int, nbytes: float) -> Cost:
-    """Reduce-scatter and allgather around a ring."""
-    if size == 1:
-        return Cost()
-    return announcement(size) + _lane_in_a_ring(size, nbytes, _pieces(size, nbytes))
-
-
-def _pieces(size: int, nbytes: float) -> int:
-    return max(1, math.ceil(nbytes / (MESSAGE_BYTES * size)))
+def _lane_by_halving(size: int, nbytes: float, pieces: int) -> Cost:
+    steps = 2 * (size - 1).bit_length()
+    return Cost(
+        trips=steps,
+        messages=steps * pieces,
+        wire_bytes=2 * (size - 1) / size * nbytes,
+        copied_bytes=(1 + 2) * nbytes,
+    )
 
 
 def _lane_of_parts(size: int, nbytes: float, pieces: int) -> Cost:
@@ -148,10 +191,18 @@ def _in_memory(size: int, nbytes: float, touched: float) -> Cost:
     return Cost(near_bytes=touched)
 
 
-def hierarchical(hosts: int, per_host: int, nbytes: float) -> Cost:
+def hierarchical(
+    hosts: int, per_host: int, nbytes: float, lane: _Lane | None = None
+) -> Cost:
     """Reduces on each host, then across hosts, each rank of a host its share.
 
     The ranks of a host share its link: the wire bytes of all are counted.
+
+    Args:
+        hosts: How many.
+        per_host: Ranks on each.
+        nbytes: Of the data.
+        lane: What each lane runs; by default what the engine picks.
     """
     if hosts == 1:
         return shared_parts(per_host, nbytes)
@@ -160,11 +211,24 @@ def hierarchical(hosts: int, per_host: int, nbytes: float) -> Cost:
     )
     rounds = max(1, math.ceil(nbytes / round_bytes))
     lane_bytes = min(nbytes, round_bytes) / per_host
-    pattern = _lane_of_parts if lane_bytes <= LANE_PARTS_BYTES else _lane_in_a_ring
-    lane = pattern(hosts, nbytes / per_host, rounds)
+    lane = lane or _pick_lane(hosts, LANES_OF_A_HOST * lane_bytes)
+    cost = lane(hosts, nbytes / per_host, rounds)
     shared = shared_parts(per_host, nbytes)
-    lanes = dataclasses.replace(lane, wire_bytes=lane.wire_bytes * per_host)
+    lanes = dataclasses.replace(cost, wire_bytes=cost.wire_bytes * per_host)
     return announcement(hosts * per_host) + lanes + shared
+
+
+def hierarchical_rings(hosts: int, per_host: int, nbytes: float) -> Cost:
+    """The same as if lanes could run nothing else, to compare with."""
+    return hierarchical(hosts, per_host, nbytes, _lane_in_a_ring)
+
+
+def unannounced(hosts: int, per_host: int, nbytes: float) -> Cost:
+    """`hierarchical` as if no rank had to tell all others that it takes part."""
+    cost, told = hierarchical(hosts, per_host, nbytes), announcement(hosts * per_host)
+    return dataclasses.replace(
+        cost, trips=cost.trips - told.trips, messages=cost.messages - told.messages
+    )
 
 
 def direct_from_each(hosts: int, per_host: int, nbytes: float) -> Cost:
@@ -184,6 +248,7 @@ _ONE_RANK_A_HOST: dict[str, Callable[[int, float], Cost]] = {
     "direct": direct,
     "doubling": doubling,
     "parts": parts,
+    "halving": halving,
     "ring": ring,
 }
 _SEVERAL_RANKS_A_HOST: dict[str, Callable[[int, int, float], Cost]] = {

@@ -35,10 +35,17 @@ _ALGORITHMS = {
         "RING_KERAS_RECURSIVE_DOUBLING_MAX_BYTES": "0",
         "RING_KERAS_PARTS_MAX_BYTES": _HUGE,
     },
+    "halving": {
+        "RING_KERAS_DIRECT_MAX_BYTES": "0",
+        "RING_KERAS_RECURSIVE_DOUBLING_MAX_BYTES": "0",
+        "RING_KERAS_PARTS_MAX_BYTES": "0",
+        "RING_KERAS_HALVING_MAX_BYTES": _HUGE,
+    },
     "ring": {
         "RING_KERAS_DIRECT_MAX_BYTES": "0",
         "RING_KERAS_RECURSIVE_DOUBLING_MAX_BYTES": "0",
         "RING_KERAS_PARTS_MAX_BYTES": "0",
+        "RING_KERAS_HALVING_MAX_BYTES": "0",
     },
     "hierarchical": {"RING_KERAS_DIRECT_MAX_BYTES": "0"},
     "shared_flat": {"RING_KERAS_SHARED_FLAT_MAX_BYTES": _HUGE},

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.scaling.costs import cost_of, names
+from benchmarks.scaling.costs import Cost, cost_of, names
 from benchmarks.scaling.fit import Machine
 from benchmarks.scaling.step import Model, Step, Transfer, simulate
 
-__all__ = ["Cluster", "best_allreduce", "predict_step", "predict_tuned_step"]
+__all__ = [
+    "Allreduce",
+    "Cluster",
+    "best_allreduce",
+    "predict_step",
+    "predict_tuned_step",
+]
+
+# What an allreduce costs, by hosts, ranks on each, and bytes.
+Allreduce = Callable[[int, int, int], Cost]
 
 _BUCKET_SIZES = tuple(1 << power for power in range(20, 28))
 
@@ -54,16 +64,32 @@ def best_allreduce(cluster: Cluster, ranks: int, nbytes: int) -> tuple[str, floa
 
 
 def predict_step(
-    cluster: Cluster, model: Model, ranks: int, bucket_size_bytes: int
+    cluster: Cluster,
+    model: Model,
+    ranks: int,
+    bucket_size_bytes: int,
+    cost_of_one: Allreduce | None = None,
 ) -> Step:
-    """A training step; its buckets are copied to the host and back."""
+    """A training step; its buckets are copied to the host and back.
+
+    Args:
+        cluster: Where.
+        model: What is trained.
+        ranks: On how many ranks.
+        bucket_size_bytes: See `plan_buckets`.
+        cost_of_one: By default that of the fastest algorithm.
+    """
     if ranks == 1:
         return simulate(model, bucket_size_bytes, lambda nbytes: Transfer(0, 0))
     per_host = min(cluster.per_host, ranks)
 
     def allreduce(nbytes: int) -> Transfer:
-        name, _ = best_allreduce(cluster, ranks, nbytes)
-        cost = cost_of(name, ranks // per_host, per_host, nbytes)
+        hosts = ranks // per_host
+        if cost_of_one is not None:
+            cost = cost_of_one(hosts, per_host, nbytes)
+        else:
+            name, _ = best_allreduce(cluster, ranks, nbytes)
+            cost = cost_of(name, hosts, per_host, nbytes)
         machine = cluster.machine
         busy_s = max(
             machine.core_s(cost), machine.wire_s(cost, cluster.link_bytes_per_s)
@@ -74,8 +100,13 @@ def predict_step(
     return simulate(model, bucket_size_bytes, allreduce)
 
 
-def predict_tuned_step(cluster: Cluster, model: Model, ranks: int) -> tuple[int, Step]:
+def predict_tuned_step(
+    cluster: Cluster, model: Model, ranks: int, cost_of_one: Allreduce | None = None
+) -> tuple[int, Step]:
     """The step with the best size of buckets, and that size."""
-    steps = {size: predict_step(cluster, model, ranks, size) for size in _BUCKET_SIZES}
+    steps = {
+        size: predict_step(cluster, model, ranks, size, cost_of_one)
+        for size in _BUCKET_SIZES
+    }
     best = min(steps, key=lambda size: steps[size].step_s)
     return best, steps[best]

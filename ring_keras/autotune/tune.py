@@ -32,7 +32,12 @@ _NEVER, _ALWAYS = 0, 1 << 40
 # anywhere else.
 _SHARED = ("shared_flat_max_bytes",)
 _HIERARCHICAL = ("direct_max_bytes",)
-_REMOTE = ("direct_max_bytes", "recursive_doubling_max_bytes", "parts_max_bytes")
+_REMOTE = (
+    "direct_max_bytes",
+    "recursive_doubling_max_bytes",
+    "parts_max_bytes",
+    "halving_max_bytes",
+)
 _BUCKET = "bucket_size_bytes"
 
 
@@ -166,7 +171,7 @@ def _measure(thresholds: tuple[str, ...], fixed: Mapping[str, int]) -> dict[str,
 
 
 def _use_only(
-    number: int, thresholds: tuple[str, ...], defaults: Mapping[str, int]
+    number: int, thresholds: tuple[str, ...], defaults: Mapping[str, int | None]
 ) -> None:
     """Makes every allreduce use the algorithm that ends at threshold `number`."""
     limits = {

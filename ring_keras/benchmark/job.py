@@ -27,7 +27,7 @@ class JobDescription:
         transports: How rank 0 reaches each rank: self, shm or tcp.
         versions: By the name of the software.
         instruction_set: What the engine reduces with.
-        tuning: The thresholds between algorithms, in bytes.
+        tuning: The thresholds between algorithms that are set, in bytes.
     """
 
     ranks: int
@@ -48,11 +48,12 @@ class JobDescription:
         software = ", ".join(f"{name} {text}" for name, text in self.versions.items())
         hosts = ", ".join(f"{host} ({', '.join(r)})" for host, r in ranks_of.items())
         links = ", ".join(f"{how} to {', '.join(r)}" for how, r in reached.items())
+        tuning = ", ".join(f"{name}={most}" for name, most in self.tuning.items())
         return [
             f"{software}; reduces with {self.instruction_set}",
             f"ranks: {self.ranks}; hosts: {hosts}",
             f"transport from rank 0: {links or 'none'}",
-            "tuning: " + ", ".join(f"{n}={v}" for n, v in self.tuning.items()),
+            f"tuning: {tuning or 'nothing set'}",
         ]
 
 
@@ -85,5 +86,7 @@ def describe_job(size: int) -> JobDescription:
         transports=[_native.transport_to(rank) for rank in range(size)],
         versions=versions,
         instruction_set=_native.instruction_set(),
-        tuning=_native.tuning(),
+        tuning={
+            name: most for name, most in _native.tuning().items() if most is not None
+        },
     )

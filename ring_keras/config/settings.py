@@ -38,6 +38,7 @@ TUNING_SETTINGS = (
     "direct_max_bytes",
     "recursive_doubling_max_bytes",
     "parts_max_bytes",
+    "halving_max_bytes",
 )
 
 
@@ -199,7 +200,7 @@ class Config:
         None,
         integer(0),
         "Ranks on several hosts send an allreduce up to this many bytes each to all. "
-        "The same on every rank.",
+        "Default: 4 KiB, less on more than 64 ranks. The same on every rank.",
     )
     recursive_doubling_max_bytes: int | None = _variable(
         None,
@@ -210,8 +211,15 @@ class Config:
     parts_max_bytes: int | None = _variable(
         None,
         integer(0),
-        "Above both and up to this many bytes each of them reduces a part; above, "
-        "they form a ring. The same on every rank.",
+        "Above both and up to this many bytes each of them reduces a part, which all "
+        "send it. Default: 1 MiB on up to 8 ranks, 0 on more. The same on every rank.",
+    )
+    halving_max_bytes: int | None = _variable(
+        None,
+        integer(0),
+        "Above all three and up to this many bytes they reduce it by recursive "
+        "halving; above, they form a ring. Default: 128 KiB for each rank, 0 on up to "
+        "8 ranks. The same on every rank.",
     )
     bucket_size_bytes: int | None = _variable(
         None,

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -39,8 +40,10 @@ auto WithoutGil(Function function) {
   return function();
 }
 
-// Settings that `values` leaves out keep their default.
-Tuning ParseTuning(const std::map<std::string, size_t>& values) {
+using TuningValues = std::map<std::string, std::optional<size_t>>;
+
+// What `values` leaves out is not set.
+Tuning ParseTuning(const TuningValues& values) {
   Tuning tuning;
   size_t known = 0;
   for (const auto& [name, value] : kTuningSettings) {
@@ -57,10 +60,10 @@ Tuning ParseTuning(const std::map<std::string, size_t>& values) {
   throw py::value_error("expected in `tuning` only " + names + ".");
 }
 
-std::map<std::string, size_t> GetTuning() {
+TuningValues GetTuning() {
   const Tuning tuning =
       ValueOrThrow(WithoutGil([] { return Runtime::Get().GetTuning(); }));
-  std::map<std::string, size_t> values;
+  TuningValues values;
   for (const auto& [name, value] : kTuningSettings) {
     values[name] = tuning.*value;
   }
@@ -72,7 +75,7 @@ void Init(int rank, int size, const std::string& store_host, int store_port,
           const std::string& host_name, const std::string& bind_address,
           const std::vector<std::string>& interfaces,
           const std::string& transport, int tcp_streams,
-          const std::map<std::string, size_t>& tuning, bool autotune,
+          const TuningValues& tuning, bool autotune,
           const std::string& cuda_library_path, const std::string& trace_dir,
           double init_timeout_s, double collective_timeout_s,
           double stall_warning_s, const std::string& log_level) {
@@ -169,7 +172,7 @@ void BindJob(py::module_& module) {
   module.def("tuning", &GetTuning);
   module.def(
       "set_tuning",
-      [](const std::map<std::string, size_t>& values) {
+      [](const TuningValues& values) {
         const Tuning tuning = ParseTuning(values);
         ThrowIfError(
             WithoutGil([&] { return Runtime::Get().SetTuning(tuning); }));

@@ -53,9 +53,10 @@ MakeAlgorithm MakeAllreduceAlone;
 // Announcements carry the data: one trip, (size - 1) x nbytes sent per rank.
 // For what a payload holds.
 MakeAlgorithm MakeAllreduceDirect;
-// All ranks as one lane, in pieces; see lane.h for the three.
+// All ranks as one lane, in pieces; see lane.h for how.
 MakeAlgorithm MakeAllreduceDoubling;
 MakeAlgorithm MakeAllreduceParts;
+MakeAlgorithm MakeAllreduceHalving;
 MakeAlgorithm MakeAllreduceRing;
 // Several hosts, several ranks on some: reduced within each host through shared
 // memory, then across, so that data cross between hosts once per host and

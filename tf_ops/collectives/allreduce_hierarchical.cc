@@ -9,6 +9,7 @@
 #include "tf_ops/collectives/fused_tensors.h"
 #include "tf_ops/collectives/lane.h"
 #include "tf_ops/collectives/partition.h"
+#include "tf_ops/collectives/pattern_choice.h"
 #include "tf_ops/collectives/task_group.h"
 #include "tf_ops/collectives/wire_format.h"
 
@@ -102,8 +103,9 @@ class AllreduceHierarchical : public Collective {
   static constexpr size_t kMaxRoundBytes = size_t{16} << 20;
   // Rounds of which a window holds the data.
   static constexpr size_t kSlots = 8;
-  // Below, fewer trips win over fewer connections at a time.
-  static constexpr size_t kPartsMaxBytes = size_t{256} << 10;
+  // Lanes of a host share its link: each is taken for one of so many when its
+  // pattern is picked.
+  static constexpr size_t kLanesOfAHost = 4;
 
   // Such a rank shows its data to nobody, and may have no shared memory.
   bool is_alone_on_host() const {
@@ -223,12 +225,9 @@ class AllreduceHierarchical : public Collective {
       data = narrow.get();
       format_->ToWire(data, part_data, part.size());
     }
-    // What travels in 16 bits is rounded once, rather than at every step.
     LanePattern* pattern =
-        Is16BitFloat(format_->dtype()) ||
-                (wire_nbytes <= kPartsMaxBytes && communicator_.connects_all())
-            ? ReduceByParts
-            : ReduceByRing;
+        PickPattern(communicator_.tuning(), format_->dtype(), lane_->size(),
+                    kLanesOfAHost * wire_nbytes);
     Task across = pattern(*lane_, data, wire_nbytes,
                           static_cast<uint32_t>(round) * lane_->tag_count());
     const Status status = co_await across;

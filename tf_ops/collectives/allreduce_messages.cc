@@ -85,6 +85,12 @@ std::unique_ptr<Collective> MakeAllreduceParts(
                                              ReduceByParts);
 }
 
+std::unique_ptr<Collective> MakeAllreduceHalving(
+    const CollectiveArguments& arguments, Communicator& communicator) {
+  return std::make_unique<AllreduceMessages>(arguments, communicator,
+                                             ReduceByHalving);
+}
+
 std::unique_ptr<Collective> MakeAllreduceRing(
     const CollectiveArguments& arguments, Communicator& communicator) {
   return std::make_unique<AllreduceMessages>(arguments, communicator,

@@ -6,6 +6,7 @@
 
 #include "tf_ops/collectives/algorithms.h"
 #include "tf_ops/collectives/nccl/algorithms.h"
+#include "tf_ops/collectives/pattern_choice.h"
 
 namespace ring_keras {
 namespace {
@@ -15,37 +16,40 @@ bool UsesSharedMemory(const Communicator& communicator) {
          communicator.shares_memory();
 }
 
+constexpr std::pair<LanePattern*, MakeAlgorithm*> kOfOneLane[] = {
+    {ReduceByDoubling, MakeAllreduceDoubling},
+    {ReduceByParts, MakeAllreduceParts},
+    {ReduceByHalving, MakeAllreduceHalving},
+    {ReduceByRing, MakeAllreduceRing},
+};
+
 MakeAlgorithm* PickAllreduce(const CollectiveArguments& arguments,
                              const Communicator& communicator) {
   if (communicator.size() == 1) return MakeAllreduceAlone;
   const size_t nbytes = TotalBytes(arguments);
-  const Tuning& tuning = communicator.tuning();
+  const Thresholds thresholds(communicator.tuning(), communicator.size());
   if (UsesSharedMemory(communicator)) {
-    return communicator.size() == 2 || nbytes <= tuning.shared_flat_max_bytes
+    return communicator.size() == 2 ||
+                   nbytes <= thresholds.shared_flat_max_bytes
                ? MakeAllreduceSharedFlat
                : MakeAllreduceSharedParts;
   }
   // The payload travels in the announcement.
   if (nbytes <=
-      std::min(tuning.direct_max_bytes, Collective::kMaxPayloadBytes)) {
+      std::min(thresholds.direct_max_bytes, Collective::kMaxPayloadBytes)) {
     return MakeAllreduceDirect;
   }
   const size_t hosts = communicator.hosts().size();
   if (hosts > 1 && hosts < static_cast<size_t>(communicator.size())) {
     return MakeAllreduceHierarchical;
   }
-  // What travels in 16 bits is rounded once, rather than at every step, and its
-  // sums may be out of range until they are multiplied.
-  if (Is16BitFloat(arguments.wire_dtype.value_or(arguments.dtype))) {
-    return MakeAllreduceParts;
-  }
-  if (nbytes <= tuning.recursive_doubling_max_bytes) {
-    return MakeAllreduceDoubling;
-  }
-  // By parts, each rank would need a connection to each.
-  return nbytes <= tuning.parts_max_bytes && communicator.connects_all()
-             ? MakeAllreduceParts
-             : MakeAllreduceRing;
+  LanePattern* pattern = PickPattern(
+      communicator.tuning(), arguments.wire_dtype.value_or(arguments.dtype),
+      communicator.size(), nbytes);
+  return std::find_if(
+             std::begin(kOfOneLane), std::end(kOfOneLane),
+             [pattern](const auto& one) { return one.first == pattern; })
+      ->second;
 }
 
 MakeAlgorithm* Pick(const CollectiveArguments& arguments,
@@ -81,6 +85,7 @@ constexpr std::pair<MakeAlgorithm*, const char*> kNames[] = {
     {MakeAllreduceDoubling, "doubling"},
     {MakeAllreduceParts, "parts"},
     {MakeAllreduceRing, "ring"},
+    {MakeAllreduceHalving, "halving"},
     {MakeAllreduceHierarchical, "hierarchical"},
     {MakeAllgatherShared, "shared"},
     {MakeAllgatherDirect, "direct"},

@@ -53,6 +53,13 @@ LanePattern ReduceByParts;
 // Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
 LanePattern ReduceByRing;
 
+// Reduce-scatter, then allgather, to and from members at half, a quarter and so
+// on of the way around: 2 log2(size) trips, rounded up, whatever the size, and
+// 2 (size - 1) / size x nbytes sent. For many members and data of middling
+// length. Source: Traff 2024, arXiv:2410.14234; with a power of two it sends as
+// much, as often, as recursive halving and doubling.
+LanePattern ReduceByHalving;
+
 }  // namespace ring_keras
 
 #endif  // RING_KERAS_COLLECTIVES_LANE_H_

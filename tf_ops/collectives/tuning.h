@@ -5,38 +5,71 @@
 #ifndef RING_KERAS_COLLECTIVES_TUNING_H_
 #define RING_KERAS_COLLECTIVES_TUNING_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
+#include <optional>
 
 namespace ring_keras {
 
-// Bytes count all tensors of one allreduce together. Below a threshold, fewer
-// synchronisations or messages win over fewer bytes.
+// What has been set; the others depend on how many ranks there are.
 struct Tuning {
-  // One host, three ranks or more: every rank reduces everything. Above, each
-  // reduces a part.
-  size_t shared_flat_max_bytes = 16 << 10;
-  // Across hosts: all to all, with the announcements, which hold 64 KiB.
-  size_t direct_max_bytes = 4 << 10;
-  // Across hosts with one rank each, above direct_max_bytes: recursive
-  // doubling.
-  size_t recursive_doubling_max_bytes = 16 << 10;
-  // The same, above both: each rank reduces a part that all send it. Above, a
-  // ring moves no more than the links carry.
-  size_t parts_max_bytes = 1 << 20;
+  std::optional<size_t> shared_flat_max_bytes;
+  std::optional<size_t> direct_max_bytes;
+  std::optional<size_t> recursive_doubling_max_bytes;
+  std::optional<size_t> parts_max_bytes;
+  std::optional<size_t> halving_max_bytes;
 };
 
 // Every setting with its name in Python; RING_KERAS_<NAME> in the environment.
 struct TuningSetting {
   const char* name;
-  size_t Tuning::* value;
+  std::optional<size_t> Tuning::* value;
 };
-inline constexpr std::array<TuningSetting, 4> kTuningSettings = {{
+inline constexpr std::array<TuningSetting, 5> kTuningSettings = {{
     {"shared_flat_max_bytes", &Tuning::shared_flat_max_bytes},
     {"direct_max_bytes", &Tuning::direct_max_bytes},
     {"recursive_doubling_max_bytes", &Tuning::recursive_doubling_max_bytes},
     {"parts_max_bytes", &Tuning::parts_max_bytes},
+    {"halving_max_bytes", &Tuning::halving_max_bytes},
 }};
+
+// What holds among so many ranks. Bytes count all tensors of one allreduce
+// together. Below a threshold, fewer synchronisations or messages win over
+// fewer bytes.
+struct Thresholds {
+  Thresholds(const Tuning& tuning, size_t ranks)
+      : shared_flat_max_bytes(
+            tuning.shared_flat_max_bytes.value_or(size_t{16} << 10)),
+        direct_max_bytes(tuning.direct_max_bytes.value_or(
+            std::min(size_t{4} << 10, (size_t{256} << 10) / ranks))),
+        recursive_doubling_max_bytes(
+            tuning.recursive_doubling_max_bytes.value_or(size_t{16} << 10)),
+        parts_max_bytes(tuning.parts_max_bytes.value_or(
+            ranks <= kPartsMaxRanks ? size_t{1} << 20 : 0)),
+        halving_max_bytes(tuning.halving_max_bytes.value_or(
+            ranks <= kPartsMaxRanks ? 0 : kRingMessageBytes * ranks)) {}
+
+  // One host, three ranks or more: every rank reduces everything. Above, each
+  // reduces a part.
+  size_t shared_flat_max_bytes;
+  // Across hosts: all to all, with the announcements, which hold 64 KiB.
+  size_t direct_max_bytes;
+  // Across hosts with one rank each, above direct_max_bytes: recursive
+  // doubling.
+  size_t recursive_doubling_max_bytes;
+  // The same, above both: each rank reduces a part that all send it.
+  size_t parts_max_bytes;
+  // The same, above all three: recursive halving. Above, a ring moves no more
+  // than the links carry, and only between neighbours.
+  size_t halving_max_bytes;
+
+ private:
+  // Each sends a message to each of the others, which all arrive at once.
+  static constexpr size_t kPartsMaxRanks = 8;
+  // With shorter messages a ring's many trips are what takes its time.
+  static constexpr size_t kRingMessageBytes = size_t{128} << 10;
+};
 
 }  // namespace ring_keras
 

@@ -197,7 +197,8 @@ Status Job::SetTuning(const Tuning& tuning) {
   std::lock_guard<std::mutex> agreement_lock(agreement_mutex_);
   std::vector<int64_t> values;
   for (const auto& [name, value] : kTuningSettings) {
-    values.push_back(static_cast<int64_t>(tuning.*value));
+    const std::optional<size_t>& setting = tuning.*value;
+    values.push_back(setting ? static_cast<int64_t>(*setting) : -1);
   }
   RING_KERAS_RETURN_IF_ERROR(Agree("tuning", values, "Tune every rank alike."));
   std::lock_guard<std::mutex> lock(mutex_);

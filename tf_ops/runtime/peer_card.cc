@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <cctype>
+#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <iomanip>
+#include <optional>
 #include <sstream>
 
 namespace ring_keras {
@@ -45,7 +47,26 @@ std::string HostId(const PeerCard& card, bool named) {
   return uts;
 }
 
-Status CheckSame(std::string setting, size_t first, size_t other, size_t rank) {
+constexpr char kUnset[] = "unset";
+
+std::string Word(const std::optional<size_t>& setting) {
+  return setting.has_value() ? StrCat(*setting) : kUnset;
+}
+
+// What Word() has made of a setting; fails where it has not.
+void ReadWord(std::istream& in, std::optional<size_t>* setting) {
+  std::string word;
+  in >> word;
+  setting->reset();
+  if (word == kUnset) return;
+  const char* end = word.data() + word.size();
+  const auto [read, error] =
+      std::from_chars(word.data(), end, setting->emplace());
+  if (error != std::errc() || read != end) in.setstate(std::ios::failbit);
+}
+
+Status CheckSame(std::string setting, const std::string& first,
+                 const std::string& other, size_t rank) {
   if (first == other) return Status::Ok();
   for (char& letter : setting) letter = static_cast<char>(toupper(letter));
   const std::string variable = "RING_KERAS_" + setting;
@@ -71,11 +92,12 @@ PeerCard MakePeerCard(const std::string& host_name) {
 
 Status CheckSameSettings(const std::vector<PeerCard>& cards) {
   for (size_t rank = 1; rank < cards.size(); ++rank) {
-    RING_KERAS_RETURN_IF_ERROR(
-        CheckSame("autotune", cards[0].autotune, cards[rank].autotune, rank));
+    RING_KERAS_RETURN_IF_ERROR(CheckSame("autotune", StrCat(cards[0].autotune),
+                                         StrCat(cards[rank].autotune), rank));
     for (const auto& [name, value] : kTuningSettings) {
-      RING_KERAS_RETURN_IF_ERROR(CheckSame(name, cards[0].tuning.*value,
-                                           cards[rank].tuning.*value, rank));
+      RING_KERAS_RETURN_IF_ERROR(CheckSame(name, Word(cards[0].tuning.*value),
+                                           Word(cards[rank].tuning.*value),
+                                           rank));
     }
   }
   return Status::Ok();
@@ -87,7 +109,7 @@ std::string Encode(const PeerCard& card) {
   std::ostringstream out;
   out << card.autotune;
   for (const auto& [name, value] : kTuningSettings) {
-    out << ' ' << card.tuning.*value;
+    out << ' ' << Word(card.tuning.*value);
   }
   out << '\n'
       << card.pid_namespace << '\n'
@@ -105,7 +127,9 @@ StatusOr<PeerCard> DecodePeerCard(const std::string& text) {
   PeerCard card;
   std::istringstream in(text);
   in >> card.autotune;
-  for (const auto& [name, value] : kTuningSettings) in >> card.tuning.*value;
+  for (const auto& [name, value] : kTuningSettings) {
+    ReadWord(in, &(card.tuning.*value));
+  }
   in.ignore();  // The line's end.
   std::getline(in, card.pid_namespace);
   std::getline(in, card.network_namespace);

@@ -23,6 +23,7 @@ struct Pattern {
 };
 constexpr Pattern kPatterns[] = {{"doubling", ReduceByDoubling},
                                  {"parts", ReduceByParts},
+                                 {"halving", ReduceByHalving},
                                  {"ring", ReduceByRing}};
 
 // Runs the pattern on all members; each starts with data[rank].
@@ -148,11 +149,44 @@ RING_TEST(EveryPatternReducesEverySizeAndType) {
   }
 }
 
+// Whatever the number of members, and of elements for each: whole numbers whose
+// sums are exact, so that one that is added twice, or not at all, shows.
+RING_TEST(AnyNumberOfMembersReducesAnyLength) {
+  uint64_t key = 0;
+  for (int size = 2; size <= 17; ++size) {
+    std::vector<Member> members = Connect(size);
+    CollectiveArguments arguments;
+    arguments.dtype = DataType::kFloat32;
+    const ScaledReduction reduction(arguments);
+    for (const Pattern& pattern : kPatterns) {
+      for (size_t count : {1, size - 1, size, size + 1, 1009, 50021}) {
+        std::vector<std::string> data;
+        std::vector<double> values(count);
+        std::vector<double> sums(count);
+        for (int rank = 0; rank < size; ++rank) {
+          for (size_t i = 0; i < count; ++i) {
+            values[i] = static_cast<double>((size_t{1} << rank) + i % 7);
+            sums[i] += values[i];
+          }
+          data.push_back(Encode(DataType::kFloat32, values));
+        }
+        Reduce(members, pattern.run, ++key, reduction, &data);
+        const std::string expected = Encode(DataType::kFloat32, sums);
+        for (int rank = 0; rank < size; ++rank) {
+          ASSERT_TRUE(data[rank] == expected)
+              << pattern.name << " of " << count << " on rank " << rank
+              << " of " << size;
+        }
+      }
+    }
+  }
+}
+
 // Values whose sum depends on the order: equal on every rank all the same, and
 // again when repeated.
 RING_TEST(EveryRankGetsTheSameBits) {
   uint64_t key = 0;
-  for (int size : {2, 3, 4, 5}) {
+  for (int size : {2, 3, 4, 5, 9}) {
     std::vector<Member> members = Connect(size);
     for (const Pattern& pattern : kPatterns) {
       for (DataType dtype : {DataType::kFloat32, DataType::kBfloat16}) {

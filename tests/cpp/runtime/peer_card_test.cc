@@ -14,7 +14,8 @@ RING_TEST(ACardComesBackAsItWas) {
   card.segment_descriptor = 5;
   card.doorbell_descriptor = 6;
   card.nonce[0] = 255;
-  card.tuning = {1, 2, size_t{3} << 40};
+  card.tuning.direct_max_bytes = 0;
+  card.tuning.parts_max_bytes = size_t{3} << 40;
   card.autotune = true;
 
   const auto decoded = DecodePeerCard(Encode(card));
@@ -24,6 +25,28 @@ RING_TEST(ACardComesBackAsItWas) {
   EXPECT_TRUE(decoded.value().MayShareMemory(card));
   EXPECT_TRUE(decoded.value().nonce == card.nonce);
   EXPECT_OK(CheckSameSettings({card, decoded.value()}));
+}
+
+RING_TEST(WhatIsNotSetIsASettingToo) {
+  std::vector<PeerCard> cards(2, MakePeerCard("a"));
+  cards[1].tuning.halving_max_bytes = 8;
+  for (PeerCard& card : cards) card = DecodePeerCard(Encode(card)).value();
+
+  const Status status = CheckSameSettings(cards);
+
+  EXPECT_EQ(status.message(),
+            "RING_KERAS_HALVING_MAX_BYTES must be the same on every rank: it "
+            "is unset on rank 0 and 8 on rank 1. Set "
+            "RING_KERAS_HALVING_MAX_BYTES to one value for all ranks, or "
+            "nowhere.");
+}
+
+RING_TEST(ACardWithoutNumbersIsRefused) {
+  const std::string text = Encode(MakePeerCard("a"));
+  std::string changed = text;
+  changed.replace(changed.find("unset"), 5, "12x");
+
+  EXPECT_EQ(DecodePeerCard(changed).status().code(), StatusCode::kInternal);
 }
 
 RING_TEST(ACardCutShortIsRefused) {

@@ -26,10 +26,17 @@ SETTINGS = {
         "RING_KERAS_RECURSIVE_DOUBLING_MAX_BYTES": "0",
         "RING_KERAS_PARTS_MAX_BYTES": HUGE,
     },
+    "halving": {
+        **NOT_DIRECT,
+        "RING_KERAS_RECURSIVE_DOUBLING_MAX_BYTES": "0",
+        "RING_KERAS_PARTS_MAX_BYTES": "0",
+        "RING_KERAS_HALVING_MAX_BYTES": HUGE,
+    },
     "ring": {
         **NOT_DIRECT,
         "RING_KERAS_RECURSIVE_DOUBLING_MAX_BYTES": "0",
         "RING_KERAS_PARTS_MAX_BYTES": "0",
+        "RING_KERAS_HALVING_MAX_BYTES": "0",
     },
 }
 

@@ -21,8 +21,8 @@ def test_one_rank_does_nothing() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 16, 1000])
-@pytest.mark.parametrize("name", ["parts", "ring"])
-def test_a_ring_and_parts_send_the_least_possible(name: str, size: int) -> None:
+@pytest.mark.parametrize("name", ["parts", "halving", "ring"])
+def test_all_but_doubling_send_the_least_possible(name: str, size: int) -> None:
     cost = cost_of(name, size, 1, MIB)
 
     assert cost.wire_bytes == pytest.approx(2 * (size - 1) / size * MIB)
@@ -34,6 +34,7 @@ def test_a_ring_and_parts_send_the_least_possible(name: str, size: int) -> None:
         ("direct", 1, 7),
         ("doubling", 1 + 3, 3),
         ("parts", 1 + 2, 1.75),
+        ("halving", 1 + 2 * 3, 1.75),
         ("ring", 15, 1.75),
     ],
 )
@@ -48,6 +49,20 @@ def test_doubling_takes_two_trips_more_beside_a_power_of_two() -> None:
     trips = {size: cost_of("doubling", size, 1, 1).trips for size in (2, 3, 4, 5, 8)}
 
     assert trips == {2: 1 + 1, 3: 1 + 3, 4: 1 + 2, 5: 1 + 4, 8: 1 + 3}
+
+
+def test_halving_takes_two_trips_for_each_doubling_of_the_ranks() -> None:
+    trips = {size: cost_of("halving", size, 1, 1).trips for size in (2, 3, 4, 5, 8, 9)}
+
+    assert trips == {2: 1 + 2, 3: 1 + 4, 4: 1 + 4, 5: 1 + 6, 8: 1 + 6, 9: 1 + 8}
+
+
+def test_lanes_of_many_hosts_take_few_trips() -> None:
+    few, many = cost_of("hierarchical", 8, 4, MIB), cost_of("hierarchical", 512, 4, MIB)
+
+    # Two of parts, with a message to each other member; two for each of nine halvings.
+    assert (few.trips, few.messages) == (1 + 2, 31 + 2 * 7)
+    assert (many.trips, many.messages) == (1 + 2 * 9, 2047 + 2 * 9)
 
 
 def test_messages_of_large_data_go_in_pieces() -> None:

@@ -1,0 +1,65 @@
+// Which pattern runs, by bytes, members and what has been set.
+#include "tf_ops/collectives/pattern_choice.h"
+
+#include "tests/cpp/support/test.h"
+
+namespace ring_keras {
+namespace {
+
+constexpr size_t kKiB = 1 << 10;
+constexpr size_t kMiB = 1 << 20;
+
+LanePattern* Pick(int members, size_t nbytes, const Tuning& tuning = {}) {
+  return PickPattern(tuning, DataType::kFloat32, members, nbytes);
+}
+
+RING_TEST(FewMembersReduceByPartsAndThenInARing) {
+  for (int members : {2, 4, 8}) {
+    EXPECT_TRUE(Pick(members, 16 * kKiB) == ReduceByDoubling);
+    EXPECT_TRUE(Pick(members, 16 * kKiB + 1) == ReduceByParts);
+    EXPECT_TRUE(Pick(members, kMiB) == ReduceByParts);
+    EXPECT_TRUE(Pick(members, kMiB + 1) == ReduceByRing);
+  }
+}
+
+RING_TEST(ManyMembersReduceByHalvingUntilARingsMessagesAreLong) {
+  for (int members : {9, 16, 512, 4096}) {
+    const size_t long_enough = 128 * kKiB * static_cast<size_t>(members);
+    EXPECT_TRUE(Pick(members, 16 * kKiB) == ReduceByDoubling);
+    EXPECT_TRUE(Pick(members, 16 * kKiB + 1) == ReduceByHalving);
+    EXPECT_TRUE(Pick(members, long_enough) == ReduceByHalving);
+    EXPECT_TRUE(Pick(members, long_enough + 1) == ReduceByRing);
+  }
+}
+
+RING_TEST(WhatIsSetHoldsWhateverTheNumberOfMembers) {
+  Tuning tuning;
+  tuning.recursive_doubling_max_bytes = 0;
+  tuning.parts_max_bytes = 10;
+  tuning.halving_max_bytes = 20;
+  for (int members : {2, 512}) {
+    EXPECT_TRUE(Pick(members, 10, tuning) == ReduceByParts);
+    EXPECT_TRUE(Pick(members, 11, tuning) == ReduceByHalving);
+    EXPECT_TRUE(Pick(members, 21, tuning) == ReduceByRing);
+  }
+}
+
+// Rounded once, by who has all of it.
+RING_TEST(SixteenBitsGoByParts) {
+  for (size_t nbytes : {kKiB, 100 * kMiB}) {
+    for (int members : {2, 512}) {
+      EXPECT_TRUE(PickPattern({}, DataType::kBfloat16, members, nbytes) ==
+                  ReduceByParts);
+    }
+  }
+}
+
+RING_TEST(WhatGoesToAllShrinksWhereThereAreMany) {
+  EXPECT_EQ(Thresholds({}, 2).direct_max_bytes, 4 * kKiB);
+  EXPECT_EQ(Thresholds({}, 64).direct_max_bytes, 4 * kKiB);
+  EXPECT_EQ(Thresholds({}, 512).direct_max_bytes, kKiB / 2);
+  EXPECT_EQ(Thresholds({}, 4096).direct_max_bytes, size_t{64});
+}
+
+}  // namespace
+}  // namespace ring_keras

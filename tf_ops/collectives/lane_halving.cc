@@ -1,0 +1,95 @@
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "tf_ops/collectives/lane.h"
+#include "tf_ops/collectives/message_exchange.h"
+#include "tf_ops/collectives/partition.h"
+
+namespace ring_keras {
+namespace {
+
+// The data of a lane in a chunk for each member, seen as a circle.
+class Circle {
+ public:
+  Circle(const Lane& lane, size_t nbytes)
+      : nbytes_(nbytes),
+        element_nbytes_(lane.reduction.element_nbytes()),
+        size_(lane.size()) {}
+
+  // Where chunk `first % size` and those after it lie, `count` in all: in two
+  // places if they go past the last one and on with the first.
+  std::array<Range, 2> Chunks(int first, int count) const {
+    first %= size_;
+    const int before_end = std::min(count, size_ - first);
+    std::array<Range, 2> places;
+    places[0] = {Chunk(first).begin, Chunk(first + before_end - 1).end};
+    if (count > before_end) places[1] = {0, Chunk(count - before_end - 1).end};
+    return places;
+  }
+
+ private:
+  Range Chunk(int which) const {
+    return ElementPart(nbytes_, element_nbytes_, size_, which);
+  }
+
+  size_t nbytes_;
+  size_t element_nbytes_;
+  int size_;
+};
+
+}  // namespace
+
+Task ReduceByHalving(const Lane& lane, char* data, size_t nbytes,
+                     uint32_t tag) {
+  const int size = lane.size();
+  const int index = lane.index;
+  const Circle circle(lane, nbytes);
+  const int rounds = std::bit_width(static_cast<unsigned>(size - 1));
+  // Of how many chunks, its own and those after it, a member holds sums after
+  // so many rounds.
+  const auto held = [size](int round) {
+    return (size + (1 << round) - 1) >> round;
+  };
+  const auto member = [&](int place) {
+    return lane.members[(place + size) % size];
+  };
+  MessageExchange exchange(lane.communicator, lane.key);
+  // Reduce-scatter: a member hands on the chunks from the one of the member
+  // that is so far on, and gets what others have of those that stay.
+  for (int round = 0; round < rounds; ++round) {
+    const int distance = held(round + 1);
+    const int count = held(round) - distance;
+    const auto in = circle.Chunks(index, count);
+    const auto out = circle.Chunks(index + distance, count);
+    for (int i = 0; i < 2; ++i, ++tag) {
+      exchange.ReceiveInto(member(index - distance), tag, data + in[i].begin,
+                           in[i].size(), lane.reduction.function(),
+                           lane.reduction.element_nbytes());
+      exchange.Send(member(index + distance), tag, data + out[i].begin,
+                    out[i].size());
+    }
+    co_await exchange.Done();
+    RING_KERAS_CO_RETURN_IF_ERROR(lane.communicator.status());
+  }
+  const Range own = circle.Chunks(index, 1)[0];
+  lane.reduction.Finish(data + own.begin, own.size());
+  // Allgather: the same ways back.
+  for (int round = rounds - 1; round >= 0; --round) {
+    const int distance = held(round + 1);
+    const int count = held(round) - distance;
+    const auto in = circle.Chunks(index + distance, count);
+    const auto out = circle.Chunks(index, count);
+    for (int i = 0; i < 2; ++i, ++tag) {
+      exchange.Receive(member(index + distance), tag, data + in[i].begin,
+                       in[i].size());
+      exchange.Send(member(index - distance), tag, data + out[i].begin,
+                    out[i].size());
+    }
+    co_await exchange.Done();
+    RING_KERAS_CO_RETURN_IF_ERROR(lane.communicator.status());
+  }
+  co_return Status::Ok();
+}
+
+}  // namespace ring_keras

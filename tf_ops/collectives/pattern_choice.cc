@@ -1,0 +1,19 @@
+#include "tf_ops/collectives/pattern_choice.h"
+
+namespace ring_keras {
+
+LanePattern* PickPattern(const Tuning& tuning, DataType wire_dtype, int members,
+                         size_t nbytes) {
+  // What travels in 16 bits is rounded once, rather than at every step, and its
+  // sums may be out of range until they are multiplied.
+  if (Is16BitFloat(wire_dtype)) return ReduceByParts;
+  const Thresholds thresholds(tuning, members);
+  if (nbytes <= thresholds.recursive_doubling_max_bytes) {
+    return ReduceByDoubling;
+  }
+  if (nbytes <= thresholds.parts_max_bytes) return ReduceByParts;
+  if (nbytes <= thresholds.halving_max_bytes) return ReduceByHalving;
+  return ReduceByRing;
+}
+
+}  // namespace ring_keras
