@@ -50,6 +50,7 @@ def main() -> int:
     _print_fit(machine, measured.points)
     _print_errors(machine, measured.points)
     _print_steps(machine, measured.steps)
+    _print_turns(machine, measured.turns)
     cluster = Cluster(_with_real_network(machine), _PER_HOST, _LINK, _PCIE)
     _print_collectives(cluster)
     _print_share(cluster)
@@ -130,6 +131,24 @@ def _print_steps(machine: Machine, steps: Sequence[MeasuredStep]) -> None:
             f"{step.bucket_size_bytes >> 20:>5} MiB {step.step_s:>10.3f} "
             f"{predicted_s:>10.3f} {predicted_s / step.step_s - 1:>+7.1%}"
         )
+
+
+def _print_turns(machine: Machine, points: Sequence[Point]) -> None:
+    algorithms = list(dict.fromkeys(point.algorithm for point in points))
+    print(
+        "\n# All algorithms in turn in one job, measured (predicted), ms; the model is "
+        "not fitted to these\n"
+    )
+    print(f"{'hosts':>5} {'bytes':>9}" + "".join(f"{name:>18}" for name in algorithms))
+    for hosts, nbytes in dict.fromkeys((point.hosts, point.nbytes) for point in points):
+        cells = []
+        for point in points:
+            if (point.hosts, point.nbytes) == (hosts, nbytes):
+                predicted_s = machine.time_s(
+                    point.cost, point.link_bytes_per_s, point.ranks_per_core
+                )
+                cells.append(f"{point.time_s * 1e3:.2f} ({predicted_s * 1e3:.2f})")
+        print(f"{hosts:>5} {nbytes:>9}" + "".join(f"{cell:>18}" for cell in cells))
 
 
 def _with_real_network(machine: Machine) -> Machine:

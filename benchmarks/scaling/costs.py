@@ -24,10 +24,11 @@ __all__ = [
 # As in allreduce_messages.cc and allreduce_hierarchical.cc: what a rank sends at a
 # time, what a hierarchy does at a time, and how many lanes share a host's link.
 MESSAGE_BYTES = 128 << 10
+TREE_CHUNK_BYTES, MAX_TREE_CHUNKS = 64 << 10, 64
 MIN_ROUND_BYTES, MAX_ROUND_BYTES = 256 << 10, 16 << 20
 LANES_OF_A_HOST = 4
 # As in tuning.h: up to how many bytes a lane reduces by what.
-DOUBLING_BYTES = 16 << 10
+DOUBLING_BYTES, DOUBLING_RANKS = 16 << 10, 128
 PARTS_BYTES, PARTS_RANKS = 1 << 20, 8
 RING_MESSAGE_BYTES = 128 << 10
 # Of the processors that were measured, shared by their cores.
@@ -101,6 +102,11 @@ def halving(size: int, nbytes: float) -> Cost:
     return _of_one_lane(_lane_by_halving, size, nbytes)
 
 
+def trees(size: int, nbytes: float) -> Cost:
+    """Two binary trees at once, each with half of the data."""
+    return _of_one_lane(_lane_along_trees, size, nbytes)
+
+
 def ring(size: int, nbytes: float) -> Cost:
     """Reduce-scatter and allgather around a ring."""
     return _of_one_lane(_lane_in_a_ring, size, nbytes)
@@ -119,7 +125,7 @@ def _of_one_lane(lane: _Lane, size: int, nbytes: float) -> Cost:
 
 def _pick_lane(size: int, nbytes: float) -> _Lane:
     """As in pattern_choice.cc, of float32."""
-    if nbytes <= DOUBLING_BYTES:
+    if nbytes <= DOUBLING_BYTES and size <= DOUBLING_RANKS:
         return _lane_by_doubling
     if size <= PARTS_RANKS:
         return _lane_of_parts if nbytes <= PARTS_BYTES else _lane_in_a_ring
@@ -147,6 +153,25 @@ def _lane_by_halving(size: int, nbytes: float, pieces: int) -> Cost:
         messages=steps * pieces,
         wire_bytes=2 * (size - 1) / size * nbytes,
         copied_bytes=(1 + 2) * nbytes,
+    )
+
+
+def _lane_along_trees(size: int, nbytes: float, pieces: int) -> Cost:
+    levels = size.bit_length() - 1
+    piece_bytes = nbytes / pieces
+    chunks = math.ceil(piece_bytes / (2 * TREE_CHUNK_BYTES))
+    chunks = min(max(chunks, 1), MAX_TREE_CHUNKS)
+    chunk_bytes = piece_bytes / (2 * chunks)
+    # A member has two children in one tree and none in the other: it sends its
+    # parents a chunk each, and its children one each. Before the first chunk is
+    # back, it has been handled at each level: with its neighbour's, as two come up
+    # to a member, and two go down from it.
+    on_the_way = 4 * (levels - 1) * chunk_bytes
+    return Cost(
+        trips=2 * levels,
+        messages=4 * chunks * pieces + 3 * (levels - 1),
+        wire_bytes=2 * nbytes + on_the_way,
+        copied_bytes=(1 + 2 + 1 / 2) * nbytes + on_the_way,
     )
 
 
@@ -249,6 +274,7 @@ _ONE_RANK_A_HOST: dict[str, Callable[[int, float], Cost]] = {
     "doubling": doubling,
     "parts": parts,
     "halving": halving,
+    "trees": trees,
     "ring": ring,
 }
 _SEVERAL_RANKS_A_HOST: dict[str, Callable[[int, int, float], Cost]] = {

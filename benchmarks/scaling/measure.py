@@ -19,7 +19,14 @@ from typing import Any
 
 from benchmarks.scaling.fit import Point
 from benchmarks.scaling.launch import Network, run_on_hosts
-from benchmarks.scaling.measurements import FILE, MESSAGE, REPLAYED, STEPS, MeasuredStep
+from benchmarks.scaling.measurements import (
+    FILE,
+    MESSAGE,
+    REPLAYED,
+    STEPS,
+    TURNS,
+    MeasuredStep,
+)
 from benchmarks.scaling.message import message_s
 from benchmarks.scaling.step import ready_buckets
 
@@ -41,6 +48,13 @@ _ALGORITHMS = {
         "RING_KERAS_PARTS_MAX_BYTES": "0",
         "RING_KERAS_HALVING_MAX_BYTES": _HUGE,
     },
+    "trees": {
+        "RING_KERAS_DIRECT_MAX_BYTES": "0",
+        "RING_KERAS_RECURSIVE_DOUBLING_MAX_BYTES": "0",
+        "RING_KERAS_PARTS_MAX_BYTES": "0",
+        "RING_KERAS_HALVING_MAX_BYTES": "0",
+        "RING_KERAS_TREES_MAX_BYTES": _HUGE,
+    },
     "ring": {
         "RING_KERAS_DIRECT_MAX_BYTES": "0",
         "RING_KERAS_RECURSIVE_DOUBLING_MAX_BYTES": "0",
@@ -56,6 +70,10 @@ _ALGORITHMS = {
 _REPLAYED_BUCKETS = (1 << 20, 4 << 20)
 _REPLAYED_HOSTS = (2, 4, 8, 16)
 _REPLAYED_MBIT = 200
+_COMPARED = ("doubling", "parts", "halving", "trees", "ring")
+_COMPARED_HOSTS = (2, 4, 8, 16)
+_COMPARED_SIZES = (4 << 10, 64 << 10, 512 << 10, 4 << 20)
+_COMPARED_ROUNDS = 9
 
 
 @dataclass(frozen=True)
@@ -87,7 +105,7 @@ _PARTS = {
 
 def main(names: list[str]) -> int:
     """Measures the named parts."""
-    known = [MESSAGE, *_PARTS, STEPS]
+    known = [MESSAGE, *_PARTS, STEPS, TURNS]
     unknown = set(names) - set(known)
     if unknown:
         sys.exit(f"no part {sorted(unknown)}; there are {', '.join(known)}")
@@ -96,6 +114,8 @@ def main(names: list[str]) -> int:
             measured: list[dict[str, Any]] = [{"message_s": message_s()}]
         elif name == STEPS:
             measured = [asdict(step) for step in _replay()]
+        elif name == TURNS:
+            measured = [asdict(point) for point in _in_turn()]
         else:
             measured = [asdict(point) for point in _measure(_PARTS[name])]
         content = json.loads(FILE.read_text()) if FILE.exists() else {}
@@ -169,6 +189,52 @@ def _replay() -> list[MeasuredStep]:
                     f"steps on {hosts}, buckets of {size}: {step_s:.3f} s", flush=True
                 )
     return steps
+
+
+def _in_turn() -> list[Point]:
+    points = []
+    thresholds = {
+        name: {
+            variable.removeprefix("RING_KERAS_").lower(): int(value)
+            for variable, value in _ALGORITHMS[name].items()
+        }
+        for name in _COMPARED
+    }
+    rate = f"{_REPLAYED_MBIT}mbit"
+    most_hosts = max(_COMPARED_HOSTS)
+    with Network(most_hosts, rate=rate, congestion_control="reno") as network:
+        for hosts in _COMPARED_HOSTS:
+            task = {
+                "thresholds": thresholds,
+                "sizes": _COMPARED_SIZES,
+                "rounds": _COMPARED_ROUNDS,
+            }
+            with tempfile.TemporaryDirectory() as directory:
+                file = Path(directory, "rows.json")
+                arguments = [json.dumps(task), str(file)]
+                run_on_hosts(
+                    network,
+                    hosts,
+                    1,
+                    ["-m", "benchmarks.scaling.in_one_job", *arguments],
+                    {},
+                    timeout_s=300,
+                )
+                rows = json.loads(file.read_text())
+            points += [
+                Point(
+                    algorithm=row["algorithm"],
+                    hosts=hosts,
+                    per_host=1,
+                    cores=len(os.sched_getaffinity(0)),
+                    link_bytes_per_s=_REPLAYED_MBIT * 1e6 / 8,
+                    nbytes=row["nbytes"],
+                    time_s=row["median_s"],
+                )
+                for row in rows
+            ]
+            print(f"all in turn on {hosts} hosts", flush=True)
+    return points
 
 
 def _run(

@@ -15,6 +15,7 @@ __all__ = [
     "MESSAGE",
     "REPLAYED",
     "STEPS",
+    "TURNS",
     "MeasuredStep",
     "Measurements",
     "load",
@@ -23,6 +24,8 @@ __all__ = [
 FILE = Path(__file__).with_name("measurements.json")
 # The parts of it that are no allreduces.
 MESSAGE, STEPS = "message", "steps"
+# Allreduces that are compared with the model, which is not fitted to them.
+TURNS = "turns"
 
 # Like a convolutional net: 16 MiB of gradients, most of them in the last layers, most
 # of the work in the first.
@@ -64,11 +67,13 @@ class Measurements:
         points: Allreduces by themselves.
         message_s: A core's work for one message.
         steps: Replayed training steps.
+        turns: Allreduces by all algorithms in turn, in one job.
     """
 
     points: list[Point]
     message_s: float
     steps: list[MeasuredStep]
+    turns: list[Point]
 
 
 def load() -> Measurements:
@@ -76,5 +81,6 @@ def load() -> Measurements:
     content: dict[str, Any] = json.loads(FILE.read_text())
     (message,) = content.pop(MESSAGE)
     steps = [MeasuredStep(**step) for step in content.pop(STEPS)]
+    turns = [Point(**point) for point in content.pop(TURNS)]
     points = [Point(**point) for part in content.values() for point in part]
-    return Measurements(points, message["message_s"], steps)
+    return Measurements(points, message["message_s"], steps, turns)

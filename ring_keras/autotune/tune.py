@@ -37,7 +37,9 @@ _REMOTE = (
     "recursive_doubling_max_bytes",
     "parts_max_bytes",
     "halving_max_bytes",
+    "trees_max_bytes",
 )
+_PARTS_SIZE = 24
 _BUCKET = "bucket_size_bytes"
 
 
@@ -92,7 +94,10 @@ def _thresholds_that_matter(size: int) -> tuple[str, ...]:
     if not remote:
         # Two ranks have one algorithm.
         return _SHARED if size > 2 else ()
-    return _HIERARCHICAL if 1 < most_on_a_host < size else _REMOTE
+    if 1 < most_on_a_host < size:
+        return _HIERARCHICAL
+    # By parts, each rank would connect to each.
+    return tuple(n for n in _REMOTE if n != "parts_max_bytes" or size <= _PARTS_SIZE)
 
 
 def _check_same_bucket_size(own: int | None) -> None:

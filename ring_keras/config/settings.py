@@ -39,6 +39,7 @@ TUNING_SETTINGS = (
     "recursive_doubling_max_bytes",
     "parts_max_bytes",
     "halving_max_bytes",
+    "trees_max_bytes",
 )
 
 
@@ -200,13 +201,14 @@ class Config:
         None,
         integer(0),
         "Ranks on several hosts send an allreduce up to this many bytes each to all. "
-        "Default: 4 KiB, less on more than 64 ranks. The same on every rank.",
+        "Default: 4 KiB, less on more than 256 ranks. The same on every rank.",
     )
     recursive_doubling_max_bytes: int | None = _variable(
         None,
         integer(0),
         "Above RING_KERAS_DIRECT_MAX_BYTES and up to this many bytes they reduce it "
-        "by recursive doubling. The same on every rank.",
+        "by recursive doubling. Default: 16 KiB, 0 on more than 128 ranks. "
+        "The same on every rank.",
     )
     parts_max_bytes: int | None = _variable(
         None,
@@ -218,8 +220,14 @@ class Config:
         None,
         integer(0),
         "Above all three and up to this many bytes they reduce it by recursive "
-        "halving; above, they form a ring. Default: 128 KiB for each rank, 0 on up to "
-        "8 ranks. The same on every rank.",
+        "halving. Default: 128 KiB for each rank, 0 on up to 8 ranks. "
+        "The same on every rank.",
+    )
+    trees_max_bytes: int | None = _variable(
+        None,
+        integer(0),
+        "Above all four and up to this many bytes they reduce it along two binary "
+        "trees; above, they form a ring. Default: 0. The same on every rank.",
     )
     bucket_size_bytes: int | None = _variable(
         None,

@@ -57,6 +57,7 @@ MakeAlgorithm MakeAllreduceDirect;
 MakeAlgorithm MakeAllreduceDoubling;
 MakeAlgorithm MakeAllreduceParts;
 MakeAlgorithm MakeAllreduceHalving;
+MakeAlgorithm MakeAllreduceTrees;
 MakeAlgorithm MakeAllreduceRing;
 // Several hosts, several ranks on some: reduced within each host through shared
 // memory, then across, so that data cross between hosts once per host and

@@ -91,6 +91,12 @@ std::unique_ptr<Collective> MakeAllreduceHalving(
                                              ReduceByHalving);
 }
 
+std::unique_ptr<Collective> MakeAllreduceTrees(
+    const CollectiveArguments& arguments, Communicator& communicator) {
+  return std::make_unique<AllreduceMessages>(arguments, communicator,
+                                             ReduceByTrees);
+}
+
 std::unique_ptr<Collective> MakeAllreduceRing(
     const CollectiveArguments& arguments, Communicator& communicator) {
   return std::make_unique<AllreduceMessages>(arguments, communicator,

@@ -20,6 +20,7 @@ constexpr std::pair<LanePattern*, MakeAlgorithm*> kOfOneLane[] = {
     {ReduceByDoubling, MakeAllreduceDoubling},
     {ReduceByParts, MakeAllreduceParts},
     {ReduceByHalving, MakeAllreduceHalving},
+    {ReduceByTrees, MakeAllreduceTrees},
     {ReduceByRing, MakeAllreduceRing},
 };
 
@@ -86,6 +87,7 @@ constexpr std::pair<MakeAlgorithm*, const char*> kNames[] = {
     {MakeAllreduceParts, "parts"},
     {MakeAllreduceRing, "ring"},
     {MakeAllreduceHalving, "halving"},
+    {MakeAllreduceTrees, "trees"},
     {MakeAllreduceHierarchical, "hierarchical"},
     {MakeAllgatherShared, "shared"},
     {MakeAllgatherDirect, "direct"},

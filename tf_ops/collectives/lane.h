@@ -10,6 +10,7 @@
 #ifndef RING_KERAS_COLLECTIVES_LANE_H_
 #define RING_KERAS_COLLECTIVES_LANE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -27,8 +28,11 @@ struct Lane {
   const ScaledReduction& reduction;
 
   int size() const { return static_cast<int>(members.size()); }
-  // Tags that one run of a pattern uses.
-  uint32_t tag_count() const { return 2 * static_cast<uint32_t>(size()) + 2; }
+  // Tags that one run of a pattern uses: of 2 (size - 1) trips, or of chunks.
+  uint32_t tag_count() const {
+    return std::max(2 * static_cast<uint32_t>(size()) + 2, kMinTags);
+  }
+  static constexpr uint32_t kMinTags = 256;
 };
 
 // `data` holds `nbytes`, whole elements, and outlives the task, as the lane
@@ -59,6 +63,12 @@ LanePattern ReduceByRing;
 // length. Source: Traff 2024, arXiv:2410.14234; with a power of two it sends as
 // much, as often, as recursive halving and doubling.
 LanePattern ReduceByHalving;
+
+// Up two binary trees and down again, each with half of the data, in chunks
+// that follow each other: 2 log2(size) trips, and 2 x nbytes sent, by a member
+// to 4 others at most. For networks that carry little between most members.
+// Source: see double_tree.h.
+LanePattern ReduceByTrees;
 
 }  // namespace ring_keras
 

@@ -13,6 +13,7 @@ LanePattern* PickPattern(const Tuning& tuning, DataType wire_dtype, int members,
   }
   if (nbytes <= thresholds.parts_max_bytes) return ReduceByParts;
   if (nbytes <= thresholds.halving_max_bytes) return ReduceByHalving;
+  if (nbytes <= thresholds.trees_max_bytes) return ReduceByTrees;
   return ReduceByRing;
 }
 

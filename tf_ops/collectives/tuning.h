@@ -19,6 +19,7 @@ struct Tuning {
   std::optional<size_t> recursive_doubling_max_bytes;
   std::optional<size_t> parts_max_bytes;
   std::optional<size_t> halving_max_bytes;
+  std::optional<size_t> trees_max_bytes;
 };
 
 // Every setting with its name in Python; RING_KERAS_<NAME> in the environment.
@@ -26,12 +27,13 @@ struct TuningSetting {
   const char* name;
   std::optional<size_t> Tuning::* value;
 };
-inline constexpr std::array<TuningSetting, 5> kTuningSettings = {{
+inline constexpr std::array<TuningSetting, 6> kTuningSettings = {{
     {"shared_flat_max_bytes", &Tuning::shared_flat_max_bytes},
     {"direct_max_bytes", &Tuning::direct_max_bytes},
     {"recursive_doubling_max_bytes", &Tuning::recursive_doubling_max_bytes},
     {"parts_max_bytes", &Tuning::parts_max_bytes},
     {"halving_max_bytes", &Tuning::halving_max_bytes},
+    {"trees_max_bytes", &Tuning::trees_max_bytes},
 }};
 
 // What holds among so many ranks. Bytes count all tensors of one allreduce
@@ -42,13 +44,15 @@ struct Thresholds {
       : shared_flat_max_bytes(
             tuning.shared_flat_max_bytes.value_or(size_t{16} << 10)),
         direct_max_bytes(tuning.direct_max_bytes.value_or(
-            std::min(size_t{4} << 10, (size_t{256} << 10) / ranks))),
+            std::min(size_t{4} << 10, (size_t{1} << 20) / ranks))),
         recursive_doubling_max_bytes(
-            tuning.recursive_doubling_max_bytes.value_or(size_t{16} << 10)),
+            tuning.recursive_doubling_max_bytes.value_or(
+                ranks <= kDoublingMaxRanks ? size_t{16} << 10 : 0)),
         parts_max_bytes(tuning.parts_max_bytes.value_or(
             ranks <= kPartsMaxRanks ? size_t{1} << 20 : 0)),
         halving_max_bytes(tuning.halving_max_bytes.value_or(
-            ranks <= kPartsMaxRanks ? 0 : kRingMessageBytes * ranks)) {}
+            ranks <= kPartsMaxRanks ? 0 : kRingMessageBytes * ranks)),
+        trees_max_bytes(tuning.trees_max_bytes.value_or(0)) {}
 
   // One host, three ranks or more: every rank reduces everything. Above, each
   // reduces a part.
@@ -60,11 +64,16 @@ struct Thresholds {
   size_t recursive_doubling_max_bytes;
   // The same, above both: each rank reduces a part that all send it.
   size_t parts_max_bytes;
-  // The same, above all three: recursive halving. Above, a ring moves no more
-  // than the links carry, and only between neighbours.
+  // The same, above all three: recursive halving.
   size_t halving_max_bytes;
+  // The same, above all four: two binary trees. Where every member reaches any
+  // other as fast, halving is never slower. Above, a ring moves no more than
+  // the links carry, and only between neighbours.
+  size_t trees_max_bytes;
 
  private:
+  // It needs connections that halving does not.
+  static constexpr size_t kDoublingMaxRanks = 128;
   // Each sends a message to each of the others, which all arrive at once.
   static constexpr size_t kPartsMaxRanks = 8;
   // With shorter messages a ring's many trips are what takes its time.

@@ -24,6 +24,7 @@ struct Pattern {
 constexpr Pattern kPatterns[] = {{"doubling", ReduceByDoubling},
                                  {"parts", ReduceByParts},
                                  {"halving", ReduceByHalving},
+                                 {"trees", ReduceByTrees},
                                  {"ring", ReduceByRing}};
 
 // Runs the pattern on all members; each starts with data[rank].

@@ -25,7 +25,9 @@ RING_TEST(FewMembersReduceByPartsAndThenInARing) {
 RING_TEST(ManyMembersReduceByHalvingUntilARingsMessagesAreLong) {
   for (int members : {9, 16, 512, 4096}) {
     const size_t long_enough = 128 * kKiB * static_cast<size_t>(members);
-    EXPECT_TRUE(Pick(members, 16 * kKiB) == ReduceByDoubling);
+    // Doubling needs connections that the others do not.
+    EXPECT_TRUE(Pick(members, 16 * kKiB) ==
+                (members <= 128 ? ReduceByDoubling : ReduceByHalving));
     EXPECT_TRUE(Pick(members, 16 * kKiB + 1) == ReduceByHalving);
     EXPECT_TRUE(Pick(members, long_enough) == ReduceByHalving);
     EXPECT_TRUE(Pick(members, long_enough + 1) == ReduceByRing);
@@ -37,10 +39,12 @@ RING_TEST(WhatIsSetHoldsWhateverTheNumberOfMembers) {
   tuning.recursive_doubling_max_bytes = 0;
   tuning.parts_max_bytes = 10;
   tuning.halving_max_bytes = 20;
+  tuning.trees_max_bytes = 30;
   for (int members : {2, 512}) {
     EXPECT_TRUE(Pick(members, 10, tuning) == ReduceByParts);
     EXPECT_TRUE(Pick(members, 11, tuning) == ReduceByHalving);
-    EXPECT_TRUE(Pick(members, 21, tuning) == ReduceByRing);
+    EXPECT_TRUE(Pick(members, 21, tuning) == ReduceByTrees);
+    EXPECT_TRUE(Pick(members, 31, tuning) == ReduceByRing);
   }
 }
 
@@ -56,9 +60,9 @@ RING_TEST(SixteenBitsGoByParts) {
 
 RING_TEST(WhatGoesToAllShrinksWhereThereAreMany) {
   EXPECT_EQ(Thresholds({}, 2).direct_max_bytes, 4 * kKiB);
-  EXPECT_EQ(Thresholds({}, 64).direct_max_bytes, 4 * kKiB);
-  EXPECT_EQ(Thresholds({}, 512).direct_max_bytes, kKiB / 2);
-  EXPECT_EQ(Thresholds({}, 4096).direct_max_bytes, size_t{64});
+  EXPECT_EQ(Thresholds({}, 256).direct_max_bytes, 4 * kKiB);
+  EXPECT_EQ(Thresholds({}, 512).direct_max_bytes, 2 * kKiB);
+  EXPECT_EQ(Thresholds({}, 4096).direct_max_bytes, kKiB / 4);
 }
 
 }  // namespace

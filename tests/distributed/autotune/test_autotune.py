@@ -87,6 +87,7 @@ def test_all_ranks_take_one_choice_and_the_next_job_reads_it(
             "recursive_doubling_max_bytes",
             "parts_max_bytes",
             "halving_max_bytes",
+            "trees_max_bytes",
         }
     assert set(content["settings"]) == expected | {"bucket_size_bytes"}
     assert len(content["key"]["ranks"]) == size

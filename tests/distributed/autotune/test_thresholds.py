@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support import run_ranks, tensors
+from support.engine_only import WITHOUT_TENSORFLOW, rank_and_size
 from support.rank_pool import RankPools
 
 import ring_keras as ring
@@ -32,6 +33,13 @@ SETTINGS = {
         "RING_KERAS_PARTS_MAX_BYTES": "0",
         "RING_KERAS_HALVING_MAX_BYTES": HUGE,
     },
+    "trees": {
+        **NOT_DIRECT,
+        "RING_KERAS_RECURSIVE_DOUBLING_MAX_BYTES": "0",
+        "RING_KERAS_PARTS_MAX_BYTES": "0",
+        "RING_KERAS_HALVING_MAX_BYTES": "0",
+        "RING_KERAS_TREES_MAX_BYTES": HUGE,
+    },
     "ring": {
         **NOT_DIRECT,
         "RING_KERAS_RECURSIVE_DOUBLING_MAX_BYTES": "0",
@@ -42,19 +50,28 @@ SETTINGS = {
 
 
 def sums() -> list[bytes]:
+    own, size = rank_and_size()
     results = []
     for count in (1, 1021, 100_003):
         # Whole numbers: exact in any order, so every algorithm gives the same bits.
         inputs = [
-            tensors.small_values(rank, (count,), "float32")
-            for rank in range(ring.size())
+            tensors.small_values(rank, (count,), "float32") for rank in range(size)
         ]
-        total = _native.allreduce(inputs[ring.rank()], "sum", f"sum{count}")
+        total = _native.allreduce(inputs[own], "sum", f"sum{count}")
         np.testing.assert_array_equal(total, np.sum(inputs, axis=0))
         results.append(total.tobytes())
-        noise = tensors.random_values(ring.rank(), count, "float32")
+        noise = tensors.random_values(own, count, "float32")
         results.append(_native.allreduce(noise, "sum", f"noise{count}").tobytes())
     return results
+
+
+def algorithms() -> set[str]:
+    """What has been run for `sums`, by the engine's own record."""
+    return {
+        one["algorithm"]
+        for one in _native.recent_collectives()
+        if one["name"].startswith(("sum", "noise"))
+    }
 
 
 @pytest.mark.parametrize(
@@ -69,9 +86,18 @@ def sums() -> list[bytes]:
 def test_every_threshold_gives_equal_bits_on_all_ranks(
     rank_pool: RankPools, setting: str, size: int
 ) -> None:
-    results = rank_pool(size, SETTINGS[setting]).run(sums)
+    pool = rank_pool(size, WITHOUT_TENSORFLOW | SETTINGS[setting])
+
+    results = pool.run(sums)
 
     assert all(result == results[0] for result in results)
+    # Two ranks of one host always reduce everything.
+    expected = "shared flat" if size == 2 and "shared" in setting else setting
+    for ran in pool.run(algorithms):
+        # More does not fit into an announcement.
+        assert ran - {"parts" if setting == "direct" else ""} == {
+            expected.replace(" ", "_")
+        }
 
 
 def joined() -> None:

@@ -81,6 +81,18 @@ def test_a_rank_killed_in_the_middle_of_an_allreduce_is_named(
     assert_survivors_blame(outcomes, victim, outcomes[victim].ended_at)
 
 
+@pytest.mark.parametrize("pattern", ["HALVING", "TREES"])
+def test_it_is_named_whatever_many_hosts_would_run(pattern: str) -> None:
+    env = {
+        "RING_KERAS_TRANSPORT": "tcp",
+        "RING_KERAS_PARTS_MAX_BYTES": "0",
+        f"RING_KERAS_{pattern}_MAX_BYTES": str(1 << 40),
+    }
+    outcomes = run_ranks(killed_while_data_move, 3, env=env, args=(1,), check=False)
+    assert outcomes[1].signal == signal.SIGKILL
+    assert_survivors_blame(outcomes, 1, outcomes[1].ended_at)
+
+
 def stopped(victim: int) -> None:
     ring.init()
     pids = _native.allgather(np.array([os.getpid()]), "pids")

@@ -35,6 +35,8 @@ def test_all_but_doubling_send_the_least_possible(name: str, size: int) -> None:
         ("doubling", 1 + 3, 3),
         ("parts", 1 + 2, 1.75),
         ("halving", 1 + 2 * 3, 1.75),
+        # Two levels besides the first, each two chunks of half the data up and down.
+        ("trees", 1 + 2 * 3, 2 + 4 * 2 / 2),
         ("ring", 15, 1.75),
     ],
 )
