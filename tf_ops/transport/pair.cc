@@ -225,8 +225,10 @@ bool Pair::ReadHeader(Connection& connection) {
 bool Pair::BeginPayload(Connection& connection) {
   const FrameHeader& header = connection.header;
   const bool data = header.type == FrameType::kData;
+  const size_t relay_nbytes =
+      header.type == FrameType::kRelayed ? kRelayBytes : 0;
   const size_t bound =
-      data ? kMaxDataFrameBytes : kMaxControlBytes + kRelayBytes;
+      data ? kMaxDataFrameBytes : kMaxControlBytes + relay_nbytes;
   if (header.magic != FrameHeader::kMagic || header.nbytes > bound) {
     Fail(Malformed(header));
     return false;
