@@ -170,7 +170,7 @@ def _lane_along_trees(size: int, nbytes: float, pieces: int) -> Cost:
     return Cost(
         trips=2 * levels,
         messages=4 * chunks * pieces + 3 * (levels - 1),
-        wire_bytes=2 * nbytes + on_the_way,
+        wire_bytes=min(size, 4) / 2 * nbytes + on_the_way,
         copied_bytes=(1 + 2 + 1 / 2) * nbytes + on_the_way,
     )
 

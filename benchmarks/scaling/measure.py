@@ -72,8 +72,8 @@ _REPLAYED_HOSTS = (2, 4, 8, 16)
 _REPLAYED_MBIT = 200
 _COMPARED = ("doubling", "parts", "halving", "trees", "ring")
 _COMPARED_HOSTS = (2, 4, 8, 16)
-_COMPARED_SIZES = (4 << 10, 64 << 10, 512 << 10, 4 << 20)
-_COMPARED_ROUNDS = 9
+_COMPARED_SIZES = (16 << 10, 128 << 10, 1 << 20)
+_COMPARED_ROUNDS = 7
 
 
 @dataclass(frozen=True)
