@@ -172,9 +172,8 @@ def test_one_rank_writes_for_all(tmp_path, rank_pool, size):
         parts = ("compute_s", "input_s", "wait_s", "exposed_s")
         total = sum(scalars[f"ring/{tag}"][step][1] for tag in parts)
         assert scalars["ring/duration_s"][step][1] == pytest.approx(total, rel=1e-3)
-    # Who it is, a loaded machine may decide; the arithmetic has tests of its own.
-    stragglers = {rank for _, rank in scalars["ring/straggler_rank"]}
-    assert stragglers <= set(range(-1, size))
+    # A loaded machine may hold up another one now and then, not all the time.
+    assert 1 in {rank for _, rank in scalars["ring/straggler_rank"]}
     assert 0 < scalars["ring/scaling_efficiency"][-1][1] < 1
     assert 0 < scalars["ring/bucket_fill"][-1][1] <= 1
     assert scalars["ring/bytes_per_step"][-1][1] > 0
