@@ -9,10 +9,17 @@ import tensorflow as tf
 
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import shard_arrays
-from ring_keras.data.shard_dataset import shard_dataset
+from ring_keras.data.shard_dataset import shard_dataset as shard_dataset_noted
 from ring_keras.data.shard_py_dataset import shard_py_dataset
+from ring_keras.ops.redivision import Place
 
 SIZES = [1, 2, 3, 4]
+
+
+def shard_dataset(dataset, seed, remainder, rank, size, resume=None):
+    """A rank's part."""
+    place = Place(rank, size)
+    return shard_dataset_noted(dataset, seed, remainder, place, resume)[0]
 
 
 def parts_of(dataset, size, seed=None, remainder="drop", epochs=1):
