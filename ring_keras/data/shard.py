@@ -12,7 +12,7 @@ from ring_keras.data.shard_py_dataset import shard_py_dataset
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.lifecycle.elastic_launcher import is_elastic
+from ring_keras.lifecycle.elastic_launcher import is_elastic, is_late
 from ring_keras.ops.data_order import order_on
 from ring_keras.ops.objects import allgather_object
 from ring_keras.ops.redivision import Place, Redivision
@@ -113,7 +113,7 @@ def shard(
     if remainder == "pad":
         current_job().has_padded_data = True
     # Others that have long begun do not answer: `fit` compares what it trains on.
-    if not current_job().is_late:
+    if not is_late():
         _agree(ours, process_set)
     return part  # type: ignore[no-any-return]
 

@@ -24,7 +24,7 @@ from ring_keras.errors import (
 )
 from ring_keras.job.job import current_job
 from ring_keras.job.topology import rank, size
-from ring_keras.lifecycle.elastic_launcher import others_wait
+from ring_keras.lifecycle.elastic_launcher import is_late, note_state, others_wait
 from ring_keras.lifecycle.membership import init, shutdown
 from ring_keras.ops.objects import broadcast_object
 from ring_keras.training.attachment import attach
@@ -94,7 +94,7 @@ class FitGuard(Guard):
         self._backup = backup
         self._state = FitState(model)
         self._fit_number = next(_fits)
-        self._is_late = current_job().is_late
+        self._is_late = is_late()
         # That of the ranks which the learning rate is for.
         self._size = size()
         self._epoch = 0
@@ -279,7 +279,7 @@ class FitGuard(Guard):
         self._state.set_drawn(news["drawn"])
         self._state.save()
         self._size = size()
-        current_job().is_late = False
+        note_state()
         self._done = done[source]
         if self._done != _NOT_BEGUN:
             self._go_to(news, is_new=is_new)

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ring_keras import _native
-from ring_keras.job.job import current_job
-from ring_keras.lifecycle.elastic_launcher import others_wait
+from ring_keras.lifecycle.elastic_launcher import note_state, others_wait
 
 __all__ = ["HostsUpdatedInterrupt", "State"]
 
@@ -85,7 +84,7 @@ class State(abc.ABC):
         self.take_from(source)
         self.save()
         self._commits = int(commits[source])
-        current_job().is_late = False
+        note_state()
 
     @abc.abstractmethod
     def save(self) -> None:

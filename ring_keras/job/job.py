@@ -65,9 +65,6 @@ class Job:
         self.data_orders: defaultdict[int, list[weakref.ref[Any]]] = defaultdict(list)
         """By process set: the orders of all data that it has split. Its ranks split
         data together, so the n-th of one rank is the n-th of another."""
-        self.is_late = False
-        """Whether this process has come to ranks that train already, and does not
-        have their state yet: until then they answer nothing else."""
         self.has_padded_data = False
         """Whether data were made some of whose rows are padding."""
         self.has_joined_data = False

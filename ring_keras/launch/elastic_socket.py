@@ -19,6 +19,8 @@ _MAX_NBYTES = 1 << 16
 
 # Sends a message; one that cannot be sent has nobody who waits for it.
 Tell = Callable[[dict[str, Any]], None]
+# The number of a process, whether it has the state of the job, how to answer it.
+Take = Callable[[int, bool, Tell], None]
 
 
 class ElasticSocket:
@@ -27,12 +29,10 @@ class ElasticSocket:
     Args:
         loop: Calls back.
         path: Where to listen.
-        take: Gets the number of the process that asks to join, and a way to answer.
+        take: Is told who asks to join.
     """
 
-    def __init__(
-        self, loop: Loop, path: Path, take: Callable[[int, Tell], None]
-    ) -> None:
+    def __init__(self, loop: Loop, path: Path, take: Take) -> None:
         self._loop = loop
         self._take = take
         self._listener = socket.socket(socket.AF_UNIX)
@@ -60,7 +60,7 @@ class _Line:
         self,
         loop: Loop,
         connection: socket.socket,
-        take: Callable[[int, Tell], None],
+        take: Take,
     ) -> None:
         self._loop = loop
         self._connection = connection
@@ -79,7 +79,8 @@ class _Line:
         try:
             while b"\n" in self._unread:
                 line, _, self._unread = self._unread.partition(b"\n")
-                self._take(int(json.loads(line)["join"]), self._tell)
+                asked = json.loads(line)
+                self._take(int(asked["join"]), bool(asked["has_state"]), self._tell)
         except (ValueError, KeyError, TypeError):
             data = b""
         if not data or len(self._unread) > _MAX_NBYTES:

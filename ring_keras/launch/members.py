@@ -52,6 +52,9 @@ class _Process:
     """Whether it has asked to join, and is in no generation."""
     rank: int | None = None
     """In the generation that it was in last; None: in none yet."""
+    has_state: bool = False
+    """Whether it can go on alone: it was there from the beginning, or has taken the
+    others' state."""
     given_up_at: float | None = None
     killed: bool = False
 
@@ -88,6 +91,7 @@ class Members:
         self._members: list[_Process] = []
         self._store: _native.StoreServer | None = None
         self._generation = 0
+        self._had_state = False
         self._forming_since: float | None = None
         self._losses = 0
         self._last_loss = ""
@@ -102,12 +106,14 @@ class Members:
             self._members.append(self._start_one())
         self._fill(time.monotonic())
 
-    def take(self, number: int, tell: Tell) -> None:
+    def take(self, number: int, has_state: bool, tell: Tell) -> None:
         """A process asks to join; it has left the generation it was in."""
         process = self._processes.get(number)
         if process is None:
             return
         process.tell, process.waits, process.given_up_at = tell, True, None
+        process.has_state = has_state
+        self._had_state = self._had_state or has_state
         if self._ending is not None:
             self._tell_end(process)
         elif process not in self._members:
@@ -146,6 +152,10 @@ class Members:
         if self._finished:
             # The job is done. Who waits would wait for one that has ended well.
             return Ending() if everyone_waits else None
+        if everyone_waits and self._had_state and not any(p.has_state for p in living):
+            # Nor have those that have joined, and have not taken the others' state.
+            self._say("elastic: all processes that had the state of the job are lost")
+            return Ending()
         self._fill(now)
         if len(living) + self._most_to_come() < self._options.min_size:
             return self._end(
@@ -204,6 +214,7 @@ class Members:
             self._say(f"elastic: going on with {_count(size)}")
         self._members = members
         self._forming_since = None
+        has_state = any(process.has_state for process in members)
         for rank, process in enumerate(members):
             if process.rank is None:
                 self._stillborn = 0
@@ -215,6 +226,7 @@ class Members:
                     "size": size,
                     "generation": self._generation,
                     "store": address,
+                    "late": has_state and not process.has_state,
                 }
             )
         return None

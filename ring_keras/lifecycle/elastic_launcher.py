@@ -14,7 +14,9 @@ __all__ = [
     "ElasticLauncher",
     "NoGenerationError",
     "is_elastic",
+    "is_late",
     "launcher_of",
+    "note_state",
     "others_wait",
 ]
 
@@ -47,7 +49,11 @@ class ElasticLauncher:
             os.close(directory)
         self._unread = b""
         self._others_wait = False
-        self._has_joined = False
+        self.has_state = False
+        """Whether it has begun the job with others, or has taken their state."""
+        self.is_late = False
+        """Whether it has come to others that have begun before, and does not have their
+        state yet: until then they answer nothing else."""
 
     def join(self) -> dict[str, Any]:
         """Waits for the next generation, as `--elastic-timeout` lets it.
@@ -60,7 +66,8 @@ class ElasticLauncher:
         """
         self._others_wait = False
         try:
-            self._socket.sendall(json.dumps({"join": self._number}).encode() + b"\n")
+            own = {"join": self._number, "has_state": self.has_state}
+            self._socket.sendall(json.dumps(own).encode() + b"\n")
         except OSError as error:
             raise NoGenerationError(f"ringrun is gone ({error})") from None
         while True:
@@ -70,13 +77,12 @@ class ElasticLauncher:
             if "end" in message:
                 raise NoGenerationError(f"the job ends: {message['end']}")
             if "rank" in message:
+                self.is_late = message["late"]
                 return _options_of(message)
 
-    def note_joined(self, generation: int) -> bool:
-        """This process is in a generation; whether others were in one before it."""
-        is_late = generation > 1 and not self._has_joined
-        self._has_joined = True
-        return is_late
+    def note_joined(self) -> None:
+        """The generation has begun."""
+        self.has_state = not self.is_late
 
     def others_wait(self) -> bool:
         """Whether processes wait to join the next generation."""
@@ -126,6 +132,17 @@ def launcher_of(config: Config) -> ElasticLauncher:
 def is_elastic() -> bool:
     """Whether this process has joined a job that goes on when ranks are lost."""
     return _launcher is not None
+
+
+def is_late() -> bool:
+    """Whether this process must take the others' state before anything else."""
+    return _launcher is not None and _launcher.is_late
+
+
+def note_state() -> None:
+    """This process has the state that the others have."""
+    if _launcher is not None:
+        _launcher.has_state, _launcher.is_late = True, False
 
 
 def others_wait() -> bool:

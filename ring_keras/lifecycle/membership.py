@@ -17,7 +17,6 @@ from ring_keras.errors import CommunicationError, PeerLostError, RankMismatchErr
 from ring_keras.job.job import (
     Job,
     begin_job,
-    current_job,
     end_job,
     job_or_none,
 )
@@ -88,7 +87,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
             raise PeerLostError(f"init(): {error}.") from None
         try:
             _join(config, options | place, process_sets)
-            current_job().is_late = launcher_of(config).note_joined(place["generation"])
+            launcher_of(config).note_joined()
             return
         except CommunicationError as error:
             # The launcher knows who is left. Whoever has caused this by an error of

@@ -169,6 +169,36 @@ def test_a_lost_rank_is_replaced(ringrun: Ringrun, least: str) -> None:
     assert found[2][1] == [1, 2]
 
 
+def test_who_has_not_taken_the_state_does_not_go_on_alone(ringrun: Ringrun) -> None:
+    script = """
+launcher = launcher_of(config)
+_, members = join()
+launcher.note_joined()
+if rank == 2:
+    note("pid.2", os.getpid())
+    meet_until_lost()
+    join()
+note(f"pid.{rank}", os.getpid())
+meet_until_lost()
+while join()[1] == 1:
+    launcher.note_joined()
+    wait_until(launcher.others_wait, "a replacement")
+    _native.shutdown("others wait")
+meet_until_lost()
+"""
+    options = ["--min-np", "1", "--max-np", "2"]
+    job = start(ringrun, script, *options, "--blacklist-cooldown-range", "0", "0")
+    first, second = ringrun.pids("pid.0", "pid.1")
+    os.kill(first, signal.SIGKILL)
+    ringrun.pids("pid.2")
+
+    os.kill(second, signal.SIGKILL)
+
+    finished = finish(ringrun, job, 128 + signal.SIGKILL)
+    assert b"that had the state of the job are lost" in finished.stderr
+    assert f"pid {second}) was killed by SIGKILL" in finished.verdict
+
+
 def test_replacements_that_never_join_are_the_last(ringrun: Ringrun) -> None:
     script = """
 note(f"born.{rank}")
