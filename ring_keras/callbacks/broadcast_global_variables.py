@@ -50,6 +50,11 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         self.root_rank = root_rank
         self._local = {internals.variable_key(v) for v in local_variables}
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether all ranks take all variables, from rank 0."""
+        return self.root_rank == 0 and not self._local
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Hooks the model, and prepares the broadcast for the first step."""
         attach(self.model, adopt_optimizers=True)

@@ -10,6 +10,7 @@ from absl import logging
 
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.backup_files import BackupFiles
+from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVariables
 from ring_keras.elastic.epoch_data import EpochData, divide_anew
 from ring_keras.elastic.fit_guard import FitGuard
 from ring_keras.errors import RingKerasError
@@ -17,6 +18,7 @@ from ring_keras.job.process_set import global_process_set
 from ring_keras.job.topology import rank
 from ring_keras.keras_internals import calls
 from ring_keras.lifecycle.elastic_launcher import is_elastic
+from ring_keras.ops.data_order import order_on
 from ring_keras.ops.redivision import Redivision, redivision_of
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.training.attachment import attach
@@ -82,6 +84,7 @@ class Elastic(keras.callbacks.Callback):
                 f"before and after a change. Received: scale={scale!r}"
             )
         self.scale = scale
+        self._epoch = 0
         self._files = None if backup_dir is None else BackupFiles(Path(backup_dir))
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -103,6 +106,7 @@ class Elastic(keras.callbacks.Callback):
         self._refuse_callbacks(callbacks.callbacks)
         self._refuse_model()
         data = self._redivision(run)
+        _refuse_validation(run.validation_data)
         fit.guard = FitGuard(
             self.model,
             fit,
@@ -121,8 +125,18 @@ class Elastic(keras.callbacks.Callback):
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Divides the data of a validation among the ranks that there are."""
         run = calls.calling_run(self.model)
-        if run is not None and is_elastic():
-            divide_anew(run.epoch_iterator)
+        if run is None or not is_elastic():
+            return
+        divide_anew(run.epoch_iterator)
+        # Some ranks may have passed over them more often than others.
+        for source in internals.upstream(internals.dataset_of(run.epoch_iterator)):
+            order = order_on(source)
+            if order is not None:
+                order.set_epoch(self._epoch)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Notes which one it is."""
+        self._epoch = epoch
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Removes the backup."""
@@ -136,13 +150,19 @@ class Elastic(keras.callbacks.Callback):
         if self.scale is None or before == after:
             return
         factor = after / before if self.scale == "linear" else self.scale(before, after)
-        for optimizer in _innermost(self.model):
+        for optimizer in internals.innermost_optimizers(self.model):
             variable = optimizer.learning_rate
             variable.assign(float(variable.numpy()) * factor)
 
     def _refuse_callbacks(self, callbacks: list[keras.callbacks.Callback]) -> None:
         for callback in callbacks:
             inside = getattr(callback, "callback", callback)  # Of RootOnly.
+            if isinstance(inside, BroadcastGlobalVariables) and not inside.is_plain:
+                raise ValueError(
+                    "ring_keras.callbacks.Elastic gives all ranks the same variables, "
+                    "at first those of rank 0. Leave out root_rank and "
+                    "local_variables of BroadcastGlobalVariables."
+                )
             for base in type(inside).__mro__:
                 name = f"{base.__module__.split('.')[0]}.{base.__name__}"
                 if name in _REFUSED:
@@ -182,7 +202,9 @@ class Elastic(keras.callbacks.Callback):
                     "ring_keras.callbacks.Elastic gives all ranks the same variables, "
                     "and an optimizer has local_layers."
                 )
-        for optimizer in _innermost(model) if self.scale is not None else ():
+        for optimizer in (
+            internals.innermost_optimizers(model) if self.scale is not None else ()
+        ):
             if not isinstance(optimizer.learning_rate, keras.Variable):
                 raise ValueError(
                     "ring_keras.callbacks.Elastic(scale=...) sets the learning rate, "
@@ -228,6 +250,23 @@ class Elastic(keras.callbacks.Callback):
         )
 
 
+def _refuse_validation(data: Any) -> None:
+    """Raises if a lost rank's part of them would be missing from then on."""
+    if redivision_of(data) is not None:
+        return
+    if any(
+        redivision_of(source) is not None or order_on(source) is not None
+        for source in internals.upstream(data)
+    ):
+        raise ValueError(
+            "ring_keras.callbacks.Elastic divides validation_data anew when the ranks "
+            "change, so it needs a tf.data.Dataset of ring_keras.data.shard() that was "
+            "treated since with no more than map(), batch(), padded_batch(), "
+            "prefetch() and with_options(): cache() belongs before shard(). Or give "
+            "every rank all of the data."
+        )
+
+
 class _Backup:
     """Keeps the model in `Preemption`'s format, and its place beside it."""
 
@@ -253,16 +292,3 @@ class _Backup:
                 "backup_dir of its own."
             )
         return noted
-
-
-def _innermost(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """Those that have a learning rate of their own."""
-    found: list[keras.optimizers.Optimizer] = []
-    waiting = internals.optimizers_of(model)
-    while waiting:
-        optimizer = waiting.pop(0)
-        inner = internals.inner_optimizers(optimizer)
-        waiting += inner
-        if not inner and all(optimizer is not other for other in found):
-            found.append(optimizer)
-    return found

@@ -35,7 +35,7 @@ class FitState:
         of_optimizers = [v for optimizer in optimizers for v in optimizer.variables]
         self._accumulating = [
             (optimizer, passes)
-            for optimizer in optimizers
+            for optimizer in internals.innermost_optimizers(model)
             if (passes := getattr(optimizer, "gradient_accumulation_steps", None))
         ]
         weights = {id(v) for v in model.weights}

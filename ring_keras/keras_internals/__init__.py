@@ -66,6 +66,7 @@ from ring_keras.keras_internals.names import (
 from ring_keras.keras_internals.optimizers import (
     accumulates,
     inner_optimizers,
+    innermost_optimizers,
     is_wrapper,
     optimizers_built,
     optimizers_of,
@@ -129,6 +130,7 @@ __all__ = [
     "has_steps",
     "initial_epoch",
     "inner_optimizers",
+    "innermost_optimizers",
     "is_silent_after_batch",
     "is_wrapper",
     "loss_divides_by_sample_weight",

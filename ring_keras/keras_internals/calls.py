@@ -53,6 +53,7 @@ class Run:
         keeps_iterator: Whether Keras goes on with one iterator in the next epoch, and
             makes none for each, because the call says how many steps an epoch has.
         epoch_iterator: What Keras made of the data; None where it has not yet.
+        validation_data: The argument of `fit`.
     """
 
     trains: bool
@@ -60,6 +61,7 @@ class Run:
     data: Any
     keeps_iterator: bool
     epoch_iterator: Any
+    validation_data: Any = None
 
     @property
     def adapter(self) -> Any:
@@ -97,6 +99,7 @@ def calling_run(model: keras.Model) -> Run | None:
                         data=names.get("x"),
                         keeps_iterator=names.get("steps_per_epoch") is not None,
                         epoch_iterator=names.get("epoch_iterator"),
+                        validation_data=names.get("validation_data"),
                     )
             return None
         frame = frame.f_back  # type: ignore[assignment]

@@ -18,6 +18,7 @@ from ring_keras.keras_internals.names import (
 __all__ = [
     "accumulates",
     "inner_optimizers",
+    "innermost_optimizers",
     "is_wrapper",
     "optimizers_built",
     "optimizers_of",
@@ -94,6 +95,19 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
             if isinstance(value, keras.Model):
                 value = vars(value)
             waiting.extend(value.values() if isinstance(value, dict) else value)
+    return list(found.values())
+
+
+def innermost_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """Those of `optimizers_of`, or in them, that apply gradients themselves."""
+    found: dict[int, keras.optimizers.Optimizer] = {}
+    waiting = optimizers_of(model)
+    while waiting:
+        optimizer = waiting.pop(0)
+        inner = inner_optimizers(optimizer)
+        waiting += inner
+        if not inner:
+            found.setdefault(id(optimizer), optimizer)
     return list(found.values())
 
 

@@ -302,6 +302,14 @@ dataset = tf.data.Dataset.from_tensor_slices(arrays)
 part = ring.data.shard(dataset, seed=1)
 
 
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return np.zeros((2, 2), np.float32), np.zeros((2, 1), np.float32)
+
+
 def refused(data=part, optimizer=None, built=True, callbacks=(), **options):
     layers = [keras.Input((2,))] if built else []
     model = keras.Sequential([*layers, keras.layers.Dense(1)])
@@ -331,6 +339,15 @@ results = {
     "accumulating": refused(backward_passes_per_step=2),
     "preemption": refused(callbacks=[ring.callbacks.Preemption(here / "backup")]),
     "schedule": refused(optimizer=SGD(decay), scale="linear"),
+    "root": refused(
+        callbacks=[ring.callbacks.BroadcastGlobalVariables(root_rank=1)]
+    ),
+    "cached": refused(validation_data=part.batch(2).cache()),
+    "batches": refused(validation_data=ring.data.shard(Batches())),
+    "whole": refused(
+        validation_data=dataset.batch(2).cache(),
+        callbacks=[ring.callbacks.BroadcastGlobalVariables()],
+    ),
 }
 import json
 note("results", json.dumps(results))
@@ -343,6 +360,7 @@ def test_what_it_cannot_do_is_said(ringrun: Ringrun) -> None:
     assert finished.returncode == 0, finished.stderr.decode()[-6000:]
     results = json.loads(ringrun.noted("results"))
     assert results.pop("good") is None
+    assert results.pop("whole") is None
     expected = {
         "own_sharding": "was not divided by it",
         "filtered": "was treated since",
@@ -352,6 +370,9 @@ def test_what_it_cannot_do_is_said(ringrun: Ringrun) -> None:
         "accumulating": "backward_passes_per_step",
         "preemption": "in one fit() with Preemption",
         "schedule": "follows a LearningRateSchedule",
+        "root": "Leave out root_rank",
+        "cached": "cache() belongs before shard()",
+        "batches": "divides validation_data anew",
     }
     for name, text in expected.items():
         assert text in (results[name] or ""), (name, results[name])
