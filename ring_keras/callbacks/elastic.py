@@ -32,6 +32,8 @@ Scale = Literal["linear"] | Callable[[int, int], float]
 # By name, since some are in rooms that know this one.
 _REFUSED = {
     "keras.BackupAndRestore",
+    # It takes the epoch from the number of steps, which changes with the ranks'.
+    "ring_keras.LearningRateSchedule",
     "ring_keras.Preemption",
     "ring_keras.Resume",
     "ring_keras.RingMetrics",

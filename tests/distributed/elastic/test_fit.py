@@ -342,6 +342,9 @@ results = {
     "root": refused(
         callbacks=[ring.callbacks.BroadcastGlobalVariables(root_rank=1)]
     ),
+    "rule": refused(
+        callbacks=[ring.callbacks.LearningRateSchedule(0.1, lambda epoch: 0.5**epoch)]
+    ),
     "cached": refused(validation_data=part.batch(2).cache()),
     "batches": refused(validation_data=ring.data.shard(Batches())),
     "whole": refused(
@@ -370,6 +373,7 @@ def test_what_it_cannot_do_is_said(ringrun: Ringrun) -> None:
         "accumulating": "backward_passes_per_step",
         "preemption": "in one fit() with Preemption",
         "schedule": "follows a LearningRateSchedule",
+        "rule": "in one fit() with LearningRateSchedule",
         "root": "Leave out root_rank",
         "cached": "cache() belongs before shard()",
         "batches": "divides validation_data anew",
