@@ -106,7 +106,7 @@ RING_TEST(ASilentRankIsLostAndTheOthersAreNot) {
 RING_TEST(ARankThatTakesALargeAnswerSlowlyIsNotSilent) {
   constexpr int kSize = 16;
   const auto server = StartServer(kSize, [](TcpStoreServerOptions& options) {
-    options.heartbeat_timeout_s = 1;
+    options.heartbeat_timeout_s = 3;  // This thread may be held up, too.
   });
   std::vector<RawConnection> ranks;
   for (int rank = 0; rank < kSize; ++rank) {
@@ -121,7 +121,8 @@ RING_TEST(ARankThatTakesALargeAnswerSlowlyIsNotSilent) {
     ranks[rank].Send({FrameType::kGather, 1, 0, "large",
                       std::string(kMaxValueBytes, 'a' + rank)});
   }
-  constexpr size_t kSlowBytes = size_t{5} << 20;
+  // Longer than that, at 64 KiB each 20 ms at most.
+  constexpr size_t kSlowBytes = size_t{10} << 20;
   constexpr size_t kAllBytes = kSize * kMaxValueBytes;
   std::string bytes(kReadBytes, ' ');
   for (size_t taken = 0; taken < kAllBytes;) {
