@@ -261,7 +261,8 @@ while True:
 
     jobs.wait_until_none_is_left()
     output = (jobs.directory / "output").read_text()
-    assert output.count("PeerLostError: ") == (3 if victim == "the store" else 2)
+    # Slurm may end a rank before it has printed its own.
+    assert 1 <= output.count("PeerLostError: ") <= (3 if victim == "the store" else 2)
 
 
 def test_a_requeued_job_begins_anew(jobs: Jobs) -> None:
