@@ -32,10 +32,19 @@ def train_in_own_folder(directory, **options):
     train(own_folder(directory), **options)
 
 
+def event_files(folder):
+    """From the oldest: a name has a second, its host, process and number there."""
+
+    def numbers(path):
+        return [int(part) for part in path.name.split(".") if part.isdigit()]
+
+    return sorted(folder.glob("events*"), key=numbers)
+
+
 def read(folder):
     """The scalars by tag, and the records by kind, of all event files in a folder."""
     scalars, contents = {}, {}
-    for file in sorted(folder.glob("events*")):
+    for file in event_files(folder):
         for event in tf.compat.v1.train.summary_iterator(str(file)):
             for value in event.summary.value:
                 if value.metadata.plugin_data.plugin_name == records.PLUGIN:
@@ -123,7 +132,7 @@ def written_by(directory, board_class):
     found = []
     for folder in ("train", "validation"):
         path = directory / "rank0" / board_class.__module__ / folder
-        for file in sorted(path.glob("events*")):
+        for file in event_files(path):
             for event in tf.compat.v1.train.summary_iterator(str(file)):
                 found += [
                     (
