@@ -47,6 +47,12 @@ class EpochData:
         """Over what this rank has left."""
         internals.set_steps(epoch_iterator, self._steps)
 
+    def steps(self) -> int:
+        """How many an epoch has with the ranks that there are."""
+        place = Place(rank(), size())
+        dataset = self._parts.get(place) or self._redivision.make(place)
+        return int(dataset.cardinality())
+
     def divide(self, start: int = 0, executions: int = 0) -> None:
         """Divides an epoch among the ranks that there are.
 

@@ -114,6 +114,10 @@ class FitGuard(Guard):
         """Whether this rank knows of processes that wait to join."""
         return others_wait()
 
+    def steps(self) -> int:
+        """How many an epoch has with the ranks that there are."""
+        return self._data.steps()
+
     def begin(self, section: Callable[[], None]) -> None:
         """Meets the others, who may be in the middle of training."""
         self._states = CallbackStates(self._callbacks.callbacks)

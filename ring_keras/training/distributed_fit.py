@@ -176,6 +176,9 @@ class DistributedFit(keras.callbacks.Callback):
         self._check = self._new_check()
         if self._has_peers():
             batch_count = None if run is None else run.batch_count()
+            steps = self.guard.steps()
+            if steps is not None:
+                self.params["steps"] = batch_count = steps
             if not require_common_fit(
                 self.params, batch_count, members, self._process_set
             ):

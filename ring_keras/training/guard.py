@@ -20,6 +20,13 @@ class Guard:
     no rank is ever more than one section ahead of another.
     """
 
+    def steps(self) -> int | None:
+        """How many an epoch has with the ranks that there are; None: as Keras counts.
+
+        Data may have been divided when there were other ranks.
+        """
+        return None
+
     def begin(self, section: Callable[[], None]) -> None:
         """At the end of `on_train_begin`: all callbacks have begun."""
         section()

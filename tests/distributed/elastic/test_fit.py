@@ -239,6 +239,15 @@ def test_a_replacement_passes_by_a_fit_that_is_over(ringrun: Ringrun) -> None:
 
 
 @pytest.mark.slow
+def test_another_fit_counts_the_steps_of_those_who_are_there(ringrun: Ringrun) -> None:
+    options = ["--min-np", "1", "--max-np", "2"]
+    case = {"fits": 2, "epochs": 2, "waits_in": 1}
+
+    # One has divided the data among one rank, the other among two.
+    fit(ringrun, *options, size=1, ends=[0, 1], deaths=[], **case)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "ends", "deaths"),
     [
