@@ -33,6 +33,7 @@ from ring_keras.keras_internals.models import (
     set_initial_epoch,
     set_train_function,
     synchronized_statistics,
+    trace_train_function,
     train_function,
 )
 from ring_keras.keras_internals.names import (
@@ -154,6 +155,7 @@ __all__ = [
     "stop_data_server",
     "summed_losses",
     "synchronized_statistics",
+    "trace_train_function",
     "train_function",
     "train_writer",
     "trainable_variables",

@@ -1,5 +1,6 @@
 """Models: their layers of some kinds, and how `fit` runs them."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import tensorflow as tf
 from ring_keras.keras_internals.names import (
     INITIAL_EPOCH,
     REDUCTION_AXES,
+    TRACED_IN_TRAIN_FUNCTION,
     TRAINABLE_VARIABLES,
 )
 
@@ -22,6 +24,7 @@ __all__ = [
     "set_initial_epoch",
     "set_train_function",
     "synchronized_statistics",
+    "trace_train_function",
     "train_function",
 ]
 
@@ -83,6 +86,29 @@ def train_function(model: keras.Model) -> Callable[[Any], Any]:
     model.make_train_function()
     function: Callable[[Any], Any] = model.train_function
     return function
+
+
+def trace_train_function(function: Callable[[Any], Any], iterator: Any) -> bool:
+    """Has TensorFlow trace, and not run, what a call of a train function would.
+
+    Args:
+        function: What Keras made.
+        iterator: Its argument.
+
+    Returns:
+        False if nothing of it is a `tf.function` of such an iterator: then nothing has
+        been done.
+    """
+    traced = function
+    if not hasattr(function, "get_concrete_function") and inspect.isfunction(function):
+        around = inspect.getclosurevars(function).nonlocals
+        traced = around.get(TRACED_IN_TRAIN_FUNCTION, function)
+    if not hasattr(traced, "get_concrete_function"):
+        return False
+    if not isinstance(iterator, tf.data.Iterator):
+        return False
+    traced.get_concrete_function(iterator)
+    return True
 
 
 def set_train_function(

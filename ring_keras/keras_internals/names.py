@@ -76,6 +76,8 @@ GRAPH_IS_MISSING = "_should_write_train_graph"
 PROFILED_BATCHES = ("_start_batch", "_stop_batch")
 IS_PROFILING = "_is_tracing"
 TRAIN_FUNCTION = "train_function"
+# Which the train function refers to, where it is not itself a `tf.function`.
+TRACED_IN_TRAIN_FUNCTION = "multi_step_on_iterator"
 INITIAL_EPOCH = "_initial_epoch"
 ITERATIONS = "_iterations"
 # Of what Keras iterates over an epoch's steps with.

@@ -99,11 +99,15 @@ class TrainFunction:
         if size() > 1:
             iterator = timed_iterator(iterator)
         traced = (self._function, spec)
-        if traced == self._traced and size() > 1 and may_leave_main_thread(self._model):
-            return run_beside_main_thread(self._function, iterator)
-        result = self._function(iterator)
-        self._traced = traced
-        return result
+        if size() == 1 or not may_leave_main_thread(self._model):
+            return self._function(iterator)
+        if traced != self._traced:
+            if not internals.trace_train_function(self._function, iterator):
+                result = self._function(iterator)
+                self._traced = traced
+                return result
+            self._traced = traced
+        return run_beside_main_thread(self._function, iterator)
 
 
 def _fit_around(run: calls.Run | None) -> DistributedFit | None:

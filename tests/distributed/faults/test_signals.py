@@ -92,7 +92,7 @@ class TerminatedError(Exception):
     """What a handler raises."""
 
 
-def handler_raises(collective, directory: Path) -> str:
+def handler_raises(collective, number: int, directory: Path) -> str:
     def handler(number, frame):
         raise TerminatedError("told so")
 
@@ -100,9 +100,8 @@ def handler_raises(collective, directory: Path) -> str:
     collective("warm up")  # What TensorFlow does once is over when the signal comes.
     try:
         if rank == 0:
-            signal.signal(signal.SIGTERM, handler)
-            kill = threading.Timer(WAITING_S, os.kill, (os.getpid(), signal.SIGTERM))
-            kill.start()
+            signal.signal(number, handler)
+            threading.Timer(WAITING_S, os.kill, (os.getpid(), number)).start()
         else:
             wait_for(directory / "raised")
         collective("never")
@@ -116,15 +115,15 @@ def handler_raises(collective, directory: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("collective", "env"),
+    ("collective", "number", "env"),
     [
-        (reduce_array, WITHOUT_TENSORFLOW),
-        (reduce_tensor, {}),
+        (reduce_array, signal.SIGTERM, WITHOUT_TENSORFLOW),
+        (reduce_tensor, signal.SIGINT, {}),
     ],
 )
-def test_a_handler_that_raises_ends_the_wait(collective, env, tmp_path) -> None:
+def test_a_handler_that_raises_ends_the_wait(collective, number, env, tmp_path) -> None:
     interrupted, peer = run_ranks(
-        handler_raises, 2, env=env, args=(collective, tmp_path)
+        handler_raises, 2, env=env, args=(collective, number, tmp_path)
     )
     assert interrupted == "told so"
     assert "PeerLostError: rank 0 (host" in peer
@@ -186,19 +185,21 @@ def test_a_handler_may_leave_the_job(tmp_path) -> None:
 class OfOneRank:
     """What a rank's training data do before each batch; rank 1's may be slow."""
 
-    def __init__(self, rank: int, wanted: Path) -> None:
+    def __init__(self, rank: int, wanted: Path, slow_batch: int) -> None:
         self.rank = rank
         self.wanted = wanted
+        self.slow_batch = slow_batch
 
     def __call__(self):
         for batch in range(8):
-            if batch == 4 and self.rank == 1:
+            if batch == self.slow_batch and self.rank == 1:
+                self.wanted.with_name("waits").touch()
                 wait_for(self.wanted)
             yield np.ones([2, 3], np.float32), np.ones([2, 1], np.float32)
 
 
-def fit(rank: int, wanted: Path, *callbacks) -> None:
-    """Fits; rank 1 comes to its fifth step only when it is told so."""
+def fit(rank: int, wanted: Path, slow_batch: int, *callbacks) -> None:
+    """Fits; rank 1 comes to that step only when it is told so."""
     import keras
     import tensorflow as tf
 
@@ -212,7 +213,7 @@ def fit(rank: int, wanted: Path, *callbacks) -> None:
             return super().train_step(data)
 
     data = tf.data.Dataset.from_generator(
-        OfOneRank(rank, wanted),
+        OfOneRank(rank, wanted, slow_batch),
         output_signature=(tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1])),
     )
     model = Counted([keras.Input([3]), keras.layers.Dense(1)])
@@ -238,17 +239,21 @@ def fit_handles(directory: Path) -> int:
     if rank == 0:
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, 1, 0.05)
-    fit(rank, directory / "handled")
+    fit(rank, directory / "handled", 4)
     signal.setitimer(signal.ITIMER_REAL, 0)
     return len(calls)
 
 
-def interrupted_fit(directory: Path) -> str:
+def interrupted_fit(directory: Path, slow_batch: int) -> str:
     import keras
 
     def press() -> None:
         kill = (os.getpid(), signal.SIGINT)
         threading.Timer(WAITING_S, os.kill, kill).start()
+
+    def press_when_rank_1_waits() -> None:
+        wait_for(directory / "waits")
+        press()
 
     def handler(number, frame):
         # Where Keras and TensorFlow swallow what is raised.
@@ -259,13 +264,13 @@ def interrupted_fit(directory: Path) -> str:
 
     class Interrupt(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
-            if rank == 0 and batch == 4:
-                press()
+            if rank == 0 and batch == slow_batch:
+                threading.Thread(target=press_when_rank_1_waits).start()
 
     rank = join()
     signal.signal(signal.SIGINT, handler)
     try:
-        fit(rank, directory / "raised", Interrupt())
+        fit(rank, directory / "raised", slow_batch, Interrupt())
     except KeyboardInterrupt:
         (directory / "raised").touch()
         return "KeyboardInterrupt"
@@ -279,8 +284,9 @@ def test_a_handler_runs_in_fit(tmp_path) -> None:
     assert calls >= 3
 
 
-def test_ctrl_c_ends_fit(tmp_path) -> None:
-    interrupted, peer = run_ranks(interrupted_fit, 2, args=(tmp_path,))
+@pytest.mark.parametrize("slow_batch", [0, 4])
+def test_ctrl_c_ends_fit(slow_batch, tmp_path) -> None:
+    interrupted, peer = run_ranks(interrupted_fit, 2, args=(tmp_path, slow_batch))
     assert interrupted == "KeyboardInterrupt"
     assert "PeerLostError: rank 0 (host" in peer
     assert "was interrupted while" in peer
