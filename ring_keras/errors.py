@@ -56,8 +56,11 @@ class RankMismatchError(RingKerasError, tf.errors.FailedPreconditionError):  # t
         self.args = (message,)
 
 
-class CommunicationError(RingKerasError):
-    """The communicator is broken: no further collective can run on it."""
+class CommunicationError(RingKerasError, RuntimeError):
+    """The communicator is broken: no further collective can run on it.
+
+    A RuntimeError, as Horovod's `HorovodInternalError` is.
+    """
 
 
 class PeerLostError(CommunicationError, tf.errors.UnavailableError):  # type: ignore[misc]

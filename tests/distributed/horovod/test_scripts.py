@@ -104,6 +104,16 @@ def check_custom_loop(printed: list[str]) -> None:
     ]
 
 
+@pytest.mark.slow
+def test_a_monitored_session_without_an_edit() -> None:
+    printed = run(SCRIPTS / "session.py", 2, options=["--horovod"], says=1)
+    assert printed == [
+        "same at first: True",
+        "same at last: True",
+        "bias: 3.00, loss: 0.0000",
+    ]
+
+
 @pytest.mark.slow  # Programs of Keras 2 that have switched eager execution off.
 def test_keras_2_without_eager_execution() -> None:
     pytest.importorskip("tf_keras")

@@ -128,6 +128,10 @@ def test_errors_are_those_that_scripts_catch() -> None:
     assert elastic.run is ring.elastic.run
     assert issubclass(ring.RankMismatchError, tf.errors.FailedPreconditionError)
     assert issubclass(ring.PeerLostError, elastic.HorovodInternalError)
+    assert issubclass(elastic.HorovodInternalError, RuntimeError)
+    exceptions = importlib.import_module("ring_keras.horovod.common.exceptions")
+    assert exceptions.HorovodInternalError is elastic.HorovodInternalError
+    assert exceptions.HostsUpdatedInterrupt is elastic.HostsUpdatedInterrupt
     assert issubclass(ring.CollectiveTimeoutError, elastic.HorovodInternalError)
     assert elastic.HostsUpdatedInterrupt(skip_sync=True).skip_sync
 
