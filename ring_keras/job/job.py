@@ -59,6 +59,9 @@ class Job:
         """Those whose threads run."""
         self.timeline: Any = None
         """What records a timeline, if one is being recorded; has `end()`."""
+        self.reporter: Any = None
+        """What tells the launcher how far this rank is, if it wants to know; has
+        `end()`."""
         self.on_gpu = False
         """Whether gradients are in GPU memory, on every rank alike."""
         self.tuned_bucket_bytes: int | None = None

@@ -199,11 +199,10 @@ def find_process_set(process_set_id: int) -> ProcessSet:
     )
 
 
-def job_number() -> int:
-    """Tells the jobs apart that this process joins one after the other.
+def generation() -> int:
+    """The number of this process's membership in its job.
 
-    What ranks have agreed on holds only among those of the same job. -1 outside of
-    one.
+    What ranks have agreed on holds only in the same one. -1 outside of any.
     """
     job = job_or_none()
     return -1 if job is None else job.generation

@@ -153,7 +153,8 @@ def shutdown(reason: str = "called ring_keras.shutdown()") -> None:
 def _leave(job: Job | None, reason: str) -> None:
     try:
         try:
-            end_reports()
+            if job is not None:
+                end_reports(job)
         finally:
             _native.shutdown(reason)
     finally:

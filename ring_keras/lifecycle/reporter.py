@@ -134,22 +134,16 @@ def _line(content: dict[str, Any]) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode() + b"\n"
 
 
-_reporter: _Reporter | None = None
-"""That of the current membership."""
-
-
 def begin_reports(pipe: str | None, job: Job) -> None:
     """Begins to report, if the launcher wants to know."""
-    global _reporter
     if pipe:
         # A launcher that is gone must not end this rank.
         with contextlib.suppress(OSError):
-            _reporter = _Reporter(pipe, job)
+            job.reporter = _Reporter(pipe, job)
 
 
-def end_reports() -> None:
+def end_reports(job: Job) -> None:
     """Before this rank leaves the job."""
-    global _reporter
-    reporter, _reporter = _reporter, None
+    reporter, job.reporter = job.reporter, None
     if reporter is not None:
         reporter.end()

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
-from ring_keras.job.process_set import job_number
+from ring_keras.job.process_set import generation
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.bucket_size import current_bytes
 from ring_keras.optimizers.buckets import BucketPlan, GradientSpec, plan_buckets
@@ -52,7 +52,7 @@ class AgreedPlans:
     def __init__(self, options: ReductionOptions, *, sums_duplicates: bool) -> None:
         self._options = options
         self._sums_duplicates = sums_duplicates
-        self._job = job_number()
+        self._generation = generation()
         # By the digest of what this rank would do by itself, and by whose gradients
         # they are: those of other variables, alike in all else, are another plan.
         self._agreed: dict[tuple[bytes, tuple[int | None, ...]], AgreedPlan] = {}
@@ -75,8 +75,8 @@ class AgreedPlans:
             gradients: In the order of their variables. None stays None.
             sources: Their variables, or the variables' names.
         """
-        if self._job != job_number():
-            self._job = job_number()
+        if self._generation != generation():
+            self._generation = generation()
             self._agreed.clear()
         gradients = list(gradients)
         if self._must_be_dense():

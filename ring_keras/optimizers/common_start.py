@@ -26,7 +26,7 @@ from ring_keras.optimizers.weight_digests import all_digests, variable_name
 
 __all__ = ["left_to_caller", "set_started", "start_alike"]
 
-# Set on a TensorFlow variable: the job whose ranks have begun to train it.
+# Set on a TensorFlow variable: the generation whose ranks have begun to train it.
 _MARK = "_ring_keras_started_in_job"
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.errors import translated
-from ring_keras.job.process_set import ProcessSet, job_number
+from ring_keras.job.process_set import ProcessSet, generation
 from ring_keras.ops.compression import Compression, Compressor
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.gradient_reducer import GradientReducer
@@ -33,7 +33,7 @@ class _Shared:
     """
 
     def __init__(self, options: ReductionOptions) -> None:
-        self.job = job_number()
+        self.generation = generation()
         self.reducer = GradientReducer(options)
         self.accumulator = PassAccumulator(options.backward_passes_per_step)
 
@@ -46,15 +46,15 @@ class _Shared:
             if isinstance(source, tf.Variable):
                 shared: dict[ReductionOptions, _Shared]
                 shared = vars(source).setdefault(_SHARED, {})
-                # What was added up in an earlier job may differ between ranks.
-                if options not in shared or shared[options].job != job_number():
+                # What was added up in an earlier membership may differ by rank.
+                if options not in shared or shared[options].generation != generation():
                     shared[options] = cls(options)
                 return shared[options]
         return _shared_without_variables(options)
 
 
-# A reducer asks again about its plans in another job. Ranks forget the same ones, as
-# they use the same ones in the same order.
+# A reducer asks again about its plans in another membership. Ranks forget the same,
+# as they use the same ones in the same order.
 @functools.lru_cache(maxsize=64)
 def _shared_without_variables(options: ReductionOptions) -> _Shared:
     return _Shared(options)

@@ -109,7 +109,7 @@ class DistributedTrainStep:
         return True
 
     def outdated(self) -> bool:
-        """Whether its trace is of another job, or lacks a look at uneven batches."""
+        """Whether its trace is of another membership, or asks of no uneven batches."""
         traced, job = self._traced, current_job()
         if traced.generation not in (None, job.generation):
             return True

@@ -15,7 +15,7 @@ import tensorflow as tf
 from support import training
 
 import ring_keras as ring
-from ring_keras.job.process_set import job_number
+from ring_keras.job.process_set import generation
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.reduction_options import ReductionOptions
 
@@ -202,22 +202,22 @@ def test_other_reductions_are_refused():
 
 
 def agreement_worker():
-    """Plans are agreed on once per job, and a bucket size of 0 is no default."""
+    """Plans are agreed on once per membership, and a bucket size of 0 is no default."""
     reducer = GradientReducer(ReductionOptions())
-    first_job = job_number()
+    first = generation()
     gradients = [tf.constant([1.0 + ring.rank()])]
     plans = reducer._plans
     agreed = []
     for _ in range(2):
         assert float(reducer.reduce(gradients, ["v"])[0][0]) == 1.5
-        agreed.append((len(plans), plans._job - first_job))
+        agreed.append((len(plans), plans._generation - first))
     none = GradientReducer(ReductionOptions(bucket_size_bytes=0))
     with pytest.raises(ValueError, match="bucket_size_bytes=0"):
         none.reduce(gradients, ["v"])
     return agreed
 
 
-def test_plans_are_agreed_on_once_per_job(rank_pool):
+def test_plans_are_agreed_on_once_per_membership(rank_pool):
     assert rank_pool(2).run(agreement_worker) == [[(1, 0), (1, 0)]] * 2
 
 
