@@ -57,7 +57,7 @@ class AllreduceHierarchical : public Collective {
         tensors_(arguments),
         reduction_(arguments),
         within_host_(arguments.dtype, arguments.reduce_op, 1.0),
-        local_rank_(PlaceOf(communicator.neighbours(), communicator.rank())),
+        local_rank_(PlaceOf(communicator.local_ranks(), communicator.rank())),
         lane_count_(LaneCount(communicator)) {
     const size_t hosts = communicator.hosts().size();
     round_nbytes_ = std::clamp(kMessageBytes * hosts * lane_count_,
@@ -76,7 +76,7 @@ class AllreduceHierarchical : public Collective {
     Begin(participants);
     PrivateWindow alone;
     if (is_alone_on_host()) own_ = alone.Allocate(window_nbytes());
-    for (int rank : communicator_.neighbours()) {
+    for (int rank : communicator_.local_ranks()) {
       windows_.push_back(
           rank == communicator_.rank() ? own_ : participants[rank].window);
     }
@@ -109,7 +109,7 @@ class AllreduceHierarchical : public Collective {
 
   // Such a rank shows its data to nobody, and may have no shared memory.
   bool is_alone_on_host() const {
-    return communicator_.neighbours().size() == 1;
+    return communicator_.local_ranks().size() == 1;
   }
   size_t window_nbytes() const {
     return std::min(tensors_.nbytes(), kSlots * round_nbytes_);

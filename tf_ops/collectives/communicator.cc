@@ -1,7 +1,6 @@
 #include "tf_ops/collectives/communicator.h"
 
 #include <algorithm>
-#include <map>
 
 #include "tf_ops/collectives/nccl/device_communicator.h"
 #include "tf_ops/collectives/nccl/launcher.h"
@@ -17,16 +16,10 @@ Communicator::Communicator(int id, std::vector<int> ranks, const Tuning& tuning,
       tuning_(tuning),
       mesh_(mesh),
       scheduler_(scheduler) {
-  std::map<int, int> place_of_host;
-  for (int place = 0; place < size(); ++place) {
-    const int host = place_of_host
-                         .emplace(mesh.host_of(ranks_[place]),
-                                  static_cast<int>(hosts_.size()))
-                         .first->second;
-    if (host == static_cast<int>(hosts_.size())) hosts_.emplace_back();
-    hosts_[host].push_back(place);
-    if (place == rank_) host_ = host;
-  }
+  std::vector<int> host_numbers;
+  for (int rank : ranks_) host_numbers.push_back(mesh.host_of(rank));
+  hosts_ = RanksByHost(host_numbers);
+  host_ = HostOf(hosts_, rank_);
   size_t smallest = hosts_.front().size();
   for (const auto& host : hosts_) smallest = std::min(smallest, host.size());
   if (size() - static_cast<int>(smallest) > mesh.max_direct_peers()) {
@@ -58,7 +51,7 @@ void Communicator::Tell(FrameType type, uint64_t key,
   if (tree_.has_value()) {
     const std::string relayed =
         Encode(RelayedFrame{mesh_.rank(), type, key, payload});
-    for (int place : tree_->neighbours()) {
+    for (int place : tree_->adjacent()) {
       pair(place).SendControl(FrameType::kRelayed, id_, relayed);
     }
     return;
@@ -78,13 +71,12 @@ void Communicator::PassOn(int from, const std::string& bytes) {
 
 bool Communicator::HearsFrom(int rank) const {
   if (!tree_.has_value()) return true;
-  const std::vector<int>& neighbours = tree_->neighbours();
-  return std::find(neighbours.begin(), neighbours.end(), rank) !=
-         neighbours.end();
+  const std::vector<int>& adjacent = tree_->adjacent();
+  return std::find(adjacent.begin(), adjacent.end(), rank) != adjacent.end();
 }
 
 void Communicator::NotifyAll() {
-  for (int place : neighbours()) {
+  for (int place : local_ranks()) {
     if (place != rank_) mesh_.Notify(ranks_[place]);
   }
 }

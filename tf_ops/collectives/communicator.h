@@ -45,7 +45,7 @@ class Communicator {
   // Ranks that share memory are on one host.
   const std::vector<std::vector<int>>& hosts() const { return hosts_; }
   // The ranks of this rank's host, itself among them.
-  const std::vector<int>& neighbours() const { return hosts_[host_]; }
+  const std::vector<int>& local_ranks() const { return hosts_[host_]; }
   bool IsNeighbour(int rank) const {
     return mesh_.host_of(ranks_[rank]) == mesh_.host_of(mesh_.rank());
   }

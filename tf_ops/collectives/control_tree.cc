@@ -1,13 +1,35 @@
 #include "tf_ops/collectives/control_tree.h"
 
 #include <algorithm>
+#include <map>
 
 namespace ring_keras {
 
+std::vector<std::vector<int>> RanksByHost(
+    const std::vector<int>& host_numbers) {
+  std::vector<std::vector<int>> hosts;
+  std::map<int, size_t> place_of;
+  for (size_t rank = 0; rank < host_numbers.size(); ++rank) {
+    const auto [found, is_new] =
+        place_of.emplace(host_numbers[rank], hosts.size());
+    if (is_new) hosts.emplace_back();
+    hosts[found->second].push_back(static_cast<int>(rank));
+  }
+  return hosts;
+}
+
+int HostOf(const std::vector<std::vector<int>>& hosts, int rank) {
+  const auto found = std::find_if(
+      hosts.begin(), hosts.end(), [rank](const std::vector<int>& ranks) {
+        return std::binary_search(ranks.begin(), ranks.end(), rank);
+      });
+  return static_cast<int>(found - hosts.begin());
+}
+
 ControlTree::ControlTree(const std::vector<std::vector<int>>& hosts, int host,
                          int rank) {
-  for (int mate : hosts[host]) {
-    if (mate != rank) mates_.push_back(mate);
+  for (int other : hosts[host]) {
+    if (other != rank) local_.push_back(other);
   }
   if (hosts[host].front() == rank) {
     if (host > 0) remote_.push_back(hosts[(host - 1) / kTreeDegree].front());
@@ -17,8 +39,8 @@ ControlTree::ControlTree(const std::vector<std::vector<int>>& hosts, int host,
       remote_.push_back(hosts[below].front());
     }
   }
-  neighbours_ = mates_;
-  neighbours_.insert(neighbours_.end(), remote_.begin(), remote_.end());
+  adjacent_ = local_;
+  adjacent_.insert(adjacent_.end(), remote_.begin(), remote_.end());
 }
 
 std::vector<int> ControlTree::Onward(int from) const {
@@ -26,9 +48,9 @@ std::vector<int> ControlTree::Onward(int from) const {
   for (int other : remote_) {
     if (other != from) others.push_back(other);
   }
-  // A mate has told the other mates itself.
+  // One of this host has told the others of it itself.
   if (others.size() < remote_.size()) {
-    others.insert(others.end(), mates_.begin(), mates_.end());
+    others.insert(others.end(), local_.begin(), local_.end());
   }
   return others;
 }

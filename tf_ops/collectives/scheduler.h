@@ -79,13 +79,14 @@ class Scheduler {
     Clock::time_point end_;
   };
 
-  // For about `patience`, and until `interrupt`.
-  void BePatient(Clock::duration patience, const std::atomic<bool>* interrupt) {
-    patience_ = patience;
-    patience_end_ = Clock::time_point();
+  // Waits keep the core for about `duration`, and until `interrupt`.
+  void SpinLonger(Clock::duration duration,
+                  const std::atomic<bool>* interrupt) {
+    spin_duration_ = duration;
+    spin_end_ = Clock::time_point();
     interrupt_ = interrupt;
   }
-  void BeImpatient() { interrupt_ = nullptr; }
+  void SpinBriefly() { interrupt_ = nullptr; }
 
   // Resumes what is ready; whether anything was.
   bool RunReady() {
@@ -124,8 +125,8 @@ class Scheduler {
   // Quick yields after which it takes the core for its own again.
   static constexpr int kMaxContention = 64;
 
-  // Waits for `condition()`, for a moment or while patience lasts; whether it
-  // came true. A patient one offers the core to others, at once if they have
+  // Waits for `condition()`, for a moment or for `spin_duration_`; whether it
+  // came true. The longer wait offers the core to others, at once if they have
   // wanted it lately: they may be the ranks it waits for.
   template <typename Condition>
   bool Spin(Look look, Condition& condition, int* looked) {
@@ -147,18 +148,18 @@ class Scheduler {
 
   void OfferCore() {
     const Yielded yielded = Yield();
-    // Patience starts at the first yield: most waits end before.
-    if (patience_end_ == Clock::time_point()) {
-      patience_end_ = yielded.end - yielded.taken + patience_;
+    // The time begins at the first yield: most waits end before.
+    if (spin_end_ == Clock::time_point()) {
+      spin_end_ = yielded.end - yielded.taken + spin_duration_;
     }
     if (yielded.to_others(kForeignTurn)) {
       contention_ = kMaxContention;
     } else if (contention_ > 0) {
       --contention_;
     }
-    if (yielded.end >= patience_end_ ||
+    if (yielded.end >= spin_end_ ||
         interrupt_->load(std::memory_order_relaxed)) {
-      BeImpatient();
+      SpinBriefly();
     }
   }
 
@@ -176,9 +177,9 @@ class Scheduler {
 
   Waiter* first_ = nullptr;
   Waiter* last_ = nullptr;
-  Clock::duration patience_{};
-  Clock::time_point patience_end_;
-  const std::atomic<bool>* interrupt_ = nullptr;  // Null: no patience.
+  Clock::duration spin_duration_{};
+  Clock::time_point spin_end_;
+  const std::atomic<bool>* interrupt_ = nullptr;  // Null: spins briefly.
   int contention_ = 0;
 };
 

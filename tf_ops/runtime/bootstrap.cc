@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "tf_ops/collectives/control_tree.h"
 #include "tf_ops/common/logging.h"
 #include "tf_ops/rendezvous/tcp_store.h"
 #include "tf_ops/runtime/late_links.h"
@@ -241,6 +242,13 @@ class Bootstrapper {
         *store_, deadline_);
     RING_KERAS_RETURN_IF_ERROR(links.status());
     late_links_ = std::move(links.value());
+    // Those of all ranks' tree: a rank's last word would wait for its link, and
+    // the rank itself may have left before there is one.
+    const auto by_host = RanksByHost(hosts_);
+    const int host = HostOf(by_host, options_.rank);
+    RING_KERAS_RETURN_IF_ERROR(
+        late_links_->Await(ControlTree(by_host, host, options_.rank).remote(),
+                           *store_, deadline_));
     for (int rank : remote) {
       peers_[rank].pair = std::make_unique<Pair>(
           link_options.streams,

@@ -195,7 +195,7 @@ bool Engine::TakeEvents() {
   if (stopping) {
     for (auto& operation : operations_) {
       const std::string what = StrCat("called shutdown() while ",
-                                      operation->title(), " was pending");
+                                      operation->description(), " was pending");
       operation->communicator().Break(
           Status(StatusCode::kAborted, StrCat(own_name(), " ", what)));
       TellPeers(operation->communicator(),

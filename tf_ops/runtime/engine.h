@@ -142,7 +142,7 @@ class Engine {
   // Whether the operation is all there is, so that its caller's thread may
   // carry it out. The caller holds mutex_.
   bool IsAlone(const Operation& operation) const;
-  // Drives this operation alone while patience lasts and nothing else comes up.
+  // Drives this operation alone for a while, until something else comes up.
   // Unless it has ended then, it is the first of accepted_, and has started.
   // The caller holds `lock`, and is the driver from here on.
   void TryAlone(std::unique_ptr<Operation> operation, double drive_for_s,
@@ -226,6 +226,7 @@ class Engine {
 
   // Ends operations that wait for ranks that left.
   void FailWaitsForLeft();
+  void FailIfCutOff(Operation& operation);
   // Deadlines and the stall watch.
   void Watch();
   // Connections that were needed, and will not be made any more.

@@ -37,6 +37,8 @@ constexpr std::chrono::milliseconds kIdleLookInterval(1000);
 constexpr std::chrono::milliseconds kRelayLookInterval(200);
 // A turn is too short to look at the clock in each.
 constexpr unsigned kTurnsPerClock = 64;
+// Peers may send without end.
+constexpr int kMaxIdleTurns = 64;
 
 }  // namespace
 
@@ -122,13 +124,13 @@ void Engine::TryAlone(std::unique_ptr<Operation> operation, double drive_for_s,
   driving_ = true;
   lock.unlock();
   BreakIfLost(operation->communicator());
-  scheduler_.BePatient(std::chrono::duration_cast<Scheduler::Clock::duration>(
-                           std::chrono::duration<double>(drive_for_s)),
-                       &has_news_);
+  scheduler_.SpinLonger(std::chrono::duration_cast<Scheduler::Clock::duration>(
+                            std::chrono::duration<double>(drive_for_s)),
+                        &has_news_);
   alone_ = operation.get();
   operation->Start();
   alone_ = nullptr;
-  scheduler_.BeImpatient();
+  scheduler_.SpinBriefly();
   const bool ended = operation->ended();
   if (ended) {
     End(*operation, true);
@@ -162,15 +164,19 @@ void Engine::ThreadMain() {
       mesh_->connects_all() ? kIdleLookInterval : kRelayLookInterval;
   while (true) {
     const bool has_work = work_.wait_for(lock, look_interval, [&] {
-      return !driving_ && (active_ > 0 || stopping_ || mesh_->has_unsent());
+      return !driving_ && (active_ > 0 || stopping_ ||
+                           (mesh_->has_unsent() && !communicators_.empty()));
     });
     if (active_ == 0 && stopping_) return;
-    if (driving_) continue;
+    // Without a communicator, what is to be passed on would be dropped.
+    if (driving_ || communicators_.empty()) continue;
     driving_ = true;
     lock.unlock();
     if (!has_work) {
       LookAround();
-      Poll();
+      // One reads a few frames of each peer's, of which there may be thousands.
+      for (int turn = 0; turn < kMaxIdleTurns && Poll(); ++turn) {
+      }
     }
     DriveUntil([this] {
       std::lock_guard<std::mutex> inner(mutex_);

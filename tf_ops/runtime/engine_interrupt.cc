@@ -30,7 +30,7 @@ void Engine::TakeInterrupts() {
     };
     for (auto& operation : operations_) {
       if (!is_meant(*operation)) continue;
-      BreakInterrupted(operation->communicator(), operation->title());
+      BreakInterrupted(operation->communicator(), operation->description());
     }
     for (Joining& joining : joins_) {
       if (!is_meant(*joining.operation)) continue;

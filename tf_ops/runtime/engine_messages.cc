@@ -54,6 +54,8 @@ void Engine::HandleRelayed(int job_rank, int communicator_id,
     return;
   }
   communicator.PassOn(communicator.PlaceOf(job_rank), bytes);
+  // All are being told.
+  if (said.type == FrameType::kAbort) told_[communicator_id] = true;
   HandleControl(said.origin, said.type, said.key, std::move(said.payload));
 }
 
@@ -104,9 +106,10 @@ void Engine::HandleAbort(int communicator_id, const std::string& bytes) {
   if (member == nullptr) return;
   Communicator& communicator = *member->communicator;
   communicator.Break(DecodeStatus(bytes));
-  // Who told it may not reach all: if there is nobody to pass it on, End() does
-  // so.
-  if (!communicator.connects_all()) told_[communicator_id] = true;
+  // It has come straight: those below this rank may have no other way to it.
+  if (!communicator.connects_all()) {
+    TellPeers(communicator, communicator.status());
+  }
 }
 
 void Engine::TellPeers(Communicator& communicator, const Status& why) {

@@ -73,10 +73,32 @@ void Engine::FailWaitsForLeft() {
       if (!drained) continue;
       operation->Fail(
           Status(StatusCode::kPeerLost,
-                 StrCat(event.description, "; ", operation->title(),
+                 StrCat(event.description, "; ", operation->description(),
                         " still waits for it. Every rank must make the same "
                         "collective calls before it ends.")));
     }
+    FailIfCutOff(*operation);
+  }
+}
+
+// What others said may have been on its way over a rank that has left, which
+// had said its own.
+void Engine::FailIfCutOff(Operation& operation) {
+  const Communicator& communicator = operation.communicator();
+  if (communicator.connects_all() || operation.ended()) return;
+  const std::vector<int> missing = operation.MissingRanks();
+  if (missing.empty()) return;
+  for (const auto& [rank, left] : left_) {
+    const auto& [event, since] = left;
+    const double left_for_s =
+        std::chrono::duration<double>(Clock::now() - since).count();
+    if (!communicator.Contains(rank) || left_for_s <= kRelayGraceS) continue;
+    return operation.Fail(Status(
+        StatusCode::kPeerLost,
+        StrCat(event.description, "; ", operation.description(),
+               " still waits for ranks ", JoinRanks(missing),
+               ". Every rank must make the same collective calls before it "
+               "ends.")));
   }
 }
 
@@ -93,7 +115,7 @@ void Engine::Watch() {
     const double age_s = operation->AgeSeconds(now);
     if (age_s > options_.collective_timeout_s) {
       const std::string why =
-          StrCat(operation->title(), ": gave up after ", age_s,
+          StrCat(operation->description(), ": gave up after ", age_s,
                  " s waiting for ", DescribeMissing(*operation),
                  ". If slow input is expected, raise "
                  "RING_KERAS_COLLECTIVE_TIMEOUT_S.");
@@ -159,7 +181,8 @@ std::string Engine::AdviceAbout(const Pair& pair) const {
   }
   std::string what = "a collective that was not entered";
   for (const auto& operation : operations_) {
-    if (operation->data_key() == pair.overflow_key()) what = operation->title();
+    if (operation->data_key() == pair.overflow_key())
+      what = operation->description();
   }
   return StrCat(", the last of it for ", what,
                 ". Start fewer large collectives at a time.");
@@ -187,7 +210,7 @@ void Engine::FailUsesOfLeft(int rank, const RankEvent& event) {
     }
     communicator.Break(
         Status(StatusCode::kPeerLost,
-               StrCat(event.description, "; ", operation->title(),
+               StrCat(event.description, "; ", operation->description(),
                       " had begun and still needs it.")));
   }
 }
@@ -217,8 +240,8 @@ std::string Engine::DescribeChannelsAhead(const std::vector<int>& missing) {
 }
 
 void Engine::WarnOfStall(Operation& operation, double age_s) {
-  std::string text = StrCat(operation.title(), ": waited ", age_s, " s for ",
-                            DescribeMissing(operation), ".");
+  std::string text = StrCat(operation.description(), ": waited ", age_s,
+                            " s for ", DescribeMissing(operation), ".");
   const std::vector<int> missing = operation.MissingRanks();
   if (!missing.empty()) {
     text +=
@@ -245,7 +268,7 @@ std::string Engine::DescribeEarlierLaunch() const {
   for (const auto& other : operations_) {
     if (other->launch_id() != launch_order_.next()) continue;
     if (other->awaits_launch()) continue;
-    return StrCat("its turn on the GPU: before it comes ", other->title(),
+    return StrCat("its turn on the GPU: before it comes ", other->description(),
                   ", which waits for ", DescribeMissing(*other));
   }
   return "its turn on the GPU, which is near";

@@ -18,6 +18,7 @@ constexpr char kTopic[] = "tcp/late";
 // A host that answers may be so busy that its rank does not.
 constexpr double kConnectTimeoutS = 60;
 constexpr std::chrono::milliseconds kBackoff(100);
+constexpr double kAwaitS = 0.005;
 
 // All ranks see the same, so all say the same.
 Status CheckStreams(const std::vector<std::string>& values) {
@@ -89,6 +90,45 @@ LateLinks::~LateLinks() {
   }
   acceptor_.reset();
   if (thread_.joinable()) thread_.join();
+}
+
+Status LateLinks::Await(const std::vector<int>& peers, Store& store,
+                        Deadline deadline) {
+  for (int peer : peers) Open(peer);
+  for (int peer : peers) {
+    while (true) {
+      Status failure;
+      if (IsThere(peer, &failure)) {
+        RING_KERAS_RETURN_IF_ERROR(failure);
+        break;
+      }
+      if (deadline.Expired()) {
+        return Status(
+            StatusCode::kDeadlineExceeded,
+            StrCat("rank ", options_.rank, " has no connection to rank ", peer,
+                   " yet. Look at the network between the two hosts, "
+                   "or raise RING_KERAS_INIT_TIMEOUT_S."));
+      }
+      // Ends when a rank does.
+      RING_KERAS_RETURN_IF_ERROR(store.Pause(deadline.Within(kAwaitS)));
+    }
+  }
+  return Status::Ok();
+}
+
+bool LateLinks::IsThere(int peer, Status* failure) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const Outcome& outcome : outcomes_) {
+    if (outcome.peer != peer) continue;
+    if (outcome.failure.ok()) return true;
+    *failure = Status(
+        StatusCode::kPeerLost,
+        StrCat("rank ", options_.rank, " at ", outcome.addresses.first,
+               " cannot reach rank ", peer, " at ", outcome.addresses.second,
+               ": ", outcome.failure.message()));
+    return true;
+  }
+  return false;
 }
 
 void LateLinks::Open(int peer) {

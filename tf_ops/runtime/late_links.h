@@ -43,6 +43,11 @@ class LateLinks : public LinkSource {
       std::function<void()> on_new, Store& store, Deadline deadline);
   ~LateLinks() override;
 
+  // Waits until there is a connection to each of `peers`, all of which do the
+  // same. Take() gives them. Errors: PeerLost (also: a rank has ended),
+  // DeadlineExceeded, Interrupted.
+  Status Await(const std::vector<int>& peers, Store& store, Deadline deadline);
+
   void Open(int peer) override;
   void Forget(int peer) override;
   bool has_new() const override { return has_new_.load(); }
@@ -73,6 +78,8 @@ class LateLinks : public LinkSource {
   // False: the peer has ended, or this rank stops.
   bool Rest(int peer);
 
+  // Whether it is known what became of the connection, and how that failed.
+  bool IsThere(int peer, Status* failure);
   void Finish(Outcome outcome);
   bool IsGivenUp(int peer);
 

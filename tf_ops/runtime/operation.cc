@@ -93,7 +93,7 @@ Task Operation::Run() {
 
 void Operation::StampArrived() {
   if (cuda::Range::AreShown()) {
-    range_.Begin(StrCat(title(), ", ", TotalBytes(request_), " bytes"));
+    range_.Begin(StrCat(description(), ", ", TotalBytes(request_), " bytes"));
   }
   if (!member_->recorder.is_on()) return;
   record_.arrived_at = Now();
@@ -217,7 +217,7 @@ void Operation::Finish() {
   }
   if (window_ != nullptr) {
     const uint32_t readers =
-        PeersMayRun() ? communicator_->neighbours().size() - 1 : 0;
+        PeersMayRun() ? communicator_->local_ranks().size() - 1 : 0;
     communicator_->mesh().windows().Release(window_, readers);
   }
   if (!status.ok() && PeersMayRun() && data_key_.has_value()) {

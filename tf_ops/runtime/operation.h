@@ -75,7 +75,7 @@ class Operation {
   }
   void EndStandIn() { --request_.stand_ins_under_way; }
   bool stands_in() const { return standing_.stands_in; }
-  std::string title() const { return Describe(request_.kind, use_.name); }
+  std::string description() const { return Describe(request_.kind, use_.name); }
   // Every rank is there; it waits for those with lower numbers.
   uint64_t launch_id() const { return launch_id_; }
   bool awaits_launch() const { return stage_ == Stage::kOrdered; }

@@ -130,7 +130,7 @@ Status Operation::EncodeOwn(Announcement& own, std::string* encoded) const {
   if (encoded->size() <= kMaxControlBytes) return Status::Ok();
   const Status too_long(
       StatusCode::kInvalidArgument,
-      StrCat(title(), ": ", request_.inputs.size(),
+      StrCat(description(), ": ", request_.inputs.size(),
              " tensors are too many for one request. Reduce them in several "
              "groups."));
   own.error = too_long.message();
@@ -146,7 +146,7 @@ void Operation::OnAnnounced(int job_rank, Announcement announcement) {
         Describe(announcement.kind, announcement.use.name);
     return communicator_->Break(
         Status(StatusCode::kInternal,
-               StrCat(title(), " and ", other, " of rank ", job_rank,
+               StrCat(description(), " and ", other, " of rank ", job_rank,
                       " have the same number. Rename one of them.")));
   }
   if (!communicator_->Contains(job_rank)) return;
@@ -192,9 +192,10 @@ Status Operation::Match(Meeting* meeting) {
                              : WindowAt(communicator_->segment(rank),
                                         announcement.window_offset);
     if (participant.window == nullptr) {
-      return Status(StatusCode::kInternal,
-                    StrCat(title(), ": rank ", communicator_->ranks()[rank],
-                           " announced a window outside its shared memory"));
+      return Status(
+          StatusCode::kInternal,
+          StrCat(description(), ": rank ", communicator_->ranks()[rank],
+                 " announced a window outside its shared memory"));
     }
   }
   return Status::Ok();
@@ -218,7 +219,7 @@ void Operation::KeepOrEndWindow(Meeting meeting) {
     window_ = nullptr;
     return;
   }
-  for (int rank : communicator_->neighbours()) {
+  for (int rank : communicator_->local_ranks()) {
     const Participant& participant = meeting.participants[rank];
     if (participant.window == window_) continue;
     participant.window->readers_done.fetch_add(1, std::memory_order_release);

@@ -41,7 +41,7 @@ std::vector<ControlTree> TreesOf(const Hosts& hosts) {
 std::vector<int> HeardOf(int origin, const std::vector<ControlTree>& trees) {
   std::vector<int> heard(trees.size());
   std::vector<std::pair<int, int>> under_way;  // From, to.
-  for (int to : trees[origin].neighbours()) under_way.emplace_back(origin, to);
+  for (int to : trees[origin].adjacent()) under_way.emplace_back(origin, to);
   while (!under_way.empty()) {
     const auto [from, to] = under_way.back();
     under_way.pop_back();

@@ -239,6 +239,48 @@ RING_TEST(ARankThatLeavesIsNotWaitedFor) {
   });
 }
 
+// Rank 0, over which all hear of each other, has said that it cannot take part,
+// and is gone when the others say theirs.
+RING_TEST(ARelayThatGivesUpAndLeavesIsNotWaitedFor) {
+  RankOptions setup = Late(12, 12);
+  setup.collective_timeout_s = 600;
+  RunRanks(setup, [&](Rank& self) {
+    ASSERT_OK(Sum(self, "before", 10));
+    if (self.rank == 0) {
+      std::vector<float> data(10, 1.0f);
+      Request request = FloatRequest(CollectiveKind::kAllreduce, "after", data);
+      request.able = Status(StatusCode::kInvalidArgument, "not able");
+      self.engine->Submit(std::move(request), [](const Status&) {});
+      ASSERT_TRUE(self.engine->AwaitSent(kSoonS));
+      return;
+    }
+    EXPECT_EQ(self.store->Pause(Deadline::After(kSoonS)).code(),
+              StatusCode::kPeerLost);
+    const Status status = Sum(self, "after", 10);
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+    EXPECT_TRUE(status.message().find("rank 0 (host") != std::string::npos)
+        << status.message();
+  });
+}
+
+// So that no rank's word waits for a connection.
+RING_TEST(TheTreeIsThereFromTheBeginning) {
+  RunRanks(Late(12, 12), [](Rank& self) {
+    int connected = 0;
+    self.engine->WithDriver([&] {
+      Mesh& mesh = self.engine->mesh();
+      mesh.Pump();
+      for (int rank = 0; rank < self.size; ++rank) {
+        const bool is_above = rank == (self.rank - 1) / kTreeDegree;
+        if (rank != self.rank && is_above)
+          connected += mesh.pair(rank).connected();
+      }
+    });
+    EXPECT_EQ(connected, self.rank > 0 ? 1 : 0);
+    ASSERT_OK(Sum(self, "all have counted", 1));
+  });
+}
+
 RING_TEST(AGroupOfRanksNeedsNoneOfTheOthers) {
   RunRanks(Late(12, 12), [&](Rank& self) {
     self.engine->AddCommunicator(1, {2, 9, 11});
