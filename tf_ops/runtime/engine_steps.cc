@@ -10,8 +10,9 @@ namespace {
 
 constexpr char kAdvice[] =
     "A rank that skipped a step, or failed in the middle of one and went on, "
-    "is ahead of the others. Catch what a step raises on every rank or on "
-    "none. All ranks give these steps up and may go on with the next.";
+    "is ahead of the others; one that repeated a part is behind. Catch what a "
+    "step raises on every rank or on none. All ranks give these steps up and "
+    "may go on with the next.";
 
 }  // namespace
 
@@ -61,7 +62,7 @@ void Engine::FailLostSteps(Member& member) {
       continue;
     }
     const std::string why = StrCat(
-        operation->title(), ": step differs across ranks: rank ",
+        operation->description(), ": step differs across ranks: rank ",
         communicator.ranks()[ahead], " is in step ", member.steps.StepOf(ahead),
         ", rank ", mesh_->rank(), " in step ", use.step, ". ", kAdvice);
     bool is_current;
@@ -120,10 +121,11 @@ void Engine::BeforeEndInStep(Operation& operation) {
   // All ranks end it so: the rest of the step would be in vain.
   if (operation.failed_by_agreement()) {
     const bool own = status.code() != StatusCode::kRankMismatch;
-    GiveUpSteps(member,
-                {step, own ? StrCat(operation.title(), ": rank ", mesh_->rank(),
-                                    " cannot take part: ", status.message())
-                           : status.message()});
+    GiveUpSteps(
+        member,
+        {step, own ? StrCat(operation.description(), ": rank ", mesh_->rank(),
+                            " cannot take part: ", status.message())
+                   : status.message()});
   }
   std::lock_guard<std::mutex> lock(mutex_);
   member.reported |= step == member.step && step <= member.given_up;

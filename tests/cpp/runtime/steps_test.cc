@@ -154,6 +154,44 @@ RING_TEST(ARankThatFailedInTheMiddleIsFoundAndAllGoOn) {
   }
 }
 
+// A rank brings a bucket again, for which the others are in the next step.
+RING_TEST(ARankThatRepeatedABucketIsFoundAndAllGoOn) {
+  for (const RankOptions& setup : Setups()) {
+    for (int before : {1, 5}) {  // Without channels, and with them.
+      Told told(setup.size);
+      RunRanks(setup, [&](Rank& self) {
+        Training training(self);
+        for (int step = 0; step < before; ++step) {
+          ASSERT_OK(training.Step(1 + step));
+        }
+        Status status;
+        if (self.rank == 0) {
+          float data = 100;
+          status = self.engine->Run(
+              Training::Bucket(1, &data, StepRole::kContinues));
+          EXPECT_EQ(data, 100.0f);
+        } else {
+          status = training.Step(200);
+        }
+        EXPECT_EQ(status.code(), StatusCode::kRankMismatch);
+        told.Add(self.rank, status);
+        for (int step = 0; step < 5; ++step) {
+          ASSERT_OK(training.Step(300 + step))
+              << " rank " << self.rank << " after " << before;
+        }
+      });
+      for (int rank = 0; rank < setup.size; ++rank) {
+        EXPECT_EQ(told.texts()[rank][0], told.texts()[0][0]);
+      }
+      const std::string& text = told.texts()[0][0];
+      EXPECT_TRUE(text.find(StrCat(" is in step ", before + 1,
+                                   ", rank 0 in step ", before, ".")) !=
+                  std::string::npos)
+          << text;
+    }
+  }
+}
+
 // A rank says that it cannot take part, and starts nothing more of that step.
 RING_TEST(ARankThatCannotTakePartEndsTheStepForAll) {
   for (const RankOptions& setup : Setups()) {
