@@ -4,6 +4,19 @@
 // where the others' windows are, and all that is left to find out is whether
 // all ranks mean the same collective: each posts a signature of its arguments,
 // and equal signatures stand for equal announcements.
+//
+// Why two posts are enough. Use n is posted in posts[n mod 2], by the window's
+// owner alone, `use` last, with release. A rank posts n + 1 only when it has
+// ended use n, for which it needed every rank's post of n.
+// 1. No post is overwritten that is still to be read: whoever posts n + 2 has
+//    seen every rank's post of n + 1, so all have ended n.
+// 2. No post is read that is not complete: of posts[n mod 2] the rest is read
+//    once `use` is n, loaded with acquire, and until this rank has ended n
+//    nobody writes there, by 1.
+// 3. Between n and n + 1 a rank may read posts of n + 1, as PeerHasEnded does:
+//    n + 3, which lies there too, waits for this rank's own n + 1.
+// 4. Who posts n has unpacked every round of n - 1. So when use n ends, what
+//    came before its first round is unpacked everywhere: Finish counts on it.
 #ifndef RING_KERAS_COLLECTIVES_CHANNEL_H_
 #define RING_KERAS_COLLECTIVES_CHANNEL_H_
 
