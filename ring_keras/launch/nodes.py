@@ -26,10 +26,10 @@ from ring_keras.launch.secret_proof import (
 
 __all__ = ["NodeOptions", "encryption_differs", "meet_nodes"]
 
-# Others may knock as well, and cost no more than this.
-_MAX_GUESTS = 64
-_GUEST_TICKS = 10
-_MAX_STRANGERS_TOLD = 10
+# Untrusted peers may connect as well, and cost no more than this.
+_MAX_CANDIDATES = 64
+_CANDIDATE_TICKS = 10
+_MAX_UNTRUSTED_TOLD = 10
 _READY_TIMEOUT_S = 30.0
 
 
@@ -192,8 +192,8 @@ class _Reception:
         """Whether all have come."""
         self._options = options
         self._desk = desk
-        self._guests: list[_Guest] = []
-        self._strangers = 0
+        self._candidates: list[_Candidate] = []
+        self._untrusted = 0
         self._listener = _listen(options)
         self.address: str = self._listener.getsockname()[0]
         """On which it listens, numeric."""
@@ -204,24 +204,24 @@ class _Reception:
             peer, address = self._listener.accept()
         except OSError:
             return
-        self._guests = [guest for guest in self._guests if guest.waits]
-        if len(self._guests) >= _MAX_GUESTS:
-            self._guests.pop(0).leave()
-        self._guests.append(
-            _Guest(
+        self._candidates = [one for one in self._candidates if one.waits]
+        if len(self._candidates) >= _MAX_CANDIDATES:
+            self._candidates.pop(0).leave()
+        self._candidates.append(
+            _Candidate(
                 peer,
                 address[0],
                 self._options,
                 self._desk,
                 self._welcome,
-                self._note_stranger,
+                self._note_untrusted,
                 self._note_problem,
             )
         )
 
-    def _note_stranger(self, address: str) -> None:
-        self._strangers += 1
-        if self._strangers <= _MAX_STRANGERS_TOLD:
+    def _note_untrusted(self, address: str) -> None:
+        self._untrusted += 1
+        if self._untrusted <= _MAX_UNTRUSTED_TOLD:
             self._desk.output.say(
                 f"dropped a connection from {address}: it has not the secret"
             )
@@ -272,7 +272,7 @@ class _Reception:
         return None
 
 
-class _Guest:
+class _Candidate:
     """Somebody who has connected, and may hold the secret."""
 
     def __init__(
@@ -282,7 +282,7 @@ class _Guest:
         options: NodeOptions,
         desk: Desk,
         welcome: Callable[[Channel, dict[str, object]], NodeCrew | None],
-        note_stranger: Callable[[str], None],
+        note_untrusted: Callable[[str], None],
         note_problem: Callable[[str], None],
     ) -> None:
         self.waits = True
@@ -292,12 +292,12 @@ class _Guest:
         self._encrypts = options.encrypt
         self._loop = desk.loop
         self._welcome = welcome
-        self._note_stranger = note_stranger
+        self._note_untrusted = note_untrusted
         self._note_problem = note_problem
         self._nonce = new_nonce()
         self._known = False
         self._crew: NodeCrew | None = None
-        self._ticks = _GUEST_TICKS
+        self._ticks = _CANDIDATE_TICKS
         read_fd = peer.detach()
         self._channel = Channel(
             desk.loop,
@@ -338,7 +338,7 @@ class _Guest:
         given = field(message, "proof", str)
         encrypts = field(message, "encrypt", bool)
         if not is_proof(given, self._token, CONNECTED, self._nonce, nonce, encrypts):
-            self._note_stranger(self._address)
+            self._note_untrusted(self._address)
             self.leave()
             return
         if encrypts != self._encrypts:

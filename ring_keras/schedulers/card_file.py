@@ -34,7 +34,7 @@ def path_of_card(config: Config, own: ScheduledRank) -> Path:
             f"{own.starter} started meet there; set RING_KERAS_RENDEZVOUS_DIR to a "
             "directory in which you can write."
         ) from error
-    _refuse_strangers(directory, status, stat.S_ISDIR(status.st_mode), "directory")
+    _require_private(directory, status, stat.S_ISDIR(status.st_mode), "directory")
     identity = f"{own.starter}\n{own.job}\n{own.size}"
     return directory / hashlib.sha256(identity.encode()).hexdigest()[:32]
 
@@ -90,7 +90,7 @@ class CardFile:
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(file.fileno())
             content = file.read(MAX_NBYTES)
-        _refuse_strangers(self._path, status, stat.S_ISREG(status.st_mode), "file")
+        _require_private(self._path, status, stat.S_ISREG(status.st_mode), "file")
         try:
             card = StoreCard.from_text(content.decode("ascii", errors="replace"))
         except ValueError:
@@ -126,7 +126,7 @@ def _base(config: Config, own: ScheduledRank) -> Path:
     return Path(tempfile.gettempdir())
 
 
-def _refuse_strangers(
+def _require_private(
     path: Path, status: os.stat_result, is_right: bool, kind: str
 ) -> None:
     mode = stat.S_IMODE(status.st_mode)

@@ -96,7 +96,7 @@ class Pending : public std::enable_shared_from_this<Pending> {
   // What an op does on the stream of `context` comes after the collective.
   absl::Status HoldBack(tensorflow::OpKernelContext* context) const;
 
-  std::string what_;  // Its title.
+  std::string what_;  // Its description.
   ActivitySpan activity_;
   int communicator_id_ = 0;
   std::vector<tensorflow::Tensor> inputs_;

@@ -29,7 +29,7 @@ inline constexpr size_t kMaxGatheredBytes = size_t{64} << 20;
 inline constexpr size_t kFrameHeaderBytes = 1 + 8 + 8 + 4;
 inline constexpr size_t kMaxFrameBytes =
     kFrameHeaderBytes + kMaxKeyBytes + kMaxValueBytes;
-// The store's answers may be larger; it is no stranger to its clients.
+// The store's answers may be larger; its clients trust it.
 inline constexpr size_t kMaxAnswerFrameBytes =
     kFrameHeaderBytes + kMaxGatheredBytes;
 

@@ -57,7 +57,7 @@ class Probe {
 
   // Its descriptor is ready.
   void Advance() {
-    const Status status = connected_ ? Converse() : Greet();
+    const Status status = connected_ ? ContinueHandshake() : BeginHandshake();
     if (!status.ok()) return Fail(status);
     if (handshake_->proven()) {
       reached_ = true;
@@ -66,7 +66,7 @@ class Probe {
   }
 
  private:
-  Status Greet() {
+  Status BeginHandshake() {
     RING_KERAS_RETURN_IF_ERROR(ConnectResult(fd_.get()));
     connected_ = true;
     local_address_ = LocalHost(fd_.get());
@@ -77,7 +77,7 @@ class Probe {
     return Send(hello.value());
   }
 
-  Status Converse() {
+  Status ContinueHandshake() {
     std::string bytes(handshake_->bytes_wanted(), '\0');
     const ssize_t got = recv(fd_.get(), bytes.data(), bytes.size(), 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Status::Ok();
@@ -121,14 +121,14 @@ class Probe {
 using Probes = std::vector<std::unique_ptr<Probe>>;
 
 // When nothing more is to be expected of a host.
-class Patience {
+class ProbeDeadlines {
  public:
-  explicit Patience(const ProbeOptions& options)
+  explicit ProbeDeadlines(const ProbeOptions& options)
       : settle_(Deadline::After(options.settle_s)),
         give_up_(Deadline::After(options.give_up_s)),
         busy_(Deadline::After(options.busy_s)) {}
 
-  bool IsOverFor(const std::vector<const Probe*>& probes_of_host) const {
+  bool AreOverFor(const std::vector<const Probe*>& probes_of_host) const {
     bool reached = false, connected = false, under_way = false;
     for (const Probe* probe : probes_of_host) {
       reached |= probe->reached();
@@ -146,25 +146,25 @@ class Patience {
   const Deadline busy_;
 };
 
-bool AllSettled(const Probes& probes, const Patience& patience) {
+bool AllSettled(const Probes& probes, const ProbeDeadlines& deadlines) {
   std::map<int, std::vector<const Probe*>> by_host;
   for (const auto& probe : probes) by_host[probe->host].push_back(probe.get());
   return std::all_of(by_host.begin(), by_host.end(), [&](const auto& entry) {
-    return patience.IsOverFor(entry.second);
+    return deadlines.AreOverFor(entry.second);
   });
 }
 
 Status Run(const Probes& probes, const ProbeOptions& options,
            Deadline deadline) {
   constexpr int kTurnMs = 20;
-  const Patience patience(options);
+  const ProbeDeadlines deadlines(options);
   while (true) {
     std::vector<pollfd> waiting;
     for (const auto& probe : probes) {
       probe->BeginIfDue();
       waiting.push_back(probe->Waiting());
     }
-    if (AllSettled(probes, patience)) return Status::Ok();
+    if (AllSettled(probes, deadlines)) return Status::Ok();
     if (deadline.Expired()) {
       return Status(StatusCode::kDeadlineExceeded,
                     "there was no time to try the other hosts' addresses");

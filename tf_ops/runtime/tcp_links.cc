@@ -195,8 +195,8 @@ StatusOr<TcpLinks> ConnectTcpLinks(const TcpLinkOptions& options,
   std::string own_addresses;
   std::unique_ptr<LinkListener> listener;
   if (!peers.empty()) {
-    // A connection is there once, untrusted or trusted; but strangers may keep
-    // as many untrusted ones busy, where there is room for them.
+    // A connection is there once, untrusted or trusted; but untrusted peers may
+    // keep as many untrusted ones busy, where there is room for them.
     const size_t links = peers.size() * static_cast<size_t>(options.streams);
     RING_KERAS_RETURN_IF_ERROR(AllowDescriptors(
         links + kSpareUnauthenticatedConnections,

@@ -190,7 +190,7 @@ def test_another_secret_does_not_get_in(nodes: Nodes, tmp_path: Path) -> None:
     assert b"dropped a connection from 127.0.0.1: it has not" in finished.stderr
 
 
-def test_whoever_knocks_with_nonsense_is_dropped(nodes: Nodes) -> None:
+def test_whoever_sends_nonsense_is_dropped(nodes: Nodes) -> None:
     first = nodes.start("print(rank)", 0)
     address = ("127.0.0.1", nodes.port)
 
@@ -202,7 +202,7 @@ def test_whoever_knocks_with_nonsense_is_dropped(nodes: Nodes) -> None:
     wait_until(answers, "node 0 listens")
     for nonsense in (
         b"GET / HTTP/1.1\r\n\r\n",
-        b"\x00\x00\x08\x00\1" + b"x" * 2048,  # Longer than a stranger may be.
+        b"\x00\x00\x08\x00\1" + b"x" * 2048,  # Longer than an untrusted peer may send.
         b"\x00\x00\x00\x11\1" + b'{"type":"hello"}',
         b"\x00\x00\x00\x07\2\0\0\0\0\0x",
     ):
