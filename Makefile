@@ -28,7 +28,7 @@ PYTEST_ARGS ?=
 SOAK_JOBS ?= 1000
 PART ?= 1/1
 # Tests wait for each other's processes now and then: more workers than cores.
-TEST_WORKERS ?= $(shell expr $$(nproc) + 2)
+TEST_WORKERS ?= $(shell expr $$(nproc) + 1)
 # The minor versions of `make versions` and `make wheel`, beside VENV's own.
 TENSORFLOWS ?= 2.16 2.18 2.20
 # What `make versions` runs.
@@ -37,6 +37,8 @@ CORE_TESTS ?= tests/unit/keras tests/unit/ops tests/distributed/ops \
   tests/distributed/test_tensorflow_io.py
 
 SHELL := /bin/bash
+# Images often forbid it. Each of the tests' processes would compile every module anew.
+export PYTHONDONTWRITEBYTECODE =
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 BUILD_EXT := $(BIN)/python setup.py --quiet build_ext --inplace

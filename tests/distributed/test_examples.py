@@ -50,7 +50,8 @@ def test_digits_are_learned_and_compared(tmp_path: Path) -> None:
     assert float(last) < 1e-5
 
 
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow  # Loops of their own run in test_keras_exactness.py.
+@pytest.mark.parametrize("size", [1, 2])
 def test_the_custom_loop_runs_with_and_without_a_launcher(size: int) -> None:
     assert "accuracy" in run_example("custom_loop.py", size=size)
 

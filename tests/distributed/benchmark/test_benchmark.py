@@ -116,7 +116,8 @@ def test_gpu_memory(name: str, tmp_path: Path) -> None:
     assert "480 GB/s on 8 H100" in printed
 
 
-@pytest.mark.parametrize("name", others_are_slow("alltoall"))
+@pytest.mark.slow  # The ops themselves are tested in ops/.
+@pytest.mark.parametrize("name", COLLECTIVES)
 def test_tensorflow_ops(name: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
 

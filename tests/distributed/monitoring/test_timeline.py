@@ -112,6 +112,7 @@ def test_ringrun_writes_one_of_the_whole_job(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("timeline.json.rank*"))
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_timeline_and_not_the_job(tmp_path: Path) -> None:
     # A file that can grow no further is as a disk that is full.
     script = """
