@@ -1,7 +1,8 @@
 // Up to how many bytes which algorithm runs: the same on every rank of a job.
 //
 // Ranks pick an algorithm each for itself, so a rank with another threshold
-// would talk past its peers. Bootstrap() therefore compares the ranks' settings.
+// would talk past its peers. Bootstrap() therefore compares the ranks'
+// settings.
 #ifndef RING_KERAS_COLLECTIVES_TUNING_H_
 #define RING_KERAS_COLLECTIVES_TUNING_H_
 
