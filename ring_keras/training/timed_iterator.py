@@ -12,47 +12,58 @@ import tensorflow as tf
 
 from ring_keras import _libraries
 
-__all__ = ["timed_iterator"]
+__all__ = ["TimedIterator", "TimedIteratorSpec", "timed_iterator"]
 
 _Iterator: Any = tf.data.IteratorSpec(tf.TensorSpec(())).value_type
 
 
-def timed_iterator(iterator: Any) -> Any:
-    """The same iterator, timed; what is none of `tf.data` stays as it is."""
+def timed_iterator(iterator: Any, kind: type["TimedIterator"] | None = None) -> Any:
+    """The same iterator, timed; what is none of `tf.data` stays as it is.
+
+    Args:
+        iterator: Of a step's batches.
+        kind: A subclass of `TimedIterator`, or that one by default.
+    """
     if type(iterator) is not _Iterator:
         return iterator
+    kind = kind or TimedIterator
     # Kept there, so that it lives no longer.
-    if not hasattr(iterator, "_ring_keras_timed"):
-        iterator._ring_keras_timed = _TimedIterator(
+    kept = vars(iterator).setdefault("_ring_keras_timed", {})
+    if kind not in kept:
+        kept[kind] = kind(
             components=[iterator._iterator_resource],
             element_spec=iterator.element_spec,
         )
-    return iterator._ring_keras_timed
+    return kept[kind]
 
 
-class _TimedIterator(_Iterator):
+class TimedIterator(_Iterator):
+    """Of the same resource."""
+
     @property
-    def _type_spec(self) -> "_TimedIteratorSpec":
-        return _TimedIteratorSpec(self.element_spec)
+    def _type_spec(self) -> "TimedIteratorSpec":
+        return TimedIteratorSpec(self.element_spec)
 
     def _next_internal(self) -> Any:
         return _timed(super()._next_internal)
 
     def get_next_as_optional(self) -> Any:
+        """The next batch, or none."""
         return _timed(super().get_next_as_optional)
 
 
-class _TimedIteratorSpec(tf.data.IteratorSpec):
+class TimedIteratorSpec(tf.data.IteratorSpec):
     """Has TensorFlow build the same kind of iterator inside of a graph."""
 
     __slots__ = ()
 
     @property
     def value_type(self) -> type:
-        return _TimedIterator
+        """The kind."""
+        return TimedIterator
 
-    def _from_components(self, components: Any) -> _TimedIterator:
-        return _TimedIterator(components=components, element_spec=self._element_spec)
+    def _from_components(self, components: Any) -> Any:
+        return self.value_type(components=components, element_spec=self._element_spec)
 
 
 def _timed(get: Callable[[], Any]) -> Any:

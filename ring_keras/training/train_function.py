@@ -18,6 +18,8 @@ from ring_keras.training.step_thread import (
 )
 from ring_keras.training.timed_iterator import timed_iterator
 from ring_keras.training.train_step import DistributedTrainStep
+from ring_keras.training.uneven_batches import may_have_padding, without_padding
+from ring_keras.training.unpadded_iterator import UnpaddedIterator
 
 __all__ = ["TrainFunction"]
 
@@ -95,9 +97,11 @@ class TrainFunction:
             raise
 
     def _call(self, iterator: Any) -> Any:
-        spec, iterator = _inspected(iterator)
+        step = DistributedTrainStep.of(self._model)
+        for_xla = size() > 1 and step is not None and step.compiled()
+        spec, iterator = _inspected(iterator, for_xla)
         if size() > 1:
-            iterator = timed_iterator(iterator)
+            iterator = timed_iterator(iterator, UnpaddedIterator if for_xla else None)
         traced = (self._function, spec)
         if size() == 1 or not may_leave_main_thread(self._model):
             return self._function(iterator)
@@ -116,13 +120,15 @@ def _fit_around(run: calls.Run | None) -> DistributedFit | None:
     return None if callbacks is None else DistributedFit.of(callbacks)
 
 
-def _inspected(iterator: Any) -> tuple[Any, Any]:
+def _inspected(iterator: Any, for_xla: bool) -> tuple[Any, Any]:
     """What TensorFlow traces a step for, and an iterator over the same batches."""
     spec = getattr(iterator, "element_spec", None)
     if spec is not None:
         return spec, iterator
     # Of train_on_batch, whose batch may have a shape for which it traces again.
     batch = next(iterator)
+    if for_xla and may_have_padding(batch):
+        batch = without_padding(batch)
     leaves = [
         (str(leaf.shape), str(leaf.dtype)) if hasattr(leaf, "shape") else repr(leaf)
         for leaf in tf.nest.flatten(batch)

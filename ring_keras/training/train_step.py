@@ -118,6 +118,10 @@ class DistributedTrainStep:
         )
         return looks and not traced.looks_at_rows and self.process_set().size() > 1
 
+    def compiled(self) -> bool:
+        """Whether XLA compiles it."""
+        return bool(self._model.jit_compile and not self._model.run_eagerly)
+
     def process_set(self) -> ProcessSet:
         """The ranks that train this model together."""
         return next((hook.process_set for hook in self._hooks()), global_process_set)
@@ -139,9 +143,7 @@ class DistributedTrainStep:
     def _run_uneven(self, data: Any, process_set: ProcessSet) -> Any:
         """A step whose batch may have padding rows, or no rows at all."""
         may_have_padding = uneven_batches.may_have_padding(data)
-        if (
-            may_have_padding and not self._model.jit_compile
-        ):  # XLA knows no number of rows but one.
+        if may_have_padding and not self.compiled():  # Else it is taken out before.
             data = uneven_batches.without_padding(data)
         count = uneven_batches.example_count(data)
         if count is None:
@@ -184,7 +186,7 @@ class DistributedTrainStep:
             process_set,
             None if amount is None else StepWeight(amount, process_set),
             present,
-            compiled=bool(self._model.jit_compile and not self._model.run_eagerly),
+            compiled=self.compiled(),
         )
         with (
             enter_step(scope),

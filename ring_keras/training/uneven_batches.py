@@ -137,7 +137,7 @@ def _sample_weights(data: Any) -> list[Any]:
 
 
 def _can_mark(weights: Any) -> bool:
-    dense = isinstance(weights, tf.Tensor) and weights.dtype.is_floating
+    dense = isinstance(weights, tf.Tensor | tf.TensorSpec) and weights.dtype.is_floating
     return dense and weights.shape.rank != 0
 
 

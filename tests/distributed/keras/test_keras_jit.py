@@ -112,6 +112,36 @@ def test_fit_matches_one_process(rank_pool, size, case):
     check(rank_pool(size).run(fit_worker, args=(case,), timeout_s=120))
 
 
+def padded_worker(per_execution):
+    size, rank = ring.size(), ring.rank()
+    count = training.BATCH * size * 3 + 1  # All but one rank get a row of padding.
+    model = training.build(1 + rank)
+    training.compile_model(
+        model,
+        ring.DistributedOptimizer(training.OPTIMIZERS["sgd"]()),
+        jit_compile=True,
+        steps_per_execution=per_execution,
+    )
+    part = ring.data.shard(training.dataset(count), remainder="pad")
+    history = training.fit(model, part, training.BATCH, epochs=2, callbacks=callbacks())
+    assert model.jit_compile, "XLA was turned off"
+    alone = training.build(1)
+    training.compile_model(alone, training.OPTIMIZERS["sgd"](), jit_compile=False)
+    alone_history = training.fit(
+        alone, training.dataset(count), training.BATCH * size, epochs=2
+    )
+    return (
+        training.largest_difference(model.get_weights(), alone.get_weights()),
+        training.history_difference(history, alone_history),
+        training.as_bytes(model.get_weights()),
+    )
+
+
+@pytest.mark.parametrize("per_execution", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_padding_counts_for_nothing(rank_pool, per_execution):
+    check(rank_pool(2).run(padded_worker, args=(per_execution,)))
+
+
 def embedding_worker():
     """Slices of gradients, not as many on each rank, and weights of examples."""
     size, rank = ring.size(), ring.rank()
