@@ -94,20 +94,24 @@ def living_orders(process_set: ProcessSet) -> list[DataOrder]:
     return [found for order in orders if (found := order()) is not None]
 
 
-def require_common_orders(orders: Iterable[DataOrder], process_set: ProcessSet) -> None:
+def require_common_orders(
+    orders: Iterable[DataOrder], process_set: ProcessSet, *, unbegun: bool = False
+) -> None:
     """Raises the same error on every rank if the ranks' next orders differ.
 
-    A collective. Data that only some ranks have passed over are left out.
+    A collective.
 
     Args:
         orders: Of data of this rank's.
         process_set: The ranks that train together.
+        unbegun: Whether data that some ranks have not passed over are compared, too.
 
     Raises:
         RankMismatchError: If some ranks have begun more passes than others.
     """
     by_key = {order.key: order for order in orders}
-    begun = {key: order.passes() for key, order in by_key.items() if order.passes()}
+    begun = {key: order.passes() for key, order in by_key.items()}
+    begun = {key: passes for key, passes in begun.items() if passes or unbegun}
     by_rank = allgather_object(begun, name="data.order", process_set=process_set)
     common = set.intersection(*(set(passes) for passes in by_rank))
     for key in sorted(common):

@@ -8,6 +8,7 @@ from absl import logging
 
 from ring_keras import keras_internals as internals
 from ring_keras.keras_internals import calls
+from ring_keras.ops.data_order import living_orders, require_common_orders
 from ring_keras.optimizers.equal_weights import require_equal
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.weight_digests import all_digests, variable_name
@@ -66,6 +67,8 @@ class EndOfFit:
         columns = [index for index, v in enumerate(weights) if v.trainable]
         trained = [weights[index] for index in columns]
         require_equal(trained, digests[:, columns], "at the end of fit()", process_set)
+        # Their passes set the orders of the next fit.
+        require_common_orders(living_orders(process_set), process_set)
         state = [
             weight
             for weight, same in zip(

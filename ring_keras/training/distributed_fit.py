@@ -179,6 +179,8 @@ class DistributedFit(keras.callbacks.Callback):
             steps = self.guard.steps()
             if steps is not None:
                 self.params["steps"] = batch_count = steps
+            elif given := [order for order in self._orders if order.is_given]:
+                require_common_orders(given, self._process_set, unbegun=True)
             if not require_common_fit(
                 self.params, batch_count, members, self._process_set
             ):

@@ -152,12 +152,40 @@ def test_a_look_at_the_data_on_one_rank_changes_no_order(
     assert first[0] != sorted(map(int, first[1])), "each epoch has another order"
 
 
-@pytest.mark.parametrize(("how", "ours"), [("seed", False), ("own shuffle", True)])
-def test_orders_that_differ_are_found(rank_pool, how, ours):
-    first, second = rank_pool(2).run(looking_worker, args=(how, ours, None))
+@pytest.mark.parametrize(
+    ("how", "ours", "steps_per_epoch", "passes"),
+    [
+        ("seed", False, None, [3, 1]),
+        ("own shuffle", True, None, [2, 0]),
+        pytest.param("own shuffle", True, 4, [2, 0], marks=pytest.mark.slow),
+    ],
+)
+def test_orders_that_differ_are_found(rank_pool, how, ours, steps_per_epoch, passes):
+    first, second = rank_pool(2).run(looking_worker, args=(how, ours, steps_per_epoch))
 
     assert first == second
-    assert "ranks [0, 1] have begun [3, 1] passes" in first
+    assert f"ranks [0, 1] have begun {passes} passes" in first
+
+
+def looking_between_worker():
+    """Rank 0 alone looks at its data after the first of two fits without us."""
+    numbers = tf.data.Dataset.range(32).map(lambda n: (tf.cast([n], tf.float32),) * 2)
+    part = ring.data.shard(numbers, seed=4)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(ring.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
+    model.fit(part.batch(4), verbose=0)
+    if ring.rank() == 0:
+        list(part.take(1))
+    with pytest.raises(ring.RankMismatchError) as raised:
+        model.fit(part.batch(4), verbose=0)
+    return str(raised.value)
+
+
+def test_orders_that_differ_later_are_found(rank_pool):
+    first, second = rank_pool(2).run(looking_between_worker)
+
+    assert first == second
+    assert "ranks [0, 1] have begun [3, 2] passes" in first
 
 
 def data_of_one_rank_worker():
