@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-__all__ = ["best_bucket_bytes", "best_thresholds"]
+__all__ = ["best_bucket_bytes", "best_thresholds", "beyond_measured"]
 
 # Gradients of a model of middling size, for which buckets are chosen.
 _MODEL_BYTES = 64 << 20
@@ -43,6 +43,18 @@ def best_thresholds(
     choices = [[0, *sizes] if one is None else [one] for one in fixed]
     best: tuple[int, ...] = min(itertools.product(*choices), key=cost)
     return list(best)
+
+
+def beyond_measured(threshold: int, sizes: Collection[int], usual: int) -> int:
+    """The threshold of an algorithm that may be the best above what was measured.
+
+    Args:
+        threshold: The one that was chosen.
+        sizes: Those measured.
+        usual: The threshold without any measurement; holds if it is higher and the
+            algorithm took the largest size.
+    """
+    return max(threshold, usual) if threshold >= max(sizes) else threshold
 
 
 def best_bucket_bytes(times_s: Mapping[int, float]) -> int:

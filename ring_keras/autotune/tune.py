@@ -15,7 +15,11 @@ import numpy as np
 from ring_keras import _native
 from ring_keras._version import __version__
 from ring_keras.autotune import cache
-from ring_keras.autotune.decision import best_bucket_bytes, best_thresholds
+from ring_keras.autotune.decision import (
+    best_bucket_bytes,
+    best_thresholds,
+    beyond_measured,
+)
 from ring_keras.autotune.measurement import Stopwatch, times_by_size
 from ring_keras.config import TUNING_SETTINGS, Config, ConfigError
 from ring_keras.job.gathering import gather_texts
@@ -40,6 +44,9 @@ _REMOTE = (
     "trees_max_bytes",
 )
 _PARTS_SIZE = 24
+# As far as it goes unless it is set: tf_ops/collectives/tuning.h.
+_HALVING = "halving_max_bytes"
+_HALVING_BYTES_A_RANK = 128 << 10
 _BUCKET = "bucket_size_bytes"
 
 
@@ -168,6 +175,9 @@ def _measure(thresholds: tuple[str, ...], fixed: Mapping[str, int]) -> dict[str,
         )
         chosen = best_thresholds(times, [fixed.get(name) for name in thresholds])
         found |= zip(thresholds, chosen, strict=True)
+        if _HALVING in thresholds and _HALVING not in fixed:
+            usual = _HALVING_BYTES_A_RANK * _native.topology()[1]
+            found[_HALVING] = beyond_measured(found[_HALVING], times[0], usual)
         _native.set_tuning(defaults | {name: found[name] for name in thresholds})
     if _BUCKET not in fixed:
         (by_size,) = times_by_size(_BUCKET_SIZES, [lambda: None], stopwatch)

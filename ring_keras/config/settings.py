@@ -31,6 +31,7 @@ from ring_keras.config.token import read_token
 __all__ = ["PREFIX", "TUNING_SETTINGS", "Config", "Variable", "variables"]
 
 PREFIX = "RING_KERAS_"
+_MAX_BYTES = 1 << 62
 
 # Which of the fields below go to the engine as its `tuning`.
 TUNING_SETTINGS = (
@@ -193,41 +194,43 @@ class Config:
     )
     shared_flat_max_bytes: int | None = _variable(
         None,
-        integer(0),
+        integer(0, _MAX_BYTES),
         "Ranks of one host, if more than two, each reduce all of an allreduce up to "
         "this many bytes, and a part each of a larger one. The same on every rank.",
     )
     direct_max_bytes: int | None = _variable(
         None,
-        integer(0),
+        integer(0, _MAX_BYTES),
         "Ranks on several hosts send an allreduce up to this many bytes each to all. "
         "Default: 4 KiB, less on more than 256 ranks. The same on every rank.",
     )
     recursive_doubling_max_bytes: int | None = _variable(
         None,
-        integer(0),
+        integer(0, _MAX_BYTES),
         "Above RING_KERAS_DIRECT_MAX_BYTES and up to this many bytes they reduce it "
         "by recursive doubling. Default: 16 KiB, 0 on more than 128 ranks. "
         "The same on every rank.",
     )
     parts_max_bytes: int | None = _variable(
         None,
-        integer(0),
+        integer(0, _MAX_BYTES),
         "Above both and up to this many bytes each of them reduces a part, which all "
         "send it. Default: 1 MiB on up to 8 ranks, 0 on more. The same on every rank.",
     )
     halving_max_bytes: int | None = _variable(
         None,
-        integer(0),
+        integer(0, _MAX_BYTES),
         "Above all three and up to this many bytes they reduce it by recursive "
-        "halving. Default: 128 KiB for each rank, 0 on up to 8 ranks. "
-        "The same on every rank.",
+        "halving, but for 16 bits: those go by parts. Default: 128 KiB for each rank, "
+        "0 on up to 8 ranks. The same on every rank.",
     )
     trees_max_bytes: int | None = _variable(
         None,
-        integer(0),
+        integer(0, _MAX_BYTES),
         "Above all four and up to this many bytes they reduce it along two binary "
-        "trees; above, they form a ring. Default: 0. The same on every rank.",
+        "trees; above, they form a ring. Default: 0. On more than 8 ranks, set "
+        "RING_KERAS_HALVING_MAX_BYTES to 0, or halving comes first. The same on every "
+        "rank.",
     )
     bucket_size_bytes: int | None = _variable(
         None,

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ring_keras.autotune.decision import best_bucket_bytes, best_thresholds
+from ring_keras.autotune.decision import (
+    best_bucket_bytes,
+    best_thresholds,
+    beyond_measured,
+)
 
 
 def times(latency: float, per_byte: float) -> dict[int, float]:
@@ -48,6 +52,14 @@ def test_a_middle_one_that_the_user_left_nothing_for_is_not_given_sizes() -> Non
     low, middle, high = times(1, 1), times(50, 0.5), times(1000, 0.1)
 
     assert best_thresholds([low, middle, high], [10**9, None]) == [10**9, 0]
+
+
+def test_what_wins_at_the_largest_size_goes_on_above() -> None:
+    sizes = times(1, 1)
+
+    assert beyond_measured(10_000, sizes, 64_000) == 64_000
+    assert beyond_measured(10_000, sizes, 500) == 10_000
+    assert beyond_measured(1000, sizes, 64_000) == 1000
 
 
 def test_a_bucket_weighs_latency_against_what_nothing_hides() -> None:
