@@ -1,5 +1,6 @@
 // Allreduce of tensors in shared buffers when a rank gives it up and another
 // goes on, as one does that was stopped in the middle.
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -15,15 +16,20 @@ namespace {
 // Ranks that have told each other where their buffers are.
 class SharedAllreduce {
  public:
-  SharedAllreduce(int size, int64_t count)
+  // `in_buffers`: otherwise the tensors are in private memory.
+  SharedAllreduce(int size, int64_t count, bool in_buffers = true)
       : members_(ConnectByMemory(size)), ranks_(size) {
     std::vector<uint64_t> windows;
     Participants described(size);
     for (int rank = 0; rank < size; ++rank) {
       Rank& self = ranks_[rank];
       const size_t nbytes = count * sizeof(float);
-      self.input = mesh(rank).buffers().Allocate(nbytes).value();
-      self.output = mesh(rank).buffers().Allocate(nbytes).value();
+      const auto allocate = [&] {
+        return in_buffers ? mesh(rank).buffers().Allocate(nbytes).value()
+                          : std::shared_ptr<void>(calloc(1, nbytes), free);
+      };
+      self.input = allocate();
+      self.output = allocate();
       self.arguments.kind = CollectiveKind::kAllreduce;
       self.arguments.dtype = DataType::kFloat32;
       self.arguments.inputs = {{self.input.get(), {count}}};
@@ -56,7 +62,7 @@ class SharedAllreduce {
   float* output(int rank) {
     return static_cast<float*>(ranks_[rank].output.get());
   }
-  const Window& window(int rank) { return *ranks_[rank].window; }
+  Window& window(int rank) { return *ranks_[rank].window; }
   Task& task(int rank) { return *ranks_[rank].task; }
 
   void Start(int rank) {
@@ -187,6 +193,20 @@ RING_TEST(LongOnesGiveWay) {
   EXPECT_TRUE(shared.scheduler(0).AnyReady());
   // It hears at once that it is over.
   shared.Fail(0);
+}
+
+RING_TEST(LongOnesInManyRoundsGiveWay) {
+  SharedAllreduce shared(2, int64_t{16} << 20, false);
+  // As if the other rank had done its part of every round.
+  Window& peer = shared.window(1);
+  for (auto* counter : {&peer.packed, &peer.reduced, &peer.unpacked}) {
+    counter->store(uint64_t{1} << 32);
+  }
+  shared.Start(0);
+  EXPECT_FALSE(shared.task(0).done());
+  EXPECT_TRUE(shared.scheduler(0).AnyReady());
+  while (!shared.task(0).done()) ASSERT_TRUE(shared.scheduler(0).RunReady());
+  EXPECT_OK(shared.task(0).result());
 }
 
 RING_TEST(LongOnesOfOneRankGiveWay) {

@@ -9,8 +9,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cinttypes>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -74,6 +77,29 @@ RING_TEST(AnotherProcessAttachesAndRings) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+// Tensors have no place in a core file, nor in a child.
+RING_TEST(ASegmentIsNeitherDumpedNorForked) {
+  auto own = Segment::Create(kSize);
+  ASSERT_OK(own);
+  const uintptr_t address = reinterpret_cast<uintptr_t>(own.value()->windows());
+  std::ifstream maps("/proc/self/smaps");
+  std::string line;
+  bool is_here = false;
+  int found = 0;
+  while (std::getline(maps, line)) {
+    uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " ", &begin, &end) ==
+        2) {
+      is_here = begin <= address && address < end;
+    }
+    if (!is_here || line.rfind("VmFlags:", 0) != 0) continue;
+    ++found;
+    EXPECT_TRUE(line.find(" dd") != std::string::npos) << line;
+    EXPECT_TRUE(line.find(" dc") != std::string::npos) << line;
+  }
+  EXPECT_EQ(found, 1);
 }
 
 RING_TEST(AWrongNonceIsRefused) {

@@ -15,13 +15,8 @@ import ring_keras as ring
 from ring_keras import _native
 from ring_keras.ops.grouped_allreduce import allreduce_start, allreduce_wait
 
-# What the design promises.
-DETECTION_S = 5.0
 
-
-def assert_survivors_blame(
-    outcomes: list[RankOutcome], victim: int, since: float | None = None
-) -> None:
+def assert_survivors_blame(outcomes: list[RankOutcome], victim: int) -> None:
     """All other ranks raised the same PeerLostError, about the victim."""
     pid = outcomes[victim].pid
     survivors = [outcome for outcome in outcomes if outcome.rank != victim]
@@ -29,8 +24,6 @@ def assert_survivors_blame(
         assert outcome.exception_type == "PeerLostError", outcome.describe()
         assert f"rank {victim} (host " in outcome.message, outcome.describe()
         assert f"pid {pid})" in outcome.message, outcome.describe()
-        if since is not None:
-            assert outcome.ended_at - since < DETECTION_S, outcome.describe()
     assert len({outcome.message for outcome in survivors}) == 1
 
 
@@ -63,7 +56,7 @@ def test_a_killed_rank_is_named(transport: str, size: int, victim: int) -> None:
         killed_while_others_wait, size, env=env, args=(victim,), check=False
     )
     assert outcomes[victim].signal == signal.SIGKILL
-    assert_survivors_blame(outcomes, victim, outcomes[victim].ended_at)
+    assert_survivors_blame(outcomes, victim)
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
@@ -78,7 +71,7 @@ def test_a_rank_killed_in_the_middle_of_an_allreduce_is_named(
         killed_while_data_move, size, env=env, args=(victim,), check=False
     )
     assert outcomes[victim].signal == signal.SIGKILL
-    assert_survivors_blame(outcomes, victim, outcomes[victim].ended_at)
+    assert_survivors_blame(outcomes, victim)
 
 
 @pytest.mark.parametrize("pattern", ["HALVING", "TREES"])
@@ -90,7 +83,7 @@ def test_it_is_named_whatever_many_hosts_would_run(pattern: str) -> None:
     }
     outcomes = run_ranks(killed_while_data_move, 3, env=env, args=(1,), check=False)
     assert outcomes[1].signal == signal.SIGKILL
-    assert_survivors_blame(outcomes, 1, outcomes[1].ended_at)
+    assert_survivors_blame(outcomes, 1)
 
 
 def stopped(victim: int) -> None:
