@@ -22,7 +22,7 @@ from ring_keras._libraries import rebuild_command
 from ring_keras._version import __version__
 from ring_keras.config import inherited_environment
 from ring_keras.launch.addresses import reached_addresses
-from ring_keras.launch.channel import Channel
+from ring_keras.launch.connection import Connection
 from ring_keras.launch.crew import HostJob, LocalCrew, RankOutput, write_private
 from ring_keras.launch.environment import added_variables, host_environment
 from ring_keras.launch.forwarding import ForwardedOutput
@@ -77,21 +77,21 @@ class Agent:
 
     def run(self, read_fd: int, write_fd: int) -> int:
         """Serves the launcher at the other end; returns the exit code."""
-        channel = Channel(
+        connection = Connection(
             self.loop,
             read_fd,
             write_fd,
             on_message=self.take,
             on_end=self.end_ranks,
         )
-        channel.send_raw(GREETING)
-        channel.send(hello())
-        self.serve(channel, ForwardedOutput(self.loop, channel))
+        connection.send_raw(GREETING)
+        connection.send(hello())
+        self.serve(connection, ForwardedOutput(self.loop, connection))
         return 0 if self.finishing else 1
 
-    def serve(self, channel: Channel, output: AgentOutput) -> None:
+    def serve(self, connection: Connection, output: AgentOutput) -> None:
         """Until there is nothing left to do; what is left then, the guard kills."""
-        self.channel = channel
+        self.connection = connection
         self.output = output
         while not self.over():
             self.loop.turn(self._time_left())
@@ -100,13 +100,13 @@ class Agent:
                     self._crew.reaped(ended)
             if self.kill_at is not None and self.kill_at <= time.monotonic():
                 break
-        channel.close()
+        connection.close()
 
     def over(self) -> bool:
         """Whether all has been done."""
         ended = self._crew is None or self._crew.done
         if self.finishing:
-            return ended and self.output.done and self.channel.drained
+            return ended and self.output.done and self.connection.drained
         return self.kill_at is not None and ended
 
     def take(self, message: Message) -> None:
@@ -199,7 +199,7 @@ class Agent:
         if problem is not None:
             self._refuse(problem)
             return
-        self.channel.send(
+        self.connection.send(
             {
                 "type": "ready",
                 "reached": self.reached(),
@@ -228,18 +228,18 @@ class Agent:
             self._refuse(f"cannot start the ranks: {error}")
             return
         for worker in self._crew.workers:
-            self.channel.send(
+            self.connection.send(
                 {"type": "started", "rank": worker.rank, "pid": worker.pid}
             )
 
     def _pass_on(self, report: dict[str, Any]) -> None:
-        self.channel.send({"type": "report", "report": report})
+        self.connection.send({"type": "report", "report": report})
 
     def _refuse(self, why: str) -> None:
-        self.channel.send({"type": "refused", "why": why})
+        self.connection.send({"type": "refused", "why": why})
 
     def _note_end(self, worker: Worker) -> None:
-        self.channel.send(
+        self.connection.send(
             {
                 "type": "ended",
                 "rank": worker.rank,

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ring_keras._version import __version__
-from ring_keras.launch.channel import Channel
+from ring_keras.launch.connection import Connection
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
 from ring_keras.launch.guard import Ended
 from ring_keras.launch.launcher import Desk
@@ -44,7 +44,7 @@ class AgentCrew:
         self.gone: str | None = None
         """Why there is no agent any more; None while there is."""
         self._desk = desk
-        self._channel: Channel | None = None
+        self._connection: Connection | None = None
         self._places: Sequence[Place] = ()
 
     @property
@@ -57,14 +57,14 @@ class AgentCrew:
         """The end of the line tells it enough."""
         return True
 
-    def attach(self, channel: Channel) -> None:
+    def attach(self, connection: Connection) -> None:
         """Takes the line to the agent."""
-        self._channel = channel
+        self._connection = connection
 
     def send(self, message: Message) -> None:
         """Tells the agent, if it is there."""
-        if self._channel is not None:
-            self._channel.send(message)
+        if self._connection is not None:
+            self._connection.send(message)
 
     def prepare(self, places: Sequence[Place], **plan: Any) -> None:
         """Asks whether ranks could be started at these places."""
@@ -123,8 +123,8 @@ class AgentCrew:
     def lose(self, reason: str) -> None:
         """The agent is gone, and so are its ranks."""
         self.gone = self.gone or reason
-        if self._channel is not None:
-            self._channel.close()
+        if self._connection is not None:
+            self._connection.close()
         for worker in self.workers:
             if worker.running:
                 worker.lose(f"{self.title} was lost: {self.gone}")

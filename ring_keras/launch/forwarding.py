@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
-from ring_keras.launch.channel import Channel
+from ring_keras.launch.connection import Connection
 from ring_keras.launch.frames import Output
 from ring_keras.launch.loop import Loop
 
@@ -20,9 +20,9 @@ _READ_NBYTES = 1 << 15
 class ForwardedOutput:
     """Reads what ranks print, and sends it."""
 
-    def __init__(self, loop: Loop, channel: Channel) -> None:
+    def __init__(self, loop: Loop, connection: Connection) -> None:
         self._loop = loop
-        self._channel = channel
+        self._connection = connection
         self._streams: dict[int, tuple[int, str]] = {}
         self._room = WINDOW_NBYTES
         self._dropping = False
@@ -67,7 +67,7 @@ class ForwardedOutput:
             os.close(fd)
         if self._dropping:
             return
-        self._channel.send(Output(rank, stream, data))
+        self._connection.send(Output(rank, stream, data))
         self._room -= len(data)
         if self._room <= 0:
             self._listen()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ring_keras.launch.agent import Agent, build_problem, hello
-from ring_keras.launch.channel import Channel, tls_buffer
+from ring_keras.launch.connection import Connection, tls_buffer
 from ring_keras.launch.crew import HostJob
 from ring_keras.launch.frames import Message, ProtocolError, field
 from ring_keras.launch.launcher import LaunchOptions
@@ -20,7 +20,7 @@ from ring_keras.launch.output import OutputPump, say
 from ring_keras.launch.secret_proof import (
     CONNECTED,
     LISTENER,
-    channel_key,
+    connection_key,
     is_proof,
     new_nonce,
     proof,
@@ -107,7 +107,7 @@ class NodeAgent(Agent):
             return 1
         read_fd = self._connect()
         if read_fd is not None:
-            channel = Channel(
+            connection = Connection(
                 self.loop,
                 read_fd,
                 os.dup(read_fd),
@@ -115,7 +115,7 @@ class NodeAgent(Agent):
                 on_end=self.end_ranks,
                 trusted=False,
             )
-            self.serve(channel, self._shown)
+            self.serve(connection, self._shown)
         if self._exit_code is not None:
             return self._exit_code
         return 1 if self._interrupt is None else 128 + self._interrupt
@@ -124,7 +124,7 @@ class NodeAgent(Agent):
         """Whether node 0 has said how the job ended, or cannot."""
         if self.finishing and not self._told_finished and super().over():
             self._told_finished = True
-            self.channel.send({"type": "finished"})
+            self.connection.send({"type": "finished"})
         if self._exit_code is not None:
             return not any(worker.running for worker in self.workers())
         return not self.finishing and super().over()
@@ -174,7 +174,7 @@ class NodeAgent(Agent):
         if again or not self._known:
             self.kill_at = time.monotonic()
         else:
-            self.channel.send({"type": "interrupt", "number": number})
+            self.connection.send({"type": "interrupt", "number": number})
 
     def end_ranks(self, reason: str) -> None:
         """Node 0, or the line to it, is gone; or it has given its verdict."""
@@ -211,7 +211,7 @@ class NodeAgent(Agent):
         self._theirs = field(message, "nonce", str)
         token, encrypts = self._node.token, self._node.encrypt
         own = proof(token, CONNECTED, self._theirs, self._nonce, encrypts)
-        self.channel.send(
+        self.connection.send(
             {
                 "type": "answer",
                 "nonce": self._nonce,
@@ -225,8 +225,8 @@ class NodeAgent(Agent):
             say(encryption_differs(first_encrypts, "this node"))
             self.end_ranks("the job is over")
         elif encrypts:
-            key = channel_key(token, self._theirs, self._nonce)
-            self.channel.encrypt(tls_buffer(server=False, key=key))
+            key = connection_key(token, self._theirs, self._nonce)
+            self.connection.encrypt(tls_buffer(server=False, key=key))
 
     def _check(self, message: dict[str, Any]) -> None:
         given = field(message, "proof", str)
@@ -234,8 +234,8 @@ class NodeAgent(Agent):
         if not is_proof(given, token, LISTENER, self._theirs, self._nonce, encrypts):
             raise ProtocolError("it has not the secret")
         self._known = True
-        self.channel.trust()
-        self.channel.send(
+        self.connection.trust()
+        self.connection.send(
             {
                 **hello(),
                 "node_rank": self._node.rank,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ring_keras._version import __version__
 from ring_keras.launch.agent_crew import AgentCrew
-from ring_keras.launch.channel import Channel, tls_buffer
+from ring_keras.launch.connection import Connection, tls_buffer
 from ring_keras.launch.crew import HostJob, LocalCrew
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
 from ring_keras.launch.launcher import CannotStartError, Desk, Meet, Meeting
@@ -18,7 +18,7 @@ from ring_keras.launch.places import places_of
 from ring_keras.launch.secret_proof import (
     CONNECTED,
     LISTENER,
-    channel_key,
+    connection_key,
     is_proof,
     new_nonce,
     proof,
@@ -134,17 +134,17 @@ class NodeCrew(AgentCrew):
         ranks: How many ranks it has.
         name: Its host.
         desk: The launcher's.
-        channel: The line to it.
+        connection: The line to it.
     """
 
     def __init__(
-        self, rank: int, ranks: int, name: str, desk: Desk, channel: Channel
+        self, rank: int, ranks: int, name: str, desk: Desk, connection: Connection
     ) -> None:
         super().__init__(name, desk)
         self.title = f"node {rank} (host {name})"
         self.ranks = ranks
         self._finished = False
-        self.attach(channel)
+        self.attach(connection)
 
     @property
     def done(self) -> bool:
@@ -230,16 +230,18 @@ class _Reception:
         if not self.full:
             self.problem = problem
 
-    def _welcome(self, channel: Channel, hello: dict[str, object]) -> NodeCrew | None:
+    def _welcome(
+        self, connection: Connection, hello: dict[str, object]
+    ) -> NodeCrew | None:
         """Takes a node, or tells it why not."""
         rank, name = field(hello, "node_rank", int), field(hello, "host_name", str)
         problem = self._problem_of(hello, rank, name)
         if problem is not None:
             self._note_problem(problem)
-            channel.send({"type": "verdict", "exit_code": 1, "message": problem})
+            connection.send({"type": "verdict", "exit_code": 1, "message": problem})
             return None
         ranks = field(hello, "ranks", int)
-        crew = NodeCrew(rank, ranks, name, self._desk, channel)
+        crew = NodeCrew(rank, ranks, name, self._desk, connection)
         crew.hello = hello
         if rank in self.crews:  # It was started again.
             self._desk.crews.remove(self.crews[rank])
@@ -281,7 +283,7 @@ class _Candidate:
         address: str,
         options: NodeOptions,
         desk: Desk,
-        welcome: Callable[[Channel, dict[str, object]], NodeCrew | None],
+        welcome: Callable[[Connection, dict[str, object]], NodeCrew | None],
         note_untrusted: Callable[[str], None],
         note_problem: Callable[[str], None],
     ) -> None:
@@ -299,7 +301,7 @@ class _Candidate:
         self._crew: NodeCrew | None = None
         self._ticks = _CANDIDATE_TICKS
         read_fd = peer.detach()
-        self._channel = Channel(
+        self._connection = Connection(
             desk.loop,
             read_fd,
             os.dup(read_fd),
@@ -307,7 +309,7 @@ class _Candidate:
             on_end=self._note_end,
             trusted=False,
         )
-        self._channel.send(
+        self._connection.send(
             {"type": "challenge", "nonce": self._nonce, "encrypt": self._encrypts}
         )
         desk.loop.on_tick(self._tick)
@@ -316,7 +318,7 @@ class _Candidate:
         """Drops it."""
         self.waits = False
         self._loop.no_tick(self._tick)
-        self._channel.close()
+        self._connection.close()
 
     def _tick(self) -> None:
         self._ticks -= 1
@@ -331,7 +333,7 @@ class _Candidate:
         elif not self._known:
             self._check(message)
         elif message["type"] == "hello":
-            self._crew = self._welcome(self._channel, message)
+            self._crew = self._welcome(self._connection, message)
 
     def _check(self, message: dict[str, object]) -> None:
         nonce = field(message, "nonce", str)
@@ -350,11 +352,11 @@ class _Candidate:
         self.waits = False
         self._loop.no_tick(self._tick)
         if encrypts:
-            key = channel_key(self._token, self._nonce, nonce)
-            self._channel.encrypt(tls_buffer(server=True, key=key))
-        self._channel.trust()
+            key = connection_key(self._token, self._nonce, nonce)
+            self._connection.encrypt(tls_buffer(server=True, key=key))
+        self._connection.trust()
         answer = proof(self._token, LISTENER, self._nonce, nonce, encrypts)
-        self._channel.send({"type": "welcome", "proof": answer})
+        self._connection.send({"type": "welcome", "proof": answer})
 
     def _note_end(self, reason: str) -> None:
         self.leave()

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import secrets
 
-__all__ = ["CONNECTED", "LISTENER", "channel_key", "is_proof", "new_nonce", "proof"]
+__all__ = ["CONNECTED", "LISTENER", "connection_key", "is_proof", "new_nonce", "proof"]
 
 CONNECTED = "node"
 LISTENER = "launcher"
@@ -51,7 +51,7 @@ def is_proof(
     return hmac.compare_digest(found.encode(errors="replace"), expected.encode())
 
 
-def channel_key(token: bytes, listeners_nonce: str, others_nonce: str) -> bytes:
+def connection_key(token: bytes, listeners_nonce: str, others_nonce: str) -> bytes:
     """With what two that have shown it to each other encrypt what follows."""
     text = f"ring_keras agent key\0{listeners_nonce}\0{others_nonce}"
     return hmac.digest(token, text.encode(errors="replace"), "sha256")

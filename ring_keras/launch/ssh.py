@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ring_keras._version import __version__
 from ring_keras.config import inherited_environment
 from ring_keras.launch.agent_crew import AgentCrew
-from ring_keras.launch.channel import CLOSED, Channel
+from ring_keras.launch.connection import CLOSED, Connection
 from ring_keras.launch.frames import Output
 from ring_keras.launch.guard import Ended
 from ring_keras.launch.launcher import Desk
@@ -102,7 +102,7 @@ class SshCrew(AgentCrew):
         command = agent_command(host, options)
         self._pid, stdin_fd, stdout_fd, self._stderr_fd = _spawn(command)
         os.set_blocking(self._stderr_fd, False)
-        self._line = Channel(
+        self._line = Connection(
             desk.loop,
             stdout_fd,
             stdin_fd,

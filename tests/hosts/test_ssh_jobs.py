@@ -15,7 +15,7 @@ from support.processes import is_alive
 from support.ringrun import Ringrun
 from support.ssh_hosts import SshHosts
 
-from ring_keras.launch.channel import SILENCE_TICKS
+from ring_keras.launch.connection import SILENCE_TICKS
 from ring_keras.launch.loop import TICK_S
 
 pytestmark = pytest.mark.hosts

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ring_keras.monitoring.timeline.merged import RankTimeline, Slice, lanes, slices
+from ring_keras.monitoring.timeline.merged import RankTimeline, Slice, slices, tracks
 
 __all__ = ["write_chrome"]
 
@@ -24,11 +24,11 @@ def _events(ranks: Sequence[RankTimeline]) -> Iterator[dict[str, Any]]:
     for rank in ranks:
         names = {"name": "process_name", "args": {"name": rank.title}}
         yield {"ph": "M", "pid": rank.rank, "tid": 0, **names}
-        for lane, found in enumerate(lanes(slices(rank, flows))):
+        for track, found in enumerate(tracks(slices(rank, flows))):
             for one in found:
-                yield _complete(one, rank.rank, lane)
+                yield _complete(one, rank.rank, track)
                 for part in one.parts:
-                    yield _complete(part, rank.rank, lane)
+                    yield _complete(part, rank.rank, track)
                 phase = {"ph": "t"} if one.flow in begun else {"ph": "s"}
                 begun.add(one.flow)
                 yield {
@@ -36,19 +36,19 @@ def _events(ranks: Sequence[RankTimeline]) -> Iterator[dict[str, Any]]:
                     "cat": "flow",
                     "id": one.flow,
                     "pid": rank.rank,
-                    "tid": lane,
+                    "tid": track,
                     "ts": one.begin * 1e6,
                     **phase,
                 }
 
 
-def _complete(one: Slice, rank: int, lane: int) -> dict[str, Any]:
+def _complete(one: Slice, rank: int, track: int) -> dict[str, Any]:
     return {
         "ph": "X",
         "name": one.name,
         "cat": "collective",
         "pid": rank,
-        "tid": lane,
+        "tid": track,
         "ts": one.begin * 1e6,
         "dur": (one.end - one.begin) * 1e6,
         "args": one.arguments,

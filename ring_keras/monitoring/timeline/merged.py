@@ -9,7 +9,7 @@ from typing import Any
 
 from ring_keras.monitoring.timeline.clocks import Clock
 
-__all__ = ["RankTimeline", "Slice", "lanes", "numbered", "slices"]
+__all__ = ["RankTimeline", "Slice", "numbered", "slices", "tracks"]
 
 _MOMENTS = (
     "submitted_at",
@@ -105,13 +105,13 @@ def _slice(record: dict[str, Any], flow: int, clock: Clock) -> Slice:
     return Slice(title, begin, max(begin, end), arguments, flow, parts)
 
 
-def lanes(found: Iterable[Slice]) -> list[list[Slice]]:
-    """Puts what overlaps on lanes of its own."""
+def tracks(found: Iterable[Slice]) -> list[list[Slice]]:
+    """Puts what overlaps on tracks of its own."""
     result: list[list[Slice]] = []
     for one in found:
-        free = (lane for lane in result if lane[-1].end <= one.begin)
-        lane = next(free, None)
-        if lane is None:
-            result.append(lane := [])
-        lane.append(one)
+        free = (track for track in result if track[-1].end <= one.begin)
+        track = next(free, None)
+        if track is None:
+            result.append(track := [])
+        track.append(one)
     return result

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ring_keras.monitoring.timeline.merged import RankTimeline, Slice, lanes, slices
+from ring_keras.monitoring.timeline.merged import RankTimeline, Slice, slices, tracks
 
 __all__ = ["require_perfetto", "write_perfetto"]
 
@@ -44,7 +44,7 @@ def write_perfetto(path: Path, ranks: Sequence[RankTimeline]) -> None:
         writer = _Writer(builder, protos)
         for rank in ranks:
             process = writer.add_process(rank)
-            for found in lanes(slices(rank, flows)):
+            for found in tracks(slices(rank, flows)):
                 writer.add_lane(process, found)
 
 

@@ -12,7 +12,7 @@ import pytest
 from ring_keras.monitoring.timeline.chrome_file import write_chrome
 from ring_keras.monitoring.timeline.clocks import Clock, Offset, bounds_of
 from ring_keras.monitoring.timeline.drift import with_drift
-from ring_keras.monitoring.timeline.merged import RankTimeline, lanes, slices
+from ring_keras.monitoring.timeline.merged import RankTimeline, slices, tracks
 from ring_keras.monitoring.timeline.perfetto_file import write_perfetto
 
 
@@ -99,7 +99,7 @@ def test_what_does_not_match_moves_no_clock(change: str) -> None:
 
 def test_what_overlaps_gets_a_lane_of_its_own() -> None:
     records = [record("a", 1, 5), record("b", 2, 3), record("c", 3, 4)]
-    found = lanes(slices(rank(0, records, 0.0), {}))
+    found = tracks(slices(rank(0, records, 0.0), {}))
     assert [[one.name for one in lane] for lane in found] == [
         ["allreduce a"],
         ["allreduce b", "allreduce c"],

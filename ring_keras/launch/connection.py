@@ -19,10 +19,10 @@ from ring_keras.launch.loop import TICK_S, Loop
 if TYPE_CHECKING:
     from ring_keras import _native
 
-__all__ = ["CLOSED", "SILENCE_TICKS", "Channel", "tls_buffer"]
+__all__ = ["CLOSED", "SILENCE_TICKS", "Connection", "tls_buffer"]
 
 CLOSED = "the connection was closed"
-"""Why a channel ends whose other end has ended."""
+"""Why a connection ends whose other end has ended."""
 
 # After so many ticks without a word the other end is given up. Ticks are one's own:
 # after a pause of this machine the other has as long as ever to speak.
@@ -33,7 +33,7 @@ _MAX_UNTRUSTED_NBYTES = 1024
 
 
 def tls_buffer(*, server: bool, key: bytes) -> _native.TlsBuffer:
-    """One end of what `Channel.encrypt` speaks; the other has the same key.
+    """One end of what `Connection.encrypt` speaks; the other has the same key.
 
     Raises:
         ProtocolError: If there is no OpenSSL.
@@ -48,16 +48,16 @@ def tls_buffer(*, server: bool, key: bytes) -> _native.TlsBuffer:
         raise ProtocolError(str(error)) from None
 
 
-class Channel:
+class Connection:
     """Sends and receives messages, and never blocks.
 
     Both ends ping each second. A cut link shows in nothing else.
 
     Args:
         loop: Calls back.
-        read_fd: Where messages come from; closed with the channel.
-        write_fd: Where they go to, another descriptor; closed with the channel.
-        on_message: Gets each; a ProtocolError that it raises ends the channel.
+        read_fd: Where messages come from; closed with the connection.
+        write_fd: Where they go to, another descriptor; closed with the connection.
+        on_message: Gets each; a ProtocolError that it raises ends the connection.
         on_end: Called once, with the reason, unless `close` was called before:
             no message will come any more.
         greeted: Whether what comes begins with frames; see `FrameReader`. Until

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from ring_keras.launch.channel import SILENCE_TICKS, Channel
+from ring_keras.launch.connection import SILENCE_TICKS, Connection
 from ring_keras.launch.frames import Output, encode
 from ring_keras.launch.loop import Loop
 
@@ -41,7 +41,7 @@ class End:
         ours, self.other = socket.socketpair()
         self.other.setblocking(False)
         read_fd = ours.detach()
-        self.channel = Channel(
+        self.connection = Connection(
             loop,
             read_fd,
             os.dup(read_fd),
@@ -59,12 +59,12 @@ def test_messages_come_and_pings_do_not(loop):
     loop.turn(1)
     assert end.messages == sent[1:]
     assert end.reasons == ["the connection was closed"]
-    assert not end.channel.is_open
+    assert not end.connection.is_open
 
 
 def test_an_end_that_had_not_read_all_was_closed_too(loop):
     end = End(loop)
-    end.channel.send({"type": "a"})
+    end.connection.send({"type": "a"})
     end.other.close()  # Which the system tells as a reset.
     loop.turn(1)
     assert end.reasons == ["the connection was closed"]
@@ -73,10 +73,10 @@ def test_an_end_that_had_not_read_all_was_closed_too(loop):
 def test_more_than_fits_is_sent_as_there_is_room(loop):
     end = End(loop)
     message = Output(0, "stdout", b"x" * 5_000_000)
-    end.channel.send(message)
-    assert not end.channel.drained
+    end.connection.send(message)
+    assert not end.connection.drained
     received = b""
-    while not end.channel.drained:
+    while not end.connection.drained:
         received += end.other.recv(1 << 20)
         loop.turn(1)
     while len(received) < len(encode(message)):
@@ -118,7 +118,7 @@ def test_what_it_said_is_heard_although_nobody_listens_to_us(loop):
     end = End(loop)
     end.other.send(encode({"type": "last words"}))
     end.other.shutdown(socket.SHUT_RD)
-    end.channel.send({"type": "a"})
-    end.channel.send({"type": "b"})
+    end.connection.send({"type": "a"})
+    end.connection.send({"type": "b"})
     loop.turn(1)
     assert end.messages == [{"type": "last words"}]
