@@ -99,10 +99,11 @@ def trace_train_function(function: Callable[[Any], Any], iterator: Any) -> bool:
         False if nothing of it is a `tf.function` of such an iterator: then nothing has
         been done.
     """
-    traced = function
-    if not hasattr(function, "get_concrete_function") and inspect.isfunction(function):
-        around = inspect.getclosurevars(function).nonlocals
-        traced = around.get(TRACED_IN_TRAIN_FUNCTION, function)
+    traced: Any = function
+    if inspect.isfunction(function) and function.__closure__ is not None:
+        cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
+        cell = dict(cells).get(TRACED_IN_TRAIN_FUNCTION)
+        traced = function if cell is None else cell.cell_contents
     if not hasattr(traced, "get_concrete_function"):
         return False
     if not isinstance(iterator, tf.data.Iterator):
