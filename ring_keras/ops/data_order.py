@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -87,49 +87,28 @@ def order_on(data: Any) -> Any:
 def living_orders(process_set: ProcessSet) -> list[DataOrder]:
     """Those of all data that these ranks have split and still have."""
     orders = current_job().data_orders[process_set.communicator_id()]
+    if any(order() is not None for order in orders):
+        # A dataset that was looked at and dropped refers to itself, and may be there
+        # yet.
+        gc.collect()
     return [found for order in orders if (found := order()) is not None]
 
 
 def require_common_orders(
-    find: Callable[[], Iterable[DataOrder]],
-    process_set: ProcessSet,
-    *,
-    unbegun: bool = False,
+    orders: Iterable[DataOrder], process_set: ProcessSet, *, unbegun: bool = False
 ) -> None:
     """Raises the same error on every rank if the ranks' next orders differ.
 
     A collective.
 
     Args:
-        find: Gives those of data of this rank's.
+        orders: Of data of this rank's.
         process_set: The ranks that train together.
         unbegun: Whether data that some ranks have not passed over are compared, too.
 
     Raises:
         RankMismatchError: If some ranks have begun more passes than others.
     """
-    difference = _difference(find(), process_set, unbegun)
-    if difference is not None:
-        # Data that were looked at and dropped refer to themselves, and may be there
-        # yet. To look for such garbage takes too long to do it each time.
-        gc.collect()
-        difference = _difference(find(), process_set, unbegun)
-    if difference is not None:
-        raise RankMismatchError(
-            "ring_keras.data: the ranks pass over their data in different orders, "
-            f"so that some items would be trained on twice and others never: of "
-            f"{difference}. An item that one rank alone looks at, as "
-            "next(iter(dataset)) does, begins a pass: look at the data before "
-            "ring_keras.data.shard(), or on every rank; or give shard() the seed, "
-            "and fit() a callback of ring_keras.callbacks: then the order follows "
-            "from the number of the epoch."
-        )
-
-
-def _difference(
-    orders: Iterable[DataOrder], process_set: ProcessSet, unbegun: bool
-) -> str | None:
-    """The first, the same on every rank: a collective."""
     by_key = {order.key: order for order in orders}
     begun = {key: order.passes() for key, order in by_key.items()}
     begun = {key: passes for key, passes in begun.items() if passes or unbegun}
@@ -138,6 +117,13 @@ def _difference(
     for key in sorted(common):
         passes = [begun[key] for begun in by_rank]
         if len(set(passes)) > 1:
-            ranks = list(process_set.ranks)
-            return f"{by_key[key].what} ranks {ranks} have begun {passes} passes"
-    return None
+            raise RankMismatchError(
+                "ring_keras.data: the ranks pass over their data in different orders, "
+                "so that some items would be trained on twice and others never: of "
+                f"{by_key[key].what} ranks {list(process_set.ranks)} have begun "
+                f"{passes} passes. An item that one rank alone looks at, as "
+                "next(iter(dataset)) does, begins a pass: look at the data before "
+                "ring_keras.data.shard(), or on every rank; or give shard() the seed, "
+                "and fit() a callback of ring_keras.callbacks: then the order follows "
+                "from the number of the epoch."
+            )

@@ -95,7 +95,7 @@ def start_alike(
         if len(digests) < process_set.size():
             without_all[agreement.digest] = agreement.number
             return
-        require_common_orders(lambda: living_orders(process_set), process_set)
+        require_common_orders(living_orders(process_set), process_set)
         differing = [
             variable
             for variable, same in zip(

@@ -68,7 +68,7 @@ class EndOfFit:
         trained = [weights[index] for index in columns]
         require_equal(trained, digests[:, columns], "at the end of fit()", process_set)
         # Their passes set the orders of the next fit.
-        require_common_orders(lambda: living_orders(process_set), process_set)
+        require_common_orders(living_orders(process_set), process_set)
         state = [
             weight
             for weight, same in zip(

@@ -180,7 +180,7 @@ class DistributedFit(keras.callbacks.Callback):
             if steps is not None:
                 self.params["steps"] = batch_count = steps
             elif given := [order for order in self._orders if order.is_given]:
-                require_common_orders(lambda: given, self._process_set, unbegun=True)
+                require_common_orders(given, self._process_set, unbegun=True)
             if not require_common_fit(
                 self.params, batch_count, members, self._process_set
             ):
@@ -266,7 +266,7 @@ class DistributedFit(keras.callbacks.Callback):
             self._agreement.end_epoch()
             given = [order for order in self._orders if order.is_given]
             if given and not self._keeps_iterator:  # That is read ahead of its steps.
-                require_common_orders(lambda: given, self._process_set)
+                require_common_orders(given, self._process_set)
             average_moving_statistics(self.model, self._process_set)
             # What trains alone does so from the beginning.
             when = "after the first epoch" if self.epochs == 0 else None
