@@ -86,12 +86,12 @@ def order_on(data: Any) -> Any:
 
 def living_orders(process_set: ProcessSet) -> list[DataOrder]:
     """Those of all data that these ranks have split and still have."""
-    orders = current_job().data_orders[process_set.communicator_id()]
-    if any(order() is not None for order in orders):
-        # A dataset that was looked at and dropped refers to itself, and may be there
-        # yet.
-        gc.collect()
-    return [found for order in orders if (found := order()) is not None]
+    # A dataset that was looked at and dropped refers to itself, and may be there yet.
+    gc.collect()
+    orders = [
+        order() for order in current_job().data_orders[process_set.communicator_id()]
+    ]
+    return [order for order in orders if order is not None]
 
 
 def require_common_orders(
