@@ -82,7 +82,9 @@ def only_the_optimizer_worker(built, eagerly):
     ],
 )
 def test_ranks_with_the_optimizer_alone_start_alike(rank_pool, built, eagerly):
-    first, second = rank_pool(2).run(only_the_optimizer_worker, args=(built, eagerly))
+    first, second = rank_pool(2).run(
+        only_the_optimizer_worker, args=(built, eagerly), timeout_s=200
+    )
 
     assert first["weights"] == second["weights"]
     assert first["again"] == second["again"]
