@@ -32,6 +32,7 @@ def build(seed: int, *, built: bool = True):
 
 def optimizers(keras):
     return {
+        "newer": lambda: keras.optimizers.SGD(0.1, momentum=0.5),
         "older": lambda: keras.optimizers.legacy.SGD(0.1, momentum=0.5),
         "adam": lambda: keras.optimizers.Adam(0.1, clipnorm=0.5),
     }
