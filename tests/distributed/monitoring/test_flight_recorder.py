@@ -101,11 +101,22 @@ def has_a_file_system_that_hangs(trace_dir: str) -> None:
         reader.join()
 
 
-def ends_by(number: int) -> None:
+def ends_by(trace_dir: str, number: int) -> None:
     rank = begin()
     pids = _native.allgather(np.array([os.getpid()]), "pids")
+    begun = [Path(trace_dir, f"rank{other}.has_begun") for other in (0, 2)]
     if rank == 1:
+        wait_until(lambda: all(path.exists() for path in begun), "the others wait")
         os.kill(os.getpid(), number)
+
+    def tell_rank_1() -> None:
+        wait_until(
+            lambda: _native.recent_collectives()[-1]["name"] == "gradients/bucket3",
+            "the collective has begun",
+        )
+        Path(trace_dir, f"rank{rank}.has_begun").touch()
+
+    threading.Thread(target=tell_rank_1).start()
     try:
         _native.allreduce(np.ones(1, np.float32), "sum", "gradients/bucket3")
     finally:
@@ -191,7 +202,11 @@ def test_a_file_system_that_hangs_holds_no_error_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_rank_that_is_gone(tmp_path: Path, number: int) -> None:
     outcomes = run_ranks(
-        ends_by, 3, env=environment(tmp_path), args=(number,), check=False
+        ends_by,
+        3,
+        env=environment(tmp_path),
+        args=(str(tmp_path), number),
+        check=False,
     )
     assert outcomes[1].signal == signal.SIGKILL
 
