@@ -8,6 +8,7 @@ from ring_keras.keras_internals import calls
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.epoch_result import EpochResult
+from ring_keras.training.evaluation_step import EvaluationStep
 
 __all__ = ["MetricAverage"]
 
@@ -49,6 +50,7 @@ class MetricAverage(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """As `on_train_begin`, for `evaluate`."""
+        EvaluationStep.prepare(self.model)
         self._cover_all_ranks()
 
     def _cover_all_ranks(self) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "SHUFFLE_AGAIN",
     "SHUFFLE_DATASET",
     "SHUFFLE_SEEDS",
+    "TEST_STEP",
     "TRAINABLE_VARIABLES",
     "TRAIN_FUNCTION",
     "TRAIN_STEP",
@@ -41,14 +42,16 @@ __all__ = [
 
 # Where Keras or TensorFlow defines it -> what we call, replace or read there.
 PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
-    # Public, but replaced on the instance: `train_step`, `train_function`,
-    # `make_train_function`, `apply`, `build`, `check_finite` and `call` must keep
-    # their meaning.
+    # Public, but replaced on the instance: `train_step`, `test_step`,
+    # `train_function`, `make_train_function`, `make_test_function`, `apply`, `build`,
+    # `check_finite` and `call` must keep their meaning.
     "keras.Model": (
         "_compile_loss",
         "_get_metrics_result_or_logs",
         "_symbolic_build",
+        "make_test_function",
         "make_train_function",
+        "test_step",
         "train_step",
     ),
     "keras.callbacks.TensorBoard": ("_train_writer",),
@@ -100,6 +103,7 @@ OVERWRITE_DIRECTLY = "_overwrite_variables_directly_with_gradients"
 LOSS_CALL = "call"
 CHECK_FINITE = "check_finite"
 FINALIZE_VARIABLES = "finalize_variable_values"
+TEST_STEP = "test_step"
 TRAIN_STEP = "train_step"
 TRAIN_WRITER = "_train_writer"
 METRICS_RESULT = "_get_metrics_result_or_logs"

@@ -20,6 +20,7 @@ _REPLACED = (
     names.METRICS_RESULT,
     names.MOMENTS,
     names.OVERWRITE_DIRECTLY,
+    names.TEST_STEP,
     names.TRAIN_STEP,
 )
 
@@ -55,3 +56,4 @@ def remove_replacements(model: keras.Model) -> None:
         for name in _REPLACED:
             restore(target, name)
     model.train_function = None
+    model.test_function = None

@@ -12,6 +12,7 @@ from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.training.epoch_result import EpochResult
+from ring_keras.training.evaluation_step import EvaluationStep
 from ring_keras.training.train_function import TrainFunction
 from ring_keras.training.train_step import DistributedTrainStep
 
@@ -21,7 +22,7 @@ __all__ = ["attach"]
 def attach(
     model: keras.Model, *, adopt_optimizers: bool = False, retrace: bool = False
 ) -> tuple[DistributedTrainStep, TrainFunction]:
-    """Hooks the train step and what the user has distributed of the model.
+    """Hooks the model's steps and what the user has distributed of it.
 
     That is optimizers, and layers with `synchronized=True`.
 
@@ -41,6 +42,7 @@ def attach(
     for layer in internals.batch_normalizations(model):
         retrace |= _synchronize(layer)
     EpochResult.of(model)
+    EvaluationStep.prepare(model)
     step = DistributedTrainStep.of(model)
     if step is None:
         step = DistributedTrainStep(model)

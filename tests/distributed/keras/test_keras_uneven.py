@@ -123,6 +123,35 @@ def test_padding_counts_for_nothing(rank_pool, size, kind, surplus):
     assert_equal_to_one_process(results, spread(count, size, kind != "unknown"))
 
 
+def evaluates(kind):
+    rows = training.BATCH * ring.size() + 1  # Of the last, the others have nothing.
+    data = training.dataset(rows)
+    remainder = "keep" if kind == "joined" else "pad"
+    part = ring.data.shard(data, remainder=remainder).batch(training.BATCH)
+    if kind == "joined":
+        part = ring.data.join(part)
+    model = training.build(3)
+    optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.0))
+    training.compile_model(model, optimizer, jit_compile=kind == "xla")
+    model.evaluate(data.batch(2), verbose=0)  # Its function is not the one to use.
+    average = [ring.callbacks.MetricAverage()]
+    if kind == "fit":
+        history = fit(model, part, validation_data=part, callbacks=average)
+        of_all = {
+            name: history[f"val_{name}"][-1] for name in history if "val" not in name
+        }
+    else:
+        of_all = model.evaluate(part, verbose=0, callbacks=average, return_dict=True)
+    alone = training.compile_model(training.build(3), keras.optimizers.SGD())
+    return of_all, alone.evaluate(data.batch(rows), verbose=0, return_dict=True)
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "fit", "xla", "joined"])
+def test_what_is_not_there_counts_for_nothing_in_an_evaluation(rank_pool, kind):
+    for of_all, alone in rank_pool(2).run(evaluates, args=(kind,)):
+        assert of_all == pytest.approx(alone, abs=1e-6)
+
+
 class Batches(keras.utils.PyDataset):
     def __init__(self, count, **kwargs):
         super().__init__(**kwargs)

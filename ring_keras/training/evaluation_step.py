@@ -1,0 +1,58 @@
+"""A model's `test_step`, for data with padding."""
+
+from typing import Any
+
+import keras
+
+from ring_keras import keras_internals as internals
+from ring_keras.job.job import current_job
+from ring_keras.training import uneven_batches
+
+__all__ = ["EvaluationStep"]
+
+
+class EvaluationStep:
+    """Replaces `test_step` on one model instance: padding counts for nothing.
+
+    To Keras padding is an example of weight 0, which the loss of a batch counts.
+
+    Args:
+        model: A compiled model.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._test_step = model.test_step
+        self._function: Any = None
+
+    @classmethod
+    def prepare(cls, model: keras.Model) -> None:
+        """Puts one into the model once there are data with padding."""
+        if not current_job().has_padded_data:
+            return
+        step = internals.replacement(model, internals.TEST_STEP)
+        if not isinstance(step, cls):
+            step = cls(model)
+            internals.replace(model, internals.TEST_STEP, step)
+        step._make_function()
+
+    def _make_function(self) -> None:
+        """Has Keras call this step: without XLA, which cannot leave out rows."""
+        if self._function is not None and self._function is self._model.test_function:
+            return
+        compiled = self._model.jit_compile
+        self._model.jit_compile = False
+        try:
+            self._model.make_test_function(force=True)
+        finally:
+            self._model.jit_compile = compiled
+        self._function = self._model.test_function
+
+    def __call__(self, data: Any) -> Any:
+        """Runs, or traces, one step on a batch."""
+        data = uneven_batches.without_padding(data)
+        count = uneven_batches.example_count(data)
+        if count is None or not uneven_batches.is_weighted_by_row(data):
+            return self._test_step(data)
+        with uneven_batches.undone_if(count == 0, self._model.metrics_variables):
+            return self._test_step(uneven_batches.at_least_one_row(data))
