@@ -15,15 +15,16 @@ __all__ = ["headline", "sentence_of"]
 def headline(history: History, stragglers: Sequence[Straggler]) -> str:
     """What to know first."""
     if not history.updates:
-        return "No step has been measured yet. A job of one rank measures none."
+        return "No step has been measured yet."
     if stragglers:
         return sentence_of(stragglers[0])
+    whole_s = float(np.nanmean(history.duration[-1]))
+    share = np.nanmean(history.compute[-1]) / whole_s
     if len(history.ranks) == 1:
-        return "One rank trains: there is nobody to wait for."
-    efficiency = np.nanmean(history.compute[-1]) / np.nanmean(history.duration[-1])
+        return f"One rank trains: it computes {share:.0%} of a step's {_seconds(whole_s)}."
     return (
-        f"No rank holds the others up: the ranks compute {efficiency:.0%} of a step's "
-        f"{_seconds(float(np.nanmean(history.duration[-1])))}."
+        f"No rank holds the others up: the ranks compute {share:.0%} of a step's "
+        f"{_seconds(whole_s)}."
     )
 
 

@@ -100,8 +100,7 @@ class TrainFunction:
         step = DistributedTrainStep.of(self._model)
         for_xla = size() > 1 and step is not None and step.compiled()
         spec, iterator = _inspected(iterator, for_xla)
-        if size() > 1:
-            iterator = timed_iterator(iterator, UnpaddedIterator if for_xla else None)
+        iterator = timed_iterator(iterator, UnpaddedIterator if for_xla else None)
         traced = (self._function, spec)
         if size() == 1 or not may_leave_main_thread(self._model):
             return self._function(iterator)

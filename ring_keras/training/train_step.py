@@ -19,6 +19,7 @@ from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
 from ring_keras.training import uneven_batches
 from ring_keras.training.end_of_data import EndOfData
+from ring_keras.training.lone_step import end_lone_step
 from ring_keras.training.summed_loss_scaling import gradients_multiplied
 from ring_keras.training.unreduced_updates import unreduced_updates_refused
 
@@ -135,7 +136,9 @@ class DistributedTrainStep:
         self._traced = _Traced.of(data)
         process_set = self.process_set()
         if process_set.size() == 1 or not process_set.included():
-            return self._train_step(data)
+            result = self._train_step(data)
+            end_lone_step(data, result, compiled=self.compiled())
+            return result
         if self._traced.looks_at_rows:
             return self._run_uneven(data, process_set)
         return self._run(data, self._amount(data), process_set)

@@ -118,13 +118,13 @@ def test_a_slow_link_that_no_step_waits_for():
 def test_one_rank_waits_for_nobody():
     found, sentence = described(updates(even, size=1))
     assert found == []
-    assert sentence == "One rank trains: there is nobody to wait for."
+    assert sentence.startswith("One rank trains: it computes ")
 
 
 def test_nothing_yet():
     found, text = described([])
     assert found == []
-    assert text.startswith("No step has been measured yet. A job of one rank")
+    assert text == "No step has been measured yet."
 
 
 def test_a_rank_that_left():
