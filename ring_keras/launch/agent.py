@@ -24,6 +24,7 @@ from ring_keras.config import inherited_environment
 from ring_keras.launch.addresses import reached_addresses
 from ring_keras.launch.connection import Connection
 from ring_keras.launch.crew import HostJob, LocalCrew, RankOutput, write_private
+from ring_keras.launch.elastic_host import ElasticHost, start_process
 from ring_keras.launch.environment import added_variables, host_environment
 from ring_keras.launch.forwarding import ForwardedOutput
 from ring_keras.launch.frames import GREETING, Message, Output, ProtocolError, field
@@ -73,6 +74,7 @@ class Agent:
         """Whether the ranks of all hosts have ended."""
         self._directory = directory
         self._crew: LocalCrew | None = None
+        self._elastic: ElasticHost | None = None
         self._grace_s = _DEFAULT_GRACE_S
 
     def run(self, read_fd: int, write_fd: int) -> int:
@@ -117,6 +119,13 @@ class Agent:
             self._prepare(message)
         elif message["type"] == "start":
             self._start(message)
+        elif message["type"] == "add":
+            self._add(field(message, "rank", int), field(message, "size", int))
+        elif message["type"] == "tell":
+            if self._elastic is not None:
+                self._elastic.tell(
+                    field(message, "rank", int), field(message, "message", dict)
+                )
         elif message["type"] == "signal":
             rank, number = field(message, "rank", int), field(message, "number", int)
             for worker in self.workers():
@@ -214,8 +223,13 @@ class Agent:
         if field(message, "reports", bool):
             path = self._directory / "reports"
             report_pipe = ReportPipe(self.loop, path, self._pass_on).path
+        places = [Place(**place) for place in field(self.plan, "places", list)]
+        if field(message, "elastic", bool):
+            path = self._directory / "elastic"
+            self._elastic = ElasticHost(self.loop, path, self.connection.send)
+            places = []
         self._crew = LocalCrew(
-            [Place(**place) for place in field(self.plan, "places", list)],
+            places,
             self.host_job(),
             token_file,
             self.output,
@@ -228,9 +242,22 @@ class Agent:
             self._refuse(f"cannot start the ranks: {error}")
             return
         for worker in self._crew.workers:
-            self.connection.send(
-                {"type": "started", "rank": worker.rank, "pid": worker.pid}
-            )
+            self._note_start(worker)
+
+    def _add(self, number: int, size: int) -> None:
+        if self._crew is None or self._elastic is None:
+            raise ProtocolError("the job is not elastic, or has not started")
+        try:
+            worker = start_process(self._crew, number, size, self._elastic.path)
+        except OSError as error:
+            self._refuse(f"cannot start a process: {error}")
+            return
+        self._note_start(worker)
+
+    def _note_start(self, worker: Worker) -> None:
+        self.connection.send(
+            {"type": "started", "rank": worker.rank, "pid": worker.pid}
+        )
 
     def _pass_on(self, report: dict[str, Any]) -> None:
         self.connection.send({"type": "report", "report": report})

@@ -30,6 +30,9 @@ class AgentCrew:
         desk: The launcher's.
     """
 
+    is_elastic = False
+    """Whether its ranks are started one by one."""
+
     def __init__(self, name: str, desk: Desk) -> None:
         self.name = name
         self.title = f"host {name}"
@@ -81,20 +84,29 @@ class AgentCrew:
     def start(self, store_address: str) -> None:
         """Has the agent start its ranks."""
         for place in self._places:
-            self.expect_output(place.rank)
-            self.workers.append(
-                Worker(place.rank, self.name, self._deliver_to(place.rank))
-            )
+            self.expect(place.rank)
         if self.gone is not None:
             self.lose(self.gone)  # Before it had any ranks to lose.
+        self.begin(store_address)
+
+    def begin(self, store_address: str) -> None:
+        """Tells the agent what it must know to start ranks."""
         self.send(
             {
                 "type": "start",
+                "elastic": self.is_elastic,
                 "store_address": store_address,
                 "reports": self._desk.report_pipe is not None,
                 **self.secrets(),
             }
         )
+
+    def expect(self, rank: int) -> Worker:
+        """A rank will be started."""
+        self.expect_output(rank)
+        worker = Worker(rank, self.name, self._deliver_to(rank))
+        self.workers.append(worker)
+        return worker
 
     def secrets(self) -> dict[str, str]:
         """What the agent must know to start its ranks, and learns last."""

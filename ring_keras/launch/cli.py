@@ -99,9 +99,7 @@ def _run_job(
         config = Config.from_environment(environment | planned_variables(place))
     except ConfigError as error:
         parser.error(str(error))
-    elastic = elastic_options.check(
-        parser, options, config, is_here=hosts is None and nodes is None
-    )
+    elastic = elastic_options.check(parser, options, config, by_node=nodes is not None)
     if hosts is None and shutil.which(command[0], path=environment.get("PATH")) is None:
         say(f"{command[0]}: no such command; is it installed, and executable?")
         return _NOT_FOUND
@@ -137,7 +135,7 @@ def _run_job(
             nodes, init_timeout_s=config.init_timeout_s, encrypt=config.encrypt
         )
         return _run_node(launch, node, job)
-    if elastic is not None:
+    if hosts is None and elastic is not None:
         meet = meet_elastic(elastic, job)
     elif hosts is None:
         meet = meet_here(options.size, job)
@@ -152,7 +150,7 @@ def _run_job(
         )
         interfaces = config.interfaces or ()
         meet = meet_hosts(
-            HostsJob(hosts, plan, ssh, options.launcher_address, interfaces)
+            HostsJob(hosts, plan, ssh, options.launcher_address, interfaces, elastic)
         )
     return run_guarded(
         lambda fd, directory: Launcher(launch, meet, fd, directory).run()

@@ -48,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         dest="min_size",
         type=int,
         metavar="M",
-        help="go on while there are so many ranks; on this machine alone, for now",
+        help="go on while there are so many ranks",
     )
     add(
         "--max-np",
@@ -86,7 +86,7 @@ def check(
     options: argparse.Namespace,
     config: Config,
     *,
-    is_here: bool,
+    by_node: bool,
 ) -> ElasticOptions | None:
     """What was asked for; None: nothing. Ends the process if it cannot be had.
 
@@ -94,14 +94,14 @@ def check(
         parser: Tells the user.
         options: As parsed.
         config: What the ranks will be told.
-        is_here: Whether all ranks are on this host, without agents.
+        by_node: Whether each host has a ringrun of its own.
     """
     if options.min_size is None and options.max_size is None:
         for name in ("elastic_timeout", "reset_limit", "cooldown_s"):
             if getattr(options, name) is not None:
                 parser.error(f"{_OPTION[name]} is for elastic jobs: give --min-np")
         return None
-    _refuse_what_is_not_there(parser, options, config, is_here)
+    _refuse_what_is_not_there(parser, options, config, by_node)
     # As Horovod's: without it, no fewer than it began with.
     least = options.size if options.min_size is None else options.min_size
     most = options.max_size
@@ -146,10 +146,13 @@ def _refuse_what_is_not_there(
     parser: argparse.ArgumentParser,
     options: argparse.Namespace,
     config: Config,
-    is_here: bool,
+    by_node: bool,
 ) -> None:
-    if not is_here:
-        parser.error("--min-np and --max-np work on this machine alone, for now")
+    if by_node:
+        parser.error(
+            "--min-np and --max-np work on this machine, or through ssh with -H, not "
+            "with --nnodes"
+        )
     if options.bind_to != "none":
         parser.error("--bind-to does not work with --min-np or --max-np, for now")
     if config.timeline is not None:

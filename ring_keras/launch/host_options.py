@@ -171,7 +171,7 @@ def check_nodes(
 def check_hosts(
     parser: argparse.ArgumentParser, options: argparse.Namespace
 ) -> list[Host] | None:
-    """The hosts, with a slot for each rank they get; None: this host alone.
+    """The hosts, with a slot for each rank they may get; None: this host alone.
 
     Where no option names hosts, they are those of the job that a scheduler has given
     us. Sets `options.size` where only the hosts say how many ranks there are.
@@ -189,7 +189,9 @@ def check_hosts(
             option, hosts = given.source, list(given.hosts)
         if options.size is None:
             options.size = sum(host.slots for host in hosts)
-        hosts = fill(hosts, options.size)
+        filled = fill(hosts, options.size)
+        # Those that are left over are for ranks that come later.
+        hosts = filled if options.max_size is None else hosts
     except HostsError as error:
         parser.error(f"{option}: {error}")
     return None if _all_here(hosts) else hosts

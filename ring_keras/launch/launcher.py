@@ -237,6 +237,8 @@ class Launcher:
             address = host_port(meeting.store_host, store.port)
         for crew in self._crews:
             crew.start(address)
+        if self._members is not None:
+            self._members.begin()
         self._job_watch.begin(list(self._workers()))
 
     def _make_store_at(self, host: str, size: int) -> _native.StoreServer:

@@ -6,9 +6,10 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ring_keras.config import share_openssl
+from ring_keras.launch.addresses import host_port
 from ring_keras.launch.elastic_options import ElasticOptions
 from ring_keras.launch.elastic_socket import Tell
 from ring_keras.launch.workers import Worker
@@ -16,12 +17,11 @@ from ring_keras.launch.workers import Worker
 if TYPE_CHECKING:
     from ring_keras import _native
 
-__all__ = ["TOO_FEW", "Ending", "Members"]
+__all__ = ["TOO_FEW", "Ending", "Members", "Room"]
 
 TOO_FEW = 75
 """ringrun's exit code when a job cannot go on, and could later: EX_TEMPFAIL."""
 
-_STORE_HOST = "127.0.0.1"
 # How long a process may take to join again that the store has given up: it may have
 # failed to begin a generation. A stopped one never does.
 _LOST_S = 5.0
@@ -42,6 +42,16 @@ class Ending:
     message: str | None = None
     exit_code: int = 0
     told: bool = False
+
+
+class Room(Protocol):
+    """Where processes are started."""
+
+    def free(self) -> int:
+        """For how many more there is room."""
+
+    def add(self, number: int) -> Worker:
+        """Starts one with that number, if there is room."""
 
 
 @dataclass
@@ -69,7 +79,8 @@ class Members:
         options: How many there may be.
         token: The job's secret.
         encrypt: Whether what ranks say to the store is encrypted.
-        start: Starts a process of that number.
+        room: Where processes are started.
+        store_host: The address on which stores listen.
         say: Tells the user.
     """
 
@@ -79,13 +90,15 @@ class Members:
         *,
         token: bytes,
         encrypt: bool,
-        start: Callable[[int], Worker],
+        room: Room,
+        store_host: str,
         say: Callable[[str], None],
     ) -> None:
         self._options = options
         self._token = token
         self._encrypt = encrypt
-        self._start = start
+        self._room = room
+        self._store_host = store_host
         self._say = say
         self._processes: dict[int, _Process] = {}
         self._members: list[_Process] = []
@@ -204,10 +217,11 @@ class Members:
 
             if self._encrypt:
                 share_openssl()
+            host = self._store_host
             self._store = _native.StoreServer(
-                _STORE_HOST, 0, size, self._generation, self._token, self._encrypt
+                host, 0, size, self._generation, self._token, self._encrypt
             )
-            address = f"{_STORE_HOST}:{self._store.port}"
+            address = host_port(host, self._store.port)
         for process in self._members:
             process.worker.outlived = not process.worker.running
         if self._generation > 1:
@@ -233,7 +247,7 @@ class Members:
 
     def _start_one(self) -> _Process:
         number = len(self._processes)
-        process = self._processes[number] = _Process(self._start(number))
+        process = self._processes[number] = _Process(self._room.add(number))
         return process
 
     def _fill(self, now: float) -> None:
@@ -254,7 +268,8 @@ class Members:
         most = self._options.max_size
         if most is None or self._stillborn >= _MAX_STILLBORN:
             return 0
-        return most - sum(p.worker.running for p in self._processes.values())
+        running = sum(p.worker.running for p in self._processes.values())
+        return min(most - running, self._room.free())
 
     def _most_to_come(self) -> int:
         return len(self._newcomers()) + self._vacancies()

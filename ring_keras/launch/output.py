@@ -34,6 +34,7 @@ class _Own(Enum):
 
     LINE = auto()
     STATUS = auto()
+    STREAM = auto()  # One more will be fed.
 
 
 @dataclass
@@ -207,14 +208,16 @@ class OutputPump:
             self._wake()
 
     def add_fed_rank(self, rank: int) -> None:
-        """Expects `feed` to bring what the rank prints. Before `start`.
+        """Expects `feed` to bring what the rank prints.
 
         Raises:
             OSError: If a file for it cannot be opened.
         """
         for name in STREAMS:
             self._fed_streams[rank, name] = self._open(rank, name)
-            self._open_count += 1
+            self._put(_Own.STREAM, b"", lambda _nbytes: None)
+        if not self._started:
+            self._take_fed()
 
     def feed(self, rank: int, name: str, data: bytes, taken: _Taken) -> None:
         """Takes what a rank of another host printed; nothing: it has closed that.
@@ -325,6 +328,8 @@ class OutputPump:
                 stream, data, taken = self._fed.get_nowait()
                 if isinstance(stream, _Stream):
                     self._write(stream, data)
+                elif stream is _Own.STREAM:
+                    self._open_count += 1
                 else:
                     self._write_own(stream, data)
                 taken(len(data))

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 
 from ring_keras.launch.addresses import Probes
 from ring_keras.launch.agent_crew import AgentCrew
+from ring_keras.launch.elastic_hosts import ElasticSshCrew, meet_members
+from ring_keras.launch.elastic_options import ElasticOptions
 from ring_keras.launch.hosts import Host
 from ring_keras.launch.launcher import CannotStartError, Desk, Meet, Meeting
 from ring_keras.launch.output import say
@@ -47,12 +49,13 @@ class HostsJob:
     """A job of several hosts.
 
     Attributes:
-        hosts: Each with as many slots as it gets ranks.
+        hosts: Each with as many slots as it gets ranks, or may get.
         plan: What they run.
         ssh: How their agents are started.
         launcher_address: Where the store shall listen; None: on an address of this
             host that all others reach.
         interfaces: Of this host, for such an address; empty: all.
+        elastic: How the number of ranks may change; None: it does not.
     """
 
     hosts: Sequence[Host]
@@ -60,17 +63,26 @@ class HostsJob:
     ssh: SshOptions
     launcher_address: str | None
     interfaces: Sequence[str] = ()
+    elastic: ElasticOptions | None = None
 
 
 def meet_hosts(job: HostsJob) -> Meet:
     """Starts an agent on each host, and finds out whether all can start ranks."""
 
     def meet(desk: Desk) -> Meeting:
-        crews = []
+        crews: list[SshCrew] = []
+        elastic_crews: list[ElasticSshCrew] = []
         for host in job.hosts:
             user, at, name = host.name.rpartition("@")
             own = not (user or at) and is_own(name)
-            crews.append(SshCrew(None if own else host.name, name, job.ssh, desk))
+            reached_as = None if own else host.name
+            if job.elastic is None:
+                crews.append(SshCrew(reached_as, name, job.ssh, desk))
+            else:
+                elastic_crews.append(
+                    ElasticSshCrew(reached_as, name, job.ssh, desk, host.slots)
+                )
+                crews.append(elastic_crews[-1])
             desk.crews.append(crews[-1])
         _await(desk, crews, "greet", _HELLO_TIMEOUT_S)
         _refuse_other_versions(crews)
@@ -94,6 +106,8 @@ def meet_hosts(job: HostsJob) -> Meet:
             tried,
             {_with_addresses(crew): crew.reached or [] for crew in crews},
         )
+        if job.elastic is not None:
+            return meet_members(desk, job.elastic, elastic_crews, store_host)
         return Meeting(sum(host.slots for host in job.hosts), store_host)
 
     return meet
