@@ -20,12 +20,10 @@ def headline(history: History, stragglers: Sequence[Straggler]) -> str:
         return sentence_of(stragglers[0])
     whole_s = float(np.nanmean(history.duration[-1]))
     share = np.nanmean(history.compute[-1]) / whole_s
+    of_a_step = f"{share:.0%} of a step's {_seconds(whole_s)}."
     if len(history.ranks) == 1:
-        return f"One rank trains, and computes {share:.0%} of {_seconds(whole_s)} a step."
-    return (
-        f"No rank holds the others up: the ranks compute {share:.0%} of a step's "
-        f"{_seconds(whole_s)}."
-    )
+        return f"One rank trains: it computes {of_a_step}"
+    return f"No rank holds the others up: the ranks compute {of_a_step}"
 
 
 def sentence_of(straggler: Straggler) -> str:

@@ -118,7 +118,7 @@ def test_a_slow_link_that_no_step_waits_for():
 def test_one_rank_waits_for_nobody():
     found, sentence = described(updates(even, size=1))
     assert found == []
-    assert sentence.startswith("One rank trains, and computes ")
+    assert sentence.startswith("One rank trains: it computes ")
 
 
 def test_nothing_yet():
