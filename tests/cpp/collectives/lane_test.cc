@@ -27,34 +27,62 @@ constexpr Pattern kPatterns[] = {{"doubling", ReduceByDoubling},
                                  {"trees", ReduceByTrees},
                                  {"ring", ReduceByRing}};
 
+// Groups of ranks, each of which begins when those before it can do no more.
+using Arrivals = std::vector<std::vector<int>>;
+
+std::vector<int> Everyone(size_t size) {
+  std::vector<int> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+// Whether anything has moved.
+bool TakeTurns(std::vector<Member>& members, const std::vector<int>& ranks) {
+  bool moved = false;
+  for (int rank : ranks) {
+    moved |= members[rank].mesh->Pump();
+    moved |= members[rank].scheduler.RunReady();
+  }
+  return moved;
+}
+
 // Runs the pattern on all members; each starts with data[rank].
 void Reduce(std::vector<Member>& members, LanePattern* pattern, uint64_t key,
-            const ScaledReduction& reduction, std::vector<std::string>* data) {
+            const ScaledReduction& reduction, const Arrivals& arrivals,
+            std::vector<std::string>* data) {
   std::vector<std::unique_ptr<Lane>> lanes;
   std::vector<Task> tasks;
-  for (size_t rank = 0; rank < members.size(); ++rank) {
-    std::string& own = (*data)[rank];
-    Communicator& communicator = *members[rank].communicator;
-    lanes.emplace_back(new Lane{communicator, key, communicator.ranks(),
-                                communicator.rank(), reduction});
-    tasks.push_back(pattern(*lanes.back(), own.data(), own.size(), 0));
-    tasks.back().Start();
+  std::vector<int> present;
+  for (const std::vector<int>& group : arrivals) {
+    for (int rank : group) {
+      std::string& own = (*data)[rank];
+      Communicator& communicator = *members[rank].communicator;
+      lanes.emplace_back(new Lane{communicator, key, communicator.ranks(),
+                                  communicator.rank(), reduction});
+      tasks.push_back(pattern(*lanes.back(), own.data(), own.size(), 0));
+      tasks.back().Start();
+      present.push_back(rank);
+    }
+    // A loopback socket may take a moment to bring what was sent.
+    constexpr int kQuietTurns = 3;
+    for (int quiet = 0; quiet < kQuietTurns;) {
+      quiet = TakeTurns(members, present) ? 0 : quiet + 1;
+    }
   }
   const auto all_done = [&] {
-    for (const Task& task : tasks) {
-      if (!task.done()) return false;
-    }
-    return true;
+    return std::all_of(tasks.begin(), tasks.end(),
+                       [](const Task& task) { return task.done(); });
   };
   const Deadline deadline = Soon();
-  while (!all_done() && !deadline.Expired()) {
-    for (Member& member : members) {
-      member.mesh->Pump();
-      member.scheduler.RunReady();
-    }
-  }
+  while (!all_done() && !deadline.Expired()) TakeTurns(members, present);
+  ASSERT_EQ(tasks.size(), members.size());
   ASSERT_TRUE(all_done()) << "not in time";
   for (const Task& task : tasks) EXPECT_OK(task.result());
+}
+
+void Reduce(std::vector<Member>& members, LanePattern* pattern, uint64_t key,
+            const ScaledReduction& reduction, std::vector<std::string>* data) {
+  Reduce(members, pattern, key, reduction, {Everyone(members.size())}, data);
 }
 
 // Small whole numbers, of which every type holds the sums exactly.
@@ -183,12 +211,37 @@ RING_TEST(AnyNumberOfMembersReducesAnyLength) {
   }
 }
 
-// Values whose sum depends on the order: equal on every rank all the same, and
-// again when repeated.
-RING_TEST(EveryRankGetsTheSameBits) {
+// All together; one after the other, in every order if they are few; and each
+// of them long before, and long after, the others.
+std::vector<Arrivals> OrdersOfArrival(int size) {
+  constexpr int kFew = 4;
+  const std::vector<int> everyone = Everyone(size);
+  std::vector<Arrivals> orders = {{everyone}};
+  const auto add_in_turn = [&](const std::vector<int>& ranks) {
+    orders.emplace_back();
+    for (int rank : ranks) orders.back().push_back({rank});
+  };
+  std::vector<int> order = everyone;
+  do {
+    add_in_turn(order);
+  } while (size <= kFew && std::next_permutation(order.begin(), order.end()));
+  add_in_turn({everyone.rbegin(), everyone.rend()});
+  for (int one : everyone) {
+    std::vector<int> others = everyone;
+    std::erase(others, one);
+    orders.push_back({{one}, others});
+    orders.push_back({others, {one}});
+  }
+  return orders;
+}
+
+// Values whose sum depends on the order of adding: equal on every rank all the
+// same, whoever comes first.
+RING_TEST(EveryRankGetsTheSameBitsInEveryOrderOfArrival) {
   uint64_t key = 0;
   for (int size : {2, 3, 4, 5, 9}) {
     std::vector<Member> members = Connect(size);
+    const std::vector<Arrivals> orders = OrdersOfArrival(size);
     for (const Pattern& pattern : kPatterns) {
       for (DataType dtype : {DataType::kFloat32, DataType::kBfloat16}) {
         CollectiveArguments arguments;
@@ -204,13 +257,16 @@ RING_TEST(EveryRankGetsTheSameBits) {
           }
           inputs.push_back(Encode(dtype, values));
         }
-        std::vector<std::string> first = inputs;
-        std::vector<std::string> second = inputs;
-        Reduce(members, pattern.run, ++key, reduction, &first);
-        Reduce(members, pattern.run, ++key, reduction, &second);
-        for (int rank = 0; rank < size; ++rank) {
-          ASSERT_TRUE(first[rank] == first[0]) << pattern.name;
-          ASSERT_TRUE(second[rank] == first[0]) << pattern.name;
+        std::string expected;
+        for (size_t order = 0; order < orders.size(); ++order) {
+          std::vector<std::string> data = inputs;
+          Reduce(members, pattern.run, ++key, reduction, orders[order], &data);
+          if (expected.empty()) expected = data[0];
+          for (int rank = 0; rank < size; ++rank) {
+            ASSERT_TRUE(data[rank] == expected)
+                << pattern.name << " of " << NameOf(dtype) << " on rank "
+                << rank << " of " << size << ", in order " << order;
+          }
         }
       }
     }
