@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "tests/cpp/support/run_ranks.h"
@@ -79,6 +80,17 @@ void ExpectSameBits(Rank& self, const std::vector<float>& own) {
   }
 }
 
+// Of all ranks' Fractions().
+void ExpectMeans(Rank& self, const std::vector<float>& data) {
+  for (size_t i = 0; i < data.size(); i += 97) {
+    double sum = 0;
+    for (int rank = 0; rank < self.size; ++rank) {
+      sum += 1.0 / static_cast<double>(1 + i % 1009 + rank * 17);
+    }
+    ASSERT_TRUE(std::abs(data[i] - sum / self.size) < 1e-6);
+  }
+}
+
 RING_TEST(AveragesAreTheSameBitsOnEveryRank) {
   for (const RankOptions& setup : SetupsOfSeveralHosts()) {
     RunRanks(setup, [](Rank& self) {
@@ -87,14 +99,73 @@ RING_TEST(AveragesAreTheSameBitsOnEveryRank) {
         Request request = Allreduce(&data, "mean");
         request.reduce_op = ReduceOp::kAverage;
         ASSERT_OK(self.engine->Run(std::move(request)));
-        for (int64_t i = 0; i < count; i += 97) {
-          double sum = 0;
-          for (int rank = 0; rank < self.size; ++rank) {
-            sum += 1.0 / static_cast<double>(1 + i % 1009 + rank * 17);
-          }
-          ASSERT_TRUE(std::abs(data[i] - sum / self.size) < 1e-6);
-        }
+        ExpectMeans(self, data);
         ExpectSameBits(self, data);
+      }
+    });
+  }
+}
+
+// Each pattern in turn takes data of all lengths.
+std::vector<Tuning> TuningsOfEveryPattern() {
+  constexpr size_t kAll = size_t{1} << 40;
+  Tuning doubling, parts, halving, trees, ring;
+  doubling.recursive_doubling_max_bytes = kAll;
+  parts.recursive_doubling_max_bytes = 0;
+  parts.parts_max_bytes = kAll;
+  halving = parts;
+  halving.parts_max_bytes = 0;
+  halving.halving_max_bytes = kAll;
+  trees = halving;
+  trees.halving_max_bytes = 0;
+  trees.trees_max_bytes = kAll;
+  ring = trees;
+  ring.trees_max_bytes = 0;
+  return {doubling, parts, halving, trees, ring};
+}
+
+// Two lanes over three hosts and over five, one of which has a rank more; with
+// more data than go by in a round. Of each element every rank adds another
+// power of two, so that what is added twice, or not at all, shows.
+RING_TEST(EveryPatternIsExactInTheLanesOfSeveralHosts) {
+  for (const Tuning& tuning : TuningsOfEveryPattern()) {
+    for (const auto& [size, hosts] : {std::pair(6, 3), std::pair(11, 5)}) {
+      RankOptions setup{size, "auto", hosts};
+      setup.tuning = tuning;
+      RunRanks(setup, [](Rank& self) {
+        for (int64_t count : {2048, 5003, 300007, 1000003}) {
+          std::vector<float> data(count);
+          for (int64_t i = 0; i < count; ++i) {
+            data[i] = static_cast<float>((1 << self.rank) + i % 7);
+          }
+          ASSERT_OK(self.engine->Run(Allreduce(&data, StrCat("of ", count))));
+          for (int64_t i = 0; i < count; ++i) {
+            const int64_t sum = (1 << self.size) - 1 + self.size * (i % 7);
+            ASSERT_EQ(data[i], static_cast<float>(sum)) << i << " of " << count;
+          }
+        }
+      });
+    }
+  }
+}
+
+RING_TEST(EveryPatternGivesTheSameBitsInTheLanesOfSeveralHosts) {
+  for (const Tuning& tuning : TuningsOfEveryPattern()) {
+    RankOptions setup{6, "auto", 3};
+    setup.tuning = tuning;
+    RunRanks(setup, [](Rank& self) {
+      for (int64_t count : {5003, 300007}) {
+        std::vector<float> first;
+        for (int turn = 0; turn < 3; ++turn) {
+          std::vector<float> data = Fractions(self.rank, count);
+          Request request = Allreduce(&data, "mean");
+          request.reduce_op = ReduceOp::kAverage;
+          ASSERT_OK(self.engine->Run(std::move(request)));
+          ExpectMeans(self, data);
+          ExpectSameBits(self, data);
+          if (turn == 0) first = data;
+          ASSERT_TRUE(data == first) << "turn " << turn;
+        }
       }
     });
   }

@@ -30,6 +30,7 @@ struct RankOptions {
   // See InitOptions.
   int max_direct_peers = InitOptions().max_direct_peers;
   bool encrypts = false;
+  Tuning tuning = {};
 };
 
 struct Rank {
@@ -64,6 +65,7 @@ inline void RunRanks(const RankOptions& options,
       init.host_name = StrCat("host", rank % options.hosts);
       init.init_timeout_s = 60;
       init.max_direct_peers = options.max_direct_peers;
+      init.tuning = options.tuning;
       auto membership = Bootstrap(init);
       ASSERT_OK(membership.status());
       EngineOptions engine_options;
@@ -77,7 +79,7 @@ inline void RunRanks(const RankOptions& options,
       for (int other = 0; other < options.size; ++other) {
         everyone.push_back(other);
       }
-      engine->AddCommunicator(0, everyone);
+      engine->AddCommunicator(0, everyone, options.tuning);
       Store* store = membership.value().store.get();
       if (store != nullptr) {
         store->Watch(
