@@ -1,16 +1,19 @@
 // Announcements: what travels, what comes of damage, how ranks disagree.
 #include "tf_ops/matching/announcement.h"
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <random>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "tests/cpp/support/test.h"
 #include "tf_ops/matching/mismatch.h"
+#include "tf_ops/matching/name_use.h"
 #include "tf_ops/matching/signature.h"
 #include "tf_ops/transport/frame.h"
 
@@ -20,7 +23,7 @@ namespace {
 Announcement Sample() {
   Announcement sample;
   sample.use.communicator_id = 3;
-  sample.use.sequence = 41;
+  sample.use.sequence = (uint64_t{1} << 40) + 41;
   sample.use.name = "grads/dense/bias";
   sample.use.step = 9;
   sample.kind = CollectiveKind::kAllreduce;
@@ -46,6 +49,15 @@ Announcement Sample() {
   sample.error = "why not";
   return sample;
 }
+
+// Uses of a name are counted in 64 bits all the way: at a million a second, 32
+// are used up after 72 minutes, and ranks that count on disagree with others.
+static_assert(std::is_same_v<decltype(UseId::sequence), uint64_t>);
+static_assert(std::is_same_v<decltype(NameUse::next_sequence), uint64_t>);
+static_assert(std::is_same_v<decltype(NameUse::ended), uint64_t>);
+static_assert(std::is_same_v<decltype(NameUse::settled), uint64_t>);
+static_assert(std::is_same_v<decltype(NameUse::gone), uint64_t>);
+static_assert(std::is_same_v<decltype(WindowPost::use), std::atomic<uint64_t>>);
 
 uint64_t KeyOfAnnounced(const Announcement& announcement) {
   return KeyOf(announcement.use);
