@@ -15,13 +15,18 @@
 #include <memory>
 #include <utility>
 
+#include "tf_ops/common/descriptors.h"
+
 namespace ring_keras {
 namespace {
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 Status SystemError(const std::string& what) {
-  return Status(StatusCode::kInternal, StrCat(what, ": ", ErrnoMessage(errno)));
+  const StatusCode code = IsOutOfDescriptors(errno)
+                              ? StatusCode::kResourceExhausted
+                              : StatusCode::kInternal;
+  return Status(code, StrCat(what, ": ", ErrnoMessage(errno)));
 }
 
 StatusOr<AddressList> Resolve(const std::string& host, int port, int flags) {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "tf_ops/common/descriptors.h"
 #include "tf_ops/rendezvous/limits.h"
 
 namespace ring_keras::rendezvous {
@@ -160,10 +161,14 @@ void HandshakeAcceptor::AcceptAll() {
                                   SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.valid()) {
       // Out of descriptors: what waits is there all the time.
-      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS ||
-          errno == ENOMEM) {
-        warnings_.Warn(StrCat(options_.owner, " cannot accept a connection: ",
-                              ErrnoMessage(errno)));
+      const int error = errno;
+      const bool out_of_descriptors = IsOutOfDescriptors(error);
+      if (out_of_descriptors || error == ENOBUFS || error == ENOMEM) {
+        std::string text =
+            StrCat(options_.owner,
+                   " cannot accept a connection: ", ErrnoMessage(error));
+        if (out_of_descriptors) text += StrCat(". ", kDescriptorAdvice);
+        warnings_.Warn(text);
         Rest();
       }
       return;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "tf_ops/common/descriptors.h"
 #include "tf_ops/common/logging.h"
 #include "tf_ops/runtime/engine.h"
 
@@ -179,6 +180,7 @@ std::string Engine::AdviceAbout(const Pair& pair) const {
     return ". Both ranks are alive as far as the launcher knows: look at the "
            "network between the two hosts.";
   }
+  if (!pair.connected()) return StrCat(". ", kDescriptorAdvice);
   std::string what = "a collective that was not entered";
   for (const auto& operation : operations_) {
     if (operation->data_key() == pair.overflow_key())

@@ -272,19 +272,27 @@ StatusOr<FileDescriptor> LateLinks::Connect(const SocketAddress& address,
         status.code() == StatusCode::kInterrupted) {
       return status;
     }
-    if (!reached && cut_off.Expired()) {
-      return Status(StatusCode::kDeadlineExceeded,
-                    status.code() == StatusCode::kDeadlineExceeded
-                        ? StrCat("the other host has not answered for ",
-                                 options_.unreachable_after_s, " s")
-                        : StrCat("it could not be made: ", status.message()));
-    }
+    if (!reached && cut_off.Expired()) return NotReached(status);
     if (deadline.Expired()) {
       return Status(StatusCode::kDeadlineExceeded,
                     StrCat("it could not be made for ", kConnectTimeoutS,
                            " s: ", status.message()));
     }
     if (!Rest(peer)) return Interrupted();
+  }
+}
+
+Status LateLinks::NotReached(const Status& last) const {
+  switch (last.code()) {
+    case StatusCode::kDeadlineExceeded:
+      return Status(last.code(), StrCat("the other host has not answered for ",
+                                        options_.unreachable_after_s, " s"));
+    case StatusCode::kResourceExhausted:
+      return Status(last.code(),
+                    StrCat("rank ", options_.rank, " ", last.message()));
+    default:
+      return Status(StatusCode::kDeadlineExceeded,
+                    StrCat("it could not be made: ", last.message()));
   }
 }
 

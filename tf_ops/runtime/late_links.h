@@ -75,6 +75,8 @@ class LateLinks : public LinkSource {
   Outcome ConnectTo(int peer);
   StatusOr<FileDescriptor> Connect(const SocketAddress& address, int peer,
                                    uint32_t stream);
+  // What became of attempts that did not get to the peer's host.
+  Status NotReached(const Status& last) const;
   // False: the peer has ended, or this rank stops.
   bool Rest(int peer);
 

@@ -17,6 +17,7 @@ namespace ring_keras {
 struct NewLink {
   int peer = -1;
   // There is none. DeadlineExceeded: its host does not answer. Unauthenticated.
+  // ResourceExhausted: this rank has no descriptor left for it.
   Status failure;
   std::vector<std::unique_ptr<Stream>> streams;
   // Between which was tried, this rank's first; of a failure.

@@ -108,7 +108,8 @@ class Pair {
   bool ending() const { return ended_count_ > 0 || closed_; }
   // Why ending(), as far as this end saw; Ok while it is not. DeadlineExceeded:
   // the peer's host does not answer. Unauthenticated: what came is not what it
-  // sent. ResourceExhausted: too much came early.
+  // sent. ResourceExhausted: too much came early; or, if it is not connected,
+  // there is no descriptor left.
   const Status& failure() const { return failure_; }
   // The failure is the network's, whatever becomes of the peer: nobody else
   // knows better, so nobody need be waited for.
