@@ -5,11 +5,20 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from ring_keras.config import Config
+from ring_keras.launch.discovery import DiscoveryOptions
 
-__all__ = ["ElasticOptions", "add_options", "check"]
+__all__ = [
+    "ELASTIC_TIMEOUT_S",
+    "ElasticOptions",
+    "add_options",
+    "check",
+    "discovery_of",
+]
 
+ELASTIC_TIMEOUT_S = 600.0
 _COOLDOWN_S = (1.0, 60.0)
 
 
@@ -25,7 +34,8 @@ class ElasticOptions:
         timeout_s: How long those that wait for others to join do so.
         reset_limit: After how many changes another one ends the job; None: never.
         cooldown_s: Until a lost process is replaced, at first and at most: the time
-            doubles with each loss.
+            doubles with each loss. The same for a host that is tried again.
+        discovery: What names the hosts while the job runs; None: they are given.
     """
 
     size: int
@@ -34,6 +44,7 @@ class ElasticOptions:
     timeout_s: float
     reset_limit: int | None
     cooldown_s: tuple[float, float]
+    discovery: DiscoveryOptions | None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +76,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="time for the ranks to meet after a change, and to be M (default: 600)",
     )
     add(
+        "--host-discovery-script",
+        type=Path,
+        metavar="FILE",
+        help="a program that prints the hosts that there are, as a hostfile has them; "
+        "run about each second, while the job runs. Needs --min-np and --max-np",
+    )
+    add(
+        "--slots-per-host",
+        "--slots",
+        type=int,
+        metavar="N",
+        help="of hosts that it prints without (default: 1)",
+    )
+    add(
         "--reset-limit",
         type=int,
         metavar="K",
@@ -78,6 +103,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar=("MIN", "MAX"),
         help="seconds until a lost rank is replaced; they double with each loss, from "
         "MIN to MAX (default: {:g} {:g})".format(*_COOLDOWN_S),
+    )
+
+
+def discovery_of(options: argparse.Namespace) -> DiscoveryOptions | None:
+    """What names the hosts while the job runs; None: nothing does."""
+    if options.host_discovery_script is None:
+        return None
+    return DiscoveryOptions(
+        options.host_discovery_script.absolute(), options.slots_per_host or 1
     )
 
 
@@ -97,7 +131,7 @@ def check(
         by_node: Whether each host has a ringrun of its own.
     """
     if options.min_size is None and options.max_size is None:
-        for name in ("elastic_timeout", "reset_limit", "cooldown_s"):
+        for name in ("elastic_timeout", "reset_limit", "cooldown_s", "slots_per_host"):
             if getattr(options, name) is not None:
                 parser.error(f"{_OPTION[name]} is for elastic jobs: give --min-np")
         return None
@@ -109,7 +143,8 @@ def check(
         parser.error(f"--min-np must be from 1 to -np {options.size}, not {least}")
     if most is not None and most < options.size:
         parser.error(f"--max-np must be at least -np {options.size}, not {most}")
-    timeout_s = 600.0 if options.elastic_timeout is None else options.elastic_timeout
+    timeout_s = options.elastic_timeout
+    timeout_s = ELASTIC_TIMEOUT_S if timeout_s is None else timeout_s
     if not 0 < timeout_s < math.inf:
         parser.error(f"--elastic-timeout must be some seconds, not {timeout_s:g}")
     if options.reset_limit is not None and options.reset_limit < 0:
@@ -132,6 +167,7 @@ def check(
         timeout_s=timeout_s,
         reset_limit=options.reset_limit,
         cooldown_s=(first, last),
+        discovery=discovery_of(options),
     )
 
 
@@ -139,6 +175,7 @@ _OPTION = {
     "elastic_timeout": "--elastic-timeout",
     "reset_limit": "--reset-limit",
     "cooldown_s": "--blacklist-cooldown-range",
+    "slots_per_host": "--slots-per-host",
 }
 
 

@@ -22,16 +22,10 @@ LOG_LEVELS = {"trace": "debug", "fatal": "error"}
 """Horovod's levels that have another name here."""
 
 _NEVER_S = "1e9"
-_NO_DISCOVERY = (
-    "a job keeps the hosts it began with. Its ranks may change on this one: --min-np, "
-    "--max-np"
-)
 _OWN_LAUNCHER = "ringrun starts the ranks itself; leave it out"
 
 _REFUSED = {
     "--config-file": (1, "give its settings as options"),
-    "--host-discovery-script": (1, _NO_DISCOVERY),
-    "--slots-per-host": (1, _NO_DISCOVERY),
     "--mpi": (0, _OWN_LAUNCHER),
     "--jsrun": (0, _OWN_LAUNCHER),
     "--mpi-args": (1, _OWN_LAUNCHER),

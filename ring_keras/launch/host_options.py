@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import shlex
 import shutil
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from ring_keras.config import (
     split_address,
 )
 from ring_keras.launch.allocations import Allocation, allocation
+from ring_keras.launch.discovery import DiscoveryOptions, first_hosts
+from ring_keras.launch.elastic_options import ELASTIC_TIMEOUT_S, discovery_of
 from ring_keras.launch.hosts import Host, HostsError, fill, parse_hosts, read_hostfile
 from ring_keras.launch.nodes import NodeOptions
 from ring_keras.launch.output import say
@@ -177,7 +180,11 @@ def check_hosts(
     us. Sets `options.size` where only the hosts say how many ranks there are.
     """
     option = "-H" if options.hosts is not None else "--hostfile"
+    discovery = discovery_of(options)
     try:
+        if discovery is not None:
+            option = "--host-discovery-script"
+            return _discovered(options, discovery)
         if options.hosts is not None:
             hosts = parse_hosts(options.hosts)
         elif options.hostfile is not None:
@@ -195,6 +202,26 @@ def check_hosts(
     except HostsError as error:
         parser.error(f"{option}: {error}")
     return None if _all_here(hosts) else hosts
+
+
+def _discovered(options: argparse.Namespace, discovery: DiscoveryOptions) -> list[Host]:
+    """The hosts to begin with; as many ranks as they have slots for, up to `-np`."""
+    if options.hosts is not None or options.hostfile is not None:
+        raise HostsError("leave out -H and --hostfile: the script names the hosts")
+    if options.min_size is None or options.max_size is None:
+        raise HostsError("give --min-np and --max-np, too")
+    if options.slots_per_host is not None and options.slots_per_host < 1:
+        raise HostsError(
+            f"--slots-per-host must be 1 or more: {options.slots_per_host}"
+        )
+    timeout_s = options.elastic_timeout or ELASTIC_TIMEOUT_S
+    try:
+        hosts = first_hosts(discovery, options.min_size, timeout_s)
+    except KeyboardInterrupt:
+        raise SystemExit(128 + signal.SIGINT) from None
+    most = options.size or options.max_size
+    options.size = min(most, sum(host.slots for host in hosts))
+    return hosts
 
 
 def _allocation(

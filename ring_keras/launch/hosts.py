@@ -7,7 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Host", "HostsError", "fill", "merge", "parse_hosts", "read_hostfile"]
+__all__ = [
+    "Host",
+    "HostsError",
+    "fill",
+    "merge",
+    "parse_hosts",
+    "parse_lines",
+    "read_hostfile",
+]
 
 # What ssh takes: a name, an address, either with a user. A leading dash would be
 # one of its options.
@@ -62,17 +70,34 @@ def read_hostfile(path: Path) -> list[Host]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not text"
         raise HostsError(f"{path}: {reason}") from None
+    hosts = parse_lines(lines, str(path))
+    if not hosts:
+        raise HostsError(f"{path}: names no host")
+    return hosts
+
+
+def parse_lines(
+    lines: Iterable[str], source: str, default_slots: int = 1
+) -> list[Host]:
+    """Reads what a hostfile has.
+
+    Args:
+        lines: They may name no host.
+        source: For messages.
+        default_slots: Of a host that is named without.
+
+    Raises:
+        HostsError: Says which line is wrong.
+    """
     hosts = []
     for number, line in enumerate(lines, start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         try:
-            hosts.append(_parse_words(words))
+            hosts.append(_parse_words(words, default_slots))
         except HostsError as error:
-            raise HostsError(f"{path}, line {number}: {error}") from None
-    if not hosts:
-        raise HostsError(f"{path}: names no host")
+            raise HostsError(f"{source}, line {number}: {error}") from None
     return merge(hosts)
 
 
@@ -107,10 +132,10 @@ def fill(hosts: Sequence[Host], size: int) -> list[Host]:
     return filled
 
 
-def _parse_words(words: Sequence[str]) -> Host:
+def _parse_words(words: Sequence[str], default_slots: int) -> Host:
     if len(words) == 1:
-        return _parse_entry(words[0])
-    slots = 1
+        return _parse_entry(words[0], default_slots)
+    slots = default_slots
     for word in words[1:]:
         name, equals, value = word.partition("=")
         if not equals or name not in _SLOT_WORDS + _OTHER_WORDS:
@@ -123,11 +148,11 @@ def _parse_words(words: Sequence[str]) -> Host:
     return Host(_name(words[0]), slots)
 
 
-def _parse_entry(entry: str) -> Host:
+def _parse_entry(entry: str, default_slots: int = 1) -> Host:
     name, colon, slots = entry.rpartition(":")
     # More than one colon outside of brackets: an IPv6 address without slots.
     if not colon or (":" in name and not name.endswith("]")):
-        return Host(_name(entry), 1)
+        return Host(_name(entry), default_slots)
     return Host(_name(name), _slots(slots, entry))
 
 

@@ -25,6 +25,8 @@ TOO_FEW = 75
 # How long a process may take to join again that the store has given up: it may have
 # failed to begin a generation. A stopped one never does.
 _LOST_S = 5.0
+# How often the ranks meet because some are to leave, at most.
+_CALL_AGAIN_S = 10.0
 # So many replacements in a row that end before they have joined are the last.
 _MAX_STILLBORN = 3
 
@@ -67,6 +69,8 @@ class _Process:
     others' state."""
     given_up_at: float | None = None
     killed: bool = False
+    left_at: float | None = None
+    """Since when the others do without it, because its host is given back."""
 
 
 class Members:
@@ -109,6 +113,7 @@ class Members:
         self._losses = 0
         self._last_loss = ""
         self._stillborn = 0
+        self._next_call_at = 0.0
         self._next_start_at = 0.0
         self._finished = False
         self._ending: Ending | None = None
@@ -130,9 +135,7 @@ class Members:
         if self._ending is not None:
             self._tell_end(process)
         elif process not in self._members:
-            for member in self._members:
-                if member.tell is not None and not member.waits:
-                    member.tell({"others_wait": True})
+            self._call(self._members)
 
     def report_exit(self, number: int, how: str) -> None:
         """A process has ended."""
@@ -170,6 +173,7 @@ class Members:
             self._say("elastic: all processes that had the state of the job are lost")
             return Ending()
         self._fill(now)
+        self._kill_stragglers(now)
         if len(living) + self._most_to_come() < self._options.min_size:
             return self._end(
                 f"fewer than --min-np {self._options.min_size} ranks are left "
@@ -177,12 +181,15 @@ class Members:
             )
         if not any(process.waits for process in living):
             self._forming_since = None
+            self._call_leavers(living, now)
             return None
         if self._forming_since is None:
             self._forming_since = now
         coming = [p for p in self._newcomers() if p.waits]
         if everyone_waits and len(living) + len(coming) >= self._options.min_size:
-            return self._form(living + coming)
+            staying = self._staying(living, coming)
+            self._dismiss([p for p in living if p not in staying], now)
+            return self._form(staying)
         self._give_up_silent(living, now)
         if now - self._forming_since < self._options.timeout_s:
             return None
@@ -223,7 +230,7 @@ class Members:
             )
             address = host_port(host, self._store.port)
         for process in self._members:
-            process.worker.outlived = not process.worker.running
+            process.worker.outlived |= not process.worker.running
         if self._generation > 1:
             self._say(f"elastic: going on with {_count(size)}")
         self._members = members
@@ -245,6 +252,40 @@ class Members:
             )
         return None
 
+    def _staying(
+        self, living: list[_Process], coming: list[_Process]
+    ) -> list[_Process]:
+        """Who is in the next generation: all, or those whose hosts stay, if enough."""
+        everyone = living + coming
+        staying = [process for process in everyone if not process.worker.leaving]
+        have_state = not self._had_state or any(p.has_state for p in staying)
+        if have_state and len(staying) >= self._options.min_size:
+            return staying
+        return everyone
+
+    def _call_leavers(self, living: list[_Process], now: float) -> None:
+        """Has all meet again if some can leave then, unless others lack the state."""
+        rest = [process for process in living if not process.worker.leaving]
+        coming = sum(process.waits for process in self._newcomers())
+        enough = len(rest) + coming >= self._options.min_size
+        if len(rest) < len(living) and enough and now >= self._next_call_at:
+            self._next_call_at = now + _CALL_AGAIN_S
+            self._call(living)
+
+    def _call(self, members: list[_Process]) -> None:
+        for member in members:
+            if member.tell is not None and not member.waits:
+                member.tell({"others_wait": True})
+
+    def _dismiss(self, leavers: list[_Process], now: float) -> None:
+        """These are in no further generation; they end."""
+        for process in leavers:
+            process.left_at = now
+            process.worker.outlived = True
+            process.worker.signal(signal.SIGTERM)
+            assert process.tell is not None
+            process.tell({"end": "its host is given back"})
+
     def _start_one(self) -> _Process:
         number = len(self._processes)
         process = self._processes[number] = _Process(self._room.add(number))
@@ -260,7 +301,9 @@ class Members:
         return [
             process
             for process in self._processes.values()
-            if process.worker.running and process not in self._members
+            if process.worker.running
+            and process not in self._members
+            and process.left_at is None
         ]
 
     def _vacancies(self) -> int:
@@ -268,7 +311,10 @@ class Members:
         most = self._options.max_size
         if most is None or self._stillborn >= _MAX_STILLBORN:
             return 0
-        running = sum(p.worker.running for p in self._processes.values())
+        running = sum(
+            process.worker.running and not process.worker.leaving
+            for process in self._processes.values()
+        )
         return min(most - running, self._room.free())
 
     def _most_to_come(self) -> int:
@@ -304,6 +350,11 @@ class Members:
             f"({len(living) + coming}) were there within --elastic-timeout "
             f"{self._options.timeout_s:g} s. {self._last_loss}"
         )
+
+    def _kill_stragglers(self, now: float) -> None:
+        for process in self._processes.values():
+            if process.left_at is not None and now - process.left_at >= _LOST_S:
+                process.worker.signal(signal.SIGKILL)
 
     def _kill(self, process: _Process, why: str) -> None:
         if process.killed:

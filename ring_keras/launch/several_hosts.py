@@ -7,12 +7,15 @@ from dataclasses import asdict, dataclass
 
 from ring_keras.launch.addresses import Probes
 from ring_keras.launch.agent_crew import AgentCrew
-from ring_keras.launch.elastic_hosts import ElasticSshCrew, meet_members
+from ring_keras.launch.discovery import HostScript
+from ring_keras.launch.elastic_hosts import ElasticHosts
 from ring_keras.launch.elastic_options import ElasticOptions
+from ring_keras.launch.elastic_ssh import ElasticSshCrew
 from ring_keras.launch.hosts import Host
 from ring_keras.launch.launcher import CannotStartError, Desk, Meet, Meeting
+from ring_keras.launch.members import Members
 from ring_keras.launch.output import say
-from ring_keras.launch.places import places_of
+from ring_keras.launch.places import Place, places_of
 from ring_keras.launch.ssh import SshCrew, SshOptions
 from ring_keras.network.addresses import is_own, own_addresses
 
@@ -71,18 +74,12 @@ def meet_hosts(job: HostsJob) -> Meet:
 
     def meet(desk: Desk) -> Meeting:
         crews: list[SshCrew] = []
-        elastic_crews: list[ElasticSshCrew] = []
         for host in job.hosts:
-            user, at, name = host.name.rpartition("@")
-            own = not (user or at) and is_own(name)
-            reached_as = None if own else host.name
+            reached_as, name = _names(host)
             if job.elastic is None:
                 crews.append(SshCrew(reached_as, name, job.ssh, desk))
             else:
-                elastic_crews.append(
-                    ElasticSshCrew(reached_as, name, job.ssh, desk, host.slots)
-                )
-                crews.append(elastic_crews[-1])
+                crews.append(ElasticSshCrew(reached_as, name, host, job.ssh, desk))
             desk.crews.append(crews[-1])
         _await(desk, crews, "greet", _HELLO_TIMEOUT_S)
         _refuse_other_versions(crews)
@@ -91,13 +88,7 @@ def meet_hosts(job: HostsJob) -> Meet:
         try:
             places = places_of([host.slots for host in job.hosts])
             for crew, own_places in zip(crews, places, strict=True):
-                crew.prepare(
-                    own_places,
-                    addresses=probes.addresses,
-                    nonce=probes.nonce,
-                    host_name=crew.name,
-                    **asdict(job.plan),
-                )
+                _prepare(crew, own_places, job.plan, probes)
             _await(desk, crews, "get ready", _READY_TIMEOUT_S)
             tried = [host for host, _ in probes.addresses]
         finally:
@@ -107,10 +98,72 @@ def meet_hosts(job: HostsJob) -> Meet:
             {_with_addresses(crew): crew.reached or [] for crew in crews},
         )
         if job.elastic is not None:
-            return meet_members(desk, job.elastic, elastic_crews, store_host)
+            return _meet_members(job, job.elastic, desk, crews, store_host)
         return Meeting(sum(host.slots for host in job.hosts), store_host)
 
     return meet
+
+
+def _meet_members(
+    job: HostsJob,
+    options: ElasticOptions,
+    desk: Desk,
+    crews: Sequence[SshCrew],
+    store_host: str,
+) -> Meeting:
+    """Agents that are ready to start processes, whose number may change."""
+    probes = None
+    if options.discovery is not None:
+        probes = Probes(desk.loop, [store_host])  # For hosts that come later.
+
+    def connect(host: Host) -> ElasticSshCrew:
+        crew = ElasticSshCrew(*_names(host), host, job.ssh, desk)
+        crew.take_join = members.take
+        return crew
+
+    def prepare(crew: ElasticSshCrew) -> None:
+        assert probes is not None
+        _prepare(crew, places_of([crew.host.slots])[0], job.plan, probes)
+
+    hosts = ElasticHosts(desk, options, store_host, connect, prepare)
+    members = Members(
+        options,
+        token=desk.token,
+        encrypt=desk.options.encrypt,
+        room=hosts,
+        store_host=store_host,
+        say=desk.output.say,
+    )
+    for crew in crews:
+        assert isinstance(crew, ElasticSshCrew)
+        crew.take_join = members.take
+        hosts.add_host(crew)
+    # Times run out, too, without that anything happens.
+    desk.loop.on_tick(hosts.advance)
+    if options.discovery is not None:
+        script = HostScript(options.discovery, desk.loop, hosts.take, desk.output.say)
+        desk.crews.append(script)
+    return Meeting(options.size, store_host, members)
+
+
+def _names(host: Host) -> tuple[str | None, str]:
+    """As ssh takes it, which is None for this host; as messages call it."""
+    user, at, name = host.name.rpartition("@")
+    own = not (user or at) and is_own(name)
+    return None if own else host.name, name
+
+
+def _prepare(
+    crew: AgentCrew, places: Sequence[Place], plan: Plan, probes: Probes
+) -> None:
+    """Asks an agent whether ranks can be started, and which addresses it reaches."""
+    crew.prepare(
+        places,
+        addresses=probes.addresses,
+        nonce=probes.nonce,
+        host_name=crew.name,
+        **asdict(plan),
+    )
 
 
 def _own_addresses(job: HostsJob) -> list[str]:

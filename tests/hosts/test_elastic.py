@@ -7,13 +7,14 @@ import signal
 import subprocess
 
 import pytest
-from support.ringrun import Ringrun
+from support.processes import wait_until
+from support.ringrun import Finished, Ringrun
 from support.ssh_hosts import SshHosts
 
 pytestmark = pytest.mark.hosts
 
 # Each step adds 1, which is the average of what the ranks give: so the total is the
-# number of steps that were applied. It ends 20 steps after the ranks have been `SIZES`.
+# number of steps that were applied. It ends once there is a file "stop".
 LOOP = """
 import socket
 import tensorflow as tf
@@ -22,45 +23,53 @@ import ring_keras as ring
 number = rank
 ring.init()
 total = tf.Variable(0.0)
-state = ring.elastic.TensorFlowState([total], step=0, sizes=[], last=None)
-note(f"pid.{number}", os.getpid())
+state = ring.elastic.TensorFlowState([total], step=0, sizes=[], stop=0.0)
 note(f"host.{number}", socket.gethostname())
+note(f"pid.{number}", os.getpid())
 
 @ring.elastic.run
 def train(state):
-    while state.last is None or state.step < state.last:
+    while state.stop == 0:
         if state.sizes[-1:] != [ring.size()]:
             state.sizes = [*state.sizes, ring.size()]
-            if len(state.sizes) == int(os.environ["SIZES"]):
-                state.last = state.step + 20
         total.assign_add(ring.allreduce(tf.constant(1.0), name="one"))
+        stops = tf.constant(float((here / "stop").exists()))
+        state.stop = float(ring.allreduce(stops, name="stop"))
         state.step += 1
         state.commit()
-        if state.step == 5:
-            note(f"running.{number}")
+        note(f"sizes.{number}", state.sizes)
         time.sleep(0.01)
 
 train(state)
 assert float(total) == state.step
-note(f"end.{number}", f"{os.getpid()} {state.sizes}")
+note(f"end.{number}", os.getpid())
 """
 
 
 def start(
-    ringrun: Ringrun, hosts: SshHosts, where: str, sizes: int, *options: str, size: int
+    ringrun: Ringrun, hosts: SshHosts, *options: str, size: int | None = 2
 ) -> subprocess.Popen[bytes]:
-    cooldown = ["--blacklist-cooldown-range", "0", "0"] if "--max-np" in options else []
-    process = ringrun.start(
-        LOOP,
-        *("-H", where, "--ssh-args", hosts.ssh_args, "--grace-period", "2"),
-        *cooldown,
-        *options,
-        size=size,
-        env={"SIZES": str(sizes)},
+    if "--max-np" in options:
+        options = ("--blacklist-cooldown-range", "0", "0", *options)
+    ssh = ["--ssh-args", hosts.ssh_args, "--grace-period", "2"]
+    return ringrun.start(LOOP, *ssh, *options, size=size)
+
+
+def await_sizes(
+    ringrun: Ringrun, number: int, *sizes: str, timeout_s: int = 30
+) -> None:
+    """Until a process has been in generations of these sizes."""
+    path = ringrun.directory / f"sizes.{number}"
+    wait_until(
+        lambda: path.exists() and path.read_text() in sizes,
+        f"process {number} has seen {sizes}",
+        timeout_s,
     )
-    for number in range(size):
-        ringrun.noted(f"running.{number}")
-    return process
+
+
+def stop(ringrun: Ringrun, job: subprocess.Popen[bytes]) -> Finished:
+    (ringrun.directory / "stop").touch()
+    return ringrun.finish(job)
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
@@ -68,16 +77,19 @@ def test_a_rank_of_another_host_is_replaced_there(
     ringrun: Ringrun, hosts: SshHosts, encrypted: bool
 ) -> None:
     options = ["--min-np", "1", "--max-np", "2", *["--encrypt"] * encrypted]
-    job = start(ringrun, hosts, "node0:1,node1:1", 3, *options, size=2)
+    job = start(ringrun, hosts, "-H", "node0:1,node1:1", *options)
+    await_sizes(ringrun, 0, "[2]")
     before = ringrun.pids("pid.0", "pid.1")
 
     os.kill(before[1], signal.SIGKILL)
 
-    finished = ringrun.finish(job, timeout_s=90)
+    for number in (0, 2):
+        await_sizes(ringrun, number, "[2, 1, 2]")
+    finished = stop(ringrun, job)
     assert finished.returncode == 0, finished.stderr.decode()
-    assert ringrun.noted("end.0") == f"{before[0]} [2, 1, 2]"
+    assert ringrun.pids("end.0") == before[:1]
     assert ringrun.noted("host.2") == "node1"
-    assert ringrun.noted("end.2").endswith("[2, 1, 2]")
+    assert ringrun.noted("end.2")
     hosts.wait_until_empty()
 
 
@@ -86,31 +98,69 @@ def test_a_lost_host_is_replaced_by_one_with_free_slots(
     ringrun: Ringrun, hosts: SshHosts, how: str
 ) -> None:
     options = ["--min-np", "1", "--max-np", "2"]
-    job = start(ringrun, hosts, "node0:1,node1:1,node2:1", 3, *options, size=2)
-    before = ringrun.pids("pid.0", "pid.1")
+    job = start(ringrun, hosts, "-H", "node0:1,node1:1,node2:1", *options)
+    await_sizes(ringrun, 0, "[2]")
+    before = ringrun.pids("pid.0")
 
     if how == "its link is cut":
         hosts.set_link(1, "down")
     else:
         os.kill(hosts.find(1, "ring_keras.launch.agent")[-1], signal.SIGKILL)
 
-    finished = ringrun.finish(job, timeout_s=120)
-    assert finished.returncode == 0, finished.stderr.decode()
-    assert ringrun.noted("end.0") == f"{before[0]} [2, 1, 2]"
+    await_sizes(ringrun, 0, "[2, 1, 2]", timeout_s=60)
+    finished = stop(ringrun, job)
+    said = finished.stderr.decode()
+    assert finished.returncode == 0, said
+    assert ringrun.pids("end.0") == before
     assert ringrun.noted("host.2") == "node2"
-    assert "process 1 (rank 1, host node1, pid" in finished.stderr.decode()
+    assert "process 1 (rank 1, host node1, pid" in said
+    assert "elastic: host node1 was lost: " in said
     hosts.wait_until_empty(60)
 
 
 def test_a_lost_host_that_leaves_too_few_ends_the_job(
     ringrun: Ringrun, hosts: SshHosts
 ) -> None:
-    job = start(ringrun, hosts, "node0:1,node1:1", 9, "--min-np", "2", size=2)
+    job = start(ringrun, hosts, "-H", "node0:1,node1:1", "--min-np", "2")
+    await_sizes(ringrun, 0, "[2]")
 
     os.kill(hosts.find(1, "ring_keras.launch.agent")[-1], signal.SIGKILL)
 
-    finished = ringrun.finish(job, timeout_s=90)
+    finished = ringrun.finish(job)
     assert finished.returncode == 75
     assert "fewer than --min-np 2 ranks are left (1)" in finished.verdict
     assert "host node1 was lost" in finished.verdict
+    hosts.wait_until_empty()
+
+
+def test_hosts_come_and_go_as_a_script_says(ringrun: Ringrun, hosts: SshHosts) -> None:
+    script = ringrun.directory / "hosts.sh"
+    script.write_text(f"#!/bin/sh\ncat {ringrun.directory}/there\n")
+    script.chmod(0o755)
+
+    def there_are(lines: str) -> None:
+        (ringrun.directory / "soon").write_text(lines)
+        (ringrun.directory / "soon").rename(ringrun.directory / "there")
+
+    there_are("node1\n")
+    options = ["--min-np", "1", "--max-np", "2"]
+    job = start(
+        ringrun, hosts, "--host-discovery-script", str(script), *options, size=None
+    )
+    await_sizes(ringrun, 0, "[1]")
+    there_are("node1:1\nnode2\n")
+    await_sizes(ringrun, 1, "[1, 2]")
+
+    there_are("node2 slots=2\n")  # What was trained on node1 goes on there.
+
+    await_sizes(ringrun, 2, "[1, 2, 1, 2]", "[1, 2]")
+    finished = stop(ringrun, job)
+    said = finished.stderr.decode()
+    assert finished.returncode == 0, said
+    assert [ringrun.noted(f"host.{n}") for n in range(3)] == ["node1", "node2", "node2"]
+    assert ringrun.noted("end.1")
+    assert ringrun.noted("end.2")
+    assert not (ringrun.directory / "end.0").exists()
+    assert "elastic: host node2 has come" in said
+    assert "elastic: host node1 is to be given back" in said
     hosts.wait_until_empty()

@@ -378,7 +378,16 @@ def test_any_rank_may_be_killed_at_any_time(ringrun: Ringrun, seed: int) -> None
         (["--min-np", "1", "--bind-to", "cores"], "--bind-to does not work with"),
         (["--min-np", "1", "--timeline", "a.json"], "--timeline, or RING_KERAS_TIM"),
         (["--min-np", "1", "-x", "RING_KERAS_TIMELINE=a"], "--timeline, or RING_KER"),
-        (["--min-np", "1", "-H", "a:2,b:2"], "work on this machine alone"),
+        (["--host-discovery-script", "x"], "give --min-np and --max-np, too"),
+        (
+            ["--host-discovery-script", "x", "--min-np", "1", "--max-np", "2"],
+            "x: No such file or directory",
+        ),
+        (
+            ["-H", "a:1,b:1", "--host-discovery-script", "x"],
+            "the script names the hosts",
+        ),
+        (["--slots-per-host", "2"], "is for elastic jobs"),
         (
             ["--min-np", "1", "--blacklist-cooldown-range", "1", "2"],
             "without --max-np they are not",

@@ -9,6 +9,7 @@ from ring_keras.launch.hosts import (
     HostsError,
     fill,
     parse_hosts,
+    parse_lines,
     read_hostfile,
 )
 
@@ -114,3 +115,10 @@ def test_hosts_are_filled_in_order(size: int, filled: list[Host]) -> None:
 def test_more_ranks_than_slots() -> None:
     with pytest.raises(HostsError, match=r"6 ranks need .* there are 5: a:2, b:3"):
         fill([Host("a", 2), Host("b", 3)], 6)
+
+
+def test_lines_may_leave_slots_to_a_default() -> None:
+    lines = ["# a comment", "a", "b:3", "c slots=1", "a"]
+    hosts = [Host("a", 4), Host("b", 3), Host("c", 1)]
+    assert parse_lines(lines, "script", default_slots=2) == hosts
+    assert parse_lines([], "script") == []

@@ -1,0 +1,194 @@
+"""Hosts that come and go: what a script of the user's says of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ring_keras.launch.guard import Ended
+from ring_keras.launch.hosts import Host, HostsError, parse_lines
+from ring_keras.launch.loop import Loop
+from ring_keras.launch.output import say
+from ring_keras.launch.workers import Worker, how_ended, signal_group
+
+__all__ = ["DiscoveryOptions", "HostScript", "first_hosts"]
+
+# It may ask a server. One that takes longer hangs.
+_TIMEOUT_S = 60.0
+_PERIOD_S = 1.0
+_READ_NBYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class DiscoveryOptions:
+    """How hosts are found.
+
+    Attributes:
+        script: A program that prints them, as a hostfile has them.
+        default_slots: Of a host that is printed without.
+    """
+
+    script: Path
+    default_slots: int
+
+    def parse(self, text: str) -> list[Host]:
+        """What it printed; nothing is no host.
+
+        Raises:
+            HostsError: If it is something else.
+        """
+        return parse_lines(
+            text.splitlines(), str(self.script), default_slots=self.default_slots
+        )
+
+
+def first_hosts(
+    options: DiscoveryOptions, least_slots: int, timeout_s: float
+) -> list[Host]:
+    """Runs the script until it names hosts with so many slots.
+
+    Raises:
+        HostsError: If it has not in time, or cannot be run.
+    """
+    deadline = time.monotonic() + timeout_s
+    told = False
+    while True:
+        problem = f"it names fewer than {least_slots} slots"
+        try:
+            run = subprocess.run(
+                [str(options.script)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+            hosts = options.parse(run.stdout.decode(errors="replace"))
+        except OSError as error:
+            raise HostsError(f"{options.script}: {error.strerror}") from None
+        except subprocess.TimeoutExpired:
+            hosts, problem = [], f"it took more than {_TIMEOUT_S:g} s"
+        else:
+            if run.returncode != 0:
+                hosts, problem = [], f"it {how_ended(run.returncode)}"
+        if sum(host.slots for host in hosts) >= least_slots:
+            return hosts
+        if time.monotonic() >= deadline:
+            raise HostsError(f"{options.script}: {problem}, for {timeout_s:g} s")
+        if not told:
+            say(f"waiting for hosts: {options.script}: {problem}")
+            told = True
+        time.sleep(_PERIOD_S)
+
+
+class HostScript:
+    """Runs the script about each second while the job runs.
+
+    To the launcher it is a crew without ranks, whose child the script is.
+
+    Args:
+        options: Which.
+        loop: Calls back.
+        take: Gets the hosts, each time.
+        tell: Tells the user what is wrong with the script, once.
+    """
+
+    def __init__(
+        self,
+        options: DiscoveryOptions,
+        loop: Loop,
+        take: Callable[[Sequence[Host]], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.workers: list[Worker] = []
+        self.done = self.parted = True
+        self._options = options
+        self._loop = loop
+        self._take = take
+        self._tell = tell
+        self._told = ""
+        self._pid: int | None = None
+        self._fd = -1
+        self._printed = b""
+        self._started_at = 0.0
+
+    def start(self, store_address: str) -> None:
+        """Begins to run it."""
+        self._loop.on_tick(self._tick)
+
+    def reaped(self, ended: Ended) -> None:
+        """Notes the end of the script."""
+        if ended.pid != self._pid:
+            return
+        self._read()
+        self._loop.forget(self._fd)
+        os.close(self._fd)
+        self._pid = None
+        printed, self._printed = self._printed, b""
+        if ended.returncode != 0:
+            self._complain(f"it {how_ended(ended.returncode)}")
+            return
+        try:
+            hosts = self._options.parse(printed.decode(errors="replace"))
+        except HostsError as error:
+            self._complain(str(error))
+            return
+        self._told = ""
+        # Not amid what is told of a child's end.
+        self._loop.call_soon(lambda: self._take(hosts))
+
+    def finish(self) -> None:
+        """The job is over."""
+        self._loop.no_tick(self._tick)
+        if self._pid is not None:
+            signal_group(self._pid, signal.SIGKILL)
+
+    def dismiss(self, exit_code: int, message: str | None) -> None:
+        """It needs to hear nothing."""
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if self._pid is not None:
+            if now - self._started_at > _TIMEOUT_S:
+                signal_group(self._pid, signal.SIGKILL)
+            return
+        self._started_at = now
+        self._fd, write_fd = os.pipe()
+        os.set_blocking(self._fd, False)
+        try:
+            self._pid = os.posix_spawn(
+                self._options.script,
+                [str(self._options.script)],
+                os.environ,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, write_fd, 1),
+                ],
+                setsid=True,
+                setsigmask=[],
+                setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP],
+            )
+        except OSError as error:
+            os.close(self._fd)
+            self._complain(str(error.strerror))
+            return
+        finally:
+            os.close(write_fd)
+        self._loop.on_readable(self._fd, self._read)
+
+    def _read(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._fd, _READ_NBYTES):
+                self._printed += data
+            self._loop.forget(self._fd)
+
+    def _complain(self, problem: str) -> None:
+        """The hosts stay what they are."""
+        if problem != self._told:
+            self._told = problem
+            self._tell(f"elastic: {self._options.script}: {problem}")
