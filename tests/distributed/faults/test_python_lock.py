@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import functools
 import os
 import secrets
 import signal
@@ -19,71 +19,41 @@ from support import run_ranks
 from support.engine_only import WITHOUT_TENSORFLOW, join, rank_and_size
 from support.job import light_environment
 from support.processes import wait_until
+from support.python_lock import Pipes, make_pipes, while_python_is_held_up
 from support.rank_pool import RankPools
 
 from ring_keras import _native
 
-# Its functions are called with Python's lock held.
-LIBC = ctypes.PyDLL(None)
-
-# Their outputs' shapes are known when all ranks have met.
+# More than goes by in one round.
+COUNT = 1 << 20
+# Of collectives whose outputs' shapes are known when all ranks have met: how often
+# which value comes, where rank r gives r + 1.
 EXPECTED = {
-    "allgather": [1] * 4 + [2] * 4,
-    "reduce_scatter": [3, 3],
-    "alltoall": [1, 1, 2, 2],
+    "allgather": ([1, 2], COUNT),
+    "reduce_scatter": ([3], COUNT // 2),
+    "alltoall": ([1, 2], COUNT // 2),
 }
 
 
-def collective(kind: str, results: list[np.ndarray]) -> None:
+def call_each(pipes: Pipes) -> None:
     rank, _ = rank_and_size()
-    result = getattr(_native, kind)(np.full(4, rank + 1, np.float32), name=kind)
-    results.append(result[0] if kind == "alltoall" else result)
-
-
-def wait_until_entered(name: str) -> None:
-    wait_until(
-        lambda: any(one["name"] == name for one in _native.recent_collectives()),
-        f"{name} has begun",
-    )
-
-
-def call_while_python_is_held_up(pipes: tuple[str, str]) -> None:
-    """Rank 1 waits in C for a byte that comes when rank 0 has the result."""
-    rank, _ = rank_and_size()
-    held, ended = (os.open(pipe, os.O_RDWR) for pipe in pipes)
-    byte = ctypes.create_string_buffer(1)
-    for kind, expected in EXPECTED.items():
-        results: list[np.ndarray] = []
-        if rank == 0:
-            os.read(held, 1)
-            try:
-                collective(kind, results)
-            finally:
-                os.write(ended, b".")
-        else:
-            thread = threading.Thread(target=collective, args=(kind, results))
-            thread.start()
-            wait_until_entered(kind)
-            LIBC.write(held, byte, 1)
-            LIBC.read(ended, byte, 1)
-            thread.join()
-        np.testing.assert_array_equal(results[0], expected)
-    os.close(held)
-    os.close(ended)
+    array = np.full(COUNT, rank + 1, np.float32)
+    for kind, (values, count) in EXPECTED.items():
+        call = functools.partial(getattr(_native, kind), array, name=kind)
+        result = while_python_is_held_up(pipes, kind, call)
+        received = result[0] if kind == "alltoall" else result
+        np.testing.assert_array_equal(received, np.repeat(values, count))
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_a_rank_whose_python_is_held_up_takes_part(
     transport: str, rank_pool: RankPools, tmp_path: Path
 ) -> None:
-    pipes = (str(tmp_path / "held"), str(tmp_path / "ended"))
-    for pipe in pipes:
-        os.mkfifo(pipe)
     env = WITHOUT_TENSORFLOW | {
         "RING_KERAS_TRANSPORT": transport,
         "RING_KERAS_COLLECTIVE_TIMEOUT_S": "20",
     }
-    rank_pool(2, env=env).run(call_while_python_is_held_up, args=(pipes,))
+    rank_pool(2, env=env).run(call_each, args=(make_pipes(tmp_path),))
 
 
 @pytest.fixture

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import training
+from support.python_lock import make_pipes, while_python_is_held_up
 
 import ring_keras as ring
+from ring_keras.optimizers.sparse_choice import SparseGradient, choose_dense
 
 LIMIT = 1e-6
 WORDS = 30
@@ -169,6 +171,24 @@ def test_the_cheaper_way_is_taken_where_it_makes_no_difference(rank_pool):
     sparse = ["Allgather", *dense]
     expected = [dense, sparse, sparse, sparse, sparse, dense]
     assert rank_pool(2).run(choice_worker) == [expected] * 2
+
+
+def held_up_worker(pipes):
+    gradient = SparseGradient(rows=20 + 30 * ring.rank(), row_nbytes=20, dense_nbytes=1)
+    return while_python_is_held_up(
+        pipes,
+        "gradients/plan/rows",
+        lambda: choose_dense([gradient], ring.global_process_set),
+    )
+
+
+def test_the_choice_needs_no_python_of_a_rank_that_has_said_its_own(
+    rank_pool, tmp_path
+):
+    """The main thread waits for it in a trace, and another may keep Python's lock."""
+    env = {"RING_KERAS_COLLECTIVE_TIMEOUT_S": "20", "RING_KERAS_TRANSPORT": "tcp"}
+    pipes = make_pipes(tmp_path)
+    assert rank_pool(2, env=env).run(held_up_worker, args=(pipes,)) == [[True]] * 2
 
 
 def tape_worker():
