@@ -6,6 +6,7 @@
 #   make build     compile what changed into ring_keras/
 #   make test-hosts   hosts that are network namespaces, with Debian's sshd and Slurm,
 #                  which it installs if it can; needs root
+#   make test-faults  FAULTS faults of all kinds, drawn at random from FAULT_SEED
 #   make board     bundle the page "Ring" for TensorBoard, with npm
 #   make test-board   that page in Chromium, which it installs if it can; needs root
 #   make lint      style and types
@@ -26,6 +27,8 @@ VENV ?= .venv
 TENSORFLOW ?= $(if $(filter x86_64,$(shell uname -m)),tensorflow-cpu,tensorflow)==2.21.*
 PYTEST_ARGS ?=
 SOAK_JOBS ?= 1000
+FAULTS ?= 200
+FAULT_SEED ?= $(shell date +%s)
 PART ?= 1/1
 # Tests wait for each other's processes now and then: more workers than cores.
 TEST_WORKERS ?= $(shell expr $$(nproc) + 1)
@@ -64,7 +67,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-board board build lint sanitize soak-exit versions wheel clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-faults test-board board build lint sanitize soak-exit versions wheel clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -96,6 +99,10 @@ test-hosts: $(TEST_READY) build
 	$(call say,Several hosts)
 	@build_support/install_host_tools.sh
 	$(BIN)/python -m pytest -m "hosts and not slow" tests/hosts $(PYTEST_ARGS)
+
+test-faults: $(TEST_READY) build
+	$(call say,$(FAULTS) faults drawn from seed $(FAULT_SEED))
+	FAULTS=$(FAULTS) FAULT_SEED=$(FAULT_SEED) $(PYTEST) -m slow tests/faults $(PYTEST_ARGS)
 
 # One after the other, as a person would look. What cannot run here says so.
 test-board: $(TEST_BOARD_READY) build board
