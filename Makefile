@@ -28,7 +28,7 @@ TENSORFLOW ?= $(if $(filter x86_64,$(shell uname -m)),tensorflow-cpu,tensorflow)
 PYTEST_ARGS ?=
 SOAK_JOBS ?= 1000
 FAULTS ?= 200
-FAULT_SEED ?= $(shell date +%s)
+FAULT_SEED := $(shell date +%s)
 PART ?= 1/1
 # Tests wait for each other's processes now and then: more workers than cores.
 TEST_WORKERS ?= $(shell expr $$(nproc) + 1)
