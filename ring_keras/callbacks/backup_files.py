@@ -5,7 +5,8 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import numpy as np
 from absl import logging
 
 from ring_keras import keras_internals as internals
+from ring_keras.errors import RingKerasError
 
 __all__ = ["BackupFiles"]
 
 _WEIGHTS = ".weights.h5"
+_RECORD = ".json"
 # The last one, and the one before in case that it is damaged.
 _KEPT = 2
 _LOCK = "lock"
@@ -26,8 +29,9 @@ _LOCK = "lock"
 class BackupFiles:
     """Pairs of files: weights and the optimizer's state, and what they must be.
 
-    A backup counts once its second file, which has the checksum of the first, is
-    there. Each appears under its name when it is on the disk, and whole.
+    A backup counts once its second file, the record, is there, which has a checksum
+    of the first and one of its own. Each appears under its name when it is on the
+    disk, and whole.
 
     Args:
         directory: Of these files alone; made where there is none.
@@ -37,56 +41,55 @@ class BackupFiles:
         self._directory = directory
 
     def save(
-        self, model: keras.Model, steps: int, place: Mapping[str, int] | None = None
+        self, weights: memoryview, steps: int, place: Mapping[str, int] | None = None
     ) -> None:
         """Makes a backup, and then forgets all but the last ones.
 
         Args:
-            model: With its variables built.
-            steps: How many it has been trained for.
+            weights: As `keras_internals.weights_file` gives them.
+            steps: How many the model has been trained for.
             place: What else to note, for `restore`.
 
         Raises:
-            OSError: If the files cannot be written; earlier backups are still there.
+            RingKerasError: If the files cannot be written; it names the path and the
+                space that is left there. Earlier backups are still there.
         """
-        self._directory.mkdir(parents=True, exist_ok=True)
-        weights = self._weights(steps)
-        unfinished = weights.with_name(f"unfinished{_WEIGHTS}")
+        path = self._weights(steps)
+        noted = {**(place or {}), "steps": steps, "sha256": _sha256(weights)}
         try:
-            model.save_weights(unfinished)
-            digest = _sha256(unfinished)
-            _publish(unfinished, weights)
-            record = _record_of(weights)
-            unfinished = record.with_name("unfinished.json")
-            noted = {**(place or {}), "steps": steps, "sha256": digest}
-            unfinished.write_text(json.dumps(noted))
-            _publish(unfinished, record)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                unfinished.unlink()
-            raise
-        for old in self._newest_first()[_KEPT:]:
-            self._remove(old)
+            self._directory.mkdir(parents=True, exist_ok=True)
+            _write(path, weights)
+            _write(_record_of(path), _sealed(noted))
+            # Newer ones have been passed over: they are damaged.
+            records = [r for r in self._newest_first() if r <= _record_of(path)]
+            self._remove_all_but(records[:_KEPT])
+        except OSError as error:
+            raise RingKerasError(
+                f"cannot write the backup {path}: {error.strerror or error}. It has "
+                f"{len(weights):,} bytes; {_free_space(path)}. Earlier backups are as "
+                "they were."
+            ) from error
 
     def save_if_newest(
-        self, model: keras.Model, steps: int, place: Mapping[str, int]
+        self, weights: memoryview, steps: int, place: Mapping[str, int]
     ) -> None:
         """The same, by processes that do not know of each other.
 
-        Only if there is none of as many steps.
+        Only if there is no whole one of as many steps.
 
         Raises:
-            OSError: See `save`.
+            RingKerasError: See `save`.
+            OSError: If there can be no such directory.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         with (self._directory / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            newest = next(iter(self._newest_first()), None)
-            if newest is None or newest.name < _record_of(self._weights(steps)).name:
-                self.save(model, steps, place)
+            newest = self._newest_whole()
+            if newest is None or newest[1]["steps"] < steps:
+                self.save(weights, steps, place)
 
     def restore(self, model: keras.Model) -> dict[str, Any] | None:
-        """Loads the newest backup that is whole; says so in the log if others are not.
+        """Loads the newest backup that is whole; warns of newer ones that are not.
 
         Args:
             model: A compiled one, with its weights built.
@@ -94,53 +97,94 @@ class BackupFiles:
         Returns:
             What was noted with it; None if there was none.
         """
-        for record in self._newest_first():
-            weights = record.with_name(record.stem + _WEIGHTS)
-            try:
-                noted: dict[str, Any] = json.loads(record.read_text())
-                whole = noted["sha256"] == _sha256(weights)
-            except (OSError, ValueError, KeyError):
-                whole = False
-            if whole:
-                optimizer: Any = model.optimizer
-                if not optimizer.built:  # Else it would not take its state.
-                    optimizer.build(model.trainable_variables)
-                model.load_weights(weights)
-                for variable in optimizer.variables:
-                    # One rank's, of some steps: no rank has the others' parts.
-                    if internals.accumulates(variable):
-                        variable.assign(np.zeros(variable.shape, variable.dtype))
-                return noted
-            logging.warning(
-                "ring_keras: the backup %s is damaged. An earlier one is taken, if "
-                "there is one.",
-                weights,
-            )
-        return None
+        newest = self._newest_whole()
+        if newest is None:
+            return None
+        weights, noted = newest
+        optimizer: Any = model.optimizer
+        if not optimizer.built:  # Else it would not take its state.
+            optimizer.build(model.trainable_variables)
+        model.load_weights(weights)
+        for variable in optimizer.variables:
+            # One rank's, of some steps: no rank has the others' parts.
+            if internals.accumulates(variable):
+                variable.assign(np.zeros(variable.shape, variable.dtype))
+        return noted
 
     def clear(self) -> None:
         """Removes every backup; nothing else that lies there."""
-        for record in self._newest_first():
-            self._remove(record)
-        (self._directory / _LOCK).unlink(missing_ok=True)
+        self._remove_all_but([])
+        for name in (f"unfinished{_WEIGHTS}", f"unfinished{_RECORD}", _LOCK):
+            (self._directory / name).unlink(missing_ok=True)
 
     def _weights(self, steps: int) -> Path:
         return self._directory / f"step-{steps:012}{_WEIGHTS}"
 
     def _newest_first(self) -> list[Path]:
-        return sorted(self._directory.glob("step-*.json"), reverse=True)
+        return sorted(self._directory.glob(f"step-*{_RECORD}"), reverse=True)
 
-    def _remove(self, record: Path) -> None:
+    def _newest_whole(self) -> tuple[Path, dict[str, Any]] | None:
+        """Its weights, and what was noted with them."""
+        for record in self._newest_first():
+            weights = record.with_name(record.stem + _WEIGHTS)
+            try:
+                noted = _unsealed(record.read_bytes())
+                if _sha256_of_file(weights) != noted["sha256"]:
+                    raise ValueError("its checksum is another one")
+            except (OSError, ValueError) as error:
+                logging.warning(
+                    "ring_keras: the backup %s is damaged, and passed over: %s. An "
+                    "earlier one is taken, if there is one.",
+                    weights,
+                    error,
+                )
+            else:
+                return weights, noted
+        return None
+
+    def _remove_all_but(self, kept: Sequence[Path]) -> None:
+        """Weights without a record, too, which are no backup."""
+        stems = {record.stem for record in kept}
         # In this order: what is left of a pair is no backup.
-        record.unlink(missing_ok=True)
-        record.with_name(record.stem + _WEIGHTS).unlink(missing_ok=True)
+        for ending in (_RECORD, _WEIGHTS):
+            for path in self._directory.glob(f"step-*{ending}"):
+                if path.name.removesuffix(ending) not in stems:
+                    path.unlink(missing_ok=True)
 
 
 def _record_of(weights: Path) -> Path:
-    return weights.with_name(weights.name.removesuffix(_WEIGHTS) + ".json")
+    return weights.with_name(weights.name.removesuffix(_WEIGHTS) + _RECORD)
 
 
-def _sha256(path: Path) -> str:
+def _sealed(noted: Mapping[str, Any]) -> bytes:
+    """A record's contents, with their own checksum."""
+    return json.dumps({**noted, "record_sha256": _seal(noted)}).encode()
+
+
+def _unsealed(content: bytes) -> dict[str, Any]:
+    """What was noted.
+
+    Raises:
+        ValueError: If it is not what was written.
+    """
+    try:
+        noted = json.loads(content)
+    except ValueError:
+        noted = None
+    if not isinstance(noted, dict) or noted.pop("record_sha256", "") != _seal(noted):
+        raise ValueError("its record is not what was written")
+    return noted
+
+
+def _seal(noted: Mapping[str, Any]) -> str:
+    return _sha256(json.dumps(noted, sort_keys=True).encode())
+
+
+def _sha256(content: bytes | memoryview) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _sha256_of_file(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -148,16 +192,29 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _publish(unfinished: Path, path: Path) -> None:
+def _write(path: Path, content: bytes | memoryview) -> None:
     """Gives a file its name once it is on the disk."""
-    _sync(unfinished)
-    unfinished.replace(path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    unfinished = path.with_name("unfinished" + "".join(path.suffixes))
     try:
-        os.fsync(descriptor)
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
     finally:
-        os.close(descriptor)
+        os.close(directory)
+
+
+def _free_space(path: Path) -> str:
+    """Of the file system on which it would lie."""
+    for directory in path.parents:
+        with contextlib.suppress(OSError):
+            return f"{shutil.disk_usage(directory).free:,} bytes are free there"
+    return "how many are free there is not known"

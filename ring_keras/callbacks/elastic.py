@@ -279,7 +279,8 @@ class _Backup:
     def save(self, place: dict[str, int]) -> None:
         steps = internals.steps_done(self._model.optimizer)
         try:
-            self._files.save_if_newest(self._model, steps, place)
+            weights = internals.weights_file(self._model)
+            self._files.save_if_newest(weights, steps, place)
         except Exception as error:  # The job ends by another one.
             logging.error("ring_keras: Elastic cannot save: %s", error)
         else:

@@ -16,8 +16,10 @@ from absl import logging
 from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.backup_files import BackupFiles
+from ring_keras.callbacks.backup_writer import BackupWriter
 from ring_keras.errors import RingKerasError
 from ring_keras.keras_internals import calls
+from ring_keras.ops.objects import broadcast_object
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
@@ -49,13 +51,16 @@ class Preemption(keras.callbacks.Callback):
 
     List it before `ring.data.Resume`, which finds the epoch and the step. It saves
     at the end of each epoch's steps, too, so nothing is lost by a signal during
-    validation, which ends that rank at once, or by a crash. When `fit` has come to
-    its end, the backups are removed.
+    validation, or by a crash. In validation, a rank with the signal waits for the
+    others to have it, too, or to end theirs; then all end. When `fit` has come to its
+    end, the backups are removed.
 
-    A backup is written to a file of another name, brought to the disk, then renamed,
-    and the one before is kept. A damaged one is found by its checksum, and the one
-    before is taken. What other callbacks count, as `EarlyStopping` does, is not in
-    it.
+    A backup is copied in memory, and written while training goes on, to a file of
+    another name, which is renamed when it is on the disk; the one before is kept. A
+    damaged one is found by its checksum, and the one before is taken. One that cannot
+    be written, on a full disk for instance, ends `fit` on all ranks by the same
+    RingKerasError, after the step in which that is found or at the end. What other
+    callbacks count, as `EarlyStopping` does, is not in it.
 
     Args:
         backup_dir: A directory of its own, for the rank that saves alone: on several
@@ -73,13 +78,14 @@ class Preemption(keras.callbacks.Callback):
         root_rank: int = 0,
     ) -> None:
         super().__init__()
-        self._files = BackupFiles(Path(backup_dir))
+        self._writer = BackupWriter(BackupFiles(Path(backup_dir)))
         self._signals = tuple(signals)
         self.root_rank = root_rank
         # Of one call of `fit`.
         self._handlers: _Handlers | None = None
-        self._between_epochs = True
         self._failure: Exception | None = None
+        # From the end of an epoch's steps until the ranks have asked each other again.
+        self._ranks_will_meet = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores a backup, and listens from now on."""
@@ -91,14 +97,15 @@ class Preemption(keras.callbacks.Callback):
                 "which was not what called it."
             )
         fit.when_steps_end(id(self), self._after_steps)
+        fit.when_validation_ends(id(self), self._meet)
         fit.when_all_have_begun(self, self._require_restored)
         self._failure = None
         if self._saves():
             try:
-                self._files.restore(self.model)
+                self._writer.restore(self.model)
             except Exception as error:  # Raised when all ranks can hear of it.
                 self._failure = error
-        self._between_epochs = True
+        self._ranks_will_meet = False
         if self._handlers is not None:  # Of a `fit` that raised.
             self._handlers.remove()
         callbacks = calls.calling_callback_list()
@@ -119,9 +126,16 @@ class Preemption(keras.callbacks.Callback):
             "give it another backup_dir."
         )
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Steps follow."""
-        self._between_epochs = False
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """This step is the last one if the backup could not be written."""
+        if self._writer.has_failed():
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Ends all ranks if one had a signal in validation."""
+        self._meet()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Removes the backups, unless a signal is why training ends here."""
@@ -130,33 +144,45 @@ class Preemption(keras.callbacks.Callback):
             return
         handlers.remove()
         signal_number = self._agreed(handlers.received)
+        error = self._attempt(self._writer.wait)
         if signal_number:
-            self._save_and_end(signal_number)
+            self._end(signal_number, error)
+        self._raise_on_all(error)
         if self._saves():
             try:
-                self._files.clear()
-            except OSError as error:
-                logging.error("ring_keras: backups are left behind: %s", error)
+                self._writer.clear()
+            except OSError as problem:
+                logging.error("ring_keras: backups are left behind: %s", problem)
 
     def _after_steps(self) -> None:
         """On every rank, after the same step; those of an epoch are done, or cut."""
-        received = self._handlers.received if self._handlers is not None else 0
-        signal_number = self._agreed(received)
+        signal_number = self._agreed(self._received())
         if signal_number:
-            self._save_and_end(signal_number)
-        if self._saves():
-            try:
-                self._save()
-            except Exception as error:  # HDF5's, for a full disk, is no OSError.
-                logging.error(
-                    "ring_keras: Preemption cannot save, and goes on without: %s", error
-                )
-        self._between_epochs = True
+            self._attempt(self._writer.wait)  # Whatever became of it, this one counts.
+            self._end(signal_number, self._attempt(self._save_and_wait))
+        self._raise_on_all(self._attempt(self._save))
+        self._ranks_will_meet = True
 
     def _leave_validation(self, signal_number: int) -> None:
         """What validation comes after has been saved."""
-        if self._between_epochs and self._validates():
-            raise SystemExit(128 + signal_number)
+        if self._validates():
+            self._meet()
+
+    def _meet(self) -> None:
+        """Once after each epoch's steps, where all ranks come; collective.
+
+        At a signal in validation; else where it ends, before its metrics are averaged;
+        at the latest at the end of the epoch.
+        """
+        if not self._ranks_will_meet:
+            return
+        self._ranks_will_meet = False
+        signal_number = self._agreed(self._received())
+        if signal_number:
+            self._end(signal_number, self._attempt(self._writer.wait))
+
+    def _received(self) -> int:
+        return self._handlers.received if self._handlers is not None else 0
 
     def _validates(self) -> bool:
         run = calls.calling_run(self.model)
@@ -176,25 +202,59 @@ class Preemption(keras.callbacks.Callback):
             )[0]
         )
 
-    def _save_and_end(self, signal_number: int) -> None:
-        problem = ""
-        if self._saves():
-            try:
-                self._save()
-            except Exception as error:  # The others wait to hear of it.
-                problem = f"{type(error).__name__}: {error}"
-        failed = self._agreed(1 if problem else 0)
+    def _end(self, signal_number: int, error: Exception | None) -> None:
+        """All ranks together; the error is that of the rank that saves."""
+        problem = self._told(error)
         name = signal.Signals(signal_number).name
         if problem:
-            logging.error(
-                "ring_keras: %s, but Preemption cannot save: %s", name, problem
-            )
-        elif self._saves() and not failed:
+            logging.error("ring_keras: %s, but %s", name, problem)
+        elif self._saves():
             logging.warning("ring_keras: %s: training is saved, and ends here.", name)
-        raise SystemExit(128 + signal_number)
+        raise SystemExit(128 + signal_number) from error
+
+    def _raise_on_all(self, error: Exception | None) -> None:
+        """The same error, if the rank that saves has one; collective."""
+        problem = self._told(error)
+        if problem:
+            raise RingKerasError(problem) from error
+
+    def _told(self, error: Exception | None) -> str:
+        """What became of the rank that saves, if it is an error; collective."""
+        problem = ""
+        if error is not None:
+            ours = isinstance(error, RingKerasError)
+            reason = str(error) if ours else f"{type(error).__name__}: {error}"
+            problem = (
+                f"ring_keras.callbacks.Preemption: rank {self.root_rank} cannot save: "
+                f"{reason}"
+            )
+        process_set = process_set_of(self.model)
+        if process_set.size() == 1 or not process_set.included():
+            return problem
+        return str(
+            broadcast_object(
+                problem,
+                self.root_rank,
+                name="preemption/error",
+                process_set=process_set,
+            )
+        )
+
+    def _attempt(self, task: Callable[[], None]) -> Exception | None:
+        """On the rank that saves alone; its error, of which the others are to hear."""
+        if self._saves():
+            try:
+                task()
+            except Exception as error:
+                return error
+        return None
 
     def _save(self) -> None:
-        self._files.save(self.model, internals.steps_done(self.model.optimizer))
+        self._writer.save(self.model, internals.steps_done(self.model.optimizer))
+
+    def _save_and_wait(self) -> None:
+        self._save()
+        self._writer.wait()
 
     def _saves(self) -> bool:
         process_set = process_set_of(self.model)

@@ -85,6 +85,7 @@ from ring_keras.keras_internals.replacing import (
     replacement,
     restore,
 )
+from ring_keras.keras_internals.saving import weights_file
 from ring_keras.keras_internals.writing import (
     begin_silent_test_batch,
     begin_silent_train_batch,
@@ -164,4 +165,5 @@ __all__ = [
     "upstream",
     "variable_key",
     "velocities",
+    "weights_file",
 ]

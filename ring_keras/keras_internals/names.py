@@ -67,6 +67,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "keras.losses.Loss": ("call",),
     "keras.optimizers.LossScaleOptimizer": ("check_finite",),
+    "keras.src.saving.saving_lib": ("H5IOStore", "_save_state"),
     "tf.data.Dataset": ("_inputs",),
     "tf.data.experimental.service.DispatchServer": ("_stop",),
     "tf.data.experimental.service.WorkerServer": ("_address", "_stop"),

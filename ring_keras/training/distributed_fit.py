@@ -52,6 +52,7 @@ class DistributedFit(keras.callbacks.Callback):
         self._tasks: dict[Hashable, Callable[[], None]] = {}
         self._first_tasks: dict[Hashable, Callable[[], None]] = {}
         self._end_tasks: dict[Hashable, Callable[[], None]] = {}
+        self._validation_tasks: dict[Hashable, Callable[[], None]] = {}
         self._change_tasks: dict[Hashable, Callable[[], None]] = {}
         self._local: set[Hashable] = set()
         self._members: dict[int, str] = {}
@@ -116,6 +117,14 @@ class DistributedFit(keras.callbacks.Callback):
         not, and may be collective. One for each owner.
         """
         self._end_tasks[owner] = task
+
+    def when_validation_ends(self, owner: Hashable, task: Callable[[], None]) -> None:
+        """Has a task run before the metrics of a validation are averaged.
+
+        Only where they are, so all ranks come there, and it may be collective. One for
+        each owner.
+        """
+        self._validation_tasks[owner] = task
 
     def when_ranks_have_changed(
         self, owner: Hashable, task: Callable[[], None]
@@ -257,6 +266,11 @@ class DistributedFit(keras.callbacks.Callback):
         if self._has_peers():
             self.epochs += 1
         for task in self._end_tasks.values():
+            task()
+
+    def end_validation(self) -> None:
+        """Its steps are done, and metrics are about to be averaged; collective."""
+        for task in self._validation_tasks.values():
             task()
 
     def _end_steps_together(self) -> bool:

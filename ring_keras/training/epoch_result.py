@@ -53,6 +53,8 @@ class EpochResult:
         if run is not None and run.trains and fit is not None:
             fit.end_steps()
         if run is not None and run.callbacks in self._of_all:
+            if fit is not None and not run.trains:
+                fit.end_validation()
             guard = Guard() if fit is None else fit.guard
             of_all = guard.run(lambda: self._of_all_ranks(logs))
             if of_all is not None:

@@ -2,72 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from pathlib import Path
 
 import keras
 import pytest
 from support import training
+from support.preempted import EPOCHS, Sends, names, steps_per_epoch, train
 from support.run_ranks import run_ranks
 
 import ring_keras as ring
-from ring_keras import keras_internals as internals
-
-COUNT = 62
-EPOCHS = 3
-
-
-class Sends(keras.callbacks.Callback):
-    """A scheduler's signal to some ranks, after a step or in validation."""
-
-    def __init__(self, number, ranks, step=None, in_validation_of=None):
-        super().__init__()
-        self._number = number if ring.rank() in ranks else 0
-        self._step = step
-        self._epoch = in_validation_of
-        self._in_epoch = None
-        self.validated = 0
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self._in_epoch = epoch
-
-    def on_train_batch_end(self, batch, logs=None):
-        if internals.steps_done(self.model.optimizer) == self._step and self._number:
-            os.kill(os.getpid(), self._number)
-
-    def on_test_batch_end(self, batch, logs=None):
-        self.validated += 1
-        if self._in_epoch == self._epoch and self._number:
-            os.kill(os.getpid(), self._number)
-
-
-def train(directory, sends=None, validates=False, **options):
-    """The weights after it, as bytes; None in place of what a signal has ended."""
-    keras.utils.set_random_seed(100 + ring.rank())
-    model = training.compile_model(training.build(3), keras.optimizers.Adam(0.01))
-    resume = ring.data.Resume()
-    part = ring.data.shard(training.dataset(COUNT), seed=1, resume=resume)
-    own = [ring.callbacks.Preemption(directory, **options), resume]
-    own += [ring.callbacks.BroadcastGlobalVariables(), ring.callbacks.MetricAverage()]
-    validation = training.dataset(8).batch(4) if validates else None
-    history = training.fit(
-        model,
-        part,
-        training.BATCH,
-        epochs=EPOCHS,
-        callbacks=[*own, *([sends] if sends else [])],
-        validation_data=validation,
-    )
-    return training.as_bytes(model.get_weights()), history
-
-
-def steps_per_epoch(size):
-    return -(-(COUNT // size) // training.BATCH)
-
-
-def names(directory):
-    return sorted(path.name for path in Path(directory).iterdir())
 
 
 def signal_worker(directory, ranks, number):
@@ -134,34 +77,6 @@ def test_validation_ends_at_once(tmp_path):
     assert names(tmp_path) == expected
 
 
-def damaged_worker(directory):
-    steps = steps_per_epoch(ring.size())
-    with pytest.raises(SystemExit):
-        train(directory, Sends(signal.SIGTERM, [0], step=steps + 2))
-    last = Path(directory) / f"step-{steps + 2:012}.weights.h5"
-    if ring.rank() == 0:
-        content = bytearray(last.read_bytes())
-        content[len(content) // 2] ^= 1
-        last.write_bytes(content)
-    ring.barrier(name="damaged")
-    model = training.compile_model(training.build(3), keras.optimizers.Adam(0.01))
-    taken = []
-    begins = keras.callbacks.LambdaCallback(
-        on_train_begin=lambda logs: taken.append(internals.steps_done(model.optimizer))
-    )
-    part = ring.data.shard(training.dataset(COUNT))
-    callbacks = [ring.callbacks.Preemption(directory), begins]
-    training.fit(model, part, training.BATCH, callbacks=callbacks)
-    return taken, steps
-
-
-@pytest.mark.slow
-def test_a_damaged_backup_is_not_taken(rank_pool, tmp_path):
-    (taken, steps), _ = rank_pool(2).run(damaged_worker, args=(str(tmp_path),))
-
-    assert taken == [steps]
-
-
 def other_model_worker(directory):
     with pytest.raises(SystemExit):
         train(directory, Sends(signal.SIGTERM, [0], step=2))
@@ -179,6 +94,47 @@ def test_what_cannot_be_restored_is_an_error_of_all(rank_pool, tmp_path):
     assert first[0] == "ValueError"
     assert second[0] == "RingKerasError"
     assert "rank 0 cannot restore its backup" in second[1]
+
+
+def alone_in_validation_worker(directory, averages, epoch):
+    before = signal.getsignal(signal.SIGTERM)
+    whole, _ = train(f"{directory}/whole", averages=averages)
+    saved = f"{directory}/parts"
+    sends = Sends(signal.SIGTERM, [1], in_validation_of=epoch)
+    with pytest.raises(SystemExit) as caught:
+        train(saved, sends, validates=True, averages=averages)
+    signal.signal(signal.SIGTERM, before)
+    ring.barrier(name="saved")
+    left = names(saved)
+    ring.barrier(name="looked")
+    resumed, _ = train(saved, averages=averages)
+    return caught.value.code, sends.validated, sends.ended, left, resumed == whole
+
+
+@pytest.mark.parametrize(
+    ("averages", "epoch"),
+    [
+        (True, 1),
+        pytest.param(False, 1, marks=pytest.mark.slow),
+        pytest.param(True, EPOCHS - 1, marks=pytest.mark.slow),
+        pytest.param(False, EPOCHS - 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_to_one_rank_in_validation_ends_all_alike(
+    rank_pool, tmp_path, averages, epoch
+):
+    arguments = (str(tmp_path), averages, epoch)
+    results = rank_pool(2).run(alone_in_validation_worker, args=arguments)
+
+    newest = f"step-{steps_per_epoch(2) * (epoch + 1):012}.json"
+    # The one with the signal ends after the first batch of two, and no callback gets
+    # to see the metrics of a part.
+    validated = [2 * epoch + 2, 2 * epoch + 1]
+    for result, expected in zip(results, validated, strict=True):
+        code, batches, ended, left, equal = result
+        assert (code, batches, ended) == (143, expected, epoch)
+        assert newest in left
+        assert equal
 
 
 class Fails(keras.callbacks.Callback):

@@ -1,0 +1,84 @@
+"""Writes backups while training goes on."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import keras
+from absl import logging
+
+from ring_keras import keras_internals as internals
+from ring_keras.callbacks.backup_files import BackupFiles
+
+__all__ = ["BackupWriter"]
+
+# One for all: what an earlier `fit` has left to write comes first. A process that ends
+# waits for it.
+_THREAD = ThreadPoolExecutor(1, thread_name_prefix="ring_keras-backup")
+
+
+class BackupWriter:
+    """Copies a model's state in memory, and writes it in another thread.
+
+    At most one backup is being written, and none waits: the next one is copied when
+    that is done.
+
+    Args:
+        files: Where to.
+    """
+
+    def __init__(self, files: BackupFiles) -> None:
+        self._files = files
+        self._write: Future[None] | None = None
+
+    def save(self, model: keras.Model, steps: int) -> None:
+        """Returns when the state is copied.
+
+        Args:
+            model: With its variables built.
+            steps: How many it has been trained for.
+
+        Raises:
+            Exception: Why the backup before could not be written; see `wait`.
+        """
+        self.wait()
+        weights = internals.weights_file(model)
+        self._write = _THREAD.submit(self._files.save, weights, steps)
+        self._write.add_done_callback(_log_failure)
+
+    def wait(self) -> None:
+        """Until the last backup is on the disk.
+
+        Raises:
+            Exception: Why it could not be written; once.
+        """
+        write, self._write = self._write, None
+        if write is not None:
+            write.result()
+
+    def has_failed(self) -> bool:
+        """Whether `wait` would raise, as far as is known."""
+        write = self._write
+        return write is not None and write.done() and write.exception() is not None
+
+    def restore(self, model: keras.Model) -> None:
+        """Takes the newest whole backup, when all earlier ones have been written.
+
+        What failed to be written by an earlier `fit` is forgotten.
+        """
+        self._write = None
+        _THREAD.submit(lambda: None).result()
+        self._files.restore(model)
+
+    def clear(self) -> None:
+        """Removes the backups.
+
+        Raises:
+            OSError: If they cannot be removed.
+        """
+        self._files.clear()
+
+
+def _log_failure(write: Future[None]) -> None:
+    """At once, and even if `fit` ends by something else."""
+    error = write.exception()
+    if error is not None:
+        logging.error("ring_keras: %s", error)
