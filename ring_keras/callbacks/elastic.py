@@ -142,6 +142,9 @@ class Elastic(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Removes the backup."""
+        guard = DistributedFit.calling_guard()
+        if isinstance(guard, FitGuard):
+            guard.note_end()
         if self._files is not None and is_elastic() and rank() == 0:
             try:
                 self._files.clear()

@@ -137,6 +137,11 @@ class FitGuard(Guard):
                 self._state.restore()
                 self._join_anew(error)
 
+    def note_end(self) -> None:
+        """The call ends."""
+        if self._states is not None:
+            self._states.note_changes()
+
     def begin_epoch(self, epoch: int, section: Callable[[], None]) -> None:
         """Divides the data of the epoch, unless that has happened."""
         self._epoch, self._number = epoch, 0
