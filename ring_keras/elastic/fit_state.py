@@ -88,6 +88,11 @@ class FitState:
     def take_from(self, source: int) -> None:
         """Takes the common state of that rank; a collective."""
         broadcast_variables(self._common, source, name="elastic/fit/variables")
+        for optimizer, passes in self._accumulating:
+            if internals.steps_done(optimizer) % passes == 0:
+                # An update that others have done without this rank has used them.
+                for variable in filter(internals.accumulates, optimizer.variables):
+                    variable.assign(tf.zeros_like(variable))
         # The next trace need not compare them.
         common_start.set_started([*self._common, *self._model.weights])
 
