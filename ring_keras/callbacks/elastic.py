@@ -11,6 +11,7 @@ from absl import logging
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.backup_files import BackupFiles
 from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVariables
+from ring_keras.callbacks.momentum import scale_momentum
 from ring_keras.elastic.epoch_data import EpochData, divide_anew
 from ring_keras.elastic.fit_guard import FitGuard
 from ring_keras.errors import RingKerasError
@@ -67,7 +68,8 @@ class Elastic(keras.callbacks.Callback):
         scale: What becomes of the learning rate when the number of ranks changes, and
             with it that of the examples in a step. "linear": it changes alike. A
             function of the numbers before and after: it is multiplied by what that
-            returns, on every rank alike. None: nothing.
+            returns, on every rank alike. None: nothing. The momentum of `SGD` and of
+            `RMSprop` changes with it, as with `LearningRateWarmup`.
         backup_dir: A directory of its own, in which the model is saved when the job
             ends because too few ranks are left. The next start goes on from there, in
             the middle of the epoch, with any number of ranks. Removed when `fit` has
@@ -158,6 +160,7 @@ class Elastic(keras.callbacks.Callback):
         for optimizer in internals.innermost_optimizers(self.model):
             variable = optimizer.learning_rate
             variable.assign(float(variable.numpy()) * factor)
+            scale_momentum(optimizer, factor)
 
     def _refuse_callbacks(self, callbacks: list[keras.callbacks.Callback]) -> None:
         for callback in callbacks:
@@ -175,8 +178,17 @@ class Elastic(keras.callbacks.Callback):
                         "ring_keras.callbacks.Elastic does not work in one fit() with "
                         f"{base.__name__}, for now. Leave out one of them."
                     )
+            if self.scale is not None and isinstance(
+                inside, keras.callbacks.LearningRateScheduler
+            ):
+                raise ValueError(
+                    "ring_keras.callbacks.Elastic(scale=...) changes the learning "
+                    "rate, and LearningRateScheduler would set it back in the next "
+                    "epoch. Leave out scale, and have the schedule return a rate "
+                    "times ring_keras.size()."
+                )
 
-    def _refuse_model(self) -> None:
+    def _refuse_model(self, data: Redivision) -> None:
         model = self.model
         optimizers = internals.optimizers_of(model)
         if model.built and model.optimizer is not None and not model.optimizer.built:

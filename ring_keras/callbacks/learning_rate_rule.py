@@ -2,7 +2,6 @@
 
 import abc
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -10,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.callbacks.momentum import scale_momentum
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
 
@@ -120,9 +120,7 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         # The optimizer's setter does the same, and takes 0.1 ms a step.
         variable.assign(rate)
         if self.momentum_correction and before > 0.0:
-            velocities = internals.velocities(self.model.optimizer)
-            if velocities:
-                _scale(velocities, tf.constant(rate / before, tf.float32))
+            scale_momentum(self.model.optimizer, rate / before)
 
     def _remove_table(self) -> None:
         if self._table is None:
@@ -149,13 +147,10 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         rate = tf.cast(rate, before.dtype)
         rate = tf.where(tf.math.is_nan(rate), before, rate)
         optimizer.learning_rate.assign(rate)
-        velocities = internals.velocities(optimizer)
-        if self.momentum_correction and velocities:
+        if self.momentum_correction and internals.velocities(optimizer):
             changes = tf.logical_and(before > 0.0, rate != before)
-            tf.cond(changes, lambda: _scale(velocities, rate / before), lambda: None)
-
-
-@tf.function(autograph=False)  # type: ignore[untyped-decorator]
-def _scale(variables: Sequence[tf.Variable], factor: tf.Tensor) -> None:
-    for variable in variables:
-        variable.assign(variable * tf.cast(factor, variable.dtype))
+            tf.cond(
+                changes,
+                lambda: scale_momentum(optimizer, rate / before),
+                lambda: None,
+            )
