@@ -21,6 +21,7 @@ from ring_keras.keras_internals import calls
 from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.ops.data_order import order_on
 from ring_keras.ops.redivision import Redivision, redivision_of
+from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
@@ -108,8 +109,8 @@ class Elastic(keras.callbacks.Callback):
             return
         attach(self.model, adopt_optimizers=True)
         self._refuse_callbacks(callbacks.callbacks)
-        self._refuse_model()
         data = self._redivision(run)
+        self._refuse_model(data)
         _refuse_validation(run.validation_data)
         fit.guard = FitGuard(
             self.model,
@@ -214,6 +215,14 @@ class Elastic(keras.callbacks.Callback):
                     "ring_keras.callbacks.Elastic is for models that all ranks train. "
                     f"Received: process_set={hook.process_set}"
                 )
+            if data.remainder == "pad" and hook.op is not ReduceOp.AVERAGE:
+                raise ValueError(
+                    "ring_keras.callbacks.Elastic: with remainder='pad' a rank may "
+                    "have no example in a step, which only an average leaves out. "
+                    "Leave out op of DistributedOptimizer, or give "
+                    "ring_keras.data.shard() remainder='drop'. Received: "
+                    f"op={hook.op.value}"
+                )
             if hook.options.local_layers or hook.options.local_variables:
                 raise ValueError(
                     "ring_keras.callbacks.Elastic gives all ranks the same variables, "
@@ -250,8 +259,8 @@ class Elastic(keras.callbacks.Callback):
                 "with more than map(), batch(), padded_batch(), prefetch() and "
                 "with_options()"
             )
-        elif found.remainder != "drop":
-            problem = f"remainder={found.remainder!r} is not supported, 'drop' is"
+        elif found.remainder == "keep":
+            problem = "remainder='keep' is not supported, 'drop' and 'pad' are"
         elif dataset.options().deterministic is False:
             problem = "options.deterministic = False gives up the order"
         else:

@@ -116,11 +116,8 @@ def _part_of(
         return _item_of_each_round(dataset, remainder == "pad", rank, size)
     if remainder == "drop":
         return part.take(count // size)
-    if 0 < count < size:
-        raise ValueError(
-            "ring_keras.data.shard(remainder='pad') copies an item of the same rank, "
-            f"so every rank must have one. Received: {count} items for {size} ranks"
-        )
+    if rank >= count > 0:
+        return dataset.take(1).map(_as_padding)
     lacks_one = rank >= count % size > 0
     return _with_last_twice(part, count // size) if lacks_one else part
 

@@ -323,10 +323,9 @@ def refused(data=part, optimizer=None, built=True, callbacks=(), **options):
     layers = [keras.Input((2,))] if built else []
     model = keras.Sequential([*layers, keras.layers.Dense(1)])
     optimizer = optimizer or keras.optimizers.SGD(0.1)
-    passes = options.pop("backward_passes_per_step", 1)
-    model.compile(
-        ring.DistributedOptimizer(optimizer, backward_passes_per_step=passes), "mse"
-    )
+    names = {"backward_passes_per_step", "op"} & options.keys()
+    reducing = {name: options.pop(name) for name in names}
+    model.compile(ring.DistributedOptimizer(optimizer, **reducing), "mse")
     if isinstance(data, tf.data.Dataset):
         data = data.batch(2)
     elastic = ring.callbacks.Elastic(options.pop("scale", None))
