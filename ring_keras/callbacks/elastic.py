@@ -121,7 +121,7 @@ class Elastic(keras.callbacks.Callback):
                 self.model.steps_per_execution,
                 lambda: fit.epoch_is_over,
             ),
-            data.description,
+            (*data.description, f"batches of {data.batch_size()}"),
             callbacks,
             self._rescale,
             None if self._files is None else _Backup(self.model, self._files),

@@ -272,6 +272,7 @@ class FitGuard(Guard):
             PeerLostError: If a rank died or left.
         """
         done = self._dones()
+        current_job().others_train = False
         source = done.index(max(done))
         is_new = not self._has_begun
         news = broadcast_object(
@@ -283,6 +284,7 @@ class FitGuard(Guard):
         function.before_next_call = None  # What it would do is done here.
         require_same("data", self._description, news["data"])
         require_same("variables", self._state.described(), news["variables"])
+        require_same("optimizers", self._state.optimizers(), news["optimizers"])
         self._rescale(news["size"], size())
         self._state.take_from(source)
         self._state.set_drawn(news["drawn"])
@@ -370,6 +372,7 @@ class FitGuard(Guard):
         return {
             "data": self._description,
             "variables": self._state.described(),
+            "optimizers": self._state.optimizers(),
             "size": self._size,
             "epoch": self._epoch,
             "items": self._data.items(),

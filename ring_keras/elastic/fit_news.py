@@ -50,5 +50,6 @@ def require_same(what: str, mine: Sequence[str], theirs: Sequence[str]) -> None:
         raise RankMismatchError(
             f"ring_keras.callbacks.Elastic: rank {rank()} has other {what} than those "
             f"that train already: {own} in place of {other}. Its script must make the "
-            "same model and the same data, whenever it is started."
+            "same model, optimizer and data, whenever it is started: nothing of them "
+            "may follow from ring_keras.size()."
         )

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.ops.broadcast_variables import broadcast_variables
+from ring_keras.ops.encoding import encode
 from ring_keras.optimizers import common_start
 
 __all__ = ["FitState"]
@@ -102,6 +103,10 @@ class FitState:
             f"{tf.as_dtype(v.dtype).name} {list(v.shape)}" for v in self._common
         ] + [f"{len(self._seeds)} random generators"]
 
+    def optimizers(self) -> list[str]:
+        """Their configurations, without what is in variables."""
+        return [_described(o) for o in internals.innermost_optimizers(self._model)]
+
     def drawn(self) -> list[int]:
         """What each random generator has drawn, to give to other ranks."""
         return [int(variable.numpy()[1]) for variable in self._seeds]
@@ -110,6 +115,19 @@ class FitState:
         """Takes that of another rank."""
         for variable, count in zip(self._seeds, counts, strict=True):
             variable.assign([variable.numpy()[0], count])
+
+
+def _described(optimizer: keras.optimizers.Optimizer) -> str:
+    name = type(optimizer).__name__
+    try:
+        config = optimizer.get_config()
+        config.pop("name", None)
+        if isinstance(optimizer.learning_rate, keras.Variable):
+            config.pop("learning_rate", None)
+        encode(config)
+    except (NotImplementedError, TypeError, ValueError):
+        return name  # With a schedule of one's own, perhaps.
+    return f"{name} {config}"
 
 
 def _is_seed(variable: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ring_keras import _native
+from ring_keras.job.job import current_job
 from ring_keras.lifecycle.elastic_launcher import note_state, others_wait
 
 __all__ = ["HostsUpdatedInterrupt", "State"]
@@ -81,6 +82,7 @@ class State(abc.ABC):
         own = np.array([[self._commits]], np.int64)
         commits = _native.allgather(own, "elastic/commits")[:, 0]
         source = int(commits.argmax())
+        current_job().others_train = False
         self.take_from(source)
         self.save()
         self._commits = int(commits[source])

@@ -72,6 +72,9 @@ class Job:
         """Whether data were made some of whose rows are padding."""
         self.has_joined_data = False
         """Whether data were made some of whose batches are empty."""
+        self.others_train = False
+        """Whether the others have long begun, and answer only what this rank asks once
+        it is where they are."""
 
     @property
     def host(self) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ring_keras import _native
+from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job, job_or_none
 
 __all__ = [
@@ -83,7 +84,26 @@ class ProcessSet:
         return ranks.index(rank)
 
     def communicator_id(self) -> int:
-        """Number of its communicator, as collectives take it.
+        """Its `key`, as collectives take it.
+
+        Raises:
+            ValueError: If it has none.
+            NotInitializedError: If `ring_keras.init()` has not run.
+            RingKerasError: If the others train, and this rank is not where they are.
+        """
+        if current_job().others_train:
+            raise RingKerasError(
+                "This process has come to others that are training, and cannot ask "
+                "them anything before it is where they are: in a fit() with "
+                "ring_keras.callbacks.Elastic, or in a function of "
+                "ring_keras.elastic.run. Between ring_keras.init() and there only "
+                "ring_keras.data.shard() may be called on all ranks. Those begin with "
+                "the same variables by themselves, and fit() takes validation_data."
+            )
+        return self.key()
+
+    def key(self) -> int:
+        """Number of its communicator.
 
         Other than `process_set_id` it is never that of another job: what is kept
         after `shutdown()`, in a graph for instance, is refused in the next job.

@@ -17,12 +17,17 @@ from ring_keras.errors import CommunicationError, PeerLostError, RankMismatchErr
 from ring_keras.job.job import (
     Job,
     begin_job,
+    current_job,
     end_job,
     job_or_none,
 )
 from ring_keras.job.process_set import ProcessSet, add_missing_process_sets
 from ring_keras.job.topology import is_initialized
-from ring_keras.lifecycle.elastic_launcher import NoGenerationError, launcher_of
+from ring_keras.lifecycle.elastic_launcher import (
+    NoGenerationError,
+    is_late,
+    launcher_of,
+)
 from ring_keras.lifecycle.flight_recorder import (
     begin_flight_recorder,
     end_flight_recorder,
@@ -88,6 +93,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         try:
             _join(config, options | place, process_sets)
             launcher_of(config).note_joined()
+            current_job().others_train = is_late()
             return
         except CommunicationError as error:
             # The launcher knows who is left. Whoever has caused this by an error of

@@ -50,9 +50,9 @@ class DataOrder:
 
     def add_to_job(self, process_set: ProcessSet) -> None:
         """Notes which ranks have split the data."""
-        communicator_id = process_set.communicator_id()
-        orders = current_job().data_orders[communicator_id]
-        self.key = f"{communicator_id}/{len(orders)}"
+        key = process_set.key()
+        orders = current_job().data_orders[key]
+        self.key = f"{key}/{len(orders)}"
         orders.append(weakref.ref(self))
 
     def set_epoch(self, epoch: int) -> None:
@@ -88,9 +88,7 @@ def living_orders(process_set: ProcessSet) -> list[DataOrder]:
     """Those of all data that these ranks have split and still have."""
     # A dataset that was looked at and dropped refers to itself, and may be there yet.
     gc.collect()
-    orders = [
-        order() for order in current_job().data_orders[process_set.communicator_id()]
-    ]
+    orders = [order() for order in current_job().data_orders[process_set.key()]]
     return [order for order in orders if order is not None]
 
 

@@ -60,6 +60,8 @@ class DistributedFit(keras.callbacks.Callback):
         self._process_set = global_process_set
         self._agreement: EpochAgreement | None = None
         self._check: WeightCheck | None = None
+        # Since the last comparison of what each has trained.
+        self._are_new = True
         self._done_executions = 0
         self._said: set[str] = set()
         self._orders: list[Any] = []
@@ -138,6 +140,7 @@ class DistributedFit(keras.callbacks.Callback):
     def ranks_have_changed(self) -> None:
         """There are other ranks than before, and this one has their state."""
         self._check = self._new_check()
+        self._are_new = True
         for task in self._change_tasks.values():
             task()
 
@@ -170,6 +173,7 @@ class DistributedFit(keras.callbacks.Callback):
         )
         self._check = None
         self.epochs = 0
+        self._are_new = True
         self._said.clear()
         run = calls.calling_run(self.model)
         self._find_orders(run)
@@ -283,7 +287,11 @@ class DistributedFit(keras.callbacks.Callback):
                 require_common_orders(given, self._process_set)
             average_moving_statistics(self.model, self._process_set)
             # What trains alone does so from the beginning.
-            when = "after the first epoch" if self.epochs == 0 else None
+            when = None
+            if self._are_new:
+                others = " with other ranks" if self.epochs else ""
+                when = f"after the first epoch{others}"
+            self._are_new = False
             self._make_one_model(when)
         return bool(self.model.stop_training)
 
