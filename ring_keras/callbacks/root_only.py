@@ -1,5 +1,7 @@
 """Lets one rank alone run a callback."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -33,11 +35,10 @@ class RootOnly(keras.callbacks.Callback):
     def __init__(self, callback: keras.callbacks.Callback, root_rank: int = 0) -> None:
         super().__init__()
         self.callback = callback
+        self.root_rank = root_rank
         self._runs = rank() == root_rank
-        if self._runs:
-            for name in _HOOKS - {"on_train_end"}:
-                # Keras asks whether a hook is its own, which does nothing.
-                setattr(self, name, getattr(callback, name))
+        for name in _HOOKS - {"on_train_end"}:
+            setattr(self, name, self._on_root(getattr(callback, name)))
 
     def set_params(self, params: dict[str, Any] | None) -> None:
         """Passed on."""
@@ -48,6 +49,8 @@ class RootOnly(keras.callbacks.Callback):
     def set_model(self, model: keras.Model) -> None:
         """Passed on."""
         super().set_model(model)
+        # A call of fit() begins: the ranks may be others than in the last one.
+        self._runs = rank() == self.root_rank
         if self._runs:
             self.callback.set_model(model)
 
@@ -56,6 +59,13 @@ class RootOnly(keras.callbacks.Callback):
         if self._runs:
             self.callback.on_train_end(logs)
         DistributedFit.calling_guard().run(self._wait)
+
+    def _on_root(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(hook)  # Keras asks whether a hook is its own.
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return hook(*args, **kwargs) if self._runs else None
+
+        return run
 
     def _wait(self) -> None:
         process_set = process_set_of(self.model)
