@@ -83,13 +83,18 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
                 super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Saves, on the rank that writes."""
+        """Saves, on the rank that writes; the others learn what was best."""
         if self._writes():
             with self._noting():
                 super().on_epoch_end(epoch, logs)
+        self._agree()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Waits for the rank that writes, and learns from it what was best."""
+        self._agree()
+
+    def _agree(self) -> None:
+        """Any rank may have to write from now on."""
         self.best = DistributedFit.calling_guard().run(self._best_of_all)
 
     def _best_of_all(self) -> float | None:
