@@ -12,6 +12,7 @@
 #   make lint      style and types
 #   make sanitize  C++ tests under address, undefined behaviour and thread checks
 #   make soak-exit start SOAK_JOBS jobs that leave in every way; none may hang or crash
+#   make soak-steps train SOAK_STEPS steps, and more with ever new names: nothing may grow
 #   make versions  build for, and pass the core tests with, each of TENSORFLOWS
 #   make wheel     into dist/, with an op library for each of TENSORFLOWS
 #   make clean     forget what was built; `rm -r .venv` forgets the environment
@@ -27,6 +28,7 @@ VENV ?= .venv
 TENSORFLOW ?= $(if $(filter x86_64,$(shell uname -m)),tensorflow-cpu,tensorflow)==2.21.*
 PYTEST_ARGS ?=
 SOAK_JOBS ?= 1000
+SOAK_STEPS ?= 100000
 FAULTS ?= 200
 FAULT_SEED := $(shell date +%s)
 PART ?= 1/1
@@ -67,7 +69,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-faults test-board board build lint sanitize soak-exit versions wheel clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-faults test-board board build lint sanitize soak-exit soak-steps versions wheel clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -148,6 +150,10 @@ endef
 soak-exit: build
 	$(call say,$(SOAK_JOBS) jobs that leave)
 	$(BIN)/python tests/soak/exits.py $(SOAK_JOBS) $$(nproc)
+
+soak-steps: build
+	$(call say,$(SOAK_STEPS) steps)
+	$(BIN)/ringrun -np 2 $(BIN)/python tests/soak/steps.py $(SOAK_STEPS)
 
 versions: $(INSTALLED) $(VERSIONS_READY)
 	$(call say,Compiling for TensorFlow $(TENSORFLOWS))

@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from ring_keras.ops.eager_kernels import note_eager_name
+
 __all__ = ["in_unordered_graph", "name_after", "to_request_name", "unique_in_graph"]
 
 # What is used in each graph, for as long as the graph lives.
@@ -40,6 +42,8 @@ def to_request_name(name: str | None, function: str, tensors: Sequence[Any]) -> 
             build the same graph, and something of their own besides, meet.
     """
     if not in_unordered_graph():
+        if tf.executing_eagerly():
+            note_eager_name(name or function)
         return name or function
     return unique_in_graph(name or name_after(tensors, function) or function)
 
