@@ -46,4 +46,4 @@ def test_names_that_come_back_keep_their_kernels() -> None:
     often = [f"gradient{i}" for i in range(LIMIT + LIMIT // 2)]
     dropped = [names.note(name) for _ in range(5) for name in often]
     assert sum(dropped) == 1  # Before it could know.
-    assert sum(names.note(f"once{i}") for i in range(10 * LIMIT)) > 2
+    assert sum(names.note(f"once{i}") for i in range(10 * LIMIT)) >= 2
