@@ -229,7 +229,8 @@ bool Pair::BeginPayload(Connection& connection) {
       header.type == FrameType::kRelayed ? kRelayBytes : 0;
   const size_t bound =
       data ? kMaxDataFrameBytes : kMaxControlBytes + relay_nbytes;
-  if (header.magic != FrameHeader::kMagic || header.nbytes > bound) {
+  if (header.magic != FrameHeader::kMagic || header.nbytes > bound ||
+      (data && header.nbytes == 0)) {
     Fail(Malformed(header));
     return false;
   }
@@ -293,10 +294,13 @@ void Pair::FinishFrame(Connection& connection) {
 
 bool Pair::Claim(ReceiveOperation& operation, uint64_t offset,
                  uint64_t nbytes) {
-  // Sums must not wrap.
+  // Sums must not wrap. Elements stay whole: `element_nbytes` is 1 where the
+  // bytes are not combined.
   const bool fits = offset <= operation.nbytes &&
                     nbytes <= operation.nbytes - offset &&
-                    nbytes <= operation.nbytes - operation.claimed;
+                    nbytes <= operation.nbytes - operation.claimed &&
+                    offset % operation.element_nbytes == 0 &&
+                    nbytes % operation.element_nbytes == 0;
   if (fits) {
     operation.claimed += nbytes;
   } else {

@@ -137,6 +137,7 @@ RING_TEST(AMalformedFrameClosesThePair) {
   header = DataHeader(0, kMaxControlBytes + 1);
   header.type = FrameType::kAnnouncement;
   ExpectClosed(header, "control size");
+  ExpectClosed(DataHeader(0, 0), "no data");
   ExpectClosed(DataHeader(0, 101), "longer than expected");
   ExpectClosed(DataHeader(99, 2), "past the end");
   // offset + nbytes wraps around to 1.
@@ -218,6 +219,25 @@ RING_TEST(AMessageThatComesTwiceClosesThePair) {
   end.Comes(DataHeader(0, 60));
   EXPECT_TRUE(end.pair->closed());
   EXPECT_EQ(end.pair->failure().code(), StatusCode::kInternal);
+}
+
+// What would be left of the element would count as received.
+RING_TEST(AFrameThatCutsAnElementClosesThePair) {
+  for (const FrameHeader& header : {DataHeader(0, 6), DataHeader(2, 8)}) {
+    for (const bool early : {false, true}) {
+      LooseEnd end(kMaxEarlyBytes);
+      std::string sum(16, '\0');
+      ReceiveOperation receive = Into(&sum);
+      receive.element_nbytes = 4;
+      receive.combine = [](void* out, const void*, const void* b,
+                           size_t count) { std::memcpy(out, b, 4 * count); };
+      if (!early) end.pair->Receive(kKey, 0, &receive);
+      end.Comes(header);
+      if (early) end.pair->Receive(kKey, 0, &receive);
+      EXPECT_TRUE(end.pair->closed()) << header.offset << " " << early;
+      EXPECT_EQ(sum, std::string(16, '\0')) << header.offset << " " << early;
+    }
+  }
 }
 
 // A peer that leaves closes all streams; the first may be seen to end while
