@@ -4,21 +4,9 @@
 #include "tf_ops/matching/signature.h"
 #include "tf_ops/runtime/engine.h"
 #include "tf_ops/transport/relayed_frame.h"
+#include "tf_ops/transport/status_wire.h"
 
 namespace ring_keras {
-namespace {
-
-// Codes and texts of Status travel in kAbort frames.
-std::string EncodeStatus(const Status& status) {
-  return std::string(1, static_cast<char>(status.code())) + status.message();
-}
-
-Status DecodeStatus(const std::string& bytes) {
-  if (bytes.empty()) return Status(StatusCode::kInternal, "aborted by a peer");
-  return Status(static_cast<StatusCode>(bytes[0]), bytes.substr(1));
-}
-
-}  // namespace
 
 void Engine::HandleControl(int job_rank, FrameType type, uint64_t key,
                            std::string payload) {
@@ -114,7 +102,7 @@ void Engine::HandleAbort(int communicator_id, const std::string& bytes) {
 
 void Engine::TellPeers(Communicator& communicator, const Status& why) {
   if (std::exchange(told_[communicator.id()], true)) return;
-  const std::string status = EncodeStatus(why);
+  const std::string status = Encode(why);
   communicator.Tell(FrameType::kAbort, communicator.id(), status);
   // The way to others may lead by a rank that has left.
   for (int rank = 0; rank < communicator.size(); ++rank) {

@@ -1,0 +1,19 @@
+#include "tf_ops/transport/status_wire.h"
+
+#include <cstdint>
+
+namespace ring_keras {
+
+std::string Encode(const Status& status) {
+  return std::string(1, static_cast<char>(status.code())) + status.message();
+}
+
+Status DecodeStatus(const std::string& bytes) {
+  if (bytes.empty()) return Status(StatusCode::kInternal, "aborted by a peer");
+  const auto number = static_cast<uint8_t>(bytes[0]);
+  const auto code = static_cast<StatusCode>(number);
+  const bool known = code > StatusCode::kOk && code <= StatusCode::kInternal;
+  return Status(known ? code : StatusCode::kInternal, bytes.substr(1));
+}
+
+}  // namespace ring_keras
