@@ -56,7 +56,8 @@ class Reader {
   void operator()(bool& value) {
     uint8_t byte = 0;
     (*this)(byte);
-    value = byte != 0;
+    if (byte > 1) ok_ = false;
+    value = byte == 1;
   }
   void operator()(std::string& text) {
     text.resize(GetCount(1));

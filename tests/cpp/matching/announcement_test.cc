@@ -134,6 +134,18 @@ RING_TEST(WhatHasOneTensorIsNotReadWithAnotherNumber) {
   }
 }
 
+// What is written has one form.
+RING_TEST(ABoolThatIsNeitherIsRefused) {
+  Announcement sent = Sample();
+  std::string bytes = Encode(sent);
+  sent.stands_in = false;
+  const std::string other = Encode(sent);
+  size_t at = 0;
+  while (bytes[at] == other[at]) ++at;
+  bytes[at] = 2;
+  EXPECT_FALSE(DecodeAnnouncement(bytes).ok());
+}
+
 // Memory that a decoded announcement holds.
 size_t HeldBytes(const Announcement& announcement) {
   size_t held = announcement.use.name.capacity() +
