@@ -51,6 +51,7 @@ StatusOr<std::vector<std::string>> DecodeValues(std::string_view text,
                                                 size_t count) {
   std::vector<std::string> values;
   values.reserve(count);
+  size_t left = kMaxGatheredBytes;
   while (!text.empty()) {
     if (text.size() < kRunHeaderBytes) return Unreadable();
     const size_t run = IntegerAt<uint32_t>(text, 0);
@@ -60,9 +61,11 @@ StatusOr<std::vector<std::string>> DecodeValues(std::string_view text,
     const std::string_view before =
         values.empty() ? std::string_view() : std::string_view(values.back());
     if (run > count - values.size() || common > before.size() ||
-        own > text.size() || common + own > kMaxValueBytes) {
+        own > text.size() || common + own > kMaxValueBytes ||
+        run * (common + own) > left) {
       return Unreadable();
     }
+    left -= run * (common + own);
     std::string value(before.substr(0, common));
     value += text.substr(0, own);
     text.remove_prefix(own);

@@ -14,7 +14,8 @@ namespace ring_keras::rendezvous {
 
 std::string EncodeValues(const std::vector<std::string>& values);
 
-// InvalidArgument: these are not `count` values.
+// InvalidArgument: these are not `count` values, or more bytes than the store
+// gathers.
 StatusOr<std::vector<std::string>> DecodeValues(std::string_view text,
                                                 size_t count);
 

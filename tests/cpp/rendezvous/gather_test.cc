@@ -60,6 +60,16 @@ RING_TEST(NonsenseIsNotDecoded) {
   EXPECT_FALSE(DecodeValues(beyond, 3).ok());
 }
 
+// As the store bounds what it gathers. A few bytes can stand for a lot.
+RING_TEST(MoreThanTheStoreGathersIsNotDecoded) {
+  const std::string large(kMaxValueBytes, 'x');
+  const size_t most = kMaxGatheredBytes / kMaxValueBytes;
+  for (const size_t count : {most, most + 1}) {
+    const std::string text = EncodeValues(Values(count, large));
+    EXPECT_EQ(DecodeValues(text, count).ok(), count == most) << count;
+  }
+}
+
 RING_TEST(ATableKeepsTopicsApartAndBeginsThemAnew) {
   GatherTable table(2);
   std::vector<GatherTable::Waiter> released;
