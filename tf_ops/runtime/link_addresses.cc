@@ -29,7 +29,15 @@ StatusOr<std::vector<SocketAddress>> ParseAddresses(int rank,
   std::vector<SocketAddress> addresses;
   std::istringstream in(text);
   SocketAddress address;
-  while (in >> address.host >> address.port) addresses.push_back(address);
+  while (in >> address.host) {
+    if (!(in >> address.port) || !IsPort(address.port)) {
+      return Status(StatusCode::kInternal,
+                    StrCat("where rank ", rank,
+                           " listens cannot be read. Is the same ring_keras "
+                           "installed on every host?"));
+    }
+    addresses.push_back(address);
+  }
   if (addresses.empty()) {
     return Status(StatusCode::kInternal,
                   StrCat("rank ", rank, " published no address"));

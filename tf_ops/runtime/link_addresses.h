@@ -18,6 +18,9 @@ struct SocketAddress {
   int port = 0;
 };
 
+// Whether others can connect to it.
+inline bool IsPort(int port) { return port > 0 && port <= 65535; }
+
 // Listens on each of the options' addresses, on a free port; `addresses` says
 // where, for others. The error names the variable that would help.
 StatusOr<std::vector<FileDescriptor>> ListenForLinks(

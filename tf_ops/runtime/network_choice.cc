@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "tf_ops/runtime/link_addresses.h"
+
 namespace ring_keras {
 namespace {
 
@@ -228,7 +230,8 @@ Status DecodeCandidates(const std::string& text, NetworkHost* host) {
   Candidate candidate;
   while (in >> candidate.interface) {
     if (!(in >> candidate.address >> candidate.port >> candidate.speed_mbps >>
-          candidate.towards_store)) {
+          candidate.towards_store) ||
+        !IsPort(candidate.port)) {
       return Unreadable();
     }
     host->candidates.push_back(candidate);

@@ -143,7 +143,8 @@ StatusOr<PeerCard> DecodePeerCard(const std::string& text) {
     in.read(digits, 2);
     byte = static_cast<uint8_t>(std::strtoul(digits, nullptr, 16));
   }
-  if (in.fail()) {
+  // What was overlooked, such as a rest, would be missing.
+  if (in.fail() || Encode(card) != text) {
     return Status(StatusCode::kInternal,
                   "another rank's card in the store cannot be read. Is the "
                   "same ring_keras installed on every host?");

@@ -192,7 +192,11 @@ RING_TEST(WhatHostsTellEachOtherComesBackAsItWas) {
        {"2 0 1 1 \n", "0 2 1 1 \n", "-1 0 1 1 \n", "0 1\n"}) {
     EXPECT_FALSE(DecodeObstacles(text, decoded, &decoded[1]).ok());
   }
-  EXPECT_FALSE(DecodeCandidates("1\neth0 10.0.0.1\n", &decoded[0]).ok());
+  for (const char* text :
+       {"1\neth0 10.0.0.1\n", "1\neth0 10.0.0.1 0 1 0\n",
+        "1\neth0 10.0.0.1 -1 1 0\n", "1\neth0 10.0.0.1 65536 1 0\n"}) {
+    EXPECT_FALSE(DecodeCandidates(text, &decoded[0]).ok()) << text;
+  }
 }
 
 }  // namespace

@@ -56,6 +56,22 @@ RING_TEST(ACardCutShortIsRefused) {
   EXPECT_EQ(DecodePeerCard(text).status().code(), StatusCode::kInternal);
 }
 
+// Damage that stream extraction would overlook.
+RING_TEST(WhatIsNotWrittenAsACardIsRefused) {
+  PeerCard card = MakePeerCard("a");
+  const std::string text = Encode(card);
+  EXPECT_OK(DecodePeerCard(text));
+  std::string no_digits = text;
+  no_digits.replace(no_digits.size() - 2, 2, "zz");
+  for (const std::string& other : {no_digits, text + "0", " " + text}) {
+    EXPECT_EQ(DecodePeerCard(other).status().code(), StatusCode::kInternal);
+  }
+  // Its lines would be read as other fields.
+  card.host_name = "a\nb";
+  EXPECT_EQ(DecodePeerCard(Encode(card)).status().code(),
+            StatusCode::kInternal);
+}
+
 RING_TEST(EqualSettingsAreFine) {
   EXPECT_OK(CheckSameSettings({}));
   EXPECT_OK(CheckSameSettings(std::vector<PeerCard>(3)));
