@@ -10,6 +10,8 @@
 #   make board     bundle the page "Ring" for TensorBoard, with npm
 #   make test-board   that page in Chromium, which it installs if it can; needs root
 #   make lint      style and types
+#   make fuzz      any input to all that reads what others send, with Clang's libFuzzer,
+#                  which it installs if it can; FUZZ_RUNS inputs for each target
 #   make sanitize  C++ tests under address, undefined behaviour and thread checks
 #   make soak-exit start SOAK_JOBS jobs that leave in every way; none may hang or crash
 #   make soak-steps train SOAK_STEPS steps, and more with ever new names: nothing may grow
@@ -32,6 +34,9 @@ SOAK_STEPS ?= 100000
 FAULTS ?= 200
 FAULT_SEED := $(shell date +%s)
 PART ?= 1/1
+# Inputs for each fuzz target, and how many seconds it may take; 0: any.
+FUZZ_RUNS ?= 1000000
+FUZZ_SECONDS ?= 0
 # Tests wait for each other's processes now and then: more workers than cores.
 TEST_WORKERS ?= $(shell expr $$(nproc) + 1)
 # The minor versions of `make versions` and `make wheel`, beside VENV's own.
@@ -69,7 +74,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-faults test-board board build lint sanitize soak-exit soak-steps versions wheel clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-faults test-board board build lint fuzz sanitize soak-exit soak-steps versions wheel clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -80,6 +85,7 @@ test: test-cpp test-python
 test-all: test
 	@$(MAKE) --no-print-directory test-slow
 	@$(MAKE) --no-print-directory test-hosts PYTEST_ARGS='-m hosts $(PYTEST_ARGS)'
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=3
 
 # With the test tools, of which NVRTC brings a header.
 test-cpp: $(TEST_READY)
@@ -128,8 +134,14 @@ lint: $(LINT_READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell
-	find tf_ops tests/cpp tests/stand_in benchmarks -name '*.h' -o -name '*.cc' -o -name '*.inc' \
+	find tf_ops tests/cpp tests/fuzz tests/stand_in benchmarks -name '*.h' -o -name '*.cc' -o -name '*.inc' \
 	  | xargs $(BIN)/clang-format --dry-run --Werror
+
+# A minute to compile. What cannot run here says so.
+fuzz: $(TOOLS_READY)
+	$(call say,Any input to what reads what others send)
+	FUZZ_RUNS=$(FUZZ_RUNS) FUZZ_SECONDS=$(FUZZ_SECONDS) CMAKE_ARGS="$(CMAKE_ARGS)" \
+	  nice tests/fuzz/run.sh $(BIN)
 
 sanitize: $(TOOLS_READY)
 	$(call sanitize,address)
