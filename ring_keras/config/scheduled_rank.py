@@ -221,7 +221,8 @@ def _checked(scheduled: ScheduledRank) -> ScheduledRank:
 
 def _integer(environment: Environment, name: str) -> int:
     text = environment.get(name, "").strip()
-    if not (text.isascii() and text.isdecimal()):
+    # More digits are a mistake, too; Python reads no more than 4,300.
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
         raise ConfigError(
             f"{name} must be an integer of at least 0, as this process was started "
             f"as one of several. Received: {name}={text!r}. Start the script with "

@@ -8,8 +8,9 @@ from ring_keras.config.errors import ConfigError
 
 __all__ = ["expand_counts", "expand_nodes"]
 
-_COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?", re.ASCII)
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
+# More digits are a mistake, too; Python reads no more than 4,300.
+_COUNT = re.compile(r"(\d{1,18})(?:\(x(\d{1,18})\))?", re.ASCII)
+_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
 # What stands between commas that are in no brackets.
 _NODES = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 # One bracket of it.
@@ -56,30 +57,32 @@ def expand_nodes(name: str, text: str) -> list[str]:
         raise _not_nodes(name, text)
     nodes: list[str] = []
     for part in parts:
-        nodes += _expand_brackets(name, text, part)
+        nodes += _expand_brackets(name, text, part, _MAX_COUNT - len(nodes))
     return nodes
 
 
-def _expand_brackets(name: str, text: str, part: str) -> list[str]:
+def _expand_brackets(name: str, text: str, part: str, limit: int) -> list[str]:
     """Of one part, the brackets from left to right: a[0-1]b[0-1] is four."""
-    found = _BRACKET.search(part)
-    if found is None:
-        return [part]
-    before, after = part[: found.start()], part[found.end() :]
-    tails = _expand_brackets(name, text, after) if after else [""]
-    numbers: list[str] = []
-    for piece in found[1].split(","):
-        between = _RANGE.fullmatch(piece)
-        if between is None:
-            raise _not_nodes(name, text)
-        first, last = between[1], between[2] or between[1]
-        count = int(last) - int(first) + 1
-        if count < 1 or (len(numbers) + count) * len(tails) > _MAX_COUNT:
-            raise _not_nodes(name, text)
-        # 08-10 keeps its zeros.
-        width = len(first)
-        numbers += [f"{int(first) + step:0{width}d}" for step in range(count)]
-    return [before + number + tail for number in numbers for tail in tails]
+    # Between what stands in no brackets is what stands in some.
+    pieces = _BRACKET.split(part)
+    nodes = [pieces[0]]
+    for inside, after in zip(pieces[1::2], pieces[2::2], strict=True):
+        numbers: list[str] = []
+        for piece in inside.split(","):
+            between = _RANGE.fullmatch(piece)
+            if between is None:
+                raise _not_nodes(name, text)
+            first, last = between[1], between[2] or between[1]
+            count = int(last) - int(first) + 1
+            if count < 1 or (len(numbers) + count) * len(nodes) > limit:
+                raise _not_nodes(name, text)
+            # 08-10 keeps its zeros.
+            width = len(first)
+            numbers += [f"{int(first) + step:0{width}d}" for step in range(count)]
+        nodes = [node + number + after for node in nodes for number in numbers]
+    if len(nodes) > limit:
+        raise _not_nodes(name, text)
+    return nodes
 
 
 def _not_nodes(name: str, text: str) -> ConfigError:

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ring_keras.config import expand_counts, expand_nodes
-from ring_keras.launch.hosts import Host, HostsError, merge, read_hostfile
+from ring_keras.launch.hosts import (
+    Host,
+    HostsError,
+    checked_host,
+    merge,
+    read_hostfile,
+)
 
 __all__ = ["Allocation", "allocation"]
 
@@ -83,7 +89,7 @@ def _slurm(environment: Environment, source: str) -> list[Host]:
     names = expand_nodes(source, environment[source])
     counts_name = "SLURM_TASKS_PER_NODE"
     if counts_name not in environment:
-        return [Host(name, 1) for name in names]
+        return [checked_host(name, "1") for name in names]
     counts = expand_counts(counts_name, environment[counts_name])
     if len(counts) != len(names) or 0 in counts:
         raise HostsError(
@@ -91,7 +97,8 @@ def _slurm(environment: Environment, source: str) -> list[Host]:
             f"tasks for {len(counts)} ({counts_name}={environment[counts_name]!r}): "
             "expected at least one task on each. Name the hosts with -H"
         )
-    return [Host(name, count) for name, count in zip(names, counts, strict=True)]
+    pairs = zip(names, counts, strict=True)
+    return [checked_host(name, str(count)) for name, count in pairs]
 
 
 def _words(environment: Environment, source: str) -> list[Host]:
@@ -100,7 +107,7 @@ def _words(environment: Environment, source: str) -> list[Host]:
     names, counts = words[::2], words[1::2]
     if len(names) != len(counts):
         raise HostsError(f"{source} must be names and numbers by turns, not {words}")
-    return merge(map(_host, names, counts))
+    return merge(map(checked_host, names, counts))
 
 
 def _one_slot_a_line(environment: Environment, source: str) -> list[Host]:
@@ -117,13 +124,7 @@ def _sge(environment: Environment, source: str) -> list[Host]:
     rows = [line.split() for line in lines if line.strip()]
     if not rows or min(map(len, rows)) < 2:
         raise HostsError(f"{source}={path}: must have a host and its slots a line")
-    return merge(_host(row[0], row[1]) for row in rows)
-
-
-def _host(name: str, slots: str) -> Host:
-    if not (slots.isascii() and slots.isdecimal() and int(slots) >= 1):
-        raise HostsError(f"host {name!r} must have at least 1 slot, not {slots!r}")
-    return Host(name, int(slots))
+    return merge(checked_host(row[0], row[1]) for row in rows)
 
 
 _Reader = Callable[[Environment, str], Sequence[Host]]

@@ -10,6 +10,7 @@ from pathlib import Path
 __all__ = [
     "Host",
     "HostsError",
+    "checked_host",
     "fill",
     "merge",
     "parse_hosts",
@@ -20,6 +21,8 @@ __all__ = [
 # What ssh takes: a name, an address, either with a user. A leading dash would be
 # one of its options.
 _NAME = re.compile(r"[A-Za-z0-9_\[][\w.:%@\[\]-]*", re.ASCII)
+# More digits are a mistake; Python reads no more than 4,300.
+_SLOTS = re.compile(r"0*[1-9]\d{0,8}", re.ASCII)
 
 # Of a line of a hostfile, what may follow the name: Open MPI's words.
 _SLOT_WORDS = ("slots", "count", "cpu")
@@ -101,6 +104,15 @@ def parse_lines(
     return merge(hosts)
 
 
+def checked_host(name: str, slots: str) -> Host:
+    """A host, of the words that say so.
+
+    Raises:
+        HostsError: If one of them is something else.
+    """
+    return Host(_name(name), _slots(slots, f"{name} {slots}"))
+
+
 def merge(hosts: Iterable[Host]) -> list[Host]:
     """One entry per name, where the name came first, with all of its slots."""
     slots: dict[str, int] = {}
@@ -164,6 +176,6 @@ def _name(text: str) -> str:
 
 
 def _slots(text: str, entry: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
+    if not _SLOTS.fullmatch(text):
         raise HostsError(f"slots must be an integer of at least 1, not {entry!r}")
     return int(text)

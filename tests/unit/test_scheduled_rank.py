@@ -183,3 +183,8 @@ def test_a_rank_beyond_the_size() -> None:
         scheduled_rank(OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "2"})
     with pytest.raises(ConfigError, match="SLURM_NODEID must be less than 4"):
         scheduled_rank(SLURM | {"SLURM_NODEID": "4"})
+
+
+def test_a_number_of_too_many_digits_is_refused() -> None:
+    with pytest.raises(ConfigError, match="SLURM_PROCID must be an integer"):
+        scheduled_rank({**SLURM, "SLURM_PROCID": "9" * 5000})
