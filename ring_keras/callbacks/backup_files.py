@@ -4,9 +4,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 from absl import logging
 
 from ring_keras import keras_internals as internals
+from ring_keras.callbacks.backup_directory import LocalDirectory, directory_at
 from ring_keras.errors import RingKerasError
 
 __all__ = ["BackupFiles"]
@@ -30,15 +29,15 @@ class BackupFiles:
     """Pairs of files: weights and the optimizer's state, and what they must be.
 
     A backup counts once its second file, the record, is there, which has a checksum
-    of the first and one of its own. Each appears under its name when it is on the
-    disk, and whole.
+    of the first and one of its own. Each appears under its name when it is kept, and
+    whole.
 
     Args:
-        directory: Of these files alone; made where there is none.
+        directory: A path or a URL, of these files alone.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: str | Path) -> None:
+        self._directory = directory_at(directory)
 
     def save(
         self, weights: memoryview, steps: int, place: Mapping[str, int] | None = None
@@ -54,20 +53,19 @@ class BackupFiles:
             RingKerasError: If the files cannot be written; it names the path and the
                 space that is left there. Earlier backups are still there.
         """
-        path = self._weights(steps)
+        stem = f"step-{steps:012}"
         noted = {**(place or {}), "steps": steps, "sha256": _sha256(weights)}
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            _write(path, weights)
-            _write(_record_of(path), _sealed(noted))
+            self._directory.write(stem + _WEIGHTS, weights)
+            self._directory.write(stem + _RECORD, _sealed(noted))
             # Newer ones have been passed over: they are damaged.
-            records = [r for r in self._newest_first() if r <= _record_of(path)]
-            self._remove_all_but(records[:_KEPT])
+            stems = [newer for newer in self._newest_first() if newer <= stem]
+            self._remove_all_but(stems[:_KEPT])
         except OSError as error:
             raise RingKerasError(
-                f"cannot write the backup {path}: {error.strerror or error}. It has "
-                f"{len(weights):,} bytes; {_free_space(path)}. Earlier backups are as "
-                "they were."
+                f"cannot write the backup {self._directory.path(stem + _WEIGHTS)}: "
+                f"{error.strerror or error}. It has {len(weights):,} bytes; "
+                f"{self._directory.free_space()}. Earlier backups are as they were."
             ) from error
 
     def save_if_newest(
@@ -75,17 +73,20 @@ class BackupFiles:
     ) -> None:
         """The same, by processes that do not know of each other.
 
-        Only if there is no whole one of as many steps.
+        Only if there is no whole one of as many steps. In a local directory.
 
         Raises:
             RingKerasError: See `save`.
             OSError: If there can be no such directory.
         """
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with (self._directory / _LOCK).open("w") as lock:
+        assert isinstance(self._directory, LocalDirectory)
+        directory = self._directory.directory
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / _LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            newest = self._newest_whole()
-            if newest is None or newest[1]["steps"] < steps:
+            with self._newest_whole() as newest:
+                is_newest = newest is None or newest[1]["steps"] < steps
+            if is_newest:
                 self.save(weights, steps, place)
 
     def restore(self, model: keras.Model) -> dict[str, Any] | None:
@@ -96,15 +97,18 @@ class BackupFiles:
 
         Returns:
             What was noted with it; None if there was none.
+
+        Raises:
+            RingKerasError: If a remote directory cannot be read.
         """
-        newest = self._newest_whole()
-        if newest is None:
-            return None
-        weights, noted = newest
-        optimizer: Any = model.optimizer
-        if not optimizer.built:  # Else it would not take its state.
-            optimizer.build(model.trainable_variables)
-        model.load_weights(weights)
+        with self._newest_whole() as newest:
+            if newest is None:
+                return None
+            weights, noted = newest
+            optimizer: Any = model.optimizer
+            if not optimizer.built:  # Else it would not take its state.
+                optimizer.build(model.trainable_variables)
+            model.load_weights(weights)
         for variable in optimizer.variables:
             # One rank's, of some steps: no rank has the others' parts.
             if internals.accumulates(variable):
@@ -115,45 +119,49 @@ class BackupFiles:
         """Removes every backup; nothing else that lies there."""
         self._remove_all_but([])
         for name in (f"unfinished{_WEIGHTS}", f"unfinished{_RECORD}", _LOCK):
-            (self._directory / name).unlink(missing_ok=True)
+            self._directory.remove(name)
 
-    def _weights(self, steps: int) -> Path:
-        return self._directory / f"step-{steps:012}{_WEIGHTS}"
+    def _newest_first(self) -> list[str]:
+        """The names of backups, without their endings."""
+        return sorted(self._stems(_RECORD), reverse=True)
 
-    def _newest_first(self) -> list[Path]:
-        return sorted(self._directory.glob(f"step-*{_RECORD}"), reverse=True)
+    def _stems(self, ending: str) -> list[str]:
+        return [
+            name.removesuffix(ending)
+            for name in self._directory.names()
+            if name.startswith("step-") and name.endswith(ending)
+        ]
 
-    def _newest_whole(self) -> tuple[Path, dict[str, Any]] | None:
-        """Its weights, and what was noted with them."""
-        for record in self._newest_first():
-            weights = record.with_name(record.stem + _WEIGHTS)
-            try:
-                noted = _unsealed(record.read_bytes())
-                if _sha256_of_file(weights) != noted["sha256"]:
-                    raise ValueError("its checksum is another one")
-            except (OSError, ValueError) as error:
-                logging.warning(
-                    "ring_keras: the backup %s is damaged, and passed over: %s. An "
-                    "earlier one is taken, if there is one.",
-                    weights,
-                    error,
-                )
-            else:
-                return weights, noted
-        return None
+    @contextlib.contextmanager
+    def _newest_whole(self) -> Iterator[tuple[Path, dict[str, Any]] | None]:
+        """Its weights, as a file of this host, and what was noted with them."""
+        for stem in self._newest_first():
+            with contextlib.ExitStack() as stack:
+                name = stem + _WEIGHTS
+                try:
+                    noted = _unsealed(self._directory.read(stem + _RECORD))
+                    weights = stack.enter_context(self._directory.local_copy(name))
+                    if _sha256_of_file(weights) != noted["sha256"]:
+                        raise ValueError("its checksum is another one")
+                except (OSError, ValueError) as error:
+                    logging.warning(
+                        "ring_keras: the backup %s is damaged, and passed over: %s. An "
+                        "earlier one is taken, if there is one.",
+                        self._directory.path(name),
+                        error,
+                    )
+                    continue
+                yield weights, noted
+                return
+        yield None
 
-    def _remove_all_but(self, kept: Sequence[Path]) -> None:
+    def _remove_all_but(self, kept: Sequence[str]) -> None:
         """Weights without a record, too, which are no backup."""
-        stems = {record.stem for record in kept}
         # In this order: what is left of a pair is no backup.
         for ending in (_RECORD, _WEIGHTS):
-            for path in self._directory.glob(f"step-*{ending}"):
-                if path.name.removesuffix(ending) not in stems:
-                    path.unlink(missing_ok=True)
-
-
-def _record_of(weights: Path) -> Path:
-    return weights.with_name(weights.name.removesuffix(_WEIGHTS) + _RECORD)
+            for stem in self._stems(ending):
+                if stem not in kept:
+                    self._directory.remove(stem + ending)
 
 
 def _sealed(noted: Mapping[str, Any]) -> bytes:
@@ -190,31 +198,3 @@ def _sha256_of_file(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _write(path: Path, content: bytes | memoryview) -> None:
-    """Gives a file its name once it is on the disk."""
-    unfinished = path.with_name("unfinished" + "".join(path.suffixes))
-    try:
-        with unfinished.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def _free_space(path: Path) -> str:
-    """Of the file system on which it would lie."""
-    for directory in path.parents:
-        with contextlib.suppress(OSError):
-            return f"{shutil.disk_usage(directory).free:,} bytes are free there"
-    return "how many are free there is not known"

@@ -9,6 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from ring_keras import keras_internals as internals
+from ring_keras.callbacks.backup_directory import is_remote
 from ring_keras.callbacks.backup_files import BackupFiles
 from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVariables
 from ring_keras.callbacks.momentum import scale_momentum
@@ -88,9 +89,14 @@ class Elastic(keras.callbacks.Callback):
                 "`scale` must be 'linear', None, or a function of the number of ranks "
                 f"before and after a change. Received: scale={scale!r}"
             )
+        if backup_dir is not None and is_remote(backup_dir):
+            raise ValueError(
+                "`backup_dir` of Elastic must be a directory of this host, in which "
+                f"processes can lock a file. Received: backup_dir={backup_dir!r}"
+            )
         self.scale = scale
         self._epoch = 0
-        self._files = None if backup_dir is None else BackupFiles(Path(backup_dir))
+        self._files = None if backup_dir is None else BackupFiles(backup_dir)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Prepares the call for a change of its ranks."""

@@ -65,7 +65,7 @@ class Preemption(keras.callbacks.Callback):
     Args:
         backup_dir: A directory of its own, for the rank that saves alone: on several
             hosts, one that all can reach, since the next start may give the ranks
-            other hosts.
+            other hosts. Or a URL that `fsspec` knows, such as "s3://bucket/backup".
         signals: Those that end training. Slurm sends the one that `--signal` names.
         root_rank: The rank that saves.
     """
@@ -78,7 +78,7 @@ class Preemption(keras.callbacks.Callback):
         root_rank: int = 0,
     ) -> None:
         super().__init__()
-        self._writer = BackupWriter(BackupFiles(Path(backup_dir)))
+        self._writer = BackupWriter(BackupFiles(backup_dir))
         self._signals = tuple(signals)
         self.root_rank = root_rank
         # Of one call of `fit`.
