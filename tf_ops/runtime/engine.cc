@@ -6,18 +6,11 @@
 #include "tf_ops/collectives/nccl/device_communicator.h"
 #include "tf_ops/collectives/nccl/stream_work.h"
 #include "tf_ops/common/logging.h"
-#include "tf_ops/runtime/dump_signal.h"
 
 namespace ring_keras {
 namespace {
 
 constexpr double kFlushTimeoutS = 1.0;
-
-std::unique_ptr<DumpWriter> WriterFor(const std::string& trace_dir, int rank) {
-  if (trace_dir.empty()) return nullptr;
-  return std::make_unique<DumpWriter>(
-      StrCat(trace_dir, "/rank", rank, ".trace"));
-}
 
 }  // namespace
 
@@ -27,40 +20,31 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Mesh> mesh)
       launcher_([this] { WakeDriver(); }),
       matcher_(mesh_->size()),
       recorder_(mesh_->rank(), mesh_->size()),
-      dump_writer_(WriterFor(options.trace_dir, mesh_->rank())) {
-  (void)TakeDumpRequest();  // Of an earlier membership.
-  for (int rank = 0; rank < mesh_->size(); ++rank) {
-    if (rank == mesh_->rank()) continue;
-    mesh_->pair(rank).set_control_handler(
-        [this, rank](FrameType type, uint64_t key, std::string payload) {
-          HandleControl(rank, type, key, std::move(payload));
-        });
-  }
+      progress_(options_, *mesh_, scheduler_, matcher_, recorder_, shared_) {
   thread_ = std::thread([this] { ThreadMain(); });
 }
 
 void Engine::Stop() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    stopping_ = true;
-    has_news_.store(true);
+    std::lock_guard<std::mutex> lock(shared_.mutex);
+    shared_.queue.Stop();
   }
   work_.notify_one();
   mesh_->Wake();
 }
 
 bool Engine::AwaitSent(double timeout_s) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  return ended_.wait_for(lock, std::chrono::duration<double>(timeout_s),
-                         [this] { return !mesh_->has_unsent(); });
+  std::unique_lock<std::mutex> lock(shared_.mutex);
+  return shared_.ended.wait_for(lock, std::chrono::duration<double>(timeout_s),
+                                [this] { return !mesh_->has_unsent(); });
 }
 
 Engine::~Engine() {
   Stop();
   thread_.join();
-  for (auto& [id, member] : communicators_) {
+  for (auto& [id, member] : shared_.members) {
     if (member == nullptr) continue;
-    BreakIfLost(*member->communicator);
+    progress_.BreakIfLost(*member->communicator);
     const Status& status = member->communicator->status();
     if (!status.ok()) member->communicator->device()->Break(status);
   }
@@ -78,19 +62,19 @@ Engine::~Engine() {
 }
 
 int Engine::pending_count() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return active_;
+  std::lock_guard<std::mutex> lock(shared_.mutex);
+  return shared_.active;
 }
 
 std::string Engine::broken_link() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return broken_link_;
+  std::lock_guard<std::mutex> lock(shared_.mutex);
+  return shared_.broken_link;
 }
 
 void Engine::AddCommunicator(int id, std::vector<int> ranks,
                              const Tuning& tuning) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  std::shared_ptr<Member>& member = communicators_[id];
+  std::lock_guard<std::mutex> lock(shared_.mutex);
+  std::shared_ptr<Member>& member = shared_.members[id];
   if (std::find(ranks.begin(), ranks.end(), mesh_->rank()) != ranks.end()) {
     member = std::make_shared<Member>(
         std::make_shared<Communicator>(id, std::move(ranks), tuning, *mesh_,
@@ -105,20 +89,17 @@ void Engine::AddCommunicator(int id, std::vector<int> ranks,
 }
 
 void Engine::RemoveCommunicator(int id) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = communicators_.find(id);
-  if (found == communicators_.end()) return;
-  removed_.push_back(std::move(found->second));
-  communicators_.erase(found);
-  has_news_.store(true);
+  std::lock_guard<std::mutex> lock(shared_.mutex);
+  const auto found = shared_.members.find(id);
+  if (found == shared_.members.end()) return;
+  shared_.queue.Add(std::move(found->second));
+  shared_.members.erase(found);
 }
 
 Status Engine::SplitDevices(int id, int device) {
+  const std::shared_ptr<Member> member = shared_.MemberOf(id);
   std::shared_ptr<nccl::DeviceCommunicator> part;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    part = DeviceOf(id);
-  }
+  if (member != nullptr) part = member->communicator->device();
   Request request;
   request.kind = CollectiveKind::kBarrier;
   request.name = StrCat("ring_keras/split_devices/", id);
@@ -145,70 +126,93 @@ Status Engine::SplitDevices(int id, int device) {
 }
 
 void Engine::SetTuning(const Tuning& tuning) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [id, member] : communicators_) {
+  std::lock_guard<std::mutex> lock(shared_.mutex);
+  for (auto& [id, member] : shared_.members) {
     if (member != nullptr) member->communicator->set_tuning(tuning);
   }
 }
 
-std::shared_ptr<nccl::DeviceCommunicator> Engine::DeviceOf(int id) const {
-  const auto found = communicators_.find(id);
-  if (found == communicators_.end() || found->second == nullptr) return nullptr;
-  return found->second->communicator->device();
-}
-
-std::shared_ptr<Member> Engine::MemberOf(int id) const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = communicators_.find(id);
-  return found == communicators_.end() ? nullptr : found->second;
+void Engine::Interrupt(int communicator_id) {
+  {
+    std::lock_guard<std::mutex> lock(shared_.mutex);
+    if (shared_.active == 0) return;
+    shared_.queue.Add(InterruptedWait{communicator_id, shared_.entered});
+  }
+  work_.notify_one();
+  WakeDriver();
 }
 
 void Engine::OnRankEvent(const RankEvent& event) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    events_.push_back(event);
-    has_news_.store(true);
+    std::lock_guard<std::mutex> lock(shared_.mutex);
+    shared_.queue.Add(event);
   }
   mesh_->Wake();
 }
 
-bool Engine::TakeEvents() {
-  std::vector<RankEvent> events;
-  bool stopping;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    events.swap(events_);
-    stopping = stopping_;
-  }
-  for (const RankEvent& event : events) {
-    // In shared memory nothing else says that nobody reads any more.
-    if (event.rank >= 0 && event.rank != mesh_->rank()) {
-      mesh_->pair(event.rank).StopSending();
-      mesh_->Forget(event.rank);
-    }
-    if (event.kind == RankEvent::Kind::kLost) {
-      HandleLost(event);
-    } else {
-      left_.emplace(event.rank, std::make_pair(event, Clock::now()));
-    }
-  }
-  if (stopping) {
-    for (auto& operation : operations_) {
-      const std::string what = StrCat("called shutdown() while ",
-                                      operation->description(), " was pending");
-      operation->communicator().Break(
-          Status(StatusCode::kAborted, StrCat(own_name(), " ", what)));
-      TellPeers(operation->communicator(),
-                Status(StatusCode::kPeerLost, StrCat(own_name(), " ", what)));
-    }
-  }
-  return !events.empty();
+void Engine::Dump(const std::string& why) {
+  WithDriver([&] {
+    progress_.WriteDump(DumpCause::kOther, why,
+                        ProgressEngine::Asker::kThisRank);
+  });
+  progress_.AwaitDumps();
 }
 
-void Engine::BreakIfLost(Communicator& communicator) {
-  for (const auto& [rank, why] : lost_) {
-    if (rank < 0 || communicator.Contains(rank)) communicator.Break(why);
+void Engine::PrepareDevice(Request& request) {
+  if (request.device_work == nullptr || !request.able.ok()) return;
+  const std::shared_ptr<Member> member =
+      shared_.MemberOf(request.communicator_id);
+  if (member == nullptr) return;  // Accept() says why.
+  request.able = member->communicator->device()->Prepare(request);
+}
+
+StatusOr<std::unique_ptr<Operation>> Engine::Accept(Request& request,
+                                                    DoneCallback& done) {
+  if (shared_.queue.stopping()) {
+    return Status(StatusCode::kAborted, "shutdown() has been called");
   }
+  const auto found = shared_.members.find(request.communicator_id);
+  if (found == shared_.members.end()) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("there is no process set ", request.communicator_id,
+                         ". Was it removed?"));
+  }
+  const std::shared_ptr<Member>& member = found->second;
+  if (member == nullptr) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("rank ", mesh_->rank(), " is not in process set ",
+               request.communicator_id, "; only its ranks may use it."));
+  }
+  if (member->in_join) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat(Describe(request.kind, request.name), ": rank ", mesh_->rank(),
+               " is in join(), in which it brings nothing of its own. "
+               "Enter it before, or when join() has returned."));
+  }
+  const bool joins = request.kind == CollectiveKind::kJoin;
+  const bool begins_step = request.step_role == StepRole::kBegins;
+  UseId use;
+  use.communicator_id = request.communicator_id;
+  if (request.step_role != StepRole::kNone) {
+    use.step = begins_step ? member->NextStep() : member->step;
+  }
+  if (!driving_) member->names.ForgetUnused();
+  NameUse& name = member->names.Of(request.name, use.in_step());
+  use.sequence = name.next_sequence;
+  use.name = std::move(request.name);
+  auto operation = std::make_unique<Operation>(
+      std::move(request), std::move(use), Operation::Standing{member->joins},
+      member, name, std::move(done));
+  // All that could throw has been done.
+  operation->number = ++shared_.entered;
+  ++shared_.active;
+  ++name.next_sequence;
+  name.last_step = operation->use().step;
+  member->in_join = joins;
+  if (begins_step) member->step = operation->use().step;
+  return operation;
 }
 
 }  // namespace ring_keras

@@ -6,15 +6,15 @@
 // (Run). All that is left is driven by the engine's own thread (ThreadMain).
 //
 // Why that is safe:
-// 1. `driving_` changes under mutex_ only, and only who has set it touches what
-//    is the driver's own. So each driver sees all that the one before did.
+// 1. `driving_` changes under the mutex only, and only who has set it touches
+//    what is the driver's own. So each driver sees all that the one before did.
 // 2. Nothing is left without a driver: who stops driving wakes the blocked
 //    callers, and the engine's thread if an operation has not ended, or a peer
 //    has not taken all that was queued for it; that drives until neither is so.
 //    An operation may end here before its peers know all that they need for it,
 //    or why it failed.
-// 3. No news is missed. It is put where the driver looks, has_news_ is set, and
-//    then asleep_ is looked at. A driver sets asleep_, then looks at has_news_,
+// 3. No news is missed. It is put in the queue, which sets has_news(), and then
+//    asleep_ is looked at. A driver sets asleep_, then looks at has_news(),
 //    then sleeps. Whichever store comes first, one of the two sees the other's:
 //    the atomics are sequentially consistent.
 // 4. No exception leaves an engine in use behind: what drives is noexcept. The
@@ -44,7 +44,7 @@ constexpr int kMaxIdleTurns = 64;
 
 void Engine::Submit(Request request, DoneCallback done, double drive_for_s) {
   PrepareDevice(request);
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(shared_.mutex);
   StatusOr<std::unique_ptr<Operation>> accepted = Accept(request, done);
   if (!accepted.ok()) {
     lock.unlock();
@@ -76,7 +76,7 @@ Status Engine::Run(Request request) {
     ended.store(true, std::memory_order_release);
   };
   PrepareDevice(request);
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(shared_.mutex);
   StatusOr<std::unique_ptr<Operation>> accepted = Accept(request, done);
   RING_KERAS_RETURN_IF_ERROR(accepted.status());
   std::unique_ptr<Operation> operation = std::move(accepted.value());
@@ -92,14 +92,15 @@ Status Engine::Run(Request request) {
     lock.unlock();
     // A driver handles no signals: a handler may take long, and its peers would
     // wait. Soon it leaves a wait that is long to the engine's thread.
-    const unsigned first_watch = watches_;
-    DriveUntil([&] { return has_ended() || watches_ - first_watch > 1; });
+    const unsigned first_watch = progress_.watches();
+    DriveUntil(
+        [&] { return has_ended() || progress_.watches() - first_watch > 1; });
     lock.lock();
   }
   if (is_driver) StopDriving();
   if (!has_ended() && asleep_.load()) mesh_->Wake();
   while (!has_ended()) {
-    if (ended_.wait_for(lock, kSignalInterval, has_ended)) break;
+    if (shared_.ended.wait_for(lock, kSignalInterval, has_ended)) break;
     lock.unlock();
     if (HandleSignals()) Interrupt(communicator_id);
     lock.lock();
@@ -109,41 +110,26 @@ Status Engine::Run(Request request) {
 
 // A join never is: it reads and answers what its peers announce.
 bool Engine::IsAlone(const Operation& operation) const {
-  return active_ == 1 && !driving_ && !operation.is_join() &&
-         !has_news_.load(std::memory_order_relaxed);
+  return shared_.active == 1 && !driving_ && !operation.is_join() &&
+         !shared_.queue.has_news().load(std::memory_order_relaxed);
 }
 
 void Engine::Enqueue(std::unique_ptr<Operation> operation) noexcept {
   operation->StampSubmitted();
-  accepted_.push_back(std::move(operation));
-  has_news_.store(true);
+  shared_.queue.Add(std::move(operation));
 }
 
 void Engine::TryAlone(std::unique_ptr<Operation> operation, double drive_for_s,
                       std::unique_lock<std::mutex>& lock) noexcept {
   driving_ = true;
   lock.unlock();
-  BreakIfLost(operation->communicator());
-  scheduler_.SpinLonger(std::chrono::duration_cast<Scheduler::Clock::duration>(
-                            std::chrono::duration<double>(drive_for_s)),
-                        &has_news_);
-  alone_ = operation.get();
-  operation->Start();
-  alone_ = nullptr;
-  scheduler_.SpinBriefly();
-  const bool ended = operation->ended();
-  if (ended) {
-    End(*operation, true);
-    operation.reset();
-  }
+  const bool ended = progress_.RunAlone(*operation, drive_for_s);
+  if (ended) operation.reset();
   lock.lock();
   if (ended) {
-    --active_;
+    --shared_.active;
   } else {
-    operation->StampAwaited();
-    // Before others of its name, which have been accepted since.
-    accepted_.insert(accepted_.begin(), std::move(operation));
-    has_news_.store(true);
+    shared_.queue.AddStarted(std::move(operation));
   }
 }
 
@@ -151,36 +137,39 @@ void Engine::WakeDriver() {
   if (asleep_.load()) mesh_->Wake();
 }
 
-// The caller holds mutex_. Whoever still has something to do takes over.
+// The caller holds the mutex. Whoever still has something to do takes over.
 void Engine::StopDriving() {
   driving_ = false;
-  ended_.notify_all();
-  if (active_ > 0 || stopping_ || mesh_->has_unsent()) work_.notify_one();
+  shared_.ended.notify_all();
+  if (shared_.active > 0 || shared_.queue.stopping() || mesh_->has_unsent()) {
+    work_.notify_one();
+  }
 }
 
 void Engine::ThreadMain() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(shared_.mutex);
   const auto look_interval =
       mesh_->connects_all() ? kIdleLookInterval : kRelayLookInterval;
   while (true) {
     const bool has_work = work_.wait_for(lock, look_interval, [&] {
-      return !driving_ && (active_ > 0 || stopping_ ||
-                           (mesh_->has_unsent() && !communicators_.empty()));
+      return !driving_ && (shared_.active > 0 || shared_.queue.stopping() ||
+                           (mesh_->has_unsent() && !shared_.members.empty()));
     });
-    if (active_ == 0 && stopping_) return;
+    if (shared_.active == 0 && shared_.queue.stopping()) return;
     // Without a communicator, what is to be passed on would be dropped.
-    if (driving_ || communicators_.empty()) continue;
+    if (driving_ || shared_.members.empty()) continue;
     driving_ = true;
     lock.unlock();
     if (!has_work) {
-      LookAround();
+      progress_.ServeDumpSignal();
       // One reads a few frames of each peer's, of which there may be thousands.
-      for (int turn = 0; turn < kMaxIdleTurns && Poll(); ++turn) {
+      for (int turn = 0; turn < kMaxIdleTurns && progress_.Poll(); ++turn) {
       }
     }
     DriveUntil([this] {
-      std::lock_guard<std::mutex> inner(mutex_);
-      return active_ == 0 && (stopping_ || !mesh_->has_unsent());
+      std::lock_guard<std::mutex> inner(shared_.mutex);
+      return shared_.active == 0 &&
+             (shared_.queue.stopping() || !mesh_->has_unsent());
     });
     lock.lock();
     StopDriving();
@@ -190,9 +179,9 @@ void Engine::ThreadMain() {
 template <typename Condition>
 void Engine::DriveUntil(Condition condition) noexcept {
   for (unsigned turn = 1; !condition(); ++turn) {
-    const bool progress = Poll();
+    const bool progress = progress_.Poll();
     // Deadlines hold for one collective while others keep the driver busy.
-    if (turn % kTurnsPerClock == 0 && Clock::now() >= next_watch_) Watch();
+    if (turn % kTurnsPerClock == 0) progress_.WatchIfDue();
     if (progress) {
       backoff_.OnProgress();
       continue;
@@ -207,31 +196,31 @@ void Engine::DriveUntil(Condition condition) noexcept {
       continue;
     }
     backoff_.OnSleep();
-    if (Clock::now() >= next_watch_) Watch();
+    progress_.WatchIfDue();
     asleep_.store(true);
     mesh_->Sleep(kSleepMilliseconds, [this] {
-      return has_news_.load() || mesh_->Pump() || scheduler_.AnyReady();
+      return shared_.queue.has_news().load() || mesh_->Pump() ||
+             scheduler_.AnyReady();
     });
     asleep_.store(false);
   }
 }
 
-bool Engine::Poll() {
-  bool progress = false;
-  if (has_news_.load(std::memory_order_acquire)) {
-    TakeLooks();
-    progress |= TakeEvents();
-    progress |= TakeAccepted();
-    TakeInterrupts();
+void Engine::WithDriver(const std::function<void()>& look) noexcept {
+  std::unique_lock<std::mutex> lock(shared_.mutex);
+  DriverCall asked{&look};
+  if (driving_) {
+    shared_.queue.Add(&asked);
+    WakeDriver();
+    shared_.ended.wait(lock, [&] { return asked.done || !driving_; });
+    if (asked.done) return;
+    shared_.queue.Withdraw(&asked);
   }
-  progress |= mesh_->Pump();
-  if (!joins_.empty()) progress |= ServeJoins();
-  if (scheduler_.RunReady()) {
-    progress = true;
-    FailNewLostWaits();
-  }
-  progress |= FinishEnded();
-  return progress;
+  driving_ = true;
+  lock.unlock();
+  look();
+  lock.lock();
+  StopDriving();
 }
 
 }  // namespace ring_keras

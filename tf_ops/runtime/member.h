@@ -41,6 +41,8 @@ struct Member {
   // An operation has begun to wait for announcements in a step, which may have
   // been lost before.
   bool has_new_wait = false;
+  // All ranks are being told, or have been, that the communicator is broken.
+  bool peers_know_broken = false;
 
   // Guarded by the engine's mutex.
   NameTable names;

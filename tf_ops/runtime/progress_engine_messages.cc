@@ -2,14 +2,29 @@
 #include <utility>
 
 #include "tf_ops/matching/signature.h"
-#include "tf_ops/runtime/engine.h"
+#include "tf_ops/runtime/abort_message.h"
+#include "tf_ops/runtime/progress_engine.h"
 #include "tf_ops/transport/relayed_frame.h"
 #include "tf_ops/transport/status_wire.h"
 
 namespace ring_keras {
+namespace {
 
-void Engine::HandleControl(int job_rank, FrameType type, uint64_t key,
-                           std::string payload) {
+// Of an announcement whose operation has ended here, or never begins: peers
+// that do not know yet that the communicator is broken may send for it.
+void CancelEnded(Communicator& communicator, const Announcement& announcement) {
+  if (communicator.status().ok() || announcement.number == 0) return;
+  for (int rank = 0; rank < communicator.size(); ++rank) {
+    if (rank == communicator.rank()) continue;
+    communicator.pair(rank).Cancel(
+        DataKeyOf(announcement.use, announcement.number));
+  }
+}
+
+}  // namespace
+
+void ProgressEngine::HandleControl(int job_rank, FrameType type, uint64_t key,
+                                   std::string payload) {
   switch (type) {
     case FrameType::kAnnouncement:
       return HandleAnnouncement(job_rank, key, payload);
@@ -30,9 +45,9 @@ void Engine::HandleControl(int job_rank, FrameType type, uint64_t key,
 }
 
 // Every rank of a communicator has it before any uses it.
-void Engine::HandleRelayed(int job_rank, int communicator_id,
-                           const std::string& bytes) {
-  const std::shared_ptr<Member> member = MemberOf(communicator_id);
+void ProgressEngine::HandleRelayed(int job_rank, int communicator_id,
+                                   const std::string& bytes) {
+  const std::shared_ptr<Member> member = shared_.MemberOf(communicator_id);
   if (member == nullptr) return;  // Removed.
   StatusOr<RelayedFrame> frame = DecodeRelayedFrame(bytes);
   if (!frame.ok()) return BreakSharedWith(job_rank, frame.status());
@@ -42,24 +57,23 @@ void Engine::HandleRelayed(int job_rank, int communicator_id,
     return;
   }
   communicator.PassOn(communicator.PlaceOf(job_rank), bytes);
-  // All are being told.
-  if (said.type == FrameType::kAbort) told_[communicator_id] = true;
+  if (said.type == FrameType::kAbort) member->peers_know_broken = true;
   HandleControl(said.origin, said.type, said.key, std::move(said.payload));
 }
 
-void Engine::HandleAnnouncement(int job_rank, uint64_t key,
-                                const std::string& bytes) {
+void ProgressEngine::HandleAnnouncement(int job_rank, uint64_t key,
+                                        const std::string& bytes) {
   StatusOr<Announcement> decoded = DecodeAnnouncement(bytes);
   if (!decoded.ok()) {
     BreakSharedWith(job_rank, Status(decoded.status().code(),
                                      StrCat("from rank ", job_rank, " to rank ",
-                                            mesh_->rank(), ": ",
+                                            mesh_.rank(), ": ",
                                             decoded.status().message())));
     return;
   }
   Announcement& announcement = decoded.value();
   const std::shared_ptr<Member> member =
-      MemberOf(announcement.use.communicator_id);
+      shared_.MemberOf(announcement.use.communicator_id);
   const bool in_step = announcement.use.in_step();
   bool passed_more = false;
   if (in_step) {
@@ -70,47 +84,32 @@ void Engine::HandleAnnouncement(int job_rank, uint64_t key,
   const Matcher::Found found = matcher_.Take(key, job_rank, announcement);
   if (found == Matcher::Found::kEnded ||
       (found == Matcher::Found::kNone && in_step &&
-       IsPast(*member, announcement.use))) {
+       steps_.IsPast(*member, announcement.use))) {
     if (member != nullptr) CancelEnded(*member->communicator, announcement);
   } else if (found == Matcher::Found::kNone) {
     matcher_.Keep(key, job_rank, std::move(announcement));
   }
-  if (passed_more) FailLostSteps(*member);
+  if (passed_more) steps_.FailLost(*member);
 }
 
-// Peers that do not know yet that the communicator is broken may send for it.
-void Engine::CancelEnded(Communicator& communicator,
-                         const Announcement& announcement) {
-  if (communicator.status().ok() || announcement.number == 0) return;
-  for (int rank = 0; rank < communicator.size(); ++rank) {
-    if (rank == communicator.rank()) continue;
-    communicator.pair(rank).Cancel(
-        DataKeyOf(announcement.use, announcement.number));
-  }
-}
-
-void Engine::HandleAbort(int communicator_id, const std::string& bytes) {
-  const std::shared_ptr<Member> member = MemberOf(communicator_id);
+void ProgressEngine::HandleAbort(int communicator_id,
+                                 const std::string& bytes) {
+  const std::shared_ptr<Member> member = shared_.MemberOf(communicator_id);
   if (member == nullptr) return;
   Communicator& communicator = *member->communicator;
   communicator.Break(DecodeStatus(bytes));
   // It has come straight: those below this rank may have no other way to it.
-  if (!communicator.connects_all()) {
-    TellPeers(communicator, communicator.status());
-  }
+  if (!communicator.connects_all()) TellAbort(*member, communicator.status());
 }
 
-void Engine::TellPeers(Communicator& communicator, const Status& why) {
-  if (std::exchange(told_[communicator.id()], true)) return;
-  const std::string status = Encode(why);
-  communicator.Tell(FrameType::kAbort, communicator.id(), status);
-  // The way to others may lead by a rank that has left.
-  for (int rank = 0; rank < communicator.size(); ++rank) {
-    if (rank == communicator.rank() || communicator.HearsFrom(rank)) continue;
-    Pair& pair = communicator.pair(rank);
-    if (!pair.connected()) continue;
-    pair.SendControl(FrameType::kAbort, communicator.id(), status);
-  }
+void ProgressEngine::HandleGivenUp(int job_rank, int communicator_id,
+                                   const std::string& bytes) {
+  const std::shared_ptr<Member> member = shared_.MemberOf(communicator_id);
+  if (member == nullptr || !member->communicator->Contains(job_rank)) return;
+  StatusOr<GivenUp> given_up = DecodeGivenUp(bytes);
+  if (!given_up.ok()) return BreakSharedWith(job_rank, given_up.status());
+  steps_.OnGivenUp(*member, member->communicator->PlaceOf(job_rank),
+                   given_up.value());
 }
 
 }  // namespace ring_keras

@@ -1,9 +1,8 @@
-// Ranks that are in different steps find out, and go on together. What the
-// messages mean, and why that is enough: matching/step_ledger.h.
-#include <algorithm>
-#include <utility>
+#include "tf_ops/runtime/step_agreement.h"
 
-#include "tf_ops/runtime/engine.h"
+#include <algorithm>
+#include <mutex>
+#include <utility>
 
 namespace ring_keras {
 namespace {
@@ -16,35 +15,41 @@ constexpr char kAdvice[] =
 
 }  // namespace
 
-bool Engine::WillAnnounce(const UseId& use) const {
-  const auto is_that = [&use](const std::unique_ptr<Operation>& operation) {
-    return operation != nullptr && operation->use().Meets(use);
+bool StepAgreement::WillAnnounce(const UseId& use) const {
+  bool will = false;
+  const auto look = [&will, &use](const Operation& operation) {
+    will = will || operation.use().Meets(use);
   };
-  return std::any_of(operations_.begin(), operations_.end(), is_that) ||
-         std::any_of(adopting_.begin(), adopting_.end(), is_that) ||
-         std::any_of(accepted_.begin(), accepted_.end(), is_that) ||
-         (alone_ != nullptr && alone_->use().Meets(use));
+  operations_.ForEach(look);
+  for (const auto& operation : shared_.queue.operations()) look(*operation);
+  return will;
 }
 
-bool Engine::IsPast(const Member& member, const UseId& use) const {
+bool StepAgreement::IsPast(const Member& member, const UseId& use) const {
   if (member.steps.GaveUp(use.step)) return true;
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(shared_.mutex);
   return use.step < member.step && !WillAnnounce(use);
 }
 
-void Engine::DropPastSteps(Member& member, uint64_t step) {
+void StepAgreement::OnAdopted(const Operation& operation) {
+  Member& member = operation.member();
+  DropPast(member, operation.use().step);
+  if (std::exchange(member.has_new_wait, false)) FailLost(member);
+}
+
+void StepAgreement::DropPast(Member& member, uint64_t step) {
   if (step <= member.oldest_step) return;
   member.oldest_step = step;
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(shared_.mutex);
   matcher_.DropStepsBefore(member.communicator->id(), step,
                            [&](const Announcement& announcement) {
                              return !WillAnnounce(announcement.use);
                            });
 }
 
-void Engine::FailLostSteps(Member& member) {
+void StepAgreement::FailLost(Member& member) {
   const Communicator& communicator = *member.communicator;
-  for (auto& operation : operations_) {
+  for (auto& operation : operations_.adopted) {
     const UseId& use = operation->use();
     if (&operation->member() != &member || !use.in_step()) continue;
     if (!operation->started() || operation->ended()) continue;
@@ -64,56 +69,51 @@ void Engine::FailLostSteps(Member& member) {
     const std::string why = StrCat(
         operation->description(), ": step differs across ranks: rank ",
         communicator.ranks()[ahead], " is in step ", member.steps.StepOf(ahead),
-        ", rank ", mesh_->rank(), " in step ", use.step, ". ", kAdvice);
+        ", rank ", job_rank_, " in step ", use.step, ". ", kAdvice);
     bool is_current;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      std::lock_guard<std::mutex> lock(shared_.mutex);
       is_current = use.step == member.step && !operation->stands_in();
     }
     if (is_current) {
       const uint64_t through = std::max(use.step, member.steps.latest());
-      return GiveUpSteps(member, {through, why});
+      return GiveUp(member, {through, why});
     }
     // Of a step that this rank has left, by an error of its own.
     operation->Lose(Status(StatusCode::kRankMismatch, why));
   }
 }
 
-void Engine::FailNewLostWaits() {
-  for (auto& operation : operations_) {
+void StepAgreement::FailNewLostWaits() {
+  for (auto& operation : operations_.adopted) {
     Member& member = operation->member();
-    if (std::exchange(member.has_new_wait, false)) FailLostSteps(member);
+    if (std::exchange(member.has_new_wait, false)) FailLost(member);
   }
 }
 
-void Engine::GiveUpSteps(Member& member, GivenUp given_up) {
+void StepAgreement::GiveUp(Member& member, const GivenUp& given_up) {
   if (member.steps.GaveUp(given_up.through)) return;
   Communicator& communicator = *member.communicator;
   member.steps.OnGivenUp(communicator.rank(), given_up);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(shared_.mutex);
     member.given_up = given_up.through;
     member.reported = false;
     member.names.ForEachInSteps(
         [](const std::string&, NameUse& use) { use.EndChannelIfIdle(); });
   }
   communicator.Tell(FrameType::kGivenUp, communicator.id(), Encode(given_up));
-  FailLostSteps(member);
+  FailLost(member);
 }
 
-void Engine::HandleGivenUp(int job_rank, int communicator_id,
-                           const std::string& bytes) {
-  const std::shared_ptr<Member> member = MemberOf(communicator_id);
-  if (member == nullptr || !member->communicator->Contains(job_rank)) return;
-  StatusOr<GivenUp> given_up = DecodeGivenUp(bytes);
-  if (!given_up.ok()) return BreakSharedWith(job_rank, given_up.status());
-  member->steps.OnGivenUp(member->communicator->PlaceOf(job_rank),
-                          given_up.value());
-  GiveUpSteps(*member, given_up.value());
-  FailLostSteps(*member);
+void StepAgreement::OnGivenUp(Member& member, int rank,
+                              const GivenUp& given_up) {
+  member.steps.OnGivenUp(rank, given_up);
+  GiveUp(member, given_up);
+  FailLost(member);
 }
 
-void Engine::BeforeEndInStep(Operation& operation) {
+void StepAgreement::BeforeEnd(const Operation& operation) {
   Member& member = operation.member();
   const Status& status = operation.status();
   if (status.ok() || operation.stands_in()) return;
@@ -121,19 +121,18 @@ void Engine::BeforeEndInStep(Operation& operation) {
   // All ranks end it so: the rest of the step would be in vain.
   if (operation.failed_by_agreement()) {
     const bool own = status.code() != StatusCode::kRankMismatch;
-    GiveUpSteps(
-        member,
-        {step, own ? StrCat(operation.description(), ": rank ", mesh_->rank(),
-                            " cannot take part: ", status.message())
-                   : status.message()});
+    GiveUp(member,
+           {step, own ? StrCat(operation.description(), ": rank ", job_rank_,
+                               " cannot take part: ", status.message())
+                      : status.message()});
   }
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(shared_.mutex);
   member.reported |= step == member.step && step <= member.given_up;
 }
 
-void Engine::EndChannelOfGivenUp(Operation& ended) {
+void StepAgreement::AfterEnd(Operation& ended) {
   if (!ended.member().steps.GaveUp(ended.use().step)) return;
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(shared_.mutex);
   ended.name_use().EndChannelIfIdle();
 }
 

@@ -1,40 +1,37 @@
-// A rank that is in a join takes part in its peers' collectives all the same.
+#include "tf_ops/runtime/joins.h"
+
 #include <algorithm>
 #include <utility>
 
-#include "tf_ops/runtime/engine.h"
 #include "tf_ops/runtime/stand_in.h"
 
 namespace ring_keras {
 
 // From here on the peers must announce what they enter: this rank's own thread
 // will post in no channel.
-void Engine::BeginJoin(std::unique_ptr<Operation> operation) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  const auto found = communicators_.find(operation->communicator().id());
-  if (found == communicators_.end()) {  // Removed meanwhile.
-    lock.unlock();
-    return Adopt(std::move(operation));
-  }
-  Joining& joining = joins_.emplace_back();
+std::unique_ptr<Operation> Joins::Begin(std::unique_ptr<Operation> join) {
+  std::lock_guard<std::mutex> lock(shared_.mutex);
+  const auto found = shared_.members.find(join->communicator().id());
+  if (found == shared_.members.end()) return join;
+  Joining& joining = joinings_.emplace_back();
   joining.member = found->second;
-  joining.operation = operation.get();
-  joining.waiting = std::move(operation);
-  Member& member = *joining.member;
-  member.names.ForEach(
+  joining.operation = join.get();
+  joining.waiting = std::move(join);
+  joining.member->names.ForEach(
       [](const std::string&, NameUse& use) { use.EndChannelIfIdle(); });
+  return nullptr;
 }
 
-bool Engine::ServeJoins() {
+bool Joins::Serve(const Adopt& adopt) {
   bool progress = false;
-  for (Joining& joining : joins_) {
-    progress |= AnswerPeers(joining);
-    if (joining.waiting != nullptr) progress |= AnnounceJoin(joining);
+  for (Joining& joining : joinings_) {
+    progress |= AnswerPeers(joining, adopt);
+    if (joining.waiting != nullptr) progress |= Announce(joining, adopt);
   }
   return progress;
 }
 
-bool Engine::AnswerPeers(const Joining& joining) {
+bool Joins::AnswerPeers(const Joining& joining, const Adopt& adopt) {
   // Those of ranks that have left this join wait until this one has, too.
   std::vector<Announcement> peers =
       matcher_.FirstKept([&](const Announcement& peer) {
@@ -49,24 +46,24 @@ bool Engine::AnswerPeers(const Joining& joining) {
   for (const Announcement& peer : peers) {
     std::unique_ptr<Operation> made = MakeUp(joining, peer);
     if (made == nullptr) continue;
-    Adopt(std::move(made));
+    adopt(std::move(made));
     joining.operation->BeginStandIn();
     progress = true;
   }
   // To wait is its purpose, as long as the peers go on.
   if (progress) {
-    joining.operation->Watch(Clock::now(), options_.stall_warning_s);
+    joining.operation->Watch(Operation::Clock::now(), stall_warning_s_);
   }
   return progress;
 }
 
-std::unique_ptr<Operation> Engine::MakeUp(const Joining& joining,
-                                          const Announcement& peer) {
+std::unique_ptr<Operation> Joins::MakeUp(const Joining& joining,
+                                         const Announcement& peer) {
   const std::shared_ptr<Member>& member = joining.member;
   UseId use = peer.use;
   NameUse* name = nullptr;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(shared_.mutex);
     name = &member->names.Of(use.name, use.in_step());
     // An operation of this rank's own is still to meet it.
     if (name->settled != name->next_sequence) return nullptr;
@@ -74,7 +71,7 @@ std::unique_ptr<Operation> Engine::MakeUp(const Joining& joining,
     use.sequence = name->next_sequence++;
     name->last_step = use.step;
     member->step = std::max(member->step, use.step);
-    ++active_;
+    ++shared_.active;
   }
   const Communicator& communicator = *member->communicator;
   StandIn made = MakeStandIn(peer, communicator.rank(), communicator.size());
@@ -85,38 +82,40 @@ std::unique_ptr<Operation> Engine::MakeUp(const Joining& joining,
 
 // Behind all that this rank has entered: so no use of a name is announced after
 // the join, and when all ranks have announced theirs, each has met all uses.
-bool Engine::AnnounceJoin(Joining& joining) {
+bool Joins::Announce(Joining& joining, const Adopt& adopt) {
   const Communicator* communicator = joining.member->communicator.get();
-  for (const auto& operation : operations_) {
+  for (const auto& operation : operations_.adopted) {
     if (&operation->communicator() == communicator && !operation->stands_in()) {
       return false;
     }
   }
-  Adopt(std::move(joining.waiting));
+  adopt(std::move(joining.waiting));
   return true;
 }
 
-Engine::Joining* Engine::JoiningOn(const Communicator& communicator) {
-  for (Joining& joining : joins_) {
+Joins::Joining* Joins::On(const Communicator& communicator) {
+  for (Joining& joining : joinings_) {
     if (joining.member->communicator.get() == &communicator) return &joining;
   }
   return nullptr;
 }
 
-void Engine::AfterJoinedUse(const Joining& joining, Operation& ended) {
-  joining.operation->Watch(Clock::now(), options_.stall_warning_s);
-  if (ended.stands_in()) joining.operation->EndStandIn();
-  std::lock_guard<std::mutex> lock(mutex_);
-  ended.name_use().EndChannelIfIdle();
-}
-
-void Engine::FinishJoin(const Operation& operation) {
-  Joining* joining = JoiningOn(operation.communicator());
+void Joins::Finish(const Operation& join) {
+  Joining* joining = On(join.communicator());
   if (joining == nullptr) return;
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<std::mutex> lock(shared_.mutex);
   joining->member->in_join = false;
   ++joining->member->joins;
-  joins_.erase(joins_.begin() + (joining - joins_.data()));
+  joinings_.erase(joinings_.begin() + (joining - joinings_.data()));
+}
+
+void Joins::AfterEnd(Operation& ended) {
+  const Joining* joining = On(ended.communicator());
+  if (joining == nullptr) return;
+  joining->operation->Watch(Operation::Clock::now(), stall_warning_s_);
+  if (ended.stands_in()) joining->operation->EndStandIn();
+  std::lock_guard<std::mutex> lock(shared_.mutex);
+  ended.name_use().EndChannelIfIdle();
 }
 
 }  // namespace ring_keras

@@ -1,0 +1,275 @@
+#include "tf_ops/runtime/progress_engine.h"
+
+#include <mutex>
+#include <utility>
+
+#include "tf_ops/common/logging.h"
+#include "tf_ops/runtime/abort_message.h"
+#include "tf_ops/runtime/dump_signal.h"
+#include "tf_ops/runtime/wait_text.h"
+
+namespace ring_keras {
+namespace {
+
+constexpr std::chrono::milliseconds kWatchInterval(50);
+
+}  // namespace
+
+ProgressEngine::ProgressEngine(const EngineOptions& options, Mesh& mesh,
+                               Scheduler& scheduler, Matcher& matcher,
+                               const Recorder& recorder, SharedState& shared)
+    : options_(options),
+      own_name_(options.rank_names[mesh.rank()]),
+      mesh_(mesh),
+      scheduler_(scheduler),
+      matcher_(matcher),
+      shared_(shared),
+      peers_(mesh, options.rank_names, operations_),
+      steps_(mesh.rank(), operations_, matcher, shared),
+      joins_(operations_, matcher, shared, options.stall_warning_s),
+      flight_recorder_(options.trace_dir, mesh.rank(), mesh.size(), own_name_,
+                       recorder) {
+  (void)TakeDumpRequest();  // Of an earlier membership.
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    if (rank == mesh.rank()) continue;
+    mesh.pair(rank).set_control_handler(
+        [this, rank](FrameType type, uint64_t key, std::string payload) {
+          HandleControl(rank, type, key, std::move(payload));
+        });
+  }
+}
+
+bool ProgressEngine::Poll() {
+  bool progress = false;
+  if (shared_.queue.has_news().load(std::memory_order_acquire)) {
+    progress |= TakeNews();
+  }
+  progress |= mesh_.Pump();
+  if (!joins_.empty()) {
+    progress |= joins_.Serve([this](std::unique_ptr<Operation> operation) {
+      Adopt(std::move(operation));
+    });
+  }
+  if (scheduler_.RunReady()) {
+    progress = true;
+    steps_.FailNewLostWaits();
+  }
+  progress |= FinishEnded();
+  return progress;
+}
+
+bool ProgressEngine::RunAlone(Operation& operation, double drive_for_s) {
+  BreakIfLost(operation.communicator());
+  scheduler_.SpinLonger(std::chrono::duration_cast<Scheduler::Clock::duration>(
+                            std::chrono::duration<double>(drive_for_s)),
+                        &shared_.queue.has_news());
+  operations_.alone = &operation;
+  operation.Start();
+  operations_.alone = nullptr;
+  scheduler_.SpinBriefly();
+  if (operation.ended()) {
+    End(operation, true);
+    return true;
+  }
+  operation.StampAwaited();
+  return false;
+}
+
+bool ProgressEngine::TakeNews() {
+  News news;
+  {
+    std::lock_guard<std::mutex> lock(shared_.mutex);
+    news = shared_.queue.Take(operations_.adopting);
+    for (auto& operation : operations_.adopting) {
+      operation->member().names.ForgetUnused();
+    }
+  }
+  RunCalls(news.calls);
+  for (const RankEvent& event : news.events) OnRankEvent(event);
+  if (news.stopping) OnStop();
+  const bool any = !news.events.empty() || !operations_.adopting.empty();
+  for (auto& operation : operations_.adopting) {
+    if (operation->is_join()) operation = joins_.Begin(std::move(operation));
+    if (operation != nullptr) Adopt(std::move(operation));
+  }
+  operations_.adopting.clear();
+  // What the interrupted thread waits for is adopted.
+  for (const InterruptedWait& wait : news.interrupted) {
+    OnInterrupted(wait);
+  }
+  return any;
+}
+
+void ProgressEngine::RunCalls(const std::vector<DriverCall*>& calls) {
+  if (calls.empty()) return;
+  for (const DriverCall* call : calls) (*call->function)();
+  std::lock_guard<std::mutex> lock(shared_.mutex);
+  for (DriverCall* call : calls) call->done = true;
+  shared_.ended.notify_all();
+}
+
+void ProgressEngine::OnRankEvent(const RankEvent& event) {
+  // In shared memory nothing else says that nobody reads any more.
+  if (event.rank >= 0 && event.rank != mesh_.rank()) {
+    mesh_.pair(event.rank).StopSending();
+    mesh_.Forget(event.rank);
+  }
+  if (event.kind == RankEvent::Kind::kLost) {
+    BreakSharedWith(event.rank,
+                    Status(StatusCode::kPeerLost, event.description));
+  } else {
+    peers_.OnLeft(event);
+  }
+}
+
+void ProgressEngine::OnStop() {
+  for (auto& operation : operations_.adopted) {
+    const std::string what = StrCat(own_name_, " called shutdown() while ",
+                                    operation->description(), " was pending");
+    operation->communicator().Break(Status(StatusCode::kAborted, what));
+    TellAbort(operation->member(), Status(StatusCode::kPeerLost, what));
+  }
+}
+
+// A signal handler has raised, and the program gives up a wait.
+void ProgressEngine::OnInterrupted(const InterruptedWait& wait) {
+  const auto end = [&](const Operation& operation, const std::string& pending) {
+    Communicator& communicator = operation.communicator();
+    const bool is_meant =
+        wait.communicator_id == InterruptedWait::kEveryCommunicator ||
+        wait.communicator_id == communicator.id();
+    // What it was for may have ended, and the program entered more.
+    if (!is_meant || operation.number > wait.last) return;
+    if (!communicator.status().ok()) return;
+    const std::string what =
+        StrCat(own_name_, " was interrupted while ", pending, " was pending");
+    communicator.Break(Status(
+        StatusCode::kAborted,
+        StrCat(what, ". The ranks can no longer be in step: leave the job.")));
+    TellAbort(operation.member(), Status(StatusCode::kPeerLost, what));
+  };
+  for (const auto& operation : operations_.adopted) {
+    end(*operation, operation->description());
+  }
+  joins_.ForEachWaiting([&](const Operation& join) { end(join, "join()"); });
+}
+
+void ProgressEngine::Adopt(std::unique_ptr<Operation> adopted) {
+  operations_.adopted.push_back(std::move(adopted));
+  Operation& operation = *operations_.adopted.back();
+  BreakIfLost(operation.communicator());
+  operation.Watch(Clock::now(), options_.stall_warning_s);
+  if (!operation.started()) operation.Start();
+  if (operation.use().in_step()) steps_.OnAdopted(operation);
+}
+
+bool ProgressEngine::FinishEnded() {
+  std::vector<std::unique_ptr<Operation>> ended;
+  size_t kept = 0;
+  for (auto& operation : operations_.adopted) {
+    if (operation->ended()) {
+      ended.push_back(std::move(operation));
+    } else {
+      operations_.adopted[kept++] = std::move(operation);
+    }
+  }
+  if (ended.empty()) return false;
+  operations_.adopted.resize(kept);
+  for (auto& operation : ended) {
+    if (operation->is_join()) joins_.Finish(*operation);
+    End(*operation, false);
+    if (!joins_.empty()) joins_.AfterEnd(*operation);
+  }
+  const int count = static_cast<int>(ended.size());
+  ended.clear();
+  std::lock_guard<std::mutex> lock(shared_.mutex);
+  shared_.active -= count;
+  shared_.ended.notify_all();
+  return true;
+}
+
+void ProgressEngine::End(Operation& operation, bool alone) {
+  Communicator& communicator = operation.communicator();
+  if (!operation.status().ok()) {
+    if (operation.failed_alone()) communicator.Break(operation.status());
+    const Status& broken = communicator.status();
+    if (!broken.ok()) TellAbort(operation.member(), broken);
+  }
+  const bool in_step = operation.use().in_step();
+  if (in_step) steps_.BeforeEnd(operation);
+  operation.Record(alone);
+  operation.Finish();
+  if (in_step) steps_.AfterEnd(operation);
+}
+
+void ProgressEngine::BreakSharedWith(int job_rank, const Status& why) {
+  WriteDump(DumpCause::kOther, why.message(), Asker::kEngine);
+  peers_.OnLost(job_rank, why);
+}
+
+void ProgressEngine::Watch() {
+  ++watches_;
+  const Clock::time_point now = Clock::now();
+  next_watch_ = now + kWatchInterval;
+  ServeDumpSignal();
+  for (const PeerWatch::BrokenLink& link : peers_.FindBrokenLinks(now)) {
+    {
+      std::lock_guard<std::mutex> lock(shared_.mutex);
+      if (shared_.broken_link.empty()) shared_.broken_link = link.how;
+    }
+    BreakSharedWith(link.rank,
+                    Status(StatusCode::kPeerLost, link.how + link.advice));
+  }
+  peers_.FailWhatNeedsLeft();
+  for (auto& operation : operations_.adopted) WatchAge(*operation, now);
+}
+
+void ProgressEngine::WatchAge(Operation& operation, Clock::time_point now) {
+  const double age_s = operation.AgeSeconds(now);
+  if (age_s > options_.collective_timeout_s) {
+    const std::string why = StrCat(
+        operation.description(), ": gave up after ", age_s, " s waiting for ",
+        DescribeWait(operation, operations_),
+        ". If slow input is expected, raise RING_KERAS_COLLECTIVE_TIMEOUT_S.");
+    WriteDump(DumpCause::kOther, why, Asker::kEngine);
+    operation.communicator().Break(Status(StatusCode::kDeadlineExceeded, why));
+  } else if (age_s > operation.next_stall_warning_s && !operation.queued()) {
+    const std::string text =
+        DescribeStall(operation, age_s, operations_, matcher_, shared_);
+    Log(LogLevel::kWarning, text);
+    WriteDump(DumpCause::kStall, text, Asker::kEngine);
+    operation.next_stall_warning_s += options_.stall_warning_s;
+  }
+}
+
+void ProgressEngine::ServeDumpSignal() {
+  if (!TakeDumpRequest()) return;
+  WriteDump(DumpCause::kOther, "SIGUSR2", Asker::kThisRank);
+}
+
+void ProgressEngine::WriteDump(DumpCause cause, const std::string& why,
+                               Asker asker) {
+  if (!flight_recorder_.Takes(cause, asker)) return;
+  const std::shared_ptr<Member> everyone = shared_.MemberOf(0);
+  if (asker != Asker::kPeer && everyone != nullptr) {
+    everyone->communicator->Tell(FrameType::kDump, static_cast<uint64_t>(cause),
+                                 why);
+  }
+  flight_recorder_.Write(cause, why, UnderWay(/*with_missing=*/true));
+}
+
+std::vector<PendingCollective> ProgressEngine::UnderWay(
+    bool with_missing) const {
+  std::vector<PendingCollective> pending;
+  const auto add = [&pending, with_missing](Operation& operation) {
+    pending.push_back({operation.Described(), {}});
+    if (with_missing) pending.back().missing = operation.MissingRanks();
+  };
+  operations_.ForEach(add);
+  joins_.ForEachWaiting(add);
+  std::lock_guard<std::mutex> lock(shared_.mutex);
+  for (const auto& operation : shared_.queue.operations()) add(*operation);
+  return pending;
+}
+
+}  // namespace ring_keras

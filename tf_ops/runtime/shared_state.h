@@ -1,0 +1,42 @@
+// What the engine's threads share: the program's, the store's, and the driver.
+#ifndef RING_KERAS_RUNTIME_SHARED_STATE_H_
+#define RING_KERAS_RUNTIME_SHARED_STATE_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "tf_ops/runtime/driver_queue.h"
+#include "tf_ops/runtime/member.h"
+
+namespace ring_keras {
+
+struct SharedState {
+  // "The engine's mutex". Guards what follows, and what says so in Member.
+  mutable std::mutex mutex;
+  // For the program's threads: requests ended, the driver has run a call, or
+  // nobody drives.
+  std::condition_variable ended;
+  DriverQueue queue;
+  uint64_t entered = 0;  // Requests so far.
+  int active = 0;        // Those that have not ended.
+  // By communicator; null if this rank is not in it.
+  std::map<int, std::shared_ptr<Member>> members;
+  // The first connection that broke while both ranks were alive, in words.
+  std::string broken_link;
+
+  // This rank's part in communicator `id`; null if it has none. The caller does
+  // not hold the mutex.
+  std::shared_ptr<Member> MemberOf(int id) const {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto found = members.find(id);
+    return found == members.end() ? nullptr : found->second;
+  }
+};
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_RUNTIME_SHARED_STATE_H_

@@ -1,0 +1,117 @@
+#include "tf_ops/runtime/wait_text.h"
+
+#include <algorithm>
+#include <mutex>
+
+namespace ring_keras {
+namespace {
+
+// Of thousands of ranks, each with what it waits for, a warning names a few.
+constexpr size_t kMostNamed = 16;
+
+// One sentence for each of the first; how many more there are.
+class Sentences {
+ public:
+  void Add(int rank, const std::string& what) {
+    if (++count_ > kMostNamed) return;
+    text_ += StrCat(" Rank ", rank, " waits in ", what,
+                    ", which this rank has not entered.");
+  }
+  std::string Text() const {
+    if (count_ <= kMostNamed) return text_;
+    return StrCat(text_, " ", count_ - kMostNamed, " more are waited for so.");
+  }
+
+ private:
+  std::string text_;
+  size_t count_ = 0;
+};
+
+// Where ranks that it waits for have announced what this one has not.
+std::string DescribeAnnounced(const std::vector<int>& missing,
+                              const Matcher& matcher) {
+  Sentences sentences;
+  matcher.ForEachKept([&](int rank, const Announcement& peer) {
+    if (!std::binary_search(missing.begin(), missing.end(), rank)) return;
+    sentences.Add(rank, Describe(peer.kind, peer.use.name));
+  });
+  return sentences.Text();
+}
+
+// The same for what they have posted in channels.
+std::string DescribePosted(const std::vector<int>& missing,
+                           const SharedState& shared) {
+  Sentences sentences;
+  std::lock_guard<std::mutex> lock(shared.mutex);
+  for (const auto& [id, member] : shared.members) {
+    if (member == nullptr) continue;
+    const Communicator& communicator = *member->communicator;
+    member->names.ForEach([&](const std::string& name, const NameUse& use) {
+      if (use.channel == nullptr) return;
+      for (int rank : missing) {
+        if (!communicator.Contains(rank)) continue;
+        if (!use.channel->IsAhead(communicator.PlaceOf(rank))) continue;
+        sentences.Add(rank, StrCat("'", name, "'"));
+      }
+    });
+  }
+  return sentences.Text();
+}
+
+// What holds up the launch of a collective for which all ranks are there.
+std::string DescribeEarlierLaunch(const Operation& operation,
+                                  const ActiveOperations& all) {
+  const auto next = operation.communicator().launch_order().next();
+  for (const auto& other : all.adopted) {
+    if (other->launch_id() != next || other->awaits_launch()) continue;
+    return StrCat("its turn on the GPU: before it comes ", other->description(),
+                  ", which waits for ", DescribeWait(*other, all));
+  }
+  return "its turn on the GPU, which is near";
+}
+
+}  // namespace
+
+std::string JoinRanks(const std::vector<int>& ranks) {
+  std::string text = "{";
+  for (size_t i = 0; i < std::min(ranks.size(), kMostNamed); ++i) {
+    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  }
+  if (ranks.size() > kMostNamed) {
+    text += StrCat(" and ", ranks.size() - kMostNamed, " more");
+  }
+  return text + "}";
+}
+
+std::string DescribeWait(const Operation& operation,
+                         const ActiveOperations& all) {
+  if (operation.awaits_launch()) return DescribeEarlierLaunch(operation, all);
+  if (operation.launched()) return "the GPU, which has been given all of it";
+  const std::vector<int> missing = operation.MissingRanks();
+  if (!missing.empty()) {
+    return StrCat("ranks ", JoinRanks(missing), " of ",
+                  operation.communicator().mesh().size());
+  }
+  if (operation.on_device()) {
+    return "NCCL to take it on this rank's GPU: it connects, or has earlier "
+           "work; NCCL_DEBUG=INFO says more";
+  }
+  return "data of ranks that have entered it";
+}
+
+std::string DescribeStall(const Operation& operation, double age_s,
+                          const ActiveOperations& all, const Matcher& matcher,
+                          const SharedState& shared) {
+  std::string text = StrCat(operation.description(), ": waited ", age_s,
+                            " s for ", DescribeWait(operation, all), ".");
+  const std::vector<int> missing = operation.MissingRanks();
+  if (!missing.empty()) {
+    text +=
+        " A rank that skips a step or branches differently never enters it. If "
+        "slow input is expected, raise RING_KERAS_STALL_TIMEOUT_S.";
+  }
+  text += DescribeAnnounced(missing, matcher);
+  return text + DescribePosted(missing, shared);
+}
+
+}  // namespace ring_keras

@@ -1,0 +1,31 @@
+// What operations wait for, in words.
+#ifndef RING_KERAS_RUNTIME_WAIT_TEXT_H_
+#define RING_KERAS_RUNTIME_WAIT_TEXT_H_
+
+#include <string>
+#include <vector>
+
+#include "tf_ops/runtime/active_operations.h"
+#include "tf_ops/runtime/matcher.h"
+#include "tf_ops/runtime/operation.h"
+#include "tf_ops/runtime/shared_state.h"
+
+namespace ring_keras {
+
+// "{0, 3}"; of thousands, some.
+std::string JoinRanks(const std::vector<int>& ranks);
+
+// What holds the operation up, as in "ranks {1} of 4".
+std::string DescribeWait(const Operation& operation,
+                         const ActiveOperations& all);
+
+// A warning about an operation that has waited for `age_s` seconds: whom it
+// waits for, and where these wait for this rank. With the driver; the caller
+// does not hold the engine's mutex.
+std::string DescribeStall(const Operation& operation, double age_s,
+                          const ActiveOperations& all, const Matcher& matcher,
+                          const SharedState& shared);
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_RUNTIME_WAIT_TEXT_H_
