@@ -77,15 +77,8 @@ def damaged_worker(directory, damage):
     return resumed == whole, whole
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "both",
-        pytest.param("flipped", marks=pytest.mark.slow),
-        pytest.param("truncated", marks=pytest.mark.slow),
-        pytest.param("record", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["both", "flipped", "truncated", "record"])
 def test_damaged_backups_are_passed_over_by_all_ranks(rank_pool, tmp_path, damage):
     arguments = (str(tmp_path), damage)
     results = rank_pool(2).run(damaged_worker, args=arguments, timeout_s=170)
