@@ -20,7 +20,9 @@ __all__ = [
 
 # What ssh takes: a name, an address, either with a user. A leading dash would be
 # one of its options.
-_NAME = re.compile(r"[A-Za-z0-9_\[][\w.:%@\[\]-]*", re.ASCII)
+_NAME = re.compile(r"[\w:][\w.:%@-]*", re.ASCII)
+# Around an IPv6 address, which a port needs and ssh does not take.
+_BRACKETS = re.compile(r"(^|@)\[([^\[\]]*)\]$")
 # More digits are a mistake; Python reads no more than 4,300.
 _SLOTS = re.compile(r"0*[1-9]\d{0,8}", re.ASCII)
 
@@ -169,10 +171,10 @@ def _parse_entry(entry: str, default_slots: int = 1) -> Host:
 
 
 def _name(text: str) -> str:
-    if not _NAME.fullmatch(text):
+    name = _BRACKETS.sub(r"\1\2", text)
+    if not _NAME.fullmatch(name):
         raise HostsError(f"expected a host, or HOST:SLOTS, not {text!r}")
-    # ssh takes an IPv6 address without the brackets that a port needs.
-    return text.replace("[", "").replace("]", "")
+    return name
 
 
 def _slots(text: str, entry: str) -> int:

@@ -35,6 +35,11 @@ def test_what_the_option_takes(text: str, hosts: list[Host]) -> None:
     ("text", "message"),
     [
         ("", "expected a host, or HOST:SLOTS, not ''"),
+        ("[", "expected a host, or HOST:SLOTS"),
+        ("[]:2", "expected a host, or HOST:SLOTS"),
+        ("[-oProxyCommand=x]", "expected a host, or HOST:SLOTS"),
+        ("[-v]:2", "expected a host, or HOST:SLOTS"),
+        ("a[b]", "expected a host, or HOST:SLOTS"),
         ("a:2,,b:2", "expected a host, or HOST:SLOTS, not ''"),
         ("a:", "at least 1, not 'a:'"),
         ("a:0", "at least 1, not 'a:0'"),
