@@ -53,7 +53,7 @@ DTYPES = (
     | npst.integer_dtypes(endianness=">")
     | npst.unsigned_integer_dtypes()
     | npst.floating_dtypes(endianness=">")
-    | npst.floating_dtypes(sizes=(16, 32, 64, 128))
+    | npst.floating_dtypes()
     | npst.complex_number_dtypes()
     | npst.byte_string_dtypes()
     | npst.unicode_string_dtypes()
