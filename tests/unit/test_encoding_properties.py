@@ -29,7 +29,7 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, set | frozenset):
-        return sorted(map(repr, one)) == sorted(map(repr, other))
+        return one == other  # Their order is none, nor that of their texts.
     return repr(one) == repr(other)
 
 
