@@ -15,7 +15,7 @@ QUICK_AND_DEEP = pytest.mark.parametrize(
     "examples",
     [
         pytest.param(40, id="quick"),
-        pytest.param(2_000, id="deep", marks=[pytest.mark.slow]),
+        pytest.param(1_000, id="deep", marks=[pytest.mark.slow]),
     ],
 )
 """Gives a test `examples`, of which only the few belong to the quick suite."""
