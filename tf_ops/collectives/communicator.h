@@ -46,7 +46,8 @@ class Communicator {
   const std::vector<std::vector<int>>& hosts() const { return hosts_; }
   // The ranks of this rank's host, itself among them.
   const std::vector<int>& local_ranks() const { return hosts_[host_]; }
-  bool IsNeighbour(int rank) const {
+  // Whether it is one of these.
+  bool IsLocal(int rank) const {
     return mesh_.host_of(ranks_[rank]) == mesh_.host_of(mesh_.rank());
   }
   // The place of this rank's host in hosts().
@@ -63,7 +64,7 @@ class Communicator {
   // Only of this host's ranks.
   Segment& segment(int rank) {
     return rank == rank_ ? mesh_.own_segment()
-                         : mesh_.neighbour_segment(ranks_[rank]);
+                         : mesh_.peer_segment(ranks_[rank]);
   }
   // What it has on the GPUs of its ranks, and the order of all that this rank
   // launches there; set once, before its first use.

@@ -2,8 +2,8 @@
 //
 // Coroutines that wait for shared memory may look for a while before they
 // suspend: always, where ranks take turns within one collective, because what
-// it works on is in the caches; else if a driver with nothing else to do makes
-// the scheduler patient. One that has much to do gives way from time to time,
+// it works on is in the caches; else if a driver with nothing else to do asks
+// for it (SpinLonger). One that has much to do gives way from time to time,
 // so that other collectives, deadlines and interruption have their turn.
 #ifndef RING_KERAS_COLLECTIVES_SCHEDULER_H_
 #define RING_KERAS_COLLECTIVES_SCHEDULER_H_
@@ -35,7 +35,7 @@ class Scheduler {
 
   // How a coroutine waits. What it looks for must come true by what other
   // processes write, while the driver does nothing.
-  enum class Look { kNever, kIfPatient, kAlways };
+  enum class Look { kNever, kIfAlone, kAlways };
 
   // Awaitable: resumes once `condition()` is true. The condition is asked
   // often, on the driver's thread, and must be cheap.

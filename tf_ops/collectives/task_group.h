@@ -25,7 +25,7 @@ class TaskGroup {
   template <typename Make>
   void Spawn(Make make) {
     try {
-      tasks_.push_back(Guard(communicator_, make));
+      tasks_.push_back(BreakIfFails(communicator_, make));
     } catch (const std::bad_alloc&) {
       communicator_.Break(OutOfMemory());
       return;
@@ -50,7 +50,7 @@ class TaskGroup {
   }
 
   template <typename Make>
-  static Task Guard(Communicator& communicator, Make make) {
+  static Task BreakIfFails(Communicator& communicator, Make make) {
     Status status;
     try {
       Task task = make();

@@ -32,7 +32,7 @@ Pending::Pending(int tensor_count) {
   outputs_.reserve(tensor_count);
 }
 
-std::string Pending::Title(const Request& request) {
+std::string Pending::Describe(const Request& request) {
   return StrCat("collective '", request.name, "'");
 }
 
@@ -104,7 +104,7 @@ void Pending::BeginWait() {
 
 void Pending::Submit(Request request, OpKernelContext* context,
                      double drive_for_s) {
-  what_ = Title(request);
+  what_ = Describe(request);
   communicator_id_ = request.communicator_id;
   activity_.Begin([&] { return Activity(request); });
   const Status follows = FollowStream(&request, context);

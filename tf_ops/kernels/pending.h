@@ -81,7 +81,7 @@ class Pending : public std::enable_shared_from_this<Pending> {
   explicit Pending(int tensor_count);
 
   // "collective 'name'", for messages.
-  static std::string Title(const Request& request);
+  static std::string Describe(const Request& request);
   // Says that somebody waits for it.
   void BeginWait();
   // Ties the request to the stream of the kernel, if its tensors are a GPU's.

@@ -66,7 +66,7 @@ void Pending::Complete(Request request, OpKernelContext* context,
   // With a GPU there is nothing to do here but to wait for it.
   if (IsCalledByItself(context) &&
       !StreamOf(context, tensorflow::DEVICE_MEMORY).has_value()) {
-    what_ = Title(request);
+    what_ = Describe(request);
     const tsl::profiler::TraceMe trace([&] { return Activity(request); });
     Finish(Runtime::Get().Run(std::move(request)));
   } else {

@@ -34,7 +34,7 @@ StatusOr<std::vector<std::string>> Exchange(Store& store,
 }
 
 // Maps the memory of each rank that may share it; a failure means TCP.
-std::vector<MeshPeer> AttachNeighbours(const std::vector<PeerCard>& cards,
+std::vector<MeshPeer> AttachLocalPeers(const std::vector<PeerCard>& cards,
                                        int own_rank) {
   const int size = static_cast<int>(cards.size());
   std::vector<MeshPeer> peers(size);
@@ -169,7 +169,7 @@ class Bootstrapper {
 
   // Keeps the mappings that work in both directions.
   Status ShareMemory(Segment* own) {
-    peers_ = AttachNeighbours(cards_, options_.rank);
+    peers_ = AttachLocalPeers(cards_, options_.rank);
     std::vector<int> unattached;
     for (int rank = 0; rank < options_.size; ++rank) {
       if (rank == options_.rank || peers_[rank].segment != nullptr) continue;

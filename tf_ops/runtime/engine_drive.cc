@@ -187,7 +187,7 @@ void Engine::DriveUntil(Condition condition) noexcept {
       continue;
     }
     const IdleBackoff::Step step = backoff_.Next();
-    if (step == IdleBackoff::Step::kLook) {
+    if (step == IdleBackoff::Step::kSpin) {
       Pause();
       continue;
     }

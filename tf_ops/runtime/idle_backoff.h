@@ -21,7 +21,7 @@ namespace ring_keras {
 
 class IdleBackoff {
  public:
-  enum class Step { kLook, kYield, kSleep };
+  enum class Step { kSpin, kYield, kSleep };
 
   // There was news.
   void OnProgress() {
@@ -33,8 +33,8 @@ class IdleBackoff {
   // There was none: what to do before the next look.
   Step Next() {
     ++idle_turns_;
-    if (sleeps_left_ > 0 || idle_turns_ > kLooks) return Step::kSleep;
-    return idle_turns_ % kLooksPerYield == 0 ? Step::kYield : Step::kLook;
+    if (sleeps_left_ > 0 || idle_turns_ > kSpins) return Step::kSleep;
+    return idle_turns_ % kSpinsPerYield == 0 ? Step::kYield : Step::kSpin;
   }
 
   void OnYield(const Yielded& yielded) {
@@ -49,8 +49,8 @@ class IdleBackoff {
   }
 
  private:
-  static constexpr int kLooks = 200;
-  static constexpr int kLooksPerYield = 20;
+  static constexpr int kSpins = 200;
+  static constexpr int kSpinsPerYield = 20;
   // Somebody else ran meanwhile.
   static constexpr std::chrono::microseconds kForeignTurn{5};
   // Then it sleeps this often before it tries again, which may cost the others

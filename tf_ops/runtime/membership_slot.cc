@@ -7,7 +7,7 @@ namespace ring_keras {
 MembershipSlot* MembershipSlot::of_process = nullptr;
 
 Status MembershipSlot::NotInitialized() const {
-  if (!parents_place.has_value()) {
+  if (!parents_topology.has_value()) {
     return Status(
         StatusCode::kNotInitialized,
         "ring_keras is not initialized. Call ring_keras.init() first.");
@@ -15,7 +15,7 @@ Status MembershipSlot::NotInitialized() const {
   return Status(
       StatusCode::kNotInitialized,
       StrCat("this process (pid ", getpid(), ") was forked from rank ",
-             parents_place->rank,
+             parents_topology->rank,
              ", and is not a rank itself: it cannot take part in collectives. "
              "Call them in the process that called ring_keras.init(), or start "
              "this one with multiprocessing's \"spawn\" method and its own "

@@ -33,8 +33,8 @@ struct MembershipSlot {
   // The same, between Init and Shutdown. A forked child may read what does not
   // change of it, without the mutex.
   std::atomic<const Job*> in_force{nullptr};
-  // In a forked child: the place of the rank it was forked from.
-  std::optional<Topology> parents_place;
+  // In a forked child: of the rank that it was forked from.
+  std::optional<Topology> parents_topology;
   // Whether some call of Init is waiting for the other ranks, which it does
   // without the mutex: a handler of signals may run meanwhile, and call
   // anything.
@@ -53,7 +53,7 @@ struct MembershipSlot {
   void End() {
     std::unique_lock<std::shared_mutex> lock(mutex);
     job.reset();
-    parents_place.reset();
+    parents_topology.reset();
   }
 
   // `function(job)`, or NotInitialized.

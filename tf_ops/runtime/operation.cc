@@ -42,7 +42,7 @@ Task Operation::Run() {
     StampArrived();
     const bool waited = co_await communicator_->Until(
         [this] { return name_.channel->AllPosted() || failure_.has_value(); },
-        Scheduler::Look::kIfPatient);
+        Scheduler::Look::kIfAlone);
     RING_KERAS_CO_RETURN_IF_ERROR(WaitStatus());
     StampMatched(name_.channel->last_missing(), waited);
     participants = TakePosts();

@@ -157,8 +157,8 @@ void Operation::OnAnnounced(int job_rank, Announcement announcement) {
   announced_last_ = rank;
 }
 
-// All ranks look at the same announcements, so all come to the same verdict
-// before any data has moved.
+// All ranks look at the same announcements, so all find the same before any
+// data has moved.
 Status Operation::Match(Meeting* meeting) {
   if (auto mismatch = FindMismatch(announcements_, communicator_->ranks())) {
     return Status(StatusCode::kRankMismatch, *mismatch);
@@ -186,7 +186,7 @@ Status Operation::Match(Meeting* meeting) {
     participant.input_offset = announcement.input_offset;
     participant.output_offset = announcement.output_offset;
     participant.payload = std::move(announcement.payload);
-    if (window_ == nullptr || !communicator_->IsNeighbour(rank)) continue;
+    if (window_ == nullptr || !communicator_->IsLocal(rank)) continue;
     participant.window = rank == communicator_->rank()
                              ? window_
                              : WindowAt(communicator_->segment(rank),

@@ -49,10 +49,10 @@ void Runtime::ForgetInChild() {
   impl_ = std::make_unique<Impl>();
   MembershipSlot::of_process = impl_.get();
   const Job* job = parents->in_force;
-  if (parents->parents_place.has_value()) {  // Forked twice.
-    impl_->parents_place = parents->parents_place;
+  if (parents->parents_topology.has_value()) {  // Forked twice.
+    impl_->parents_topology = parents->parents_topology;
   } else if (job != nullptr) {
-    impl_->parents_place = job->topology();
+    impl_->parents_topology = job->topology();
   }
 }
 
@@ -69,7 +69,7 @@ Status Runtime::Init(const InitOptions& options) {
   } initializing;
   {
     std::unique_lock<std::shared_mutex> lock(impl_->mutex);
-    if (impl_->parents_place.has_value()) return impl_->NotInitialized();
+    if (impl_->parents_topology.has_value()) return impl_->NotInitialized();
     if (impl_->job != nullptr || impl_->initializing) {
       return Status(StatusCode::kInvalidArgument,
                     impl_->initializing
@@ -130,12 +130,12 @@ void Runtime::Shutdown(const std::string& reason) {
 
 bool Runtime::initialized() const {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
-  return impl_->job != nullptr || impl_->parents_place.has_value();
+  return impl_->job != nullptr || impl_->parents_topology.has_value();
 }
 
 StatusOr<Topology> Runtime::GetTopology() const {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
-  if (impl_->parents_place.has_value()) return *impl_->parents_place;
+  if (impl_->parents_topology.has_value()) return *impl_->parents_topology;
   if (impl_->job == nullptr) return impl_->NotInitialized();
   return impl_->job->topology();
 }

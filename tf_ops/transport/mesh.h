@@ -60,7 +60,7 @@ class Mesh {
   bool SharesMemoryWith(int peer) const {
     return peers_[peer].segment != nullptr;
   }
-  Segment& neighbour_segment(int peer) { return *peers_[peer].segment; }
+  Segment& peer_segment(int peer) { return *peers_[peer].segment; }
   // Only where a peer shares memory with this rank.
   WindowAllocator& windows() { return *windows_; }
   BufferAllocator& buffers() { return *buffers_; }

@@ -8,15 +8,15 @@ namespace {
 RING_TEST(IdleTurnsEndInSleepAndNewsBeginAnew) {
   IdleBackoff backoff;
   for (int round = 0; round < 2; ++round) {
-    int looks = 0;
+    int spins = 0;
     int yields = 0;
     while (true) {
       const IdleBackoff::Step step = backoff.Next();
       if (step == IdleBackoff::Step::kSleep) break;
-      ++(step == IdleBackoff::Step::kLook ? looks : yields);
-      ASSERT_TRUE(looks < 100000);
+      ++(step == IdleBackoff::Step::kSpin ? spins : yields);
+      ASSERT_TRUE(spins < 100000);
     }
-    EXPECT_LT(yields, looks);
+    EXPECT_LT(yields, spins);
     EXPECT_LT(0, yields);
     // Who has slept sleeps on.
     EXPECT_TRUE(backoff.Next() == IdleBackoff::Step::kSleep);
@@ -34,10 +34,10 @@ RING_TEST(AfterContentionItSleepsAtOnceForAWhile) {
   }
   for (int i = 0; i < 100000; ++i) backoff.OnSleep();
   backoff.OnProgress();
-  EXPECT_TRUE(backoff.Next() == IdleBackoff::Step::kLook);
+  EXPECT_TRUE(backoff.Next() == IdleBackoff::Step::kSpin);
   // A core that nobody else wants is given back at once.
   backoff.OnYield({{}, std::chrono::microseconds(1)});
-  EXPECT_TRUE(backoff.Next() == IdleBackoff::Step::kLook);
+  EXPECT_TRUE(backoff.Next() == IdleBackoff::Step::kSpin);
 }
 
 }  // namespace

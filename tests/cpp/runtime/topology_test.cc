@@ -1,4 +1,4 @@
-// Ranks, hosts, and who counts as a neighbour.
+// Ranks, hosts, and who counts as local.
 #include "tf_ops/runtime/topology.h"
 
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // The shared memory that one rank offers to the ranks of its host.
 //
 // Each rank creates one segment (a memfd: no name to leak, no /dev/shm limit)
-// and maps those of its neighbours. A segment holds, in this order: a header,
+// and maps those of the others. A segment holds, in this order: a header,
 // one inbox ring per rank of the job, windows (see window.h), and buffers (see
 // buffer_allocator.h): 20 GiB and a little for each rank of the host in each of
 // its processes. Pages that nobody touches cost nothing, so that is address

@@ -86,7 +86,7 @@ class WindowAllocator {
   std::vector<Pending> pending_;
 };
 
-// The window at `offset` of a neighbour's segment; null when out of range.
+// The window at `offset` of a peer's segment; null when out of range.
 Window* WindowAt(Segment& segment, uint64_t offset);
 
 }  // namespace ring_keras
