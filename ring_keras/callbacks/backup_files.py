@@ -58,15 +58,18 @@ class BackupFiles:
         try:
             self._directory.write(stem + _WEIGHTS, weights)
             self._directory.write(stem + _RECORD, _sealed(noted))
-            # Newer ones have been passed over: they are damaged.
-            stems = [newer for newer in self._newest_first() if newer <= stem]
-            self._remove_all_but(stems[:_KEPT])
         except OSError as error:
             raise RingKerasError(
                 f"cannot write the backup {self._directory.path(stem + _WEIGHTS)}: "
                 f"{error.strerror or error}. It has {len(weights):,} bytes; "
                 f"{self._directory.free_space()}. Earlier backups are as they were."
             ) from error
+        try:
+            # Newer ones have been passed over: they are damaged.
+            stems = [newer for newer in self._newest_first() if newer <= stem]
+            self._remove_all_but(stems[:_KEPT])
+        except (OSError, RingKerasError) as error:
+            logging.warning("ring_keras: older backups are left behind: %s", error)
 
     def save_if_newest(
         self, weights: memoryview, steps: int, place: Mapping[str, int]

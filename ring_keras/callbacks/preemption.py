@@ -151,7 +151,7 @@ class Preemption(keras.callbacks.Callback):
         if self._saves():
             try:
                 self._writer.clear()
-            except OSError as problem:
+            except (OSError, RingKerasError) as problem:
                 logging.error("ring_keras: backups are left behind: %s", problem)
 
     def _after_steps(self) -> None:

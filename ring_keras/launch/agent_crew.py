@@ -166,7 +166,9 @@ class AgentCrew:
             # Ranks may write anything there; it ends no line.
             with contextlib.suppress(ValueError):
                 report = checked(message.get("report"))
-                if any(worker.rank == report["rank"] for worker in self.workers):
+                own = any(worker.rank == report["rank"] for worker in self.workers)
+                # Of an elastic job the workers' are processes' numbers.
+                if own or self.is_elastic:
                     self._desk.on_report(report)
         elif message["type"] == "ended":
             worker = self._worker(field(message, "rank", int))

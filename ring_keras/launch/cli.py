@@ -136,7 +136,7 @@ def _run_job(
         )
         return _run_node(launch, node, job)
     if hosts is None and elastic is not None:
-        meet = meet_elastic(elastic, job)
+        meet = meet_elastic(elastic, job, options.slots_here)
     elif hosts is None:
         meet = meet_here(options.size, job)
     else:

@@ -54,7 +54,7 @@ def first_hosts(
     """Runs the script until it names hosts with so many slots.
 
     Raises:
-        HostsError: If it has not in time, or cannot be run.
+        HostsError: If it has not in time, cannot be run, or prints something else.
     """
     deadline = time.monotonic() + timeout_s
     told = False
@@ -68,14 +68,15 @@ def first_hosts(
                 timeout=_TIMEOUT_S,
                 check=False,
             )
-            hosts = options.parse(run.stdout.decode(errors="replace"))
+            hosts = []
+            if run.returncode == 0:
+                hosts = options.parse(run.stdout.decode(errors="replace"))
+            else:
+                problem = f"it {how_ended(run.returncode)}"
         except OSError as error:
             raise HostsError(f"{options.script}: {error.strerror}") from None
         except subprocess.TimeoutExpired:
             hosts, problem = [], f"it took more than {_TIMEOUT_S:g} s"
-        else:
-            if run.returncode != 0:
-                hosts, problem = [], f"it {how_ended(run.returncode)}"
         if sum(host.slots for host in hosts) >= least_slots:
             return hosts
         if time.monotonic() >= deadline:
@@ -116,6 +117,7 @@ class HostScript:
         self._fd = -1
         self._printed = b""
         self._started_at = 0.0
+        self._over = False
 
     def start(self, store_address: str) -> None:
         """Begins to run it."""
@@ -140,10 +142,11 @@ class HostScript:
             return
         self._told = ""
         # Not amid what is told of a child's end.
-        self._loop.call_soon(lambda: self._take(hosts))
+        self._loop.call_soon(lambda: None if self._over else self._take(hosts))
 
     def finish(self) -> None:
         """The job is over."""
+        self._over = True
         self._loop.no_tick(self._tick)
         if self._pid is not None:
             signal_group(self._pid, signal.SIGKILL)
@@ -158,7 +161,11 @@ class HostScript:
                 signal_group(self._pid, signal.SIGKILL)
             return
         self._started_at = now
-        self._fd, write_fd = os.pipe()
+        try:
+            self._fd, write_fd = os.pipe()
+        except OSError as error:
+            self._complain(str(error.strerror))
+            return
         os.set_blocking(self._fd, False)
         try:
             self._pid = os.posix_spawn(

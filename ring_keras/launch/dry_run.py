@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ring_keras.launch.crew import GENERATION
 from ring_keras.launch.environment import job_variables
-from ring_keras.launch.hosts import Host
+from ring_keras.launch.hosts import Host, fill
 from ring_keras.launch.nodes import NodeOptions
 from ring_keras.launch.places import Place, places_of
 from ring_keras.launch.ssh import SshOptions, agent_command
@@ -48,6 +48,7 @@ def print_plan(
         for place in places_of([size])[0]:
             _print_rank(place, "127.0.0.1:PORT", added, command)
         return 0
+    hosts = fill(hosts, size)  # Others are for ranks that come later.
     places = places_of([host.slots for host in hosts])
     for host, own_places in zip(hosts, places, strict=True):
         own = is_own(host.name)

@@ -19,9 +19,13 @@ _STORE_HOST = "127.0.0.1"
 
 
 class _ElasticCrew(LocalCrew):
-    """Starts processes by number; this host takes any number of them."""
+    """Starts processes by number, on this host."""
 
-    def __init__(self, size: int, job: HostJob, desk: Desk, socket_path: Path) -> None:
+    grows = False
+
+    def __init__(
+        self, size: int, job: HostJob, desk: Desk, socket_path: Path, slots: int
+    ) -> None:
         super().__init__(
             [],
             job,
@@ -32,22 +36,30 @@ class _ElasticCrew(LocalCrew):
         )
         self._size = size
         self._socket_path = socket_path
+        self._slots = slots
 
     def free(self) -> int:
         """For how many more processes there is room."""
-        return sys.maxsize
+        return self._slots - sum(worker.running for worker in self.workers)
 
     def add(self, number: int) -> Worker:
         """Starts one process. Must be called from the main thread."""
         return start_process(self, number, self._size, self._socket_path)
 
 
-def meet_elastic(options: ElasticOptions, job: HostJob) -> Meet:
-    """For ranks on this host alone, whose number may change."""
+def meet_elastic(options: ElasticOptions, job: HostJob, slots: int | None) -> Meet:
+    """For ranks on this host alone, whose number may change.
+
+    Args:
+        options: How.
+        job: What they run.
+        slots: How many there may be at a time; None: any number.
+    """
 
     def meet(desk: Desk) -> Meeting:
         path = desk.token_file.with_name("elastic")
-        crew = _ElasticCrew(options.size, job, desk, path)
+        most = sys.maxsize if slots is None else slots
+        crew = _ElasticCrew(options.size, job, desk, path, most)
         members = Members(
             options,
             token=desk.token,

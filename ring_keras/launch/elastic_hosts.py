@@ -41,6 +41,8 @@ class ElasticHosts:
         self._store_host = store_host
         self._connect = connect
         self._prepare = prepare
+        self.grows = options.discovery is not None
+        """Whether others may come."""
         self._crews: dict[str, ElasticSshCrew] = {}
         self._failures: dict[str, int] = {}
         self._next_try_at: dict[str, float] = {}
@@ -68,7 +70,11 @@ class ElasticHosts:
                 crew.stay(host.slots)
             elif now >= self._next_try_at.get(host.name, 0.0):
                 self._desk.output.say(f"elastic: host {host.name} has come")
-                crew = self._connect(host)
+                try:
+                    crew = self._connect(host)
+                except OSError as error:
+                    self._note_failure(host.name, str(error), 0, now)
+                    continue
                 self._desk.crews.append(crew)
                 self.add_host(crew)
         listed = {host.name for host in hosts}
@@ -83,8 +89,10 @@ class ElasticHosts:
         for name, crew in list(self._crews.items()):
             if crew.gone is not None:
                 del self._crews[name]
-                if not crew.leaves:
-                    self._note_failure(name, crew, now)
+                if not crew.leaves and not crew.finishing:
+                    self._note_failure(name, crew.gone, crew.failures, now)
+            elif crew.leaves and crew.hello is None:
+                crew.give_up("it is to be given back, and has not greeted")
             elif crew.leaves and not any(w.running for w in crew.workers):
                 crew.finish()
             elif not crew.ready:
@@ -106,9 +114,9 @@ class ElasticHosts:
         elif now - crew.began_at > _READY_TIMEOUT_S:
             crew.give_up(f"it did not get ready within {_READY_TIMEOUT_S:g} s")
 
-    def _note_failure(self, name: str, crew: ElasticSshCrew, now: float) -> None:
-        self._desk.output.say(f"elastic: host {name} was lost: {crew.gone}")
-        self._failures[name] = self._failures_of(crew) + 1
+    def _note_failure(self, name: str, why: str, processes: int, now: float) -> None:
+        self._desk.output.say(f"elastic: host {name} was lost: {why}")
+        self._failures[name] = self._failures.get(name, 0) + processes + 1
         first, last = self._options.cooldown_s
         wait_s = min(last, first * 2.0 ** min(self._failures[name] - 1, 64))
         self._next_try_at[name] = now + wait_s

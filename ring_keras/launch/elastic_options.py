@@ -131,7 +131,7 @@ def check(
         by_node: Whether each host has a ringrun of its own.
     """
     if options.min_size is None and options.max_size is None:
-        for name in ("elastic_timeout", "reset_limit", "cooldown_s", "slots_per_host"):
+        for name in _OPTION:
             if getattr(options, name) is not None:
                 parser.error(f"{_OPTION[name]} is for elastic jobs: give --min-np")
         return None
@@ -143,6 +143,8 @@ def check(
         parser.error(f"--min-np must be from 1 to -np {options.size}, not {least}")
     if most is not None and most < options.size:
         parser.error(f"--max-np must be at least -np {options.size}, not {most}")
+    if options.slots_per_host is not None and options.host_discovery_script is None:
+        parser.error("--slots-per-host is for --host-discovery-script")
     timeout_s = options.elastic_timeout
     timeout_s = ELASTIC_TIMEOUT_S if timeout_s is None else timeout_s
     if not 0 < timeout_s < math.inf:
@@ -176,6 +178,7 @@ _OPTION = {
     "reset_limit": "--reset-limit",
     "cooldown_s": "--blacklist-cooldown-range",
     "slots_per_host": "--slots-per-host",
+    "host_discovery_script": "--host-discovery-script",
 }
 
 

@@ -41,8 +41,8 @@ class ElasticSshCrew(SshCrew):
         self.began_at = time.monotonic()
         self.prepared = self.ready = False
         """Whether it has been asked to get ready, and whether it is."""
-        self.leaves = False
-        """Whether it shall be given back."""
+        self.leaves = self.finishing = False
+        """Whether it shall be given back, and whether it has been told to end."""
         self.take_join: Take | None = None
         """Is told who asks to join."""
         self._slots = host.slots
@@ -54,7 +54,7 @@ class ElasticSshCrew(SshCrew):
 
     def free(self) -> int:
         """For how many more processes there is room."""
-        if self.gone is not None or not self.ready:
+        if self.gone is not None or self.finishing or not self.ready:
             return 0
         return max(0, self._slots - sum(worker.running for worker in self.workers))
 
@@ -65,7 +65,9 @@ class ElasticSshCrew(SshCrew):
         return sum(not worker.told_to_stop for worker in ended)
 
     def stay(self, slots: int) -> None:
-        """It is there, with so many slots."""
+        """It is there, with so many slots; unless it has been told to end."""
+        if self.finishing:
+            return
         self._slots = slots
         self.leaves = False
         for worker in self.workers:
@@ -77,6 +79,11 @@ class ElasticSshCrew(SshCrew):
         self.leaves = True
         for worker in self.workers:
             worker.leaving = True
+
+    def finish(self) -> None:
+        """No process of it is left."""
+        self.finishing = True
+        super().finish()
 
     def add(self, number: int, size: int) -> Worker:
         """Has the agent start one process."""

@@ -76,7 +76,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     _add_node_options(parser)
     # What a scheduler gives, where that is used.
-    parser.set_defaults(allocation=None)
+    parser.set_defaults(allocation=None, slots_here=None)
 
 
 def _add_node_options(parser: argparse.ArgumentParser) -> None:
@@ -201,7 +201,11 @@ def check_hosts(
         hosts = filled if options.max_size is None else hosts
     except HostsError as error:
         parser.error(f"{option}: {error}")
-    return None if _all_here(hosts) else hosts
+    if not _all_here(hosts):
+        return hosts
+    if options.max_size is not None:
+        options.slots_here = sum(host.slots for host in hosts)
+    return None
 
 
 def _discovered(options: argparse.Namespace, discovery: DiscoveryOptions) -> list[Host]:

@@ -49,6 +49,10 @@ class Ending:
 class Room(Protocol):
     """Where processes are started."""
 
+    @property
+    def grows(self) -> bool:
+        """Whether there may be more room later."""
+
     def free(self) -> int:
         """For how many more there is room."""
 
@@ -151,7 +155,8 @@ class Members:
             return
         if process.rank is None and not is_member:
             worker.outlived = True  # Nobody has ever counted on it.
-            self._stillborn += 1
+            if worker.lost_with is None:  # Else it says nothing of the command.
+                self._stillborn += 1
         self._losses += 1
         self._last_loss = f"{_named(process)} {how}"
         self._next_start_at = time.monotonic() + self._cooldown_s()
@@ -172,6 +177,7 @@ class Members:
             # Nor have those that have joined, and have not taken the others' state.
             self._say("elastic: all processes that had the state of the job are lost")
             return Ending()
+        self._dismiss([p for p in self._newcomers() if p.worker.leaving], now)
         self._fill(now)
         self._kill_stragglers(now)
         if len(living) + self._most_to_come() < self._options.min_size:
@@ -187,8 +193,9 @@ class Members:
             self._forming_since = now
         coming = [p for p in self._newcomers() if p.waits]
         if everyone_waits and len(living) + len(coming) >= self._options.min_size:
-            staying = self._staying(living, coming)
-            self._dismiss([p for p in living if p not in staying], now)
+            # Survivors come first; hosts that came back may have brought too many.
+            staying = self._staying(living, coming)[: self._options.max_size]
+            self._dismiss([p for p in living + coming if p not in staying], now)
             return self._form(staying)
         self._give_up_silent(living, now)
         if now - self._forming_since < self._options.timeout_s:
@@ -283,8 +290,8 @@ class Members:
             process.left_at = now
             process.worker.outlived = True
             process.worker.signal(signal.SIGTERM)
-            assert process.tell is not None
-            process.tell({"end": "its host is given back"})
+            if process.waits and process.tell is not None:
+                process.tell({"end": "the others do without this process"})
 
     def _start_one(self) -> _Process:
         number = len(self._processes)
@@ -306,8 +313,8 @@ class Members:
             and process.left_at is None
         ]
 
-    def _vacancies(self) -> int:
-        """How many processes may still be started."""
+    def _wanted(self) -> int:
+        """How many processes there should be besides those that run."""
         most = self._options.max_size
         if most is None or self._stillborn >= _MAX_STILLBORN:
             return 0
@@ -315,10 +322,15 @@ class Members:
             process.worker.running and not process.worker.leaving
             for process in self._processes.values()
         )
-        return min(most - running, self._room.free())
+        return max(0, most - running)
+
+    def _vacancies(self) -> int:
+        """How many processes may be started now."""
+        return min(self._wanted(), self._room.free())
 
     def _most_to_come(self) -> int:
-        return len(self._newcomers()) + self._vacancies()
+        later = self._wanted() if self._room.grows else self._vacancies()
+        return len(self._newcomers()) + later
 
     def _cooldown_s(self) -> float:
         first, last = self._options.cooldown_s

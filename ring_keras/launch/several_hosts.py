@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from ring_keras.launch.addresses import Probes
 from ring_keras.launch.agent_crew import AgentCrew
@@ -73,23 +74,27 @@ def meet_hosts(job: HostsJob) -> Meet:
     """Starts an agent on each host, and finds out whether all can start ranks."""
 
     def meet(desk: Desk) -> Meeting:
-        crews: list[SshCrew] = []
+        slots: dict[SshCrew, int] = {}
         for host in job.hosts:
             reached_as, name = _names(host)
-            if job.elastic is None:
-                crews.append(SshCrew(reached_as, name, job.ssh, desk))
-            else:
-                crews.append(ElasticSshCrew(reached_as, name, host, job.ssh, desk))
-            desk.crews.append(crews[-1])
-        _await(desk, crews, "greet", _HELLO_TIMEOUT_S)
-        _refuse_other_versions(crews)
+            crew = (
+                SshCrew(reached_as, name, job.ssh, desk)
+                if job.elastic is None
+                else ElasticSshCrew(reached_as, name, host, job.ssh, desk)
+            )
+            slots[crew] = host.slots
+            desk.crews.append(crew)
+        _await(desk, list(slots), "greet", _HELLO_TIMEOUT_S)
+        _refuse_other_versions(list(slots))
+        crews = _usable(job, desk, slots)
         _note_differences(crews)
         probes = Probes(desk.loop, _own_addresses(job))
         try:
-            places = places_of([host.slots for host in job.hosts])
+            places = places_of([slots[crew] for crew in crews])
             for crew, own_places in zip(crews, places, strict=True):
                 _prepare(crew, own_places, job.plan, probes)
             _await(desk, crews, "get ready", _READY_TIMEOUT_S)
+            crews = _usable(job, desk, {crew: slots[crew] for crew in crews})
             tried = [host for host, _ in probes.addresses]
         finally:
             probes.close()
@@ -98,7 +103,9 @@ def meet_hosts(job: HostsJob) -> Meet:
             {_with_addresses(crew): crew.reached or [] for crew in crews},
         )
         if job.elastic is not None:
-            return _meet_members(job, job.elastic, desk, crews, store_host)
+            size = min(job.elastic.size, sum(slots[crew] for crew in crews))
+            options = replace(job.elastic, size=size)
+            return _meet_members(job, options, desk, crews, store_host)
         return Meeting(sum(host.slots for host in job.hosts), store_host)
 
     return meet
@@ -117,7 +124,11 @@ def _meet_members(
         probes = Probes(desk.loop, [store_host])  # For hosts that come later.
 
     def connect(host: Host) -> ElasticSshCrew:
-        crew = ElasticSshCrew(*_names(host), host, job.ssh, desk)
+        # Without a question to a server of names, for which all would wait.
+        own = host.name in (socket.gethostname(), "localhost", *own_addresses())
+        name = host.name.rpartition("@")[2]
+        reached_as = None if own else host.name
+        crew = ElasticSshCrew(reached_as, name, host, job.ssh, desk)
         crew.take_join = members.take
         return crew
 
@@ -202,12 +213,30 @@ def common_address(tried: Sequence[str], reached: dict[str, list[str]]) -> str:
     )
 
 
-def _await(desk: Desk, crews: Sequence[SshCrew], what: str, timeout_s: float) -> None:
-    """Until each agent has done it, or cannot.
+def _usable(
+    job: HostsJob, desk: Desk, slots: Mapping[SshCrew, int]
+) -> Sequence[SshCrew]:
+    """Those whose agents are there; all, or enough where hosts may come later.
 
     Raises:
-        CannotStartError: If one cannot.
+        CannotStartError: If others are needed.
     """
+    there = [crew for crew in slots if crew.gone is None]
+    gone = [f"host {crew.name}: {crew.gone}" for crew in slots if crew.gone is not None]
+    options = job.elastic
+    if options is None or options.discovery is None:
+        least = sum(slots.values())
+    else:
+        least = options.min_size
+    if sum(slots[crew] for crew in there) < least:
+        raise CannotStartError("\nringrun: ".join(gone))
+    for why in gone:
+        desk.output.say(f"elastic: {why}")
+    return there
+
+
+def _await(desk: Desk, crews: Sequence[SshCrew], what: str, timeout_s: float) -> None:
+    """Until each agent has done it, or is gone because it cannot."""
 
     def settled(crew: AgentCrew) -> bool:
         answer = crew.hello if what == "greet" else crew.reached
@@ -217,7 +246,6 @@ def _await(desk: Desk, crews: Sequence[SshCrew], what: str, timeout_s: float) ->
         for crew in crews:
             if not settled(crew):
                 crew.lose(f"it did not {what} within {timeout_s:g} s")
-    _raise_if_gone(crews)
 
 
 def _refuse_other_versions(crews: Sequence[AgentCrew]) -> None:
@@ -225,13 +253,6 @@ def _refuse_other_versions(crews: Sequence[AgentCrew]) -> None:
         problem = crew.version_problem()
         if problem is not None:
             crew.lose(problem)
-    _raise_if_gone(crews)
-
-
-def _raise_if_gone(crews: Sequence[AgentCrew]) -> None:
-    gone = [f"host {crew.name}: {crew.gone}" for crew in crews if crew.gone is not None]
-    if gone:
-        raise CannotStartError("\nringrun: ".join(gone))
 
 
 def _note_differences(crews: Sequence[AgentCrew]) -> None:

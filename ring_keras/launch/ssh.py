@@ -32,6 +32,7 @@ _SSH_OPTIONS = (
 )
 _SSH_FAILED = 255
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+_REAPED = -1
 
 # From the end of what the agent says until ssh says how it ended.
 _PATIENCE_TICKS = 3
@@ -136,6 +137,7 @@ class SshCrew(AgentCrew):
         """Notes the end of the child."""
         if ended.pid != self._pid:
             return
+        self._pid = _REAPED  # Another child may have that pid next.
         self._line.read()  # What it had said before.
         self._line.close()
         self._read_stderr()
@@ -148,8 +150,9 @@ class SshCrew(AgentCrew):
         """Ends the child; at the end of its input the agent ends by itself."""
         self._ending = reason
         self._line.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
+        if self._pid != _REAPED:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
 
     def _note_written(self, nbytes: int) -> None:
         """From the output's thread."""

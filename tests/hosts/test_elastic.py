@@ -133,25 +133,62 @@ def test_a_lost_host_that_leaves_too_few_ends_the_job(
     hosts.wait_until_empty()
 
 
+class Script:
+    """Names the hosts that there are at the moment.
+
+    Args:
+        ringrun: Has a directory for it.
+    """
+
+    def __init__(self, ringrun: Ringrun) -> None:
+        self._directory = ringrun.directory
+        self.path = self._directory / "hosts.sh"
+        self.path.write_text(f"#!/bin/sh\ncat {self._directory}/there\n")
+        self.path.chmod(0o755)
+
+    def there_are(self, lines: str) -> None:
+        (self._directory / "soon").write_text(lines)
+        (self._directory / "soon").rename(self._directory / "there")
+
+
+def test_a_lost_host_is_tried_again_while_it_is_named(
+    ringrun: Ringrun, hosts: SshHosts
+) -> None:
+    script = Script(ringrun)
+    nobody = hosts.addresses[0].rpartition(".")[0] + ".250"
+    script.there_are(f"{nobody}\nnode1\nnode2\n")  # The job begins without that one.
+    options = ["--min-np", "2", "--max-np", "2"]
+    job = start(
+        ringrun, hosts, "--host-discovery-script", str(script.path), *options, size=None
+    )
+    await_sizes(ringrun, 0, "[2]", timeout_s=60)
+    before = ringrun.pids("pid.0")
+
+    os.kill(hosts.find(2, "ring_keras.launch.agent")[-1], signal.SIGKILL)
+
+    await_sizes(ringrun, 2, "[2]", timeout_s=60)
+    finished = stop(ringrun, job)
+    said = finished.stderr.decode()
+    assert finished.returncode == 0, said
+    assert ringrun.pids("end.0") == before
+    assert ringrun.noted("host.2") == "node2"
+    assert f"host {nobody}: ssh cannot reach it" in said
+    assert said.count("host node2 has come") == 1
+    hosts.wait_until_empty()
+
+
 def test_hosts_come_and_go_as_a_script_says(ringrun: Ringrun, hosts: SshHosts) -> None:
-    script = ringrun.directory / "hosts.sh"
-    script.write_text(f"#!/bin/sh\ncat {ringrun.directory}/there\n")
-    script.chmod(0o755)
-
-    def there_are(lines: str) -> None:
-        (ringrun.directory / "soon").write_text(lines)
-        (ringrun.directory / "soon").rename(ringrun.directory / "there")
-
-    there_are("node1\n")
+    script = Script(ringrun)
+    script.there_are("node1\n")
     options = ["--min-np", "1", "--max-np", "2"]
     job = start(
-        ringrun, hosts, "--host-discovery-script", str(script), *options, size=None
+        ringrun, hosts, "--host-discovery-script", str(script.path), *options, size=None
     )
     await_sizes(ringrun, 0, "[1]")
-    there_are("node1:1\nnode2\n")
+    script.there_are("node1:1\nnode2\n")
     await_sizes(ringrun, 1, "[1, 2]")
 
-    there_are("node2 slots=2\n")  # What was trained on node1 goes on there.
+    script.there_are("node2 slots=2\n")  # What was trained on node1 goes on there.
 
     await_sizes(ringrun, 2, "[1, 2, 1, 2]", "[1, 2]")
     finished = stop(ringrun, job)
