@@ -70,9 +70,14 @@ class LocalDirectory:
 
     def names(self) -> list[str]:
         """Of files and directories."""
-        with contextlib.suppress(FileNotFoundError):
+        try:
             return [path.name for path in self.directory.iterdir()]
-        return []
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise RingKerasError(
+                f"cannot look for backups in {self.directory}: {error.strerror}"
+            ) from error
 
     def read(self, name: str) -> bytes:
         """Its contents."""

@@ -1,45 +1,45 @@
-"""Keeps names without end from filling TensorFlow's cache of eager kernels.
+"""Tells of eager collectives that leave memory behind.
 
 To TensorFlow an op's name for the other ranks is one of its attributes, and it keeps a
-kernel, 40 kB, for each that an eager op has had. It never drops one by itself.
+kernel, 40 kB, for each that an eager op has had. To drop them would begin the sequences
+of its random ops anew, so that is left to the user.
 """
 
-from tensorflow.python.eager import context
+from absl import logging
 
 __all__ = ["note_eager_name"]
 
+MOST_NAMES = 4096
+
 
 class Names:
-    """Those that may have a kernel.
+    """Those that have a kernel."""
 
-    Args:
-        limit: How many may, before it is asked whether they come back.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._names: set[str] = set()
-        self._before: set[str] = set()
+    def __init__(self) -> None:
+        self._names: set[str] | None = set()
 
     def note(self, name: str) -> bool:
-        """One is used; whether kernels should be dropped."""
-        if name in self._names:
+        """One is used; whether they are so many that somebody should know, once."""
+        if self._names is None or name in self._names:
             return False
         self._names.add(name)
-        if len(self._names) < self._limit:
+        if len(self._names) < MOST_NAMES:
             return False
-        if len(self._names & self._before) >= self._limit // 2:
-            self._limit *= 2  # So many are in use; their kernels are worth it.
-            return False
-        self._before, self._names = self._names, set()
+        self._names = None
         return True
 
 
-names_of_process = Names(1024)
-"""As TensorFlow's cache is one of the process."""
+# Of this process, as TensorFlow's cache is.
+_names = Names()
 
 
 def note_eager_name(name: str) -> None:
     """An eager op is about to have this name for the other ranks."""
-    if names_of_process.note(name):
-        context.context().clear_kernel_cache()
+    if _names.note(name):
+        logging.warning(
+            "ring_keras: eager collectives have had %d names, the last of which is "
+            "'%s'. TensorFlow keeps 40 kB for each, for ever: use the same name in "
+            "each step.",
+            MOST_NAMES,
+            name,
+        )

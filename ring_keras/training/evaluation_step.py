@@ -50,6 +50,8 @@ class EvaluationStep:
 
     def __call__(self, data: Any) -> Any:
         """Runs, or traces, one step on a batch."""
+        if self._model.test_function is not self._function:
+            return self._test_step(data)  # Keras has made another, for XLA maybe.
         data = uneven_batches.without_padding(data)
         count = uneven_batches.example_count(data)
         if count is None or not uneven_batches.is_weighted_by_row(data):

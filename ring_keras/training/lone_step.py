@@ -27,7 +27,8 @@ def end_lone_step(data: Any, result: Any, *, compiled: bool) -> None:
     """
     if size() > 1 or (compiled and not _libraries.has_xla_kernels()):
         return
-    computed = tf.nest.flatten(result, expand_composites=True)
+    leaves = tf.nest.flatten(result, expand_composites=True)
+    computed = [leaf for leaf in leaves if leaf is not None]
     with tf.control_dependencies(computed), tf.device("CPU:0"), one_step():
         number = tf.zeros([1])
         allreduce_wait(

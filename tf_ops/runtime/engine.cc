@@ -97,9 +97,7 @@ void Engine::RemoveCommunicator(int id) {
 }
 
 Status Engine::SplitDevices(int id, int device) {
-  const std::shared_ptr<Member> member = shared_.MemberOf(id);
-  std::shared_ptr<nccl::DeviceCommunicator> part;
-  if (member != nullptr) part = member->communicator->device();
+  std::shared_ptr<nccl::DeviceCommunicator> part = shared_.DeviceOf(id);
   Request request;
   request.kind = CollectiveKind::kBarrier;
   request.name = StrCat("ring_keras/split_devices/", id);
@@ -160,10 +158,10 @@ void Engine::Dump(const std::string& why) {
 
 void Engine::PrepareDevice(Request& request) {
   if (request.device_work == nullptr || !request.able.ok()) return;
-  const std::shared_ptr<Member> member =
-      shared_.MemberOf(request.communicator_id);
-  if (member == nullptr) return;  // Accept() says why.
-  request.able = member->communicator->device()->Prepare(request);
+  const std::shared_ptr<nccl::DeviceCommunicator> device =
+      shared_.DeviceOf(request.communicator_id);
+  if (device == nullptr) return;  // Accept() says why.
+  request.able = device->Prepare(request);
 }
 
 StatusOr<std::unique_ptr<Operation>> Engine::Accept(Request& request,

@@ -35,6 +35,14 @@ struct SharedState {
     const auto found = members.find(id);
     return found == members.end() ? nullptr : found->second;
   }
+  // What connects the GPUs of that communicator. A thread of the program keeps
+  // no more of it: a member's end is the driver's. The same about the mutex.
+  std::shared_ptr<nccl::DeviceCommunicator> DeviceOf(int id) const {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto found = members.find(id);
+    if (found == members.end() || found->second == nullptr) return nullptr;
+    return found->second->communicator->device();
+  }
 };
 
 }  // namespace ring_keras

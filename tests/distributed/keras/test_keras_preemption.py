@@ -186,15 +186,16 @@ def test_a_signal_after_a_fit_that_failed_is_the_scripts(rank_pool, tmp_path):
 
 def no_room_worker(directory):
     sends = Sends(signal.SIGTERM, [1], step=3)
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(ring.RingKerasError) as caught:
         train(f"{directory}/file/backup", sends)
-    return caught.value.code
+    return str(caught.value)
 
 
 @pytest.mark.slow
-def test_a_directory_that_cannot_be_is_an_error_of_the_log(rank_pool, tmp_path):
+def test_a_directory_that_cannot_be_is_an_error_before_training(rank_pool, tmp_path):
     (tmp_path / "file").write_text("no directory")
 
-    codes = rank_pool(2).run(no_room_worker, args=(str(tmp_path),))
+    first, other = rank_pool(2).run(no_room_worker, args=(str(tmp_path),))
 
-    assert codes == [143, 143]
+    assert f"in {tmp_path}/file/backup: Not a directory" in first
+    assert "rank 0 cannot restore its backup" in other
