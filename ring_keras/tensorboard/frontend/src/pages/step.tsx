@@ -10,15 +10,19 @@ export function StepPage({ run, overview }: { run: string; overview: api.Overvie
   const [chosen, setChosen] = useState<number | null>(null);
   const [step, setStep] = useState<api.Step | null>(null);
   const number = chosen ?? overview.steps.at(-1);
+  const isMissing = step === null || step.step !== number || step.ranks.length === 0;
   useEffect(() => {
     let current = true;
     if (number !== undefined) {
-      void api.step(run, number).then((found) => current && setStep(found));
+      api.step(run, number).then(
+        (found) => current && setStep(found),
+        () => {}, // Asked for again with the next overview, which tells of a server that is gone.
+      );
     }
     return () => {
       current = false;
     };
-  }, [run, number]);
+  }, [run, number, isMissing ? overview : null]);
   if (number === undefined) return <p>No step has been written down with its collectives yet.</p>;
   return (
     <>
