@@ -82,10 +82,12 @@ def test_a_slow_link(tmp_path, make_hosts, open_board):
     slow_down(network, 1)
     worker = functools.partial(init_and_train, tmp_path, steps=20, units=700)
     all_stats = run_on(network, worker, [0, 1, 2, 3], timeout_s=400)
-    # Nobody computes longer than others; all stand still while bytes move.
-    for stats in all_stats:
-        assert stats.totals.exposed_s > stats.totals.wait_s
-        assert stats.totals.exposed_s > stats.totals.input_s
+    # Nobody computes longer than others; they stand still while bytes move. Of all
+    # together, since one may get less of a processor than another.
+    totals = [stats.totals for stats in all_stats]
+    exposed_s = sum(one.exposed_s for one in totals)
+    assert exposed_s > sum(one.wait_s for one in totals)
+    assert exposed_s > sum(one.input_s for one in totals)
 
     board = open_board(tmp_path)
     sentence = board.headline()
