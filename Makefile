@@ -15,6 +15,7 @@
 #   make sanitize  C++ tests under address, undefined behaviour and thread checks
 #   make soak-exit start SOAK_JOBS jobs that leave in every way; none may hang or crash
 #   make soak-steps train SOAK_STEPS steps, and more with ever new names: nothing may grow
+#   make soak-kills  kill SOAK_KILLS ranks of a fit that goes on, and measure it
 #   make versions  build for, and pass the core tests with, each of TENSORFLOWS
 #   make wheel     into dist/, with an op library for each of TENSORFLOWS
 #   make clean     forget what was built; `rm -r .venv` forgets the environment
@@ -33,6 +34,7 @@ SOAK_JOBS ?= 1000
 SOAK_STEPS ?= 100000
 FAULTS ?= 200
 FAULT_SEED := $(shell date +%s)
+SOAK_KILLS ?= 1200
 PART ?= 1/1
 # Inputs for each fuzz target, and how many seconds it may take; 0: any.
 FUZZ_RUNS ?= 1000000
@@ -74,7 +76,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-faults test-board board build lint fuzz sanitize soak-exit soak-steps versions wheel clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-faults test-board board build lint fuzz sanitize soak-exit soak-kills soak-steps versions wheel clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -166,6 +168,11 @@ soak-exit: build
 soak-steps: build
 	$(call say,$(SOAK_STEPS) steps)
 	$(BIN)/ringrun -np 2 $(BIN)/python tests/soak/steps.py $(SOAK_STEPS)
+
+# Hours for the default.
+soak-kills: build
+	$(call say,$(SOAK_KILLS) kills)
+	$(BIN)/python tests/soak/kills.py $(SOAK_KILLS)
 
 versions: $(INSTALLED) $(VERSIONS_READY)
 	$(call say,Compiling for TensorFlow $(TENSORFLOWS))

@@ -1,0 +1,257 @@
+"""Kills ranks of a `fit` with `Elastic()`, again and again, and counts what is wrong.
+
+`python tests/soak/kills.py [KILLS] [SEED]`, or `make soak-kills`. Ends with code 1 if
+anything was: a step that somebody had applied is lost, an example was trained on twice,
+weights differ, or the job does not go on. Each time one rank of four is killed, or
+two. Then it waits until others have taken their places. Says how long everything took.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+SIZE = 4
+MIN_SIZE = 2
+DEADLINE_S = 180.0
+# Of an epoch in which ranks come or go, fewer items at its end than there are ranks are
+# left out, as remainder="drop" has it.
+MOST_LEFT_OUT = SIZE - 1
+TRAINING = Path(__file__).with_name("killed_training.py")
+
+
+class Line(NamedTuple):
+    """A step, as a process has written it."""
+
+    at: float
+    generation: int
+    step: int
+    size: int
+    digest: str
+
+
+class WrongError(Exception):
+    """What should not be."""
+
+
+class Process:
+    """One process of the job, as far as it has written.
+
+    Args:
+        directory: Where.
+        number: Its own.
+    """
+
+    def __init__(self, directory: Path, number: int) -> None:
+        self.number = number
+        self.lines: list[Line] = []
+        self.killed = False
+        self.imported_at = float((directory / f"imported.{number}").read_text())
+        self.pid = int((directory / f"pid.{number}").read_text())
+        self._file = (directory / f"steps.{number}").open()
+        self._rest = ""
+
+    def read(self) -> None:
+        """Takes the lines that are new."""
+        *lines, self._rest = (self._rest + self._file.read()).split("\n")
+        for line in lines:
+            at, generation, step, size, digest = line.split()
+            self.lines.append(
+                Line(float(at), int(generation), int(step), int(size), digest)
+            )
+
+
+class Job:
+    """The job, and what was seen of it.
+
+    Args:
+        directory: For its files.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.processes: dict[int, Process] = {}
+        self.output = directory / "output"
+        with self.output.open("wb") as output:
+            self.ringrun = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "ring_keras.launch", "-np", str(SIZE)),
+                    *("--min-np", str(MIN_SIZE), "--max-np", str(SIZE)),
+                    *("--blacklist-cooldown-range", "0", "0"),
+                    *(sys.executable, str(TRAINING), str(directory), "1000000"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+
+    def wait(self, condition: str, seen: object) -> None:
+        """Until `seen()`; raises WrongError if it does not come."""
+        deadline = time.monotonic() + DEADLINE_S
+        assert callable(seen)
+        while True:
+            self._read()
+            if seen():
+                return
+            if self.ringrun.poll() is not None:
+                raise WrongError(f"ringrun has ended with {self.ringrun.returncode}")
+            if time.monotonic() > deadline:
+                raise WrongError(f"not within {DEADLINE_S:g} s: {condition}")
+            time.sleep(0.02)
+
+    def living(self) -> list[Process]:
+        """Those that nobody has killed."""
+        return [one for one in self.processes.values() if not one.killed]
+
+    def is_full(self, since: float) -> bool:
+        """Whether all ranks have done some steps together since then."""
+        full = [
+            one
+            for one in self.living()
+            if len(one.lines) > 5
+            and one.lines[-5].size == SIZE
+            and one.lines[-5].at > since
+        ]
+        return len(full) == SIZE
+
+    def _read(self) -> None:
+        for path in self.directory.glob("steps.*"):
+            number = int(path.suffix[1:])
+            if number not in self.processes:
+                self.processes[number] = Process(self.directory, number)
+        for process in self.processes.values():
+            process.read()
+
+
+def check_generations(job: Job) -> None:
+    """All ranks begin a generation alike, and behind what was done before."""
+    firsts: dict[int, set[tuple[int, str]]] = defaultdict(set)
+    for process in job.processes.values():
+        before = None
+        for line in process.lines:
+            if line.digest != "-":
+                firsts[line.generation].add((line.step, line.digest))
+                if before is not None and line.step <= before.step:
+                    raise WrongError(
+                        f"process {process.number} had done step {before.step}, and "
+                        f"generation {line.generation} begins with {line.step}"
+                    )
+            before = line
+    for generation, first in firsts.items():
+        if len(first) > 1:
+            raise WrongError(f"generation {generation} begins differently: {first}")
+
+
+def one_round(
+    job: Job, chance: random.Random
+) -> tuple[int, float, float, float, float]:
+    """Kills some; returns how many, and the seconds until others have done a step,
+    until all ranks are there again, from a replacement's imports to that, and of the
+    longest pause of those that were there while it joined."""
+    job.wait("all ranks train", lambda: job.is_full(0.0))
+    time.sleep(chance.uniform(0.0, 0.3))
+    victims = chance.sample(job.living(), 1 if chance.random() < 0.85 else 2)
+    survivors = [one for one in job.living() if one not in victims]
+    known = set(job.processes)
+    killed_at = time.monotonic()
+    for victim in victims:
+        victim.killed = True
+        os.kill(victim.pid, signal.SIGKILL)
+
+    def steps(one: Process, full: bool) -> list[Line]:
+        after = [line for line in one.lines if line.at > killed_at]
+        return [line for line in after if (line.size == SIZE) == full]
+
+    job.wait("the others go on", lambda: any(steps(one, False) for one in survivors))
+    job.wait("others have come", lambda: job.is_full(killed_at + 0.01))
+    # A step that had begun may have ended after the kill, with all.
+    firsts = [line for one in survivors for line in steps(one, False)]
+    reduced = min(firsts)
+    newcomers = [job.processes[number] for number in set(job.processes) - known]
+    full = min(line for one in newcomers for line in steps(one, True))
+    imported_at = max(one.imported_at for one in newcomers)
+    pauses = []
+    for one in survivors:
+        around = [line for line in one.lines if reduced.at <= line.at <= full.at + 1.0]
+        pauses += [b.at - a.at for a, b in itertools.pairwise(around)]
+    check_generations(job)
+    return (
+        len(victims),
+        reduced.at - killed_at,
+        full.at - killed_at,
+        full.at - imported_at,
+        max(pauses),
+    )
+
+
+def check_end(job: Job) -> str:
+    """Ends the job; what its ranks have to say of their examples."""
+    (job.directory / "stop").touch()
+    code = job.ringrun.wait(DEADLINE_S)
+    if code != 0:
+        raise WrongError(f"ringrun has ended with {code}")
+    ends = {path.read_text() for path in job.directory.glob("end.*")}
+    if len(ends) != 1:
+        raise WrongError(f"the ranks end differently: {ends}")
+    epochs, most, left_out, _ = ends.pop().split()
+    if int(most) > int(epochs):
+        raise WrongError(f"an example was trained on {most} times in {epochs} epochs")
+    if int(left_out) > int(epochs) * MOST_LEFT_OUT:
+        raise WrongError(f"{left_out} examples were left out in {epochs} epochs")
+    return f"{epochs} epochs; of their examples none twice, {left_out} left out"
+
+
+def main(kills: int, seed: int) -> int:
+    """Kills so many ranks, and says what it saw."""
+    chance = random.Random(seed)
+    directory = Path(tempfile.mkdtemp(prefix="ring-keras-kills-"))
+    print(f"seed {seed}, {directory}", flush=True)
+    job = Job(directory)
+    rounds = []
+    problem = None
+    try:
+        while sum(done for done, *_ in rounds) < kills:
+            rounds.append(one_round(job, chance))
+            if len(rounds) % 20 == 0:
+                print(f"{sum(done for done, *_ in rounds)} kills", flush=True)
+        print(check_end(job))
+    except WrongError as wrong:
+        problem = wrong
+    finally:
+        job.ringrun.terminate()
+        job.ringrun.wait()
+    print(f"{sum(done for done, *_ in rounds)} kills in {len(rounds)} rounds")
+    titles = (
+        "kill to a step of fewer ranks",
+        "kill to all ranks again",
+        "imports done to all ranks",
+        "pause of the others meanwhile",
+    )
+    for title, values in zip(titles, list(zip(*rounds, strict=True))[1:], strict=False):
+        ordered = sorted(values)
+        p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+        print(
+            f"{title}: median {statistics.median(ordered):.2f} s, p99 {p99:.2f} s, "
+            f"most {ordered[-1]:.2f} s"
+        )
+    if problem is not None:
+        print(f"WRONG: {problem}; see {job.output}")
+        return 1
+    shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    numbers = [int(word) for word in sys.argv[1:]]
+    sys.exit(main(*(numbers + [1200, random.randrange(10**6)][len(numbers) :])))
