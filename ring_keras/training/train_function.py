@@ -59,6 +59,8 @@ class TrainFunction:
         step = DistributedTrainStep.of(self._model)
         if step is not None and step.drop_other_fits(fit or _fit_around(run)):
             self.retrace()
+        elif step is not None and size() == 1 and step.outdated():
+            self.retrace()  # There is nobody who would have to do so, too.
         if fit is None:
             self._prepare(iterator)
             self._last_result = self._run(iterator)

@@ -83,6 +83,19 @@ def test_three_memberships_with_training_in_each(rank_pool, size):
     assert new[0] == new[1] == new[2] == kept[0]
 
 
+def alone_worker():
+    model = new_model()
+    fit(model)
+    ring.shutdown()
+    ring.init()
+    model.fit(X, Y, verbose=0)  # Without a callback of ours, which would see to it.
+    return int(model.optimizer.iterations.numpy())
+
+
+def test_one_rank_goes_on_in_another_membership(rank_pool):
+    assert rank_pool(1).run(alone_worker) == [3]
+
+
 def stale_graph_worker():
     part = ring.add_process_set([1])
 
