@@ -60,14 +60,7 @@ def meet_elastic(options: ElasticOptions, job: HostJob, slots: int | None) -> Me
         path = desk.token_file.with_name("elastic")
         most = sys.maxsize if slots is None else slots
         crew = _ElasticCrew(options.size, job, desk, path, most)
-        members = Members(
-            options,
-            token=desk.token,
-            encrypt=desk.options.encrypt,
-            room=crew,
-            store_host=_STORE_HOST,
-            say=desk.output.say,
-        )
+        members = Members(options, desk, crew, _STORE_HOST)
         ElasticSocket(desk.loop, path, members.take)
         # Times run out without that anything happens.
         desk.loop.on_tick(lambda: None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +15,7 @@ from ring_keras.launch.workers import Worker
 
 if TYPE_CHECKING:
     from ring_keras import _native
+    from ring_keras.launch.launcher import Desk
 
 __all__ = ["TOO_FEW", "Ending", "Members", "Room"]
 
@@ -85,29 +85,24 @@ class Members:
 
     Args:
         options: How many there may be.
-        token: The job's secret.
-        encrypt: Whether what ranks say to the store is encrypted.
+        desk: The launcher's.
         room: Where processes are started.
         store_host: The address on which stores listen.
-        say: Tells the user.
     """
 
     def __init__(
         self,
         options: ElasticOptions,
-        *,
-        token: bytes,
-        encrypt: bool,
+        desk: Desk,
         room: Room,
         store_host: str,
-        say: Callable[[str], None],
     ) -> None:
         self._options = options
-        self._token = token
-        self._encrypt = encrypt
+        self._token = desk.token
+        self._encrypt = desk.options.encrypt
+        self._say = desk.output.say
         self._room = room
         self._store_host = store_host
-        self._say = say
         self._processes: dict[int, _Process] = {}
         self._members: list[_Process] = []
         self._store: _native.StoreServer | None = None

@@ -137,14 +137,7 @@ def _meet_members(
         _prepare(crew, places_of([crew.host.slots])[0], job.plan, probes)
 
     hosts = ElasticHosts(desk, options, store_host, connect, prepare)
-    members = Members(
-        options,
-        token=desk.token,
-        encrypt=desk.options.encrypt,
-        room=hosts,
-        store_host=store_host,
-        say=desk.output.say,
-    )
+    members = Members(options, desk, hosts, store_host)
     for crew in crews:
         assert isinstance(crew, ElasticSshCrew)
         crew.take_join = members.take
