@@ -84,7 +84,7 @@ class HandshakeAcceptor {
 
   // Ok: the peer may have more to say, or is proven.
   Status Advance(UntrustedPeer& peer);
-  // The verdict of a peer that is proven.
+  // Whether a peer that is proven is admitted.
   Status Decide(UntrustedPeer& peer);
   void ServePeer(Untrusted::iterator found,
                  std::vector<TrustedConnection>* admitted);

@@ -24,7 +24,7 @@ constexpr size_t kHelloBytes =
     kHeaderBytes + 1 + 4 + 4 + 4 + 8 + 1 + kNonceBytes;
 // challenge: server rank, generation, nonce.
 constexpr size_t kChallengeBytes = kHeaderBytes + 4 + 8 + kNonceBytes;
-// proof, verdict: the HMAC.
+// proof, acceptance: the HMAC.
 constexpr size_t kMacMessageBytes = kHeaderBytes + kDigestBytes;
 // refusal: why, the server's rank (for kRanksRemain the one that does), its
 // generation.
@@ -44,7 +44,7 @@ size_t MessageBytes(MessageType type) {
     case MessageType::kChallenge:
       return kChallengeBytes;
     case MessageType::kProof:
-    case MessageType::kVerdict:
+    case MessageType::kAcceptance:
       return kMacMessageBytes;
     case MessageType::kRefusal:
       return kRefusalBytes;
@@ -241,7 +241,7 @@ Status ServerHandshake::ReceiveProof(std::string* reply) {
 }
 
 std::string ServerHandshake::Accept() {
-  return StartMessage(MessageType::kVerdict) +
+  return StartMessage(MessageType::kAcceptance) +
          Mac(token_, kServerLabel, transcript_);
 }
 
@@ -298,7 +298,7 @@ Status ClientHandshake::Receive(std::string_view bytes, std::string* reply) {
     case MessageType::kChallenge:
       return ReceiveChallenge(reply);
     default:
-      return ReceiveVerdict();
+      return ReceiveAcceptance();
   }
 }
 
@@ -322,11 +322,11 @@ Status ClientHandshake::ReceiveChallenge(std::string* reply) {
                             Mac(token_, kClientLabel, transcript_);
   transcript_ += proof;
   *reply += proof;
-  incoming_.Expect(MessageType::kVerdict, /*or_refusal=*/true);
+  incoming_.Expect(MessageType::kAcceptance, /*or_refusal=*/true);
   return Status::Ok();
 }
 
-Status ClientHandshake::ReceiveVerdict() {
+Status ClientHandshake::ReceiveAcceptance() {
   if (!ConstantTimeEqual(
           Mac(token_, kServerLabel, transcript_),
           std::string_view(incoming_.bytes()).substr(kHeaderBytes))) {

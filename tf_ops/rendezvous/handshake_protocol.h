@@ -4,7 +4,8 @@
 //   hello: who I am, whom I want, nonce     ->
 //                                           <-    challenge: who I am, nonce
 //   proof: HMAC(token, client label + both) ->
-//                                           <-    verdict: HMAC(token, server
+//                                           <-    acceptance: HMAC(token,
+//                                           server
 //                                                 label + all three)
 //
 // The server may answer with a refusal instead. Both HMACs cover every byte
@@ -60,7 +61,7 @@ enum class MessageType : uint8_t {
   kHello = 1,
   kChallenge = 2,
   kProof = 3,
-  kVerdict = 4,
+  kAcceptance = 4,
   kRefusal = 5,
 };
 
@@ -138,7 +139,7 @@ class ClientHandshake {
 
  private:
   Status ReceiveChallenge(std::string* reply);
-  Status ReceiveVerdict();
+  Status ReceiveAcceptance();
   Status ExplainRefusal() const;
 
   const Purpose purpose_;

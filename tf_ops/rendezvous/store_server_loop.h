@@ -77,7 +77,8 @@ class StoreServerLoop {
     return StrCat("Key '", key, "' of the store was not set");
   }
   static std::string NotComplete(const std::string& topic) {
-    return StrCat("Not every rank had given its '", topic, "' to the store");
+    return StrCat("Not every rank took part in the exchange of '", topic,
+                  "' at the store");
   }
 
   // Logs why, and forgets the connection; its rank, if it had one, is lost.

@@ -157,7 +157,8 @@ class Bootstrapper {
   }
 
   Status ExchangeCards(const PeerCard& own) {
-    auto texts = Exchange(*store_, "card", Encode(own), options_, deadline_);
+    auto texts = Exchange(*store_, "descriptions of ranks", Encode(own),
+                          options_, deadline_);
     RING_KERAS_RETURN_IF_ERROR(texts.status());
     for (const std::string& text : texts.value()) {
       StatusOr<PeerCard> card = DecodePeerCard(text);

@@ -65,8 +65,8 @@ StatusOr<HandshakeParty> ServeOn(int fd) {
     send(fd, reply.data(), reply.size(), MSG_NOSIGNAL);
     RING_KERAS_RETURN_IF_ERROR(status);
   }
-  const std::string verdict = handshake.Accept();
-  send(fd, verdict.data(), verdict.size(), MSG_NOSIGNAL);
+  const std::string acceptance = handshake.Accept();
+  send(fd, acceptance.data(), acceptance.size(), MSG_NOSIGNAL);
   return handshake.client();
 }
 
@@ -250,7 +250,7 @@ RING_TEST(PeerThatEchoesEverythingIsNoPeer) {
 
 // Every message of one good handshake.
 struct Recording {
-  std::string hello, challenge, proof, verdict;
+  std::string hello, challenge, proof, acceptance;
 };
 
 ClientHandshake NewClient() {
@@ -285,8 +285,8 @@ Recording Record(ClientHandshake client, ServerHandshake server) {
   std::string nothing;
   EXPECT_OK(Feed(server, recording.proof, &nothing));
   EXPECT_TRUE(server.proven());
-  recording.verdict = server.Accept();
-  EXPECT_OK(Feed(client, recording.verdict, &nothing));
+  recording.acceptance = server.Accept();
+  EXPECT_OK(Feed(client, recording.acceptance, &nothing));
   EXPECT_TRUE(client.proven());
   return recording;
 }
@@ -304,21 +304,23 @@ RING_TEST(RecordedBytesProveNothing) {
   ClientHandshake client = NewClient();
   ASSERT_OK(client.Start().status());
   EXPECT_OK(Feed(client, old.challenge, &reply));
-  status = Feed(client, old.verdict, &reply);
+  status = Feed(client, old.acceptance, &reply);
   EXPECT_TRUE(Has(status, "wrong token")) << status.message();
   EXPECT_FALSE(client.proven());
 }
 
-// The client's own proof, sent back to it as if it were the server's verdict.
+// The client's own proof, sent back to it as if it were the server's
+// acceptance.
 RING_TEST(ReflectedProofProvesNothing) {
   ClientHandshake client = NewClient();
   ServerHandshake server = NewServer();
   std::string challenge, proof, reply;
   EXPECT_OK(Feed(server, client.Start().value(), &challenge));
   EXPECT_OK(Feed(client, challenge, &proof));
-  std::string verdict = proof;
-  verdict[7] = static_cast<char>(rendezvous::MessageType::kVerdict);
-  EXPECT_EQ(Feed(client, verdict, &reply).code(), StatusCode::kUnauthenticated);
+  std::string acceptance = proof;
+  acceptance[7] = static_cast<char>(rendezvous::MessageType::kAcceptance);
+  EXPECT_EQ(Feed(client, acceptance, &reply).code(),
+            StatusCode::kUnauthenticated);
   EXPECT_FALSE(client.proven());
 }
 
@@ -331,20 +333,20 @@ RING_TEST(AChangedByteProvesNothing) {
     ServerHandshake server = NewServer();
     std::string hello = client.Start().value();
     hello[i] = static_cast<char>(hello[i] ^ 1);
-    std::string challenge, proof, verdict;
+    std::string challenge, proof, acceptance;
     if (!Feed(server, hello, &challenge).ok()) continue;
     EXPECT_OK(Feed(client, challenge, &proof));
-    EXPECT_FALSE(Feed(server, proof, &verdict).ok()) << "byte " << i;
+    EXPECT_FALSE(Feed(server, proof, &acceptance).ok()) << "byte " << i;
     EXPECT_FALSE(server.proven());
   }
   for (size_t i = 0; i < sample.challenge.size(); ++i) {
     ClientHandshake client = NewClient();
     ServerHandshake server = NewServer();
-    std::string challenge, proof, verdict;
+    std::string challenge, proof, acceptance;
     EXPECT_OK(Feed(server, client.Start().value(), &challenge));
     challenge[i] = static_cast<char>(challenge[i] ^ 1);
     if (!Feed(client, challenge, &proof).ok()) continue;
-    EXPECT_FALSE(Feed(server, proof, &verdict).ok()) << "byte " << i;
+    EXPECT_FALSE(Feed(server, proof, &acceptance).ok()) << "byte " << i;
     EXPECT_FALSE(server.proven());
   }
 }
@@ -356,7 +358,7 @@ RING_TEST(AWrongTypeOfMessageIsNoPeer) {
   EXPECT_FALSE(Feed(server, old.proof, &reply).ok());
   ClientHandshake client = NewClient();
   ASSERT_OK(client.Start().status());
-  EXPECT_FALSE(Feed(client, old.verdict, &reply).ok());
+  EXPECT_FALSE(Feed(client, old.acceptance, &reply).ok());
   EXPECT_FALSE(client.proven());
 }
 

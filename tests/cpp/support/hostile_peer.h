@@ -132,7 +132,7 @@ class HostilePeer {
   void Answer(std::string_view heard) {
     if (heard.size() < 8) return;
     const auto type = static_cast<rendezvous::MessageType>(heard[7]);
-    trusted_ |= type == rendezvous::MessageType::kVerdict;
+    trusted_ |= type == rendezvous::MessageType::kAcceptance;
     if (type != rendezvous::MessageType::kChallenge) return;
     if (hostility_ == Hostility::kReplayed) unsent_ = proof_;
     if (hostility_ != Hostility::kWrongToken) return;
