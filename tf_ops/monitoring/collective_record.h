@@ -53,7 +53,9 @@ struct CollectiveRecord {
   // Of a long name the end, which tells it from others like it.
   void SetName(const std::string& full) {
     const size_t length = std::min(full.size(), kNameBytes - 1);
-    std::memcpy(name, full.data() + (full.size() - length), length);
+    // Not memcpy: as the length has a bound, GCC would make `rep movs` of it,
+    // which takes 10 to 30 ns to get going.
+    std::memmove(name, full.data() + (full.size() - length), length);
     name[length] = '\0';
   }
   bool ended() const { return done_at != 0; }
