@@ -36,7 +36,7 @@ class JobWatch:
     ) -> None:
         self._output = output
         self._events = EventLog(options.event_log)
-        self._workers: list[Worker] = []
+        self._ranks: list[Worker] = []
         self._progress: Progress | None = None
         self.report_pipe: Path | None = None
         """Where ranks of this host report; None: nobody wants to know."""
@@ -49,12 +49,22 @@ class JobWatch:
         if options.metrics is not None:
             MetricsServer(options.metrics, self._latest, self._host_of)
 
-    def begin(self, workers: Sequence[Worker]) -> None:
-        """All ranks have been started."""
-        self._workers = sorted(workers, key=lambda worker: worker.rank)
+    def set_ranks(self, workers: Sequence[Worker]) -> None:
+        """Who trains together from now on, by rank."""
+        self._ranks = list(workers)
         self._progress = Progress(len(workers), self._host_of)
-        for worker in self._workers:
-            self._events.add("membership", f"{_named(worker)} was started", worker.rank)
+
+    def note_ranks(self, workers: Sequence[Worker]) -> None:
+        """The same in a job whose processes may change, and keep their numbers."""
+        self.set_ranks(workers)
+        processes = ", ".join(str(worker.rank) for worker in workers)
+        size = "1 rank trains" if len(workers) == 1 else f"{len(workers)} ranks train"
+        self._events.add("membership", f"{size}: of processes {processes}")
+
+    def note_start(self, worker: Worker) -> None:
+        """A process has been started."""
+        text = f"{self._named(worker)} was started"
+        self._events.add("membership", text, self._rank_of(worker))
 
     def take_report(self, report: dict[str, Any]) -> None:
         """Takes what a rank says of itself."""
@@ -67,7 +77,7 @@ class JobWatch:
     def note_end(self, worker: Worker, how: str) -> None:
         """A rank has ended."""
         kind = "fault" if worker.failed else "membership"
-        self._events.add(kind, f"{_named(worker)} {how}", worker.rank)
+        self._events.add(kind, f"{self._named(worker)} {how}", self._rank_of(worker))
 
     def conclude(self, message: str | None) -> None:
         """The job is over; why, if it went badly."""
@@ -79,13 +89,19 @@ class JobWatch:
         return {} if self._progress is None else dict(self._progress.latest)
 
     def _host_of(self, rank: int) -> str:
-        return self._workers[rank].host_name
+        # Another thread asks, which may still know of ranks that are no more.
+        ranks = self._ranks
+        return ranks[rank].host_name if rank < len(ranks) else "unknown"
+
+    def _rank_of(self, worker: Worker) -> int | None:
+        return self._ranks.index(worker) if worker in self._ranks else None
+
+    def _named(self, worker: Worker) -> str:
+        rank = self._rank_of(worker)
+        name = f"process {worker.rank}" if rank is None else f"rank {rank}"
+        return f"{name} (host {worker.host_name})"
 
     def _show_status(self) -> None:
-        running = any(worker.running for worker in self._workers)
+        running = any(worker.running for worker in self._ranks)
         line = self._progress.line() if self._progress is not None and running else ""
         self._output.show_status(line)
-
-
-def _named(worker: Worker) -> str:
-    return f"rank {worker.rank} (host {worker.host_name})"

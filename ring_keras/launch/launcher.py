@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -73,7 +73,9 @@ class Desk:
             wants to know.
         on_report: Gets each report of a rank.
         crews: Gets one for each host.
+        on_start: Gets each worker that elastic training starts.
         on_end: Gets each worker that has ended.
+        on_ranks: Gets the workers that train together, by rank, when that changes.
         interrupt: Ends the job, as a signal of that number to the launcher does.
         run_until: Turns the loop until a condition holds; False if it did not
             within some seconds, or if somebody ended the job.
@@ -87,7 +89,9 @@ class Desk:
     report_pipe: Path | None
     on_report: Callable[[dict[str, Any]], None]
     crews: list[Crew]
+    on_start: Callable[[Worker], None]
     on_end: Callable[[Worker], None]
+    on_ranks: Callable[[Sequence[Worker]], None]
     interrupt: Callable[[int], None]
     run_until: Callable[[Callable[[], bool], float], bool]
 
@@ -223,7 +227,9 @@ class Launcher:
                 report_pipe=self._job_watch.report_pipe,
                 on_report=self._job_watch.take_report,
                 crews=self._crews,
+                on_start=self._job_watch.note_start,
                 on_end=self._note_end,
+                on_ranks=self._job_watch.note_ranks,
                 interrupt=self._take_signal,
                 run_until=self._run_until,
             )
@@ -239,7 +245,11 @@ class Launcher:
             crew.start(address)
         if self._members is not None:
             self._members.begin()
-        self._job_watch.begin(list(self._workers()))
+            return
+        ranks = sorted(self._workers(), key=lambda worker: worker.rank)
+        self._job_watch.set_ranks(ranks)
+        for worker in ranks:
+            self._job_watch.note_start(worker)
 
     def _make_store_at(self, host: str, size: int) -> _native.StoreServer:
         encrypt = self._options.encrypt

@@ -101,6 +101,8 @@ class Members:
         self._token = desk.token
         self._encrypt = desk.options.encrypt
         self._say = desk.output.say
+        self._on_start = desk.on_start
+        self._on_ranks = desk.on_ranks
         self._room = room
         self._store_host = store_host
         self._processes: dict[int, _Process] = {}
@@ -236,6 +238,7 @@ class Members:
         if self._generation > 1:
             self._say(f"elastic: going on with {_count(size)}")
         self._members = members
+        self._on_ranks([process.worker for process in members])
         self._forming_since = None
         has_state = any(process.has_state for process in members)
         for rank, process in enumerate(members):
@@ -291,6 +294,7 @@ class Members:
     def _start_one(self) -> _Process:
         number = len(self._processes)
         process = self._processes[number] = _Process(self._room.add(number))
+        self._on_start(process.worker)
         return process
 
     def _fill(self, now: float) -> None:

@@ -11,6 +11,8 @@ __all__ = ["Progress"]
 
 # Rates are those of the last so many reports of a rank, one a second.
 _WINDOW = 6
+# A rank whose last report is older than that stands still.
+_FRESH_S = 2.5
 # Beside a step: who is waited for less is nobody's straggler.
 _NOTABLE_SHARE = 0.02
 
@@ -79,8 +81,11 @@ class Progress:
         waited_for_s: collections.Counter[int] = collections.Counter()
         for window in self._reports.values():
             first, last = window[0][1]["waited_for_s"], window[-1][1]["waited_for_s"]
+            # Of many ranks, a report names those that were waited for most: who is new
+            # in a list that has not grown had at most what the last of it had.
+            unnamed = min(first.values(), default=0.0) if len(first) >= len(last) else 0
             for rank, seconds in last.items():
-                waited_for_s[int(rank)] += seconds - first.get(rank, 0.0)
+                waited_for_s[int(rank)] += seconds - first.get(rank, unnamed)
         steps = max(self._increase(rank, "steps") for rank in self._reports)
         others = self._size - 1
         if not waited_for_s or not steps or not others:
@@ -98,8 +103,9 @@ class Progress:
         return float(window[-1][1][name] - window[0][1][name])
 
     def _seconds(self, rank: int, now: float) -> float:
-        """Until now, so that a job that stands still shows it."""
-        return max(now - self._reports[rank][0][0], 1e-3)
+        """Of its reports; until now if they end, so that who stands still shows it."""
+        first, last = self._reports[rank][0][0], self._reports[rank][-1][0]
+        return max((last if now - last < _FRESH_S else now) - first, 1e-3)
 
 
 def _short(value: float) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 
 import pytest
 from support.ringrun import Ringrun
@@ -52,7 +54,8 @@ note(f"end.{number}", f"{os.getpid()} {applied} {state.sizes} {resets}")
 
 
 def test_a_lost_rank_0_is_replaced_and_no_step_is_lost(ringrun: Ringrun) -> None:
-    options = ["--min-np", "1", "--max-np", "2"]
+    log = ringrun.directory / "events.jsonl"
+    options = ["--min-np", "1", "--max-np", "2", "--event-log", str(log)]
     job = ringrun.start(_LOOP, *options, "--blacklist-cooldown-range", "0", "0", size=2)
     for number in (0, 1):
         ringrun.noted(f"running.{number}")
@@ -69,6 +72,20 @@ def test_a_lost_rank_0_is_replaced_and_no_step_is_lost(ringrun: Ringrun) -> None
     _, others_steps, others_total, *rest = ringrun.noted("end.2").split(maxsplit=3)
     assert (others_steps, others_total) == (steps, total)
     assert rest == ["[2, 1, 2] []"]
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    host = f"(host {socket.gethostname()})"
+    said = [(event["rank"], event["text"]) for event in events]
+    assert said[:3] == [
+        (None, f"process 0 {host} was started"),
+        (None, f"process 1 {host} was started"),
+        (None, "2 ranks train: of processes 0, 1"),
+    ]
+    lost, how = said[3]
+    assert lost == 0
+    assert how.startswith(f"rank 0 {host} was killed by SIGKILL")
+    assert (None, f"process 2 {host} was started") in said
+    assert (None, "1 rank trains: of processes 1") in said
+    assert (None, "2 ranks train: of processes 1, 2") in said
 
 
 _COMES_TOO_LATE = """

@@ -65,6 +65,28 @@ def test_the_rank_that_is_waited_for_most_is_the_slowest() -> None:
     )
 
 
+def test_rates_do_not_fall_between_two_reports() -> None:
+    clock = Clock()
+    progress = Progress(1, str, clock)
+    for second in range(10):
+        clock.now = 100.0 + second
+        progress.take(report(0, 10 * second))
+
+    clock.now += 0.95
+
+    assert progress.line().startswith("1 rank | 10 step/s")
+
+
+def test_a_rank_that_is_new_among_those_waited_for_most_was_so_before() -> None:
+    clock = Clock()
+    progress = Progress(3, "abc".__getitem__, clock)
+    for steps, waited in ((1000, {"1": 50.0}), (1010, {"2": 50.1})):
+        clock.now += 5
+        progress.take(report(0, steps, waited_for_s=waited))
+
+    assert "slowest" not in progress.line()
+
+
 def test_nobody_is_slow_who_is_hardly_waited_for() -> None:
     clock = Clock()
     progress = Progress(2, "ab".__getitem__, clock)
