@@ -11,17 +11,36 @@ from ring_keras.monitoring.analyze.trace_file import Trace
 __all__ = ["describe", "explain", "held_up_in"]
 
 
+# Ranks that write of one thing do so within that time, by clocks that differ.
+_SAME_S = 10.0
+
+
 def explain(traces: Mapping[int, Trace]) -> str:
-    """Says what the ranks wait for, and where those stand that hold them up."""
-    written = {rank: trace for rank, trace in traces.items() if trace.size > 0}
+    """Says what the ranks wait for, and where those stand that hold them up.
+
+    Dumps that were written before the latest ones, of other things, count as none; and
+    so do those of ranks that there are no more.
+    """
+    written = [trace for trace in traces.values() if trace.size > 0]
     if not written:
         return "No rank has written a dump."
-    size = max(trace.size for trace in written.values())
-    sentence = "; ".join(_clauses(written, size))
+    latest = max(written, key=lambda trace: trace.time)
+    size = latest.size
+    of_now = {
+        trace.rank: trace
+        for trace in written
+        if trace.rank < size and not _is_past(trace, latest)
+    }
+    sentence = "; ".join(_clauses(of_now, traces, size))
     if not sentence:
-        why = next(iter(written.values())).why
-        return f"No rank waits for another. They wrote because of: {why}"
+        return f"No rank waits for another. They wrote because of: {latest.why}"
     return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def _is_past(trace: Trace, latest: Trace) -> bool:
+    # Who is lost has not written of its own loss.
+    lost = f"rank {trace.rank} (" in latest.why and trace.time < latest.time
+    return lost or trace.time < latest.time - _SAME_S
 
 
 def describe(collective: Mapping[str, Any]) -> str:
@@ -40,7 +59,9 @@ def held_up_in(trace: Trace) -> dict[str, Any] | None:
     )
 
 
-def _clauses(traces: Mapping[int, Trace], size: int) -> list[str]:
+def _clauses(
+    traces: Mapping[int, Trace], all_traces: Mapping[int, Trace], size: int
+) -> list[str]:
     """First those who hold others up."""
     waiting: dict[str, list[int]] = {}
     missing: set[int] = set()
@@ -50,7 +71,11 @@ def _clauses(traces: Mapping[int, Trace], size: int) -> list[str]:
             waiting.setdefault(describe(held_up), []).append(rank)
             missing.update(held_up.get("missing", ()))
     silent = [rank for rank in range(size) if rank not in traces]
-    clauses = [_silent_clause(silent, traces)] if silent else []
+    once = [rank for rank in silent if rank in all_traces and all_traces[rank].size]
+    never = [rank for rank in silent if rank not in once]
+    clauses = [_silent_clause(never, "wrote nothing", traces)] if never else []
+    if once:
+        clauses.append(_silent_clause(once, "wrote nothing of this", traces))
     for rank, trace in traces.items():
         if held_up_in(trace) is None and (rank in missing or not waiting):
             frame = users_frame(trace.stacks, trace.main_thread)
@@ -63,7 +88,7 @@ def _clauses(traces: Mapping[int, Trace], size: int) -> list[str]:
     return clauses
 
 
-def _silent_clause(ranks: Sequence[int], traces: Mapping[int, Trace]) -> str:
+def _silent_clause(ranks: Sequence[int], what: str, traces: Mapping[int, Trace]) -> str:
     lost = [
         trace.why
         for trace in traces.values()
@@ -71,7 +96,7 @@ def _silent_clause(ranks: Sequence[int], traces: Mapping[int, Trace]) -> str:
         if f"rank {rank} (" in trace.why
     ]
     because = f" ({lost[0]})" if lost else ": stopped, dead, or on another file system"
-    return f"{_names(ranks)} wrote nothing{because}"
+    return f"{_names(ranks)} {what}{because}"
 
 
 def _are(ranks: Sequence[int]) -> str:
