@@ -20,7 +20,7 @@ def write_chrome(path: Path, ranks: Sequence[RankTimeline]) -> None:
 
 def _events(ranks: Sequence[RankTimeline]) -> Iterator[dict[str, Any]]:
     flows: dict[Any, int] = {}
-    begun: set[int] = set()
+    on_the_way: dict[int, list[tuple[float, int, int]]] = {}
     for rank in ranks:
         names = {"name": "process_name", "args": {"name": rank.title}}
         yield {"ph": "M", "pid": rank.rank, "tid": 0, **names}
@@ -29,17 +29,24 @@ def _events(ranks: Sequence[RankTimeline]) -> Iterator[dict[str, Any]]:
                 yield _complete(one, rank.rank, track)
                 for part in one.parts:
                     yield _complete(part, rank.rank, track)
-                phase = {"ph": "t"} if one.flow in begun else {"ph": "s"}
-                begun.add(one.flow)
-                yield {
-                    "name": "arrivals",
-                    "cat": "flow",
-                    "id": one.flow,
-                    "pid": rank.rank,
-                    "tid": track,
-                    "ts": one.begin * 1e6,
-                    **phase,
-                }
+                came = (one.begin, rank.rank, track)
+                on_the_way.setdefault(one.flow, []).append(came)
+    for flow, stops in on_the_way.items():
+        yield from _arrows(flow, sorted(stops))
+
+
+def _arrows(
+    flow: int, stops: Sequence[tuple[float, int, int]]
+) -> Iterator[dict[str, Any]]:
+    """From the first rank that came to the last; they must not go back in time."""
+    last = len(stops) - 1
+    for number, (at, rank, track) in enumerate(stops if last else ()):
+        phase = "s" if number == 0 else "f" if number == last else "t"
+        yield {
+            **{"ph": phase, "name": "arrivals", "cat": "flow", "id": flow},
+            **{"pid": rank, "tid": track, "ts": at * 1e6},
+            **({"bp": "e"} if phase == "f" else {}),  # Binds to what begins there.
+        }
 
 
 def _complete(one: Slice, rank: int, track: int) -> dict[str, Any]:

@@ -117,8 +117,22 @@ def test_chromes_format(tmp_path: Path) -> None:
     assert begun == [10e6, 12e6, 10.25e6, 12e6]
     waits = [event for event in events if event["name"] == "wait for rank 1"]
     assert [event["dur"] for event in waits] == [0.25e6] * 4
-    flows = [(e["pid"], e["id"], e["ph"]) for e in events if e.get("cat") == "flow"]
-    assert flows == [(0, 1, "s"), (0, 2, "s"), (1, 1, "t"), (1, 2, "t")]
+    # From who came first to who came last.
+    flows = [(e["id"], e["pid"], e["ph"]) for e in events if e.get("cat") == "flow"]
+    assert flows == [(1, 0, "s"), (1, 1, "f"), (2, 0, "s"), (2, 1, "f")]
+    times = [event["ts"] for event in events if event.get("cat") == "flow"]
+    assert times == [10e6, 10.25e6, 12e6, 12e6]
+
+
+def test_an_arrow_goes_from_the_first_rank_to_the_last(tmp_path: Path) -> None:
+    path = tmp_path / "timeline.json"
+    begins = (12.0, 11.0, 10.0)
+    ranks = [rank(i, [record("x", at, 13.0)], 0.0) for i, at in enumerate(begins)]
+    write_chrome(path, ranks)
+    events = json.loads(path.read_text())["traceEvents"]
+
+    flows = [(e["pid"], e["ph"]) for e in events if e.get("cat") == "flow"]
+    assert flows == [(2, "s"), (1, "t"), (0, "f")]
 
 
 def test_perfettos_format(tmp_path: Path) -> None:
