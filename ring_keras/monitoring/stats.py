@@ -32,7 +32,8 @@ class StepStats:
             `compute_s` and `input_s`.
         bytes: Of this rank's tensors, in all its collectives.
         collectives: How many there were.
-        examples: In this rank's batches; 0 if unknown.
+        examples: In this rank's batches; 0 if unknown, as in a loop of one's own whose
+            data are not `ring_keras.monitoring.timed`.
         waited_for_s: `wait_s` by the rank that arrived last.
     """
 

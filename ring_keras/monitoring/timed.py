@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from ring_keras import _native
 
@@ -13,7 +13,10 @@ Batch = TypeVar("Batch")
 
 
 def timed(data: Iterable[Batch]) -> Iterator[Batch]:
-    """The same batches; what the loop waits for them is `input_s` of `ring.stats()`.
+    """The same batches, for `ring.stats()`.
+
+    What the loop waits for them is `input_s`, and the length of a batch's first array
+    `examples`.
 
     A `fit` with a callback of `ring_keras.callbacks` needs no such thing.
 
@@ -30,5 +33,15 @@ def timed(data: Iterable[Batch]) -> Iterator[Batch]:
             batch = next(batches)
         except StopIteration:
             return
-        _native.add_input(since, _native.ticks())
+        _native.add_input(since, _native.ticks(), _length(batch))
         yield batch
+
+
+def _length(batch: Any) -> int:
+    """Of the first array that has one; 0 if none has."""
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if isinstance(batch, list | tuple):
+        return next((length for length in map(_length, batch) if length), 0)
+    shape = getattr(batch, "shape", None)
+    return int(shape[0]) if shape is not None and len(shape) > 0 else 0

@@ -1,5 +1,8 @@
 """An iterator over a dataset that tells the engine for how long a step waits for it.
 
+And how many examples there are in what comes: the gradients' weight is not always that,
+and there are steps, such as those that only accumulate, which reduce none.
+
 The clock is looked at inside the graph that Keras calls, around the op that gets the
 next batch: so it is the same for each step of an execution, and whether or not XLA
 compiles what follows.
@@ -11,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras import _libraries
+from ring_keras.training.uneven_batches import real_example_count
 
 __all__ = ["TimedIterator", "TimedIteratorSpec", "timed_iterator"]
 
@@ -45,11 +49,11 @@ class TimedIterator(_Iterator):
         return TimedIteratorSpec(self.element_spec)
 
     def _next_internal(self) -> Any:
-        return _timed(super()._next_internal)
+        return _timed(super()._next_internal, real_example_count)
 
     def get_next_as_optional(self) -> Any:
         """The next batch, or none."""
-        return _timed(super().get_next_as_optional)
+        return _timed(super().get_next_as_optional, _count_if_any)
 
 
 class TimedIteratorSpec(tf.data.IteratorSpec):
@@ -66,12 +70,29 @@ class TimedIteratorSpec(tf.data.IteratorSpec):
         return self.value_type(components=components, element_spec=self._element_spec)
 
 
-def _timed(get: Callable[[], Any]) -> Any:
+def _count_if_any(batch: Any) -> tf.Tensor:
+    return tf.cond(
+        batch.has_value(),
+        lambda: real_example_count(batch.get_value()),
+        lambda: tf.zeros([], tf.float64),
+    )
+
+
+def _timed(get: Callable[[], Any], count: Callable[[Any], tf.Tensor]) -> Any:
     since = _libraries.ops().ring_keras_ticks()
     with tf.control_dependencies([since]):
         batch = get()
     # A dataset may have None in place of weights.
     leaves = tf.nest.flatten(batch, expand_composites=True)
     with tf.control_dependencies([leaf for leaf in leaves if leaf is not None]):
-        _libraries.ops().ring_keras_note_input(since=since)
-    return batch
+        until = _libraries.ops().ring_keras_ticks()
+    noted = _libraries.ops().ring_keras_note_input(
+        since=since, until=until, examples=count(batch)
+    )
+    # Nothing of the step before, so that it counts as this one's.
+    with tf.control_dependencies([noted]):
+        return tf.nest.map_structure(
+            lambda leaf: None if leaf is None else tf.identity(leaf),
+            batch,
+            expand_composites=True,
+        )

@@ -25,6 +25,7 @@ __all__ = [
     "is_weighted_by_row",
     "may_be_empty",
     "may_have_padding",
+    "real_example_count",
     "undone_if",
     "without_padding",
 ]
@@ -69,11 +70,25 @@ def example_count(data: Any) -> tf.Tensor | None:
             return tf.cast(leaf.nrows(), tf.float64)
         if isinstance(leaf, tf.SparseTensor):
             return tf.cast(leaf.dense_shape[0], tf.float64)
-        if leaf is None or tf.TensorShape(leaf.shape).rank == 0:
+        if leaf is None:
             continue
-        # The 1 is for a leaf of unknown rank that turns out to be a scalar.
-        return tf.cast(tf.concat([tf.shape(leaf), [1]], 0)[0], tf.float64)
+        shape = tf.TensorShape(leaf.shape)
+        if shape.rank is None:
+            # The 1 is for one that turns out to be a scalar.
+            return tf.cast(tf.concat([tf.shape(leaf), [1]], 0)[0], tf.float64)
+        if shape.rank > 0 and shape[0] is not None:
+            return tf.constant(shape[0], tf.float64)
+        if shape.rank > 0:
+            return tf.cast(tf.shape(leaf)[0], tf.float64)
     return None
+
+
+def real_example_count(data: Any) -> tf.Tensor:
+    """`example_count`, less padding rows where the batch can have them; 0 for None."""
+    if may_have_padding(data):
+        return tf.reduce_sum(tf.cast(_real_rows(data), tf.float64))
+    count = example_count(data)
+    return tf.zeros([], tf.float64) if count is None else count
 
 
 def without_padding(data: Any) -> Any:
@@ -84,11 +99,7 @@ def without_padding(data: Any) -> Any:
     """
     if not is_weighted_by_row(data):
         return data
-    marks = list(map(_marks, _sample_weights(data)))
-    padding = marks[0]
-    for mark in marks[1:]:
-        padding = tf.logical_and(padding, mark)
-    real = tf.logical_not(padding)
+    real = _real_rows(data)
     return tf.nest.map_structure(lambda leaf: _rows_where(leaf, real), data)
 
 
@@ -139,6 +150,15 @@ def _sample_weights(data: Any) -> list[Any]:
 def _can_mark(weights: Any) -> bool:
     dense = isinstance(weights, tf.Tensor | tf.TensorSpec) and weights.dtype.is_floating
     return dense and weights.shape.rank != 0
+
+
+def _real_rows(data: Any) -> tf.Tensor:
+    """Which rows are no padding, of a batch that is weighted by row."""
+    marks = list(map(_marks, _sample_weights(data)))
+    padding = marks[0]
+    for mark in marks[1:]:
+        padding = tf.logical_and(padding, mark)
+    return tf.logical_not(padding)
 
 
 def _marks(weights: tf.Tensor) -> tf.Tensor:

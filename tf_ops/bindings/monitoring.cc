@@ -182,8 +182,10 @@ void BindMonitoring(py::module_& module) {
   module.def("stacks_written", &StacksWritten);
   module.def(
       "add_input",
-      [](Ticks from, Ticks to) { WithoutGil([&] { AddInput(from, to); }); },
-      py::arg("since"), py::arg("until"));
+      [](Ticks from, Ticks to, double examples) {
+        WithoutGil([&] { AddInput(from, to, examples); });
+      },
+      py::arg("since"), py::arg("until"), py::arg("examples"));
 }
 
 }  // namespace ring_keras

@@ -15,12 +15,16 @@ now: In ticks of that clock.
 
 REGISTER_OP("RingKerasNoteInput")
     .Input("since: int64")
+    .Input("until: int64")
+    .Input("examples: float64")
     .SetIsStateful()  // Never prune.
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
-Tells the engine that the program stood still for its data until now.
+Tells the engine that the program stood still for a batch.
 
 since: What RingKerasTicks said before.
+until: What RingKerasTicks said when the batch was there.
+examples: In the batch; 0 if that is unknown.
 )doc");
 
 }  // namespace ring_keras

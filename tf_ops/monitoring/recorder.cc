@@ -11,12 +11,12 @@ Recorder::Recorder(int rank, int size)
       tallies_(size_t{kAlgorithmCount} * kSizeClasses),
       steps_(rank, size) {}
 
-void Recorder::Add(const CollectiveRecord& ended, bool alone, double examples) {
+void Recorder::Add(const CollectiveRecord& ended, bool alone) {
   CollectiveRecord& place = ring_[added_++ % kRecords];
   place = ended;
   place.number = added_;
   if (ended.outcome == StatusCode::kOk) Count(ended);
-  steps_.Add(ended, alone, examples);
+  steps_.Add(ended, alone);
 }
 
 void Recorder::Count(const CollectiveRecord& ended) {

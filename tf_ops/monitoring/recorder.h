@@ -52,7 +52,7 @@ class Recorder {
     __builtin_prefetch(place + sizeof(CollectiveRecord) - 1, 1);
   }
   // As StepBook::Add.
-  void Add(const CollectiveRecord& ended, bool alone, double examples);
+  void Add(const CollectiveRecord& ended, bool alone);
 
   // Whether anything is noted: always, but where that itself is measured.
   bool is_on() const { return on_; }

@@ -39,7 +39,6 @@ void StepBook::Append(Sums& to, const Sums& what) {
   to.overlap += what.overlap;
   to.nbytes += what.nbytes;
   to.collectives += what.collectives;
-  to.examples += what.examples;
   if (what.wait != 0) AddTo(to.waited_for, what.waited_for);
 }
 
@@ -85,6 +84,7 @@ void StepBook::BeginSteps(Ticks now) {
   standings_.clear();
   std::lock_guard<std::mutex> lock(input_mutex_);
   inputs_.clear();
+  batches_.clear();
 }
 
 Standing StepBook::StandingOf(const CollectiveRecord& ended) const {
@@ -102,10 +102,9 @@ Standing StepBook::StandingOf(const CollectiveRecord& ended) const {
   return standing;
 }
 
-void StepBook::Add(const CollectiveRecord& ended, bool alone, double examples) {
+void StepBook::Add(const CollectiveRecord& ended, bool alone) {
   after_.nbytes += ended.nbytes;
   ++after_.collectives;
-  after_.examples += examples;
   if (alone) {
     const bool waited = ended.last_rank != rank_ && ended.last_rank >= 0;
     const Ticks wait = waited ? ended.matched_at - ended.arrived_at : 0;
@@ -122,9 +121,12 @@ void StepBook::Add(const CollectiveRecord& ended, bool alone, double examples) {
   ended_at_ = std::max(ended_at_, ended.done_at);
 }
 
-void StepBook::AddInput(Ticks from, Ticks to) {
+void StepBook::AddInput(Ticks from, Ticks to, double examples) {
   std::lock_guard<std::mutex> lock(input_mutex_);
   if (inputs_.size() < kMaxInputs) inputs_.emplace_back(from, to);
+  if (batches_.size() < kMaxInputs) return batches_.push_back({to, examples});
+  batches_.back().came_at = to;
+  batches_.back().examples += examples;
 }
 
 void StepBook::Fold(Ticks now) {
@@ -141,16 +143,25 @@ void StepBook::ForgetInputs(Ticks until) {
                 [until](const auto& span) { return span.second <= until; });
 }
 
+double StepBook::ExamplesSoFar() const {
+  double examples = 0;
+  for (const Batch& batch : batches_) {
+    if (batch.came_at <= ended_at_) examples += batch.examples;
+  }
+  return examples;
+}
+
 StepRecord StepBook::Finished() const {
   const Ticks from = std::max(began_at_, folded_to_);
+  StepRecord step;
   Standstill last;
   {
     std::lock_guard<std::mutex> lock(input_mutex_);
     last = FindStandstill(standings_, inputs_, from, ended_at_, size_);
+    step.examples = ExamplesSoFar();
   }
   Sums sums = inside_;
   Append(sums, last);
-  StepRecord step;
   step.step = step_;
   step.began_at = began_at_;
   step.duration = ended_at_ - began_at_;
@@ -166,7 +177,6 @@ StepRecord StepBook::Finished() const {
   step.overlap = sums.overlap;
   step.nbytes = sums.nbytes;
   step.collectives = sums.collectives;
-  step.examples = sums.examples;
   step.waited_for = std::move(sums.waited_for);
   return step;
 }
@@ -184,6 +194,9 @@ void StepBook::Close() {
   {
     std::lock_guard<std::mutex> lock(input_mutex_);
     ForgetInputs(ended_at_);
+    std::erase_if(batches_, [this](const Batch& batch) {
+      return batch.came_at <= ended_at_;
+    });
   }
   Clear(inside_);
   began_at_ = ended_at_;

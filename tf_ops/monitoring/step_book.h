@@ -49,9 +49,10 @@ class StepBook {
   void BeginSteps(Ticks now);
   // A collective has ended. `alone`: the program stood still for it from its
   // arrival to its end, and nothing else was under way.
-  void Add(const CollectiveRecord& ended, bool alone, double examples);
-  // The program stood still for its data. From any thread.
-  void AddInput(Ticks from, Ticks to);
+  void Add(const CollectiveRecord& ended, bool alone);
+  // The program stood still for a batch of so many examples; 0 if that is
+  // unknown. From any thread.
+  void AddInput(Ticks from, Ticks to, double examples);
 
   // The last ones, oldest first. `idle`: nothing is under way, so the step that
   // is open is complete as far as anyone can tell.
@@ -67,8 +68,11 @@ class StepBook {
     Ticks overlap = 0;
     uint64_t nbytes = 0;
     uint64_t collectives = 0;
-    double examples = 0;
     std::vector<Ticks> waited_for;
+  };
+  struct Batch {
+    Ticks came_at;
+    double examples;
   };
 
   bool is_open() const { return ended_at_ > began_at_; }
@@ -80,6 +84,8 @@ class StepBook {
   void Fold(Ticks now);
   // Those that have ended. The caller holds input_mutex_.
   void ForgetInputs(Ticks until);
+  // Of the open step. The caller holds input_mutex_.
+  double ExamplesSoFar() const;
   static void Append(Sums& to, const Sums& what);
   static void Append(Sums& to, const Standstill& what);
   static void Clear(Sums& sums);
@@ -102,6 +108,8 @@ class StepBook {
 
   mutable std::mutex input_mutex_;  // Guards the following.
   Spans inputs_;
+  // Of the open step and later.
+  std::vector<Batch> batches_;
 };
 
 }  // namespace ring_keras

@@ -72,10 +72,10 @@ Status DumpAll(const std::string& why) {
   });
 }
 
-void AddInput(Ticks from, Ticks to) {
+void AddInput(Ticks from, Ticks to, double examples) {
   Runtime::Get();
   (void)MembershipSlot::of_process->WithJob([&](Job& job) {
-    job.engine().recorder().steps().AddInput(from, to);
+    job.engine().recorder().steps().AddInput(from, to, examples);
     return Status::Ok();
   });
 }

@@ -52,8 +52,8 @@ RING_KERAS_EXPORT Status SetRecording(bool on);
 // Has every rank write down what it is doing, for `why`. NotInitialized.
 RING_KERAS_EXPORT Status DumpAll(const std::string& why);
 
-// The program stood still for its data. Without effect outside of a job.
-RING_KERAS_EXPORT void AddInput(Ticks from, Ticks to);
+// As StepBook::AddInput. Without effect outside of a job.
+RING_KERAS_EXPORT void AddInput(Ticks from, Ticks to, double examples);
 
 }  // namespace ring_keras
 

@@ -142,10 +142,7 @@ void Operation::Record(bool alone) {
   } else if (record_.awaited_at == 0 && request_.awaited_since != nullptr) {
     record_.awaited_at = request_.awaited_since->load();
   }
-  const bool has_examples = request_.reduce_op == ReduceOp::kAverage &&
-                            request_.step_role == StepRole::kBegins &&
-                            request_.weight != 1.0;
-  member_->recorder.Add(record_, timed, has_examples ? request_.weight : 0);
+  member_->recorder.Add(record_, timed);
 }
 
 Status Operation::WaitStatus() const {

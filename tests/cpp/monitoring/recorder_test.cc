@@ -25,7 +25,7 @@ CollectiveRecord Allreduce(const std::string& name, uint64_t nbytes,
 RING_TEST(KeepsTheLastCollectivesInTheirOrder) {
   Recorder recorder(0, 4);
   for (size_t i = 0; i < Recorder::kRecords + 3; ++i) {
-    recorder.Add(Allreduce("use " + std::to_string(i), 8, 1), false, 0);
+    recorder.Add(Allreduce("use " + std::to_string(i), 8, 1), false);
   }
   const auto recent = recorder.Recent();
   ASSERT_EQ(recent.size(), Recorder::kRecords);
@@ -37,12 +37,12 @@ RING_TEST(KeepsTheLastCollectivesInTheirOrder) {
 
 RING_TEST(CountsByAlgorithmAndSize) {
   Recorder recorder(0, 4);
-  recorder.Add(Allreduce("a", 1000, 100), false, 0);
-  recorder.Add(Allreduce("b", 600, 20), false, 0);
-  recorder.Add(Allreduce("c", 1024, 10), false, 0);
+  recorder.Add(Allreduce("a", 1000, 100), false);
+  recorder.Add(Allreduce("b", 600, 20), false);
+  recorder.Add(Allreduce("c", 1024, 10), false);
   CollectiveRecord failed = Allreduce("d", 1000, 1);
   failed.outcome = StatusCode::kPeerLost;
-  recorder.Add(failed, false, 0);
+  recorder.Add(failed, false);
 
   const auto tallies = recorder.Tallies();
   ASSERT_EQ(tallies.size(), 2u);

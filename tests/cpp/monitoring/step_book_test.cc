@@ -25,7 +25,7 @@ CollectiveRecord Collective(uint64_t step, Ticks arrived, Ticks matched,
 
 void Run(StepBook& book, const CollectiveRecord& record) {
   book.BeginStep(record);
-  book.Add(record, false, 8);
+  book.Add(record, false);
 }
 
 void ExpectParts(const StepRecord& step) {
@@ -36,7 +36,7 @@ void ExpectParts(const StepRecord& step) {
 RING_TEST(SplitsAStepIntoInputComputeWaitAndExposed) {
   StepBook book(kOwnRank, kSize);
   book.BeginSteps(1000);
-  book.AddInput(1000, 1030);
+  book.AddInput(1000, 1030, 8);
   // Backward goes on until 1200; rank 2 comes at 1250.
   Run(book, Collective(7, 1100, 1250, 1300, 1200, 2));
 
@@ -61,8 +61,8 @@ RING_TEST(OverlapIsWhatMovesWhileTheProgramGoesOn) {
   book.BeginSteps(1000);
   const auto first = Collective(1, 1010, 1020, 1080, 1060, 0);
   book.BeginStep(first);
-  book.Add(first, false, 0);
-  book.Add(Collective(1, 1050, 1090, 1100, 1070, 2), false, 0);
+  book.Add(first, false);
+  book.Add(Collective(1, 1050, 1090, 1100, 1070, 2), false);
 
   const StepRecord step = book.Steps(true)[0];
   EXPECT_EQ(step.duration, 100u);
@@ -79,11 +79,11 @@ RING_TEST(InputOfAStepOfManyCollectivesIsKept) {
   constexpr Ticks kCollectives = 5000;  // More than are kept one by one.
   StepBook book(kOwnRank, kSize);
   book.BeginSteps(1000);
-  book.AddInput(1000, 1400);
+  book.AddInput(1000, 1400, 0);
   book.BeginStep(Collective(1, 2000, 2000, 2000, 2000, 0));
   for (Ticks i = 0; i < kCollectives; ++i) {
     const Ticks at = 2000 + 10 * i;
-    book.Add(Collective(1, at, at + 1, at + 2, at, 0), false, 0);
+    book.Add(Collective(1, at, at + 1, at + 2, at, 0), false);
   }
   const StepRecord step = book.Steps(true)[0];
   EXPECT_EQ(step.collectives, kCollectives);
@@ -108,7 +108,7 @@ RING_TEST(BlockingCallsCountWithoutALookAtMoments) {
   book.BeginSteps(1000);
   const auto one = Collective(1, 1010, 1030, 1040, 1010, 0);
   book.BeginStep(one);
-  book.Add(one, true, 0);
+  book.Add(one, true);
   const StepRecord step = book.Steps(true)[0];
   EXPECT_EQ(step.wait, 20u);
   EXPECT_EQ(step.exposed, 10u);
@@ -121,7 +121,7 @@ RING_TEST(AStepLastsFromTheEndOfTheOneBefore) {
   book.BeginSteps(1000);
   Run(book, Collective(1, 1010, 1010, 1020, 1010, 0));
   // In none, after the step's last: it counts into the next.
-  book.Add(Collective(0, 1030, 1040, 1050, 1030, 2), false, 0);
+  book.Add(Collective(0, 1030, 1040, 1050, 1030, 2), false);
   Run(book, Collective(2, 1110, 1110, 1120, 1110, 0));
   EXPECT_EQ(book.Steps(false).size(), 1u);
   const auto steps = book.Steps(true);
@@ -142,8 +142,8 @@ RING_TEST(WhatIsBetweenEpochsBelongsToNoStep) {
   StepBook book(kOwnRank, kSize);
   book.BeginSteps(1000);
   Run(book, Collective(1, 1010, 1010, 1020, 1010, 0));
-  book.Add(Collective(0, 1030, 1040, 5000, 1030, 2), false, 0);
-  book.AddInput(2000, 5500);
+  book.Add(Collective(0, 1030, 1040, 5000, 1030, 2), false);
+  book.AddInput(2000, 5500, 0);
   book.BeginSteps(6000);
   Run(book, Collective(2, 6010, 6010, 6020, 6010, 0));
   const auto steps = book.Steps(true);
@@ -163,7 +163,7 @@ RING_TEST(AStepOfAnyNumberOfCollectivesAddsUp) {
   for (int i = 0; i < kCount; ++i) {
     const Ticks at = 1000 + i * 10;
     book.Add(Collective(i + 1 == kCount ? 1 : 0, at, at + 4, at + 6, at, 2),
-             false, 0);
+             false);
   }
   const StepRecord step = book.Steps(true)[0];
   EXPECT_EQ(step.collectives, static_cast<uint64_t>(kCount));

@@ -142,7 +142,7 @@ def test_the_rank_with_slow_data_is_named(
     assert waited > statistics.median(step.waited_for_s[0] for step in slow)
 
 
-def loops_over_slow_data() -> tuple[float, float]:
+def loops_over_slow_data() -> tuple[float, float, float]:
     model = keras.Sequential([keras.layers.Dense(1)])
     model.build((None, 3))
     for x, y in ring.monitoring.timed(SlowData(True)[i] for i in range(BATCHES)):
@@ -151,12 +151,59 @@ def loops_over_slow_data() -> tuple[float, float]:
         tape = ring.DistributedGradientTape(tape)
         tape.gradient(loss, model.trainable_variables)
     steps = ring.stats().steps[-BATCHES + 1 :]
-    return sum(step.input_s for step in steps), sum(step.duration_s for step in steps)
+    return (
+        sum(step.input_s for step in steps),
+        sum(step.duration_s for step in steps),
+        sum(step.examples for step in steps),
+    )
 
 
 def test_a_loop_of_ones_own(rank_pool: RankPools) -> None:
-    for input_s, duration_s in rank_pool(2).run(loops_over_slow_data):
+    for input_s, duration_s, examples in rank_pool(2).run(loops_over_slow_data):
         assert (BATCHES - 1) * SLEEP_S < input_s < duration_s
+        assert examples == 8 * (BATCHES - 1)
+
+
+ROWS = 60  # 8 batches a rank, the last one short.
+
+
+def counts_examples(kind: str) -> float:
+    """How many examples this rank's steps have had, of `ROWS` on two ranks."""
+    keras.utils.set_random_seed(0)
+    optimizer = keras.optimizers.SGD(
+        0.01, gradient_accumulation_steps=2 if kind == "accumulation" else None
+    )
+    passes = 2 if kind == "passes" else 1
+    sum_of_ranks = ring.Sum if kind == "sum" else ring.Average
+    batch_size = 1 if kind == "one row" else 4
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(
+        ring.DistributedOptimizer(
+            optimizer, op=sum_of_ranks, backward_passes_per_step=passes
+        ),
+        "mse",
+        jit_compile=kind == "xla",
+        steps_per_execution=2 if kind == "executions" else 1,
+    )
+    x = np.ones((ROWS - 1 if kind in ("padded", "xla") else ROWS, 3), np.float32)
+    data = tf.data.Dataset.from_tensor_slices((x, x[:, :1]))
+    data = ring.data.shard(data, remainder="pad").batch(batch_size)
+    before = ring.stats().totals.examples
+    model.fit(data, verbose=0, callbacks=[ring.callbacks.BroadcastGlobalVariables()])
+    return ring.stats().totals.examples - before
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("plain", "accumulation", "passes", "sum", "one row", "padded", "xla"),
+        "executions",
+    ],
+)
+def test_examples_are_the_rows_of_the_batches(rank_pool: RankPools, kind: str) -> None:
+    counted = rank_pool(2).run(counts_examples, args=(kind,))
+
+    assert sum(counted) == (ROWS - 1 if kind in ("padded", "xla") else ROWS)
 
 
 def test_needs_a_job() -> None:
