@@ -68,7 +68,7 @@ def _clauses(
     for rank, trace in traces.items():
         held_up = held_up_in(trace)
         if held_up is not None:
-            waiting.setdefault(describe(held_up), []).append(rank)
+            waiting.setdefault(_where(held_up, trace), []).append(rank)
             missing.update(held_up.get("missing", ()))
     silent = [rank for rank in range(size) if rank not in traces]
     once = [rank for rank in silent if rank in all_traces and all_traces[rank].size]
@@ -86,6 +86,11 @@ def _clauses(
     for collective, ranks in sorted(waiting.items(), key=lambda item: len(item[1])):
         clauses.append(f"{_are(ranks)} in {collective}")
     return clauses
+
+
+def _where(collective: Mapping[str, Any], trace: Trace) -> str:
+    after = f" after step {trace.step}" if trace.step and not collective["step"] else ""
+    return describe(collective) + after
 
 
 def _silent_clause(ranks: Sequence[int], what: str, traces: Mapping[int, Trace]) -> str:
