@@ -1,5 +1,7 @@
 #include "tf_ops/runtime/observation.h"
 
+#include <algorithm>
+
 #include "tf_ops/runtime/membership_slot.h"
 #include "tf_ops/runtime/runtime.h"
 
@@ -23,7 +25,11 @@ StatusOr<Observation> Observe(bool with_steps) {
   Observation seen;
   RING_KERAS_RETURN_IF_ERROR(WithEngine([&seen, with_steps](Engine& engine) {
     const StepBook& book = engine.recorder().steps();
-    const bool idle = engine.pending_count() == 0;
+    // What belongs to no step leaves the open one as it is.
+    const auto under_way = engine.UnderWay(/*with_missing=*/false);
+    const bool idle = std::none_of(
+        under_way.begin(), under_way.end(),
+        [](const PendingCollective& one) { return one.record.step != 0; });
     if (with_steps) seen.steps = book.Steps(idle);
     seen.totals = book.Totals(idle);
     seen.tallies = engine.recorder().Tallies();

@@ -206,6 +206,34 @@ def test_examples_are_the_rows_of_the_batches(rank_pool: RankPools, kind: str) -
     assert sum(counted) == (ROWS - 1 if kind in ("padded", "xla") else ROWS)
 
 
+def waits_outside_of_steps() -> tuple[int, int]:
+    """Steps that are counted, without and with a collective under way."""
+    for _ in range(3):
+        with tf.GradientTape() as tape:
+            weight = tf.Variable(1.0)
+            loss = weight * 2.0
+        ring.DistributedGradientTape(tape).gradient(loss, [weight])
+    alone = ring.stats().totals.steps
+    if ring.rank() == 0:
+        waits = threading.Thread(target=_native.barrier, args=("outside",))
+        waits.start()
+        wait_until(lambda: _native.recent_collectives(1 << 62) != [], "it waits")
+    beside = ring.stats().totals.steps
+    ring.barrier(name="seen")
+    if ring.rank() == 0:
+        waits.join()
+    else:
+        _native.barrier("outside")
+    return alone, beside
+
+
+def test_what_is_under_way_outside_of_steps_leaves_none_out(
+    rank_pool: RankPools,
+) -> None:
+    for alone, beside in rank_pool(2).run(waits_outside_of_steps):
+        assert alone == beside
+
+
 def test_needs_a_job() -> None:
     with pytest.raises(ring.NotInitializedError):
         ring.stats()
