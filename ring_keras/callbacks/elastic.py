@@ -39,8 +39,6 @@ _REFUSED = {
     "ring_keras.LearningRateSchedule",
     "ring_keras.Preemption",
     "ring_keras.Resume",
-    "ring_keras.RingMetrics",
-    "ring_keras.TensorBoard",
 }
 
 

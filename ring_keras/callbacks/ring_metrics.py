@@ -40,7 +40,10 @@ class RingMetrics(keras.callbacks.Callback):
     of examples is known `ring/examples_per_s`, also of each rank. Validation is left
     out, and so is the first execution of a `fit`, in which TensorFlow traces and
     compiles, unless its epoch has no other. One small collective an epoch gathers them.
+    Where ranks change, under `ring_keras.callbacks.Elastic`, they are those since then.
     """
+
+    keeps_state = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,27 +56,37 @@ class RingMetrics(keras.callbacks.Callback):
         fit = DistributedFit.begin(self)
         if fit is not None:
             fit.when_first_execution_is_done(id(self), self._leave_out)
+            fit.when_ranks_have_changed(id(self), self._begin_anew)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Figures are those since then."""
-        self._before = stats(most_steps=0).totals
-        self._after_tracing = None
+        self._begin_anew()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Gathers the figures; the same logs on every rank."""
         process_set = process_set_of(self.model)
         if logs is None or not process_set.included():
             return
+        rows = DistributedFit.calling_guard().run(
+            lambda: allgather_object(
+                self._row().to_json(), name="ring_metrics", process_set=process_set
+            )
+        )
+        update = Update.from_json(epoch, time.time(), rows or [])
+        if update.steps:
+            logs.update(scalars_of(update, ()))
+
+    def _row(self) -> Row:
         now = stats(most_steps=0)
         row = Row.between(now.rank, now.host, self._after_tracing, now.totals)
         if self._after_tracing is None or not row.steps:
             row = Row.between(now.rank, now.host, self._before, now.totals)
-        rows = allgather_object(
-            row.to_json(), name="ring_metrics", process_set=process_set
-        )
-        update = Update.from_json(epoch, time.time(), rows)
-        if update.steps:
-            logs.update(scalars_of(update, ()))
+        return row
+
+    def _begin_anew(self) -> None:
+        """Since now: with other ranks the sums begin anew."""
+        self._before = stats(most_steps=0).totals
+        self._after_tracing = None
 
     def _leave_out(self) -> None:
         self._after_tracing = stats(most_steps=0).totals

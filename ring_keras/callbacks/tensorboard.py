@@ -35,16 +35,27 @@ class TensorBoard(keras.callbacks.TensorBoard):
     Histograms, profiles, graphs and embeddings are the writing rank's. The others wait
     for it in their next step, as for any rank that is slow.
 
+    Where ranks change, under `ring_keras.callbacks.Elastic`, the first of those that
+    there are writes from then on, into a file of its own.
+
     Args:
         *args: As for `keras.callbacks.TensorBoard`.
         **kwargs: The same.
     """
 
+    keeps_state = True
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._ring: RingSummaries | None = None
+        # In this `fit`.
+        self._begun: list[RingSummaries] = []
         self._fit: DistributedFit | None = None
         self._batches = 0
+        self._epoch = 0
+        self._is_in_batch = False
+        # The optimizer's, when `fit` began.
+        self._steps_before = 0
         self._prepared = self._is_writer = False
 
     def set_model(self, model: keras.Model) -> None:
@@ -57,21 +68,27 @@ class TensorBoard(keras.callbacks.TensorBoard):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Begins to write, and to gather when all callbacks have begun."""
         attach(self.model)
-        self._batches = 0
-        if self._ring is not None:
-            self._ring.abandon()
-            self._ring = None
+        self._abandon()
+        self._begun = []
+        self._is_in_batch = False
+        # A `fit` that raises does not come to `on_train_end`.
+        callbacks = calls.calling_callback_list()
+        if callbacks is not None:
+            weakref.finalize(callbacks, _abandon_all, self._begun).atexit = False
+        self._steps_before = self._steps_done()
         self._fit = fit = DistributedFit.begin(self)
         self._prepared = False  # Keras makes new files for each `fit`.
         if self._find_writer():
             super().on_train_begin(logs)
         if fit is not None:
             fit.when_all_have_begun(id(self), self._begin_to_gather)
+            fit.when_ranks_have_changed(id(self), self._begin_to_gather)
 
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """As Keras's, on the rank that writes; most batches leave nothing to do."""
+        self._is_in_batch = True
         if self._is_writer and not internals.begin_silent_train_batch(self):
             super().on_train_batch_begin(batch, logs)
 
@@ -79,6 +96,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """As Keras's; every so many batches the ranks' numbers are gathered."""
+        self._is_in_batch = False
         if self._is_writer and not internals.is_silent_after_batch(self):
             super().on_train_batch_end(batch, logs)
         if self._fit is not None and self._fit.epoch_is_over:
@@ -91,6 +109,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """As Keras's, on the rank that writes."""
+        self._epoch = epoch
         if self._is_writer:
             super().on_epoch_begin(epoch, logs)
 
@@ -128,22 +147,45 @@ class TensorBoard(keras.callbacks.TensorBoard):
             self._prepared = False
 
     def _begin_to_gather(self) -> None:
+        """With the ranks that there are now; all come here between the same batches."""
+        self._abandon()
+        self._hand_over()
         process_set = process_set_of(self.model)
         if process_set.included():
             file = (
                 SummaryFile(internals.train_writer(self)) if self._is_writer else None
             )
-            self._ring = ring = RingSummaries(process_set, file)
-            # A `fit` that raises does not come to `on_train_end`.
-            callbacks = calls.calling_callback_list()
-            weakref.finalize(callbacks, ring.abandon).atexit = False
+            self._ring = RingSummaries(process_set, file)
+            self._begun.append(self._ring)
+
+    def _abandon(self) -> None:
+        self._batches = 0
+        if self._ring is not None:
+            self._ring.abandon()
+            self._ring = None
+
+    def _hand_over(self) -> None:
+        """This rank may be the first one now, or be it no more."""
+        was_writer = self._is_writer
+        if self._find_writer() and not was_writer:
+            super().on_train_begin()
+            done = self._steps_done() - self._steps_before
+            internals.set_batches_done(self, done // self.model.steps_per_execution)
+            super().on_epoch_begin(self._epoch)
+            if self._is_in_batch:
+                super().on_train_batch_begin(0)  # It counts them itself.
+        elif was_writer and not self._is_writer:
+            super().on_train_end()
+            self._prepared = False
+
+    def _steps_done(self) -> int:
+        # A copy to the host, as rare as updates are.
+        optimizers = internals.optimizers_of(self.model)
+        return max(map(internals.steps_done, optimizers), default=self._batches)
 
     def _update(self) -> None:
         if self._ring is not None:
-            # A copy to the host, as rare as updates are.
-            optimizers = internals.optimizers_of(self.model)
-            done = max(map(internals.steps_done, optimizers), default=self._batches)
-            self._ring.update(done)
+            self._ring.update(self._steps_done())
 
     def _find_writer(self) -> bool:
         """Whether this rank writes; what Keras prepares for it is done then.
@@ -155,3 +197,8 @@ class TensorBoard(keras.callbacks.TensorBoard):
             self._prepared = True
             super().set_model(self.model)
         return self._is_writer
+
+
+def _abandon_all(begun: list[RingSummaries]) -> None:
+    for ring in begun:
+        ring.abandon()

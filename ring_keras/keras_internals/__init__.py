@@ -90,6 +90,7 @@ from ring_keras.keras_internals.writing import (
     begin_silent_test_batch,
     begin_silent_train_batch,
     is_silent_after_batch,
+    set_batches_done,
     train_writer,
 )
 
@@ -148,6 +149,7 @@ __all__ = [
     "replacement",
     "reshuffles",
     "restore",
+    "set_batches_done",
     "set_dataset",
     "set_initial_epoch",
     "set_steps",

@@ -18,6 +18,7 @@ __all__ = [
     "begin_silent_test_batch",
     "begin_silent_train_batch",
     "is_silent_after_batch",
+    "set_batches_done",
     "train_writer",
 ]
 
@@ -29,6 +30,11 @@ def train_writer(callback: keras.callbacks.TensorBoard) -> Any:
     in the newest file alone.
     """
     return getattr(callback, TRAIN_WRITER)
+
+
+def set_batches_done(callback: keras.callbacks.TensorBoard, count: int) -> None:
+    """Has it go on as if it had written batches of training from the first one on."""
+    setattr(callback, BATCHES_OF_TRAINING, count)
 
 
 def begin_silent_train_batch(callback: keras.callbacks.TensorBoard) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.ringrun import Ringrun
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 # On all ranks row i of `counts` is how often example i was trained on, `total` how
 # often any was, and `calls` the number of steps: gradients are summed, and all numbers
@@ -126,6 +128,10 @@ for _ in range(case.get("fits", 1)):
     stopping = keras.callbacks.EarlyStopping(
         "loss", patience=9, restore_best_weights=True
     )
+    watching = []
+    if "logs" in case:
+        board = ring.callbacks.TensorBoard(case["logs"], update_freq=2)
+        watching = [ring.callbacks.RingMetrics(), board]
     history = model.fit(
         train,
         epochs=EPOCHS,
@@ -138,6 +144,7 @@ for _ in range(case.get("fits", 1)):
             ring.callbacks.MetricAverage(),
             ring.callbacks.RootOnly(keras.callbacks.Callback()),
             stopping,
+            *watching,
         ],
     )
 
@@ -159,6 +166,7 @@ note(
             "epochs": history.epoch,
             "validated": history.history["val_loss"],
             "best": [stopping.best, stopping.best_epoch],
+            "ring": sorted(name for name in history.history if "ring/" in name),
         }
     ),
 )
@@ -227,6 +235,52 @@ def test_a_replacement_goes_on_where_the_others_are(ringrun: Ringrun) -> None:
     assert first["changes"] == [[2, 1], [1, 2]]
     for name in ("best", "validated"):
         assert first[name] == second[name]
+
+
+def read_scalars(logs: Path) -> list[dict[str, list[int]]]:
+    """The steps of each tag, in each event file, the oldest first."""
+    files = []
+    for path in sorted(logs.glob("train/events.*.v2")):
+        events = EventAccumulator(str(path), {"scalars": 0, "tensors": 0}).Reload()
+        tags = events.Tags()
+        files.append(
+            {tag: [one.step for one in events.Scalars(tag)] for tag in tags["scalars"]}
+            | {
+                tag: [one.step for one in events.Tensors(tag)]
+                for tag in tags["tensors"]
+            }
+        )
+    return files
+
+
+def test_the_first_rank_that_is_left_writes_for_tensorboard(
+    ringrun: Ringrun, tmp_path: Path
+) -> None:
+    options = ["--min-np", "1", "--max-np", "2", "--blacklist-cooldown-range", "0", "0"]
+
+    ends = fit(
+        ringrun,
+        *options,
+        size=2,
+        ends=[1, 2],
+        # In the middle of the second epoch.
+        deaths=[[0, "backward", 14]],
+        waits_in=2,
+        logs=str(tmp_path),
+    )
+
+    assert [end["sizes"] for end in ends] == [[2, 1, 2], [2]]
+    assert "ring/duration_s" in ends[0]["ring"]
+    assert ends[0]["ring"] == ends[1]["ring"]
+    lost, left = read_scalars(tmp_path)
+    assert lost["epoch_loss"] == [0]
+    assert left["epoch_loss"] == [1, 2]
+    batches = [*lost["batch_loss"], *left["batch_loss"]]
+    assert batches == sorted(set(batches))
+    for written in (lost, left):
+        steps = written["ring/duration_s"]
+        assert steps == sorted(steps)
+    assert max(lost["ring/duration_s"]) <= 14 < max(left["ring/duration_s"])
 
 
 @pytest.mark.slow
