@@ -9,6 +9,7 @@ from . import verify as verify
 from ._version import __version__ as __version__
 from .errors import CollectiveTimeoutError as CollectiveTimeoutError
 from .errors import CommunicationError as CommunicationError
+from .errors import CorruptDataError as CorruptDataError
 from .errors import NotInitializedError as NotInitializedError
 from .errors import PeerLostError as PeerLostError
 from .errors import RankMismatchError as RankMismatchError

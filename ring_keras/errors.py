@@ -17,6 +17,7 @@ from ring_keras import _native
 __all__ = [
     "CollectiveTimeoutError",
     "CommunicationError",
+    "CorruptDataError",
     "NotInitializedError",
     "PeerLostError",
     "RankMismatchError",
@@ -56,6 +57,18 @@ class RankMismatchError(RingKerasError, tf.errors.FailedPreconditionError):  # t
         self.args = (message,)
 
 
+class CorruptDataError(RingKerasError, tf.errors.DataLossError):  # type: ignore[misc]
+    """What came of a reduction is not what the ranks brought to it.
+
+    A fault of a host's memory, processor or network. The communicator stays usable,
+    but who is at fault should not be used.
+    """
+
+    def __init__(self, message: str) -> None:
+        tf.errors.DataLossError.__init__(self, None, None, message)
+        self.args = (message,)
+
+
 class CommunicationError(RingKerasError, RuntimeError):
     """The communicator is broken: no further collective can run on it.
 
@@ -85,6 +98,7 @@ _BY_NAME: dict[str, type[RingKerasError]] = {
         RingKerasError,
         NotInitializedError,
         RankMismatchError,
+        CorruptDataError,
         PeerLostError,
         CollectiveTimeoutError,
     )

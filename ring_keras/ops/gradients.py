@@ -193,6 +193,10 @@ def _share(operation: _Operation, weight: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(weight * len(_ranks_of(operation)), total)
 
 
+def _check_gradient(_: _Operation, *upstream: tf.Tensor) -> list[Any]:
+    return [None, None, *upstream]
+
+
 _GRADIENTS: dict[str, Callable[..., Any]] = {
     "RingKerasAllreduce": _allreduce_gradient,
     "RingKerasAllgather": _allgather_gradient,
@@ -201,6 +205,7 @@ _GRADIENTS: dict[str, Callable[..., Any]] = {
     "RingKerasAlltoall": _alltoall_gradient,
     "RingKerasAllreduceWait": _allreduce_wait_gradient,
     "RingKerasAllreduceStart": _allreduce_start_gradient,
+    "RingKerasCheckReductions": _check_gradient,
 }
 for _op, _gradient in _GRADIENTS.items():
     tf.RegisterGradient(_op)(translated()(_gradient))

@@ -15,6 +15,7 @@ CLASSES = [
     (errors.RingKerasError, Exception),
     (errors.NotInitializedError, errors.RingKerasError),
     (errors.RankMismatchError, tf.errors.FailedPreconditionError),
+    (errors.CorruptDataError, tf.errors.DataLossError),
     (errors.PeerLostError, tf.errors.UnavailableError),
     (errors.CollectiveTimeoutError, tf.errors.DeadlineExceededError),
 ]
@@ -54,6 +55,7 @@ def test_broken_communicators_have_a_class() -> None:
     assert issubclass(errors.PeerLostError, errors.CommunicationError)
     assert issubclass(errors.CollectiveTimeoutError, errors.CommunicationError)
     assert not issubclass(errors.RankMismatchError, errors.CommunicationError)
+    assert not issubclass(errors.CorruptDataError, errors.CommunicationError)
 
 
 def test_the_name_of_the_class_is_not_said_twice() -> None:

@@ -111,6 +111,11 @@ inline absl::Status ToTensorFlow(const Status& status) {
   return absl::InternalError(named("RingKerasError"));
 }
 
+// What has been changed on its way, by nobody's intention.
+inline absl::Status CorruptData(const std::string& message) {
+  return absl::DataLossError("CorruptDataError: " + message);
+}
+
 }  // namespace ring_keras
 
 #endif  // RING_KERAS_KERNELS_CONVERSIONS_H_

@@ -18,6 +18,7 @@ MOVING = [
     "RingKerasAlltoall",
     "RingKerasBarrier",
     "RingKerasBroadcast",
+    "RingKerasCheckReductions",
 ]
 
 

@@ -17,13 +17,16 @@ inline constexpr char kRun[] = "ring_keras.run";
 inline constexpr char kStart[] = "ring_keras.start";
 inline constexpr char kWait[] = "ring_keras.wait";
 
+// Hands on tensors whose checksums are right: RingKerasCheckReductions.
+inline constexpr char kCheck[] = "ring_keras.check";
+
 // Every call takes the token of the call before it as its first operand, and
 // gives one as its first result: no more than a reason for XLA to keep the
 // calls in the order in which they were traced, the same on every rank.
 //
 // In a run and a start follow those of the factors below that are not
 // attributes, in this order, then the tensors; in a wait the token that its
-// start gave, then the tensors.
+// start gave, then the tensors; in a check the two matrices, then the tensors.
 inline constexpr const char* kFactors[] = {"prescale", "postscale", "weight"};
 
 // Further attributes, all 64-bit integers but the name.
@@ -36,6 +39,7 @@ inline constexpr char kWireDtype[] = "wire_dtype";  // -1: none.
 inline constexpr char kWaitFollows[] = "wait_follows";
 inline constexpr char kStep[] = "step";  // A StepRole.
 inline constexpr char kPlan[] = "plan";
+inline constexpr char kNames[] = "names";    // Of a check's tensors.
 inline constexpr char kNumber[] = "number";  // Pairs a wait with its start.
 // In place of a factor that is an operand: any value.
 inline constexpr char kOperandSuffix[] = "_is_operand";

@@ -1,8 +1,10 @@
 // What XLA calls when a computation with our custom calls runs.
+#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "tf_ops/collectives/nccl/device_work.h"
 #include "tf_ops/common/logging.h"
@@ -12,6 +14,7 @@
 #include "tf_ops/kernels/device_stream.h"
 #include "tf_ops/kernels/owned_copies.h"
 #include "tf_ops/kernels/pending.h"
+#include "tf_ops/kernels/reduction_fault.h"
 #include "tf_ops/kernels/xla/custom_calls.h"
 #include "tf_ops/kernels/xla/started_calls.h"
 #include "tf_ops/runtime/runtime.h"
@@ -72,20 +75,22 @@ int64_t Integer(const ffi::Dictionary& attributes, const char* name,
 // Where a call's buffers are: in host memory if it has no value.
 using Place = std::optional<DeviceStream>;
 
-// A factor that only the running computation knows.
-Status Read(const ffi::AnyBuffer& factor, const Place& place, double* value) {
+// Numbers that only the running computation knows: all of `buffer`, as many as
+// `values` holds.
+Status Read(const ffi::AnyBuffer& buffer, const Place& place, double* values) {
   if (!place.has_value()) {
-    *value = *factor.typed_data<double>();
+    std::memcpy(values, buffer.untyped_data(), buffer.size_bytes());
     return Status::Ok();
   }
   auto runtime = cuda::GetRuntime();
   RING_KERAS_RETURN_IF_ERROR(runtime.status());
   RING_KERAS_RETURN_IF_ERROR(cuda::ToStatus(
-      runtime.value()->MemcpyAsync(value, factor.untyped_data(), sizeof(*value),
+      runtime.value()->MemcpyAsync(values, buffer.untyped_data(),
+                                   buffer.size_bytes(),
                                    cuda::kMemcpyDeviceToHost, place->stream),
-      "reading a factor"));
+      "reading numbers"));
   return cuda::ToStatus(runtime.value()->StreamSynchronize(place->stream),
-                        "reading a factor");
+                        "reading numbers");
 }
 
 // The request that a call's attributes, operands and results describe. What
@@ -154,13 +159,14 @@ Request ToRequest(const Place& place, const ffi::Dictionary& attributes,
 
 // The end of a call. A run that fails first lets its other collectives end: its
 // memory ends with it.
-ffi::Error Ended(const Status& status) {
+ffi::Error Ended(const absl::Status& status) {
   if (status.ok()) return ffi::Error::Success();
   StartedCalls::Get().Drain();
-  const absl::Status error = ToTensorFlow(status);
-  return ffi::Error(static_cast<ffi::ErrorCode>(error.code()),
-                    std::string(error.message()));
+  return ffi::Error(static_cast<ffi::ErrorCode>(status.code()),
+                    std::string(status.message()));
 }
+
+ffi::Error Ended(const Status& status) { return Ended(ToTensorFlow(status)); }
 
 ffi::Error Run(const Place& place, ffi::RemainingArgs operands,
                ffi::RemainingRets results, ffi::Dictionary attributes) {
@@ -222,6 +228,25 @@ ffi::Error Wait(const Place& place, ffi::RemainingArgs operands,
   return Ended(call->Follow(place.has_value() ? place->stream : nullptr));
 }
 
+ffi::Error Check(const Place& place, ffi::RemainingArgs operands,
+                 ffi::RemainingRets, ffi::Dictionary attributes) {
+  std::vector<double> matrices[2];
+  for (int i = 0; i < 2; ++i) {
+    const ffi::AnyBuffer matrix = *operands.get<ffi::AnyBuffer>(1 + i);
+    matrices[i].resize(matrix.element_count());
+    const Status read = Read(matrix, place, matrices[i].data());
+    if (!read.ok()) return Ended(read);
+  }
+  const auto& [bits, sums] = matrices;
+  const int64_t tensors = operands.size() - 3;
+  const auto names = attributes.get<std::string_view>(xla_calls::kNames);
+  const std::string fault = ReductionFault(
+      {bits.data(), static_cast<int64_t>(bits.size()) / (tensors + 1), tensors,
+       sums.data(), static_cast<int64_t>(sums.size()) / 4},
+      std::string(names.has_value() ? *names : ""));
+  return Ended(fault.empty() ? absl::OkStatus() : CorruptData(fault));
+}
+
 using Call = ffi::Error(const Place& place, ffi::RemainingArgs operands,
                         ffi::RemainingRets results, ffi::Dictionary attributes);
 
@@ -257,6 +282,7 @@ ffi::Error OnGpu(void* stream, int32_t device, ffi::RemainingArgs operands,
 RING_KERAS_HANDLERS(xla_calls::kRun, Run);
 RING_KERAS_HANDLERS(xla_calls::kStart, Start);
 RING_KERAS_HANDLERS(xla_calls::kWait, Wait);
+RING_KERAS_HANDLERS(xla_calls::kCheck, Check);
 
 }  // namespace
 }  // namespace ring_keras

@@ -288,6 +288,29 @@ class BarrierXlaKernel : public CollectiveXlaKernel {
   }
 };
 
+// No collective, but its error ends the run, like theirs.
+class CheckReductionsXlaKernel : public XlaOpKernel {
+ public:
+  explicit CheckReductionsXlaKernel(OpKernelConstruction* construction)
+      : XlaOpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("names", &names_));
+  }
+
+  void Compile(XlaOpKernelContext* context) override {
+    CallBuilder call(context, xla_calls::kCheck);
+    call.Set(xla_calls::kNames, names_);
+    for (int i = 0; i < num_inputs(); ++i) {
+      call.AddTensor(context->Input(i), i >= 2);
+    }
+    const std::vector<XlaOp> results = call.Build();
+    if (!context->status().ok()) return;
+    for (int i = 0; i < num_outputs(); ++i) context->SetOutput(i, results[i]);
+  }
+
+ private:
+  std::string names_;
+};
+
 // By hand, since REGISTER_XLA_OP comes too late once the process has compiled
 // anything.
 #define RING_KERAS_REGISTER_XLA(op, kernel)                        \
@@ -301,6 +324,7 @@ RING_KERAS_REGISTER_XLA("RingKerasAllreduceWait", AllreduceWaitXlaKernel);
 RING_KERAS_REGISTER_XLA("RingKerasAlltoall", AlltoallXlaKernel);
 RING_KERAS_REGISTER_XLA("RingKerasBarrier", BarrierXlaKernel);
 RING_KERAS_REGISTER_XLA("RingKerasBroadcast", BroadcastXlaKernel);
+RING_KERAS_REGISTER_XLA("RingKerasCheckReductions", CheckReductionsXlaKernel);
 RING_KERAS_REGISTER_XLA("RingKerasReduceScatter", ReduceScatterXlaKernel);
 
 }  // namespace
