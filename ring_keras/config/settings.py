@@ -252,6 +252,9 @@ class Config:
         "each time that it has taken this many steps, and raises if they differ by "
         "more than rounding. 0: it does not. The same on every rank.",
     )
+    check_reductions: bool = _variable(
+        False, SWITCH, "1: finds bits that flip in gradients. The same on every rank."
+    )
     log_level: str = _variable(
         "info",
         choice("debug", "info", "warning", "error", "off"),

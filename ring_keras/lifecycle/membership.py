@@ -114,12 +114,18 @@ def _join(
         job = begin_job(config)
         begin_flight_recorder(config.trace_dir, job.rank)
         if job.size > 1:
-            own = [job.local_size, config.timeline is not None, config.check_steps]
+            own = [
+                job.local_size,
+                config.timeline is not None,
+                config.check_steps,
+                config.check_reductions,
+            ]
             gathered = _native.allgather(np.array([own]), "job/local_size")
-            sizes, records, checks = gathered.T.tolist()
+            sizes, records, steps, reductions = gathered.T.tolist()
             job.local_sizes = tuple(sizes)
             _require_set_on_all("RING_KERAS_TIMELINE", records)
-            _require_equal("RING_KERAS_CHECK_STEPS", checks)
+            _require_equal("RING_KERAS_CHECK_STEPS", steps)
+            _require_equal("RING_KERAS_CHECK_REDUCTIONS", reductions)
         prepare_device(config)
         if config.autotune:
             job.tuned_bucket_bytes = autotune.tune(config)

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.adasum import adasum
 from ring_keras.ops.allreduce import allreduce
@@ -18,10 +19,11 @@ from ring_keras.ops.grouped_allreduce import (
 )
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.step import one_step
-from ring_keras.optimizers.agreed_plans import AgreedPlans
-from ring_keras.optimizers.buckets import bucket_name
+from ring_keras.optimizers.agreed_plans import AgreedPlans, source_name
+from ring_keras.optimizers.buckets import BucketPlan, bucket_name
 from ring_keras.optimizers.gradient_values import Gradient, as_tensors, dense, scaled
 from ring_keras.optimizers.plan_agreement import named_mismatch
+from ring_keras.optimizers.reduction_check import ReductionCheck
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.step_scope import StepWeight, current_step
 from ring_keras.optimizers.summed_losses import refuse_summed_losses
@@ -132,6 +134,8 @@ class GradientReducer:
 
         Raises:
             RankMismatchError: On every rank, if two have different gradients.
+            CorruptDataError: On every rank, if the result is wrong, and
+                RING_KERAS_CHECK_REDUCTIONS says to look.
         """
         if not self.active:
             return [scaled(gradient, factor) for gradient in gradients]
@@ -152,6 +156,7 @@ class GradientReducer:
             named_mismatch(own_plan, self.process_set),
             one_step(agreed.agreement.number),
         ):
+            check = self._new_check(shared, plan, weight, factor)
             meeting = None if plan.buckets else self._start_empty()
             started = [
                 self._start(
@@ -175,6 +180,13 @@ class GradientReducer:
                     reduced[index] = tensor
             if meeting is not None:
                 _wait(meeting)
+            if check is not None:
+                exchanged = {
+                    index: source_name(source)
+                    for index, source in enumerate(sources)
+                    if reduced[index] is not None and index not in local
+                }
+                reduced = check.checked(reduced, exchanged)
         for index, context in contexts.items():
             reduced[index] = self._options.compressor.decompress(
                 reduced[index], context
@@ -185,6 +197,17 @@ class GradientReducer:
             reduced[index] = scaled(gradients[index], factor)
         self._note([s for s, g in zip(sources, reduced, strict=True) if g is not None])
         return reduced
+
+    def _new_check(
+        self,
+        gradients: Sequence[Gradient],
+        plan: BucketPlan,
+        weight: StepWeight | None,
+        factor: float,
+    ) -> ReductionCheck | None:
+        if not current_job().config.check_reductions:
+            return None
+        return ReductionCheck(self._options, gradients, plan, weight, factor)
 
     def _compress(
         self, gradients: list[Gradient]

@@ -18,11 +18,14 @@ class ManInTheMiddle(LossyLink):
     Args:
         flip_after: Of so many large packets, the next one is changed by one bit, and
             its checksum with it; None: he only reads.
+        flip_at: In which byte of that packet. Of numbers of 32 bits -500 is the lowest,
+            -497 the one with the exponent.
     """
 
-    def __init__(self, flip_after: int | None = None) -> None:
+    def __init__(self, flip_after: int | None = None, flip_at: int = -500) -> None:
         super().__init__(loss=0.0, delay_s=0.0)
         self._flip_after = flip_after
+        self._flip_at = flip_at
         self._large = 0
         self.flipped = 0
         self._seen = bytearray()
@@ -44,8 +47,7 @@ class ManInTheMiddle(LossyLink):
             return packet
         self.flipped += 1
         changed = bytearray(segment)
-        # The exponent of a number, wherever one begins: any would be another.
-        changed[-500] ^= 0x40
+        changed[self._flip_at] ^= 0x40
         changed[_CHECKSUM_OFFSET : _CHECKSUM_OFFSET + 2] = b"\0\0"
         pseudo_header = packet[12:20] + struct.pack("!BBH", 0, _TCP, len(changed))
         checksum = _internet_checksum(pseudo_header + bytes(changed))
