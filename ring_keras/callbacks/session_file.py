@@ -13,7 +13,7 @@ from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.monitoring import records
 from ring_keras.monitoring.events import event
-from ring_keras.monitoring.history import History
+from ring_keras.monitoring.history import History, Table
 from ring_keras.monitoring.meter import buckets_of, collective_totals, common_step
 from ring_keras.monitoring.rows import Row, Update
 from ring_keras.monitoring.scalars import scalars_of
@@ -24,8 +24,9 @@ __all__ = ["SessionFile"]
 
 # The updates that tell who is slow now.
 _RECENT = 20
-# To find that out takes a millisecond, which a short step would feel.
-_FIND_EVERY_S = 0.2
+# To find that out takes up to this part of the time: it holds Python's lock, which a
+# short step would feel.
+_FIND_PART = 0.005
 
 
 class SessionFile:
@@ -49,11 +50,11 @@ class SessionFile:
         self._events = records.Series(records.EVENTS, began_at)
         self._rows_due = records.Thinning(began_at)
         self._pending: Update | None = None
-        self._recent: collections.deque[Update] = collections.deque(maxlen=_RECENT)
+        self._recent: collections.deque[Table] = collections.deque(maxlen=_RECENT)
         self._last_step = 0
         self._buckets: list[dict[str, Any]] = []
         self._straggler = -1
-        self._found_at = 0.0
+        self._find_from = 0.0
         self._failed = False
         size = process_set.size()
         text = "1 rank begins" if size == 1 else f"{size} ranks begin"
@@ -72,7 +73,7 @@ class SessionFile:
             contents[self._steps.next_tag()] = ranks
             self._buckets = buckets_of(ranks[0], self._bucket_bytes)
         if update.steps:
-            self._recent.append(update)
+            self._recent.append(Table.of(update))
             scalars = scalars_of(update, self._buckets)
             scalars["ring/straggler_rank"] = self._find_straggler(now)
             self._pending = self._pending.plus(update) if self._pending else update
@@ -93,10 +94,13 @@ class SessionFile:
 
     def _find_straggler(self, now: float) -> float:
         """The rank of the first straggler, -1 without one; as it was a moment ago."""
-        if now - self._found_at >= _FIND_EVERY_S:
-            self._found_at = now
+        if now >= self._find_from:
+            began_at = time.perf_counter()
             found = find_stragglers(History.of(self._recent))
-            self._straggler = found[0].rank if found else -1
+            self._straggler = -1
+            if found and found[0].pattern != "past":
+                self._straggler = found[0].ranks[0]
+            self._find_from = now + (time.perf_counter() - began_at) / _FIND_PART
         return self._straggler
 
     def _take_pending(self) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 __all__ = [
     "EVENTS",
-    "JOB",
     "PLUGIN",
     "ROWS",
     "STEPS",
@@ -25,6 +24,7 @@ __all__ = [
     "decode_record",
     "encode_record",
     "kind_of_tag",
+    "session_of_tag",
 ]
 
 PLUGIN: Final = "ring"
@@ -38,8 +38,6 @@ STEPS: Final = "steps"
 """One step, with each rank's collectives."""
 EVENTS: Final = "events"
 """A list of events: objects with `time`, `rank`, `kind` and `text`."""
-JOB: Final = "job"
-"""Size, hosts and when it began; the last one counts."""
 TOTALS: Final = "totals"
 """Bandwidths and buckets of the job so far; the last one counts."""
 
@@ -64,6 +62,15 @@ def kind_of_tag(tag: str) -> str | None:
     return parts[1]
 
 
+def session_of_tag(tag: str) -> int:
+    """Which session's records it holds, of those of ours; the later the larger.
+
+    0 for what has one tag.
+    """
+    parts = tag.split("/")
+    return int(parts[2], 16) if len(parts) > 2 else 0
+
+
 class Series:
     """The tags of a series of records.
 
@@ -73,7 +80,7 @@ class Series:
     """
 
     def __init__(self, kind: str, began_at: float) -> None:
-        self._prefix = f"{PLUGIN}/{kind}/{int(began_at):x}"
+        self._prefix = f"{PLUGIN}/{kind}/{int(began_at * 1000):x}"
         self._count = 0
 
     def next_tag(self) -> str:

@@ -9,54 +9,136 @@ import numpy as np
 from ring_keras.monitoring.history import History
 from ring_keras.monitoring.stragglers import Straggler
 
-__all__ = ["headline", "sentence_of"]
+__all__ = ["headline", "sentence_of", "when", "who"]
+
+# Of those that are slow alike; more are counted.
+_MOST_NAMES = 4
+_BEGINNING = "from the beginning"
 
 
 def headline(history: History, stragglers: Sequence[Straggler]) -> str:
     """What to know first."""
-    if not history.updates:
+    if not history.steps:
         return "No step has been measured yet."
-    if stragglers:
+    if stragglers and stragglers[0].pattern != "past":
         return sentence_of(stragglers[0])
     whole_s = float(np.nanmean(history.duration[-1]))
     share = np.nanmean(history.compute[-1]) / whole_s
     of_a_step = f"{share:.0%} of a step's {_seconds(whole_s)}."
     if len(history.ranks) == 1:
         return f"One rank trains: it computes {of_a_step}"
-    return f"No rank holds the others up: the ranks compute {of_a_step}"
+    if not stragglers:
+        return f"No rank holds the others up: the ranks compute {of_a_step}"
+    return (
+        f"No rank holds the others up now: the ranks compute {of_a_step} "
+        f"{sentence_of(stragglers[0])}"
+    )
+
+
+def who(one: Straggler) -> str:
+    """The rank, the ranks or the link that is slow."""
+    if one.peer is None:
+        return _names(one.ranks, one.host)
+    sender = f"rank {one.ranks[0]}{_of_host(one.host)}"
+    return f"The link from {sender} to rank {one.peer}{_of_host(one.peer_host)}"
 
 
 def sentence_of(straggler: Straggler) -> str:
     """Who is slow, at what, since when, and what it costs."""
     one = straggler
-    since = f"since step {one.since_step:,}" if one.since_step else "from the beginning"
-    if one.reason == "slow link":
+    if one.faster:
+        return _of_the_faster(one)
+    subject, what, cost = _of_a_link(one) if one.peer is not None else _of_ranks(one)
+    if one.pattern == "past":
+        return f"{subject} slow {when(one)}: {what}; {cost}."
+    if one.pattern == "now and then":
         return (
-            f"The link from rank {one.rank}{_of_host(one.host)} to rank {one.peer}"
-            f"{_of_host(one.peer_host)} is slow: {_rate(one.bandwidth)} where other "
-            f"links have {_rate(one.usual_bandwidth)} {since}; it costs every rank "
-            f"{_seconds(one.lost_s)} a step."
+            f"{subject} slow now and then, in {one.slow_updates:,} of the last "
+            f"{one.of_updates:,} updates, {when(one)}: {what} then; on average {cost}."
         )
-    what = {
-        "compute": f"its compute takes {_times(one)} {since}",
-        "input": (
-            f"it waits {_seconds(one.own_s)} a step for its input, where others wait "
-            f"{_seconds(one.median_s)}, {since}"
-        ),
-        "noisy neighbour": (
-            "its compute takes longer now and then, as where something else runs on "
-            f"its host, {since}"
-        ),
-        "unknown": f"what it measures does not say why; {since}",
-    }[one.reason]
+    comma = "," if one.reason in ("input", "unknown") else ""
+    return f"{subject} slow: {what}{comma} {when(one)}; {cost}."
+
+
+def _of_a_link(one: Straggler) -> tuple[str, str, str]:
+    """Who is slow, what was measured, and what it costs."""
+    is_, have, costs = "is", "have", "costs"
+    if one.pattern == "past":
+        is_, have, costs = "was", "had", "cost"
     return (
-        f"Rank {one.rank}{_of_host(one.host)} is slow: {what}; the others wait "
-        f"{_seconds(one.lost_s)} a step for it."
+        f"{who(one)} {is_}",
+        f"{_rate(one.bandwidth)} where other links {have} {_rate(one.usual_bandwidth)}",
+        f"it {costs} every rank {_seconds(one.lost_s)} a step",
     )
+
+
+def _of_ranks(one: Straggler) -> tuple[str, str, str]:
+    """The same."""
+    alone, past = len(one.ranks) == 1, one.pattern == "past"
+    their, they, them = ("its", "it", "it") if alone else ("their", "they", "them")
+    is_, waits, measures = _VERBS[past, alone]
+    takes, wait = ("took", "waited") if past else ("takes", "wait")
+    what = {
+        "compute": f"{their} compute {takes} {_times(one)}",
+        "input": (
+            f"{they} {waits} {_seconds(one.own_s)} a step for {their} input, where "
+            f"others {wait} {_seconds(one.median_s)}"
+        ),
+    }.get(one.reason, f"what {they} {measures} does not say why")
+    return (
+        f"{who(one)} {is_}",
+        what,
+        f"the others {wait} {_seconds(one.lost_s)} a step for {them}",
+    )
+
+
+# By whether it is past, and whether it is one rank.
+_VERBS = {
+    (False, True): ("is", "waits", "measures"),
+    (False, False): ("are", "wait", "measure"),
+    (True, True): ("was", "waited", "measured"),
+    (True, False): ("were", "waited", "measured"),
+}
+
+
+def _of_the_faster(one: Straggler) -> str:
+    """Where the slow ones are most."""
+    names = _names(one.faster, one.faster_host)
+    alone = len(one.faster) == 1
+    they, wait = ("it", "waits") if alone else ("they", "wait")
+    what = {
+        "compute": f"whose compute takes {one.own_s / one.median_s:.1f} x as long",
+        "input": (
+            f"which wait {_seconds(one.own_s)} a step for their input, where {they} "
+            f"{wait} {_seconds(one.median_s)},"
+        ),
+    }.get(one.reason, "and what these measure does not say why,")
+    return (
+        f"{names} {'is' if alone else 'are'} faster than the other ranks, {what} "
+        f"{when(one)}; {they} {wait} {_seconds(one.lost_s)} a step for those."
+    )
+
+
+def _names(ranks: Sequence[int], host: str) -> str:
+    if len(ranks) == 1:
+        return f"Rank {ranks[0]}{_of_host(host)}"
+    shown = [str(rank) for rank in ranks[:_MOST_NAMES]]
+    if len(ranks) > _MOST_NAMES:
+        shown.append(f"{len(ranks) - _MOST_NAMES:,} more")
+    return f"Ranks {', '.join(shown[:-1])} and {shown[-1]}{_of_host(host)}"
 
 
 def _of_host(host: str) -> str:
     return f" (host {host})" if host else ""
+
+
+def when(one: Straggler) -> str:
+    """Since when, or from when to when."""
+    if one.pattern != "past":
+        return f"since step {one.since_step:,}" if one.since_step else _BEGINNING
+    if one.since_step:
+        return f"from step {one.since_step:,} to {one.until_step:,}"
+    return f"{_BEGINNING} to step {one.until_step:,}"
 
 
 def _times(one: Straggler) -> str:

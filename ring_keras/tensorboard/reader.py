@@ -10,6 +10,7 @@ from typing import Any
 from tensorboard.data import provider
 
 from ring_keras.monitoring import records
+from ring_keras.monitoring.history import Table
 from ring_keras.monitoring.rows import Update
 
 __all__ = ["Reader", "Run"]
@@ -25,17 +26,20 @@ class Run:
     """What a run has of each kind.
 
     Attributes:
-        updates: Of steps, oldest first.
-        steps: Those that were sent with their collectives: by the optimizer's step,
-            what each rank says of it.
+        updates: Of steps, oldest first. What a later session has done anew, such as a
+            job that was started again in the same folder, is that session's.
+        last_session: Those of the last one; each `fit` is one.
+        steps: Those of the last session that were sent with their collectives: by the
+            engine's number, what each rank says of it.
         events: Oldest first.
         totals: The last word on bandwidths and buckets.
     """
 
-    updates: tuple[Update, ...]
-    steps: Mapping[int, list[dict[str, Any]]]
-    events: tuple[dict[str, Any], ...]
-    totals: Mapping[str, Any]
+    updates: tuple[Table, ...] = ()
+    last_session: tuple[Table, ...] = ()
+    steps: Mapping[int, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
+    events: tuple[dict[str, Any], ...] = ()
+    totals: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Reader:
     def __init__(self, data_provider: provider.DataProvider) -> None:
         self._provider = data_provider
         self._tags: dict[tuple[str, str], dict[str, _Tag]] = {}
+        self._runs: dict[tuple[str, str], Run] = {}
         # TensorBoard answers each request in a thread of its own.
         self._lock = threading.Lock()
 
@@ -87,10 +92,16 @@ class Reader:
                 run_tag_filter=provider.RunTagFilter(runs=[run], tags=stale),
             )
             for tag, series in data.get(run, {}).items():
-                known[tag] = _Tag(listed[tag], tuple(map(_decoded, series)))
-        for tag in known.keys() - listed.keys():  # Another job's, in the same folder.
+                kind = records.kind_of_tag(tag)
+                found = tuple(_decoded(kind, datum) for datum in series)
+                known[tag] = _Tag(listed[tag], found)
+        gone = known.keys() - listed.keys()  # Another job's, in the same folder.
+        for tag in gone:
             del known[tag]
-        return _assembled(known)
+        key = experiment, run
+        if stale or gone or key not in self._runs:
+            self._runs[key] = _assembled(known)
+        return self._runs[key]
 
     def losses(
         self, context: Any, experiment: str, run: str
@@ -139,29 +150,45 @@ class Reader:
         }
 
 
-def _decoded(datum: Any) -> tuple[int, float, Any]:
-    return (
-        int(datum.step),
-        float(datum.wall_time),
-        records.decode_record(datum.numpy.item()),
-    )
+def _decoded(kind: str | None, datum: Any) -> tuple[float, Any]:
+    """When it was written, and the content; of rows as a table."""
+    step, time = int(datum.step), float(datum.wall_time)
+    content = records.decode_record(datum.numpy.item())
+    if kind == records.ROWS:
+        content = Table.of(Update.from_json(step, time, content))
+    return time, content
 
 
 def _assembled(tags: Mapping[str, _Tag]) -> Run:
-    by_kind: dict[str, list[tuple[int, float, Any]]] = {}
-    for tag, content in tags.items():
-        kind = records.kind_of_tag(tag)
-        if kind is not None:
-            by_kind.setdefault(kind, []).extend(content.records)
-    for found in by_kind.values():
-        found.sort(key=lambda record: record[1])
-    totals = by_kind.get(records.TOTALS, [])
-    events = [event for *_, found in by_kind.get(records.EVENTS, []) for event in found]
+    rows = _by_session(tags, records.ROWS)
+    updates: list[Table] = []
+    for session in rows:
+        before = session[0].begins_after
+        updates = [update for update in updates if update.step <= before] + session
+    steps = _by_session(tags, records.STEPS)
+    totals = _by_session(tags, records.TOTALS)
+    events = [
+        event
+        for session in _by_session(tags, records.EVENTS)
+        for found in session
+        for event in found
+    ]
     return Run(
-        updates=tuple(
-            Update.from_json(*record) for record in by_kind.get(records.ROWS, [])
-        ),
-        steps={step: ranks for step, _, ranks in by_kind.get(records.STEPS, [])},
+        updates=tuple(updates),
+        last_session=tuple(rows[-1]) if rows else (),
+        steps={ranks[0]["step"]: ranks for ranks in steps[-1]} if steps else {},
         events=tuple(sorted(events, key=lambda event: event["time"])),
-        totals=totals[-1][2] if totals else {},
+        totals=totals[-1][-1] if totals else {},
     )
+
+
+def _by_session(tags: Mapping[str, _Tag], kind: str) -> list[list[Any]]:
+    """The records of a kind, of each session that has any, oldest first."""
+    sessions: dict[int, list[tuple[float, Any]]] = {}
+    for tag, content in tags.items():
+        if records.kind_of_tag(tag) == kind and content.records:
+            found = sessions.setdefault(records.session_of_tag(tag), [])
+            found.extend(content.records)
+    for found in sessions.values():
+        found.sort(key=lambda record: record[0])
+    return [[content for _, content in sessions[number]] for number in sorted(sessions)]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ring_keras.monitoring.history import History
-from ring_keras.monitoring.rows import Update
-from ring_keras.monitoring.sentences import headline, sentence_of
+from ring_keras.monitoring.sentences import headline, sentence_of, when, who
 from ring_keras.monitoring.stragglers import find_stragglers
 from ring_keras.tensorboard.reader import Run
 
@@ -25,17 +23,25 @@ HEAT_MAPS = ("duration", "compute", "input", "wait", "exposed", "waited_for")
 
 def overview_view(run: Run) -> dict[str, Any]:
     """Everything but the heat map and single steps."""
-    history = History.of(run.updates)
+    whole = History.of(run.updates)
+    history = History.of(run.last_session)
     stragglers = find_stragglers(history)
     return {
         "headline": headline(history, stragglers),
-        "ranks": list(history.ranks),
-        "hosts": list(history.hosts),
+        "ranks": list(whole.ranks),
+        "hosts": list(whole.hosts),
         "stragglers": [
-            {**dataclasses.asdict(one), "sentence": sentence_of(one)}
+            {
+                "who": who(one),
+                "reason": one.reason,
+                "pattern": one.pattern,
+                "when": when(one),
+                "lost_s": one.lost_s,
+                "sentence": sentence_of(one),
+            }
             for one in stragglers
         ],
-        "means": _means(run.updates),
+        "means": _means(whole.thinned(_MOST_COLUMNS)),
         "by_rank": _by_rank(history),
         "collectives": run.totals.get("collectives", []),
         "buckets": run.totals.get("buckets", []),
@@ -46,7 +52,7 @@ def overview_view(run: Run) -> dict[str, Any]:
 
 def heat_map_view(run: Run, name: str) -> dict[str, Any]:
     """One of HEAT_MAPS: a line for each rank, seconds a step."""
-    history = History.of(merged(run.updates, _MOST_COLUMNS))
+    history = History.of(run.updates).thinned(_MOST_COLUMNS)
     return {
         "ranks": list(history.ranks),
         "hosts": list(history.hosts),
@@ -60,63 +66,48 @@ def step_view(run: Run, step: int) -> dict[str, Any]:
     return {"step": step, "ranks": run.steps.get(step, [])}
 
 
-def merged(updates: Sequence[Update], most: int) -> list[Update]:
-    """At most so many, each of as many neighbours."""
-    found = []
-    for part in np.array_split(np.arange(len(updates)), min(most, len(updates)) or 1):
-        if len(part):
-            whole = updates[part[0]]
-            for index in part[1:]:
-                whole = whole.plus(updates[index])
-            found.append(whole)
-    return found
-
-
-def _means(updates: Sequence[Update]) -> dict[str, Any]:
+def _means(history: History) -> dict[str, Any]:
     """Over the ranks, seconds a step, for each of a screen's columns."""
-    updates = merged(updates, _MOST_COLUMNS)
-    history = History.of(updates)
-    if not updates:
+    if not history.steps:
         return {"steps": [], "times": []}
     means = {
-        name: _plain(np.nanmean(getattr(history, name), axis=1))
+        name: np.nanmean(getattr(history, name), axis=1)
         for name in ("duration", "compute", "input", "wait", "exposed")
     }
-    rates = np.array([sum(row.examples_per_s for row in u.rows) for u in updates])
-    efficiency = np.nanmean(history.compute, axis=1) / np.nanmean(
-        history.duration, axis=1
-    )
+    rates = np.nansum(history.examples_per_s, axis=1)
     return {
-        **means,
+        **{name: _plain(values) for name, values in means.items()},
         "steps": list(history.steps),
-        "times": [update.time for update in updates],
-        "efficiency": _plain(efficiency),
+        "times": list(history.times),
+        "efficiency": _plain(means["compute"] / means["duration"]),
         "examples_per_s": _plain(rates) if rates.any() else [],
     }
 
 
 def _by_rank(history: History) -> list[dict[str, Any]]:
     """What each rank took lately, seconds a step."""
-    names = ("duration", "compute", "input", "wait", "exposed", "waited_for")
-    recent = {name: getattr(history, name)[-20:] for name in names}
-    found = []
-    for index, rank in enumerate(history.ranks):
-        values = {
-            name: _plain(np.nanmean(table[:, index]))
-            for name, table in recent.items()
-            if not np.isnan(table[:, index]).all()
-        }
-        found.append({"rank": rank, "host": history.hosts[index], **values})
+    found: list[dict[str, Any]] = [
+        {"rank": rank, "host": host}
+        for rank, host in zip(history.ranks, history.hosts, strict=True)
+    ]
+    for name in ("duration", "compute", "input", "wait", "exposed", "waited_for"):
+        recent = getattr(history, name)[-20:]
+        counts = (~np.isnan(recent)).sum(axis=0)
+        means = _plain(np.nansum(recent, axis=0) / np.maximum(counts, 1))
+        for index in np.flatnonzero(counts):
+            found[index][name] = means[index]
     return found
 
 
 def _plain(values: NDArray[np.float64] | np.float64) -> Any:
     """Six digits, and None for what is not a number, which JSON does not have."""
-    array = np.asarray(values)
-    if array.ndim:
-        return [_plain(value) for value in array]
-    number = float(array)
-    return float(f"{number:.6g}") if np.isfinite(number) else None
+    array = np.asarray(values, float)
+    known = np.isfinite(array)
+    # Of each number its own first six digits, without a turn of Python's for each.
+    size = np.log10(np.abs(array), where=known & (array != 0), out=np.zeros_like(array))
+    scale = 10.0 ** (5 - np.floor(size))
+    rounded = np.round(np.where(known, array, 0.0) * scale) / scale
+    return np.where(known, rounded, None).tolist()
 
 
 def losses_view(
@@ -126,7 +117,7 @@ def losses_view(
     return {
         tag: {
             "times": [time for time, _ in points],
-            "values": [_plain(np.float64(value)) for _, value in points],
+            "values": _plain(np.array([value for _, value in points])),
         }
         for tag, points in losses.items()
     }

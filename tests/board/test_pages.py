@@ -44,8 +44,9 @@ def test_every_view_says_what_the_files_say(tmp_path, open_board):
 
     board.open_tab("Stragglers")
     [row] = board.table("Who holds the others up")
-    assert row[:2] == ["rank 3 (b)", "compute"]
-    assert row[3:] == ["1,191", sentence]
+    assert row[:2] == ["Rank 3 (host b)", "compute"]
+    assert row[2:4] == ["steady", "since step 1,191"]
+    assert row[5] == sentence
 
     board.open_tab("Collectives")
     bandwidths, buckets = board.charts()

@@ -47,7 +47,7 @@ def test_a_rank_whose_compute_is_slow(tmp_path, rank_pool, open_board):
     assert "is slow: its compute takes " in sentence
     board.open_tab("Stragglers")
     first = board.table("Who holds the others up")[0]
-    assert first[0].startswith("rank 2 ")
+    assert first[0].startswith("Rank 2 ")
     assert first[1] == "compute"
     # What a real run has written is in every other view too.
     board.open_tab("Collectives")
@@ -95,5 +95,5 @@ def test_a_slow_link(tmp_path, make_hosts, open_board):
     assert sentence.startswith("The link from rank 1 (host host1) to rank ")
     board.open_tab("Stragglers")
     first = board.table("Who holds the others up")[0]
-    assert first[0].startswith("rank 1 (host1) to rank ")
+    assert first[0].startswith("The link from rank 1 (host host1) to rank ")
     assert first[1] == "slow link"

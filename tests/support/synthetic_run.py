@@ -137,17 +137,30 @@ def write_run(
     directory: Path,
     series: list[Update],
     events: tuple[dict[str, Any], ...] = (),
+    *,
+    began_at: float = BEGAN_AT,
+    size_of_steps: int | None = None,
 ) -> Path:
-    """Writes them as the callback does; returns the folder of the run."""
+    """Writes a session as the callback does; returns the folder of the run.
+
+    Args:
+        directory: Above that folder.
+        series: At least one.
+        events: Of the session.
+        began_at: Its Unix time.
+        size_of_steps: How many ranks its one step has; None for all.
+    """
     folder = directory / "train"
     writer = tf.summary.create_file_writer(str(folder))
     file = SummaryFile(writer)
-    rows = records.Series(records.ROWS, BEGAN_AT)
-    steps = records.Series(records.STEPS, BEGAN_AT)
+    rows = records.Series(records.ROWS, began_at)
+    steps = records.Series(records.STEPS, began_at)
     file.write(0, {}, {f"{records.PLUGIN}/{records.TOTALS}": TOTALS})
-    file.write(7, {}, {steps.next_tag(): steps_record(len(series[0].rows))})
+    file.write(
+        7, {}, {steps.next_tag(): steps_record(size_of_steps or len(series[0].rows))}
+    )
     if events:
-        tag = records.Series(records.EVENTS, BEGAN_AT).next_tag()
+        tag = records.Series(records.EVENTS, began_at).next_tag()
         file.write(0, {}, {tag: list(events)})
     for update in series:
         scalars = {**scalars_of(update, TOTALS["buckets"]), "epoch_loss": 0.5}

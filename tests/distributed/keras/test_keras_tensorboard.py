@@ -18,7 +18,7 @@ from support.slowed_training import train
 import ring_keras as ring
 from ring_keras.callbacks.tensorboard import TensorBoard
 from ring_keras.monitoring import records
-from ring_keras.monitoring.history import History
+from ring_keras.monitoring.history import History, Table
 from ring_keras.monitoring.rows import Update
 from ring_keras.training.train_step import process_set_of
 
@@ -191,7 +191,7 @@ def test_one_rank_writes_for_all(tmp_path, rank_pool, size):
     assert together == pytest.approx(sum(of_ranks), rel=1e-3)
 
     updates = [Update.from_json(s, 0.0, c) for s, c in contents[records.ROWS]]
-    history = History.of(updates)
+    history = History.of(map(Table.of, updates))
     assert history.ranks == tuple(range(size))
     # The first one was traced.
     assert sum(update.steps for update in updates) == 23

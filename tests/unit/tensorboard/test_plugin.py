@@ -107,11 +107,43 @@ def test_a_run_that_is_still_going(tmp_path):
     assert steps[-1] == 40 * STEPS_PER_UPDATE
 
 
+def test_a_job_that_begins_anew_in_the_same_folder(tmp_path):
+    def first(rank, step):
+        return (0.070 if rank == 1 else 0.050), 0.001
+
+    write_run(tmp_path, updates(first, count=100), (EVENT,))
+    time.sleep(1.1)
+    second = updates(even, count=10)
+    later = {**EVENT, "time": BEGAN_AT + 1000}
+    write_run(tmp_path, second, (later,), began_at=BEGAN_AT + 1000, size_of_steps=2)
+    board = Board(tmp_path)
+    overview = board.json("overview?run=train")
+    assert overview["headline"].startswith("No rank holds the others up: the ranks")
+    assert overview["stragglers"] == []
+    assert overview["means"]["steps"] == [10 * n for n in range(1, 11)]
+    assert board.json("heat_map?run=train")["steps"] == overview["means"]["steps"]
+    assert max(one["waited_for"] for one in overview["by_rank"]) < 0.001
+    # Its own word on step 7, and what happened in both.
+    assert len(board.json("step?run=train&step=7")["ranks"]) == 2
+    assert overview["events"] == [EVENT, later]
+
+
+def test_since_when_is_within_the_session(tmp_path):
+    write_run(tmp_path, updates(even, count=100))
+    time.sleep(1.1)
+    series = updates(slow_compute, count=160)[60:]
+    write_run(tmp_path, series, began_at=BEGAN_AT + 1000)
+    overview = Board(tmp_path).json("overview?run=train")
+    # It went on at step 600, from a backup.
+    assert overview["means"]["steps"] == [10 * n for n in range(1, 161)]
+    assert "since step 1,191;" in overview["headline"]
+
+
 def test_256_ranks(tmp_path):
     write_run(tmp_path, updates(slow_compute, size=256, count=130))
     board = Board(tmp_path)
     overview = board.json("overview?run=train")
-    assert overview["stragglers"][0]["rank"] == 3
+    assert overview["stragglers"][0]["who"].startswith("Rank 3 ")
     assert len(board.json("heat_map?run=train")["seconds"]) == 256
 
 

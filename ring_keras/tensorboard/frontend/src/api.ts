@@ -6,18 +6,13 @@ type Seconds = number | null;
 export const SHARES = ["compute", "input", "wait", "exposed"] as const;
 export type Share = (typeof SHARES)[number];
 
+/** Who holds the others up; ring_keras/monitoring/stragglers.py has more of it. */
 export interface Straggler {
-  rank: number;
-  host: string;
+  who: string;
   reason: string;
+  pattern: "steady" | "now and then" | "past";
+  when: string;
   lost_s: number;
-  own_s: number;
-  median_s: number;
-  since_step: number;
-  peer: number | null;
-  peer_host: string;
-  bandwidth: number;
-  usual_bandwidth: number;
   sentence: string;
 }
 

@@ -35,7 +35,7 @@ export function App() {
         )}
         {overview && (
           <span class="facts">
-            {integer(overview.ranks.length)} {overview.ranks.length === 1 ? "rank" : "ranks"}, step{" "}
+            {integer(overview.by_rank.length)} {overview.by_rank.length === 1 ? "rank" : "ranks"}, step{" "}
             {integer(overview.means.steps.at(-1) ?? 0)}
           </span>
         )}

@@ -1,6 +1,6 @@
 import { type Overview, SHARES } from "../api";
 import { Chart, Table } from "../chart";
-import { integer, rankName, seconds } from "../format";
+import { rankName, seconds } from "../format";
 import { COLORS } from "../theme";
 
 export function StragglersPage({ overview }: { overview: Overview }) {
@@ -13,14 +13,13 @@ export function StragglersPage({ overview }: { overview: Overview }) {
       ) : (
         <Table
           caption="Who holds the others up, the one that costs most first"
-          head={["Who", "Reason", "Costs each a step", "Since step", "In words"]}
+          head={["Who", "Reason", "How", "When", "Costs each a step", "In words"]}
           rows={stragglers.map((one) => [
-            one.peer === null
-              ? rankName(one.rank, one.host)
-              : `${rankName(one.rank, one.host)} to ${rankName(one.peer, one.peer_host)}`,
+            one.who,
             one.reason,
+            one.pattern,
+            one.when,
             seconds(one.lost_s),
-            integer(one.since_step),
             one.sentence,
           ])}
         />
