@@ -1,5 +1,7 @@
 """What all ranks measure in one `fit`, gathered and written by one of them."""
 
+from typing import Any
+
 from ring_keras.callbacks.session_file import SessionFile
 from ring_keras.callbacks.summary_file import SummaryFile
 from ring_keras.job.job import current_job
@@ -40,12 +42,15 @@ class RingSummaries:
         """Forgets the steps until now: one that is traced takes seconds."""
         self._meter = Meter()
 
-    def update(self, step: int) -> None:
+    def update(self, step: int, buckets: list[dict[str, Any]]) -> None:
         """Sends what this rank did since the last update; one with no step is none.
 
         Args:
             step: Of the optimizer, the same on all ranks.
+            buckets: Of the gradients, as `bucket_figures` gives them.
         """
+        if self._session is not None:
+            self._session.buckets = buckets
         row = self._meter.row()
         waited = self._meter.long_waits(self._stall_s)
         noted, self._told = self._book.since(self._told)

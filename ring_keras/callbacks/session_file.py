@@ -14,11 +14,10 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.monitoring import records
 from ring_keras.monitoring.events import event
 from ring_keras.monitoring.history import History, Table
-from ring_keras.monitoring.meter import buckets_of, collective_totals, common_step
+from ring_keras.monitoring.meter import collective_totals, common_step
 from ring_keras.monitoring.rows import Row, Update
 from ring_keras.monitoring.scalars import scalars_of
 from ring_keras.monitoring.stragglers import find_stragglers
-from ring_keras.optimizers.bucket_size import current_bytes
 
 __all__ = ["SessionFile"]
 
@@ -43,7 +42,6 @@ class SessionFile:
         self._file = file
         # Asked now: when ranks are lost, the job may be over before this is.
         self._root = process_set.ranks[0]
-        self._bucket_bytes = current_bytes()
         began_at = time.time()
         self._rows = records.Series(records.ROWS, began_at)
         self._steps = records.Series(records.STEPS, began_at)
@@ -52,7 +50,8 @@ class SessionFile:
         self._pending: Update | None = None
         self._recent: collections.deque[Table] = collections.deque(maxlen=_RECENT)
         self._last_step = 0
-        self._buckets: list[dict[str, Any]] = []
+        self.buckets: list[dict[str, Any]] = []
+        """Of the gradients, as `bucket_figures` gives them."""
         self._straggler = -1
         self._find_from = 0.0
         self._failed = False
@@ -71,10 +70,9 @@ class SessionFile:
         if ranks and ranks[0]["step"] > self._last_step:
             self._last_step = ranks[0]["step"]
             contents[self._steps.next_tag()] = ranks
-            self._buckets = buckets_of(ranks[0], self._bucket_bytes)
         if update.steps:
             self._recent.append(Table.of(update))
-            scalars = scalars_of(update, self._buckets)
+            scalars = scalars_of(update, self.buckets)
             scalars["ring/straggler_rank"] = self._find_straggler(now)
             self._pending = self._pending.plus(update) if self._pending else update
         if self._pending is not None and self._rows_due.is_due(now):
@@ -109,7 +107,7 @@ class SessionFile:
             return {}
         contents: dict[str, Any] = {self._rows.next_tag(): pending.to_json()}
         with contextlib.suppress(RingKerasError):  # The job is over.
-            totals = {"collectives": collective_totals(), "buckets": self._buckets}
+            totals = {"collectives": collective_totals(), "buckets": self.buckets}
             contents[f"{records.PLUGIN}/{records.TOTALS}"] = totals
         return contents
 

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from ring_keras import keras_internals as internals
+from ring_keras.callbacks.bucket_figures import bucket_figures
 from ring_keras.callbacks.ring_summaries import RingSummaries
 from ring_keras.callbacks.summary_file import SummaryFile
 from ring_keras.job.topology import rank
@@ -185,7 +186,8 @@ class TensorBoard(keras.callbacks.TensorBoard):
 
     def _update(self) -> None:
         if self._ring is not None:
-            self._ring.update(self._steps_done())
+            optimizers = internals.optimizers_of(self.model)
+            self._ring.update(self._steps_done(), bucket_figures(optimizers))
 
     def _find_writer(self) -> bool:
         """Whether this rank writes; what Keras prepares for it is done then.

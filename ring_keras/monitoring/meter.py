@@ -13,14 +13,14 @@ from ring_keras.monitoring.recorder import Collective
 from ring_keras.monitoring.rows import Row
 from ring_keras.monitoring.stats import stats
 
-__all__ = ["Meter", "buckets_of", "collective_totals", "common_step"]
+__all__ = ["Meter", "collective_totals", "common_step"]
 
 # Of one step; more are not told apart on a screen.
 _MOST_COLLECTIVES = 64
 # To look for the last steps in.
 _RECENT = 512
 _TIMES = (
-    "submitted_at",
+    "arrived_at",
     "matched_at",
     "first_byte_at",
     "last_byte_at",
@@ -110,24 +110,6 @@ def common_step(by_rank: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]
         return []
     last = max(common)
     return [step for steps in by_rank for step in steps if step["step"] == last]
-
-
-def buckets_of(step: dict[str, Any], bucket_bytes: int) -> list[dict[str, Any]]:
-    """The buckets of gradients in a step of `Meter.last_steps`, in their order.
-
-    Args:
-        step: A step with gradients.
-        bucket_bytes: What a bucket may hold.
-    """
-    return [
-        {
-            "name": one["name"],
-            "bytes": one["bytes"],
-            "fill": min(one["bytes"] / bucket_bytes, 1.0),
-        }
-        for one in step["collectives"]
-        if one["name"].startswith("gradients/bucket")
-    ]
 
 
 def collective_totals() -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ def scalars_of(update: Update, buckets: Sequence[dict[str, Any]]) -> dict[str, f
 
     Args:
         update: With at least one step.
-        buckets: With the `fill` of each, from 0 to 1; none where unknown.
+        buckets: With the `fill` of each, from 0 to 1, or None where it has no limit.
     """
     rows = [row for row in update.rows if row.steps]
     means = {
@@ -42,8 +42,9 @@ def scalars_of(update: Update, buckets: Sequence[dict[str, Any]]) -> dict[str, f
         scalars["ring/examples_per_s"] = sum(rates.values())
         for rank, rate in rates.items():
             scalars[f"ring/examples_per_s/rank_{rank}"] = rate
-    if buckets:
-        scalars["ring/bucket_fill"] = sum(b["fill"] for b in buckets) / len(buckets)
+    fills = [bucket["fill"] for bucket in buckets if bucket["fill"] is not None]
+    if fills:
+        scalars["ring/bucket_fill"] = sum(fills) / len(fills)
     return scalars
 
 

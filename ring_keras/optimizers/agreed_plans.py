@@ -56,6 +56,8 @@ class AgreedPlans:
         # By the digest of what this rank would do by itself, and by whose gradients
         # they are: those of other variables, alike in all else, are another plan.
         self._agreed: dict[tuple[bytes, tuple[int | None, ...]], AgreedPlan] = {}
+        self.latest: AgreedPlan | None = None
+        """That of the last step that was traced."""
 
     def __len__(self) -> int:
         return len(self._agreed)
@@ -78,6 +80,7 @@ class AgreedPlans:
         if self._generation != generation():
             self._generation = generation()
             self._agreed.clear()
+            self.latest = None
         gradients = list(gradients)
         if self._must_be_dense():
             gradients = [dense(gradient) for gradient in gradients]
@@ -90,7 +93,7 @@ class AgreedPlans:
             if agreement.of_all:
                 buckets = self._with_choices(own, gradients, groups)
             self._agreed[key] = AgreedPlan(buckets, agreement)
-        plan = self._agreed[key]
+        self.latest = plan = self._agreed[key]
         start_alike(
             sources, self._options.is_local, plan.agreement, self._options.process_set
         )

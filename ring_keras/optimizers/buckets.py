@@ -56,11 +56,20 @@ class Bucket:
         indices: Their positions in the list of gradients.
         dtype: Their common dtype.
         nbytes: Their size together.
+        limit_bytes: What the bucket may hold; None for a group's, which is as it is.
     """
 
     indices: tuple[int, ...]
     dtype: str
     nbytes: int
+    limit_bytes: int | None = None
+
+    @property
+    def fill(self) -> float | None:
+        """From 0 to 1: how much of what it may hold it holds."""
+        if self.limit_bytes is None:
+            return None
+        return min(self.nbytes / self.limit_bytes, 1.0)
 
 
 @dataclass(frozen=True)
@@ -130,11 +139,14 @@ def plan_buckets(
         )
         if bucket is not None and bucket.nbytes + spec.nbytes > limit:
             full.append(open_.pop(spec.dtype))
-            bucket = None
+            bucket, limit = None, bucket_size_bytes
         if bucket is None:
             bucket = Bucket((), spec.dtype, 0)
         open_[spec.dtype] = Bucket(
-            (*bucket.indices, index), spec.dtype, bucket.nbytes + spec.nbytes
+            (*bucket.indices, index),
+            spec.dtype,
+            bucket.nbytes + spec.nbytes,
+            limit,
         )
     # A bucket is ready with its last gradient, the one with the lowest index.
     buckets = sorted([*grouped, *full, *open_.values()], key=lambda b: -min(b.indices))

@@ -54,6 +54,12 @@ class GradientReducer:
         return self._options.process_set
 
     @property
+    def latest_plan(self) -> BucketPlan | None:
+        """How the gradients of the last step travel that was traced."""
+        latest = self._plans.latest
+        return None if latest is None else latest.buckets
+
+    @property
     def active(self) -> bool:
         """Whether there is another rank to reduce with."""
         return self.process_set.size() > 1 and self.process_set.included()

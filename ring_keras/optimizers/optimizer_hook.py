@@ -16,6 +16,7 @@ from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.buckets import BucketPlan
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.reduction_options import ReductionOptions
@@ -64,6 +65,11 @@ class OptimizerHook:
     def process_set(self) -> ProcessSet:
         """The ranks that train together."""
         return self.options.process_set
+
+    @property
+    def latest_plan(self) -> BucketPlan | None:
+        """See `GradientReducer`."""
+        return self._reducer.latest_plan
 
     @staticmethod
     def of(optimizer: keras.optimizers.Optimizer) -> Optional["OptimizerHook"]:

@@ -210,6 +210,40 @@ def test_one_rank_writes_for_all(tmp_path, rank_pool, size):
     assert contents[records.EVENTS][0][1][0]["kind"] == "membership"
 
 
+def train_in_buckets(directory, **options):
+    """40 layers of one weight and one bias each, which are 4 bytes."""
+    layers = [keras.layers.Dense(1, input_shape=(1,)) for _ in range(40)]
+    model = keras.Sequential(layers)
+    optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(1e-6), **options)
+    model.compile(optimizer, "mse")
+    callback = ring.callbacks.TensorBoard(own_folder(directory), update_freq=2)
+    x = tf.ones([8, 1])
+    model.fit(x, x, batch_size=2, verbose=0, callbacks=[callback])
+
+
+@pytest.mark.parametrize(
+    ("options", "bytes_and_fills"),
+    [
+        ({"bucket_size_bytes": 4}, [(4, 1.0)] * 80),
+        ({"bucket_size_bytes": 200}, [(200, 1.0), (120, 0.6)]),
+        ({"num_groups": 2}, [(160, None)] * 2),
+    ],
+)
+def test_buckets_are_those_of_the_plan(tmp_path, rank_pool, options, bytes_and_fills):
+    rank_pool(2).run(train_in_buckets, args=(tmp_path,), kwargs=options)
+    scalars, contents = read(tmp_path / "rank0" / "train")
+    buckets = contents[records.TOTALS][-1][1]["buckets"]
+    found = [(bucket["bytes"], bucket["fill"]) for bucket in buckets]
+    assert found == bytes_and_fills
+    assert [bucket["name"] for bucket in buckets] == [
+        f"gradients/bucket{number}" for number in range(len(found))
+    ]
+    fills = [fill for _, fill in found if fill is not None]
+    mean = pytest.approx(sum(fills) / len(fills)) if fills else None
+    last = scalars.get("ring/bucket_fill")
+    assert (last and last[-1][1]) == mean
+
+
 def test_updates_of_epochs(tmp_path, rank_pool):
     worker = functools.partial(
         train_in_own_folder, tmp_path, steps=4, update_freq="epoch"

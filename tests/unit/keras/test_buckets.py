@@ -20,18 +20,28 @@ def test_buckets_fill_from_the_last_gradient():
 
     assert indices(plan) == [(4, 3), (2, 1), (0,)]
     assert [bucket.nbytes for bucket in plan.buckets] == [80, 80, 40]
+    assert [bucket.fill for bucket in plan.buckets] == [1, 1, 0.5]
 
 
 def test_the_first_bucket_is_small():
     plan = plan_buckets([spec(10)] * 5, bucket_size_bytes=160, first_bucket_bytes=40)
 
     assert indices(plan) == [(4,), (3, 2, 1, 0)]
+    assert [bucket.fill for bucket in plan.buckets] == [1, 1]
 
 
 def test_a_large_gradient_has_its_own_bucket():
     plan = plan_buckets([spec(1), spec(1000), spec(1)], bucket_size_bytes=16)
 
     assert indices(plan) == [(2,), (1,), (0,)]
+    assert [bucket.fill for bucket in plan.buckets] == [0.25, 1, 0.25]
+
+
+def test_a_group_has_a_bucket_without_a_limit():
+    plan = plan_buckets([spec(1), spec(1000), spec(1)], 16, groups=[(0, 1)])
+
+    assert indices(plan) == [(2,), (1, 0)]
+    assert [bucket.fill for bucket in plan.buckets] == [0.25, None]
 
 
 def test_a_bucket_has_one_dtype_and_is_issued_when_its_last_gradient_is_ready():
