@@ -106,15 +106,20 @@ class Reader:
     def losses(
         self, context: Any, experiment: str, run: str
     ) -> dict[str, list[tuple[float, float]]]:
-        """Unix times and values of the scalars that are losses, by tag."""
-        wanted = provider.RunTagFilter(runs=[run])
+        """Unix times and values of the scalars that are losses, by tag.
+
+        Those of the validation too, by the tag and ", validation".
+        """
+        beside = _validation_beside(run)
+        wanted = provider.RunTagFilter(runs=[run, *beside])
         listed = self._provider.list_scalars(
             context,
             experiment_id=experiment,
             plugin_name="scalars",
             run_tag_filter=wanted,
         )
-        tags = [tag for tag in listed.get(run, {}) if tag.endswith("loss")]
+        tags = {tag for found in listed.values() for tag in found}
+        tags = {tag for tag in tags if tag.endswith("loss")}
         if not tags:
             return {}
         data = self._provider.read_scalars(
@@ -122,11 +127,14 @@ class Reader:
             experiment_id=experiment,
             plugin_name="scalars",
             downsample=_POINTS,
-            run_tag_filter=provider.RunTagFilter(runs=[run], tags=tags),
+            run_tag_filter=provider.RunTagFilter(runs=[run, *beside], tags=tags),
         )
         return {
-            tag: [(point.wall_time, float(point.value)) for point in points]
-            for tag, points in data.get(run, {}).items()
+            tag if name == run else f"{tag}, validation": [
+                (point.wall_time, float(point.value)) for point in points
+            ]
+            for name in (run, *beside)
+            for tag, points in data.get(name, {}).items()
         }
 
     def _listed(
@@ -148,6 +156,14 @@ class Reader:
             }
             for name, tags in listed.items()
         }
+
+
+def _validation_beside(run: str) -> list[str]:
+    """The run to which Keras writes the validation of this one."""
+    folder, _, name = run.rpartition("/")
+    if name != "train":
+        return []
+    return [f"{folder}/validation" if folder else "validation"]
 
 
 def _decoded(kind: str | None, datum: Any) -> tuple[float, Any]:

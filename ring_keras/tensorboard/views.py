@@ -106,8 +106,9 @@ def _plain(values: NDArray[np.float64] | np.float64) -> Any:
     # Of each number its own first six digits, without a turn of Python's for each.
     size = np.log10(np.abs(array), where=known & (array != 0), out=np.zeros_like(array))
     scale = 10.0 ** (5 - np.floor(size))
-    rounded = np.round(np.where(known, array, 0.0) * scale) / scale
-    return np.where(known, rounded, None).tolist()
+    plain = (np.round(np.where(known, array, 0.0) * scale) / scale).astype(object)
+    plain[~known] = None
+    return plain.tolist()
 
 
 def losses_view(

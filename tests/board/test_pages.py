@@ -53,8 +53,13 @@ def test_every_view_says_what_the_files_say(tmp_path, open_board):
     assert bandwidths.endswith(
         "Best: 2.20 GB/s with allreduce, shared_flat of 4.00 MiB"
     )
-    assert buckets.endswith("2 buckets, 16.0 MiB in all")
-    assert board.table("Buckets in their order")[1] == ["bucket1", "15.0 MiB", "94 %"]
+    assert buckets.endswith("3 buckets, 19.0 MiB in all")
+    assert board.table("Buckets in their order")[1:] == [
+        ["bucket1", "15.0 MiB", "94 % full"],
+        ["bucket2", "3.00 MiB", "a group's own"],
+    ]
+    [small, *_] = board.table("Collectives of the first rank so far")
+    assert small[:5] == ["allreduce", "256 B", "2,000", "not timed", "not timed"]
 
     board.open_tab("Step")
     assert "Rank 3 computes longest, 70 ms" in board.charts()[0]
@@ -132,9 +137,50 @@ def test_what_is_written_while_the_page_is_open(tmp_path, open_board):
     write_run(tmp_path, series[:100])
     board = open_board(tmp_path)
     assert board.headline().startswith("No rank holds the others up")
-    # Another run, which comes first by its name.
+    board.frame.get_by_role("status").evaluate(
+        """status => {
+            window.changes = 0;
+            new MutationObserver(() => { window.changes += 1; }).observe(
+                status, {childList: true, characterData: true, subtree: true});
+        }"""
+    )
+    # Another run, which comes first by its name, and is not shown for that.
     write_run(tmp_path / "a", series)
+    choice = board.frame.get_by_label("Run")
+    choice.locator("option", has_text="a/train").wait_for(state="attached")
+    assert choice.input_value() == "train"
+    assert board.headline().startswith("No rank holds the others up")
+    # A screen reader says it once, though it was read again meanwhile.
+    assert board.frame.locator("body").evaluate("() => window.changes") == 0
+    choice.select_option("a/train")
     board.wait_for_headline("Rank 3 (host b) is slow")
+
+
+def test_the_step_of_a_run_is_that_run_s(tmp_path, open_board):
+    write_run(tmp_path / "one", updates(slow_compute, count=20), step=7)
+    write_run(tmp_path / "two", updates(slow_compute, count=20), step=9)
+    board = open_board(tmp_path)
+    board.open_tab("Step")
+    board.frame.get_by_role("combobox", name="Step").select_option("7")
+    assert len(board.table("Step 7, by rank")) == 4
+    board.frame.get_by_label("Run").select_option("two/train")
+    assert len(board.table("Step 9, by rank")) == 4
+    # Who came last waited for nobody.
+    bars = board.frame.locator("figure .js-plotly-plot").evaluate(
+        "plot => plot.data.find(one => one.name.startsWith('waits')).text"
+    )
+    assert len(bars) == 3 * 2
+    assert all(text.endswith("for rank 3") for text in bars)
+
+
+def test_only_what_a_screen_reader_reads_is_reached_by_the_keyboard(short_run, show):
+    board = show(short_run)
+    for tab in TABS:
+        board.open_tab(tab)
+        board.charts()
+        hidden = board.frame.locator("[aria-hidden=true]")
+        focusable = hidden.locator("button, a, input, select, [tabindex]")
+        assert focusable.count() == 0, tab
 
 
 def test_256_ranks(tmp_path, open_board):

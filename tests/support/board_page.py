@@ -57,10 +57,11 @@ class BoardPage:
 
     def table(self, caption: str) -> list[list[str]]:
         """The rows of a table, unfolded if it belongs to a chart."""
+        region = self.frame.get_by_role("region", name=caption, include_hidden=True)
+        region.wait_for(state="attached")
         self.frame.locator("details").evaluate_all(
             "all => all.forEach(details => { details.open = true; })"
         )
-        region = self.frame.get_by_role("region", name=caption)
         region.wait_for()
         rows = region.locator("tbody tr").all()
         return [row.locator("th, td").all_inner_texts() for row in rows]

@@ -77,13 +77,13 @@ def updates(
     return found
 
 
-def steps_record(size: int) -> list[dict[str, Any]]:
+def steps_record(size: int, step: int) -> list[dict[str, Any]]:
     """A step with two buckets, in which rank 3 comes last."""
     return [
         {
             "rank": rank,
             "host": "ab"[rank * 2 // size],
-            "step": 7,
+            "step": step,
             "began_at": BEGAN_AT + rank * 1e-4,
             "duration_s": 0.075,
             "input_s": 0.001,
@@ -115,6 +115,19 @@ TOTALS: dict[str, Any] = {
     "collectives": [
         {
             "kind": "allreduce",
+            "algorithm": "",
+            "size_class_bytes": 256,
+            "count": 2000,
+            "wait_s": 1.0,
+            # Not timed.
+            "transfer_s": 0.0,
+            "best_bus_bandwidth": 0.0,
+            "mean_bus_bandwidth": 0.0,
+        }
+    ]
+    + [
+        {
+            "kind": "allreduce",
             "algorithm": algorithm,
             "size_class_bytes": 1 << power,
             "count": 2000,
@@ -129,6 +142,7 @@ TOTALS: dict[str, Any] = {
     "buckets": [
         {"name": "gradients/bucket0", "bytes": 1 << 20, "fill": 0.0625},
         {"name": "gradients/bucket1", "bytes": 15 << 20, "fill": 0.9375},
+        {"name": "gradients/bucket2", "bytes": 3 << 20, "fill": None},
     ],
 }
 
@@ -140,6 +154,7 @@ def write_run(
     *,
     began_at: float = BEGAN_AT,
     size_of_steps: int | None = None,
+    step: int = 7,
 ) -> Path:
     """Writes a session as the callback does; returns the folder of the run.
 
@@ -149,6 +164,7 @@ def write_run(
         events: Of the session.
         began_at: Its Unix time.
         size_of_steps: How many ranks its one step has; None for all.
+        step: The number of that.
     """
     folder = directory / "train"
     writer = tf.summary.create_file_writer(str(folder))
@@ -156,9 +172,8 @@ def write_run(
     rows = records.Series(records.ROWS, began_at)
     steps = records.Series(records.STEPS, began_at)
     file.write(0, {}, {f"{records.PLUGIN}/{records.TOTALS}": TOTALS})
-    file.write(
-        7, {}, {steps.next_tag(): steps_record(size_of_steps or len(series[0].rows))}
-    )
+    size = size_of_steps or len(series[0].rows)
+    file.write(step, {}, {steps.next_tag(): steps_record(size, step)})
     if events:
         tag = records.Series(records.EVENTS, began_at).next_tag()
         file.write(0, {}, {tag: list(events)})
@@ -166,4 +181,6 @@ def write_run(
         scalars = {**scalars_of(update, TOTALS["buckets"]), "epoch_loss": 0.5}
         file.write(update.step, scalars, {rows.next_tag(): update.to_json()})
     writer.close()
+    with tf.summary.create_file_writer(str(directory / "validation")).as_default():
+        tf.summary.scalar("epoch_loss", 0.25, step=1)
     return folder

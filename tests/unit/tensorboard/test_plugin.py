@@ -79,6 +79,7 @@ def test_a_long_run_is_read_whole(logdir):
     assert overview["events"] == [EVENT]
     assert overview["buckets"][0]["name"] == "gradients/bucket0"
     assert len(overview["losses"]["epoch_loss"]["values"]) == 200
+    assert overview["losses"]["epoch_loss, validation"]["values"] == [0.25]
 
 
 def test_heat_maps_and_steps(logdir):

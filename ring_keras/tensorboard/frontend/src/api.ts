@@ -37,7 +37,8 @@ export interface CollectiveTotals {
 export interface Bucket {
   name: string;
   bytes: number;
-  fill: number;
+  /** From 0 to 1; null where it has no limit. */
+  fill: number | null;
 }
 
 export interface Curve {
@@ -76,7 +77,7 @@ export interface StepCollective {
   name: string;
   bytes: number;
   last_rank: number | null;
-  /** Submitted, matched, first byte, last byte, done: seconds since the step began. */
+  /** Arrived, matched, first byte, last byte, done: seconds since the step began. */
   at_s: (number | null)[];
 }
 

@@ -15,8 +15,10 @@ import { useTheme } from "./theme";
 const TABS = ["Overview", "Ranks", "Stragglers", "Collectives", "Step", "Events"] as const;
 type Tab = (typeof TABS)[number];
 
-// TensorBoard reads its files about as often.
+// TensorBoard reads its files about as often. A server that takes long is asked less:
+// of its time at most the tenth part is for this page.
 const RELOAD_MS = 5000;
+const RELOAD_TIMES = 10;
 
 export function App() {
   const theme = useTheme();
@@ -42,12 +44,13 @@ export function App() {
       </header>
       <main>
         <p class="headline" role="status">
+          {/* Read aloud when its text changes, not whenever it is read again. */}
           {overview?.headline ?? (failure ? "" : "Reading the run …")}
         </p>
         {failure && <p role="alert">TensorBoard does not answer: {failure}</p>}
         {run !== null && overview && (
           <Tabs names={TABS} chosen={tab} choose={setTab}>
-            <Page tab={tab} run={run} overview={overview} />
+            <Page key={run} tab={tab} run={run} overview={overview} />
           </Tabs>
         )}
       </main>
@@ -78,38 +81,42 @@ function Page({ tab, run, overview }: PageProps) {
   }
 }
 
-/** The chosen run, read again while somebody looks. */
+/** The chosen run, read again while somebody looks; the first one until one is chosen. */
 function useRun() {
   const [runs, setRuns] = useState<string[]>([]);
-  const [chosen, setRun] = useState<string | null>(null);
-  const [overview, setOverview] = useState<api.Overview | null>(null);
+  const [run, setRun] = useState<string | null>(null);
+  const [read, setRead] = useState<{ run: string; overview: api.Overview } | null>(null);
   const [failure, setFailure] = useState("");
-  const run = chosen ?? runs[0] ?? null;
   useEffect(() => {
     let current = true;
     let timer = 0;
-    const read = async () => {
+    const reload = async () => {
+      const began = performance.now();
       try {
         if (!document.hidden) {
           const found = await api.runs();
-          const wanted = chosen ?? found[0];
-          const content = wanted === undefined ? null : await api.overview(wanted);
+          // It stays the same when another comes first by its name.
+          const wanted = run !== null && found.includes(run) ? run : (found[0] ?? null);
+          const overview = wanted === null ? null : await api.overview(wanted);
           if (!current) return;
           setRuns(found);
-          setOverview(content);
+          setRun(wanted);
+          setRead(wanted === null || overview === null ? null : { run: wanted, overview });
           setFailure("");
         }
       } catch (error) {
         if (current) setFailure(String(error));
       }
       // After the answer, so that a slow server is not asked twice at a time.
-      if (current) timer = window.setTimeout(read, RELOAD_MS);
+      const took = performance.now() - began;
+      if (current) timer = window.setTimeout(reload, Math.max(RELOAD_MS, RELOAD_TIMES * took));
     };
-    void read();
+    void reload();
     return () => {
       current = false;
       window.clearTimeout(timer);
     };
-  }, [chosen]);
-  return { runs, run, setRun, overview, failure };
+  }, [run]);
+  // Another one's numbers do not stand under this one's name while it is read.
+  return { runs, run, setRun, overview: read?.run === run ? read.overview : null, failure };
 }

@@ -14,11 +14,11 @@ interface ChartProps {
   layout?: object;
   height?: number;
   onClick?: (point: Point) => void;
-  /** The same numbers as a table. */
+  /** The numbers as a table. */
   children?: ComponentChildren;
 }
 
-/** A chart with its title, and a table that says the same. */
+/** A chart with its title, and a table of its numbers. */
 export function Chart(props: ChartProps) {
   const theme = useContext(ThemeContext);
   const element = useRef<HTMLDivElement>(null);
@@ -54,12 +54,10 @@ export function Chart(props: ChartProps) {
 }
 
 const CONFIG = {
-  displaylogo: false,
   responsive: true,
-  modeBarButtonsToRemove: ["lasso2d", "select2d"],
-  // Nothing leaves the page.
-  showSendToCloud: false,
-  plotlyServerURL: "",
+  // Its buttons would be where the keyboard comes and screen readers do not. A drag zooms
+  // and a double click goes back without it.
+  displayModeBar: false,
 };
 
 function themed(theme: Theme, height: number, layout: object = {}): object {

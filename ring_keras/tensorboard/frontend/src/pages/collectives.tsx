@@ -1,4 +1,4 @@
-import type { CollectiveTotals, Overview } from "../api";
+import type { Bucket, CollectiveTotals, Overview } from "../api";
 import { Chart, Table } from "../chart";
 import { bytes, integer, percent, rate, seconds } from "../format";
 import { COLORS } from "../theme";
@@ -14,15 +14,17 @@ export function CollectivesPage({ overview }: { overview: Overview }) {
   );
 }
 
-function Bandwidths({ totals }: { totals: CollectiveTotals[] }) {
-  if (totals.length === 0) return <p>No collective has been measured yet.</p>;
+function Bandwidths({ totals: all }: { totals: CollectiveTotals[] }) {
+  // The engine does not time what is so small.
+  const totals = all.filter((one) => one.mean_bus_bandwidth > 0);
+  if (totals.length === 0) return <p>No collective of more than 512 bytes has been measured yet.</p>;
   const names = [...new Set(totals.map(nameOf))];
   const best = totals.reduce((most, one) =>
     one.best_bus_bandwidth > most.best_bus_bandwidth ? one : most,
   );
   return (
     <Chart
-      title="Bus bandwidth by size and algorithm: mean, and the best seen in this job"
+      title="Bus bandwidth by size and algorithm, from 512 bytes on: mean, and the best seen in this job"
       summary={`Best: ${rate(best.best_bus_bandwidth)} with ${nameOf(best)} of ${bytes(best.size_class_bytes)}`}
       data={names.flatMap((name, index) => {
         const own = totals.filter((one) => nameOf(one) === name);
@@ -59,14 +61,15 @@ function Bandwidths({ totals }: { totals: CollectiveTotals[] }) {
       <Table
         caption="Collectives of the first rank so far"
         head={["Collective", "Size", "Count", "Mean bandwidth", "Best", "Wait", "Transfer"]}
-        rows={totals.map((one) => [
+        rows={all.map((one) => [
           nameOf(one),
           bytes(one.size_class_bytes),
           integer(one.count),
-          rate(one.mean_bus_bandwidth),
-          rate(one.best_bus_bandwidth),
+          ...(one.mean_bus_bandwidth > 0
+            ? [rate(one.mean_bus_bandwidth), rate(one.best_bus_bandwidth)]
+            : ["not timed", "not timed"]),
           seconds(one.wait_s / (one.count || 1)),
-          seconds(one.transfer_s / (one.count || 1)),
+          one.mean_bus_bandwidth > 0 ? seconds(one.transfer_s / (one.count || 1)) : "not timed",
         ])}
       />
     </Chart>
@@ -78,16 +81,17 @@ function Buckets({ buckets }: { buckets: Overview["buckets"] }) {
   const names = buckets.map(({ name }) => name.replace("gradients/", ""));
   return (
     <Chart
-      title="Buckets of gradients, in the order in which backward fills them"
+      title="Buckets of gradients, in the order in which they start"
       summary={`${buckets.length} buckets, ${bytes(buckets.reduce((sum, one) => sum + one.bytes, 0))} in all`}
       data={[
         {
           type: "bar",
           x: names,
-          y: buckets.map((one) => one.fill * 100),
-          text: buckets.map((one) => bytes(one.bytes)),
+          y: buckets.map((one) => (one.fill === null ? 100 : one.fill * 100)),
+          text: buckets.map((one) => `${bytes(one.bytes)}, ${fill(one)}`),
+          textposition: "none",
           marker: { color: COLORS.compute },
-          hovertemplate: "%{x}: %{text}, %{y:.0f} % full<extra></extra>",
+          hovertemplate: "%{x}: %{text}<extra></extra>",
         },
       ]}
       layout={{ yaxis: { title: { text: "% full" }, range: [0, 105] } }}
@@ -96,11 +100,13 @@ function Buckets({ buckets }: { buckets: Overview["buckets"] }) {
       <Table
         caption="Buckets in their order"
         head={["Bucket", "Bytes", "Fill"]}
-        rows={buckets.map((one, index) => [names[index], bytes(one.bytes), percent(one.fill)])}
+        rows={buckets.map((one, index) => [names[index], bytes(one.bytes), fill(one)])}
       />
     </Chart>
   );
 }
+
+const fill = (one: Bucket) => (one.fill === null ? "a group's own" : `${percent(one.fill)} full`);
 
 function nameOf(one: CollectiveTotals): string {
   return one.algorithm ? `${one.kind}, ${one.algorithm}` : one.kind;

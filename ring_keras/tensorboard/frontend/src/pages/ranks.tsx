@@ -25,6 +25,7 @@ export function RanksPage({ run, overview }: { run: string; overview: api.Overvi
     const wanted = rank === null ? [value] : (Object.keys(VALUES) as Value[]);
     void Promise.all(wanted.map(async (name) => [name, await api.heatMap(run, name)] as const)).then(
       (found) => current && setMaps(Object.fromEntries(found)),
+      () => {}, // Asked for again with the next overview, which tells of a server that is gone.
     );
     return () => {
       current = false;
@@ -66,6 +67,8 @@ function Map({ map, title, choose }: MapProps) {
   const names = map.ranks.map((rank, index) => rankName(rank, map.hosts[index] ?? ""));
   const means = map.seconds.map(mean);
   const slowest = means.indexOf(Math.max(...means));
+  const brightest = Math.max(...map.seconds.map(usualMost));
+  const isClipped = map.seconds.some((row) => row.some((value) => (value ?? 0) > brightest));
   return (
     <Chart
       title={`Ranks by time: ${title}, ms a step. Click a rank to see it alone`}
@@ -78,7 +81,9 @@ function Map({ map, title, choose }: MapProps) {
           z: map.seconds.map((row) => row.map((value) => (value === null ? null : value * 1e3))),
           text: map.seconds.map((row, index) => row.map(() => names[index])),
           colorscale: "Cividis",
-          colorbar: { title: { text: "ms" } },
+          zmax: brightest * 1e3,
+          zmin: Math.min(...map.seconds.flat().map((value) => value ?? brightest)) * 1e3,
+          colorbar: { title: { text: isClipped ? `ms;<br>above ${(brightest * 1e3).toPrecision(3)}<br>alike` : "ms" } },
           hovertemplate: "%{text}<br>step %{x}<br>%{z:.3~f} ms<extra></extra>",
         },
       ]}
@@ -138,6 +143,12 @@ function OneRank({ rank, maps }: { rank: number; maps: Partial<Record<Value, api
       />
     </Chart>
   );
+}
+
+/** What a rank takes in all but the twentieth part of the time: what was once does not darken all. */
+function usualMost(values: (number | null)[]): number {
+  const known = values.filter((value) => value !== null).sort((a, b) => a - b);
+  return known[Math.ceil(known.length * 0.95) - 1] ?? 0;
 }
 
 function mean(values: (number | null)[]): number {

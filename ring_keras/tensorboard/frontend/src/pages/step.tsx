@@ -55,8 +55,8 @@ function Timeline({ step }: { step: api.Step }) {
           length: one.duration_s,
           text: `${names[index]}: ${seconds(one.duration_s)}`,
         }))),
-        bars("waits for the last rank", COLORS.wait, 0.6, 1, pieces(ranks, began, 0, 1)),
-        bars("transfer", COLORS.exposed, 0.6, 1, pieces(ranks, began, 1, 4)),
+        bars("waits for the last rank", COLORS.wait, 0.6, 1, pieces(ranks, began, WAIT)),
+        bars("transfer", COLORS.exposed, 0.6, 1, pieces(ranks, began, TRANSFER)),
       ]}
       layout={{
         barmode: "overlay",
@@ -110,13 +110,18 @@ function bars(name: string, color: string, width: number, opacity: number, found
   };
 }
 
-/** Of each collective, from one of its times to another. */
-function pieces(ranks: api.RankStep[], began: number, first: number, last: number): Piece[] {
+// From which of a collective's times to which.
+const WAIT = [0, 1] as const;
+const TRANSFER = [1, 4] as const;
+
+/** Of each collective. The rank that came last waited for nobody. */
+function pieces(ranks: api.RankStep[], began: number, span: readonly [number, number]): Piece[] {
   return ranks.flatMap((rank, row) =>
     rank.collectives.flatMap((one) => {
-      const [from, to] = [one.at_s[first], one.at_s[last]];
+      const [from, to] = [one.at_s[span[0]], one.at_s[span[1]]];
       if (from == null || to == null) return [];
-      const who = first === 0 && one.last_rank !== null ? `, for rank ${one.last_rank}` : "";
+      if (span === WAIT && (one.last_rank === null || one.last_rank === rank.rank)) return [];
+      const who = span === WAIT ? `, for rank ${one.last_rank}` : "";
       const text = `${one.name}, ${bytes(one.bytes)}: ${seconds(to - from)}${who}`;
       return [{ row, from: rank.began_at - began + from, length: to - from, text }];
     }),
