@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from build_support.board import BoardError, find_npm
 from ring_keras._version import __version__
 
 # Compiles everything if the tree was never built.
 pytestmark = pytest.mark.timeout(1200)
 
 RunCommand = Callable[..., str]
+
+# Of TensorBoard's plugin.
+PAGE = {"index.js", "index.css", "licenses.txt"}
 
 TRAIN_ON_ONE_RANK = """
 import pathlib, sys
@@ -61,8 +65,16 @@ def test_holds_nothing_else(wheel: Path) -> None:
     own = [n for n in names if n.startswith("ring_keras/") and not n.startswith(static)]
     kinds = {Path(name).suffix for name in own}
     assert kinds == {".json", ".py", ".pyi", ".so", ".typed"}
-    # Nothing where it was built without npm.
-    assert bundle in (set(), {"index.js", "index.css", "licenses.txt"})
+    assert bundle <= PAGE
+
+
+def test_holds_the_page_for_tensorboard(wheel: Path) -> None:
+    try:
+        find_npm()
+    except BoardError as error:
+        pytest.skip(f"the wheel is built without its page: {error}")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {f"ring_keras/tensorboard/static/{name}" for name in PAGE} <= {*names}
 
 
 def test_installs_and_works(
