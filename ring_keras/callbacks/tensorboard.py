@@ -138,7 +138,8 @@ class TensorBoard(keras.callbacks.TensorBoard):
             super().on_test_end(logs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Waits for the last numbers, and closes the files."""
+        """Waits for the last numbers and events, and closes the files."""
+        self._update()  # Callbacks that come later have told of the last epoch.
         ring, self._ring = self._ring, None
         self._fit = None
         if ring is not None:

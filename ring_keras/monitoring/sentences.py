@@ -52,9 +52,10 @@ def sentence_of(straggler: Straggler) -> str:
     if one.pattern == "past":
         return f"{subject} slow {when(one)}: {what}; {cost}."
     if one.pattern == "now and then":
+        then = "" if one.reason == "unknown" else " then"
         return (
             f"{subject} slow now and then, in {one.slow_updates:,} of the last "
-            f"{one.of_updates:,} updates, {when(one)}: {what} then; on average {cost}."
+            f"{one.of_updates:,} updates, {when(one)}: {what}{then}; on average {cost}."
         )
     comma = "," if one.reason in ("input", "unknown") else ""
     return f"{subject} slow: {what}{comma} {when(one)}; {cost}."
@@ -122,7 +123,7 @@ def _of_the_faster(one: Straggler) -> str:
 def _names(ranks: Sequence[int], host: str) -> str:
     if len(ranks) == 1:
         return f"Rank {ranks[0]}{_of_host(host)}"
-    shown = [str(rank) for rank in ranks[:_MOST_NAMES]]
+    shown = [str(rank) for rank in sorted(ranks)[:_MOST_NAMES]]
     if len(ranks) > _MOST_NAMES:
         shown.append(f"{len(ranks) - _MOST_NAMES:,} more")
     return f"Ranks {', '.join(shown[:-1])} and {shown[-1]}{_of_host(host)}"

@@ -38,7 +38,8 @@ class Straggler:
     """Who holds the others up: a rank, several alike, or a link between two.
 
     Attributes:
-        ranks: The slow ones; the sender of a slow link.
+        ranks: The slow ones, the one that is waited for most first; the sender of a
+            slow link.
         host: Where they are; empty if that is more than one.
         reason: "compute" and "input": they take longer there than those who wait for
             them; "slow link": bytes to `peer` move slower than elsewhere; "unknown":
@@ -148,11 +149,14 @@ def _straggler(
     )
     explained = excess >= _EXPLAINS * _mean(lost[spell.slow])
     ranks = np.array(history.ranks)
+    waited_for = _means(history.waited_for[spell.slow].T)
+    members = np.flatnonzero(slow)
+    members = members[np.argsort(-waited_for[members], kind="stable")]
     present = ~np.isnan(history.duration[-1])
     faster = present & ~slow
     are_few = faster.sum() < slow.sum() and spell.pattern == "steady"
     return Straggler(
-        ranks=tuple(ranks[slow].tolist()),
+        ranks=tuple(ranks[members].tolist()),
         host=_host(history, slow),
         reason=reason if explained else "unknown",
         pattern=spell.pattern,

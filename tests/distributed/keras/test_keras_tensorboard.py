@@ -244,6 +244,16 @@ def test_buckets_are_those_of_the_plan(tmp_path, rank_pool, options, bytes_and_f
     assert (last and last[-1][1]) == mean
 
 
+def test_the_last_epochs_checkpoint_is_told_too(tmp_path, rank_pool):
+    worker = functools.partial(
+        train_in_own_folder, tmp_path, steps=2, checkpoint=tmp_path / "best.weights.h5"
+    )
+    rank_pool(2).run(worker)
+    _, contents = read(tmp_path / "rank0" / "train")
+    kinds = [event["kind"] for _, found in contents[records.EVENTS] for event in found]
+    assert kinds == ["membership", "checkpoint", "checkpoint"]
+
+
 def test_updates_of_epochs(tmp_path, rank_pool):
     worker = functools.partial(
         train_in_own_folder, tmp_path, steps=4, update_freq="epoch"

@@ -75,7 +75,8 @@ function themed(theme: Theme, height: number, layout: object = {}): object {
     plot_bgcolor: theme.paper,
     font: { color: theme.text, family: "Roboto, sans-serif", size: 13 },
     hoverlabel: { namelength: -1 },
-    legend: { orientation: "h", y: 1.12 },
+    // It grows upwards, away from the plot.
+    legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
     // A zoom lasts when new numbers come.
     uirevision: "same",
     ...layout,
