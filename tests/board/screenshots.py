@@ -13,7 +13,9 @@ from pathlib import Path
 ROOT_DIR = Path(__file__).resolve().parents[2]
 IMAGES_DIR = ROOT_DIR / "docs" / "images" / "board"
 TABS = ("Overview", "Ranks", "Stragglers", "Collectives", "Step", "Events")
-SIZE = {"width": 1120, "height": 820}
+WIDTH = 1120
+# Of TensorBoard around the page.
+FRAME_HEIGHT = 64
 
 # The ranks import the worker by its name, and so do their processes.
 sys.path[:0] = [str(ROOT_DIR), str(ROOT_DIR / "tests")]
@@ -32,7 +34,14 @@ def main() -> None:
             init_and_train,
             4,
             args=[Path(directory)],
-            kwargs={"slow_compute": 2, "steps": 150, "units": 400, "seconds": 0.03},
+            kwargs={
+                "slow_compute": 2,
+                "steps": 150,
+                "units": 400,
+                "seconds": 0.03,
+                "bucket_size_bytes": 400_000,
+                "checkpoint": Path(directory) / "best.weights.h5",
+            },
             # As on two hosts, whose names the page shows.
             env=[{"RING_KERAS_HOST_NAME": "ab"[rank // 2]} for rank in range(4)],
             timeout_s=400,
@@ -42,11 +51,19 @@ def main() -> None:
                 executable_path=shutil.which("chromium"), args=CHROMIUM_OPTIONS
             )
             for scheme in ("light", "dark"):
-                context = browser.new_context(color_scheme=scheme, viewport=SIZE)
+                context = browser.new_context(
+                    color_scheme=scheme, viewport={"width": WIDTH, "height": 820}
+                )
                 board = BoardPage(context.new_page(), address)
                 for tab in TABS:
                     board.open_tab(tab)
                     board.charts()
+                    height = board.frame.locator("body").evaluate(
+                        "body => body.offsetHeight"
+                    )
+                    board.page.set_viewport_size(
+                        {"width": WIDTH, "height": FRAME_HEIGHT + height}
+                    )
                     board.page.wait_for_timeout(1000)  # Plotly fades lines in.
                     name = f"{tab.lower()}-{scheme}.png"
                     board.page.screenshot(path=IMAGES_DIR / name)

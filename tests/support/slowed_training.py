@@ -56,6 +56,8 @@ def train(
     slow_input: int | None = None,
     seconds: float = 0.05,
     units: int = WIDTH,
+    checkpoint: Path | None = None,
+    bucket_size_bytes: int | None = None,
     **options: Any,
 ) -> ring.monitoring.Stats:
     """On this rank of a job; 2 epochs of `steps` steps.
@@ -67,6 +69,8 @@ def train(
         slow_input: The rank whose batches do.
         seconds: How much.
         units: Of a layer, whose gradients are `units` squared in number.
+        checkpoint: Where to save the model after each epoch that is the best so far.
+        bucket_size_bytes: Of the optimizer.
         **options: Of the callback.
     """
     rank = ring.rank()
@@ -76,15 +80,26 @@ def train(
     x = keras.layers.Dense(units)(x)
     x = Sleep(seconds if rank == slow_compute else 0.0)(x)
     model = keras.Model(inputs, keras.layers.Dense(1)(x))
-    model.compile(ring.DistributedOptimizer(keras.optimizers.SGD(1e-6)), "mse")
+    optimizer = ring.DistributedOptimizer(
+        keras.optimizers.SGD(1e-6), bucket_size_bytes=bucket_size_bytes
+    )
+    model.compile(optimizer, "mse")
+    callbacks = [
+        ring.callbacks.BroadcastGlobalVariables(),
+        ring.callbacks.MetricAverage(),
+        ring.callbacks.TensorBoard(log_dir, **{"update_freq": 5, **options}),
+    ]
+    if checkpoint is not None:
+        callbacks.append(
+            ring.callbacks.BestModelCheckpoint(
+                "loss", filepath=str(checkpoint), save_weights_only=True
+            )
+        )
     model.fit(
         dataset(steps, seconds if rank == slow_input else 0.0),
         epochs=2,
         verbose=0,
-        callbacks=[
-            ring.callbacks.BroadcastGlobalVariables(),
-            ring.callbacks.TensorBoard(log_dir, **{"update_freq": 5, **options}),
-        ],
+        callbacks=callbacks,
     )
     return ring.stats()
 
