@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,10 +27,27 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30) 
 def is_alive(pid: int) -> bool:
     """Whether the process runs; one that waits to be reaped does not."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        return _state(Path(f"/proc/{pid}/stat")) not in (b"Z", b"X")
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return stat.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+
+
+def stop(pid: int) -> None:
+    """Stops another process, with all of its threads.
+
+    One thread takes the signal and then stops the others, which run on until it has had
+    a processor: on a loaded machine long enough to answer somebody.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    wait_until(
+        lambda: all(_state(task / "stat") == b"T" for task in tasks.iterdir()),
+        f"process {pid} has stopped",
+    )
+
+
+def _state(stat: Path) -> bytes:
+    return stat.read_bytes().rpartition(b")")[2].split()[0]
 
 
 def wait_until_dead(pids: list[int], timeout_s: float = 10) -> None:

@@ -18,7 +18,7 @@ import pytest
 from support import run_ranks
 from support.engine_only import WITHOUT_TENSORFLOW, join, rank_and_size
 from support.job import light_environment
-from support.processes import wait_until
+from support.processes import stop, wait_until
 from support.python_lock import Pipes, make_pipes, while_python_is_held_up
 from support.rank_pool import RankPools
 
@@ -108,7 +108,7 @@ def make_and_free_while_another_thread_leaves(store: int, left: str) -> list[flo
             woken.set()
         os.kill(store, signal.SIGCONT)
 
-    os.kill(store, signal.SIGSTOP)
+    stop(store)
     threads = [
         threading.Thread(target=wake_the_store),
         threading.Thread(target=_native.shutdown, args=("is done",)),

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.processes import wait_until
+from support.processes import stop, wait_until
 from support.ringrun import Finished, Ringrun
 
 # `rank` is the process's number here, which it keeps.
@@ -127,7 +127,7 @@ def test_all_killed_at_once_end_as_in_any_job(ringrun: Ringrun) -> None:
     job = start(ringrun, _GO_ON_UNTIL_2.replace("!= 2", "> 0"), "--min-np", "1")
     pids = ringrun.pids("pid.0", "pid.1")
     for pid in pids:
-        os.kill(pid, signal.SIGSTOP)  # So that neither gives the other up.
+        stop(pid)  # So that neither gives the other up.
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.processes import is_alive, wait_until_dead
+from support.processes import is_alive, stop, wait_until_dead
 
 # A child of its own, and one that leaves the rank's session.
 WITH_CHILDREN = f"""
@@ -128,7 +128,7 @@ def test_ranks_die_when_both_processes_of_ringrun_are_killed(ringrun):
     pids = ringrun.pids("pid0", "pid1")
     parent = _parent(pids[0])
     # Stopped, neither can react to the other's death.
-    process.send_signal(signal.SIGSTOP)
+    stop(process.pid)
 
     os.kill(parent, signal.SIGKILL)
     process.kill()
