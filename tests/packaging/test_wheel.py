@@ -18,6 +18,8 @@ pytestmark = pytest.mark.timeout(1200)
 
 RunCommand = Callable[..., str]
 
+MANY = re.MULTILINE | re.DOTALL
+
 # Of TensorBoard's plugin.
 PAGE = {"index.js", "index.css", "licenses.txt"}
 
@@ -73,8 +75,13 @@ def test_holds_the_page_for_tensorboard(wheel: Path) -> None:
         find_npm()
     except BoardError as error:
         pytest.skip(f"the wheel is built without its page: {error}")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {f"ring_keras/tensorboard/static/{name}" for name in PAGE} <= {*names}
+    archive = zipfile.ZipFile(wheel)
+    static = "ring_keras/tensorboard/static/"
+    assert {f"{static}{name}" for name in PAGE} <= {*archive.namelist()}
+    licenses = archive.read(f"{static}licenses.txt").decode()
+    # What is bundled, and what is in that.
+    assert re.search(r"^plotly\.js-cartesian-dist-min \d.*^preact \d", licenses, MANY)
+    assert re.search(r"^plotly\.js \d.*^@plotly/d3 \d.*^d3-format \d", licenses, MANY)
 
 
 def test_installs_and_works(

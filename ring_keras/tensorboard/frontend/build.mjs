@@ -35,4 +35,8 @@ const licenses = await Promise.all(
     return `${name} ${version}\n\n${text}`;
   }),
 );
-await writeFile(join(target, "licenses.txt"), licenses.join("\n\n----\n\n"));
+const inPlotly = await readFile("plotly-licenses.txt", "utf8");
+if (!inPlotly.startsWith(`plotly.js ${dependencies["plotly.js-cartesian-dist-min"]} `)) {
+  throw new Error("plotly-licenses.txt is of another version; plotly-licenses.mjs writes it");
+}
+await writeFile(join(target, "licenses.txt"), [...licenses, inPlotly].join("\n\n----\n\n"));
