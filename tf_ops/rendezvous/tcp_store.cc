@@ -279,7 +279,7 @@ void TcpStore::Lose(const std::string& how) {
       own_end_.empty()
           ? StrCat("the store at ", server_, " ", how)
           : StrCat("the store at ", server_, " gave this rank up: ", own_end_);
-  gone_ = Status(StatusCode::kInternal, text);
+  gone_ = Status(StatusCode::kPeerLost, text);
   if (!left_) events_.push_back({RankEvent::Kind::kLost, -1, text});
   FailCalls(gone_);
   changed_.notify_all();

@@ -82,7 +82,7 @@ StatusOr<std::vector<std::string>> TcpStore::Gather(const std::string& topic,
   if (!status.ok()) {
     calls_.erase(request.request_id);
     if (status.code() != StatusCode::kDeadlineExceeded) return status;
-    return Status(StatusCode::kInternal,
+    return Status(StatusCode::kPeerLost,
                   StrCat("the store at ", server_, " does not answer rank ",
                          rank_, ". Is the launcher stopped?"));
   }

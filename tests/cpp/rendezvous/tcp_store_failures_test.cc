@@ -175,9 +175,9 @@ RING_TEST(AVanishedStoreFailsWhoWaitsAndTellsTheWatcher) {
   EXPECT_EQ(event.rank, -1);
   EXPECT_TRUE(Has(event.description, expected)) << event.description;
   const Status status = parked.get().status();
-  EXPECT_EQ(status.code(), StatusCode::kInternal);
+  EXPECT_EQ(status.code(), StatusCode::kPeerLost);
   EXPECT_TRUE(Has(status.message(), expected)) << status.message();
-  EXPECT_EQ(store->Set("key", "value").code(), StatusCode::kInternal);
+  EXPECT_EQ(store->Set("key", "value").code(), StatusCode::kPeerLost);
   // Leaving a store that is gone returns at once.
   store->Leave("late");
 }
