@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "tf_ops/cuda/ranges.h"
@@ -43,9 +44,18 @@ EngineOptions MakeEngineOptions(const InitOptions& options,
 }  // namespace
 
 StatusOr<std::unique_ptr<Job>> Job::Start(const InitOptions& options) {
-  StatusOr<Membership> membership = Bootstrap(options);
-  RING_KERAS_RETURN_IF_ERROR(membership.status());
-  return std::unique_ptr<Job>(new Job(std::move(membership.value()), options));
+  try {
+    StatusOr<Membership> membership = Bootstrap(options);
+    RING_KERAS_RETURN_IF_ERROR(membership.status());
+    return std::unique_ptr<Job>(
+        new Job(std::move(membership.value()), options));
+  } catch (const std::system_error& error) {
+    return Status(
+        StatusCode::kResourceExhausted,
+        StrCat("rank ", options.rank, " cannot start a thread: ", error.what(),
+               ". Allow it more processes (`ulimit -u`, or those of "
+               "its control group) or memory."));
+  }
 }
 
 Job::Job(Membership membership, const InitOptions& options)
