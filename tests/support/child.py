@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from support.network import enter
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -37,6 +39,8 @@ def main(arguments: Sequence[str]) -> int:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
+    if namespace := os.environ.get("TESTS_NAMESPACE"):
+        enter(namespace)
     if warm:
         _warm_up()
         os.write(done_fd, b".")

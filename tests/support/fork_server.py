@@ -94,8 +94,7 @@ class ForkServer:
             files: Its standard output and error, and that descriptor.
             module: Its `main(arguments)` is what the rank runs.
         """
-        if self._process is None:
-            self._launch()
+        self.launch()
         assert self._socket is not None
         stdin_read, stdin_write = os.pipe()
         status_read, status_write = os.pipe()
@@ -127,7 +126,10 @@ class ForkServer:
         self._process.wait()
         self._process = None
 
-    def _launch(self) -> None:
+    def launch(self) -> None:
+        """Starts the server, if that has not been done."""
+        if self._process is not None:
+            return
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(

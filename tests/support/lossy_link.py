@@ -7,6 +7,7 @@ the two, in user space: no kernel module is needed. Needs root.
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
 import random
 import select
@@ -33,6 +34,8 @@ class LossyLink(Hosts):
         self._loss = loss
         self._delay_s = delay_s
         self._ends: list[int] = []
+        self._chance = random.Random(1)
+        self._numbers = itertools.count()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._carry)
         self.carried = 0
@@ -60,25 +63,32 @@ class LossyLink(Hosts):
         """Gets each packet that has been sent; what it returns is carried."""
         return packet
 
+    def fate(self, host: int, packet: bytes) -> list[tuple[float, int, bytes]]:
+        """What becomes of a packet that `host` has sent.
+
+        Returns:
+            After how many seconds which host gets what.
+        """
+        packet = self.handle(packet)
+        if self._chance.random() < self._loss:
+            self.lost += 1
+            return []
+        is_late = next(self._numbers) % 10 == 9
+        return [(self._delay_s * (2 if is_late else 1), 1 - host, packet)]
+
     def _carry(self) -> None:
-        chance = random.Random(1)
         under_way: list[tuple[float, int, int, bytes]] = []
-        number = 0
+        number = itertools.count()
         while not self._stop.is_set():
             left_s = under_way[0][0] - time.monotonic() if under_way else 0.05
             ready, _, _ = select.select(self._ends, [], [], max(0.0, left_s))
             for end in ready:
                 packet = os.read(end, _MAX_PACKET_NBYTES)
-                packet = self.handle(packet)
-                if chance.random() < self._loss:
-                    self.lost += 1
-                    continue
-                number += 1
-                delay_s = self._delay_s * (2 if number % 10 == 0 else 1)
-                to = self._ends[1 - self._ends.index(end)]
-                due = time.monotonic() + delay_s
-                heapq.heappush(under_way, (due, number, to, packet))
+                now = time.monotonic()
+                for delay_s, to, what in self.fate(self._ends.index(end), packet):
+                    due = (now + delay_s, next(number), to, what)
+                    heapq.heappush(under_way, due)
             while under_way and under_way[0][0] <= time.monotonic():
-                _, _, to, packet = heapq.heappop(under_way)
-                os.write(to, packet)
+                _, _, to, what = heapq.heappop(under_way)
+                os.write(self._ends[to], what)
                 self.carried += 1

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import struct
-
 from support.lossy_link import LossyLink
+from support.packets import segment_of, with_segment
 
 # Only what carries a tensor's data is as large.
 _DATA_NBYTES = 1000
-_CHECKSUM_OFFSET = 16
-_TCP = 6
 
 
 class ManInTheMiddle(LossyLink):
@@ -36,9 +33,9 @@ class ManInTheMiddle(LossyLink):
 
     def handle(self, packet: bytes) -> bytes:
         self._seen += packet
-        if packet[0] >> 4 != 4 or packet[9] != _TCP:
+        segment = segment_of(packet)
+        if segment is None:
             return packet
-        segment = packet[(packet[0] & 15) * 4 :]
         data_start = (segment[12] >> 4) * 4
         if len(segment) - data_start < _DATA_NBYTES:
             return packet
@@ -48,17 +45,4 @@ class ManInTheMiddle(LossyLink):
         self.flipped += 1
         changed = bytearray(segment)
         changed[self._flip_at] ^= 0x40
-        changed[_CHECKSUM_OFFSET : _CHECKSUM_OFFSET + 2] = b"\0\0"
-        pseudo_header = packet[12:20] + struct.pack("!BBH", 0, _TCP, len(changed))
-        checksum = _internet_checksum(pseudo_header + bytes(changed))
-        struct.pack_into("!H", changed, _CHECKSUM_OFFSET, checksum)
-        return packet[: len(packet) - len(segment)] + bytes(changed)
-
-
-def _internet_checksum(data: bytes) -> int:
-    """RFC 1071's."""
-    data += bytes(len(data) % 2)
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
+        return with_segment(packet, bytes(changed))

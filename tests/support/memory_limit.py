@@ -14,10 +14,17 @@ from support.processes import wait_until
 
 @contextlib.contextmanager
 def memory_limit(name: str, nbytes: int) -> Iterator[list[str]]:
+    """Such a group, as the words before a command that put it there."""
+    with memory_group(name, nbytes) as group:
+        enter = f'echo $$ > "{group / "cgroup.procs"}" && exec "$@"'
+        yield ["sh", "-c", enter, "sh"]
+
+
+@contextlib.contextmanager
+def memory_group(name: str, nbytes: int) -> Iterator[Path]:
     """Makes such a group below this process's own, so that no other limit is evaded.
 
-    Gives the words before a command that put it into the group. Skips the test where
-    such a group cannot be made.
+    Skips the test where such a group cannot be made.
     """
     own = MemoryCgroup.of_this_process()
     if own is None:
@@ -33,8 +40,7 @@ def memory_limit(name: str, nbytes: int) -> Iterator[list[str]]:
             (group / limit).write_text(str(nbytes))
         except OSError as error:
             pytest.skip(f"no memory can be limited: {error}")
-        enter = f'echo $$ > "{group / "cgroup.procs"}" && exec "$@"'
-        yield ["sh", "-c", enter, "sh"]
+        yield group
     finally:
         wait_until(lambda: _removed(group), f"{group} is empty")
 

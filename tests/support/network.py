@@ -27,14 +27,24 @@ def run(*command: str) -> str:
     return done.stdout
 
 
+def address_of(host: int) -> str:
+    """Where its ranks are reached."""
+    return f"10.223.7.{host + 1}"
+
+
+def enter(namespace: str) -> None:
+    """The calling thread enters `namespace`, and with it all that it starts."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path("/run/netns", namespace).open() as handle:
+        if libc.setns(handle.fileno(), 0) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+
+
 def inside(namespace: str, function: Callable[[], Result]) -> Result:
     """Calls `function` on a thread of its own that has entered `namespace`."""
 
     def enter_and_call() -> Result:
-        libc = ctypes.CDLL(None, use_errno=True)
-        with Path("/run/netns", namespace).open() as handle:
-            if libc.setns(handle.fileno(), 0) != 0:
-                raise OSError(ctypes.get_errno(), "setns")
+        enter(namespace)
         return function()
 
     with ThreadPoolExecutor(1) as thread:
@@ -50,7 +60,7 @@ class Hosts:
 
     def __init__(self, size: int) -> None:
         self.names = [f"ring-{os.getpid()}-{host}" for host in range(size)]
-        self.addresses = [f"10.223.7.{host + 1}" for host in range(size)]
+        self.addresses = [address_of(host) for host in range(size)]
 
     def __enter__(self: Some) -> Some:
         try:

@@ -28,6 +28,12 @@ Process = subprocess.Popen[bytes] | ForkedProcess
 _FORK_SERVER = ForkServer(light_environment)
 atexit.register(_FORK_SERVER.close)
 
+
+def start_fork_server() -> None:
+    """Starts it, in the namespaces of the calling thread; later it stays there."""
+    _FORK_SERVER.launch()
+
+
 # How long ranks that still work may go on after another one failed: enough to
 # notice it by themselves and say so.
 AFTER_FAILURE_S = 10.0
