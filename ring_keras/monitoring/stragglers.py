@@ -53,6 +53,7 @@ class Straggler:
         until_step: The last step in which it was seen.
         slow_updates: How many of the last `of_updates` updates were slow.
         of_updates: See there.
+        waiting_part: Which part of the ranks it costs that.
         faster: Those who wait, where they are fewer than the slow ones.
         faster_host: Where those are.
         peer: The other end of a slow link.
@@ -72,6 +73,7 @@ class Straggler:
     until_step: int
     slow_updates: int
     of_updates: int
+    waiting_part: float = 1.0
     faster: tuple[int, ...] = ()
     faster_host: str = ""
     peer: int | None = None
@@ -87,10 +89,15 @@ def find_stragglers(history: History) -> list[Straggler]:
     count = len(history.steps)
     recent = max(round(count * _RECENT_PART), min(_LEAST_RECENT, count))
     found = [*_slow_ranks(history, recent), *_slow_links(history, recent)]
-    found.sort(key=lambda one: (one.pattern == "past", -one.lost_s))
-    most = max((one.lost_s for one in found), default=0.0)
+    found.sort(key=lambda one: (one.pattern == "past", -_of_all(one)))
+    most = max(map(_of_all, found), default=0.0)
     # Every rank is the last one now and then.
-    return [one for one in found if one.lost_s >= _WORTH_A_WORD * most]
+    return [one for one in found if _of_all(one) >= _WORTH_A_WORD * most]
+
+
+def _of_all(one: Straggler) -> float:
+    """What it costs on average over all ranks, also those that do not wait."""
+    return one.lost_s * one.waiting_part
 
 
 def _slow_ranks(history: History, recent: int) -> list[Straggler]:
@@ -163,6 +170,7 @@ def _straggler(
         lost_s=_mean(lost[spell.updates]),
         own_s=excess + median,
         median_s=median,
+        waiting_part=float((present & ~slow).sum() / present.sum()),
         faster=tuple(ranks[faster].tolist()) if are_few else (),
         faster_host=_host(history, faster) if are_few else "",
         **_when(history, spell),

@@ -237,6 +237,22 @@ def test_slow_link():
     )
 
 
+def test_what_costs_all_ranks_more_comes_first():
+    def costs(rank, step):
+        return (0.150 if rank in (0, 3) else 0.050), 0.001
+
+    def links(rank, step):
+        return (Link(rank, (rank + 1) % 4, 40_000_000, 4.0 if rank == 1 else 0.1),)
+
+    found, _ = described(updates(costs, exposed_s=0.080, links=links))
+    # 78 ms for each rank, and 100 ms for every second one.
+    assert [(set(one.ranks), one.reason) for one in found] == [
+        ({1}, "slow link"),
+        ({0, 3}, "compute"),
+    ]
+    assert [one.lost_s for one in found] == pytest.approx([0.078, 0.100], rel=0.03)
+
+
 def test_a_link_that_was_slow():
     def links(rank, step):
         slow = rank == 1 and 1000 <= step <= 1800
