@@ -88,6 +88,9 @@ def test_a_slow_link(tmp_path, make_hosts, open_board):
     exposed_s = sum(one.exposed_s for one in totals)
     assert exposed_s > sum(one.wait_s for one in totals)
     assert exposed_s > sum(one.input_s for one in totals)
+    # What carries little is as slow as a message is late.
+    busiest = [max(stats.links, key=lambda link: link.bytes) for stats in all_stats]
+    assert min(busiest, key=lambda link: link.bandwidth).sender == 1
 
     board = open_board(tmp_path)
     sentence = board.headline()
