@@ -49,6 +49,8 @@ LINK_TIMEOUT_S = 60.0
 INIT_TIMEOUT_S = 20.0
 # What is left to who meets the OOM killer.
 MEMORY_NBYTES = 64 << 20
+# What the store says of one that it gives up.
+GIVEN_UP = "has been silent for 5 s"
 # Who has come says who has not, or who is lost; who has not, where it cannot go.
 JOINING = r"(PeerLost|CollectiveTimeout)Error: .*\branks? \d|reach the store at"
 
@@ -142,6 +144,8 @@ def on_a_link(link: FaultyLink, case: Case, directory: Path) -> None:
         return
     for host in range(2):
         here = [outcome for outcome in outcomes if case.host_of[outcome.rank] == host]
+        if all(GIVEN_UP in outcome.message for outcome in here):
+            continue  # Each has heard of another one of those that the store lost.
         sentence = require_one_sentence(here, "PeerLostError")
         beyond = [rank for rank, place in enumerate(case.host_of) if place != host]
         named = "|".join(map(str, beyond))

@@ -58,7 +58,8 @@ def require_going_on(case: Case, directory: Path) -> None:
         assert 0 <= one["left_out"] <= len(lost) * (case.size - 1), one
         assert one["sizes"][0] == case.size, one
         assert one["sizes"][-1] == len(survivors), one
-        assert one["went_on_at"] - committed_at < _patience_s(case) + GOES_ON_S, one
+        went_on_s = one["went_on_at"] - committed_at
+        assert went_on_s < _patience_s(case) + GOES_ON_S, (went_on_s, said)
 
 
 def _patience_s(case: Case) -> float:
