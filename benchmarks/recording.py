@@ -22,6 +22,7 @@ import ring_keras as ring
 from benchmarks.in_turn import compare, started_ranks
 from benchmarks.ranks.models import custom_loop, fit_loop
 from ring_keras import _libraries, _native
+from ring_keras.training.uneven_batches import real_example_count
 
 _CALLS = 2000
 _LOOKS = 200
@@ -64,21 +65,31 @@ def main() -> None:
 
 
 def _look_s() -> float:
-    """Around the op that gets a batch, `fit` looks at the clock: two ops more."""
+    """Around the op that gets a batch, `fit` looks at the clock, and counts rows."""
     ops = _libraries.ops()
 
     @tf.function  # type: ignore[untyped-decorator]
-    def looks() -> None:
+    def looks(batch: tf.Tensor) -> tf.Tensor:
         for _ in range(_LOOKS):
-            since = ops.ring_keras_ticks()
+            with tf.control_dependencies([batch]):
+                since = ops.ring_keras_ticks()
             with tf.control_dependencies([since]):
-                ops.ring_keras_note_input(since=since)
+                until = ops.ring_keras_ticks()
+            rows = real_example_count((batch,))
+            noted = ops.ring_keras_note_input(since=since, until=until, examples=rows)
+            with tf.control_dependencies([noted]):
+                batch = tf.identity(batch)
+        return batch
+
+    specification = tf.TensorSpec([None, 8])
+    looks = looks.get_concrete_function(specification)
+    batch = tf.ones([64, 8])
 
     least_s = math.inf
     for _ in range(_ROUNDS):
         _native.begin_steps()  # Forgets what was noted.
         start = time.perf_counter()
-        looks()
+        looks(batch)
         least_s = min(least_s, (time.perf_counter() - start) / _LOOKS)
     return least_s
 

@@ -253,6 +253,7 @@ def read_scalars(logs: Path) -> list[dict[str, list[int]]]:
     return files
 
 
+@pytest.mark.slow
 def test_the_first_rank_that_is_left_writes_for_tensorboard(
     ringrun: Ringrun, tmp_path: Path
 ) -> None:

@@ -188,7 +188,7 @@ def reduce_soundly(dtype_name: str, options: dict[str, Any]) -> int:
         ("float64", {"gradient_predivide_factor": 1000.0}),
     ],
 )
-@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("hosts", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_rounding_is_no_error(rank_pool, size, hosts, dtype, options):
     over = {"RING_KERAS_TRANSPORT": "tcp"} if hosts == 2 else {}
     pool = rank_pool(size, env=CHECK | over)
@@ -225,19 +225,14 @@ def test_who_is_in_a_join_brings_nothing(rank_pool):
 
 # Few enough for a run to take seconds.
 PER_RUN = 3
-QUICK = ("Options of optimizers", "Ways to train")
 RUNS = [
-    pytest.param(
-        group,
-        start,
-        id=f"{group}-{start}",
-        marks=() if start == 0 and group in QUICK else pytest.mark.slow,
-    )
+    pytest.param(group, start, id=f"{group}-{start}")
     for group, features in GROUPS.items()
     for start in range(0, len(features), PER_RUN)
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("group", "start"), RUNS)
 def test_features_are_what_they_are_without(rank_pool, group, start):
     features = GROUPS[group][start : start + PER_RUN]
