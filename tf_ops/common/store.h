@@ -49,7 +49,7 @@ class Store {
   // The value of `key`; waits until somebody sets it.
   //
   // Errors: DeadlineExceeded, Interrupted, PeerLost (a rank of the job ended
-  // meanwhile), Internal (the store itself is gone).
+  // meanwhile, or the store itself is gone).
   virtual StatusOr<std::string> Get(const std::string& key,
                                     Deadline deadline) = 0;
 
@@ -59,14 +59,14 @@ class Store {
   //
   // Errors: DeadlineExceeded (whose message is who has given none, "rank 3 of
   // 4"), Interrupted,
-  // PeerLost (a rank of the job ended meanwhile), InvalidArgument,
-  // ResourceExhausted, Internal (the store itself is gone).
+  // PeerLost (a rank of the job ended meanwhile, or the store itself is gone),
+  // InvalidArgument, ResourceExhausted.
   virtual StatusOr<std::vector<std::string>> Gather(const std::string& topic,
                                                     const std::string& value,
                                                     Deadline deadline) = 0;
 
-  // Waits until the deadline. Errors: PeerLost (a rank of the job has ended),
-  // Interrupted, Internal (the store itself is gone).
+  // Waits until the deadline. Errors: PeerLost (a rank of the job has ended, or
+  // the store itself is gone), Interrupted.
   virtual Status Pause(Deadline deadline) = 0;
 
   // Calls `on_event`, from a thread of the store's, once for every rank that

@@ -5,8 +5,7 @@
 //                                           <-    challenge: who I am, nonce
 //   proof: HMAC(token, client label + both) ->
 //                                           <-    acceptance: HMAC(token,
-//                                           server
-//                                                 label + all three)
+//                                                 server label + all three)
 //
 // The server may answer with a refusal instead. Both HMACs cover every byte
 // sent before, so purpose, ranks, generation, stream and both nonces; the
