@@ -59,7 +59,7 @@ class JobWatch:
         self.set_ranks(workers)
         processes = ", ".join(str(worker.rank) for worker in workers)
         size = "1 rank trains" if len(workers) == 1 else f"{len(workers)} ranks train"
-        self._events.add("membership", f"{size}: of processes {processes}")
+        self._events.add("membership", f"{size}: processes {processes}")
 
     def note_start(self, worker: Worker) -> None:
         """A process has been started."""

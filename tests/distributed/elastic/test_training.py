@@ -78,14 +78,14 @@ def test_a_lost_rank_0_is_replaced_and_no_step_is_lost(ringrun: Ringrun) -> None
     assert said[:3] == [
         (None, f"process 0 {host} was started"),
         (None, f"process 1 {host} was started"),
-        (None, "2 ranks train: of processes 0, 1"),
+        (None, "2 ranks train: processes 0, 1"),
     ]
     lost, how = said[3]
     assert lost == 0
     assert how.startswith(f"rank 0 {host} was killed by SIGKILL")
     assert (None, f"process 2 {host} was started") in said
-    assert (None, "1 rank trains: of processes 1") in said
-    assert (None, "2 ranks train: of processes 1, 2") in said
+    assert (None, "1 rank trains: processes 1") in said
+    assert (None, "2 ranks train: processes 1, 2") in said
 
 
 _COMES_TOO_LATE = """
