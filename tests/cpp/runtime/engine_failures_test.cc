@@ -189,10 +189,12 @@ RING_TEST(LeavingRightAfterwardsTakesNothingFromTheOthers) {
   }
 }
 
-// Frames as a defective peer would send them, while no engine drives.
+// A frame as a defective peer would send it.
 void Forge(Rank& self, int to, uint64_t key, const std::string& bytes) {
-  self.engine->mesh().pair(to).SendControl(FrameType::kAnnouncement, key,
-                                           bytes);
+  self.engine->WithDriver([&] {
+    self.engine->mesh().pair(to).SendControl(FrameType::kAnnouncement, key,
+                                             bytes);
+  });
 }
 
 // What each rank hears of a collective after which rank 0 has forged a frame.
@@ -347,7 +349,10 @@ RING_TEST(ABrokenLinkIsToldToThirdRanks) {
   setup.collective_timeout_s = 20;
   RunRanks(setup, [&](Rank& self) {
     Meet(self, "ready");
-    if (self.rank == 0) self.engine->mesh().pair(1).CloseForWriting();
+    if (self.rank == 0) {
+      self.engine->WithDriver(
+          [&] { self.engine->mesh().pair(1).CloseForWriting(); });
+    }
     std::vector<float> data(100000, 1.0f);
     const Status status = self.engine->Run(Allreduce("data", data));
     EXPECT_EQ(status.code(), StatusCode::kPeerLost);
