@@ -56,7 +56,7 @@ class RingMetrics(keras.callbacks.Callback):
         fit = DistributedFit.begin(self)
         if fit is not None:
             fit.when_first_execution_is_done(id(self), self._leave_out)
-            fit.when_ranks_have_changed(id(self), self._begin_anew)
+            fit.when_ranks_have_changed(id(self), lambda: self._follow(fit))
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Figures are those since then."""
@@ -87,6 +87,11 @@ class RingMetrics(keras.callbacks.Callback):
         """Since now: with other ranks the sums begin anew."""
         self._before = stats(most_steps=0).totals
         self._after_tracing = None
+
+    def _follow(self, fit: DistributedFit) -> None:
+        """There are other ranks: their first execution is traced, too."""
+        self._begin_anew()
+        fit.when_first_execution_is_done(id(self), self._leave_out)
 
     def _leave_out(self) -> None:
         self._after_tracing = stats(most_steps=0).totals
