@@ -41,13 +41,16 @@ class BackupFiles:
 
     def save(
         self, weights: memoryview, steps: int, place: Mapping[str, int] | None = None
-    ) -> None:
+    ) -> str:
         """Makes a backup, and then forgets all but the last ones.
 
         Args:
             weights: As `keras_internals.weights_file` gives them.
             steps: How many the model has been trained for.
             place: What else to note, for `restore`.
+
+        Returns:
+            Where the weights are.
 
         Raises:
             RingKerasError: If the files cannot be written; it names the path and the
@@ -70,6 +73,7 @@ class BackupFiles:
             self._remove_all_but(stems[:_KEPT])
         except (OSError, RingKerasError) as error:
             logging.warning("ring_keras: older backups are left behind: %s", error)
+        return self._directory.path(stem + _WEIGHTS)
 
     def save_if_newest(
         self, weights: memoryview, steps: int, place: Mapping[str, int]

@@ -7,6 +7,7 @@ from absl import logging
 
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.backup_files import BackupFiles
+from ring_keras.monitoring.events import add_checkpoint
 
 __all__ = ["BackupWriter"]
 
@@ -41,8 +42,11 @@ class BackupWriter:
         """
         self.wait()
         weights = internals.weights_file(model)
-        self._write = _THREAD.submit(self._files.save, weights, steps)
+        self._write = _THREAD.submit(self._save, weights, steps)
         self._write.add_done_callback(_log_failure)
+
+    def _save(self, weights: memoryview, steps: int) -> None:
+        add_checkpoint("Preemption", self._files.save(weights, steps), steps)
 
     def wait(self) -> None:
         """Until the last backup is on the disk.

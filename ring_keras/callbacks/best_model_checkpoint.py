@@ -1,15 +1,13 @@
 """Saves the best model, once for all ranks."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import keras
 
 from ring_keras.job.topology import rank
-from ring_keras.monitoring.events import add_event
 from ring_keras.ops.objects import broadcast_object
 from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.noted_saves import noted_saves
 from ring_keras.training.train_step import process_set_of
 
 __all__ = ["BestModelCheckpoint"]
@@ -79,13 +77,13 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     ) -> None:
         """Saves, on the rank that writes."""
         if self.save_freq != "epoch" and self._writes():
-            with self._noting():
+            with noted_saves(self.model):
                 super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves, on the rank that writes; the others learn what was best."""
         if self._writes():
-            with self._noting():
+            with noted_saves(self.model):
                 super().on_epoch_end(epoch, logs)
         self._agree()
 
@@ -109,15 +107,6 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
                 process_set=process_set,
             )
         return best
-
-    @contextlib.contextmanager
-    def _noting(self) -> Iterator[None]:
-        """A model that was saved is an event."""
-        before = self.best
-        yield
-        if self.best != before:
-            best = float(self.best)  # type: ignore[arg-type]
-            add_event("checkpoint", f"{self.monitor} {best:.6g}: {self.filepath}")
 
     def _writes(self) -> bool:
         return rank() == process_set_of(self.model).ranks[0]

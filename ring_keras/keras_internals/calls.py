@@ -10,6 +10,7 @@ import tensorflow as tf
 
 __all__ = [
     "Run",
+    "calling_callback",
     "calling_callback_list",
     "calling_loss_scale_optimizer",
     "calling_model",
@@ -30,6 +31,13 @@ def calling_loss_scale_optimizer() -> keras.optimizers.LossScaleOptimizer | None
 def calling_callback_list() -> keras.callbacks.CallbackList | None:
     """The list, with all callbacks of `fit`, that is calling one of them."""
     return _calling(keras.callbacks.CallbackList)
+
+
+def calling_callback() -> keras.callbacks.Callback | None:
+    """The nearest one, if what it does is a method of its own."""
+    found = _calling(keras.callbacks.Callback)
+    # The list is a callback, too, in newer Keras.
+    return None if isinstance(found, keras.callbacks.CallbackList) else found
 
 
 def calling_model() -> keras.Model | None:

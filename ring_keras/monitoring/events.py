@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable
 from typing import Any
 
+from ring_keras.errors import NotInitializedError
 from ring_keras.job.job import current_job
 
-__all__ = ["add_event", "event", "stalls"]
+__all__ = ["add_checkpoint", "add_event", "event", "stalls"]
 
 # A line of a rank's report to ringrun has 4,096 bytes.
 _LONGEST_KIND = 50
@@ -18,7 +20,8 @@ _LONGEST_TEXT = 500
 def add_event(kind: str, text: str) -> None:
     """Notes what happened on this rank, for `ringrun --event-log` and TensorBoard.
 
-    Checkpoints that callbacks of ours do not write, for instance.
+    Checkpoints that no callback writes by `model.save` or `model.save_weights`, for
+    instance.
 
     Args:
         kind: A word, such as "checkpoint"; what is beyond 50 characters is cut off.
@@ -29,6 +32,19 @@ def add_event(kind: str, text: str) -> None:
     """
     job = current_job()
     job.events.add(event(kind[:_LONGEST_KIND], text[:_LONGEST_TEXT], job.rank))
+
+
+def add_checkpoint(who: str, path: str, steps: int | None) -> None:
+    """Notes that a model was saved; without effect outside of a job.
+
+    Args:
+        who: The callback's name.
+        path: Of the file.
+        steps: How many the model has been trained for, if that is known.
+    """
+    when = "" if steps is None else f" after step {steps:,}"
+    with contextlib.suppress(NotInitializedError):
+        add_event("checkpoint", f"{who} saved {path}{when}")
 
 
 def event(kind: str, text: str, rank: int, at: float | None = None) -> dict[str, Any]:

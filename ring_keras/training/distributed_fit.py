@@ -1,5 +1,6 @@
 """One call of `fit`, as all its ranks run it."""
 
+import weakref
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Optional
 
@@ -22,6 +23,7 @@ from ring_keras.training.layer_state import (
     split_weights,
     warn_of_averages,
 )
+from ring_keras.training.noted_saves import noted_saves
 from ring_keras.training.train_step import (
     DistributedTrainStep,
     is_local_in,
@@ -66,6 +68,7 @@ class DistributedFit(keras.callbacks.Callback):
         self._said: set[str] = set()
         self._orders: list[Any] = []
         self._keeps_iterator = False
+        self._end_of_noting: Callable[[], Any] = lambda: None
 
     @staticmethod
     def of(callbacks: keras.callbacks.CallbackList) -> Optional["DistributedFit"]:
@@ -167,6 +170,7 @@ class DistributedFit(keras.callbacks.Callback):
         """All callbacks have begun."""
         # The list may be the user's own, and have served another call.
         members, self._members = self._members, {}
+        self._note_saves()
         self._process_set = process_set_of(self.model)
         self._agreement = EpochAgreement(
             self.model, self._process_set, lambda: self.guard.others_wait()
@@ -179,6 +183,13 @@ class DistributedFit(keras.callbacks.Callback):
         self._find_orders(run)
         tasks, self._tasks = self._tasks, {}
         self.guard.begin(lambda: self._begin_together(run, members.values(), tasks))
+
+    def _note_saves(self) -> None:
+        self._end_of_noting()
+        # A `fit` that raises does not come to `on_train_end`.
+        end = weakref.finalize(self, noted_saves(self.model).close)
+        end.atexit = False
+        self._end_of_noting = end
 
     def _begin_together(
         self,
@@ -297,6 +308,7 @@ class DistributedFit(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Something may have begun to train alone later."""
+        self._end_of_noting()
         # Keras keeps it, and the next `fit` would begin there too.
         internals.set_initial_epoch(self.model, None)
         self.guard.run(self._compare_at_the_end)

@@ -132,7 +132,14 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
     "ops": {"job"},
     "optimizers": {"job", "keras_internals", "ops"},
     "layers": {"job", "keras_internals", "ops", "optimizers"},
-    "training": {"job", "keras_internals", "layers", "ops", "optimizers"},
+    "training": {
+        "job",
+        "keras_internals",
+        "layers",
+        "monitoring",
+        "ops",
+        "optimizers",
+    },
     "elastic": {
         "job",
         "keras_internals",
@@ -145,7 +152,6 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
 PYTHON_ALLOWED["callbacks"] = PYTHON_ALLOWED["training"] | {
     "elastic",
     "lifecycle",
-    "monitoring",
     "training",
 }
 PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {"lifecycle", "training"}

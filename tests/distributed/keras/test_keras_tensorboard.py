@@ -13,6 +13,7 @@ import keras
 import pytest
 import tensorflow as tf
 from support import run_ranks, training
+from support.event_files import event_files, read
 from support.slowed_training import train
 
 import ring_keras as ring
@@ -30,33 +31,6 @@ def own_folder(directory):
 
 def train_in_own_folder(directory, **options):
     train(own_folder(directory), **options)
-
-
-def event_files(folder):
-    """From the oldest: a name has a second, its host, process and number there."""
-
-    def numbers(path):
-        return [int(part) for part in path.name.split(".") if part.isdigit()]
-
-    return sorted(folder.glob("events*"), key=numbers)
-
-
-def read(folder):
-    """The scalars by tag, and the records by kind, of all event files in a folder."""
-    scalars, contents = {}, {}
-    for file in event_files(folder):
-        for event in tf.compat.v1.train.summary_iterator(str(file)):
-            for value in event.summary.value:
-                if value.metadata.plugin_data.plugin_name == records.PLUGIN:
-                    [text] = value.tensor.string_val
-                    content = records.decode_record(text)
-                    kind = records.kind_of_tag(value.tag)
-                    contents.setdefault(kind, []).append((event.step, content))
-                elif value.HasField("simple_value"):
-                    scalars.setdefault(value.tag, []).append(
-                        (event.step, value.simple_value)
-                    )
-    return scalars, contents
 
 
 def what_costs(directory, steps, update_freq):
