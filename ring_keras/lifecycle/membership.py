@@ -32,6 +32,7 @@ from ring_keras.lifecycle.flight_recorder import (
     begin_flight_recorder,
     end_flight_recorder,
 )
+from ring_keras.lifecycle.iterator_disposal import IteratorDisposal
 from ring_keras.lifecycle.iterators import end_iterators
 from ring_keras.lifecycle.reporter import begin_reports, end_reports
 from ring_keras.monitoring.background_gather import end_gathers
@@ -42,6 +43,11 @@ __all__ = ["init", "shutdown"]
 
 # What a Python function in a dataset may take until its current call is done.
 _ITERATORS_END_S = 5.0
+# What those that are being destroyed may take.
+_DISPOSAL_END_S = 1.0
+
+# Of the process: its iterators live on when it leaves a job.
+_disposal = IteratorDisposal()
 
 
 def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
@@ -133,6 +139,7 @@ def _join(
         begin_reports(config.report_pipe, job)
         if config.timeline is not None:
             begin_whole_job(job, Path(config.timeline))
+        _disposal.begin()
     except BaseException as error:
         # Ranks that are still at it learn why this one is not.
         shutdown(f"its init() failed: {_described(error)}")
@@ -170,6 +177,7 @@ def _leave(job: Job | None, reason: str) -> None:
         finally:
             _native.shutdown(reason)
     finally:
+        _disposal.end()
         end_flight_recorder()
         if job is not None:
             end_gathers(job)
@@ -205,6 +213,7 @@ def _shutdown_at_exit() -> None:
         # Python calls what is registered with atexit in its main thread.
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
+            _disposal.give_up(_DISPOSAL_END_S)
             end_iterators(_ITERATORS_END_S)
         finally:
             if handler is not None:  # One that Python did not set cannot be set.

@@ -82,9 +82,7 @@ def only_the_optimizer_worker(built, eagerly):
     ],
 )
 def test_ranks_with_the_optimizer_alone_start_alike(rank_pool, built, eagerly):
-    first, second = rank_pool(2).run(
-        only_the_optimizer_worker, args=(built, eagerly), timeout_s=200
-    )
+    first, second = rank_pool(2).run(only_the_optimizer_worker, args=(built, eagerly))
 
     assert first["weights"] == second["weights"]
     assert first["again"] == second["again"]
