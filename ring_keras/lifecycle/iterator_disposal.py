@@ -7,6 +7,7 @@ that befell one iterator in ten. Keras makes one for each epoch, so a rank would
 still at the end of an epoch, and all others would wait for it.
 """
 
+import contextlib
 import queue
 import sys
 import threading
@@ -88,16 +89,21 @@ class IteratorDisposal:
     def _start_thread(self) -> None:
         # A daemon: the process may end while TensorFlow waits.
         name = "ring_keras iterator"
-        threading.Thread(target=self._destroy_next, name=name, daemon=True).start()
+        threading.Thread(target=self._serve, name=name, daemon=True).start()
 
-    def _destroy_next(self) -> None:
-        handle = self._dropped.get()
-        self._destroying.add(threading.current_thread())
-        self._start_thread()  # That may come next while this one waits.
-        # Its owner drops it just now. `handle` and the argument of getrefcount.
-        for _ in range(_MOST_LOOKS):
-            if sys.getrefcount(handle) <= 2:
-                break
-            time.sleep(_LOOK_S)
-        del handle
-        self._destroying.discard(threading.current_thread())
+    def _serve(self) -> None:
+        has_successor = False
+        while not has_successor:
+            handle = self._dropped.get()
+            self._destroying.add(threading.current_thread())
+            # This one may have to wait for long.
+            with contextlib.suppress(RuntimeError):  # There can be no more threads.
+                self._start_thread()
+                has_successor = True
+            # Its owner drops it just now. `handle` and the argument of getrefcount.
+            for _ in range(_MOST_LOOKS):
+                if sys.getrefcount(handle) <= 2:
+                    break
+                time.sleep(_LOOK_S)
+            del handle
+            self._destroying.discard(threading.current_thread())
