@@ -27,6 +27,8 @@ class RingSummaries:
 
     def __init__(self, process_set: ProcessSet, file: SummaryFile | None) -> None:
         job = current_job()
+        assert process_set.process_set_id is not None
+        self._process_set = process_set.process_set_id
         self._meter = Meter()
         self._stall_s = job.config.stall_timeout_s
         self._book = job.events
@@ -60,7 +62,9 @@ class RingSummaries:
         message = {
             "step": step,
             "row": row.to_json(),
-            "last_steps": self._meter.last_steps() if with_step else [],
+            "last_steps": self._meter.last_steps(self._process_set)
+            if with_step
+            else [],
             "events": [*stalls(row.rank, waited, self._stall_s), *noted],
         }
         self._gather.put(records.encode_record(message))

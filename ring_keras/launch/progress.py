@@ -78,20 +78,29 @@ class Progress:
 
     def _slowest(self) -> list[str]:
         """Whom the others wait for, if for anybody."""
-        waited_for_s: collections.Counter[int] = collections.Counter()
+        # By the number of the ranks' process set, and the rank.
+        waited_for_s: collections.Counter[tuple[int, int]] = collections.Counter()
         for window in self._reports.values():
+            process_set = window[-1][1]["process_set"]
             first, last = window[0][1]["waited_for_s"], window[-1][1]["waited_for_s"]
             # Of many ranks, a report names those that were waited for most: who is new
             # in a list that has not grown had at most what the last of it had.
             unnamed = min(first.values(), default=0.0) if len(first) >= len(last) else 0
             for rank, seconds in last.items():
-                waited_for_s[int(rank)] += seconds - first.get(rank, unnamed)
-        steps = max(self._increase(rank, "steps") for rank in self._reports)
-        others = self._size - 1
-        if not waited_for_s or not steps or not others:
+                waited_for_s[process_set, int(rank)] += seconds - first.get(
+                    rank, unnamed
+                )
+        if not waited_for_s:
             return []
-        rank, seconds = waited_for_s.most_common(1)[0]
-        step_s = max(self._increase(r, "duration_s") for r in self._reports) / steps
+        (process_set, rank), seconds = waited_for_s.most_common(1)[0]
+        members = [
+            r for r, one in self.latest.items() if one["process_set"] == process_set
+        ]
+        steps = max(self._increase(r, "steps") for r in members)
+        others = (len(members) if process_set else self._size) - 1
+        if not steps or not others:
+            return []
+        step_s = max(self._increase(r, "duration_s") for r in members) / steps
         each_s = seconds / others / steps
         if rank >= self._size or each_s < _NOTABLE_SHARE * step_s:
             return []

@@ -23,6 +23,7 @@ _MAX_LINE_NBYTES = 4096
 
 _NUMBERS = (
     "steps",
+    "process_set",
     "examples",
     "duration_s",
     "input_s",

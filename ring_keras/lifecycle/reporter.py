@@ -18,7 +18,8 @@ from ring_keras.monitoring.events import event
 __all__ = ["begin_reports", "end_reports"]
 
 _INTERVAL_S = 1.0
-_SUMS = (
+_NUMBERS = (
+    "process_set",  # Of the last step.
     "examples",
     "duration_s",
     "input_s",
@@ -111,7 +112,7 @@ def report_line(rank: int, totals: dict[str, Any]) -> bytes:
     report = {
         "rank": rank,
         "steps": totals["step"],
-        **{name: round(totals[name], 6) for name in _SUMS},
+        **{name: round(totals[name], 6) for name in _NUMBERS},
         "waited_for_s": {
             str(other): round(seconds, 6)
             for other, seconds in waited_for_s[:_MAX_RANKS]

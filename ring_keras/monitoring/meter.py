@@ -56,19 +56,28 @@ class Meter:
         records, self._number = _native.long_waits(self._number, at_least_s)
         return [Collective(**one) for one in records]
 
-    def last_steps(self) -> list[dict[str, Any]]:
+    def last_steps(self, process_set: int) -> list[dict[str, Any]]:
         """This rank's last two steps with their collectives; fewer at the beginning.
 
+        Those that it has taken with the ranks of the process set of that number.
         The very last one may not be complete on every rank yet. Times are Unix
         seconds of this rank's clock.
         """
-        return _last_steps(_native.recent_collectives(max(self._number - _RECENT, 0)))
+        collectives = _native.recent_collectives(max(self._number - _RECENT, 0))
+        return _last_steps(
+            [one for one in collectives if one["process_set"] == process_set],
+            process_set,
+        )
 
 
-def _last_steps(collectives: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _last_steps(
+    collectives: Sequence[dict[str, Any]], process_set: int
+) -> list[dict[str, Any]]:
     now = stats(most_steps=2)
     found = []
     for step in now.steps:
+        if step.process_set != process_set:
+            continue
         own = [
             one for one in collectives if one["step"] == step.step and one["done_at"]
         ]

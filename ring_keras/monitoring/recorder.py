@@ -19,7 +19,8 @@ class Collective:
         name: Its name; of a long one the last 79 bytes.
         kind: Such as `allreduce`.
         algorithm: How it was done, such as `shared_flat`; `none` if it never began.
-        step: The step that it belongs to; 0 for none.
+        step: The step of its process set that it belongs to; 0 for none.
+        process_set: The `process_set_id` of the ranks that take part; 0: all.
         bytes: Of this rank's tensors.
         ranks: How many take part.
         submitted_at: When the program handed it over.
@@ -38,6 +39,7 @@ class Collective:
     kind: str
     algorithm: str
     step: int
+    process_set: int
     bytes: int
     ranks: int
     submitted_at: float | None

@@ -21,7 +21,8 @@ class StepStats:
     `duration_s = input_s + compute_s + wait_s + exposed_s`.
 
     Attributes:
-        step: The engine's number, the same on every rank.
+        step: Its number, the same on all ranks of the process set.
+        process_set: The `process_set_id` of the ranks that train together; 0: all.
         began_at: In seconds since 1970, by the clock of this host.
         duration_s: How long it took.
         input_s: For how long it stood still for the data's iterator.
@@ -38,6 +39,7 @@ class StepStats:
     """
 
     step: int
+    process_set: int
     began_at: float
     duration_s: float
     input_s: float
@@ -145,7 +147,7 @@ def stats(most_steps: int = 1024) -> Stats:
     seen = _native.stats(most_steps)
     totals: dict[str, Any] = seen["totals"]
     totals["steps"] = totals.pop("step")
-    del totals["began_at"]
+    del totals["began_at"], totals["process_set"]
     return Stats(
         rank=job.rank,
         size=job.size,

@@ -13,6 +13,7 @@ __all__ = ["one_step", "step_plan", "step_role"]
 @dataclass
 class _Step:
     plan: int
+    is_of_training: bool
     begun: bool = False
 
 
@@ -24,7 +25,7 @@ _scope = _Scope()
 
 
 @contextlib.contextmanager
-def one_step(plan: int = 0) -> Iterator[None]:
+def one_step(plan: int = 0, *, is_of_training: bool = True) -> Iterator[None]:
     """Makes one step of the collectives that are traced, or run, inside.
 
     Each execution is the next step of their communicator, which has to be the
@@ -39,8 +40,9 @@ def one_step(plan: int = 0) -> Iterator[None]:
         plan: Number of the plan that the step follows. If ranks follow different
             plans, all get a `RankMismatchError`, as they do if their tensors differ.
             0 for none.
+        is_of_training: Whether it is one of those that `ring_keras.stats()` has.
     """
-    outer, _scope.step = _scope.step, _Step(plan)
+    outer, _scope.step = _scope.step, _Step(plan, is_of_training)
     try:
         yield
     finally:
@@ -53,9 +55,10 @@ def step_role() -> str:
     # There operations run in any order, so none can be the first.
     if step is None or in_unordered_graph():
         return "none"
-    role = "continues" if step.begun else "begins"
+    if step.begun:
+        return "continues"
     step.begun = True
-    return role
+    return "begins" if step.is_of_training else "begins_apart"
 
 
 def step_plan() -> int:

@@ -18,14 +18,17 @@ from ring_keras.ops.grouped_allreduce import (
     grouped_allreduce,
 )
 from ring_keras.ops.reduce_op import ReduceOp
-from ring_keras.ops.step import one_step
 from ring_keras.optimizers.agreed_plans import AgreedPlans, source_name
 from ring_keras.optimizers.buckets import BucketPlan, bucket_name
 from ring_keras.optimizers.gradient_values import Gradient, as_tensors, dense, scaled
 from ring_keras.optimizers.plan_agreement import named_mismatch
 from ring_keras.optimizers.reduction_check import ReductionCheck
 from ring_keras.optimizers.reduction_options import ReductionOptions
-from ring_keras.optimizers.step_scope import StepWeight, current_step
+from ring_keras.optimizers.step_scope import (
+    StepWeight,
+    current_step,
+    reduction_step,
+)
 from ring_keras.optimizers.summed_losses import refuse_summed_losses
 
 __all__ = ["GradientReducer"]
@@ -160,7 +163,7 @@ class GradientReducer:
         plan = agreed.buckets
         with (
             named_mismatch(own_plan, self.process_set),
-            one_step(agreed.agreement.number),
+            reduction_step(self.process_set, agreed.agreement.number),
         ):
             check = self._new_check(shared, plan, weight, factor)
             meeting = None if plan.buckets else self._start_empty()

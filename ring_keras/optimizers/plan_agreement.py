@@ -14,8 +14,8 @@ from ring_keras.job.gathering import gather_bytes
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.allgather import allgather
-from ring_keras.ops.step import one_step
 from ring_keras.optimizers.buckets import BucketPlan, bucket_name
+from ring_keras.optimizers.step_scope import reduction_step
 
 __all__ = ["Agreement", "agree_on_plan", "named_mismatch"]
 
@@ -91,7 +91,7 @@ def _gather_rows(own: bytes, process_set: ProcessSet) -> list[bytes]:
     """Every rank's, in a step: there a plan's first bucket is too."""
     row = np.frombuffer(own, np.uint8)[None]
     if tf.executing_eagerly():
-        with tf.device("CPU"), one_step():
+        with tf.device("CPU"), reduction_step(process_set):
             rows = allgather(row, name=bucket_name(0), process_set=process_set).numpy()
     else:  # A graph of TensorFlow 1, in which there are no steps.
         rows = _native.allgather(row, bucket_name(0), process_set.communicator_id())

@@ -13,11 +13,12 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
-from ring_keras.job.process_set import ProcessSet
+from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.ops.step import one_step
 
-__all__ = ["StepScope", "StepWeight", "current_step", "enter_step"]
+__all__ = ["StepScope", "StepWeight", "current_step", "enter_step", "reduction_step"]
 
 
 @dataclass(frozen=True)
@@ -115,3 +116,16 @@ def enter_step(scope: StepScope) -> Iterator[None]:
         yield
     finally:
         _scopes.stack.pop()
+
+
+def reduction_step(
+    process_set: ProcessSet, plan: int = 0
+) -> contextlib.AbstractContextManager[None]:
+    """`one_step` of collectives over a process set.
+
+    It is one of this rank's training if the ranks are those that train the model
+    together; outside of a model's step that is all.
+    """
+    scope = current_step()
+    trains = global_process_set if scope is None else scope.process_set
+    return one_step(plan, is_of_training=trains.key() == process_set.key())

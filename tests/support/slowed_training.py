@@ -58,6 +58,7 @@ def train(
     units: int = WIDTH,
     checkpoint: Path | None = None,
     bucket_size_bytes: int | None = None,
+    process_set: ring.ProcessSet = ring.global_process_set,
     **options: Any,
 ) -> ring.monitoring.Stats:
     """On this rank of a job; 2 epochs of `steps` steps.
@@ -71,6 +72,7 @@ def train(
         units: Of a layer, whose gradients are `units` squared in number.
         checkpoint: Where to save the model after each epoch that is the best so far.
         bucket_size_bytes: Of the optimizer.
+        process_set: The ranks that train together; this one is among them.
         **options: Of the callback.
     """
     rank = ring.rank()
@@ -81,7 +83,9 @@ def train(
     x = Sleep(seconds if rank == slow_compute else 0.0)(x)
     model = keras.Model(inputs, keras.layers.Dense(1)(x))
     optimizer = ring.DistributedOptimizer(
-        keras.optimizers.SGD(1e-6), bucket_size_bytes=bucket_size_bytes
+        keras.optimizers.SGD(1e-6),
+        bucket_size_bytes=bucket_size_bytes,
+        process_set=process_set,
     )
     model.compile(optimizer, "mse")
     callbacks = [

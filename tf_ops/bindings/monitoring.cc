@@ -28,6 +28,7 @@ auto WithoutGil(Function function) {
 py::dict StepDict(const StepRecord& step, const TickScale& scale) {
   py::dict values;
   values["step"] = step.step;
+  values["process_set"] = step.communicator_id;
   values["began_at"] = scale.UnixTime(step.began_at);
   values["duration_s"] = scale.Seconds(step.duration);
   values["input_s"] = scale.Seconds(step.input);
@@ -76,6 +77,7 @@ py::dict RecordDict(const CollectiveRecord& record, const TickScale& scale) {
   values["kind"] = NameOf(record.kind);
   values["algorithm"] = record.algorithm.name;
   values["step"] = record.step;
+  values["process_set"] = record.communicator_id;
   values["bytes"] = record.nbytes;
   values["ranks"] = record.size;
   values["submitted_at"] = time(record.submitted_at);

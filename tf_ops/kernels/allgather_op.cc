@@ -10,7 +10,7 @@ REGISTER_OP("RingKerasAllgather")
     .Attr("T: " RING_KERAS_DTYPES)
     .Attr("request_name: string")
     .Attr("communicator_id: int = 0")
-    .Attr("step: {'none', 'begins', 'continues'} = 'none'")
+    .Attr("step: {'none', 'begins', 'begins_apart', 'continues'} = 'none'")
     .SetIsStateful()  // Never fold, merge or prune: every rank must issue it.
     .SetShapeFn(AnyNumberOfRows)
     .Doc(R"doc(
@@ -21,7 +21,8 @@ gathered: The rows of rank 0, then those of rank 1, and so on.
 request_name: Pairs this request with its peers.
 communicator_id: 0 holds every rank.
 step: Whether the request is the first of a new step of the communicator, one of
-  the step begun last, or in none. Requests in different steps never meet.
+  the step begun last, or in none. Requests in different steps never meet. A step
+  that begins apart is not measured as one of the rank's training.
 )doc");
 
 }  // namespace ring_keras

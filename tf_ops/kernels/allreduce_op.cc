@@ -14,7 +14,7 @@ REGISTER_OP("RingKerasAllreduce")
     .Attr("request_name: string")
     .Attr("communicator_id: int = 0")
     .Attr("wire_dtype: {'none', 'bfloat16', 'float16'} = 'none'")
-    .Attr("step: {'none', 'begins', 'continues'} = 'none'")
+    .Attr("step: {'none', 'begins', 'begins_apart', 'continues'} = 'none'")
     .SetIsStateful()  // Never fold, merge or prune: every rank must issue it.
     .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
     .Doc(R"doc(
@@ -28,7 +28,8 @@ request_name: Pairs this request with its peers: the n-th use of a name on one
   rank meets the n-th on every other.
 communicator_id: 0 holds every rank.
 step: Whether the request is the first of a new step of the communicator, one of
-  the step begun last, or in none. Requests in different steps never meet.
+  the step begun last, or in none. Requests in different steps never meet. A step
+  that begins apart is not measured as one of the rank's training.
 wire_dtype: How float32 travels between hosts; 'none' is as it is.
 )doc");
 

@@ -18,7 +18,7 @@ REGISTER_OP("RingKerasAllreduceStart")
     .Attr("communicator_id: int = 0")
     .Attr("wait_follows: bool = false")
     .Attr("wire_dtype: {'none', 'bfloat16', 'float16'} = 'none'")
-    .Attr("step: {'none', 'begins', 'continues'} = 'none'")
+    .Attr("step: {'none', 'begins', 'begins_apart', 'continues'} = 'none'")
     .Attr("plan: int = 0")
     .SetIsStateful()  // Never fold, merge or prune: every rank must issue it.
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
@@ -35,7 +35,8 @@ handle: For RingKerasAllreduceWait, which also reports errors.
 request_name: Pairs this request with its peers.
 communicator_id: 0 holds every rank.
 step: Whether the request is the first of a new step of the communicator, one of
-  the step begun last, or in none. Requests in different steps never meet.
+  the step begun last, or in none. Requests in different steps never meet. A step
+  that begins apart is not measured as one of the rank's training.
 plan: In a step, the number of the plan that it follows; the same on every rank.
 wait_follows: Whether nothing is left that could overlap with the collective, so
   that the thread of this op may as well carry it out.

@@ -27,7 +27,7 @@ REGISTER_OP("RingKerasAlltoall")
     .Attr("T: " RING_KERAS_DTYPES)
     .Attr("request_name: string")
     .Attr("communicator_id: int = 0")
-    .Attr("step: {'none', 'begins', 'continues'} = 'none'")
+    .Attr("step: {'none', 'begins', 'begins_apart', 'continues'} = 'none'")
     .Attr("plan: int = 0")
     .SetIsStateful()  // Never fold, merge or prune: every rank must issue it.
     .SetShapeFn(RowsAndSplits)
@@ -41,7 +41,8 @@ received_splits: Rows that came from each rank.
 request_name: Pairs this request with its peers.
 communicator_id: 0 holds every rank.
 step: Whether the request is the first of a new step of the communicator, one of
-  the step begun last, or in none. Requests in different steps never meet.
+  the step begun last, or in none. Requests in different steps never meet. A step
+  that begins apart is not measured as one of the rank's training.
 plan: In a step, the number of the plan that it follows; the same on every rank.
 )doc");
 

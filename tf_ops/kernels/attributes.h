@@ -22,6 +22,7 @@ class Attributes {
     std::string step;
     OP_REQUIRES_OK(construction, construction->GetAttr("step", &step));
     if (step == "begins") step_role_ = StepRole::kBegins;
+    if (step == "begins_apart") step_role_ = StepRole::kBeginsApart;
     if (step == "continues") step_role_ = StepRole::kContinues;
     if (!construction->HasAttr("plan")) return;
     OP_REQUIRES_OK(construction, construction->GetAttr("plan", &plan_));

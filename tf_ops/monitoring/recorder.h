@@ -38,7 +38,7 @@ class Recorder {
   // `rank` of the whole job of `size`.
   Recorder(int rank, int size);
 
-  // This rank has arrived at a collective of the whole job that begins a step.
+  // This rank has arrived at a collective that begins a step of its training.
   void BeginStep(const CollectiveRecord& first) { steps_.BeginStep(first); }
   // One will end: has the processor get what Add() writes to, which it has not
   // seen since 4,096 collectives ago.

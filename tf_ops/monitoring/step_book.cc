@@ -52,6 +52,7 @@ void StepBook::Append(Sums& to, const Standstill& what) {
 
 void StepBook::Append(StepTotals& to, const StepRecord& what) {
   if (to.step == 0) to.began_at = what.began_at;
+  to.communicator_id = what.communicator_id;
   ++to.step;
   to.duration += what.duration;
   to.input += what.input;
@@ -68,6 +69,7 @@ void StepBook::Append(StepTotals& to, const StepRecord& what) {
 void StepBook::BeginStep(const CollectiveRecord& first) {
   Close();
   step_ = first.step;
+  communicator_id_ = first.communicator_id;
   if (began_at_ != 0) return;
   // Of the very first nothing is known before.
   began_at_ = first.submitted_at;
@@ -115,7 +117,7 @@ void StepBook::Add(const CollectiveRecord& ended, bool alone) {
     standings_.push_back(StandingOf(ended));
     if (standings_.size() == kMaxStandings) Fold(ended.done_at);
   }
-  if (ended.step == 0 || ended.communicator_id != 0) return;
+  if (ended.step == 0 || ended.communicator_id != communicator_id_) return;
   Append(inside_, after_);
   Clear(after_);
   ended_at_ = std::max(ended_at_, ended.done_at);
@@ -163,6 +165,7 @@ StepRecord StepBook::Finished() const {
   Sums sums = inside_;
   Append(sums, last);
   step.step = step_;
+  step.communicator_id = communicator_id_;
   step.began_at = began_at_;
   step.duration = ended_at_ - began_at_;
   // Calls of several threads may have stood still at the same time.

@@ -1,4 +1,7 @@
-// The steps of the whole job's communicator, as this rank saw them.
+// The steps of training that this rank took, as it saw them.
+//
+// Each is one of a communicator, whose ranks train together: the whole job's,
+// or another one's while the rank trains with its ranks.
 //
 // A step lasts from the end of the last collective of the step before, or from
 // BeginSteps(), to the end of its own last collective. Which that was is known
@@ -18,7 +21,8 @@ namespace ring_keras {
 
 // duration = input + compute + wait + exposed.
 struct StepRecord {
-  uint64_t step = 0;  // The engine's number.
+  uint64_t step = 0;  // The communicator's number.
+  int communicator_id = 0;
   Ticks began_at = 0;
   Ticks duration = 0;
   Ticks input = 0;
@@ -33,7 +37,8 @@ struct StepRecord {
   std::vector<Ticks> waited_for;
 };
 
-// Sums; `step` counts them, and `began_at` is the first one's.
+// Sums; `step` counts them, `began_at` is the first one's, and
+// `communicator_id` the last one's.
 using StepTotals = StepRecord;
 
 // The driver's, but for AddInput.
@@ -96,6 +101,7 @@ class StepBook {
 
   // The open step, from 1; 0: none has begun.
   uint64_t step_ = 0;
+  int communicator_id_ = 0;
   Ticks began_at_ = 0;
   Ticks ended_at_ = 0;   // Of the last collective in it, so far.
   Ticks folded_to_ = 0;  // What was before is in the sums.

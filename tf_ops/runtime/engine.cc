@@ -190,7 +190,7 @@ StatusOr<std::unique_ptr<Operation>> Engine::Accept(Request& request,
                "Enter it before, or when join() has returned."));
   }
   const bool joins = request.kind == CollectiveKind::kJoin;
-  const bool begins_step = request.step_role == StepRole::kBegins;
+  const bool begins_step = Begins(request.step_role);
   UseId use;
   use.communicator_id = request.communicator_id;
   if (request.step_role != StepRole::kNone) {

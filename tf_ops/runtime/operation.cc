@@ -101,7 +101,7 @@ void Operation::StampArrived() {
   member_->recorder.Expect();
   if (record_.submitted_at == 0) record_.submitted_at = record_.arrived_at;
   Identify();
-  if (request_.step_role == StepRole::kBegins && communicator_->id() == 0) {
+  if (request_.step_role == StepRole::kBegins) {
     member_->recorder.BeginStep(record_);
   }
 }

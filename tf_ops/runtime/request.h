@@ -16,10 +16,16 @@ namespace ring_keras {
 // A step is what the ranks do together, or not at all, such as to reduce the
 // gradients of one batch. Ranks count the steps of a communicator.
 enum class StepRole : uint8_t {
-  kNone,       // It belongs to no step.
-  kBegins,     // It is the first collective of the next step.
-  kContinues,  // It belongs to the step that was begun last.
+  kNone,         // It belongs to no step.
+  kBegins,       // It is the first collective of the next step.
+  kContinues,    // It belongs to the step that was begun last.
+  kBeginsApart,  // As kBegins, of none of the steps that the rank is said to
+                 // take.
 };
+
+constexpr bool Begins(StepRole role) {
+  return role == StepRole::kBegins || role == StepRole::kBeginsApart;
+}
 
 struct Request : CollectiveArguments {
   // Pairs this request with its peers'. The same name may be used again: the

@@ -1,6 +1,8 @@
 // What a step's time was spent on, by the moments of its collectives.
 #include "tf_ops/monitoring/step_book.h"
 
+#include <utility>
+
 #include "tests/cpp/support/test.h"
 
 namespace ring_keras {
@@ -136,6 +138,43 @@ RING_TEST(AStepLastsFromTheEndOfTheOneBefore) {
   EXPECT_EQ(totals.step, 2u);
   EXPECT_EQ(totals.duration, 120u);
   EXPECT_EQ(totals.wait, 10u);
+}
+
+RING_TEST(StepsAreThoseOfTheRanksThatTrainTogether) {
+  constexpr int kSet = 4;
+  const auto of_set = [](uint64_t step, Ticks arrived, Ticks matched,
+                         Ticks done) {
+    auto record = Collective(step, arrived, matched, done, arrived, 2);
+    record.communicator_id = kSet;
+    return record;
+  };
+  StepBook book(kOwnRank, kSize);
+  book.BeginSteps(1000);
+  Run(book, Collective(5, 1010, 1010, 1020, 1010, 0));
+  Run(book, of_set(1, 1030, 1040, 1050));
+  // Of other ranks' steps: it ends none of these, and counts into the next.
+  book.Add(Collective(6, 1060, 1070, 1080, 1060, 0), false);
+  EXPECT_EQ(book.Steps(true)[1].duration, 30u);
+  Run(book, of_set(2, 1100, 1110, 1120));
+  Run(book, Collective(7, 1130, 1130, 1140, 1130, 0));
+
+  const auto steps = book.Steps(true);
+  ASSERT_EQ(steps.size(), 4u);
+  const std::pair<int, uint64_t> expected[] = {
+      {0, 5}, {kSet, 1}, {kSet, 2}, {0, 7}};
+  for (size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_EQ(steps[i].communicator_id, expected[i].first);
+    EXPECT_EQ(steps[i].step, expected[i].second);
+    ExpectParts(steps[i]);
+  }
+  EXPECT_EQ(steps[1].waited_for[2], 10u);
+  EXPECT_EQ(steps[2].began_at, 1050u);
+  EXPECT_EQ(steps[2].duration, 70u);
+  EXPECT_EQ(steps[2].collectives, 2u);
+  EXPECT_EQ(steps[2].waited_for[0], 10u);
+  EXPECT_EQ(steps[3].duration, 20u);
+  EXPECT_EQ(book.Totals(false).communicator_id, kSet);
+  EXPECT_EQ(book.Totals(true).communicator_id, 0);
 }
 
 RING_TEST(WhatIsBetweenEpochsBelongsToNoStep) {

@@ -17,8 +17,8 @@ from ring_keras.launch.metrics import check_metrics
 
 REPORT = """
 import json
-totals = dict(steps=5 + rank, examples=40, duration_s=2, input_s=0.25, compute_s=1,
-              wait_s=0.5, exposed_s=0.25, bytes=1000)
+totals = dict(steps=5 + rank, process_set=0, examples=40, duration_s=2,
+              input_s=0.25, compute_s=1, wait_s=0.5, exposed_s=0.25, bytes=1000)
 waited_for_s = {"1": 0.5} if rank == 0 else {}
 line = json.dumps({"rank": rank, **totals, "waited_for_s": waited_for_s})
 pipe = os.open(os.environ["RING_KERAS_REPORT_PIPE"], os.O_WRONLY)

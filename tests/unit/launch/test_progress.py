@@ -3,10 +3,11 @@
 from ring_keras.launch.progress import Progress
 
 
-def report(rank, steps, *, wait_s=0.0, waited_for_s=None, examples=0):
+def report(rank, steps, *, wait_s=0.0, waited_for_s=None, examples=0, process_set=0):
     return {
         "rank": rank,
         "steps": steps,
+        "process_set": process_set,
         "examples": examples,
         "duration_s": 0.5 * steps,
         "input_s": 0.0,
@@ -63,6 +64,22 @@ def test_the_rank_that_is_waited_for_most_is_the_slowest() -> None:
     assert progress.line().endswith(
         "| 20% waiting | slowest: rank 1 (b), 100 ms a step"
     )
+
+
+def test_a_process_set_has_a_slowest_rank_of_its_own() -> None:
+    clock = Clock()
+    progress = Progress(4, "abcd".__getitem__, clock)
+    for seconds in (0, 10):
+        clock.now += 5
+        for rank in range(4):
+            # Two ranks train together, and two others ten times as fast.
+            steps = seconds if rank < 2 else 10 * seconds
+            waited = {"1": 0.1 * steps} if rank == 0 else {}
+            progress.take(
+                report(rank, steps, waited_for_s=waited, process_set=1 + rank // 2)
+            )
+
+    assert progress.line().endswith("slowest: rank 1 (b), 100 ms a step")
 
 
 def test_rates_do_not_fall_between_two_reports() -> None:
