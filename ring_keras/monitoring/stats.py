@@ -112,7 +112,7 @@ class Stats:
         rank: This rank.
         size: How many there are.
         host: This rank's host.
-        steps: The last 1,024 complete steps of the whole job, oldest first.
+        steps: The last 1,024 complete steps, oldest first.
         totals: Of all steps.
         collectives: By kind, algorithm and size; also those outside of steps.
         links: What this rank has sent to each one that it reaches by a network; what
