@@ -1,10 +1,12 @@
 // How long a driver without news looks for some before it sleeps.
 //
-// To look on is quickest while the core is free. Where other threads want the
-// core, maybe the very ranks it waits for, looking on keeps them from it: then
-// the driver sleeps at once. Ranks cannot count who shares their cores (network
-// namespaces, containers, TensorFlow's own threads), so this measures it: to
-// yield a core that nobody wants takes no time.
+// To look on is quickest while the core is free. Where others want it, they may
+// be the very ranks it waits for: ranks that share a core and yield after each
+// look come in turn within microseconds, and none has to be woken. From one who
+// computes, a core that is offered comes back only when his time slice is over:
+// then the driver sleeps at once, and is woken by what comes. Ranks cannot
+// count who shares their cores (network namespaces, containers, TensorFlow's
+// own threads), so this measures how long others keep a core that is offered.
 //
 // Scheduler::Spin measures the same for one wait, for what another rank is
 // about to write, and sooner takes the core for its own again: that is over in
@@ -34,14 +36,22 @@ class IdleBackoff {
   Step Next() {
     ++idle_turns_;
     if (sleeps_left_ > 0 || idle_turns_ > kSpins) return Step::kSleep;
-    return idle_turns_ % kSpinsPerYield == 0 ? Step::kYield : Step::kSpin;
+    const bool yields = shared_yields_ > 0 || idle_turns_ % kSpinsPerYield == 0;
+    return yields ? Step::kYield : Step::kSpin;
   }
 
   void OnYield(const Yielded& yielded) {
-    if (!yielded.to_others(kForeignTurn)) return;
+    if (!yielded.to_others(kForeignTurn)) {
+      if (shared_yields_ > 0) --shared_yields_;
+      return;
+    }
+    shared_yields_ = kSharedYields;
+    if (!yielded.to_others(kLongTurn)) return;
+    const bool often = quiet_turns_ < kQuietTurns;
+    quiet_turns_ = 0;
+    if (!often) return;
     sleeps_left_ = next_sleeps_;
     next_sleeps_ = std::min(2 * next_sleeps_, kMaxSleeps);
-    quiet_turns_ = 0;
   }
 
   void OnSleep() {
@@ -51,17 +61,22 @@ class IdleBackoff {
  private:
   static constexpr int kSpins = 200;
   static constexpr int kSpinsPerYield = 20;
-  // Somebody else ran meanwhile.
-  static constexpr std::chrono::microseconds kForeignTurn{5};
+  // Somebody else ran meanwhile. Then it yields in each idle turn, until nobody
+  // has wanted the core so often.
+  static constexpr std::chrono::microseconds kForeignTurn{2};
+  static constexpr int kSharedYields = 64;
+  // Longer than some ranks that share a core take to look and to yield in turn.
+  static constexpr std::chrono::microseconds kLongTurn{200};
   // Then it sleeps this often before it tries again, which may cost the others
-  // a turn; twice as often each time, until it has had the core to itself for a
-  // while.
+  // a turn; twice as often each time, until it has had no long turn for a
+  // while. After that, one is anybody's: the machine's own, or its host's.
   static constexpr int kSleeps = 1000;
-  static constexpr int kMaxSleeps = 64000;
+  static constexpr int kMaxSleeps = 8000;
   static constexpr int kQuietTurns = 10000;
 
   int idle_turns_ = 0;
-  int quiet_turns_ = 0;  // With news and without contention.
+  int shared_yields_ = 0;  // Still to come.
+  int quiet_turns_ = 0;    // With news, since the last long turn.
   int sleeps_left_ = 0;
   int next_sleeps_ = kSleeps;
 };

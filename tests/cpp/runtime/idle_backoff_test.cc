@@ -24,9 +24,41 @@ RING_TEST(IdleTurnsEndInSleepAndNewsBeginAnew) {
   }
 }
 
+constexpr std::chrono::microseconds kAtOnce(1);
+constexpr std::chrono::microseconds kTurnOfARank(20);
+constexpr std::chrono::milliseconds kTimeSlice(3);
+
+RING_TEST(WhereOthersTakeShortTurnsItYieldsInsteadOfSleeping) {
+  IdleBackoff backoff;
+  for (int i = 0; i < 1000; ++i) {
+    backoff.OnYield({{}, kTurnOfARank});
+    ASSERT_TRUE(backoff.Next() == IdleBackoff::Step::kYield);
+    backoff.OnProgress();
+  }
+  // Unless nothing comes for long.
+  int yields = 0;
+  while (backoff.Next() == IdleBackoff::Step::kYield) {
+    backoff.OnYield({{}, kTurnOfARank});
+    ASSERT_TRUE(++yields < 100000);
+  }
+  EXPECT_TRUE(backoff.Next() == IdleBackoff::Step::kSleep);
+}
+
+RING_TEST(ACoreThatNobodyWantsAnyMoreIsKept) {
+  IdleBackoff backoff;
+  backoff.OnYield({{}, kTurnOfARank});
+  int yields = 0;
+  while (backoff.Next() == IdleBackoff::Step::kYield) {
+    backoff.OnYield({{}, kAtOnce});
+    backoff.OnProgress();
+    ASSERT_TRUE(++yields < 100000);
+  }
+  EXPECT_TRUE(backoff.Next() == IdleBackoff::Step::kSpin);
+}
+
 RING_TEST(AfterContentionItSleepsAtOnceForAWhile) {
   IdleBackoff backoff;
-  backoff.OnYield({{}, std::chrono::milliseconds(1)});
+  backoff.OnYield({{}, kTimeSlice});
   for (int i = 0; i < 100; ++i) {
     backoff.OnProgress();
     ASSERT_TRUE(backoff.Next() == IdleBackoff::Step::kSleep);
@@ -34,10 +66,18 @@ RING_TEST(AfterContentionItSleepsAtOnceForAWhile) {
   }
   for (int i = 0; i < 100000; ++i) backoff.OnSleep();
   backoff.OnProgress();
-  EXPECT_TRUE(backoff.Next() == IdleBackoff::Step::kSpin);
-  // A core that nobody else wants is given back at once.
-  backoff.OnYield({{}, std::chrono::microseconds(1)});
-  EXPECT_TRUE(backoff.Next() == IdleBackoff::Step::kSpin);
+  EXPECT_TRUE(backoff.Next() == IdleBackoff::Step::kYield);
+}
+
+RING_TEST(ALongTurnNowAndThenIsNoContention) {
+  IdleBackoff backoff;
+  for (int turn = 0; turn < 10; ++turn) {
+    for (int i = 0; i < 20000; ++i) backoff.OnProgress();
+    backoff.OnYield({{}, kTimeSlice});
+    ASSERT_TRUE(backoff.Next() == IdleBackoff::Step::kYield);
+  }
+  backoff.OnYield({{}, kTimeSlice});
+  EXPECT_TRUE(backoff.Next() == IdleBackoff::Step::kSleep);
 }
 
 }  // namespace
