@@ -26,8 +26,9 @@ class AllreduceDirect : public Collective {
   Task Run(const Participants& participants) override {
     std::optional<double> share;
     if (is_average_) share = Weighting(participants).share;
-    std::vector<std::string> weighted(participants.size());
+    std::vector<std::string> weighted(is_average_ ? participants.size() : 0);
     std::vector<const void*> sources;
+    sources.reserve(participants.size());
     for (size_t rank = 0; rank < participants.size(); ++rank) {
       const std::string* payload = &participants[rank].payload;
       if (payload->size() != tensors_.nbytes()) {

@@ -11,8 +11,14 @@ namespace {
 // What an optional type is on the wire.
 constexpr uint8_t kNoDataType = 0xff;
 
+// What most announcements take besides their payload.
+constexpr size_t kUsualBytes = 256;
+
 class Writer {
  public:
+  // Of about so many bytes.
+  explicit Writer(size_t nbytes) { bytes_.reserve(nbytes); }
+
   template <typename T>
   void operator()(const T& value) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -157,16 +163,16 @@ bool IsKnown(const Announcement& announcement) {
 }  // namespace
 
 std::string Encode(const Announcement& announcement) {
-  Writer writer;
+  Writer writer(kUsualBytes + announcement.payload.size());
   Transfer(writer, announcement);
   return writer.Take();
 }
 
 StatusOr<Announcement> DecodeAnnouncement(const std::string& bytes) {
-  Announcement announcement;
+  StatusOr<Announcement> announcement{Announcement()};
   Reader reader(bytes);
-  Transfer(reader, announcement);
-  if (!reader.ok() || !reader.at_end() || !IsKnown(announcement)) {
+  Transfer(reader, announcement.value());
+  if (!reader.ok() || !reader.at_end() || !IsKnown(announcement.value())) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("an announcement of ", bytes.size(),
                          " bytes cannot be read. Is the same ring_keras "

@@ -66,7 +66,7 @@ Matcher::Found Matcher::Take(uint64_t key, int rank,
   return Found::kOperation;
 }
 
-void Matcher::Keep(uint64_t key, int rank, Announcement announcement) {
+void Matcher::Keep(uint64_t key, int rank, Announcement&& announcement) {
   Uses& uses = UsesOf(key, announcement.use);
   uses.peers[rank].kept.push_back(std::move(announcement));
   ++uses.open;

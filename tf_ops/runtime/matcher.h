@@ -43,7 +43,7 @@ class Matcher {
   // Whom the announcement of `rank` meets, which it is left with if kNone.
   Found Take(uint64_t key, int rank, Announcement& announcement);
   // For an operation that is still to be announced.
-  void Keep(uint64_t key, int rank, Announcement announcement);
+  void Keep(uint64_t key, int rank, Announcement&& announcement);
 
   // Forgets steps before `step` of the communicator: operations that have
   // ended, and each announcement for which `drop(announcement)`.

@@ -48,7 +48,7 @@ class Operation {
   void Finish();
 
   // What `job_rank`, which may be this one, has announced for it.
-  void OnAnnounced(int job_rank, Announcement announcement);
+  void OnAnnounced(int job_rank, Announcement&& announcement);
   // Ends the wait for peers with an error of this rank alone.
   void Fail(const Status& why) { EndWait({why, Failure::Whose::kThisRank}); }
   // The same, with one to which all ranks come: none runs it.

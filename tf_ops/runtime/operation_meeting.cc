@@ -140,7 +140,7 @@ Status Operation::EncodeOwn(Announcement& own, std::string* encoded) const {
   return too_long;
 }
 
-void Operation::OnAnnounced(int job_rank, Announcement announcement) {
+void Operation::OnAnnounced(int job_rank, Announcement&& announcement) {
   if (!announcement.use.Meets(use_)) {
     const std::string other =
         Describe(announcement.kind, announcement.use.name);

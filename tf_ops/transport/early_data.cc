@@ -4,8 +4,7 @@
 
 namespace ring_keras {
 
-void EarlyData::Add(const MessageId& id, uint64_t offset,
-                    std::vector<char> bytes) {
+void EarlyData::Add(const MessageId& id, uint64_t offset, std::string bytes) {
   nbytes_ += bytes.size();
   messages_[id].push_back({offset, std::move(bytes)});
 }

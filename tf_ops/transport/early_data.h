@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -16,10 +17,10 @@ class EarlyData {
  public:
   struct Piece {
     uint64_t offset;  // In the message.
-    std::vector<char> bytes;
+    std::string bytes;
   };
 
-  void Add(const MessageId& id, uint64_t offset, std::vector<char> bytes);
+  void Add(const MessageId& id, uint64_t offset, std::string bytes);
   // All pieces of a message, in the order in which they came.
   std::vector<Piece> Take(const MessageId& id);
   // Forgets the messages of `key`.

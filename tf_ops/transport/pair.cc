@@ -277,9 +277,7 @@ void Pair::FinishFrame(Connection& connection) {
     Count(*combine->operation, id, header.nbytes);
   } else if (auto* collect = std::get_if<PayloadSink::Collect>(&taken)) {
     if (header.type != FrameType::kData) {
-      control_handler_(
-          header.type, header.key,
-          std::string(collect->bytes.begin(), collect->bytes.end()));
+      control_handler_(header.type, header.key, std::move(collect->bytes));
       return;
     }
     // Its receive may have been posted meanwhile.
@@ -310,7 +308,7 @@ bool Pair::Claim(ReceiveOperation& operation, uint64_t offset,
 }
 
 bool Pair::Deliver(ReceiveOperation& operation, const MessageId& id,
-                   uint64_t offset, const std::vector<char>& bytes) {
+                   uint64_t offset, const std::string& bytes) {
   if (!Claim(operation, offset, bytes.size())) return false;
   char* target = operation.target + offset;
   if (operation.combine != nullptr) {

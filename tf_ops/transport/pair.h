@@ -145,7 +145,7 @@ class Pair {
   // Data that came into memory of their own, though their receive is posted.
   // False: they are not what it waits for, and the pair has failed.
   bool Deliver(ReceiveOperation& operation, const MessageId& id,
-               uint64_t offset, const std::vector<char>& bytes);
+               uint64_t offset, const std::string& bytes);
   // So many more bytes of a message are where they belong.
   void Count(ReceiveOperation& operation, const MessageId& id, size_t nbytes);
   void End(Connection& connection);

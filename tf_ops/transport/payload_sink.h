@@ -4,9 +4,9 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "tf_ops/transport/frame.h"
 #include "tf_ops/transport/message_operations.h"
@@ -19,7 +19,7 @@ class PayloadSink {
   struct Discard {};
   // Whole, into memory of its own, for whoever handles the frame then.
   struct Collect {
-    std::vector<char> bytes;
+    std::string bytes;
   };
   // Into the memory of the operation: replaced, or combined.
   struct Fill {

@@ -66,9 +66,7 @@ ssize_t TcpStream::TryRead(void* data, size_t nbytes) {
 ssize_t TcpStream::TryGather(const iovec* parts, int part_count) {
   if (write_error_ != 0 || !end_.ok()) return kClosed;
   if (!readiness_.writable || TotalBytes(parts, part_count) == 0) return 0;
-  const msghdr message = MessageOf(parts, part_count);
-  const ssize_t count =
-      sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t count = Send(parts, part_count);
   if (count < 0) {
     if (errno == EINTR) return 0;
     if (!WouldBlock(errno)) {
@@ -102,6 +100,16 @@ ssize_t TcpStream::TryScatter(const iovec* parts, int part_count) {
     readiness_.readable = readiness_.hung_up;
   }
   return count;
+}
+
+ssize_t TcpStream::Send(const iovec* parts, int part_count) const {
+  constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
+  // The plain call is the cheaper one.
+  if (part_count == 1) {
+    return send(socket_.get(), parts[0].iov_base, parts[0].iov_len, kFlags);
+  }
+  const msghdr message = MessageOf(parts, part_count);
+  return sendmsg(socket_.get(), &message, kFlags);
 }
 
 void TcpStream::CheckPeer() {

@@ -47,6 +47,7 @@ class TcpStream : public Stream {
  private:
   TcpStream(FileDescriptor socket, double unreachable_after_s);
 
+  ssize_t Send(const iovec* parts, int part_count) const;
   bool IsUnreachable() const;
   Status DescribeError(int error) const;
 
