@@ -81,6 +81,24 @@ def test_who_drops_an_iterator_does_not_wait_for_it(rank_pool, in_cycle):
         assert result == (True, True)
 
 
+def threadless_worker():
+    iterators = [iter(tf.data.Dataset.range(1)) for _ in range(3)]
+    handles = [weakref.ref(each._iterator_resource) for each in iterators]
+    # More than there are addresses: from here on no thread can be started.
+    before = threading.stack_size(1 << 48)
+    try:
+        for handle in handles:
+            iterators.pop(0)
+            assert is_destroyed(handle)
+    finally:
+        threading.stack_size(before)
+    return True
+
+
+def test_those_are_destroyed_for_which_no_thread_can_be_started(rank_pool):
+    assert rank_pool(2).run(threadless_worker) == [True, True]
+
+
 def memberships_worker():
     def makes():
         return type(iter(tf.data.Dataset.range(1)))._create_iterator.__module__
