@@ -1,6 +1,7 @@
 // Collectives on devices that fail: the same error on every rank, nothing left
 // on the device, and a disagreement leaves the communicator usable.
 #include <future>
+#include <latch>
 #include <mutex>
 #include <set>
 #include <string>
@@ -183,13 +184,16 @@ class HeldUp {
 
   ~HeldUp() { Release(); }
 
-  // Returns when the communicator is broken, as a further collective tells.
-  void WaitUntilBroken() {
+  // Returns when the communicator is broken on every rank, as a further
+  // collective tells each: rank 1's device could still serve one that has not
+  // heard of it.
+  void WaitUntilBroken(std::latch& on_all) {
     Submitted further(self_,
                       AllreduceInPlace(self_, StrCat("of rank ", self_.rank),
                                        data_.get(), kCount));
     EXPECT_FALSE(further.Outcome().ok());
     EXPECT_EQ(further.launches(), 0);
+    on_all.arrive_and_wait();
   }
 
   // Both must fail alike; on rank 1 when its device may go on.
@@ -219,10 +223,11 @@ class HeldUp {
 
 RING_TEST(ALostRankEndsWhatIsOnTheDevice) {
   Verdicts verdicts;
+  std::latch broken(3);
   RunDeviceRanks(Ranks(3), [&](DeviceRank& self) {
     HeldUp held_up(self);
     self.engine().OnRankEvent({RankEvent::Kind::kLost, 1, "rank 1 died"});
-    held_up.WaitUntilBroken();
+    held_up.WaitUntilBroken(broken);
     verdicts.Add(held_up.Outcome());
   });
   EXPECT_EQ(verdicts.code(), StatusCode::kPeerLost);
@@ -232,9 +237,10 @@ RING_TEST(ALostRankEndsWhatIsOnTheDevice) {
 RING_TEST(TheDeadlineEndsWhatIsOnTheDevice) {
   RankOptions options = Ranks(3);
   options.collective_timeout_s = 2;
+  std::latch broken(3);
   RunDeviceRanks(options, [&](DeviceRank& self) {
     HeldUp held_up(self);
-    held_up.WaitUntilBroken();
+    held_up.WaitUntilBroken(broken);
     const Status status = held_up.Outcome();
     EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
     EXPECT_TRUE(Contains(status.message(), "the GPU, which has been given"))
@@ -245,10 +251,11 @@ RING_TEST(TheDeadlineEndsWhatIsOnTheDevice) {
 // NCCL finds an error, of which the store knows nothing.
 RING_TEST(AnErrorOfNcclsIsToldToAll) {
   Verdicts verdicts;
+  std::latch broken(3);
   RunDeviceRanks(Ranks(3), [&](DeviceRank& self) {
     HeldUp held_up(self);
     if (self.rank == 0) RingKerasStandInFailCommunicators(kRemoteError);
-    held_up.WaitUntilBroken();
+    held_up.WaitUntilBroken(broken);
     verdicts.Add(held_up.Outcome());
   });
   EXPECT_TRUE(Contains(verdicts.text(), "remote process exited"))
@@ -258,12 +265,13 @@ RING_TEST(AnErrorOfNcclsIsToldToAll) {
 // The store's word is the better one, and comes while NCCL's is known.
 RING_TEST(TheStoresWordGoesBeforeNccls) {
   Verdicts verdicts;
+  std::latch broken(3);
   RunDeviceRanks(Ranks(3), [&](DeviceRank& self) {
     HeldUp held_up(self);
     if (self.rank == 0) RingKerasStandInFailCommunicators(kRemoteError);
     std::this_thread::sleep_for(std::chrono::milliseconds(50 * self.rank));
     self.engine().OnRankEvent({RankEvent::Kind::kLost, 1, "rank 1 died"});
-    held_up.WaitUntilBroken();
+    held_up.WaitUntilBroken(broken);
     verdicts.Add(held_up.Outcome());
   });
   EXPECT_EQ(verdicts.text(), "rank 1 died");
@@ -271,10 +279,11 @@ RING_TEST(TheStoresWordGoesBeforeNccls) {
 
 RING_TEST(AShutdownEndsWhatIsOnTheDevice) {
   for (int leaver : {0, 1, 2}) {
+    std::latch broken(3);
     RunDeviceRanks(Ranks(3), [&](DeviceRank& self) {
       HeldUp held_up(self);
       if (self.rank == leaver) self.engine().Stop();
-      held_up.WaitUntilBroken();
+      held_up.WaitUntilBroken(broken);
       const Status status = held_up.Outcome();
       EXPECT_EQ(status.code(), self.rank == leaver ? StatusCode::kAborted
                                                    : StatusCode::kPeerLost);
