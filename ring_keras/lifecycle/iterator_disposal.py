@@ -45,6 +45,9 @@ class IteratorDisposal:
         """From now on, iterators that are made are destroyed by threads."""
         if self._create is not None:
             return
+        if not self._has_threads:
+            self._start_thread()
+            self._has_threads = True
         create = self._create = _Iterator._create_iterator
 
         def create_and_keep(iterator: Any, dataset: tf.data.Dataset) -> None:
@@ -52,9 +55,6 @@ class IteratorDisposal:
             self._keep(iterator)
 
         _Iterator._create_iterator = create_and_keep
-        if not self._has_threads:
-            self._has_threads = True
-            self._start_thread()
 
     def end(self) -> None:
         """Those that are made later are none of ours."""
