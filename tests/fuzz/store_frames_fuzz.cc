@@ -36,14 +36,14 @@ std::string ReadAll(const std::string& bytes, size_t piece_nbytes,
 // The first byte is the size of the pieces.
 std::vector<std::string> Seeds() {
   const std::string answers =
-      EncodeAnswer(1, "value") + EncodeIncomplete(2, {0, 3}) +
+      EncodeAnswerHeader(1, 5) + "value" + EncodeIncomplete(2, {0, 3}) +
       EncodeError(3, Status(StatusCode::kPeerLost, "gone")) +
       EncodeEvent({RankEvent::Kind::kLost, 4, "killed"});
   std::string requests;
   for (const FrameType type :
-       {FrameType::kHello, FrameType::kSet, FrameType::kGet, FrameType::kCancel,
-        FrameType::kPing, FrameType::kLeave, FrameType::kGather}) {
-    requests += rendezvous::Encode({type, 7, -1, "key", "value"});
+       {FrameType::kHello, FrameType::kCancel, FrameType::kPing,
+        FrameType::kLeave, FrameType::kGather}) {
+    requests += rendezvous::Encode({type, 7, -1, "topic", "value"});
   }
   return {"\xff" + answers, "\x05" + requests};
 }

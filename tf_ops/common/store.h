@@ -42,20 +42,10 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  // Sets `key`; visible to every rank when it returns. Keys and values are
-  // bounded: see rendezvous/limits.h.
-  virtual Status Set(const std::string& key, const std::string& value) = 0;
-
-  // The value of `key`; waits until somebody sets it.
-  //
-  // Errors: DeadlineExceeded, Interrupted, PeerLost (a rank of the job ended
-  // meanwhile, or the store itself is gone).
-  virtual StatusOr<std::string> Get(const std::string& key,
-                                    Deadline deadline) = 0;
-
   // Gives this rank's value to a topic, and waits until every rank of the job
   // has given one: all of them, by rank. A topic is as new after that. What a
-  // rank gave that stops waiting counts as not given.
+  // rank gave that stops waiting counts as not given. Topics and values are
+  // bounded: see rendezvous/limits.h.
   //
   // Errors: DeadlineExceeded (whose message is who has given none, "rank 3 of
   // 4"), Interrupted,

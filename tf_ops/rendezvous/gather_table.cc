@@ -18,7 +18,7 @@ size_t CostOf(const std::string& topic, const std::string& value) {
 StatusOr<std::optional<std::vector<std::string>>> GatherTable::Give(
     const Waiter& waiter, const std::string& value,
     std::vector<Waiter>* released) {
-  RING_KERAS_RETURN_IF_ERROR(CheckKey(waiter.topic));
+  RING_KERAS_RETURN_IF_ERROR(CheckTopic(waiter.topic));
   RING_KERAS_RETURN_IF_ERROR(CheckValue(waiter.topic, value));
   const size_t added = CostOf(waiter.topic, value);
   if (nbytes_ + added > kMaxGatheredBytes) {

@@ -12,23 +12,22 @@ namespace ring_keras {
 // The job's secret.
 inline constexpr size_t kTokenBytes = 32;
 
-inline constexpr size_t kMaxKeyBytes = 256;
+// Topics of gathers, and host names.
+inline constexpr size_t kMaxNameBytes = 256;
 inline constexpr size_t kMaxValueBytes = size_t{1} << 20;
 
-// All keys and values of a job, with what an entry costs beside its bytes.
-inline constexpr size_t kMaxStoreBytes = size_t{256} << 20;
-inline constexpr size_t kStoreEntryBytes = 64;
-
-// Host names, reasons and descriptions; longer ones are cut.
+// Reasons and descriptions; longer ones are cut.
 inline constexpr size_t kMaxTextBytes = 1024;
 
 // What all ranks give to gathers that are not complete, and one answer.
 inline constexpr size_t kMaxGatheredBytes = size_t{64} << 20;
+// What each value costs the store beside its bytes.
+inline constexpr size_t kStoreEntryBytes = 64;
 
 // A frame after its length field: type, id, number, length of the name.
 inline constexpr size_t kFrameHeaderBytes = 1 + 8 + 8 + 4;
 inline constexpr size_t kMaxFrameBytes =
-    kFrameHeaderBytes + kMaxKeyBytes + kMaxValueBytes;
+    kFrameHeaderBytes + kMaxNameBytes + kMaxValueBytes;
 // The store's answers may be larger; its clients trust it.
 inline constexpr size_t kMaxAnswerFrameBytes =
     kFrameHeaderBytes + kMaxGatheredBytes;
@@ -39,9 +38,6 @@ inline constexpr size_t kSpareUnauthenticatedConnections = 64;
 
 // What one call reads of a connection at the most.
 inline constexpr size_t kReadBytes = size_t{64} << 10;
-
-// Gets of one rank that wait at the same time.
-inline constexpr size_t kMaxParkedGets = 1024;
 
 // The server reads no more requests of a rank that leaves this much unread.
 inline constexpr size_t kMaxQueuedBytes = size_t{8} << 20;

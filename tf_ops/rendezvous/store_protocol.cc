@@ -14,9 +14,18 @@ Status BrokenFrame(const std::string& what) {
 }
 
 bool IsFrameType(uint8_t number) {
-  const auto type = static_cast<FrameType>(number);
-  return (type >= FrameType::kHello && type <= FrameType::kGather) ||
-         (type >= FrameType::kWelcome && type <= FrameType::kEvent);
+  switch (static_cast<FrameType>(number)) {
+    case FrameType::kHello:
+    case FrameType::kCancel:
+    case FrameType::kPing:
+    case FrameType::kLeave:
+    case FrameType::kGather:
+    case FrameType::kWelcome:
+    case FrameType::kAnswer:
+    case FrameType::kEvent:
+      return true;
+  }
+  return false;
 }
 
 // All of a frame but its payload, of which `nbytes` follow.
@@ -46,14 +55,6 @@ AnswerCode AnswerCodeOf(StatusCode code) {
 
 std::string Encode(const Frame& frame) {
   return EncodeHeader(frame, frame.payload.size()) + frame.payload;
-}
-
-std::string EncodeAnswer(uint64_t request_id, const std::string& value) {
-  Frame answer;
-  answer.type = FrameType::kAnswer;
-  answer.request_id = request_id;
-  answer.payload = value;
-  return Encode(answer);
 }
 
 std::string EncodeAnswerHeader(uint64_t request_id, size_t nbytes) {
@@ -127,18 +128,18 @@ RankEvent EventOf(const Frame& frame) {
   return event;
 }
 
-Status CheckKey(const std::string& key) {
-  if (!key.empty() && key.size() <= kMaxKeyBytes) return Status::Ok();
+Status CheckTopic(const std::string& topic) {
+  if (!topic.empty() && topic.size() <= kMaxNameBytes) return Status::Ok();
   return Status(StatusCode::kInvalidArgument,
-                StrCat("a key of the store must have 1 to ", kMaxKeyBytes,
-                       " bytes, came ", key.size()));
+                StrCat("a topic of the store must have 1 to ", kMaxNameBytes,
+                       " bytes, came ", topic.size()));
 }
 
-Status CheckValue(const std::string& key, const std::string& value) {
+Status CheckValue(const std::string& topic, const std::string& value) {
   if (value.size() <= kMaxValueBytes) return Status::Ok();
   return Status(StatusCode::kInvalidArgument,
                 StrCat("a value of the store may have ", kMaxValueBytes,
-                       " bytes, '", key, "' came with ", value.size()));
+                       " bytes, '", topic, "' came with ", value.size()));
 }
 
 std::string Cut(const std::string& text) {
@@ -160,7 +161,7 @@ StatusOr<bool> FrameReader::Next(Frame* frame) {
   }
   const size_t name_length =
       IntegerAt<uint32_t>(buffer_, kLengthBytes + kFrameHeaderBytes - 4);
-  if (name_length > kMaxKeyBytes || name_length > length - kFrameHeaderBytes) {
+  if (name_length > kMaxNameBytes || name_length > length - kFrameHeaderBytes) {
     return BrokenFrame(
         StrCat("a name of ", name_length, " bytes in a frame of ", length));
   }

@@ -22,10 +22,9 @@ namespace ring_keras::rendezvous {
 enum class FrameType : uint8_t {
   // Client to server.
   kHello = 1,  // First. number: pid; name: host name.
-  kSet = 2,    // request_id; name: key; payload: value. Answered.
-  kGet = 3,    // request_id; name: key. Answered once the key is set.
-  // request_id of a kGet or kGather that nobody waits for any more. The latter
-  // is answered all the same.
+  // 2 and 3 had a meaning once.
+  // request_id of a kGather that nobody waits for any more. It is answered all
+  // the same.
   kCancel = 4,
   kPing = 5,   // The rank is alive.
   kLeave = 6,  // Last. payload: reason. The server closes the connection.
@@ -61,8 +60,7 @@ struct Frame {
 
 std::string Encode(const Frame& frame);
 
-std::string EncodeAnswer(uint64_t request_id, const std::string& value);
-// The same without the value, of which `nbytes` follow.
+// An answer but for its value, of which `nbytes` follow.
 std::string EncodeAnswerHeader(uint64_t request_id, size_t nbytes);
 std::string EncodeError(uint64_t request_id, const Status& error);
 std::string EncodeIncomplete(uint64_t request_id,
@@ -76,8 +74,8 @@ std::string EncodeEvent(const RankEvent& event);
 RankEvent EventOf(const Frame& frame);
 
 // InvalidArgument for what no store accepts.
-Status CheckKey(const std::string& key);
-Status CheckValue(const std::string& key, const std::string& value);
+Status CheckTopic(const std::string& topic);
+Status CheckValue(const std::string& topic, const std::string& value);
 
 // At most kMaxTextBytes of `text`.
 std::string Cut(const std::string& text);

@@ -223,7 +223,6 @@ void StoreServerLoop::Serve(StoreConnection& connection) {
 
 // Nothing of the last one is left.
 void StoreServerLoop::BeginGeneration() {
-  keys_ = KeyTable();
   gathers_ = GatherTable(options_.size);
   std::lock_guard<std::mutex> lock(mutex_);
   ended_.clear();
@@ -298,22 +297,15 @@ void StoreServerLoop::AnnounceEvents(RankLedger::TimePoint now) {
 }
 
 void StoreServerLoop::FailWaits() {
-  for (const KeyTable::Waiter& waiter : keys_.TakeAllParked()) {
-    if (StoreConnection* member = MemberOf(waiter.rank)) {
-      Send(*member,
-           EncodeError(waiter.request_id, EndedRankError(NotSet(waiter.key))));
-    }
-  }
   for (const GatherTable::Waiter& waiter : gathers_.TakeAllParked()) {
     if (StoreConnection* member = MemberOf(waiter.rank)) {
-      Send(*member, EncodeError(waiter.request_id,
-                                EndedRankError(NotComplete(waiter.topic))));
+      Send(*member,
+           EncodeError(waiter.request_id, EndedRankError(waiter.topic)));
     }
   }
 }
 
 void StoreServerLoop::Expel(StoreConnection& connection) {
-  keys_.CancelAll(connection.rank());
   gathers_.CancelAll(connection.rank());
   if (members_[connection.rank()] == &connection) {
     members_[connection.rank()] = nullptr;

@@ -15,7 +15,6 @@
 #include "tf_ops/common/store.h"
 #include "tf_ops/rendezvous/gather_table.h"
 #include "tf_ops/rendezvous/handshake_acceptor.h"
-#include "tf_ops/rendezvous/key_table.h"
 #include "tf_ops/rendezvous/rank_ledger.h"
 #include "tf_ops/rendezvous/selector.h"
 #include "tf_ops/rendezvous/store_connection.h"
@@ -65,21 +64,11 @@ class StoreServerLoop {
   void ServeFrames(StoreConnection& connection);
   // InvalidArgument: the frame makes no sense now.
   Status Handle(StoreConnection& connection, const Frame& frame);
-  void HandleSet(StoreConnection& connection, const Frame& frame);
-  void HandleGet(StoreConnection& connection, const Frame& frame);
   void HandleGather(StoreConnection& connection, const Frame& frame);
   void HandleCancel(StoreConnection& connection, uint64_t request_id);
   StoreConnection* MemberOf(int rank);
-  // Why what is lacking will not come any more; Ok if it may.
-  Status EndedRankError(const std::string& lacking) const;
-  // What a get, or a gather, lacks.
-  static std::string NotSet(const std::string& key) {
-    return StrCat("Key '", key, "' of the store was not set");
-  }
-  static std::string NotComplete(const std::string& topic) {
-    return StrCat("Not every rank took part in the exchange of '", topic,
-                  "' at the store");
-  }
+  // Why a gather will not be complete any more; Ok if it may.
+  Status EndedRankError(const std::string& topic) const;
 
   // Logs why, and forgets the connection; its rank, if it had one, is lost.
   void Drop(StoreConnection& connection, const std::string& why);
@@ -113,7 +102,6 @@ class StoreServerLoop {
   uint64_t next_id_ = kAcceptor + 1;
   std::vector<uint64_t> touched_;
   std::vector<StoreConnection*> members_;  // By rank; null: not in the job.
-  KeyTable keys_;
   GatherTable gathers_;
   RankLedger ledger_;
   WarningLimiter warnings_;

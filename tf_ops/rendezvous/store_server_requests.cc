@@ -58,12 +58,6 @@ Status StoreServerLoop::Handle(StoreConnection& connection,
       connection.set_state(State::kReady);
       return Status::Ok();
     }
-    case FrameType::kSet:
-      HandleSet(connection, frame);
-      return Status::Ok();
-    case FrameType::kGet:
-      HandleGet(connection, frame);
-      return Status::Ok();
     case FrameType::kGather:
       HandleGather(connection, frame);
       return Status::Ok();
@@ -84,36 +78,9 @@ Status StoreServerLoop::Handle(StoreConnection& connection,
   }
 }
 
-void StoreServerLoop::HandleSet(StoreConnection& connection,
-                                const Frame& frame) {
-  std::vector<KeyTable::Waiter> released;
-  const Status status = keys_.Set(frame.name, frame.payload, &released);
-  Send(connection, status.ok() ? EncodeAnswer(frame.request_id, "")
-                               : EncodeError(frame.request_id, status));
-  for (const KeyTable::Waiter& waiter : released) {
-    if (StoreConnection* member = MemberOf(waiter.rank)) {
-      Send(*member, EncodeAnswer(waiter.request_id, frame.payload));
-    }
-  }
-}
-
-void StoreServerLoop::HandleGet(StoreConnection& connection,
-                                const Frame& frame) {
-  if (const std::string* value = keys_.Find(frame.name)) {
-    Send(connection, EncodeAnswer(frame.request_id, *value));
-    return;
-  }
-  Status status = EndedRankError(NotSet(frame.name));
-  if (status.ok()) {
-    status = keys_.Park({connection.rank(), frame.request_id, frame.name});
-  }
-  if (!status.ok()) Send(connection, EncodeError(frame.request_id, status));
-}
-
 void StoreServerLoop::HandleGather(StoreConnection& connection,
                                    const Frame& frame) {
-  if (const Status ended = EndedRankError(NotComplete(frame.name));
-      !ended.ok()) {
+  if (const Status ended = EndedRankError(frame.name); !ended.ok()) {
     Send(connection, EncodeError(frame.request_id, ended));
     return;
   }
@@ -139,7 +106,6 @@ void StoreServerLoop::HandleGather(StoreConnection& connection,
 
 void StoreServerLoop::HandleCancel(StoreConnection& connection,
                                    uint64_t request_id) {
-  keys_.Cancel(connection.rank(), request_id);
   const std::vector<int> missing =
       gathers_.Cancel(connection.rank(), request_id);
   if (missing.empty()) return;
@@ -148,11 +114,13 @@ void StoreServerLoop::HandleCancel(StoreConnection& connection,
 
 StoreConnection* StoreServerLoop::MemberOf(int rank) { return members_[rank]; }
 
-Status StoreServerLoop::EndedRankError(const std::string& lacking) const {
+Status StoreServerLoop::EndedRankError(const std::string& topic) const {
   const std::vector<RankEvent>& ended = ledger_.ended();
   if (ended.empty()) return Status::Ok();
   return Status(StatusCode::kPeerLost,
-                StrCat(CauseOf(ended).description, ". ", lacking, " by then"));
+                StrCat(CauseOf(ended).description,
+                       ". Not every rank took part in the exchange of '", topic,
+                       "' at the store by then"));
 }
 
 }  // namespace ring_keras::rendezvous

@@ -119,7 +119,7 @@ Status TcpStore::Introduce(const TcpStoreOptions& options) {
   Frame hello;
   hello.type = FrameType::kHello;
   hello.number = getpid();
-  hello.name = options.host_name.substr(0, kMaxKeyBytes);
+  hello.name = options.host_name.substr(0, kMaxNameBytes);
   Queue(hello);
   const Status status =
       WaitFor(lock, options.connect_deadline.Within(kAnswerTimeoutS),

@@ -44,12 +44,8 @@ class TcpStore : public Store {
   TcpStore(const TcpStore&) = delete;
   TcpStore& operator=(const TcpStore&) = delete;
 
-  Status Set(const std::string& key, const std::string& value) override;
-
-  // A rank that has left fails it as well as one that died: neither will set
-  // the key.
-  StatusOr<std::string> Get(const std::string& key, Deadline deadline) override;
-
+  // A rank that has left fails it as well as one that died: neither will give
+  // its value.
   StatusOr<std::vector<std::string>> Gather(const std::string& topic,
                                             const std::string& value,
                                             Deadline deadline) override;
@@ -72,12 +68,12 @@ class TcpStore : public Store {
   friend StatusOr<std::unique_ptr<TcpStore>> ConnectTcpStore(
       const TcpStoreOptions& options);
 
-  // A call that waits for its answer.
+  // A gather that waits for its answer.
   struct Call {
     bool done = false;
     Status status;
     std::string value;
-    std::vector<int> missing;  // Of a gather that was cancelled.
+    std::vector<int> missing;  // If it was cancelled.
   };
   using TimePoint = Deadline::Clock::time_point;
 
@@ -86,8 +82,6 @@ class TcpStore : public Store {
 
   // Sends hello and waits for the server's welcome.
   Status Introduce(const TcpStoreOptions& options);
-  StatusOr<std::string> CallServer(rendezvous::Frame request,
-                                   Deadline deadline);
   // Queues a request, which gets its number, and its call waits for an answer.
   StatusOr<std::shared_ptr<Call>> Start(rendezvous::Frame& request);
   void Cancel(uint64_t request_id);

@@ -30,39 +30,10 @@ std::string DescribeRanks(const std::vector<int>& ranks, int size) {
 
 }  // namespace
 
-Status TcpStore::Set(const std::string& key, const std::string& value) {
-  RING_KERAS_RETURN_IF_ERROR(rendezvous::CheckKey(key));
-  RING_KERAS_RETURN_IF_ERROR(rendezvous::CheckValue(key, value));
-  Frame request;
-  request.type = FrameType::kSet;
-  request.name = key;
-  request.payload = value;
-  const Status status =
-      CallServer(std::move(request), Deadline::After(kAnswerTimeoutS)).status();
-  if (status.code() != StatusCode::kDeadlineExceeded) return status;
-  return Status(
-      status.code(),
-      StrCat("the store at ", server_, " did not confirm key '", key,
-             "' within ", kAnswerTimeoutS, " s. Is the launcher stopped?"));
-}
-
-StatusOr<std::string> TcpStore::Get(const std::string& key, Deadline deadline) {
-  RING_KERAS_RETURN_IF_ERROR(rendezvous::CheckKey(key));
-  Frame request;
-  request.type = FrameType::kGet;
-  request.name = key;
-  StatusOr<std::string> value = CallServer(std::move(request), deadline);
-  if (value.status().code() != StatusCode::kDeadlineExceeded) return value;
-  return Status(
-      StatusCode::kDeadlineExceeded,
-      StrCat("rank ", rank_, " waited in vain for key '", key,
-             "' of the store at ", server_, ": no rank set it in time"));
-}
-
 StatusOr<std::vector<std::string>> TcpStore::Gather(const std::string& topic,
                                                     const std::string& value,
                                                     Deadline deadline) {
-  RING_KERAS_RETURN_IF_ERROR(rendezvous::CheckKey(topic));
+  RING_KERAS_RETURN_IF_ERROR(rendezvous::CheckTopic(topic));
   RING_KERAS_RETURN_IF_ERROR(rendezvous::CheckValue(topic, value));
   Frame request;
   request.type = FrameType::kGather;
@@ -110,21 +81,6 @@ Status TcpStore::Pause(Deadline deadline) {
   RING_KERAS_RETURN_IF_ERROR(status);
   if (!gone_.ok()) return gone_;
   return Status(StatusCode::kPeerLost, CauseOf(events_).description);
-}
-
-StatusOr<std::string> TcpStore::CallServer(Frame request, Deadline deadline) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  const auto started = Start(request);
-  RING_KERAS_RETURN_IF_ERROR(started.status());
-  Call& call = *started.value();
-  const Status status = WaitFor(lock, deadline, [&] { return call.done; });
-  if (!status.ok()) {
-    calls_.erase(request.request_id);
-    Cancel(request.request_id);
-    return status;
-  }
-  RING_KERAS_RETURN_IF_ERROR(call.status);
-  return std::move(call.value);
 }
 
 StatusOr<std::shared_ptr<TcpStore::Call>> TcpStore::Start(Frame& request) {

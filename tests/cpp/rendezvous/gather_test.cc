@@ -118,12 +118,12 @@ RING_TEST(ATableCountsItsTopics) {
   std::vector<GatherTable::Waiter> released;
   const auto give = [&](uint64_t number) {
     const std::string topic = std::to_string(number);
-    const std::string padded(kMaxKeyBytes - topic.size(), 't');
+    const std::string padded(kMaxNameBytes - topic.size(), 't');
     return table.Give({0, number, padded + topic}, "", &released).status();
   };
   // Each has its name, and so has who waits.
   constexpr uint64_t kMost =
-      kMaxGatheredBytes / (2 * (kStoreEntryBytes + kMaxKeyBytes));
+      kMaxGatheredBytes / (2 * (kStoreEntryBytes + kMaxNameBytes));
   for (uint64_t number = 0; number < kMost; ++number) ASSERT_OK(give(number));
   EXPECT_EQ(give(kMost).code(), StatusCode::kResourceExhausted);
   table.CancelAll(0);
@@ -222,7 +222,6 @@ RING_TEST(AnInterruptionEndsEveryWait) {
   const auto code = [](const Status& status) { return status.code(); };
   EXPECT_EQ(code(store->Gather("a", "0", deadline).status()),
             StatusCode::kInterrupted);
-  EXPECT_EQ(code(store->Get("a", deadline).status()), StatusCode::kInterrupted);
   EXPECT_EQ(code(store->Pause(deadline)), StatusCode::kInterrupted);
   // Nobody answers there.
   TcpStoreOptions options = RankOptions(server->port(), 1);
@@ -231,7 +230,7 @@ RING_TEST(AnInterruptionEndsEveryWait) {
   options.port = LocalPort(listener.value().get());
   options.connect_deadline = deadline;
   EXPECT_EQ(code(ConnectTcpStore(options).status()), StatusCode::kInterrupted);
-  EXPECT_EQ(asked.load(), 12);
+  EXPECT_EQ(asked.load(), 9);
   // What it gave does not count.
   const auto other = JoinOf(2, *server, 1);
   EXPECT_EQ(other->Gather("a", "1", Deadline::After(0.05)).status().message(),

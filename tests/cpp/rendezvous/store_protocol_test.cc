@@ -11,10 +11,10 @@ namespace {
 
 Frame SampleFrame() {
   Frame frame;
-  frame.type = FrameType::kSet;
+  frame.type = FrameType::kGather;
   frame.request_id = 0x1122334455667788;
   frame.number = -2;
-  frame.name = "key";
+  frame.name = "topic";
   frame.payload = std::string("va\0lue", 6);
   return frame;
 }
@@ -43,10 +43,10 @@ RING_TEST(FramesSurviveAnyCut) {
         ASSERT_OK(whole.status());
         if (!whole.value()) break;
         ++count;
-        EXPECT_EQ(frame.type, FrameType::kSet);
+        EXPECT_EQ(frame.type, FrameType::kGather);
         EXPECT_EQ(frame.request_id, SampleFrame().request_id);
         EXPECT_EQ(frame.number, -2);
-        EXPECT_EQ(frame.name, "key");
+        EXPECT_EQ(frame.name, "topic");
         EXPECT_EQ(frame.payload, SampleFrame().payload);
       }
     }
@@ -58,7 +58,7 @@ RING_TEST(RefusesAFrameByItsLengthAlone) {
   for (uint32_t length : {uint32_t{0}, uint32_t{kFrameHeaderBytes - 1},
                           uint32_t{kMaxFrameBytes + 1}, uint32_t{0xffffffff}}) {
     FrameReader reader;
-    reader.Append(Claim(length, 2, 0).substr(0, 4));
+    reader.Append(Claim(length, 7, 0).substr(0, 4));
     Frame frame;
     EXPECT_EQ(reader.Next(&frame).status().code(), StatusCode::kInvalidArgument)
         << length;
@@ -68,9 +68,10 @@ RING_TEST(RefusesAFrameByItsLengthAlone) {
 RING_TEST(RefusesAFrameByItsFixedFields) {
   const uint32_t length = 1000;
   for (const std::string& bytes :
-       {Claim(length, 0, 0), Claim(length, 8, 0), Claim(length, 67, 0),
-        Claim(length, 2, kMaxKeyBytes + 1), Claim(length, 2, 0xffffffff),
-        Claim(kFrameHeaderBytes + 2, 2, 3)}) {
+       {Claim(length, 0, 0), Claim(length, 2, 0), Claim(length, 3, 0),
+        Claim(length, 8, 0), Claim(length, 67, 0),
+        Claim(length, 7, kMaxNameBytes + 1), Claim(length, 7, 0xffffffff),
+        Claim(kFrameHeaderBytes + 2, 7, 3)}) {
     FrameReader reader;
     reader.Append(bytes);
     Frame frame;
@@ -79,11 +80,11 @@ RING_TEST(RefusesAFrameByItsFixedFields) {
   }
 }
 
-RING_TEST(LargestKeyAndValueFit) {
+RING_TEST(LargestTopicAndValueFit) {
   Frame frame = SampleFrame();
-  frame.name = std::string(kMaxKeyBytes, 'k');
+  frame.name = std::string(kMaxNameBytes, 't');
   frame.payload = std::string(kMaxValueBytes, 'v');
-  EXPECT_OK(CheckKey(frame.name));
+  EXPECT_OK(CheckTopic(frame.name));
   EXPECT_OK(CheckValue(frame.name, frame.payload));
   FrameReader reader;
   reader.Append(Encode(frame));

@@ -67,6 +67,16 @@ inline std::unique_ptr<TcpStore> Join(const TcpStoreServer& server, int rank) {
   return std::move(store.value());
 }
 
+// The store goes on to serve a rank of a job that is not complete: it says who
+// is missing, or which end explains that nobody will come.
+inline void ExpectAnswered(TcpStore& store) {
+  const Status status =
+      store.Gather("served", "", Deadline::After(0.05)).status();
+  EXPECT_TRUE(status.code() == StatusCode::kDeadlineExceeded ||
+              Has(status.message(), "in the exchange of 'served'"))
+      << status.message();
+}
+
 // Collects what a watcher is told. The watcher may outlive the log.
 class EventLog {
  public:

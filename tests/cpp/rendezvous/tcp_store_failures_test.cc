@@ -26,7 +26,7 @@ RING_TEST(AClosedConnectionIsADeath) {
   first->Watch(first_log.Watcher());
   second->Watch(second_log.Watcher());
   auto parked = std::async(std::launch::async,
-                           [&] { return first->Get("never", Soon()); });
+                           [&] { return first->Gather("never", "", Soon()); });
   RawConnection::AsRank(*server, 2).Close();
 
   const std::string expected =
@@ -73,7 +73,7 @@ RING_TEST(AnExitBeforeJoiningEndsTheWaitAtOnce) {
   const auto server = StartServer(2);
   const auto store = Join(*server, 0);
   auto parked = std::async(std::launch::async,
-                           [&] { return store->Get("from/1", Soon()); });
+                           [&] { return store->Gather("cards", "", Soon()); });
   EXPECT_OK(server->ReportExit(1, "exited with code 1"));
   const Status status = parked.get().status();
   EXPECT_EQ(status.code(), StatusCode::kPeerLost);
@@ -99,7 +99,7 @@ RING_TEST(ASilentRankIsLostAndTheOthersAreNot) {
   // It learns why, in case that it wakes up.
   EXPECT_EQ(silent.ReadFrame(FrameType::kEvent).payload, expected);
   silent.ReadUntilClosed();
-  EXPECT_OK(store->Set("still", "here"));
+  ExpectAnswered(*store);
 }
 
 // What the rank says is not read while so much waits for it.
@@ -167,7 +167,7 @@ RING_TEST(AVanishedStoreFailsWhoWaitsAndTellsTheWatcher) {
   EventLog log;
   store->Watch(log.Watcher());
   auto parked = std::async(std::launch::async,
-                           [&] { return store->Get("never", Soon()); });
+                           [&] { return store->Gather("never", "", Soon()); });
   server.reset();
 
   const RankEvent event = log.WaitFor(1)[0];
@@ -177,7 +177,8 @@ RING_TEST(AVanishedStoreFailsWhoWaitsAndTellsTheWatcher) {
   const Status status = parked.get().status();
   EXPECT_EQ(status.code(), StatusCode::kPeerLost);
   EXPECT_TRUE(Has(status.message(), expected)) << status.message();
-  EXPECT_EQ(store->Set("key", "value").code(), StatusCode::kPeerLost);
+  EXPECT_EQ(store->Gather("late", "", Soon()).status().message(),
+            status.message());
   // Leaving a store that is gone returns at once.
   store->Leave("late");
 }
@@ -220,7 +221,8 @@ RING_TEST(AWatcherMayLeave) {
   EventLog log;
   store->Watch([&store, tell = log.Watcher()](const RankEvent& event) {
     store->Leave("a peer is lost");
-    EXPECT_EQ(store->Set("key", "value").code(), StatusCode::kInternal);
+    EXPECT_EQ(store->Gather("topic", "", Soon()).status().code(),
+              StatusCode::kInternal);
     tell(event);
   });
   RawConnection other = RawConnection::AsRank(*server, 1);
@@ -232,7 +234,7 @@ RING_TEST(LeavingAbortsOnesOwnWaits) {
   const auto server = StartServer(2);
   const auto store = Join(*server, 0);
   auto parked = std::async(std::launch::async,
-                           [&] { return store->Get("never", Soon()); });
+                           [&] { return store->Gather("never", "", Soon()); });
   store->Leave("shutdown");
   EXPECT_EQ(parked.get().status().code(), StatusCode::kAborted);
 }

@@ -14,53 +14,18 @@
 namespace ring_keras {
 namespace {
 
-RING_TEST(FourRanksExchangeKeys) {
-  constexpr int kSize = 4;
-  const auto server = StartServer(kSize);
-  const auto run_rank = [&](int rank) {
-    const auto store = Join(*server, rank);
-    EXPECT_OK(store->Set(StrCat("from/", rank), StrCat("value ", rank)));
-    for (int peer = 0; peer < kSize; ++peer) {
-      StatusOr<std::string> value = store->Get(StrCat("from/", peer), Soon());
-      ASSERT_OK(value.status());
-      EXPECT_EQ(value.value(), StrCat("value ", peer));
-    }
-    // Nobody leaves before all have read: who leaves ends others' waits.
-    EXPECT_OK(store->Set(StrCat("done/", rank), ""));
-    for (int peer = 0; peer < kSize; ++peer) {
-      EXPECT_OK(store->Get(StrCat("done/", peer), Soon()).status());
-    }
-  };
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < kSize; ++rank) ranks.emplace_back(run_rank, rank);
-  for (std::thread& thread : ranks) thread.join();
-}
-
-RING_TEST(AGetWaitsUntilTheKeyIsSet) {
-  const auto server = StartServer(2);
-  const auto reader = Join(*server, 0);
-  auto value = std::async(std::launch::async,
-                          [&] { return reader->Get("late", Soon()); });
-  // The late rank is late: the get is there, or comes after; both must work.
-  const auto writer = Join(*server, 1);
-  ASSERT_OK(writer->Set("late", "came"));
-  StatusOr<std::string> result = value.get();
-  ASSERT_OK(result.status());
-  EXPECT_EQ(result.value(), "came");
-}
-
 RING_TEST(OneRankMayCallFromManyThreads) {
   const auto server = StartServer(1);
   const auto store = Join(*server, 0);
   std::vector<std::thread> threads;
-  for (int i = 0; i < 8; ++i) {
-    threads.emplace_back([&, i] {
-      const std::string key = StrCat("key", i);
-      const std::string next = StrCat("key", (i + 1) % 8);
-      EXPECT_OK(store->Set(key, StrCat(i)));
-      StatusOr<std::string> value = store->Get(next, Soon());
-      ASSERT_OK(value.status());
-      EXPECT_EQ(value.value(), StrCat((i + 1) % 8));
+  for (int thread = 0; thread < 8; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int round = 0; round < 20; ++round) {
+        const std::string value = StrCat(thread, "/", round);
+        const auto values = store->Gather(StrCat(thread), value, Soon());
+        ASSERT_OK(values.status());
+        EXPECT_EQ(values.value().at(0), value);
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -71,26 +36,16 @@ RING_TEST(ValuesAreBytesUpToTheLimit) {
   const auto store = Join(*server, 0);
   std::string value(kMaxValueBytes, '\0');
   for (size_t i = 0; i < value.size(); ++i) value[i] = static_cast<char>(i);
-  ASSERT_OK(store->Set("large", value));
-  StatusOr<std::string> got = store->Get("large", Soon());
+  const auto got = store->Gather("large", value, Soon());
   ASSERT_OK(got.status());
-  EXPECT_TRUE(got.value() == value);
-  EXPECT_EQ(store->Set("too large", value + "x").code(),
+  EXPECT_TRUE(got.value().at(0) == value);
+  const auto refused = [&](const std::string& topic, const std::string& bytes) {
+    return store->Gather(topic, bytes, Soon()).status().code();
+  };
+  EXPECT_EQ(refused("too large", value + "x"), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused("", value), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused(std::string(kMaxNameBytes + 1, 't'), value),
             StatusCode::kInvalidArgument);
-  EXPECT_EQ(store->Set("", value).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(store->Get(std::string(257, 'k'), Soon()).status().code(),
-            StatusCode::kInvalidArgument);
-}
-
-RING_TEST(AGetEndsAtItsDeadline) {
-  const auto server = StartServer(1);
-  const auto store = Join(*server, 0);
-  const Status status = store->Get("never", Deadline::After(0.05)).status();
-  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
-  EXPECT_TRUE(Has(status.message(), "'never'")) << status.message();
-  // The connection is as good as before.
-  EXPECT_OK(store->Set("never", "after all"));
-  EXPECT_OK(store->Get("never", Soon()).status());
 }
 
 RING_TEST(ALeavingRankIsAnnouncedWithItsReason) {
@@ -108,7 +63,8 @@ RING_TEST(ALeavingRankIsAnnouncedWithItsReason) {
   EXPECT_TRUE(Has(event.description, "rank 1 (host node7, pid ") &&
               Has(event.description, ") left: training is over"))
       << event.description;
-  EXPECT_EQ(leaving->Set("key", "value").code(), StatusCode::kAborted);
+  EXPECT_EQ(leaving->Gather("topic", "", Soon()).status().code(),
+            StatusCode::kAborted);
   ASSERT_EQ(server->ended_ranks().size(), 1);
   EXPECT_EQ(server->ended_ranks()[0].description, event.description);
 }
@@ -136,19 +92,13 @@ RING_TEST(ALateWatcherAndALateRankLearnWhatTheyMissed) {
   EXPECT_EQ(second.WaitFor(1)[0].rank, 1);
 }
 
-RING_TEST(AKeyOutlivesTheRankThatSetIt) {
+RING_TEST(ARankThatLeftEndsAGather) {
   const auto server = StartServer(2);
-  const auto reader = Join(*server, 0);
-  EventLog log;
-  reader->Watch(log.Watcher());
-  {
-    const auto writer = Join(*server, 1);
-    EXPECT_OK(writer->Set("key", "value"));
-  }
-  log.WaitFor(1);
-  EXPECT_OK(reader->Get("key", Soon()).status());
-  // One that the rank did not set will not come any more.
-  const Status status = reader->Get("other", Soon()).status();
+  const auto store = Join(*server, 0);
+  auto waiting = std::async(std::launch::async,
+                            [&] { return store->Gather("topic", "", Soon()); });
+  Join(*server, 1).reset();
+  const Status status = waiting.get().status();
   EXPECT_EQ(status.code(), StatusCode::kPeerLost);
   EXPECT_TRUE(Has(status.message(), "left: shutdown")) << status.message();
 }
@@ -231,7 +181,6 @@ RING_TEST(WhoLeavesComesBackInTheNextGeneration) {
   auto first = Join(*server, 0);
   auto second = Join(*server, 1);
   EXPECT_EQ(first->generation(), kGeneration);
-  ASSERT_OK(first->Set("key", "of the first"));
   first->Leave("done");
 
   TcpStoreOptions early = RankOptions(server->port(), 0);
@@ -250,10 +199,10 @@ RING_TEST(WhoLeavesComesBackInTheNextGeneration) {
   second = Join(*server, 1);
   EXPECT_EQ(second->generation(), kGeneration + 1);
 
-  // Nothing of the first generation is left: neither its keys nor its ends.
+  // Nothing of the first generation is left: its ends would fail this at once.
   EventLog log;
   second->Watch(log.Watcher());
-  EXPECT_EQ(second->Get("key", Deadline::After(0.2)).status().code(),
+  EXPECT_EQ(second->Gather("topic", "", Deadline::After(0.2)).status().code(),
             StatusCode::kDeadlineExceeded);
   back->Leave("again");
   const std::vector<RankEvent> events = log.WaitFor(1);

@@ -19,13 +19,6 @@ using rendezvous::Frame;
 using rendezvous::FrameType;
 using testing::StandardErrorCapture;
 
-void ExpectJobGoesOn(TcpStore& store) {
-  static int count = 0;
-  const std::string key = StrCat("still/", ++count);
-  EXPECT_OK(store.Set(key, "value"));
-  EXPECT_OK(store.Get(key, Soon()).status());
-}
-
 // A rank that joined the job so that it is wrong in one way only.
 Status JoinStatus(const TcpStoreServer& server,
                   const std::function<void(TcpStoreOptions&)>& adjust) {
@@ -50,7 +43,7 @@ RING_TEST(GarbageIsDroppedAndNamedWhileTheJobRuns) {
   EXPECT_TRUE(Has(log, "WARNING") && Has(log, address) &&
               Has(log, "not a ring_keras peer"))
       << log;
-  ExpectJobGoesOn(*store);
+  ExpectAnswered(*store);
   EXPECT_TRUE(server->ended_ranks().empty());
 }
 
@@ -70,7 +63,7 @@ RING_TEST(ASlowPeerIsDroppedAtTheDeadline) {
     log = capture.Text();
   }
   EXPECT_TRUE(Has(log, "too slow")) << log;
-  ExpectJobGoesOn(*store);
+  ExpectAnswered(*store);
 }
 
 RING_TEST(AProvenRankThatNeverSaysItsNameIsLost) {
@@ -109,7 +102,7 @@ RING_TEST(WrongTokenGenerationAndRankAreRefused) {
 
   status = JoinStatus(*server, [](TcpStoreOptions& o) { o.token = "short"; });
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  ExpectJobGoesOn(*store);
+  ExpectAnswered(*store);
 }
 
 RING_TEST(ALiveRankIsNotReplaced) {
@@ -119,7 +112,7 @@ RING_TEST(ALiveRankIsNotReplaced) {
   EXPECT_EQ(status.code(), StatusCode::kUnauthenticated);
   EXPECT_TRUE(Has(status.message(), "holds this rank already"))
       << status.message();
-  ExpectJobGoesOn(*store);
+  ExpectAnswered(*store);
 
   ASSERT_OK(server->ReportExit(1, "exited with code 0"));
   store->Leave("done");
@@ -140,7 +133,7 @@ void ExpectLostFor(const std::string& bytes, const std::string& why) {
   const RankEvent event = log.WaitFor(1)[0];
   EXPECT_EQ(event.kind, RankEvent::Kind::kLost);
   EXPECT_TRUE(Has(event.description, why)) << event.description;
-  ExpectJobGoesOn(*store);
+  ExpectAnswered(*store);
 }
 
 RING_TEST(AFrameOfExcessiveLengthEndsTheConnection) {
@@ -158,20 +151,17 @@ RING_TEST(AFrameOutOfOrderEndsTheConnection) {
   ExpectLostFor(Encode(answer), "only the server sends");
 }
 
-// Every key beyond the bounds is answered, not dropped: it is a request's
-// error.
-RING_TEST(ABadKeyIsAnsweredWithAnError) {
+// A topic beyond the bounds is answered, not dropped: it is a request's error.
+RING_TEST(ABadTopicIsAnsweredWithAnError) {
   const auto server = StartServer(1);
   RawConnection rank = RawConnection::AsRank(*server, 0);
-  for (FrameType type : {FrameType::kSet, FrameType::kGet}) {
-    Frame request;
-    request.type = type;
-    request.request_id = 7;
-    rank.Send(request);
-    const Frame answer = rank.ReadFrame(FrameType::kAnswer);
-    EXPECT_EQ(answer.request_id, 7);
-    EXPECT_EQ(ErrorOf(answer).code(), StatusCode::kInvalidArgument);
-  }
+  Frame request;
+  request.type = FrameType::kGather;
+  request.request_id = 7;
+  rank.Send(request);
+  const Frame answer = rank.ReadFrame(FrameType::kAnswer);
+  EXPECT_EQ(answer.request_id, 7);
+  EXPECT_EQ(ErrorOf(answer).code(), StatusCode::kInvalidArgument);
 }
 
 RING_TEST(AFloodOfConnectionsKeepsNobodyOut) {
@@ -184,7 +174,7 @@ RING_TEST(AFloodOfConnectionsKeepsNobodyOut) {
     const size_t count = 2 + kSpareUnauthenticatedConnections + 40;
     for (size_t i = 0; i < count; ++i) untrusted.emplace_back(*server);
     const auto second = Join(*server, 1);
-    ExpectJobGoesOn(*second);
+    ExpectAnswered(*second);
     // The oldest had to go for the newest.
     EXPECT_EQ(untrusted.front().ReadUntilClosed(), "");
     log = capture.Text();
@@ -193,7 +183,7 @@ RING_TEST(AFloodOfConnectionsKeepsNobodyOut) {
   size_t lines = 0;
   for (char c : log) lines += c == '\n';
   EXPECT_LE(lines, static_cast<size_t>(kMaxWarningsPerWindow));
-  ExpectJobGoesOn(*first);
+  ExpectAnswered(*first);
 }
 
 RING_TEST(AServerEndsWithEveryKindOfConnectionOpen) {

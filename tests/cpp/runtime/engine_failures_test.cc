@@ -44,11 +44,7 @@ Request Allreduce(const std::string& name, std::vector<float>& data) {
 // Holds the ranks together without the engine: one that leaves would end what
 // the others wait for.
 void Meet(Rank& self, const std::string& topic) {
-  ASSERT_OK(self.store->Set(StrCat(topic, "/", self.rank), ""));
-  for (int rank = 0; rank < self.size; ++rank) {
-    ASSERT_OK(self.store->Get(StrCat(topic, "/", rank), Deadline::After(30))
-                  .status());
-  }
+  ASSERT_OK(self.store->Gather(topic, "", Deadline::After(30)).status());
 }
 
 // Starts large collectives of every kind whose memory goes the moment that
@@ -251,8 +247,8 @@ RING_TEST(AnInterruptReachesAPeerThatReadsLater) {
     request.allocate_output = [&](const Shape& shape) -> StatusOr<void*> {
       output.resize(ElementCount(shape));
       if (self.rank == 1) {
-        EXPECT_OK(self.store->Set("rank 1 does not read", ""));
-        EXPECT_OK(self.store->Get("rank 0 has ended", Deadline::After(30)));
+        Meet(self, "rank 1 does not read");
+        Meet(self, "rank 0 has ended");
       }
       begun = true;  // And goes on to send, in the same turn.
       return static_cast<void*>(output.data());
@@ -262,7 +258,7 @@ RING_TEST(AnInterruptReachesAPeerThatReadsLater) {
       EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
       EXPECT_TRUE(status.message().find("was interrupted") != std::string::npos)
           << status.message();
-      ASSERT_OK(self.store->Set("rank 1 has ended", ""));
+      Meet(self, "rank 1 has ended");
       return;
     }
     std::atomic<bool> ended{false};
@@ -270,12 +266,12 @@ RING_TEST(AnInterruptReachesAPeerThatReadsLater) {
       EXPECT_EQ(status.code(), StatusCode::kAborted) << status.message();
       ended = true;
     });
-    EXPECT_OK(self.store->Get("rank 1 does not read", Deadline::After(30)));
+    Meet(self, "rank 1 does not read");
     EXPECT_TRUE(WaitFor([&] { return begun.load(); }));
     self.engine->Interrupt(0);
     EXPECT_TRUE(WaitFor([&] { return ended.load(); }));
-    ASSERT_OK(self.store->Set("rank 0 has ended", ""));
-    EXPECT_OK(self.store->Get("rank 1 has ended", Deadline::After(30)));
+    Meet(self, "rank 0 has ended");
+    Meet(self, "rank 1 has ended");
   });
 }
 
@@ -307,21 +303,21 @@ RING_TEST(AnnouncementsArriveThoughTheirRankHasNothingPending) {
       submit();
       self.engine->Submit(Allreduce("gate", gate), [&](const Status& status) {
         EXPECT_OK(status);
-        EXPECT_OK(self.store->Set("rank 1 does not read", ""));
-        EXPECT_OK(self.store->Get("rank 0 has ended", Deadline::After(30)));
+        Meet(self, "rank 1 does not read");
+        Meet(self, "rank 0 has ended");
       });
       EXPECT_TRUE(WaitFor(all_ended)) << ended.load();
-      ASSERT_OK(self.store->Set("rank 1 has ended", ""));
+      Meet(self, "rank 1 has ended");
       return;
     }
     ASSERT_OK(self.engine->Run(Allreduce("gate", gate)));
-    EXPECT_OK(self.store->Get("rank 1 does not read", Deadline::After(30)));
+    Meet(self, "rank 1 does not read");
     submit();
     EXPECT_TRUE(WaitFor(all_ended)) << ended.load();
     EXPECT_FALSE(self.engine->AwaitSent(0));
-    ASSERT_OK(self.store->Set("rank 0 has ended", ""));
+    Meet(self, "rank 0 has ended");
     EXPECT_TRUE(self.engine->AwaitSent(30));
-    EXPECT_OK(self.store->Get("rank 1 has ended", Deadline::After(30)));
+    Meet(self, "rank 1 has ended");
   });
 }
 

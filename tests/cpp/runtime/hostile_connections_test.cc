@@ -157,7 +157,7 @@ RING_TEST(AJobTrainsOnWhileHostileConnectionsCome) {
     if (self.rank != 0) {
       Train(self, nullptr);
       Train(self, nullptr);
-      EXPECT_OK(self.store->Get("done", Deadline::After(30)).status());
+      EXPECT_OK(self.store->Gather("done", "", Deadline::After(30)).status());
       return;
     }
     const std::vector<Listener> listeners = Listeners();
@@ -201,7 +201,7 @@ RING_TEST(AJobTrainsOnWhileHostileConnectionsCome) {
         "before, %zu MiB after\n",
         all, listeners.size(), attacked_ms, alone_ms, open_before, most_open,
         open_after, nbytes_before >> 20, nbytes_after >> 20);
-    EXPECT_OK(self.store->Set("done", "yes"));
+    EXPECT_OK(self.store->Gather("done", "", Deadline::After(30)).status());
   });
 }
 

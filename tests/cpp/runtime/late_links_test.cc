@@ -320,10 +320,6 @@ class GatherOfTwo : public Store {
     return std::vector<std::string>{other_, value};
   }
   Status Pause(Deadline) override { return {}; }
-  Status Set(const std::string&, const std::string&) override { return {}; }
-  StatusOr<std::string> Get(const std::string& key, Deadline) override {
-    return Status(StatusCode::kDeadlineExceeded, key);
-  }
   void Watch(std::function<void(const RankEvent&)>) override {}
   void Leave(const std::string&) override {}
 

@@ -82,10 +82,6 @@ class RankStore : public Store {
         std::chrono::duration<double>(deadline.RemainingSeconds()));
     return Status::Ok();
   }
-  Status Set(const std::string&, const std::string&) override { return {}; }
-  StatusOr<std::string> Get(const std::string& key, Deadline) override {
-    return Status(StatusCode::kDeadlineExceeded, key);
-  }
   void Watch(std::function<void(const RankEvent&)>) override {}
   void Leave(const std::string&) override {}
 
