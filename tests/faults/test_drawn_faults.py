@@ -51,9 +51,12 @@ INIT_TIMEOUT_S = 20.0
 MEMORY_NBYTES = 64 << 20
 # What the store says of one that it gives up.
 GIVEN_UP = "has been silent for 5 s"
-# Who has come says who has not, or who is lost: a rank, or the store, if it came as far as
-# the job's first collectives; who has not come, where it cannot go.
-JOINING = r"(PeerLost|CollectiveTimeout)Error: .*(\branks? \d|\bthe store at)|reach the store at"
+# Who has come says who has not, or who is lost: a rank, or the store, if it came
+# as far as the job's first collectives; who has not come, where it cannot go.
+JOINING = (
+    r"(PeerLost|CollectiveTimeout)Error: .*(\branks? \d|\bthe store at)"
+    r"|reach the store at"
+)
 
 
 @pytest.mark.timeout(360)
