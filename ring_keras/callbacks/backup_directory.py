@@ -127,7 +127,8 @@ class _RemoteDirectory:
         url: With the protocol of one of its file systems.
 
     Raises:
-        ValueError: If there is no such file system, or its package is missing.
+        ValueError: If there is no such file system, its package is missing, or the URL
+            asks for a version of an object.
     """
 
     def __init__(self, url: str) -> None:
@@ -138,6 +139,12 @@ class _RemoteDirectory:
                 f"A directory such as {url!r} needs the package fsspec, and that for "
                 "its protocol: s3fs, gcsfs."
             ) from None
+        if any(mark in url for mark in "?#"):
+            # gcsfs would write to it, and list another one.
+            raise ValueError(
+                f"{url!r} cannot be a directory: in an object store's URL, ? and # ask "
+                "for a version."
+            )
         self._url = url.rstrip("/")
         try:
             found: tuple[Any, str] = url_to_fs(self._url)
@@ -171,8 +178,11 @@ class _RemoteDirectory:
             yield path
 
     def write(self, name: str, content: bytes | memoryview) -> None:
-        with self._problems(OSError):
-            self._files.pipe_file(f"{self._root}/{name}", bytes(content))
+        try:
+            with self._problems(OSError):
+                self._files.pipe_file(f"{self._root}/{name}", bytes(content))
+        except FileNotFoundError as error:
+            raise OSError(f"there is no such bucket ({error})") from error
 
     def remove(self, name: str) -> None:
         with self._problems(OSError), contextlib.suppress(FileNotFoundError):
