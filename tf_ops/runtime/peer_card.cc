@@ -3,13 +3,12 @@
 #include <limits.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <cstdlib>
 #include <fstream>
-#include <iomanip>
 #include <optional>
-#include <sstream>
+#include <string_view>
 
 namespace ring_keras {
 namespace {
@@ -50,24 +49,26 @@ std::string HostId(const PeerCard& card, bool named) {
 constexpr char kUnset[] = "unset";
 
 std::string Word(const std::optional<size_t>& setting) {
-  return setting.has_value() ? StrCat(*setting) : kUnset;
+  return setting.has_value() ? std::to_string(*setting) : kUnset;
 }
 
-// What Word() has made of a setting; fails where it has not.
-void ReadWord(std::istream& in, std::optional<size_t>* setting) {
-  std::string word;
-  in >> word;
-  setting->reset();
-  if (word == kUnset) return;
-  const char* end = word.data() + word.size();
-  const auto [read, error] =
-      std::from_chars(word.data(), end, setting->emplace());
-  if (error != std::errc() || read != end) in.setstate(std::ios::failbit);
+// Takes what comes before the next `end`, or all, off `text`.
+std::string_view TakeUntil(char end, std::string_view* text) {
+  const std::string_view taken = text->substr(0, text->find(end));
+  text->remove_prefix(std::min(taken.size() + 1, text->size()));
+  return taken;
 }
 
-Status CheckSame(std::string setting, const std::string& first,
-                 const std::string& other, size_t rank) {
-  if (first == other) return Status::Ok();
+// 0 if `word` does not begin with a number.
+template <typename Number>
+Number NumberOf(std::string_view word, int base = 10) {
+  Number number = 0;
+  std::from_chars(word.data(), word.data() + word.size(), number, base);
+  return number;
+}
+
+Status Differs(std::string setting, const std::string& first,
+               const std::string& other, size_t rank) {
   for (char& letter : setting) letter = static_cast<char>(toupper(letter));
   const std::string variable = "RING_KERAS_" + setting;
   return Status(
@@ -92,12 +93,17 @@ PeerCard MakePeerCard(const std::string& host_name) {
 
 Status CheckSameSettings(const std::vector<PeerCard>& cards) {
   for (size_t rank = 1; rank < cards.size(); ++rank) {
-    RING_KERAS_RETURN_IF_ERROR(CheckSame("autotune", StrCat(cards[0].autotune),
-                                         StrCat(cards[rank].autotune), rank));
+    const PeerCard& first = cards[0];
+    const PeerCard& other = cards[rank];
+    if (first.autotune != other.autotune) {
+      return Differs("autotune", StrCat(first.autotune), StrCat(other.autotune),
+                     rank);
+    }
     for (const auto& [name, value] : kTuningSettings) {
-      RING_KERAS_RETURN_IF_ERROR(CheckSame(name, Word(cards[0].tuning.*value),
-                                           Word(cards[rank].tuning.*value),
-                                           rank));
+      if (first.tuning.*value != other.tuning.*value) {
+        return Differs(name, Word(first.tuning.*value),
+                       Word(other.tuning.*value), rank);
+      }
     }
   }
   return Status::Ok();
@@ -105,46 +111,54 @@ Status CheckSameSettings(const std::vector<PeerCard>& cards) {
 
 // What most cards have in common comes first: the store sends neighbours'
 // common beginnings once. Names may hold spaces, so each has a line.
+//
+// A rank reads the cards of thousands, so none of this takes a stream.
 std::string Encode(const PeerCard& card) {
-  std::ostringstream out;
-  out << card.autotune;
+  std::string text = card.autotune ? "1" : "0";
   for (const auto& [name, value] : kTuningSettings) {
-    out << ' ' << Word(card.tuning.*value);
+    text += ' ' + Word(card.tuning.*value);
   }
-  out << '\n'
-      << card.pid_namespace << '\n'
-      << card.network_namespace << '\n'
-      << card.host_id << '\n'
-      << card.host_name << '\n'
-      << card.boot_id << '\n'
-      << card.segment_descriptor << ' ' << card.doorbell_descriptor << ' '
-      << card.pid << ' ' << std::hex << std::setfill('0');
-  for (uint8_t byte : card.nonce) out << std::setw(2) << int{byte};
-  return out.str();
+  for (const std::string* line :
+       {&card.pid_namespace, &card.network_namespace, &card.host_id,
+        &card.host_name, &card.boot_id}) {
+    text += '\n' + *line;
+  }
+  text += '\n';
+  for (int number :
+       {card.segment_descriptor, card.doorbell_descriptor, card.pid}) {
+    text += std::to_string(number) + ' ';
+  }
+  constexpr char kDigits[] = "0123456789abcdef";
+  for (uint8_t byte : card.nonce) {
+    text += kDigits[byte / 16];
+    text += kDigits[byte % 16];
+  }
+  return text;
 }
 
 StatusOr<PeerCard> DecodePeerCard(const std::string& text) {
   PeerCard card;
-  std::istringstream in(text);
-  in >> card.autotune;
+  std::string_view rest = text;
+  std::string_view settings = TakeUntil('\n', &rest);
+  card.autotune = TakeUntil(' ', &settings) == "1";
   for (const auto& [name, value] : kTuningSettings) {
-    ReadWord(in, &(card.tuning.*value));
+    const std::string_view word = TakeUntil(' ', &settings);
+    if (word != kUnset) card.tuning.*value = NumberOf<size_t>(word);
   }
-  in.ignore();  // The line's end.
-  std::getline(in, card.pid_namespace);
-  std::getline(in, card.network_namespace);
-  std::getline(in, card.host_id);
-  std::getline(in, card.host_name);
-  std::getline(in, card.boot_id);
-  in >> card.segment_descriptor >> card.doorbell_descriptor >> card.pid;
-  in.ignore();
+  for (std::string* line : {&card.pid_namespace, &card.network_namespace,
+                            &card.host_id, &card.host_name, &card.boot_id}) {
+    *line = TakeUntil('\n', &rest);
+  }
+  for (int* number :
+       {&card.segment_descriptor, &card.doorbell_descriptor, &card.pid}) {
+    *number = NumberOf<int>(TakeUntil(' ', &rest));
+  }
   for (uint8_t& byte : card.nonce) {
-    char digits[3] = "";
-    in.read(digits, 2);
-    byte = static_cast<uint8_t>(std::strtoul(digits, nullptr, 16));
+    byte = NumberOf<uint8_t>(rest.substr(0, 2), 16);
+    rest.remove_prefix(std::min<size_t>(2, rest.size()));
   }
   // What was overlooked, such as a rest, would be missing.
-  if (in.fail() || Encode(card) != text) {
+  if (Encode(card) != text) {
     return Status(StatusCode::kInternal,
                   "another rank's card in the store cannot be read. Is the "
                   "same ring_keras installed on every host?");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <sstream>
+#include <string_view>
 #include <tuple>
 
 namespace ring_keras {
@@ -18,18 +19,20 @@ SharedMemory::SharedMemory(const std::vector<PeerCard>& cards,
   const int size = static_cast<int>(cards.size());
   // By what PeerCard::MayShareMemory() compares; looking at every two ranks
   // takes seconds where there are thousands.
-  std::map<std::tuple<std::string, std::string, std::string>, int> firsts;
+  using View = std::string_view;
+  std::map<std::tuple<View, View, View>, int> firsts;
   for (int rank = 0; rank < size; ++rank) {
     const PeerCard& card = cards[rank];
     first_.push_back(rank);
     if (!card.MayShareMemory(card)) continue;
     first_[rank] =
         firsts
-            .emplace(std::tuple(card.boot_id, card.host_id, card.pid_namespace),
+            .emplace(std::tie(card.boot_id, card.host_id, card.pid_namespace),
                      rank)
             .first->second;
   }
   for (int rank = 0; rank < size; ++rank) {
+    if (unattached[rank].empty()) continue;
     std::istringstream text(unattached[rank]);
     for (int other = 0; text >> other;) {
       failed_.emplace(std::min(rank, other), std::max(rank, other));

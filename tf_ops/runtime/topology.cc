@@ -1,7 +1,7 @@
 #include "tf_ops/runtime/topology.h"
 
 #include <map>
-#include <string>
+#include <string_view>
 #include <utility>
 
 namespace ring_keras {
@@ -11,7 +11,8 @@ Topology MakeTopology(int rank, const std::vector<PeerCard>& cards) {
   Topology topology;
   topology.rank = rank;
   topology.size = static_cast<int>(cards.size());
-  std::map<std::pair<std::string, std::string>, int> counts;  // By host.
+  // By host.
+  std::map<std::pair<std::string_view, std::string_view>, int> counts;
   std::vector<int> local_ranks;
   for (const PeerCard& card : cards) {
     local_ranks.push_back(counts[{card.boot_id, card.host_id}]++);
