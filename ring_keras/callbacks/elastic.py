@@ -15,6 +15,7 @@ from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVaria
 from ring_keras.callbacks.momentum import scale_momentum
 from ring_keras.elastic.epoch_data import EpochData, divide_anew
 from ring_keras.elastic.fit_guard import FitGuard
+from ring_keras.elastic.no_launcher import warn_of_no_launcher
 from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import global_process_set
 from ring_keras.job.topology import rank
@@ -106,10 +107,7 @@ class Elastic(keras.callbacks.Callback):
                 "which was not what called it."
             )
         if not is_elastic():
-            logging.info(
-                "ring_keras: callbacks.Elastic does nothing: the ranks were not "
-                "started by `ringrun --min-np`."
-            )
+            warn_of_no_launcher("callbacks.Elastic")
             return
         attach(self.model, adopt_optimizers=True)
         self._refuse_callbacks(callbacks.callbacks)

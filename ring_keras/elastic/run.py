@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from absl import logging
 
+from ring_keras.elastic.no_launcher import warn_of_no_launcher
 from ring_keras.elastic.state import HostsUpdatedInterrupt, State
 from ring_keras.errors import CommunicationError, from_tensorflow
 from ring_keras.lifecycle.elastic_launcher import is_elastic
@@ -35,6 +36,8 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> _Result:
+        if not is_elastic():
+            warn_of_no_launcher("elastic.run")
         skip_sync = False
         while True:
             try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.ringrun import Ringrun
+from support.slurm import MISSING, Slurm
 from support.ssh_hosts import SSHD, SshHosts
 
 
@@ -41,3 +42,17 @@ def ringrun(hosts: SshHosts, tmp_path: Path) -> Iterator[Ringrun]:
     runner = Ringrun(tmp_path, hosts.on(0))
     yield runner
     runner.close()
+
+
+@pytest.fixture(scope="module")
+def slurm_of_all(
+    all_hosts: SshHosts, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Slurm]:
+    if MISSING:
+        pytest.skip(f"there is no {', '.join(MISSING)}; Debian's are in slurm-wlm")
+    slurm = Slurm(all_hosts, tmp_path_factory.mktemp("slurm"))
+    try:
+        slurm.start()
+        yield slurm
+    finally:
+        slurm.close()

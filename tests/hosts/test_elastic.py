@@ -7,43 +7,11 @@ import signal
 import subprocess
 
 import pytest
-from support.processes import wait_until
+from support.elastic_loop import LOOP, await_sizes
 from support.ringrun import Finished, Ringrun
 from support.ssh_hosts import SshHosts
 
 pytestmark = pytest.mark.hosts
-
-# Each step adds 1, which is the average of what the ranks give: so the total is the
-# number of steps that were applied. It ends once there is a file "stop".
-LOOP = """
-import socket
-import tensorflow as tf
-import ring_keras as ring
-
-number = rank
-ring.init()
-total = tf.Variable(0.0)
-state = ring.elastic.TensorFlowState([total], step=0, sizes=[], stop=0.0)
-note(f"host.{number}", socket.gethostname())
-note(f"pid.{number}", os.getpid())
-
-@ring.elastic.run
-def train(state):
-    while state.stop == 0:
-        if state.sizes[-1:] != [ring.size()]:
-            state.sizes = [*state.sizes, ring.size()]
-        total.assign_add(ring.allreduce(tf.constant(1.0), name="one"))
-        stops = tf.constant(float((here / "stop").exists()))
-        state.stop = float(ring.allreduce(stops, name="stop"))
-        state.step += 1
-        state.commit()
-        note(f"sizes.{number}", state.sizes)
-        time.sleep(0.01)
-
-train(state)
-assert float(total) == state.step
-note(f"end.{number}", os.getpid())
-"""
 
 
 def start(
@@ -53,18 +21,6 @@ def start(
         options = ("--blacklist-cooldown-range", "0", "0", *options)
     ssh = ["--ssh-args", hosts.ssh_args, "--grace-period", "2"]
     return ringrun.start(LOOP, *ssh, *options, size=size)
-
-
-def await_sizes(
-    ringrun: Ringrun, number: int, *sizes: str, timeout_s: int = 30
-) -> None:
-    """Until a process has been in generations of these sizes."""
-    path = ringrun.directory / f"sizes.{number}"
-    wait_until(
-        lambda: path.exists() and path.read_text() in sizes,
-        f"process {number} has seen {sizes}",
-        timeout_s,
-    )
 
 
 def stop(ringrun: Ringrun, job: subprocess.Popen[bytes]) -> Finished:
@@ -78,13 +34,13 @@ def test_a_rank_of_another_host_is_replaced_there(
 ) -> None:
     options = ["--min-np", "1", "--max-np", "2", *["--encrypt"] * encrypted]
     job = start(ringrun, hosts, "-H", "node0:1,node1:1", *options)
-    await_sizes(ringrun, 0, "[2]")
+    await_sizes(ringrun.directory, 0, "[2]")
     before = ringrun.pids("pid.0", "pid.1")
 
     os.kill(before[1], signal.SIGKILL)
 
     for number in (0, 2):
-        await_sizes(ringrun, number, "[2, 1, 2]")
+        await_sizes(ringrun.directory, number, "[2, 1, 2]")
     finished = stop(ringrun, job)
     assert finished.returncode == 0, finished.stderr.decode()
     assert ringrun.pids("end.0") == before[:1]
@@ -99,7 +55,7 @@ def test_a_lost_host_is_replaced_by_one_with_free_slots(
 ) -> None:
     options = ["--min-np", "1", "--max-np", "2"]
     job = start(ringrun, hosts, "-H", "node0:1,node1:1,node2:1", *options)
-    await_sizes(ringrun, 0, "[2]")
+    await_sizes(ringrun.directory, 0, "[2]")
     before = ringrun.pids("pid.0")
 
     if how == "its link is cut":
@@ -107,7 +63,7 @@ def test_a_lost_host_is_replaced_by_one_with_free_slots(
     else:
         os.kill(hosts.find(1, "ring_keras.launch.agent")[-1], signal.SIGKILL)
 
-    await_sizes(ringrun, 0, "[2, 1, 2]", timeout_s=60)
+    await_sizes(ringrun.directory, 0, "[2, 1, 2]", timeout_s=60)
     finished = stop(ringrun, job)
     said = finished.stderr.decode()
     assert finished.returncode == 0, said
@@ -122,7 +78,7 @@ def test_a_lost_host_that_leaves_too_few_ends_the_job(
     ringrun: Ringrun, hosts: SshHosts
 ) -> None:
     job = start(ringrun, hosts, "-H", "node0:1,node1:1", "--min-np", "2")
-    await_sizes(ringrun, 0, "[2]")
+    await_sizes(ringrun.directory, 0, "[2]")
 
     os.kill(hosts.find(1, "ring_keras.launch.agent")[-1], signal.SIGKILL)
 
@@ -161,12 +117,12 @@ def test_a_lost_host_is_tried_again_while_it_is_named(
     job = start(
         ringrun, hosts, "--host-discovery-script", str(script.path), *options, size=None
     )
-    await_sizes(ringrun, 0, "[2]", timeout_s=60)
+    await_sizes(ringrun.directory, 0, "[2]", timeout_s=60)
     before = ringrun.pids("pid.0")
 
     os.kill(hosts.find(2, "ring_keras.launch.agent")[-1], signal.SIGKILL)
 
-    await_sizes(ringrun, 2, "[2]", timeout_s=60)
+    await_sizes(ringrun.directory, 2, "[2]", timeout_s=60)
     finished = stop(ringrun, job)
     said = finished.stderr.decode()
     assert finished.returncode == 0, said
@@ -184,13 +140,13 @@ def test_hosts_come_and_go_as_a_script_says(ringrun: Ringrun, hosts: SshHosts) -
     job = start(
         ringrun, hosts, "--host-discovery-script", str(script.path), *options, size=None
     )
-    await_sizes(ringrun, 0, "[1]")
+    await_sizes(ringrun.directory, 0, "[1]")
     script.there_are("node1:1\nnode2\n")
-    await_sizes(ringrun, 1, "[1, 2]")
+    await_sizes(ringrun.directory, 1, "[1, 2]")
 
     script.there_are("node2 slots=2\n")  # What was trained on node1 goes on there.
 
-    await_sizes(ringrun, 2, "[1, 2, 1, 2]", "[1, 2]")
+    await_sizes(ringrun.directory, 2, "[1, 2, 1, 2]", "[1, 2]")
     finished = stop(ringrun, job)
     said = finished.stderr.decode()
     assert finished.returncode == 0, said

@@ -114,6 +114,21 @@ def test_the_script_of_the_documentation(mpi: Mpi, tmp_path: Path) -> None:
     ]
 
 
+def test_an_elastic_loop_is_told_what_would_go_on(mpi: Mpi, tmp_path: Path) -> None:
+    script = """
+del sys.modules["tensorflow"]
+_native.shutdown("the loop joins by itself")
+import ring_keras as ring
+ring.init()
+ring.elastic.run(lambda state: None)(ring.elastic.ObjectState(step=0))
+"""
+    finished = run(mpi, on_one_host(mpi, 2), script, tmp_path)
+
+    assert finished.returncode == 0, finished.stderr
+    said = f"all ranks end when one is lost: {mpi.name} started them. `ringrun --min-np"
+    assert finished.stderr.count(said) == 1, finished.stderr
+
+
 def test_a_rank_may_end_before_the_others(mpi: Mpi, tmp_path: Path) -> None:
     # A process manager might take the first end, or the rest, for a failure.
     script = """

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.mpi import MPIS, ROOT_DIR, documented_scripts
-from support.processes import is_alive, wait_until
-from support.slurm import MISSING, Slurm
-from support.ssh_hosts import SshHosts
+from support.processes import wait_until
+from support.slurm import Slurm
+from support.slurm_jobs import Jobs
 
 pytestmark = pytest.mark.hosts
 
@@ -52,100 +50,9 @@ THREE_RANKS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def slurm_of_all(
-    all_hosts: SshHosts, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Slurm]:
-    if MISSING:
-        pytest.skip(f"there is no {', '.join(MISSING)}; Debian's are in slurm-wlm")
-    slurm = Slurm(all_hosts, tmp_path_factory.mktemp("slurm"))
-    try:
-        slurm.start()
-        yield slurm
-    finally:
-        slurm.close()
-
-
-class Jobs:
-    """Jobs of one test, whose processes carry a mark."""
-
-    def __init__(self, slurm: Slurm, directory: Path) -> None:
-        self.slurm = slurm
-        self.directory = directory
-        self._mark = f"RING_TEST_MARK={secrets.token_hex(8)}"
-        name, _, value = self._mark.partition("=")
-        self.env = {
-            name: value,
-            "RING_KERAS_INIT_TIMEOUT_S": "30",
-            # The user's home is what hosts share.
-            "XDG_CACHE_HOME": str(directory / "cache"),
-        }
-
-    def script(self, text: str) -> list[str]:
-        """The command that runs a script of Python."""
-        file = self.directory / "script.py"
-        file.write_text(JOIN + text)
-        return [sys.executable, str(file), str(self.directory)]
-
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command of Slurm's to its end."""
-        return self.slurm.run(*command, env=self.env)
-
-    def submit(self, text: str, *options: str) -> str:
-        """Submits a batch script; the job's number."""
-        file = self.directory / "job.sh"
-        file.write_text(f"#!/bin/sh\n{text}")
-        said = f"--output={self.directory}/output"
-        submitted = self.run("sbatch", "--parsable", said, *options, str(file))
-        output = self.directory / "output"
-        said = output.read_text() if output.exists() else ""
-        assert submitted.returncode == 0, submitted.stderr + said
-        return submitted.stdout.strip()
-
-    def state(self, job: str) -> str:
-        """What Slurm says of a job."""
-        return self.run("scontrol", "show", "job", job).stdout
-
-    def batch(self, text: str, *options: str) -> str:
-        """Submits a batch script and waits for its end; what it has printed."""
-        self.submit(text, "--wait", *options)
-        return (self.directory / "output").read_text()
-
-    def wait_for_ranks(self, count: int) -> None:
-        """Until so many have noted that they are there."""
-        wait_until(
-            lambda: len(list(self.directory.glob("rank*"))) == count,
-            f"{count} ranks have joined",
-        )
-
-    def processes(self) -> list[int]:
-        """Those that still run, wherever."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    environment = (entry / "environ").read_bytes()
-                except OSError:
-                    continue
-                if self._mark.encode() in environment:
-                    found.append(int(entry.name))
-        return [pid for pid in found if is_alive(pid) and pid != os.getpid()]
-
-    def wait_until_none_is_left(self) -> None:
-        """Until no process of these jobs runs."""
-        wait_until(lambda: not self.processes(), "no process is left", 40)
-        assert self.cards() == []
-
-    def cards(self) -> list[Path]:
-        """The files by which these jobs' ranks find each other."""
-        found = (self.directory / "cache").rglob("*")
-        return [path for path in found if path.is_file()]
-
-
 @pytest.fixture
 def jobs(slurm_of_all: Slurm, tmp_path: Path) -> Iterator[Jobs]:
-    own = Jobs(slurm_of_all, tmp_path)
-    yield own
+    yield Jobs(slurm_of_all, tmp_path, JOIN)
     slurm_of_all.cancel_all()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from support.processes import wait_until
 
 # Every script can say who it is, and wait to be ended.
-_PROLOGUE = """\
+PROLOGUE = """\
 import os, signal, subprocess, sys, time
 from pathlib import Path
 rank = int(os.environ["RING_KERAS_RANK"])
@@ -89,7 +89,7 @@ class Ringrun:
         None: on as many as the options say.
         """
         file = self.directory / "script.py"
-        file.write_text(_PROLOGUE + textwrap.dedent(script))
+        file.write_text(PROLOGUE + textwrap.dedent(script))
         number = [] if size is None else ["-np", str(size)]
         command = [*number, *options, sys.executable, str(file)]
         return self.start_raw(*command, env=env, stdout=stdout, stderr=stderr)
