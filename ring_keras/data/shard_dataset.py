@@ -44,7 +44,8 @@ def shard_dataset(
             return parts(place), None if count < 0 else parts
         order = DataOrder(what, is_given=True)
         part = part_of(dataset, place)
-        return _in_passes(order, lambda _: part_of(dataset, place), 0, part), None
+        passes = _passes(order, 0)
+        return _in_passes(order, passes, lambda _: part_of(dataset, place), part), None
     if count < 0:
         raise ValueError(
             "ring_keras.data.shard(seed=...) shuffles all items, so it must know "
@@ -65,29 +66,32 @@ def shard_dataset(
             max(count, 1), seed=pass_seed, reshuffle_each_iteration=False
         )
 
+    passes = _passes(order, seed)
+
     def shuffled_part(place: Place) -> tf.data.Dataset:
         return _in_passes(
             order,
+            passes,
             lambda pass_seed: part_of(shuffled(pass_seed), place),
-            seed,
             part_of(dataset, place),
         )
 
     return shuffled_part(place), shuffled_part
 
 
+def _passes(order: DataOrder, seed: int) -> tf.data.Dataset:
+    """Begins a pass each time that it is read; its one item is that pass's seed."""
+    return tf.data.Dataset.from_tensors(0).map(lambda _: order.begin_pass(seed))
+
+
 def _in_passes(
     order: DataOrder,
+    passes: tf.data.Dataset,
     pass_of: Callable[[tf.Tensor], tf.data.Dataset],
-    seed: int,
     like: tf.data.Dataset,
 ) -> tf.data.Dataset:
     """A dataset that is made anew for each pass, from the seed of that."""
-    part = (
-        tf.data.Dataset.from_tensors(0)
-        .map(lambda _: order.begin_pass(seed))
-        .flat_map(pass_of)
-    )
+    part = passes.flat_map(pass_of)
     cardinality = like.cardinality()
     if int(cardinality) != tf.data.UNKNOWN_CARDINALITY:
         part = part.apply(tf.data.experimental.assert_cardinality(cardinality))
