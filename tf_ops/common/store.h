@@ -48,9 +48,8 @@ class Store {
   // bounded: see rendezvous/limits.h.
   //
   // Errors: DeadlineExceeded (whose message is who has given none, "rank 3 of
-  // 4"), Interrupted,
-  // PeerLost (a rank of the job ended meanwhile, or the store itself is gone),
-  // InvalidArgument, ResourceExhausted.
+  // 4"), Interrupted, PeerLost (a rank of the job ended meanwhile, or the store
+  // itself is gone), InvalidArgument, ResourceExhausted.
   virtual StatusOr<std::vector<std::string>> Gather(const std::string& topic,
                                                     const std::string& value,
                                                     Deadline deadline) = 0;

@@ -1,4 +1,5 @@
-// The key-value service of a job, and the arbiter of who died.
+// Where the ranks of a job exchange what they need to meet, and the arbiter of
+// who died.
 //
 // It runs in the launcher's process, not in a rank's, so that it outlives every
 // rank. Only peers that hold the job's token get past the handshake; whoever
