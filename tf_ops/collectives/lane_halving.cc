@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <array>
-#include <bit>
 
+#include "tf_ops/collectives/circle.h"
 #include "tf_ops/collectives/lane.h"
 #include "tf_ops/collectives/message_exchange.h"
 #include "tf_ops/collectives/partition.h"
@@ -10,9 +10,9 @@ namespace ring_keras {
 namespace {
 
 // The data of a lane in a chunk for each member, seen as a circle.
-class Circle {
+class ChunkCircle {
  public:
-  Circle(const Lane& lane, size_t nbytes)
+  ChunkCircle(const Lane& lane, size_t nbytes)
       : nbytes_(nbytes),
         element_nbytes_(lane.reduction.element_nbytes()),
         size_(lane.size()) {}
@@ -42,49 +42,39 @@ class Circle {
 
 Task ReduceByHalving(const Lane& lane, char* data, size_t nbytes,
                      uint32_t tag) {
-  const int size = lane.size();
   const int index = lane.index;
-  const Circle circle(lane, nbytes);
-  const int rounds = std::bit_width(static_cast<unsigned>(size - 1));
-  // Of how many chunks, its own and those after it, a member holds sums after
-  // so many rounds.
-  const auto held = [size](int round) {
-    return (size + (1 << round) - 1) >> round;
-  };
-  const auto member = [&](int place) {
-    return lane.members[(place + size) % size];
+  const Circle circle(lane.size());
+  const ChunkCircle data_of(lane, nbytes);
+  const auto member = [&](int distance) {
+    return lane.members[circle.At(index, distance)];
   };
   MessageExchange exchange(lane.communicator, lane.key);
   // Reduce-scatter: a member hands on the chunks from the one of the member
   // that is so far on, and gets what others have of those that stay.
-  for (int round = 0; round < rounds; ++round) {
-    const int distance = held(round + 1);
-    const int count = held(round) - distance;
-    const auto in = circle.Chunks(index, count);
-    const auto out = circle.Chunks(index + distance, count);
+  for (int trip = circle.trips() - 1; trip >= 0; --trip) {
+    const int distance = circle.Distance(trip);
+    const auto in = data_of.Chunks(index, circle.Count(trip));
+    const auto out = data_of.Chunks(index + distance, circle.Count(trip));
     for (int i = 0; i < 2; ++i, ++tag) {
-      exchange.ReceiveInto(member(index - distance), tag, data + in[i].begin,
+      exchange.ReceiveInto(member(-distance), tag, data + in[i].begin,
                            in[i].size(), lane.reduction.function(),
                            lane.reduction.element_nbytes());
-      exchange.Send(member(index + distance), tag, data + out[i].begin,
-                    out[i].size());
+      exchange.Send(member(distance), tag, data + out[i].begin, out[i].size());
     }
     co_await exchange.Done();
     RING_KERAS_CO_RETURN_IF_ERROR(lane.communicator.status());
   }
-  const Range own = circle.Chunks(index, 1)[0];
+  const Range own = data_of.Chunks(index, 1)[0];
   lane.reduction.Finish(data + own.begin, own.size());
   // Allgather: the same ways back.
-  for (int round = rounds - 1; round >= 0; --round) {
-    const int distance = held(round + 1);
-    const int count = held(round) - distance;
-    const auto in = circle.Chunks(index + distance, count);
-    const auto out = circle.Chunks(index, count);
+  for (int trip = 0; trip < circle.trips(); ++trip) {
+    const int distance = circle.Distance(trip);
+    const auto in = data_of.Chunks(index + distance, circle.Count(trip));
+    const auto out = data_of.Chunks(index, circle.Count(trip));
     for (int i = 0; i < 2; ++i, ++tag) {
-      exchange.Receive(member(index + distance), tag, data + in[i].begin,
+      exchange.Receive(member(distance), tag, data + in[i].begin,
                        in[i].size());
-      exchange.Send(member(index - distance), tag, data + out[i].begin,
-                    out[i].size());
+      exchange.Send(member(-distance), tag, data + out[i].begin, out[i].size());
     }
     co_await exchange.Done();
     RING_KERAS_CO_RETURN_IF_ERROR(lane.communicator.status());
