@@ -2,6 +2,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tf_ops/collectives/algorithms.h"
@@ -12,10 +13,17 @@ namespace {
 
 class AllreduceDirect : public Collective {
  public:
-  explicit AllreduceDirect(const CollectiveArguments& arguments)
-      : is_average_(arguments.reduce_op == ReduceOp::kAverage),
+  AllreduceDirect(const CollectiveArguments& arguments,
+                  const Communicator& communicator)
+      : size_(communicator.size()),
+        is_average_(arguments.reduce_op == ReduceOp::kAverage),
         wire_dtype_(arguments.wire_dtype.value_or(arguments.dtype)),
         tensors_(arguments) {}
+
+  // Posts hand on what they have gathered.
+  bool can_repeat() const override {
+    return size_ * tensors_.nbytes() <= kMaxGatheredBytes;
+  }
 
   std::string Payload() override {
     std::string payload(tensors_.nbytes(), '\0');
@@ -26,26 +34,27 @@ class AllreduceDirect : public Collective {
   Task Run(const Participants& participants) override {
     std::optional<double> share;
     if (is_average_) share = Weighting(participants).share;
-    std::vector<std::string> weighted(is_average_ ? participants.size() : 0);
+    std::vector<std::string> weighted(
+        share.has_value() ? participants.size() : 0);
     std::vector<const void*> sources;
     sources.reserve(participants.size());
     for (size_t rank = 0; rank < participants.size(); ++rank) {
-      const std::string* payload = &participants[rank].payload;
-      if (payload->size() != tensors_.nbytes()) {
+      std::string_view payload = participants[rank].payload;
+      if (payload.size() != tensors_.nbytes()) {
         co_return Status(
             StatusCode::kInternal,
-            StrCat("a rank sent ", payload->size(), " of ", tensors_.nbytes(),
+            StrCat("a rank sent ", payload.size(), " of ", tensors_.nbytes(),
                    " bytes. Is the same ring_keras installed on every host?"));
       }
       if (share.has_value()) {
         // Unknown when the payload was packed.
-        weighted[rank].resize(payload->size());
-        Scale(wire_dtype_, weighted[rank].data(), payload->data(),
+        weighted[rank].resize(payload.size());
+        Scale(wire_dtype_, weighted[rank].data(), payload.data(),
               participants[rank].weight * *share,
-              payload->size() / SizeOf(wire_dtype_));
-        payload = &weighted[rank];
+              payload.size() / SizeOf(wire_dtype_));
+        payload = weighted[rank];
       }
-      sources.push_back(payload->data());
+      sources.push_back(payload.data());
     }
     tensors_.Begin(participants);
     std::string reduced(tensors_.nbytes(), '\0');
@@ -57,6 +66,9 @@ class AllreduceDirect : public Collective {
   }
 
  private:
+  static constexpr size_t kMaxGatheredBytes = kMaxControlBytes;
+
+  const size_t size_;
   const bool is_average_;
   const DataType wire_dtype_;
   WireTensors tensors_;
@@ -101,8 +113,8 @@ class AllreduceAlone : public Collective {
 }  // namespace
 
 std::unique_ptr<Collective> MakeAllreduceDirect(
-    const CollectiveArguments& arguments, Communicator&) {
-  return std::make_unique<AllreduceDirect>(arguments);
+    const CollectiveArguments& arguments, Communicator& communicator) {
+  return std::make_unique<AllreduceDirect>(arguments, communicator);
 }
 
 std::unique_ptr<Collective> MakeAllreduceAlone(

@@ -27,6 +27,8 @@ class AllreduceMessages : public Collective {
     std::iota(lane_.members.begin(), lane_.members.end(), 0);
   }
 
+  bool can_repeat() const override { return true; }
+
   Task Run(const Participants& participants) override {
     tensors_.Begin(participants);
     lane_.key = participants.key;

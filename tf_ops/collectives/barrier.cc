@@ -5,6 +5,7 @@ namespace {
 
 class BarrierMessages : public Collective {
  public:
+  bool can_repeat() const override { return true; }
   Task Run(const Participants&) override { co_return Status::Ok(); }
 };
 
@@ -12,7 +13,6 @@ class BarrierMessages : public Collective {
 class BarrierShared : public BarrierMessages {
  public:
   std::optional<size_t> slot_nbytes() const override { return 0; }
-  bool can_repeat() const override { return true; }
 };
 
 }  // namespace

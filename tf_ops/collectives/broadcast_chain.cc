@@ -17,6 +17,8 @@ class BroadcastChain : public Collective {
         communicator_(communicator),
         tensors_(arguments) {}
 
+  bool can_repeat() const override { return true; }
+
   Task Run(const Participants& participants) override {
     const int size = communicator_.size();
     const int rank = communicator_.rank();

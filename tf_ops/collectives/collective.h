@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tf_ops/collectives/arguments.h"
@@ -29,7 +30,7 @@ struct Participant {
   uint64_t output_offset = WindowPost::kNowhere;
   // Where its data appear, if it shares memory with this rank.
   Window* window = nullptr;
-  std::string payload;  // See Collective::Payload.
+  std::string_view payload;  // See Collective::Payload.
 };
 // Indexed by rank.
 struct Participants : std::vector<Participant> {
@@ -56,15 +57,17 @@ class Collective {
   // Bytes that each slot of this rank's window must hold; none: the algorithm
   // needs no window.
   virtual std::optional<size_t> slot_nbytes() const { return std::nullopt; }
-  // Whether the slot's size, and all else that a window has, is the same on
-  // every rank whose arguments agree, so that later uses can share a channel.
+  // Whether the slot's size, if there is one, and all else that a window has
+  // follows from arguments that agree, so that later uses can share a channel.
+  // Of its peers Run then needs to know their weights, and what a post has.
   virtual bool can_repeat() const { return false; }
   // Adds what the peers must know of this rank's memory.
   virtual void Describe(Participant* own) const { (void)own; }
   // Fills what fits of the window, if the algorithm needs one.
   virtual void Prepare(const WindowUse& window) { (void)window; }
 
-  // At most kMaxPayloadBytes that go with this rank's announcement, so that
+  // At most kMaxPayloadBytes that go with this rank's announcement, or its post
+  // in a channel, so that
   // every rank has them when Run begins: one trip for all of a small
   // collective.
   static constexpr size_t kMaxPayloadBytes = size_t{64} << 10;

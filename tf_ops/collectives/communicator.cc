@@ -20,6 +20,7 @@ Communicator::Communicator(int id, std::vector<int> ranks, const Tuning& tuning,
   for (int rank : ranks_) host_numbers.push_back(mesh.host_of(rank));
   hosts_ = RanksByHost(host_numbers);
   host_ = HostOf(hosts_, rank_);
+  post_route_.emplace(hosts_, host_, rank_);
   size_t smallest = hosts_.front().size();
   for (const auto& host : hosts_) smallest = std::min(smallest, host.size());
   if (size() - static_cast<int>(smallest) > mesh.max_direct_peers()) {

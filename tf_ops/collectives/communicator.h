@@ -11,6 +11,8 @@
 
 #include "tf_ops/collectives/control_tree.h"
 #include "tf_ops/collectives/launch_order.h"
+#include "tf_ops/collectives/post_inbox.h"
+#include "tf_ops/collectives/post_route.h"
 #include "tf_ops/collectives/scheduler.h"
 #include "tf_ops/collectives/tuning.h"
 #include "tf_ops/common/status.h"
@@ -89,6 +91,10 @@ class Communicator {
   // Whether what `rank` tells comes straight from it.
   bool HearsFrom(int rank) const;
 
+  // Posts for the channels of its names.
+  PostInbox& posts() { return posts_; }
+  const PostRoute& post_route() const { return *post_route_; }
+
   // Tells every other rank of this host that counters in shared memory changed.
   void NotifyAll();
 
@@ -132,6 +138,8 @@ class Communicator {
   Tuning tuning_;
   Mesh& mesh_;
   Scheduler& scheduler_;
+  PostInbox posts_;
+  std::optional<PostRoute> post_route_;
   std::optional<ControlTree> tree_;  // Unless connects_all().
   std::shared_ptr<nccl::DeviceCommunicator> device_;
   LaunchOrder* launch_order_ = nullptr;

@@ -35,8 +35,9 @@ class NameTable {
     return found->second;
   }
 
-  // Only by the driver, or while nobody drives. Names with a channel stay: how
-  // many may have one is bounded already (transport/shm/kept_windows.h).
+  // Only by the driver, or while nobody drives. Names whose channel has a window
+  // stay: how many may have one is bounded already
+  // (transport/shm/kept_windows.h).
   void ForgetUnused() {
     if (new_names_ < kNewNames) return;
     new_names_ = 0;
@@ -46,8 +47,10 @@ class NameTable {
         const bool lately = std::exchange(use.used_lately, false);
         const bool has_channel =
             use.channel != nullptr && !use.channel->ended();
+        const bool keeps_window = has_channel && use.channel->has_window();
         const bool forget =
-            !lately && !has_channel && use.gone == use.next_sequence;
+            !lately && !keeps_window && use.gone == use.next_sequence;
+        if (forget && has_channel) use.EndChannel();
         named = forget ? names->erase(named) : std::next(named);
       }
     }

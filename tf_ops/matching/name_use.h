@@ -24,8 +24,8 @@ struct NameUse {
   uint64_t settled = 0;
   // Uses of which no operation is left.
   uint64_t gone = 0;
-  // From the end of the second use on, if the ranks share memory. Not from the
-  // first: names that are made up for one use leave nothing behind.
+  // From the end of the second use on. Not from the first: names that are made
+  // up for one use leave nothing behind.
   std::unique_ptr<Channel> channel;
 
   // Whether no use is under way. The caller holds the engine's mutex.

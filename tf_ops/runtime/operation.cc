@@ -40,11 +40,13 @@ Task Operation::Run() {
   if (HasChannel(ready)) {
     Post();
     StampArrived();
+    const Posts& posts = name_.channel->posts();
     const bool waited = co_await communicator_->Until(
-        [this] { return name_.channel->AllPosted() || failure_.has_value(); },
-        Scheduler::Look::kIfAlone);
+        [this, &posts] { return posts.All() || failure_.has_value(); },
+        communicator_->shares_memory() ? Scheduler::Look::kIfAlone
+                                       : Scheduler::Look::kNever);
     RING_KERAS_CO_RETURN_IF_ERROR(WaitStatus());
-    StampMatched(name_.channel->last_missing(), waited);
+    StampMatched(posts.last_missing(), waited);
     participants = TakePosts();
   }
   const bool in_channel = participants != nullptr;
@@ -150,13 +152,11 @@ Status Operation::WaitStatus() const {
   return failure_.has_value() ? failure_->why : Status::Ok();
 }
 
-// In shared memory the uses of a name take turns, from the third on: whether
-// there is a channel is known when the second has ended. A use on a device
-// leaves none, so its turn ends with its launch: the host runs ahead of the
-// device.
+// The uses of a name take turns, from the third on: whether there is a channel
+// is known when the second has ended. A use on a device leaves none, so its turn
+// ends with its launch: the host runs ahead of the device.
 bool Operation::IsMyTurn() const {
-  return use_.sequence < 2 || !communicator_->shares_memory() ||
-         name_.ended == use_.sequence;
+  return use_.sequence < 2 || name_.ended == use_.sequence;
 }
 
 void Operation::PassLaunch() {
@@ -233,7 +233,8 @@ bool Operation::IsMissing(int rank) const {
     case Stage::kQueued:
       return false;
     case Stage::kPosted:
-      return name_.channel != nullptr && !name_.channel->HasPosted(rank);
+      return name_.channel != nullptr &&
+             !name_.channel->posts().HasPosted(rank);
     case Stage::kAnnounced:
       return !announcements_[rank].has_value();
     case Stage::kGivenUp:
@@ -244,6 +245,17 @@ bool Operation::IsMissing(int rank) const {
       return false;
   }
   return false;
+}
+
+bool Operation::Needs(int rank) const {
+  if (stage_ != Stage::kPosted) return IsMissing(rank);
+  return name_.channel != nullptr && name_.channel->posts().Needs(rank);
+}
+
+void Operation::TellWaiting() {
+  if (stage_ != Stage::kPosted || has_told_waiting_) return;
+  has_told_waiting_ = true;
+  if (name_.channel != nullptr) name_.channel->TellAll();
 }
 
 std::vector<int> Operation::MissingRanks() const {

@@ -89,8 +89,17 @@ class Operation {
   bool LacksAnnouncement(int rank) const {
     return stage_ == Stage::kAnnounced && !announcements_[rank].has_value();
   }
-  // The job's numbers of the ranks that it still waits for.
+  // The job's numbers of the ranks that it still waits for, as far as is known.
   std::vector<int> MissingRanks() const;
+  // Whether it waits for a word of the rank with this place that no other rank
+  // can give.
+  bool Needs(int rank) const;
+  // Whether what it waits for comes by the control tree, where there is one.
+  bool waits_for_announcements() const {
+    return stage_ == Stage::kAnnounced || stage_ == Stage::kGivenUp;
+  }
+  // It has waited for long: lets its peers know that this rank is there.
+  void TellWaiting();
 
   // What is known of it so far.
   CollectiveRecord Described();
@@ -122,7 +131,7 @@ class Operation {
   enum class Stage {
     kQueued,     // Behind earlier uses of the name.
     kPosted,     // Looks for its peers in the name's channel.
-    kAnnounced,  // Looks for them by messages.
+    kAnnounced,  // Looks for them by announcements.
     kGivenUp,    // Looks for none: its step was given up.
     // They have met.
     kOrdered,   // On a device: behind others in the launch order.
@@ -203,6 +212,7 @@ class Operation {
   std::optional<uint64_t> data_key_;
   uint64_t launch_id_ = 0;  // In the launch order; 0 if it is not there.
   std::optional<Failure> failure_;
+  bool has_told_waiting_ = false;
   Window* window_ = nullptr;  // This operation's own.
   std::unique_ptr<Collective> collective_;
   std::optional<Task> task_;

@@ -19,7 +19,7 @@ bool Operation::HasChannel(const Status& ready) {
     return false;
   }
   if (ready.ok() && !standing_.stands_in && collective_->can_repeat() &&
-      *collective_->slot_nbytes() <= name_.channel->slot_nbytes()) {
+      collective_->slot_nbytes().value_or(0) <= name_.channel->slot_nbytes()) {
     return true;
   }
   // So all announce themselves.
@@ -33,13 +33,17 @@ void Operation::Post() {
   own.weight = request_.weight;
   collective_->Describe(&own);
   collective_->Prepare(channel.NextUse());
+  const std::string payload = collective_->Payload();
+  own.payload = payload;
   stage_ = Stage::kPosted;
   channel.Post(SignatureOf(request_, use_.step, request_.plan), own);
+  data_key_ = channel.posts().data_key();
 }
 
 const Participants* Operation::TakePosts() {
-  if (name_.channel->Agreed()) return &name_.channel->participants();
+  if (name_.channel->posts().Agreed()) return &name_.channel->participants();
   name_.channel.reset();
+  data_key_.reset();
   collective_ = MakeCollective(request_, *communicator_);
   return nullptr;
 }
@@ -185,7 +189,7 @@ Status Operation::Match(Meeting* meeting) {
     participant.weight = announcement.weight;
     participant.input_offset = announcement.input_offset;
     participant.output_offset = announcement.output_offset;
-    participant.payload = std::move(announcement.payload);
+    participant.payload = announcement.payload;
     if (window_ == nullptr || !communicator_->IsLocal(rank)) continue;
     participant.window = rank == communicator_->rank()
                              ? window_
@@ -210,15 +214,15 @@ uint64_t Operation::LaunchTime() const {
 }
 
 void Operation::KeepOrEndWindow(Meeting meeting) {
-  if (window_ == nullptr) return;
   // A rank that is in a join would end the channel at once.
   if (meeting.leaves_channel && collective_->can_repeat()) {
     name_.channel = std::make_unique<Channel>(
         *communicator_, std::move(meeting.participants),
-        *collective_->slot_nbytes(), collective_->rounds());
+        collective_->slot_nbytes().value_or(0), collective_->rounds());
     window_ = nullptr;
     return;
   }
+  if (window_ == nullptr) return;
   for (int rank : communicator_->local_ranks()) {
     const Participant& participant = meeting.participants[rank];
     if (participant.window == window_) continue;

@@ -101,10 +101,9 @@ void PeerWatch::FailUsesOf(int rank, const Left& left) {
 
 void PeerWatch::FailWaits(Operation& operation) {
   const Communicator& communicator = operation.communicator();
-  for (int rank : operation.MissingRanks()) {
-    const auto found = left_.find(rank);
-    if (found == left_.end() || operation.ended()) continue;
-    const Left& left = found->second;
+  for (const auto& [rank, left] : left_) {
+    if (!communicator.Contains(rank) || operation.ended()) continue;
+    if (!operation.Needs(communicator.PlaceOf(rank))) continue;
     const Pair& pair = mesh_.pair(rank);
     // Of these FindBrokenLinks() speaks.
     if (pair.failed_by_network()) continue;
@@ -127,6 +126,7 @@ void PeerWatch::FailWaits(Operation& operation) {
 void PeerWatch::FailIfCutOff(Operation& operation) {
   const Communicator& communicator = operation.communicator();
   if (communicator.connects_all() || operation.ended()) return;
+  if (!operation.waits_for_announcements()) return;
   const std::vector<int> missing = operation.MissingRanks();
   if (missing.empty()) return;
   for (const auto& [rank, left] : left_) {

@@ -1,5 +1,6 @@
 #include "tf_ops/runtime/progress_engine.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -226,6 +227,11 @@ void ProgressEngine::Watch() {
 
 void ProgressEngine::WatchAge(Operation& operation, Clock::time_point now) {
   const double age_s = operation.AgeSeconds(now);
+  // So that who speaks of it next can name the ranks that are not there.
+  if (2 * age_s > std::min(options_.stall_warning_s,
+                           options_.collective_timeout_s)) {
+    operation.TellWaiting();
+  }
   if (age_s > options_.collective_timeout_s) {
     const std::string why = StrCat(
         operation.description(), ": gave up after ", age_s, " s waiting for ",

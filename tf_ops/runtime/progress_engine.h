@@ -93,6 +93,8 @@ class ProgressEngine {
   void HandleControl(int job_rank, FrameType type, uint64_t key,
                      std::string payload);
   void HandleAnnouncement(int job_rank, uint64_t key, const std::string& bytes);
+  void HandlePost(int job_rank, uint64_t key, std::string bytes);
+  void HandleWaiting(int job_rank, uint64_t key, std::string bytes);
   void HandleAbort(int communicator_id, const std::string& bytes);
   void HandleGivenUp(int job_rank, int communicator_id,
                      const std::string& bytes);

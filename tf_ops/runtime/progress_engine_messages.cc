@@ -39,6 +39,10 @@ void ProgressEngine::HandleControl(int job_rank, FrameType type, uint64_t key,
                        payload, Asker::kPeer);
     case FrameType::kRelayed:
       return HandleRelayed(job_rank, static_cast<int>(key), payload);
+    case FrameType::kPost:
+      return HandlePost(job_rank, key, std::move(payload));
+    case FrameType::kWaiting:
+      return HandleWaiting(job_rank, key, std::move(payload));
     case FrameType::kData:
       break;  // Is the pair's own.
   }
@@ -90,6 +94,33 @@ void ProgressEngine::HandleAnnouncement(int job_rank, uint64_t key,
     matcher_.Keep(key, job_rank, std::move(announcement));
   }
   if (passed_more) steps_.FailLost(*member);
+}
+
+void ProgressEngine::HandlePost(int job_rank, uint64_t key, std::string bytes) {
+  StatusOr<PostMessage> post = DecodePost(std::move(bytes));
+  if (!post.ok()) return BreakSharedWith(job_rank, post.status());
+  const std::shared_ptr<Member> member =
+      shared_.MemberOf(post.value().header.communicator_id);
+  if (member == nullptr) return;  // Removed.
+  Communicator& communicator = *member->communicator;
+  // Of one that is broken nothing is used any more.
+  if (!communicator.Contains(job_rank) || !communicator.status().ok()) return;
+  const Status taken = communicator.posts().Take(
+      key, communicator.PlaceOf(job_rank), std::move(post.value()));
+  if (!taken.ok()) BreakSharedWith(job_rank, taken);
+}
+
+void ProgressEngine::HandleWaiting(int job_rank, uint64_t key,
+                                   std::string bytes) {
+  StatusOr<PostMessage> post = DecodePost(std::move(bytes));
+  if (!post.ok()) return BreakSharedWith(job_rank, post.status());
+  const PostHeader& header = post.value().header;
+  const std::shared_ptr<Member> member =
+      shared_.MemberOf(header.communicator_id);
+  if (member == nullptr || !member->communicator->Contains(job_rank)) return;
+  Communicator& communicator = *member->communicator;
+  communicator.posts().TakeWaiting(key, communicator.PlaceOf(job_rank),
+                                   header.use);
 }
 
 void ProgressEngine::HandleAbort(int communicator_id,

@@ -47,10 +47,11 @@ std::string DescribePosted(const std::vector<int>& missing,
     if (member == nullptr) continue;
     const Communicator& communicator = *member->communicator;
     member->names.ForEach([&](const std::string& name, const NameUse& use) {
-      if (use.channel == nullptr) return;
+      if (use.channel == nullptr || use.channel->ended()) return;
       for (int rank : missing) {
         if (!communicator.Contains(rank)) continue;
-        if (!use.channel->IsAhead(communicator.PlaceOf(rank))) continue;
+        const int place = communicator.PlaceOf(rank);
+        if (!use.channel->posts().IsAhead(place)) continue;
         sentences.Add(rank, StrCat("'", name, "'"));
       }
     });

@@ -17,6 +17,8 @@ enum class FrameType : uint16_t {
       5,  // Write down what is under way, for the cause `key`; payload: why.
   kRelayed = 6,  // Another rank's frame (relayed_frame.h), to be passed on to
                  // those of the communicator `key`.
+  kPost = 7,     // This rank is in the next use of the channel `key`.
+  kWaiting = 8,  // It has been there for long: for those it tells not at once.
 };
 
 // In the byte order of the host. Ranks of one job share an architecture; where

@@ -88,6 +88,22 @@ RING_TEST(NamesThatAreUsedOnceAreForgotten) {
   }
 }
 
+// Between hosts a channel keeps nothing that is bounded otherwise.
+RING_TEST(NamesWithChannelsAreForgottenBetweenHosts) {
+  constexpr int kNames = 4 * static_cast<int>(NameTable::kNewNames);
+  RunRanks({2, "tcp"}, [](Rank& self) {
+    for (int name = 0; name < kNames; ++name) {
+      for (int use = 0; use < 3; ++use) {
+        float value = 1 + name;
+        ASSERT_OK(self.engine->Run(Sum(LongName(name), &value)));
+        ASSERT_EQ(value, (1.0f + name) * self.size);
+      }
+    }
+    EXPECT_LT(live_names.load(),
+              self.size * (2 * static_cast<int>(NameTable::kNewNames) + 50));
+  });
+}
+
 // Uses `names` once, several at a time, in an order of this rank's own.
 void UseAll(Rank& self, const std::vector<int>& names, int use,
             std::mt19937& order) {

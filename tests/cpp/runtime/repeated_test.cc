@@ -1,5 +1,5 @@
-// Collectives whose name is used again: in shared memory they meet in a
-// channel, without announcements, and everything must be as it was with them.
+// Collectives whose name is used again: they meet in a channel, without
+// announcements, and everything must be as it was with them.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -24,6 +24,10 @@ std::vector<RankOptions> AllSetups() {
     setups.push_back({size, "auto", 1});
     if (size > 1) setups.push_back({size, "tcp", 1});
   }
+  for (int size : {3, 4, 5}) setups.push_back({size, "auto", 2});
+  // Connections are made when they are needed.
+  setups.push_back({7, "tcp", 1});
+  setups.back().max_direct_peers = 2;
   return setups;
 }
 

@@ -24,8 +24,8 @@ class DeviceCollective : public Collective, public Launch {
   Task Run(const Participants& participants) override;
   Task Finish() override;
 
-  const std::string& unique_id() const override {
-    return (*participants_)[0].payload;
+  std::string unique_id() const override {
+    return std::string((*participants_)[0].payload);
   }
 
  protected:

@@ -36,7 +36,7 @@ class Launch {
   // communicator's stream.
   virtual Task Enqueue() = 0;
   // How the communicator's ranks find each other, if they have not yet.
-  virtual const std::string& unique_id() const = 0;
+  virtual std::string unique_id() const = 0;
 
   // Its owner may destroy it when it has ended, not before.
   State state() const { return state_.load(); }

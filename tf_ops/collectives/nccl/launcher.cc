@@ -180,7 +180,8 @@ Launcher::Known& Launcher::Know(
 
 Task Launcher::Carry(Launch& launch) {
   DeviceCommunicator& communicator = launch.communicator();
-  Task connect = communicator.Connect(launch.unique_id());
+  const std::string unique_id = launch.unique_id();
+  Task connect = communicator.Connect(unique_id);
   Status status = co_await connect;
   if (status.ok()) status = launch.work().Begin(communicator.stream());
   if (status.ok()) {

@@ -1,0 +1,229 @@
+// Channels of ranks that do not share memory: their posts travel.
+#include <atomic>
+#include <chrono>
+#include <latch>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/cpp/support/run_ranks.h"
+#include "tests/cpp/support/standard_error_capture.h"
+#include "tests/cpp/support/test.h"
+#include "tf_ops/collectives/post_message.h"
+#include "tf_ops/runtime/engine.h"
+#include "tf_ops/transport/frame.h"
+
+namespace ring_keras {
+namespace {
+
+using testing::Rank;
+using testing::RankOptions;
+using testing::RunRanks;
+
+constexpr int kSize = 4;
+// Each tells another in each of two trips: the ranks are a circle of 4.
+constexpr size_t kTrips = 2;
+
+Status Sum(Rank& self, const std::string& name, std::vector<float>* data) {
+  Request request;
+  request.kind = CollectiveKind::kAllreduce;
+  request.name = name;
+  request.dtype = DataType::kFloat32;
+  request.inputs = {{data->data(), {static_cast<int64_t>(data->size())}}};
+  request.outputs = {data->data()};
+  return self.engine->Run(std::move(request));
+}
+
+// So that the name has a channel.
+void UseTwice(Rank& self, const std::string& name, int64_t count = 1) {
+  for (int use = 0; use < 2; ++use) {
+    std::vector<float> data(count, 1.0f);
+    ASSERT_OK(Sum(self, name, &data));
+    ASSERT_EQ(data.back(), static_cast<float>(self.size));
+  }
+}
+
+// What the others' hosts have, once that is all that this rank has sent.
+uint64_t SentBytes(Rank& self) {
+  uint64_t sent = 0;
+  const Deadline deadline = Deadline::After(30);
+  while (!deadline.Expired()) {
+    bool flushed = false;
+    self.engine->WithDriver([&] {
+      Mesh& mesh = self.engine->mesh();
+      flushed = mesh.flushed();
+      sent = 0;
+      for (int peer = 0; peer < self.size; ++peer) {
+        if (peer == self.rank) continue;
+        sent += mesh.pair(peer).sent().acknowledged_nbytes;
+      }
+    });
+    if (flushed) return sent;
+    std::this_thread::yield();
+  }
+  return 0;
+}
+
+// Blocks until the other ranks' engines have posted in what they wait for.
+void AwaitPosts(const std::vector<Engine*>& engines, int but_rank) {
+  const Deadline deadline = Deadline::After(30);
+  for (int rank = 0; rank < static_cast<int>(engines.size()); ++rank) {
+    bool has_posted = rank == but_rank;
+    while (!has_posted && !deadline.Expired()) {
+      engines[rank]->WithDriver([&] {
+        const auto pending = engines[rank]->UnderWay(/*with_missing=*/false);
+        has_posted = pending.size() == 1 && pending[0].record.arrived_at != 0;
+      });
+      std::this_thread::yield();
+    }
+    ASSERT_TRUE(has_posted) << "rank " << rank;
+  }
+}
+
+// Ranks that know each other's engines.
+void RunAcquainted(
+    const RankOptions& options,
+    const std::function<void(Rank&, const std::vector<Engine*>&)>& body) {
+  std::vector<Engine*> engines(options.size);
+  std::latch all_known(options.size);
+  std::latch all_done(options.size);
+  RunRanks(options, [&](Rank& self) {
+    engines[self.rank] = self.engine;
+    all_known.arrive_and_wait();
+    body(self, engines);
+    all_done.arrive_and_wait();
+  });
+}
+
+// No announcement, no word that is not on the way of the data.
+RING_TEST(ARepeatedAllreduceSendsItsDataAndAPostPerTrip) {
+  constexpr uint64_t kUses = 50;
+  constexpr uint64_t kPost = sizeof(FrameHeader) + sizeof(PostHeader);
+  RunRanks({kSize, "tcp", 1}, [&](Rank& self) {
+    // One that fits into its posts: a rank sends its own value, then two.
+    UseTwice(self, "small");
+    uint64_t before = SentBytes(self);
+    for (uint64_t use = 0; use < kUses; ++use) {
+      std::vector<float> data = {static_cast<float>(self.rank)};
+      ASSERT_OK(Sum(self, "small", &data));
+      ASSERT_EQ(data[0], 6.0f);
+    }
+    EXPECT_EQ(SentBytes(self) - before,
+              kUses * (kTrips * kPost + 3 * sizeof(float)));
+    // Of 20,000 floats each rank reduces a quarter, and hands it to all.
+    UseTwice(self, "large", 20000);
+    before = SentBytes(self);
+    for (uint64_t use = 0; use < kUses; ++use) {
+      std::vector<float> data(20000, static_cast<float>(self.rank));
+      ASSERT_OK(Sum(self, "large", &data));
+      ASSERT_EQ(data.back(), 6.0f);
+    }
+    EXPECT_EQ(SentBytes(self) - before,
+              kUses * (kTrips * kPost +
+                       6 * (sizeof(FrameHeader) + 5000 * sizeof(float))));
+  });
+}
+
+// What all ranks have may be more than a post can hand on.
+RING_TEST(SmallDataOfManyRanksAreAnnounced) {
+  constexpr int64_t kCount = 16 << 10;  // 64 KiB.
+  RankOptions options{34, "tcp", 1};
+  options.max_direct_peers = 2;
+  options.tuning.direct_max_bytes = size_t{1} << 20;
+  RunRanks(options, [](Rank& self) {
+    for (int use = 0; use < 4; ++use) UseTwice(self, "many", kCount);
+  });
+}
+
+RING_TEST(WhoCameLastIsKnownToAll) {
+  for (int last : {0, 2}) {
+    RunAcquainted({kSize, "tcp", 1}, [&](Rank& self, const auto& engines) {
+      UseTwice(self, "late");
+      if (self.rank == last) AwaitPosts(engines, last);
+      std::vector<float> data(1);
+      ASSERT_OK(Sum(self, "late", &data));
+      int said = -1;
+      self.engine->WithDriver(
+          [&] { said = self.engine->recorder().Recent().back().last_rank; });
+      EXPECT_EQ(said, last) << "by rank " << self.rank;
+    });
+  }
+}
+
+// Whoever hears from rank 3 only by way of others knows who else is there.
+RING_TEST(AStallNamesTheRanksThatAreMissing) {
+  for (int max_direct_peers : {kSize + 1, 2}) {
+    RankOptions options{kSize + 1, "tcp", 1};
+    options.stall_warning_s = 0.4;
+    options.max_direct_peers = max_direct_peers;
+    const testing::StandardErrorCapture capture;
+    RunRanks(options, [&](Rank& self) {
+      UseTwice(self, "stalled");
+      // The others wait for it, and say so.
+      const Deadline deadline = Deadline::After(30);
+      const auto warnings = [&] {
+        size_t count = 0;
+        const std::string text = capture.Text();
+        for (size_t at = 0; (at = text.find("waited", at)) != text.npos; ++at) {
+          ++count;
+        }
+        return count;
+      };
+      while (self.rank == 3 && warnings() < kSize && !deadline.Expired()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+      std::vector<float> data(1);
+      ASSERT_OK(Sum(self, "stalled", &data));
+    });
+    const std::string text = capture.Text();
+    size_t named = 0;
+    for (size_t at = 0; (at = text.find("waited", at)) != text.npos; ++at) {
+      const std::string line = text.substr(at, text.find('\n', at) - at);
+      EXPECT_TRUE(line.find("for ranks {3} of 5") != line.npos) << line;
+      ++named;
+    }
+    EXPECT_TRUE(named >= kSize) << text;
+  }
+}
+
+// A rank that leaves while the others are in a collective is named by those
+// whom it owes a word, and they tell the rest.
+RING_TEST(ARankThatLeavesIsNamedOnAll) {
+  std::latch others_wait(1);
+  RunAcquainted({kSize + 1, "tcp", 1}, [&](Rank& self, const auto& engines) {
+    UseTwice(self, "left");
+    if (self.rank == 3) {
+      AwaitPosts(engines, 3);
+      self.store->Leave("it has seen enough");
+      self.engine->Stop();
+      return;
+    }
+    std::vector<float> data(1);
+    const Status status = Sum(self, "left", &data);
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+    EXPECT_TRUE(status.message().find("it has seen enough") !=
+                std::string::npos)
+        << status.message();
+  });
+}
+
+RING_TEST(WhatIsNoPostEndsTheCollective) {
+  RunRanks({2, "tcp", 1}, [](Rank& self) {
+    UseTwice(self, "forged");
+    if (self.rank == 1) {
+      self.engine->WithDriver([&] {
+        self.engine->mesh().pair(0).SendControl(FrameType::kPost, 0, "short");
+      });
+    }
+    std::vector<float> data(1);
+    const Status status = Sum(self, "forged", &data);
+    EXPECT_TRUE(self.rank == 1 || !status.ok());
+    EXPECT_TRUE(status.ok() || status.message().find("from 5 bytes") !=
+                                   std::string::npos)
+        << status.message();
+  });
+}
+
+}  // namespace
+}  // namespace ring_keras

@@ -1,0 +1,176 @@
+#include "tf_ops/collectives/message_posts.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace ring_keras {
+namespace {
+
+// Odd, so that different numbers stay different.
+constexpr uint64_t kSpread = 0x9E3779B97F4A7C15u;
+
+uint64_t WithWeight(uint64_t signature, double weight) {
+  return (signature ^ std::bit_cast<uint64_t>(weight) * kSpread) | 1;
+}
+
+}  // namespace
+
+MessagePosts::MessagePosts(Communicator& communicator, uint64_t key)
+    : communicator_(communicator),
+      key_(key),
+      route_(communicator.post_route()),
+      trip_(route_.trip_count()) {
+  for (Came& came : came_) came.resize(route_.trip_count());
+  // One of two ranks makes their connection, and that may be who listens.
+  for (int trip = 0; trip < route_.trip_count(); ++trip) {
+    for (int rank : {route_.trip(trip).to, route_.trip(trip).from}) {
+      communicator_.mesh().Open(communicator_.ranks()[rank]);
+    }
+  }
+  const Status status = communicator_.posts().Open(key_, this);
+  if (!status.ok()) communicator_.Break(status);
+}
+
+MessagePosts::~MessagePosts() {
+  int outstanding = 0;
+  for (int trip = trip_; trip < route_.trip_count(); ++trip) {
+    outstanding += !came(use_)[trip].has_value();
+  }
+  communicator_.posts().Close(key_, outstanding);
+}
+
+void MessagePosts::Enter(uint64_t signature, const Participant& own) {
+  ++use_;
+  trip_ = 0;
+  waits_ = false;
+  weight_ = own.weight;
+  last_rank_ = communicator_.rank();
+  payloads_ = own.payload;
+  payload_nbytes_ = payloads_.size();
+  has_said_all_ = signature == kCannot;
+  if (has_said_all_) {
+    signature_ = kCannot;
+    for (int trip = 0; trip < route_.trip_count(); ++trip) Send(trip);
+    return;
+  }
+  signature_ = WithWeight(signature, own.weight);
+  if (!All()) Send(0);
+  const Status status = Advance();
+  if (!status.ok()) communicator_.Break(status);
+  ReadWhatIsThere();
+  waits_ = true;
+}
+
+// As wherever messages are read, there is no going on without memory.
+void MessagePosts::ReadWhatIsThere() noexcept { communicator_.mesh().Pump(); }
+
+void MessagePosts::Send(int trip) {
+  PostHeader header;
+  header.communicator_id = communicator_.id();
+  header.last_rank = last_rank_;
+  header.use = use_;
+  header.signature = signature_;
+  std::string_view payloads;
+  if (signature_ != kCannot) {
+    payloads = std::string_view(payloads_).substr(
+        0, route_.trip(trip).count * payload_nbytes_);
+  }
+  communicator_.pair(route_.trip(trip).to).SendControl(FrameType::kPost, key_,
+                                     EncodePost(header, payloads));
+}
+
+Status MessagePosts::OnPost(int rank, PostMessage&& post) {
+  const std::optional<int> trip = route_.TripFrom(rank);
+  const uint64_t use = post.header.use;
+  // Before this rank has entered its first use, and between two, use_ is the
+  // one that has ended.
+  if (!trip.has_value() || (use != use_ && use != use_ + 1) ||
+      (use == use_ && *trip < trip_) || came(use)[*trip].has_value()) {
+    return Status(StatusCode::kInternal,
+                  StrCat("rank ", communicator_.ranks()[rank], " posted use ",
+                         use, " of a channel, out of turn: rank ",
+                         communicator_.ranks()[communicator_.rank()],
+                         " is in use ", use_));
+  }
+  came(use)[*trip] = std::move(post);
+  return use == use_ ? Advance() : Status::Ok();
+}
+
+Status MessagePosts::Advance() {
+  for (bool first = true; !All() && came(use_)[trip_].has_value();
+       first = false) {
+    const PostMessage post = *std::exchange(came(use_)[trip_], std::nullopt);
+    if (waits_ && first) last_rank_ = post.header.last_rank;
+    RING_KERAS_RETURN_IF_ERROR(Merge(post, trip_));
+    if (++trip_ < route_.trip_count() && !has_said_all_) Send(trip_);
+  }
+  return Status::Ok();
+}
+
+Status MessagePosts::Merge(const PostMessage& post, int trip) {
+  if (post.header.signature != signature_) signature_ = kCannot;
+  if (signature_ == kCannot) return Status::Ok();
+  const size_t nbytes = route_.trip(trip).count * payload_nbytes_;
+  if (post.payloads().size() != nbytes) {
+    return Status(
+        StatusCode::kInternal,
+        StrCat("a rank sent ", post.payloads().size(), " of ", nbytes,
+               " bytes. Is the same ring_keras installed on every host?"));
+  }
+  payloads_ += post.payloads();
+  return Status::Ok();
+}
+
+std::optional<uint64_t> MessagePosts::data_key() const {
+  return key_ + use_ * kSpread;
+}
+
+void MessagePosts::Describe(Participants* participants) const {
+  participants->key = *data_key();
+  for (size_t place = 0; place < participants->size(); ++place) {
+    Participant& participant = (*participants)[route_.heard()[place]];
+    participant.weight = weight_;
+    participant.payload = std::string_view(payloads_).substr(
+        place * payload_nbytes_, payload_nbytes_);
+  }
+}
+
+bool MessagePosts::HasPosted(int rank) const {
+  if (All() || route_.PlaceOf(rank) < route_.trip(trip_).known) return true;
+  if (!waiting_.empty() && waiting_[rank] >= use_) return true;
+  const std::optional<int> trip = route_.TripFrom(rank);
+  return trip.has_value() && came(use_)[*trip].has_value();
+}
+
+bool MessagePosts::Needs(int rank) const {
+  const std::optional<int> trip = route_.TripFrom(rank);
+  return trip.has_value() && *trip >= trip_ && !came(use_)[*trip].has_value();
+}
+
+bool MessagePosts::IsAhead(int rank) const {
+  if (!waiting_.empty() && waiting_[rank] > use_) return true;
+  const std::optional<int> trip = route_.TripFrom(rank);
+  return trip.has_value() && came(use_ + 1)[*trip].has_value();
+}
+
+bool MessagePosts::PeerCannot() const {
+  const Came& next = came(use_ + 1);
+  return std::any_of(next.begin(), next.end(), [](const auto& post) {
+    return post.has_value() && post->header.signature == kCannot;
+  });
+}
+
+void MessagePosts::TellAll() {
+  PostHeader header;
+  header.communicator_id = communicator_.id();
+  header.use = use_;
+  communicator_.Tell(FrameType::kWaiting, key_, EncodePost(header, {}));
+}
+
+void MessagePosts::OnWaiting(int rank, uint64_t use) {
+  waiting_.resize(communicator_.size());
+  waiting_[rank] = use;
+}
+
+}  // namespace ring_keras
