@@ -13,11 +13,12 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.scaling.costs import (
-    announcement,
+    announced,
     cost_of,
     hierarchical,
     hierarchical_rings,
-    unannounced,
+    posts,
+    unposted,
 )
 from benchmarks.scaling.fit import Machine, Point, fit
 from benchmarks.scaling.measurements import REPLAYED, MeasuredStep, load
@@ -194,9 +195,9 @@ def _print_share(cluster: Cluster) -> None:
     nbytes = 16 << 20
     print(
         f"\n# What an allreduce of {nbytes >> 20} MiB consists of, ms: link, and core "
-        "(of which the announcements), work side by side; trips do not\n"
+        "(of which the posts), work side by side; trips do not\n"
     )
-    print(f"{'ranks':>5} {'trips':>9} {'link':>9} {'core':>9} {'announcements':>14}")
+    print(f"{'ranks':>5} {'trips':>9} {'link':>9} {'core':>9} {'posts':>14}")
     machine = cluster.machine
     for ranks in _RANKS[2:]:
         cost = cost_of("hierarchical", ranks // _PER_HOST, _PER_HOST, nbytes)
@@ -204,7 +205,7 @@ def _print_share(cluster: Cluster) -> None:
             machine.waiting_s(cost),
             machine.wire_s(cost, cluster.link_bytes_per_s),
             machine.core_s(cost),
-            machine.core_s(announcement(ranks)),
+            machine.core_s(posts(ranks)),
         )
         widths = (9, 9, 9, 14)
         print(
@@ -234,12 +235,13 @@ def _print_horovod(cluster: Cluster, models: Sequence[Model]) -> None:
 def _print_many(cluster: Cluster, models: Sequence[Model]) -> None:
     print(
         "\n# Scaling efficiency on many ranks (exposed communication, ms; size of "
-        "buckets, MiB), by what lanes may run, and where nothing is announced\n"
+        "buckets, MiB), by what lanes may run, by how they begin\n"
     )
     ways: dict[str, Allreduce] = {
         "rings alone": hierarchical_rings,
         "as picked": hierarchical,
-        "no announcements": unannounced,
+        "no posts": unposted,
+        "all announced": announced,
     }
     print(f"{'model':<12} {'ranks':>5}" + "".join(f"{way:>24}" for way in ways))
     for model in models:

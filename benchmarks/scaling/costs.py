@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 __all__ = [
     "Cost",
-    "announcement",
+    "announced",
     "cost_of",
     "hierarchical",
     "hierarchical_rings",
     "names",
-    "unannounced",
+    "posts",
+    "unposted",
 ]
 
 # As in allreduce_messages.cc and allreduce_hierarchical.cc: what a rank sends at a
@@ -70,19 +71,18 @@ class Cost:
         )
 
 
-def announcement(size: int) -> Cost:
-    """Every rank tells every other that it takes part."""
-    if size == 1:
-        return Cost()
-    return Cost(trips=1, messages=size - 1)
+def posts(size: int) -> Cost:
+    """All ranks hear from all, by way of others: a repeated collective begins so."""
+    trips = math.ceil(math.log2(size))
+    return Cost(trips=trips, messages=trips)
 
 
 def direct(size: int, nbytes: float) -> Cost:
-    """All data go with the announcements; each rank reduces everything."""
+    """All data go with the posts; each rank reduces everything."""
     if size == 1:
         return Cost()
     # Packs, and reads what all have sent.
-    return announcement(size) + Cost(
+    return posts(size) + Cost(
         wire_bytes=(size - 1) * nbytes, copied_bytes=(1 + size) * nbytes
     )
 
@@ -120,7 +120,7 @@ def _of_one_lane(lane: _Lane, size: int, nbytes: float) -> Cost:
     if size == 1:
         return Cost()
     pieces = max(1, math.ceil(nbytes / (MESSAGE_BYTES * size)))
-    return announcement(size) + lane(size, nbytes, pieces)
+    return posts(size) + lane(size, nbytes, pieces)
 
 
 def _pick_lane(size: int, nbytes: float) -> _Lane:
@@ -240,7 +240,7 @@ def hierarchical(
     cost = lane(hosts, nbytes / per_host, rounds)
     shared = shared_parts(per_host, nbytes)
     lanes = dataclasses.replace(cost, wire_bytes=cost.wire_bytes * per_host)
-    return announcement(hosts * per_host) + lanes + shared
+    return posts(hosts * per_host) + lanes + shared
 
 
 def hierarchical_rings(hosts: int, per_host: int, nbytes: float) -> Cost:
@@ -248,12 +248,18 @@ def hierarchical_rings(hosts: int, per_host: int, nbytes: float) -> Cost:
     return hierarchical(hosts, per_host, nbytes, _lane_in_a_ring)
 
 
-def unannounced(hosts: int, per_host: int, nbytes: float) -> Cost:
-    """`hierarchical` as if no rank had to tell all others that it takes part."""
-    cost, told = hierarchical(hosts, per_host, nbytes), announcement(hosts * per_host)
+def unposted(hosts: int, per_host: int, nbytes: float) -> Cost:
+    """`hierarchical` as if all ranks knew that all take part, to compare with."""
+    cost, told = hierarchical(hosts, per_host, nbytes), posts(hosts * per_host)
     return dataclasses.replace(
         cost, trips=cost.trips - told.trips, messages=cost.messages - told.messages
     )
+
+
+def announced(hosts: int, per_host: int, nbytes: float) -> Cost:
+    """`hierarchical` as if each rank told each other itself: a first use."""
+    told = Cost(trips=1, messages=hosts * per_host - 1)
+    return unposted(hosts, per_host, nbytes) + told
 
 
 def direct_from_each(hosts: int, per_host: int, nbytes: float) -> Cost:
