@@ -6,7 +6,7 @@ namespace ring_keras {
 
 std::vector<std::string> Seeds() {
   return {EncodePost(PostHeader(), {}),
-          EncodePost(PostHeader{1, 3, 7, 0x1234}, "payloads")};
+          EncodePost(PostHeader{1, 3, 5, 7, 0x1234}, "payloads")};
 }
 
 void FuzzOne(const std::string& input) {

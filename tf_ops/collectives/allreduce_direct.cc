@@ -34,8 +34,8 @@ class AllreduceDirect : public Collective {
   Task Run(const Participants& participants) override {
     std::optional<double> share;
     if (is_average_) share = Weighting(participants).share;
-    std::vector<std::string> weighted(
-        share.has_value() ? participants.size() : 0);
+    std::vector<std::string> weighted(share.has_value() ? participants.size()
+                                                        : 0);
     std::vector<const void*> sources;
     sources.reserve(participants.size());
     for (size_t rank = 0; rank < participants.size(); ++rank) {

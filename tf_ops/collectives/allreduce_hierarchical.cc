@@ -269,7 +269,7 @@ class AllreduceHierarchical : public Collective {
   size_t round_nbytes_;
   size_t rounds_;
   Window* own_ = nullptr;
-  uint64_t first_round_ = 0;  // Where the windows' counters begin.
+  uint64_t first_round_ = 0;      // Where the windows' counters begin.
   std::vector<Window*> windows_;  // Of this host's ranks.
   // From Begin on.
   std::optional<WireFormat> format_;

@@ -14,8 +14,7 @@ namespace ring_keras {
 class Circle {
  public:
   explicit Circle(int size)
-      : size_(size),
-        trips_(std::bit_width(static_cast<unsigned>(size - 1))) {}
+      : size_(size), trips_(std::bit_width(static_cast<unsigned>(size - 1))) {}
 
   int size() const { return size_; }
   int trips() const { return trips_; }

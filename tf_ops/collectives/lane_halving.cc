@@ -72,8 +72,7 @@ Task ReduceByHalving(const Lane& lane, char* data, size_t nbytes,
     const auto in = data_of.Chunks(index + distance, circle.Count(trip));
     const auto out = data_of.Chunks(index, circle.Count(trip));
     for (int i = 0; i < 2; ++i, ++tag) {
-      exchange.Receive(member(distance), tag, data + in[i].begin,
-                       in[i].size());
+      exchange.Receive(member(distance), tag, data + in[i].begin, in[i].size());
       exchange.Send(member(-distance), tag, data + out[i].begin, out[i].size());
     }
     co_await exchange.Done();

@@ -43,9 +43,10 @@ MessagePosts::~MessagePosts() {
 void MessagePosts::Enter(uint64_t signature, const Participant& own) {
   ++use_;
   trip_ = 0;
-  waits_ = false;
   weight_ = own.weight;
   last_rank_ = communicator_.rank();
+  // What is there to be read came before.
+  last_at_ = Clock::time_point::max();
   payloads_ = own.payload;
   payload_nbytes_ = payloads_.size();
   has_said_all_ = signature == kCannot;
@@ -59,7 +60,7 @@ void MessagePosts::Enter(uint64_t signature, const Participant& own) {
   const Status status = Advance();
   if (!status.ok()) communicator_.Break(status);
   ReadWhatIsThere();
-  waits_ = true;
+  if (last_rank_ == communicator_.rank()) last_at_ = Clock::now();
 }
 
 // As wherever messages are read, there is no going on without memory.
@@ -69,6 +70,10 @@ void MessagePosts::Send(int trip) {
   PostHeader header;
   header.communicator_id = communicator_.id();
   header.last_rank = last_rank_;
+  if (last_at_ != Clock::time_point::max()) {
+    header.since_last_ns =
+        std::chrono::nanoseconds(Clock::now() - last_at_).count();
+  }
   header.use = use_;
   header.signature = signature_;
   std::string_view payloads;
@@ -76,8 +81,8 @@ void MessagePosts::Send(int trip) {
     payloads = std::string_view(payloads_).substr(
         0, route_.trip(trip).count * payload_nbytes_);
   }
-  communicator_.pair(route_.trip(trip).to).SendControl(FrameType::kPost, key_,
-                                     EncodePost(header, payloads));
+  communicator_.pair(route_.trip(trip).to)
+      .SendControl(FrameType::kPost, key_, EncodePost(header, payloads));
 }
 
 Status MessagePosts::OnPost(int rank, PostMessage&& post) {
@@ -93,22 +98,26 @@ Status MessagePosts::OnPost(int rank, PostMessage&& post) {
                          communicator_.ranks()[communicator_.rank()],
                          " is in use ", use_));
   }
-  came(use)[*trip] = std::move(post);
+  const std::chrono::nanoseconds since_last(post.header.since_last_ns);
+  came(use)[*trip] = Word{std::move(post), Clock::now() - since_last};
   return use == use_ ? Advance() : Status::Ok();
 }
 
 Status MessagePosts::Advance() {
-  for (bool first = true; !All() && came(use_)[trip_].has_value();
-       first = false) {
-    const PostMessage post = *std::exchange(came(use_)[trip_], std::nullopt);
-    if (waits_ && first) last_rank_ = post.header.last_rank;
-    RING_KERAS_RETURN_IF_ERROR(Merge(post, trip_));
+  while (!All() && came(use_)[trip_].has_value()) {
+    const Word word = *std::exchange(came(use_)[trip_], std::nullopt);
+    RING_KERAS_RETURN_IF_ERROR(Merge(word, trip_));
     if (++trip_ < route_.trip_count() && !has_said_all_) Send(trip_);
   }
   return Status::Ok();
 }
 
-Status MessagePosts::Merge(const PostMessage& post, int trip) {
+Status MessagePosts::Merge(const Word& word, int trip) {
+  const PostMessage& post = word.post;
+  if (word.last_at > last_at_) {
+    last_rank_ = post.header.last_rank;
+    last_at_ = word.last_at;
+  }
   if (post.header.signature != signature_) signature_ = kCannot;
   if (signature_ == kCannot) return Status::Ok();
   const size_t nbytes = route_.trip(trip).count * payload_nbytes_;
@@ -156,8 +165,8 @@ bool MessagePosts::IsAhead(int rank) const {
 
 bool MessagePosts::PeerCannot() const {
   const Came& next = came(use_ + 1);
-  return std::any_of(next.begin(), next.end(), [](const auto& post) {
-    return post.has_value() && post->header.signature == kCannot;
+  return std::any_of(next.begin(), next.end(), [](const auto& word) {
+    return word.has_value() && word->post.header.signature == kCannot;
   });
 }
 

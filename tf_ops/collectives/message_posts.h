@@ -12,12 +12,16 @@
 // n + 2 has ended n + 1, for which it has heard from this rank. A rank gives
 // another one word in each use, so two places for each are enough.
 //
+// Who came last is told with how long ago that was, so that no clock need agree
+// with another: what is on its way looks later by that, no more.
+//
 // Ranks whose weights differ disagree, too: the use is announced, and leaves a
 // new channel.
 #ifndef RING_KERAS_COLLECTIVES_MESSAGE_POSTS_H_
 #define RING_KERAS_COLLECTIVES_MESSAGE_POSTS_H_
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -57,15 +61,21 @@ class MessagePosts final : public Posts, public PostReceiver {
   void OnWaiting(int rank, uint64_t use) override;
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Word {
+    PostMessage post;
+    Clock::time_point last_at;  // When who came last, as far as it says, came.
+  };
   // By trip.
-  using Came = std::vector<std::optional<PostMessage>>;
+  using Came = std::vector<std::optional<Word>>;
 
   Came& came(uint64_t use) { return came_[use % 2]; }
   const Came& came(uint64_t use) const { return came_[use % 2]; }
   void Send(int trip);
   // Takes what has come, trip by trip, and says what that lets it say.
   Status Advance();
-  Status Merge(const PostMessage& post, int trip);
+  Status Merge(const Word& word, int trip);
   // What came before this rank must not look as if it came after.
   void ReadWhatIsThere() noexcept;
 
@@ -82,7 +92,7 @@ class MessagePosts final : public Posts, public PostReceiver {
   size_t payload_nbytes_ = 0;
   std::string payloads_;  // Of those of which it knows, as route_ has them.
   int last_rank_ = 0;
-  bool waits_ = false;  // What comes now, this rank has waited for.
+  Clock::time_point last_at_;
   bool has_said_all_ = false;  // That it cannot take part.
 
   // By rank, the use in which it waits; empty: none has said so.

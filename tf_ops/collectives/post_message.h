@@ -13,13 +13,15 @@ namespace ring_keras {
 // What it has in the byte order of the host, as FrameHeader.
 struct PostHeader {
   int32_t communicator_id = 0;
-  int32_t last_rank = 0;  // The place of who came last, as far as known.
-  uint64_t use = 0;       // Of the channel, from 1.
+  // The place of who came last, as far as known, and how long ago.
+  int32_t last_rank = 0;
+  int64_t since_last_ns = 0;
+  uint64_t use = 0;  // Of the channel, from 1.
   // All ranks of which the sender knows gave that signature; kCannot: they
   // differ, or one cannot take part.
   uint64_t signature = 0;
 };
-static_assert(sizeof(PostHeader) == 24, "no hidden padding on the wire");
+static_assert(sizeof(PostHeader) == 32, "no hidden padding on the wire");
 
 struct PostMessage {
   PostHeader header;

@@ -19,10 +19,9 @@ PostRoute::PostRoute(const std::vector<std::vector<int>>& hosts, int host,
   const size_t per_host = hosts[host].size();
   size_t size = 0;
   for (const auto& ranks : hosts) size += ranks.size();
-  const bool even =
-      std::all_of(hosts.begin(), hosts.end(), [per_host](const auto& ranks) {
-        return ranks.size() == per_host;
-      });
+  const bool even = std::all_of(
+      hosts.begin(), hosts.end(),
+      [per_host](const auto& ranks) { return ranks.size() == per_host; });
   // Of one circle: by host, so that neighbours are near each other.
   std::vector<int> all;
   for (const auto& ranks : hosts) {

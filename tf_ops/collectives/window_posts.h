@@ -1,8 +1,8 @@
 // Posts in windows: a cache line of each rank's, which all others look at.
 //
 // Why two are enough. Use n is posted in posts[n mod 2], by the window's owner
-// alone, `use` last, with release. A rank posts n + 1 only when it has ended use
-// n, for which it needed every rank's post of n.
+// alone, `use` last, with release. A rank posts n + 1 only when it has ended
+// use n, for which it needed every rank's post of n.
 // 1. No post is overwritten that is still to be read: whoever posts n + 2 has
 //    seen every rank's post of n + 1, so all have ended n.
 // 2. No post is read that is not complete: of posts[n mod 2] the rest is read

@@ -35,8 +35,8 @@ class NameTable {
     return found->second;
   }
 
-  // Only by the driver, or while nobody drives. Names whose channel has a window
-  // stay: how many may have one is bounded already
+  // Only by the driver, or while nobody drives. Names whose channel has a
+  // window stay: how many may have one is bounded already
   // (transport/shm/kept_windows.h).
   void ForgetUnused() {
     if (new_names_ < kNewNames) return;

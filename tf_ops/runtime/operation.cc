@@ -153,8 +153,8 @@ Status Operation::WaitStatus() const {
 }
 
 // The uses of a name take turns, from the third on: whether there is a channel
-// is known when the second has ended. A use on a device leaves none, so its turn
-// ends with its launch: the host runs ahead of the device.
+// is known when the second has ended. A use on a device leaves none, so its
+// turn ends with its launch: the host runs ahead of the device.
 bool Operation::IsMyTurn() const {
   return use_.sequence < 2 || name_.ended == use_.sequence;
 }

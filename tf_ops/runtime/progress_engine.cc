@@ -228,8 +228,8 @@ void ProgressEngine::Watch() {
 void ProgressEngine::WatchAge(Operation& operation, Clock::time_point now) {
   const double age_s = operation.AgeSeconds(now);
   // So that who speaks of it next can name the ranks that are not there.
-  if (2 * age_s > std::min(options_.stall_warning_s,
-                           options_.collective_timeout_s)) {
+  if (2 * age_s >
+      std::min(options_.stall_warning_s, options_.collective_timeout_s)) {
     operation.TellWaiting();
   }
   if (age_s > options_.collective_timeout_s) {

@@ -20,8 +20,7 @@ constexpr int kMaxTurns = 100000;
 
 // Ranks, each of which may have a channel.
 struct Ranks {
-  explicit Ranks(int size)
-      : members(Connect(size)), posts(size), errors(size) {
+  explicit Ranks(int size) : members(Connect(size)), posts(size), errors(size) {
     for (int rank = 0; rank < size; ++rank) {
       for (int peer = 0; peer < size; ++peer) {
         if (peer == rank) continue;
@@ -32,8 +31,8 @@ struct Ranks {
               ASSERT_TRUE(type == FrameType::kPost);
               auto post = DecodePost(std::move(bytes));
               ASSERT_OK(post.status());
-              const Status taken = communicator.posts().Take(
-                  key, peer, std::move(post.value()));
+              const Status taken =
+                  communicator.posts().Take(key, peer, std::move(post.value()));
               if (!taken.ok()) errors[rank] = taken;
             });
       }
