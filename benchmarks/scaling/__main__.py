@@ -205,7 +205,7 @@ def _print_share(cluster: Cluster) -> None:
             machine.waiting_s(cost),
             machine.wire_s(cost, cluster.link_bytes_per_s),
             machine.core_s(cost),
-            machine.core_s(posts(ranks)),
+            machine.core_s(posts(ranks // _PER_HOST, _PER_HOST)),
         )
         widths = (9, 9, 9, 14)
         print(

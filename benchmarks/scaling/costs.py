@@ -71,10 +71,10 @@ class Cost:
         )
 
 
-def posts(size: int) -> Cost:
+def posts(hosts: int, per_host: int = 1) -> Cost:
     """All ranks hear from all, by way of others: a repeated collective begins so."""
-    trips = math.ceil(math.log2(size))
-    return Cost(trips=trips, messages=trips)
+    trips = math.ceil(math.log2(hosts))
+    return Cost(trips=trips, messages=trips, syncs=math.ceil(math.log2(per_host)))
 
 
 def direct(size: int, nbytes: float) -> Cost:
@@ -240,7 +240,7 @@ def hierarchical(
     cost = lane(hosts, nbytes / per_host, rounds)
     shared = shared_parts(per_host, nbytes)
     lanes = dataclasses.replace(cost, wire_bytes=cost.wire_bytes * per_host)
-    return posts(hosts * per_host) + lanes + shared
+    return posts(hosts, per_host) + lanes + shared
 
 
 def hierarchical_rings(hosts: int, per_host: int, nbytes: float) -> Cost:
@@ -250,9 +250,12 @@ def hierarchical_rings(hosts: int, per_host: int, nbytes: float) -> Cost:
 
 def unposted(hosts: int, per_host: int, nbytes: float) -> Cost:
     """`hierarchical` as if all ranks knew that all take part, to compare with."""
-    cost, told = hierarchical(hosts, per_host, nbytes), posts(hosts * per_host)
+    cost, told = hierarchical(hosts, per_host, nbytes), posts(hosts, per_host)
     return dataclasses.replace(
-        cost, trips=cost.trips - told.trips, messages=cost.messages - told.messages
+        cost,
+        trips=cost.trips - told.trips,
+        messages=cost.messages - told.messages,
+        syncs=cost.syncs - told.syncs,
     )
 
 

@@ -31,13 +31,14 @@ def test_all_but_doubling_send_the_least_possible(name: str, size: int) -> None:
 @pytest.mark.parametrize(
     ("name", "trips", "wire_bytes"),
     [
-        ("direct", 1, 7),
-        ("doubling", 1 + 3, 3),
-        ("parts", 1 + 2, 1.75),
-        ("halving", 1 + 2 * 3, 1.75),
+        # Posts take three trips.
+        ("direct", 3, 7),
+        ("doubling", 3 + 3, 3),
+        ("parts", 3 + 2, 1.75),
+        ("halving", 3 + 2 * 3, 1.75),
         # Two levels besides the first, each two chunks of half the data up and down.
-        ("trees", 1 + 2 * 3, 2 + 4 * 2 / 2),
-        ("ring", 15, 1.75),
+        ("trees", 3 + 2 * 3, 2 + 4 * 2 / 2),
+        ("ring", 3 + 14, 1.75),
     ],
 )
 def test_eight_ranks(name: str, trips: int, wire_bytes: float) -> None:
@@ -50,21 +51,22 @@ def test_eight_ranks(name: str, trips: int, wire_bytes: float) -> None:
 def test_doubling_takes_two_trips_more_beside_a_power_of_two() -> None:
     trips = {size: cost_of("doubling", size, 1, 1).trips for size in (2, 3, 4, 5, 8)}
 
-    assert trips == {2: 1 + 1, 3: 1 + 3, 4: 1 + 2, 5: 1 + 4, 8: 1 + 3}
+    assert trips == {2: 1 + 1, 3: 2 + 3, 4: 2 + 2, 5: 3 + 4, 8: 3 + 3}
 
 
 def test_halving_takes_two_trips_for_each_doubling_of_the_ranks() -> None:
     trips = {size: cost_of("halving", size, 1, 1).trips for size in (2, 3, 4, 5, 8, 9)}
 
-    assert trips == {2: 1 + 2, 3: 1 + 4, 4: 1 + 4, 5: 1 + 6, 8: 1 + 6, 9: 1 + 8}
+    assert trips == {2: 1 + 2, 3: 2 + 4, 4: 2 + 4, 5: 3 + 6, 8: 3 + 6, 9: 4 + 8}
 
 
 def test_lanes_of_many_hosts_take_few_trips() -> None:
     few, many = cost_of("hierarchical", 8, 4, MIB), cost_of("hierarchical", 512, 4, MIB)
 
-    # Two of parts, with a message to each other member; two for each of nine halvings.
-    assert (few.trips, few.messages) == (1 + 2, 31 + 2 * 7)
-    assert (many.trips, many.messages) == (1 + 2 * 9, 2047 + 2 * 9)
+    # Two of parts, with a message to each other member; two for each of nine halvings;
+    # and those of the posts.
+    assert (few.trips, few.messages) == (3 + 2, 3 + 2 * 7)
+    assert (many.trips, many.messages) == (9 + 2 * 9, 9 + 2 * 9)
 
 
 def test_messages_of_large_data_go_in_pieces() -> None:
@@ -121,4 +123,4 @@ def test_more_hosts_never_cost_less() -> None:
             costs = [cost_of(name, 1 << power, per_host, MIB) for power in range(1, 11)]
             for fewer, more in itertools.pairwise(costs):
                 assert more.wire_bytes >= fewer.wire_bytes
-                assert more.messages >= fewer.messages
+                assert more.trips >= fewer.trips
