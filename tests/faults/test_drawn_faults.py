@@ -51,6 +51,8 @@ INIT_TIMEOUT_S = 20.0
 MEMORY_NBYTES = 64 << 20
 # What the store says of one that it gives up.
 GIVEN_UP = "has been silent for 5 s"
+# What a rank says of a connection to another host that is gone.
+NO_ANSWER = "the other host has not answered for 7 s"
 # Who has come says who has not, or who is lost: a rank, or the store, if it came
 # as far as the job's first collectives; who has not come, where it cannot go.
 JOINING = (
@@ -150,10 +152,15 @@ def on_a_link(link: FaultyLink, case: Case, directory: Path) -> None:
         here = [outcome for outcome in outcomes if case.host_of[outcome.rank] == host]
         if all(GIVEN_UP in outcome.message for outcome in here):
             continue  # Each has heard of another one of those that the store lost.
-        sentence = require_one_sentence(here, "PeerLostError")
+        if all(NO_ANSWER in outcome.message for outcome in here):
+            # At one moment each has found its own connection to be broken.
+            sentences = [sentence_of(outcome, "PeerLostError") for outcome in here]
+        else:
+            sentences = [require_one_sentence(here, "PeerLostError")]
         beyond = [rank for rank, place in enumerate(case.host_of) if place != host]
         named = "|".join(map(str, beyond))
-        assert re.search(rf"\branks? ({named})\b|the store at", sentence), sentence
+        for sentence in sentences:
+            assert re.search(rf"\branks? ({named})\b|the store at", sentence), sentence
     require_soon(outcomes, link.begun_at, NOTICE_S + HEARTBEATS_S, directory)
 
 

@@ -72,17 +72,21 @@ class AllreduceHierarchical : public Collective {
 
   bool can_repeat() const override { return true; }
 
-  void Prepare(const WindowUse& use) override {
-    own_ = use.window;
-    first_round_ = use.first_round;
-  }
+  void Prepare(const WindowUse& use) override { own_ = use.window; }
 
-  uint64_t rounds() const override { return rounds_; }
+  // Where its window is, for the ranks of its host.
+  std::string Payload() override {
+    uint64_t offset = WindowPost::kNowhere;
+    if (!is_alone_on_host()) {
+      offset = communicator_.mesh().windows().OffsetOf(own_);
+    }
+    return EncodeWindowOffset(offset);
+  }
 
   Task Run(const Participants& participants) override {
     Begin(participants);
     PrivateWindow alone;
-    if (is_alone_on_host()) Prepare({alone.Allocate(window_nbytes())});
+    if (is_alone_on_host()) own_ = alone.Allocate(window_nbytes());
     for (int rank : communicator_.local_ranks()) {
       windows_.push_back(
           rank == communicator_.rank() ? own_ : participants[rank].window);
@@ -92,7 +96,7 @@ class AllreduceHierarchical : public Collective {
       // Its slot must have been read by all.
       co_await communicator_.Until([this, round] {
         return round < kSlots ||
-               Completed(&Window::unpacked, windows_.size(), round - kSlots);
+               Least(&Window::unpacked, windows_.size()) > round - kSlots;
       });
       if (!communicator_.status().ok()) break;
       Pack(round);
@@ -136,18 +140,17 @@ class AllreduceHierarchical : public Collective {
     return static_cast<int>(least);
   }
 
-  // Whether the first `count` windows have that round behind them.
-  bool Completed(Counter counter, size_t count, size_t round) const {
+  // The lowest value of a counter among the first `count` windows.
+  uint64_t Least(Counter counter, size_t count) const {
+    uint64_t least = ~uint64_t{0};
     for (size_t i = 0; i < count; ++i) {
-      const uint64_t reached =
-          (windows_[i]->*counter).load(std::memory_order_acquire);
-      if (reached <= first_round_ + round) return false;
+      least = std::min(least,
+                       (windows_[i]->*counter).load(std::memory_order_acquire));
     }
-    return true;
+    return least;
   }
-  // This rank has so many rounds behind it.
-  void Publish(Counter counter, size_t count) {
-    (own_->*counter).store(first_round_ + count, std::memory_order_release);
+  void Publish(Counter counter, uint64_t value) {
+    (own_->*counter).store(value, std::memory_order_release);
     communicator_.NotifyAll();
   }
 
@@ -177,7 +180,7 @@ class AllreduceHierarchical : public Collective {
   Task RunRound(size_t round) {
     if (has_lane()) {
       co_await communicator_.Until([this, round] {
-        return Completed(&Window::packed, windows_.size(), round);
+        return Least(&Window::packed, windows_.size()) > round;
       });
       RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
       Task reduce = ReducePart(round);
@@ -189,8 +192,7 @@ class AllreduceHierarchical : public Collective {
       Publish(&Window::reduced, ++reduced_);
     }
     co_await communicator_.Until([this, round] {
-      return unpacked_ == round &&
-             Completed(&Window::reduced, lane_count_, round);
+      return unpacked_ == round && Least(&Window::reduced, lane_count_) > round;
     });
     RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
     Unpack(round);
@@ -269,7 +271,6 @@ class AllreduceHierarchical : public Collective {
   size_t round_nbytes_;
   size_t rounds_;
   Window* own_ = nullptr;
-  uint64_t first_round_ = 0;      // Where the windows' counters begin.
   std::vector<Window*> windows_;  // Of this host's ranks.
   // From Begin on.
   std::optional<WireFormat> format_;

@@ -9,13 +9,15 @@
 namespace ring_keras {
 namespace {
 
-// In windows, if all ranks have one and see all others'.
-std::unique_ptr<Posts> MakePosts(Communicator& communicator,
-                                 const Participants& participants) {
-  const bool all_see_all = std::all_of(
+bool HaveWindows(const Participants& participants) {
+  return std::all_of(
       participants.begin(), participants.end(),
       [](const Participant& each) { return each.window != nullptr; });
-  if (all_see_all) {
+}
+
+std::unique_ptr<Posts> MakePosts(bool in_windows, Communicator& communicator,
+                                 const Participants& participants) {
+  if (in_windows) {
     return std::make_unique<WindowPosts>(communicator, participants);
   }
   return std::make_unique<MessagePosts>(communicator, participants.key);
@@ -27,12 +29,13 @@ Channel::Channel(Communicator& communicator, Participants participants,
                  size_t slot_nbytes, uint64_t round)
     : communicator_(communicator),
       participants_(std::move(participants)),
-      posts_(MakePosts(communicator_, participants_)),
+      has_windows_(HaveWindows(participants_)),
+      posts_(MakePosts(has_windows_, communicator_, participants_)),
       slot_nbytes_(slot_nbytes),
       round_(round) {
   // They were in the announcements.
   for (Participant& participant : participants_) participant.payload = {};
-  if (!has_window()) return;
+  if (!has_windows_) return;
   communicator.mesh().windows().kept().Add(
       this, sizeof(Window) + kWindowSlots * slot_nbytes);
 }
@@ -46,26 +49,26 @@ void Channel::End() {
 void Channel::Release() {
   if (ended()) return;
   state_ = State::kEnded;
-  if (!has_window()) return;
+  if (!has_windows_) return;
   WindowAllocator& windows = communicator_.mesh().windows();
   windows.kept().Remove(this);
-  for (int rank : communicator_.local_ranks()) {
+  for (int rank = 0; rank < communicator_.size(); ++rank) {
     if (rank == communicator_.rank()) continue;
     participants_[rank].window->readers_done.fetch_add(
         1, std::memory_order_release);
   }
-  windows.Release(own_window(), communicator_.local_ranks().size() - 1);
+  windows.Release(own_window(), communicator_.size() - 1);
 }
 
 WindowUse Channel::NextUse() {
   WindowUse next;
+  if (!has_windows_) return next;
   next.window = own_window();
   next.slot_nbytes = slot_nbytes_;
   next.first_round = round_;
   if (unpacked_ + kWindowSlots <= round_) {
     unpacked_ = round_;
     for (const Participant& participant : participants_) {
-      if (participant.window == nullptr) continue;
       unpacked_ = std::min(unpacked_, participant.window->unpacked.load(
                                           std::memory_order_acquire));
     }
@@ -76,11 +79,11 @@ WindowUse Channel::NextUse() {
 
 void Channel::Post(uint64_t signature, const Participant& own) {
   state_ = State::kInUse;
-  if (has_window()) communicator_.mesh().windows().kept().Touch(this);
+  if (has_windows_) communicator_.mesh().windows().kept().Touch(this);
   posts_->Enter(signature, own);
 }
 
-const Participants& Channel::participants() {
+Participants& Channel::participants() {
   posts_->Describe(&participants_);
   return participants_;
 }

@@ -1,10 +1,12 @@
 // What the uses of one name share, one use after the other.
 //
-// The first uses of a name are announced in full. After that every rank knows
-// where the windows of its host's ranks are, if the algorithm needs any, and
-// all that is left to find out is whether all ranks mean the same collective:
-// each posts a signature of its arguments (posts.h), and equal signatures stand
-// for equal announcements.
+// The first uses of a name are announced in full. After that all that is left
+// to find out is whether all ranks mean the same collective: each posts a
+// signature of its arguments (posts.h), and equal signatures stand for equal
+// announcements.
+//
+// If all ranks share memory, the channel keeps their windows, which all know.
+// Else it keeps none: a use that needs some has them given out anew.
 //
 // Who posts use n has ended use n - 1, and so unpacked every round of it. So
 // when use n ends, what came before its first round is unpacked everywhere:
@@ -25,7 +27,7 @@ class Channel : public WindowKeeper {
  public:
   // Goes on with the windows of `participants`, each with kWindowSlots slots of
   // `slot_nbytes` and counters at `round`, which is the same on every rank; or
-  // without any, if this rank has none. The key of `participants` names it.
+  // without any, if none has one. The key of `participants` names it.
   Channel(Communicator& communicator, Participants participants,
           size_t slot_nbytes, uint64_t round);
   ~Channel() override { Release(); }
@@ -39,8 +41,9 @@ class Channel : public WindowKeeper {
   bool idle() const override { return state_ == State::kIdle; }
   bool PeerHasEnded() const override { return posts_->PeerCannot(); }
 
-  // Whether it keeps a window, which counts for KeptWindows.
-  bool has_window() const { return own_window() != nullptr; }
+  // Whether it keeps windows, in which the posts are. It counts for
+  // KeptWindows.
+  bool has_windows() const { return has_windows_; }
   size_t slot_nbytes() const { return slot_nbytes_; }
   // What the next use may write to.
   WindowUse NextUse();
@@ -49,8 +52,9 @@ class Channel : public WindowKeeper {
   void Post(uint64_t signature, const Participant& own);
   // The other ranks' posts for it.
   const Posts& posts() const { return *posts_; }
-  // Every rank has entered it: what all posted; until the next use.
-  const Participants& participants();
+  // Every rank has entered it: what all posted; until the next use. Windows
+  // that it does not keep are the caller's to fill in.
+  Participants& participants();
   // Lets all ranks know that this one waits in it.
   void TellAll() { posts_->TellAll(); }
   // The present use has ended, after `rounds` rounds.
@@ -59,6 +63,7 @@ class Channel : public WindowKeeper {
     unpacked_ = round_;
     round_ += rounds;
     state_ = State::kIdle;
+    if (!has_windows_) posts_->Leave();
   }
 
  private:
@@ -75,6 +80,7 @@ class Channel : public WindowKeeper {
 
   Communicator& communicator_;
   Participants participants_;
+  const bool has_windows_;
   const std::unique_ptr<Posts> posts_;
   size_t slot_nbytes_;
   uint64_t round_;

@@ -7,6 +7,7 @@
 #define RING_KERAS_COLLECTIVES_COLLECTIVE_H_
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,18 @@ struct Participants : std::vector<Participant> {
   uint64_t key = 0;
 };
 
+// As a payload: where a window is that its rank has for one use only.
+inline std::string EncodeWindowOffset(uint64_t offset) {
+  return std::string(reinterpret_cast<const char*>(&offset), sizeof(offset));
+}
+inline uint64_t DecodeWindowOffset(std::string_view payload) {
+  uint64_t offset = WindowPost::kNowhere;
+  if (payload.size() == sizeof(offset)) {
+    std::memcpy(&offset, payload.data(), sizeof(offset));
+  }
+  return offset;
+}
+
 // Slots in the data of a window.
 constexpr size_t kWindowSlots = 2;
 
@@ -57,9 +70,9 @@ class Collective {
   // Bytes that each slot of this rank's window must hold; none: the algorithm
   // needs no window.
   virtual std::optional<size_t> slot_nbytes() const { return std::nullopt; }
-  // Whether the slot's size, if there is one, and all else that a window has
-  // follows from arguments that agree, so that later uses can share a channel.
-  // Of its peers Run then needs to know their weights, and what a post has.
+  // Whether the slot's size, if there is one, follows from arguments that
+  // agree, so that later uses can share a channel. Of its peers Run then needs
+  // to know no more than their weights, their windows and what a post has.
   virtual bool can_repeat() const { return false; }
   // Adds what the peers must know of this rank's memory.
   virtual void Describe(Participant* own) const { (void)own; }
@@ -67,9 +80,8 @@ class Collective {
   virtual void Prepare(const WindowUse& window) { (void)window; }
 
   // At most kMaxPayloadBytes that go with this rank's announcement, or its post
-  // in a channel, so that
-  // every rank has them when Run begins: one trip for all of a small
-  // collective.
+  // in a channel, so that every rank has them when Run begins: as many of each
+  // rank. After Prepare.
   static constexpr size_t kMaxPayloadBytes = size_t{64} << 10;
   virtual std::string Payload() { return {}; }
 

@@ -50,15 +50,14 @@ void MessagePosts::Enter(uint64_t signature, const Participant& own) {
   payloads_ = own.payload;
   payload_nbytes_ = payloads_.size();
   has_said_all_ = signature == kCannot;
-  if (has_said_all_) {
-    signature_ = kCannot;
-    for (int trip = 0; trip < route_.trip_count(); ++trip) Send(trip);
-    return;
-  }
-  signature_ = WithWeight(signature, own.weight);
-  if (!All()) Send(0);
+  signature_ = has_said_all_ ? kCannot : WithWeight(signature, own.weight);
+  const int said =
+      has_said_all_ ? route_.trip_count() : std::min(1, route_.trip_count());
+  for (int trip = 0; trip < said; ++trip) Send(trip);
   const Status status = Advance();
   if (!status.ok()) communicator_.Break(status);
+  // It may be entered where nothing can be read.
+  if (has_said_all_) return;
   ReadWhatIsThere();
   if (last_rank_ == communicator_.rank()) last_at_ = Clock::now();
 }
@@ -90,6 +89,15 @@ Status MessagePosts::OnPost(int rank, PostMessage&& post) {
   const uint64_t use = post.header.use;
   // Before this rank has entered its first use, and between two, use_ is the
   // one that has ended.
+  const PostHeader& header = post.header;
+  if (header.last_rank < 0 || header.last_rank >= communicator_.size() ||
+      header.since_last_ns < 0) {
+    return Status(
+        StatusCode::kInternal,
+        StrCat("rank ", communicator_.ranks()[rank], " posted that place ",
+               header.last_rank, " of ", communicator_.size(), " came last, ",
+               header.since_last_ns, " ns ago"));
+  }
   if (!trip.has_value() || (use != use_ && use != use_ + 1) ||
       (use == use_ && *trip < trip_) || came(use)[*trip].has_value()) {
     return Status(StatusCode::kInternal,
@@ -98,8 +106,11 @@ Status MessagePosts::OnPost(int rank, PostMessage&& post) {
                          communicator_.ranks()[communicator_.rank()],
                          " is in use ", use_));
   }
-  const std::chrono::nanoseconds since_last(post.header.since_last_ns);
-  came(use)[*trip] = Word{std::move(post), Clock::now() - since_last};
+  // No longer ago than this clock goes back.
+  const auto now = Clock::now();
+  const std::chrono::nanoseconds since_last(header.since_last_ns);
+  const auto last_at = now - std::min(since_last, now.time_since_epoch());
+  came(use)[*trip] = Word{std::move(post), last_at};
   return use == use_ ? Advance() : Status::Ok();
 }
 
@@ -146,10 +157,12 @@ void MessagePosts::Describe(Participants* participants) const {
 }
 
 bool MessagePosts::HasPosted(int rank) const {
-  if (All() || route_.PlaceOf(rank) < route_.trip(trip_).known) return true;
+  if (All()) return true;
+  // Who cannot take part has not listened to those after it.
+  const int known = signature_ == kCannot ? 1 : route_.trip(trip_).known;
+  if (route_.PlaceOf(rank) < known) return true;
   if (!waiting_.empty() && waiting_[rank] >= use_) return true;
-  const std::optional<int> trip = route_.TripFrom(rank);
-  return trip.has_value() && came(use_)[*trip].has_value();
+  return !Needs(rank) && route_.TripFrom(rank).has_value();
 }
 
 bool MessagePosts::Needs(int rank) const {

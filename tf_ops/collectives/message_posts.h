@@ -15,8 +15,8 @@
 // Who came last is told with how long ago that was, so that no clock need agree
 // with another: what is on its way looks later by that, no more.
 //
-// Ranks whose weights differ disagree, too: the use is announced, and leaves a
-// new channel.
+// Ranks whose weights differ disagree, too: the use is announced, and leaves no
+// channel.
 #ifndef RING_KERAS_COLLECTIVES_MESSAGE_POSTS_H_
 #define RING_KERAS_COLLECTIVES_MESSAGE_POSTS_H_
 
@@ -47,6 +47,7 @@ class MessagePosts final : public Posts, public PostReceiver {
   bool All() const override { return trip_ == route_.trip_count(); }
   bool Agreed() const override { return signature_ != kCannot; }
   void Describe(Participants* participants) const override;
+  void Leave() override { payloads_ = {}; }
   bool HasPosted(int rank) const override;
   bool Needs(int rank) const override;
   std::optional<uint64_t> data_key() const override;

@@ -36,6 +36,8 @@ class PostInbox {
 
   Status Take(uint64_t key, int rank, PostMessage&& post);
   void TakeWaiting(uint64_t key, int rank, uint64_t use);
+  // Channels that are there, or of which posts have come early or are to come.
+  size_t channel_count() const { return channels_.size(); }
 
  private:
   struct Channel {

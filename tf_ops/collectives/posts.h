@@ -32,6 +32,9 @@ class Posts {
   // The same: writes down what the others gave.
   virtual void Describe(Participants* participants) const = 0;
 
+  // It has ended: what has been described is not needed any more.
+  virtual void Leave() {}
+
   // Whether `rank` is known to have entered the present use, or a later one.
   virtual bool HasPosted(int rank) const = 0;
   // Whether this rank is kept waiting by a word that `rank` itself must give.

@@ -47,9 +47,9 @@ class NameTable {
         const bool lately = std::exchange(use.used_lately, false);
         const bool has_channel =
             use.channel != nullptr && !use.channel->ended();
-        const bool keeps_window = has_channel && use.channel->has_window();
+        const bool keeps_windows = has_channel && use.channel->has_windows();
         const bool forget =
-            !lately && !keeps_window && use.gone == use.next_sequence;
+            !lately && !keeps_windows && use.gone == use.next_sequence;
         if (forget && has_channel) use.EndChannel();
         named = forget ? names->erase(named) : std::next(named);
       }

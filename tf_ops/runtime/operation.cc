@@ -43,11 +43,15 @@ Task Operation::Run() {
     const Posts& posts = name_.channel->posts();
     const bool waited = co_await communicator_->Until(
         [this, &posts] { return posts.All() || failure_.has_value(); },
-        communicator_->shares_memory() ? Scheduler::Look::kIfAlone
-                                       : Scheduler::Look::kNever);
+        name_.channel->has_windows() ? Scheduler::Look::kIfAlone
+                                     : Scheduler::Look::kNever);
     RING_KERAS_CO_RETURN_IF_ERROR(WaitStatus());
     StampMatched(posts.last_missing(), waited);
-    participants = TakePosts();
+    Participants* posted = TakePosts();
+    if (posted != nullptr) {
+      RING_KERAS_CO_RETURN_IF_ERROR(FindWindows(posted));
+    }
+    participants = posted;
   }
   const bool in_channel = participants != nullptr;
   Meeting meeting;
@@ -86,9 +90,10 @@ Task Operation::Run() {
     // The peers wait for this rank's data; whatever the reason, they must know.
     communicator_->Break(status);
   } else if (in_channel) {
+    EndWindow(*participants);
     name_.channel->Finish(collective_->rounds());
   } else {
-    KeepOrEndWindow(std::move(meeting));
+    LeaveChannel(std::move(meeting));
   }
   co_return status;
 }
@@ -154,9 +159,12 @@ Status Operation::WaitStatus() const {
 
 // The uses of a name take turns, from the third on: whether there is a channel
 // is known when the second has ended. A use on a device leaves none, so its
-// turn ends with its launch: the host runs ahead of the device.
+// turn ends with its launch: the host runs ahead of the device. Between hosts
+// it needs none.
 bool Operation::IsMyTurn() const {
-  return use_.sequence < 2 || name_.ended == use_.sequence;
+  return use_.sequence < 2 || name_.ended == use_.sequence ||
+         (request_.device_work != nullptr && name_.channel == nullptr &&
+          !communicator_->shares_memory());
 }
 
 void Operation::PassLaunch() {

@@ -157,9 +157,13 @@ class Operation {
   // Whether there is a channel that can carry this collective, on every rank
   // that means the same; one that cannot is ended.
   bool HasChannel(const Status& ready);
+  // Whether there is a window for it.
+  bool HasRoom();
   void Post();
   // What all have posted; null if they differ. Then there is no channel more.
-  const Participants* TakePosts();
+  Participants* TakePosts();
+  // In those that it does not keep: the windows of this host's ranks.
+  Status FindWindows(Participants* posted);
   // `ready`: whether this rank can take part.
   Task MeetByAnnouncements(Status ready, Meeting* meeting);
   void ReadAnnounced() noexcept;
@@ -181,8 +185,10 @@ class Operation {
   // All ranks are there, `last_rank` last; negative: none came after this one.
   // `waited`: for longer than a look at the clock takes.
   void StampMatched(int last_rank, bool waited);
-  // It is over, and well; what its window becomes.
-  void KeepOrEndWindow(Meeting meeting);
+  // It is over, and well; what it leaves for later uses.
+  void LeaveChannel(Meeting meeting);
+  // It reads no more of the others' windows that it was shown for this use.
+  void EndWindow(const Participants& participants);
 
   void EndWait(Failure failure) {
     if (!failure_.has_value()) failure_ = std::move(failure);

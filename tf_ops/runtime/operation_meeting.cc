@@ -19,7 +19,7 @@ bool Operation::HasChannel(const Status& ready) {
     return false;
   }
   if (ready.ok() && !standing_.stands_in && collective_->can_repeat() &&
-      collective_->slot_nbytes().value_or(0) <= name_.channel->slot_nbytes()) {
+      HasRoom()) {
     return true;
   }
   // So all announce themselves.
@@ -27,12 +27,19 @@ bool Operation::HasChannel(const Status& ready) {
   return false;
 }
 
+bool Operation::HasRoom() {
+  const auto slot_nbytes = collective_->slot_nbytes();
+  if (!slot_nbytes.has_value()) return true;
+  if (!name_.channel->has_windows()) return TakeWindow().ok();
+  return *slot_nbytes <= name_.channel->slot_nbytes();
+}
+
 void Operation::Post() {
   Channel& channel = *name_.channel;
   Participant own;
   own.weight = request_.weight;
   collective_->Describe(&own);
-  collective_->Prepare(channel.NextUse());
+  if (window_ == nullptr) collective_->Prepare(channel.NextUse());
   const std::string payload = collective_->Payload();
   own.payload = payload;
   stage_ = Stage::kPosted;
@@ -40,12 +47,31 @@ void Operation::Post() {
   data_key_ = channel.posts().data_key();
 }
 
-const Participants* Operation::TakePosts() {
+Participants* Operation::TakePosts() {
   if (name_.channel->posts().Agreed()) return &name_.channel->participants();
   name_.channel.reset();
   data_key_.reset();
   collective_ = MakeCollective(request_, *communicator_);
   return nullptr;
+}
+
+Status Operation::FindWindows(Participants* posted) {
+  if (window_ == nullptr) return Status::Ok();
+  for (int rank : communicator_->local_ranks()) {
+    Participant& participant = (*posted)[rank];
+    participant.window =
+        rank == communicator_->rank()
+            ? window_
+            : WindowAt(communicator_->segment(rank),
+                       DecodeWindowOffset(participant.payload));
+    if (participant.window == nullptr) {
+      return Status(
+          StatusCode::kInternal,
+          StrCat(description(), ": rank ", communicator_->ranks()[rank],
+                 " posted a window outside its shared memory"));
+    }
+  }
+  return Status::Ok();
 }
 
 Task Operation::MeetByAnnouncements(Status ready, Meeting* meeting) {
@@ -77,10 +103,13 @@ void Operation::ReadAnnounced() noexcept { communicator_->mesh().Pump(); }
 
 Status Operation::TakeWindow() {
   if (const auto slot_nbytes = collective_->slot_nbytes()) {
-    WindowAllocator& windows = communicator_->mesh().windows();
-    StatusOr<Window*> window = windows.Allocate(kWindowSlots * *slot_nbytes);
-    RING_KERAS_RETURN_IF_ERROR(window.status());
-    window_ = window.value();
+    // It may have one, which it has shown to peers that disagreed.
+    if (window_ == nullptr) {
+      WindowAllocator& windows = communicator_->mesh().windows();
+      StatusOr<Window*> window = windows.Allocate(kWindowSlots * *slot_nbytes);
+      RING_KERAS_RETURN_IF_ERROR(window.status());
+      window_ = window.value();
+    }
     WindowUse use;
     use.window = window_;
     use.slot_nbytes = *slot_nbytes;
@@ -185,6 +214,9 @@ Status Operation::Match(Meeting* meeting) {
     }
     meeting->leaves_channel &=
         announcement.use.sequence > 0 && !announcement.stands_in;
+    // Posts that travel do not say whose weight is which.
+    meeting->leaves_channel &= communicator_->shares_memory() ||
+                               announcement.weight == announcements_[0]->weight;
     participant.splits = std::move(announcement.splits);
     participant.weight = announcement.weight;
     participant.input_offset = announcement.input_offset;
@@ -213,20 +245,28 @@ uint64_t Operation::LaunchTime() const {
   return time;
 }
 
-void Operation::KeepOrEndWindow(Meeting meeting) {
+void Operation::LeaveChannel(Meeting meeting) {
   // A rank that is in a join would end the channel at once.
-  if (meeting.leaves_channel && collective_->can_repeat()) {
-    name_.channel = std::make_unique<Channel>(
-        *communicator_, std::move(meeting.participants),
-        collective_->slot_nbytes().value_or(0), collective_->rounds());
-    window_ = nullptr;
-    return;
+  const bool leaves = meeting.leaves_channel && collective_->can_repeat();
+  Participants& participants = meeting.participants;
+  const bool keeps_windows = leaves && communicator_->shares_memory();
+  if (!keeps_windows) {
+    EndWindow(participants);
+    for (Participant& participant : participants) participant.window = nullptr;
   }
+  if (!leaves) return;
+  name_.channel = std::make_unique<Channel>(
+      *communicator_, std::move(participants),
+      collective_->slot_nbytes().value_or(0), collective_->rounds());
+  if (keeps_windows) window_ = nullptr;
+}
+
+void Operation::EndWindow(const Participants& participants) {
   if (window_ == nullptr) return;
   for (int rank : communicator_->local_ranks()) {
-    const Participant& participant = meeting.participants[rank];
-    if (participant.window == window_) continue;
-    participant.window->readers_done.fetch_add(1, std::memory_order_release);
+    if (rank == communicator_->rank()) continue;
+    participants[rank].window->readers_done.fetch_add(
+        1, std::memory_order_release);
   }
 }
 
