@@ -150,7 +150,9 @@ RING_TEST(ARankThatFailedInTheMiddleIsFoundAndAllGoOn) {
       EXPECT_TRUE(text.find(StrCat("in step ", before + 1, ".")) !=
                   std::string::npos)
           << text;
-      EXPECT_TRUE(text.find("'gradients/bucket1'") != std::string::npos)
+      // Between hosts the posts of either may be all there first.
+      EXPECT_TRUE(text.find("'gradients/bucket1'") != std::string::npos ||
+                  text.find("'gradients/bucket2'") != std::string::npos)
           << text;
     }
   }
