@@ -33,11 +33,20 @@ Channel::Channel(Communicator& communicator, Participants participants,
       posts_(MakePosts(has_windows_, communicator_, participants_)),
       slot_nbytes_(slot_nbytes),
       round_(round) {
-  // They were in the announcements.
-  for (Participant& participant : participants_) participant.payload = {};
-  if (!has_windows_) return;
-  communicator.mesh().windows().kept().Add(
-      this, sizeof(Window) + kWindowSlots * slot_nbytes);
+  if (has_windows_) {
+    communicator.mesh().windows().kept().Add(
+        this, sizeof(Window) + kWindowSlots * slot_nbytes);
+  } else {
+    Forget();
+  }
+}
+
+void Channel::Forget() {
+  posts_->Leave();
+  for (Participant& participant : participants_) {
+    participant.payload = {};
+    participant.window = nullptr;
+  }
 }
 
 void Channel::End() {

@@ -63,7 +63,7 @@ class Channel : public WindowKeeper {
     unpacked_ = round_;
     round_ += rounds;
     state_ = State::kIdle;
-    if (!has_windows_) posts_->Leave();
+    if (!has_windows_) Forget();
   }
 
  private:
@@ -72,6 +72,8 @@ class Channel : public WindowKeeper {
     kInUse,  // Between Post and Finish.
     kEnded,
   };
+  // What the others showed for the use that has ended.
+  void Forget();
   // Gives this rank's window back, once its peers have let theirs go.
   void Release();
   Window* own_window() const {

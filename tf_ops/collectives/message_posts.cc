@@ -8,10 +8,11 @@ namespace ring_keras {
 namespace {
 
 // Odd, so that different numbers stay different.
-constexpr uint64_t kSpread = 0x9E3779B97F4A7C15u;
+constexpr uint64_t kSpread = 0xD1B54A32D192ED03u;
 
 uint64_t WithWeight(uint64_t signature, double weight) {
-  return (signature ^ std::bit_cast<uint64_t>(weight) * kSpread) | 1;
+  // Of both zeros one.
+  return (signature ^ std::bit_cast<uint64_t>(weight + 0.0) * kSpread) | 1;
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ class MessagePosts final : public Posts, public PostReceiver {
   bool All() const override { return trip_ == route_.trip_count(); }
   bool Agreed() const override { return signature_ != kCannot; }
   void Describe(Participants* participants) const override;
-  void Leave() override { payloads_ = {}; }
+  void Leave() override { payloads_ = std::string(); }
   bool HasPosted(int rank) const override;
   bool Needs(int rank) const override;
   std::optional<uint64_t> data_key() const override;

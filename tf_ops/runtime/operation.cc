@@ -160,11 +160,11 @@ Status Operation::WaitStatus() const {
 // The uses of a name take turns, from the third on: whether there is a channel
 // is known when the second has ended. A use on a device leaves none, so its
 // turn ends with its launch: the host runs ahead of the device. Between hosts
-// it needs none.
+// it comes when those before it have been announced.
 bool Operation::IsMyTurn() const {
   return use_.sequence < 2 || name_.ended == use_.sequence ||
          (request_.device_work != nullptr && name_.channel == nullptr &&
-          !communicator_->shares_memory());
+          name_.settled == use_.sequence && !communicator_->shares_memory());
 }
 
 void Operation::PassLaunch() {

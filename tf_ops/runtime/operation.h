@@ -185,6 +185,10 @@ class Operation {
   // All ranks are there, `last_rank` last; negative: none came after this one.
   // `waited`: for longer than a look at the clock takes.
   void StampMatched(int last_rank, bool waited);
+  // Whether a channel that it leaves is in its ranks' windows.
+  bool KeepsWindow() const {
+    return window_ != nullptr && communicator_->shares_memory();
+  }
   // It is over, and well; what it leaves for later uses.
   void LeaveChannel(Meeting meeting);
   // It reads no more of the others' windows that it was shown for this use.

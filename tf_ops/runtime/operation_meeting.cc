@@ -215,8 +215,8 @@ Status Operation::Match(Meeting* meeting) {
     meeting->leaves_channel &=
         announcement.use.sequence > 0 && !announcement.stands_in;
     // Posts that travel do not say whose weight is which.
-    meeting->leaves_channel &= communicator_->shares_memory() ||
-                               announcement.weight == announcements_[0]->weight;
+    meeting->leaves_channel &=
+        KeepsWindow() || announcement.weight == announcements_[0]->weight;
     participant.splits = std::move(announcement.splits);
     participant.weight = announcement.weight;
     participant.input_offset = announcement.input_offset;
@@ -249,7 +249,7 @@ void Operation::LeaveChannel(Meeting meeting) {
   // A rank that is in a join would end the channel at once.
   const bool leaves = meeting.leaves_channel && collective_->can_repeat();
   Participants& participants = meeting.participants;
-  const bool keeps_windows = leaves && communicator_->shares_memory();
+  const bool keeps_windows = leaves && KeepsWindow();
   if (!keeps_windows) {
     EndWindow(participants);
     for (Participant& participant : participants) participant.window = nullptr;
