@@ -40,11 +40,12 @@ void Operation::Post() {
   own.weight = request_.weight;
   collective_->Describe(&own);
   if (window_ == nullptr) collective_->Prepare(channel.NextUse());
-  const std::string payload = collective_->Payload();
+  std::string payload;
+  if (!channel.has_windows()) payload = collective_->Payload();
   own.payload = payload;
   stage_ = Stage::kPosted;
   channel.Post(SignatureOf(request_, use_.step, request_.plan), own);
-  data_key_ = channel.posts().data_key();
+  if (!channel.has_windows()) data_key_ = channel.posts().data_key();
 }
 
 Participants* Operation::TakePosts() {
