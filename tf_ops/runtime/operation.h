@@ -164,6 +164,8 @@ class Operation {
   Participants* TakePosts();
   // In those that it does not keep: the windows of this host's ranks.
   Status FindWindows(Participants* posted);
+  // The window that a rank of this host has at `offset` of its segment.
+  StatusOr<Window*> ShownBy(int rank, uint64_t offset) const;
   // `ready`: whether this rank can take part.
   Task MeetByAnnouncements(Status ready, Meeting* meeting);
   void ReadAnnounced() noexcept;

@@ -60,19 +60,20 @@ Status Operation::FindWindows(Participants* posted) {
   if (window_ == nullptr) return Status::Ok();
   for (int rank : communicator_->local_ranks()) {
     Participant& participant = (*posted)[rank];
-    participant.window =
-        rank == communicator_->rank()
-            ? window_
-            : WindowAt(communicator_->segment(rank),
-                       DecodeWindowOffset(participant.payload));
-    if (participant.window == nullptr) {
-      return Status(
-          StatusCode::kInternal,
-          StrCat(description(), ": rank ", communicator_->ranks()[rank],
-                 " posted a window outside its shared memory"));
-    }
+    auto window = ShownBy(rank, DecodeWindowOffset(participant.payload));
+    RING_KERAS_RETURN_IF_ERROR(window.status());
+    participant.window = window.value();
   }
   return Status::Ok();
+}
+
+StatusOr<Window*> Operation::ShownBy(int rank, uint64_t offset) const {
+  if (rank == communicator_->rank()) return window_;
+  Window* window = WindowAt(communicator_->segment(rank), offset);
+  if (window != nullptr) return window;
+  return Status(StatusCode::kInternal,
+                StrCat(description(), ": rank ", communicator_->ranks()[rank],
+                       " announced a window outside its shared memory"));
 }
 
 Task Operation::MeetByAnnouncements(Status ready, Meeting* meeting) {
@@ -224,16 +225,9 @@ Status Operation::Match(Meeting* meeting) {
     participant.output_offset = announcement.output_offset;
     participant.payload = announcement.payload;
     if (window_ == nullptr || !communicator_->IsLocal(rank)) continue;
-    participant.window = rank == communicator_->rank()
-                             ? window_
-                             : WindowAt(communicator_->segment(rank),
-                                        announcement.window_offset);
-    if (participant.window == nullptr) {
-      return Status(
-          StatusCode::kInternal,
-          StrCat(description(), ": rank ", communicator_->ranks()[rank],
-                 " announced a window outside its shared memory"));
-    }
+    auto window = ShownBy(rank, announcement.window_offset);
+    RING_KERAS_RETURN_IF_ERROR(window.status());
+    participant.window = window.value();
   }
   return Status::Ok();
 }
