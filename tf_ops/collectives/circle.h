@@ -16,7 +16,6 @@ class Circle {
   explicit Circle(int size)
       : size_(size), trips_(std::bit_width(static_cast<unsigned>(size - 1))) {}
 
-  int size() const { return size_; }
   int trips() const { return trips_; }
   // How many members one knows of before the trip, itself among them.
   int Known(int trip) const {

@@ -88,8 +88,6 @@ void MessagePosts::Send(int trip) {
 Status MessagePosts::OnPost(int rank, PostMessage&& post) {
   const std::optional<int> trip = route_.TripFrom(rank);
   const uint64_t use = post.header.use;
-  // Before this rank has entered its first use, and between two, use_ is the
-  // one that has ended.
   const PostHeader& header = post.header;
   if (header.last_rank < 0 || header.last_rank >= communicator_.size() ||
       header.since_last_ns < 0) {
@@ -99,6 +97,8 @@ Status MessagePosts::OnPost(int rank, PostMessage&& post) {
                header.last_rank, " of ", communicator_.size(), " came last, ",
                header.since_last_ns, " ns ago"));
   }
+  // Before this rank has entered its first use, and between two, use_ is the
+  // one that has ended.
   if (!trip.has_value() || (use != use_ && use != use_ + 1) ||
       (use == use_ && *trip < trip_) || came(use)[*trip].has_value()) {
     return Status(StatusCode::kInternal,
