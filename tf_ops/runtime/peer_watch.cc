@@ -13,8 +13,6 @@ constexpr std::chrono::seconds kCheckInterval(1);
 constexpr double kLeftGraceS = 2.0;
 // The same for its last words, where others pass them on.
 constexpr double kRelayGraceS = 5.0;
-// Peers that have not left may send without end.
-constexpr int kMaxReadTurns = 64;
 
 }  // namespace
 
@@ -65,20 +63,16 @@ void PeerWatch::EndLinksToLeft(Clock::time_point now) {
   }
 }
 
-void PeerWatch::FailWhatNeedsLeft() {
-  if (left_.empty()) return;
+void PeerWatch::FailUsesOfLeft() {
   for (const auto& [rank, left] : left_) {
     const Pair& pair = mesh_.pair(rank);
     if (!pair.closed() || pair.failed_by_network()) continue;
     if (lost_.count(rank) == 0) FailUsesOf(rank, left);
   }
-  bool moved = true;
-  for (int turn = 0; turn < kMaxReadTurns && moved; ++turn) {
-    moved = mesh_.Pump();
-  }
-  if (moved) return;  // What it sent last may still be there to read.
+}
+
+void PeerWatch::FailWhatNeedsLeft() {
   for (auto& operation : operations_.adopted) {
-    // The last that a rank sent may say why it left.
     if (!operation->communicator().status().ok()) continue;
     FailWaits(*operation);
     FailIfCutOff(*operation);

@@ -51,7 +51,11 @@ class PeerWatch {
   // Looks at all connections: those that have broken since, each until its rank
   // is given to OnLost().
   std::vector<BrokenLink> FindBrokenLinks(Clock::time_point now);
-  // Ends operations that ranks that left keep from ending. Reads messages.
+  bool any_left() const { return !left_.empty(); }
+  // Ends operations that have begun and still need data of a rank that left,
+  // all of whose data have been read.
+  void FailUsesOfLeft();
+  // Ends those that wait for one that left. Its last words have been read.
   void FailWhatNeedsLeft();
 
  private:
@@ -69,10 +73,7 @@ class PeerWatch {
   }
   // Connections that were needed, and will not be made any more.
   void EndLinksToLeft(Clock::time_point now);
-  // Those that have begun and still need data of `rank`, all of whose data have
-  // been read.
   void FailUsesOf(int rank, const Left& left);
-  // Those that wait for one that left, and whose last words have been read.
   void FailWaits(Operation& operation);
   void FailIfCutOff(Operation& operation);
   std::string DescribeBroken(int rank);

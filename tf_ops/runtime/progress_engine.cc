@@ -13,6 +13,8 @@ namespace ring_keras {
 namespace {
 
 constexpr std::chrono::milliseconds kWatchInterval(50);
+// Peers that have not left may send without end.
+constexpr int kMaxReadTurns = 64;
 
 }  // namespace
 
@@ -56,7 +58,13 @@ bool ProgressEngine::Poll() {
     steps_.FailNewLostWaits();
   }
   progress |= FinishEnded();
-  return progress;
+  return progress || CarryOutBreaks();
+}
+
+bool ProgressEngine::CarryOutBreaks() {
+  if (breaks_.empty()) return false;
+  for (const auto& carry_out : std::exchange(breaks_, {})) carry_out();
+  return true;
 }
 
 bool ProgressEngine::RunAlone(Operation& operation, double drive_for_s) {
@@ -116,8 +124,10 @@ void ProgressEngine::OnRankEvent(const RankEvent& event) {
     mesh_.Forget(event.rank);
   }
   if (event.kind == RankEvent::Kind::kLost) {
-    BreakSharedWith(event.rank,
-                    Status(StatusCode::kPeerLost, event.description));
+    breaks_.push_back([this, event] {
+      BreakSharedWith(event.rank,
+                      Status(StatusCode::kPeerLost, event.description));
+    });
   } else {
     peers_.OnLeft(event);
   }
@@ -213,6 +223,7 @@ void ProgressEngine::Watch() {
   const Clock::time_point now = Clock::now();
   next_watch_ = now + kWatchInterval;
   ServeDumpSignal();
+  CarryOutBreaks();
   for (const PeerWatch::BrokenLink& link : peers_.FindBrokenLinks(now)) {
     {
       std::lock_guard<std::mutex> lock(shared_.mutex);
@@ -221,8 +232,21 @@ void ProgressEngine::Watch() {
     BreakSharedWith(link.rank,
                     Status(StatusCode::kPeerLost, link.how + link.advice));
   }
-  peers_.FailWhatNeedsLeft();
+  if (peers_.any_left()) {
+    peers_.FailUsesOfLeft();
+    // What it sent last may say why it left.
+    if (ReadWhatHasCome()) peers_.FailWhatNeedsLeft();
+  }
   for (auto& operation : operations_.adopted) WatchAge(*operation, now);
+}
+
+bool ProgressEngine::ReadWhatHasCome() {
+  bool moved = true;
+  for (int turn = 0; turn < kMaxReadTurns && moved; ++turn) {
+    moved = mesh_.Pump();
+  }
+  CarryOutBreaks();
+  return !moved;
 }
 
 void ProgressEngine::WatchAge(Operation& operation, Clock::time_point now) {

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -76,6 +77,8 @@ class ProgressEngine {
   // What is new.
   bool TakeNews();
   void OnRankEvent(const RankEvent& event);
+  // Does what breaks_ holds; whether that was anything.
+  bool CarryOutBreaks();
   void OnStop();
   void OnInterrupted(const InterruptedWait& wait);
   void RunCalls(const std::vector<DriverCall*>& calls);
@@ -102,6 +105,8 @@ class ProgressEngine {
                      const std::string& bytes);
 
   void Watch();
+  // Reads what peers have sent, but not without end; whether that was all.
+  bool ReadWhatHasCome();
   // Deadlines and stalls.
   void WatchAge(Operation& operation, Clock::time_point now);
 
@@ -117,6 +122,10 @@ class ProgressEngine {
   StepAgreement steps_;
   Joins joins_;
   FlightRecorder flight_recorder_;
+  // What losses and aborts of which this rank has heard do to communicators.
+  // What had come before is used first: an operation to which a rank had given
+  // its part is none that breaks when that rank ends.
+  std::vector<std::function<void()>> breaks_;
   Clock::time_point next_watch_ = Clock::now();
   unsigned watches_ = 0;
 };

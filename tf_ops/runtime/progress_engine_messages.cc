@@ -127,10 +127,12 @@ void ProgressEngine::HandleAbort(int communicator_id,
                                  const std::string& bytes) {
   const std::shared_ptr<Member> member = shared_.MemberOf(communicator_id);
   if (member == nullptr) return;
-  Communicator& communicator = *member->communicator;
-  communicator.Break(DecodeStatus(bytes));
-  // It has come straight: those below this rank may have no other way to it.
-  if (!communicator.connects_all()) TellAbort(*member, communicator.status());
+  breaks_.push_back([member, why = DecodeStatus(bytes)] {
+    Communicator& communicator = *member->communicator;
+    communicator.Break(why);
+    // It has come straight: those below this rank may have no other way to it.
+    if (!communicator.connects_all()) TellAbort(*member, communicator.status());
+  });
 }
 
 void ProgressEngine::HandleGivenUp(int job_rank, int communicator_id,

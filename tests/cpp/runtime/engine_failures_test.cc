@@ -254,7 +254,11 @@ RING_TEST(AnInterruptReachesAPeerThatReadsLater) {
       return static_cast<void*>(output.data());
     };
     if (self.rank == 1) {
-      const Status status = self.engine->Run(std::move(request));
+      Status status = self.engine->Run(std::move(request));
+      if (status.ok()) {  // All that rank 0 had to send was on its way.
+        EXPECT_EQ(output, std::vector<float>(2 * data.size(), 1.0f));
+        status = self.engine->Run(Allreduce("next", data));
+      }
       EXPECT_EQ(status.code(), StatusCode::kPeerLost) << status.message();
       EXPECT_TRUE(status.message().find("was interrupted") != std::string::npos)
           << status.message();
@@ -357,6 +361,94 @@ RING_TEST(ABrokenLinkIsToldToThirdRanks) {
         << "rank " << self.rank << ": " << status.message();
     Meet(self, "ended");
   });
+}
+
+// Keeps an engine from seeing anything while it lives.
+class DriverHeld {
+ public:
+  explicit DriverHeld(Engine& engine) {
+    thread_ = std::thread([this, &engine] {
+      engine.WithDriver([this] {
+        held_ = true;
+        while (!released_) std::this_thread::yield();
+      });
+    });
+    while (!held_) std::this_thread::yield();
+  }
+  ~DriverHeld() {
+    released_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> held_{false};
+  std::atomic<bool> released_{false};
+  std::thread thread_;
+};
+
+// Rank 1 goes through a barrier and dies. Rank 0, which was there before and
+// has been busy since, hears of that first, from the store or from rank 2, and
+// then sees that all were there.
+void LosesARankThatWasThrough(Rank& self, const char* told_by) {
+  const auto barrier = [](const std::string& name) {
+    Request request;
+    request.kind = CollectiveKind::kBarrier;
+    request.name = name;
+    return request;
+  };
+  const RankEvent lost{RankEvent::Kind::kLost, 1, "rank 1 died"};
+  for (int use = 0; use < 3; ++use) {
+    ASSERT_OK(self.engine->Run(barrier("all are here")));
+  }
+  if (self.rank != 0) {
+    Meet(self, "rank 0 is held");
+    ASSERT_OK(self.engine->Run(barrier("all are here")));
+    Meet(self, "all others are through");
+    if (self.rank == 2) {
+      self.engine->OnRankEvent(lost);
+      EXPECT_EQ(self.engine->Run(barrier("next")).code(),
+                StatusCode::kPeerLost);
+      ASSERT_TRUE(self.engine->AwaitSent(30));
+    }
+    Meet(self, "rank 0 has been told");
+    Meet(self, "rank 0 is through");
+    return;
+  }
+  std::atomic<bool> ended{false};
+  Status status;
+  self.engine->Submit(barrier("all are here"), [&](const Status& outcome) {
+    status = outcome;
+    ended = true;
+  });
+  const auto has_posted = [&] {
+    bool posted = false;
+    self.engine->WithDriver([&] {
+      const auto under_way = self.engine->UnderWay(/*with_missing=*/false);
+      posted = under_way[0].record.arrived_at > 0;
+    });
+    return posted;
+  };
+  ASSERT_TRUE(WaitFor(has_posted));
+  {
+    const DriverHeld held(*self.engine);
+    Meet(self, "rank 0 is held");
+    Meet(self, "all others are through");
+    if (std::string(told_by) == "store") self.engine->OnRankEvent(lost);
+    Meet(self, "rank 0 has been told");
+  }
+  ASSERT_TRUE(WaitFor([&] { return ended.load(); }));
+  EXPECT_OK(status);
+  EXPECT_EQ(self.engine->Run(barrier("next")).code(), StatusCode::kPeerLost);
+  Meet(self, "rank 0 is through");
+}
+
+RING_TEST(ALostRankTakesNothingBackThatItHadDone) {
+  for (const char* told_by : {"store", "rank 2"}) {
+    RunRanks(Setup(3, "auto"),
+             [&](Rank& self) { LosesARankThatWasThrough(self, told_by); });
+  }
+  RunRanks(Setup(2, "tcp"),
+           [](Rank& self) { LosesARankThatWasThrough(self, "store"); });
 }
 
 }  // namespace
