@@ -1,0 +1,25 @@
+"""The process of a rank that runs a function.
+
+Run as a script, `python -I function_rank.py DESCRIPTOR`, by FunctionProcess, which
+tells it on that descriptor what to do, and is told how it went.
+"""
+
+import sys
+from multiprocessing.connection import Connection
+
+
+def main() -> None:
+    """Does what it is told until the function has ended."""
+    connection = Connection(int(sys.argv[1]))
+    # So that modules are found where the engine's worker has found them.
+    _, sys.path[:] = connection.recv()
+    from ring_keras.engines.function_orders import FunctionOrders
+
+    FunctionOrders(connection).follow()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except EOFError:
+        sys.exit("ring_keras: the engine's worker has given this rank up")

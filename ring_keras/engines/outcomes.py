@@ -1,0 +1,69 @@
+"""How the ranks of a job on an engine ended."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Outcome", "RankFailedError", "results_of"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one rank; the engine carries it to whoever asked for the job.
+
+    Attributes:
+        result: What its function returned, pickled; None if it failed.
+        failure: What went wrong, in one line, to follow the rank's name; None if
+            nothing did.
+        details: The traceback, if there is one.
+        follows: Whether it failed because another rank was lost.
+        where: Which process on which host it was.
+        ended_at: In seconds of the host's clock.
+    """
+
+    result: bytes | None = None
+    failure: str | None = None
+    details: str = ""
+    follows: bool = False
+    where: str = ""
+    ended_at: float = field(default_factory=time.time)
+
+
+class RankFailedError(RuntimeError):
+    """A rank of a job on an engine failed, and so the job did.
+
+    Attributes:
+        rank: The first that failed.
+        details: The traceback of its function; empty if its process died.
+    """
+
+    def __init__(self, rank: int, text: str, details: str = "") -> None:
+        super().__init__(rank, text, details)
+        self.rank = rank
+        self.details = details
+
+    def __str__(self) -> str:
+        return "\n\n".join(filter(None, [self.args[1], self.details]))
+
+
+def results_of(outcomes: Sequence[Outcome]) -> list[Any]:
+    """What the function returned, by rank.
+
+    Raises:
+        RankFailedError: If a rank failed; it names the one that took the others along.
+    """
+    failed = [rank for rank, outcome in enumerate(outcomes) if outcome.failure]
+    if not failed:
+        return [pickle.loads(outcome.result or b"") for outcome in outcomes]
+    first = min(
+        failed, key=lambda rank: (outcomes[rank].follows, outcomes[rank].ended_at)
+    )
+    outcome = outcomes[first]
+    where = f" ({outcome.where})" if outcome.where else ""
+    raise RankFailedError(
+        first, f"rank {first}{where} {outcome.failure}", outcome.details
+    )

@@ -1,0 +1,96 @@
+"""What a process must be told to be a rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ring_keras.config import Config, ScheduledRank
+from ring_keras.launch.addresses import host_port
+from ring_keras.launch.crew import GENERATION, write_private
+from ring_keras.launch.environment import added_variables, job_variables
+from ring_keras.launch.places import Place
+from ring_keras.schedulers.addresses import own_address
+from ring_keras.schedulers.store_card import StoreCard
+from ring_keras.schedulers.store_start import start_store
+
+__all__ = ["RankStart", "start_rank_store"]
+
+
+def start_rank_store(place: Place, starter: str, reach: str) -> StoreCard:
+    """Starts the job's store, for rank 0 in its own process.
+
+    It runs in a child of this process, and ends after it and after every other rank.
+
+    Args:
+        place: Rank 0's.
+        starter: The engine's name, for messages.
+        reach: Host name or address by which other hosts reach this one.
+
+    Returns:
+        Where it is, and the job's secret: for the other ranks, and for nobody else.
+
+    Raises:
+        ConfigError: If it cannot be started, or there is no address for it.
+    """
+    config = Config.from_environment()
+    own = ScheduledRank(
+        rank=place.rank,
+        size=place.size,
+        local_rank=place.local_rank,
+        local_size=place.local_size,
+        starter=starter,
+        job="",
+        reach=reach,
+    )
+    deadline = time.monotonic() + config.init_timeout_s
+    address = own_address(config, own)
+    return start_store(address, place.size, None, deadline, config.encrypt)
+
+
+@dataclass(frozen=True)
+class RankStart:
+    """All of it.
+
+    Attributes:
+        place: Which rank it is.
+        card: Where the job's store is.
+    """
+
+    place: Place
+    card: StoreCard
+
+    @contextlib.contextmanager
+    def in_environment(self) -> Iterator[None]:
+        """This process is that rank: meanwhile `init()` finds all it needs.
+
+        What the environment said before comes back.
+        """
+        with tempfile.TemporaryDirectory(prefix="ring_keras-") as directory:
+            token_file = Path(directory, "token")
+            write_private(token_file, self.card.token)
+            # Dask sets it to 1, for what it runs in threads of its own.
+            inherited = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+            added = added_variables(
+                size=self.place.local_size, inherited=inherited, chosen={}
+            ) | job_variables(
+                self.place,
+                store_address=host_port(self.card.host, self.card.port),
+                token_file=token_file,
+                generation=GENERATION,
+            )
+            before = {name: os.environ.get(name) for name in added}
+            os.environ.update(added)
+            try:
+                yield
+            finally:
+                for name, value in before.items():
+                    if value is None:
+                        os.environ.pop(name, None)
+                    else:
+                        os.environ[name] = value
