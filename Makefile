@@ -43,6 +43,8 @@ FUZZ_SECONDS ?= 0
 TEST_WORKERS ?= $(shell expr $$(nproc) + 1)
 # The minor versions of `make versions` and `make wheel`, beside VENV's own.
 TENSORFLOWS ?= 2.16 2.18 2.20
+# What `make test-engines` runs, each in an environment of its own, and in its folder of tests/engines.
+ENGINES ?= kubernetes
 # What `make versions` runs.
 CORE_TESTS ?= tests/unit/keras tests/unit/ops tests/distributed/ops \
   tests/distributed/keras/test_keras_exactness.py tests/distributed/keras/test_keras_hook.py \
@@ -69,6 +71,9 @@ TEST_BOARD_READY := $(STAMPS)/test-board
 # An environment for each of TENSORFLOWS.
 VERSIONS_DIR := build/tensorflow
 VERSIONS_READY := $(TENSORFLOWS:%=$(VERSIONS_DIR)/%/ready)
+# One for each of ENGINES.
+ENGINES_DIR := build/engines
+ENGINES_READY := $(ENGINES:%=$(ENGINES_DIR)/%/ready)
 # The folders that hold their TensorFlow, and VENV's: a list of CMake's.
 TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS_DIR)/%/bin/python); do \
   $$python -c 'import sysconfig; print(end=sysconfig.get_path("platlib") + ";")'; done)
@@ -76,7 +81,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-faults test-board board build lint fuzz sanitize soak-exit soak-kills soak-steps versions wheel clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-faults test-board test-engines board build lint fuzz sanitize soak-exit soak-kills soak-steps versions wheel clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -98,11 +103,11 @@ test-cpp: $(TEST_READY)
 # After test-cpp, so that two builds never share the folder.
 test-python: test-cpp
 	$(call say,Python tests)
-	$(PYTEST) -m "not slow and not gpu and not peers and not hosts and not board" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow and not gpu and not peers and not hosts and not board and not engines" $(PYTEST_ARGS)
 
 test-slow: $(TEST_READY) build
 	$(call say,Slow tests: part $(PART))
-	$(PYTEST) -m "slow and not gpu and not peers and not hosts and not board" --part $(PART) $(PYTEST_ARGS)
+	$(PYTEST) -m "slow and not gpu and not peers and not hosts and not board and not engines" --part $(PART) $(PYTEST_ARGS)
 
 # One after the other: they share the hosts. What cannot run here says so.
 test-hosts: $(TEST_READY) build
@@ -119,6 +124,13 @@ test-board: $(TEST_BOARD_READY) build board
 	$(call say,The page in a browser)
 	@build_support/install_board_tools.sh
 	$(BIN)/python -m pytest -m "board and not slow" tests/board $(PYTEST_ARGS)
+
+# One after the other: they share addresses. What cannot run here says so.
+test-engines: $(TEST_READY) build $(ENGINES_READY)
+	set -e; for engine in $(ENGINES); do \
+	  printf '\n== On %s\n' $$engine; \
+	  $(ENGINES_DIR)/$$engine/bin/python -m pytest -m "engines and not slow" tests/engines/$$engine $(PYTEST_ARGS); \
+	done
 
 # Where there is no npm, PyPI has one.
 board: $(INSTALLED)
@@ -180,7 +192,7 @@ versions: $(INSTALLED) $(VERSIONS_READY)
 	set -e; for version in $(TENSORFLOWS); do \
 	  printf '\n== Core tests with TensorFlow %s\n' $$version; \
 	  PYTHONPATH=$(CURDIR) $(VERSIONS_DIR)/$$version/bin/python -m pytest \
-	    -m "not slow and not gpu and not peers and not hosts and not board" $(CORE_TESTS) $(PYTEST_ARGS); \
+	    -m "not slow and not gpu and not peers and not hosts and not board and not engines" $(CORE_TESTS) $(PYTEST_ARGS); \
 	done
 
 wheel: $(INSTALLED) $(VERSIONS_READY) board
@@ -202,6 +214,17 @@ $(VERSIONS_DIR)/%/ready: pyproject.toml | $(BIN)/python
 	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet \
 	  "$(firstword $(subst ==, ,$(TENSORFLOW)))==$*.*" \
 	  $$($(BIN)/python build_support/requirements.py test $(if $(filter 2.16,$*),io))
+	touch $@
+
+# It sees what VENV has, and pip leaves that as it is.
+$(ENGINES_DIR)/%/ready: pyproject.toml $(TEST_READY)
+	$(call say,Test tools for $* in $(@D))
+	$(BIN)/python -m venv $(@D)
+	site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	  echo "import site; site.addsitedir('$$site')" \
+	  >$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet \
+	  $$($(BIN)/python build_support/requirements.py test-$*)
 	touch $@
 
 $(TENSORFLOW_READY): | $(BIN)/python

@@ -1,0 +1,1 @@
+"""A chart's pods, run as processes of this machine."""
