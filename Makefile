@@ -9,6 +9,7 @@
 #   make test-faults  FAULTS faults of all kinds, drawn at random from FAULT_SEED
 #   make board     bundle the page "Ring" for TensorBoard, with npm
 #   make test-board   that page in Chromium, which it installs if it can; needs root
+#   make test-engines  jobs on each of ENGINES, in an environment of its own
 #   make lint      style and types
 #   make fuzz      any input to all that reads what others send, with Clang's libFuzzer,
 #                  which it installs if it can; FUZZ_RUNS inputs for each target
@@ -44,7 +45,7 @@ TEST_WORKERS ?= $(shell expr $$(nproc) + 1)
 # The minor versions of `make versions` and `make wheel`, beside VENV's own.
 TENSORFLOWS ?= 2.16 2.18 2.20
 # What `make test-engines` runs, each in an environment of its own, and in its folder of tests/engines.
-ENGINES ?= kubernetes
+ENGINES ?= dask kubernetes
 # What `make versions` runs.
 CORE_TESTS ?= tests/unit/keras tests/unit/ops tests/distributed/ops \
   tests/distributed/keras/test_keras_exactness.py tests/distributed/keras/test_keras_hook.py \

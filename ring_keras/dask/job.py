@@ -70,7 +70,7 @@ def run(
     by_rank = sorted(zip(places, addresses, strict=True), key=lambda one: one[0].rank)
     addresses = [address for _, address in by_rank]
     call, collections = take_shards(fn, args, dict(kwargs or {}))
-    shares = [divide(client, collection, addresses) for collection in collections]
+    shares = divide(client, collections, addresses)
     task = RankTask(
         job=f"ring-keras-{secrets.token_hex(8)}",
         call=cloudpickle.dumps(call),
@@ -81,7 +81,7 @@ def run(
         client.submit(
             task.run,
             place,
-            [share[place.rank] for share in shares],
+            shares[place.rank],
             workers=[address],
             key=f"{task.job}-rank-{place.rank}",
             pure=False,

@@ -89,54 +89,72 @@ def take_shards(
 
 
 def divide(
-    client: distributed.Client, collection: Any, workers: Sequence[str]
-) -> list[list[distributed.Future]]:
-    """Computes a collection on the cluster, and gives each rank its partitions.
+    client: distributed.Client, collections: Sequence[Any], workers: Sequence[str]
+) -> list[list[list[distributed.Future]]]:
+    """Computes collections on the cluster, and gives each rank its partitions of each.
+
+    Those of as many partitions are divided alike: rows that belong together stay so.
 
     Args:
         client: Of the cluster.
-        collection: What to divide.
+        collections: What to divide.
         workers: The address of each rank's worker.
+
+    Returns:
+        By rank, and then by collection.
 
     Raises:
         ValueError: If there are fewer partitions than ranks.
     """
-    if getattr(collection, "ndim", 1) > 1 and hasattr(collection, "rechunk"):
-        # Whole rows.
-        collection = collection.rechunk(dict.fromkeys(range(1, collection.ndim), -1))
-    parts = np.ravel(np.asarray(collection.to_delayed(), dtype=object)).tolist()
-    if len(parts) < len(workers):
-        raise ValueError(
-            f"shard(): {len(workers)} ranks need a partition each, and the collection "
-            f"has {len(parts)}. Divide it anew: repartition(npartitions=...) or "
-            "rechunk(...)."
-        )
-    futures = client.compute(parts)
+    parts = [_partitions(collection) for collection in collections]
+    for own in parts:
+        if len(own) < len(workers):
+            raise ValueError(
+                f"shard(): {len(workers)} ranks need a partition each, and the "
+                f"collection has {len(own)}. Divide it anew: "
+                "repartition(npartitions=...) or rechunk(...)."
+            )
+    futures = [client.compute(own) for own in parts]
     distributed.wait(futures)
-    holders = client.who_has(futures)
-    return _share_out(futures, [set(holders[f.key]) for f in futures], workers)
+    by_count: dict[int, list[int]] = {}
+    shares: list[list[list[distributed.Future]]] = [[] for _ in workers]
+    for own in futures:
+        if len(own) not in by_count:
+            holders = client.who_has(own)
+            by_count[len(own)] = _share_out(
+                [set(holders[future.key]) for future in own], workers
+            )
+        ranks = by_count[len(own)]
+        for rank, share in enumerate(shares):
+            share.append([f for f, its in zip(own, ranks, strict=True) if its == rank])
+    return shares
 
 
-def _share_out(
-    futures: Sequence[distributed.Future],
-    holders: Sequence[set[str]],
-    workers: Sequence[str],
-) -> list[list[distributed.Future]]:
-    """Equally, and as far as that goes to those that have them."""
-    count, more = divmod(len(futures), len(workers))
+def _partitions(collection: Any) -> list[Any]:
+    """In their order; of an array's, whole rows."""
+    if getattr(collection, "ndim", 1) > 1 and hasattr(collection, "rechunk"):
+        collection = collection.rechunk(dict.fromkeys(range(1, collection.ndim), -1))
+    delayed = np.asarray(collection.to_delayed(), dtype=object)
+    partitions: list[Any] = np.ravel(delayed).tolist()
+    return partitions
+
+
+def _share_out(holders: Sequence[set[str]], workers: Sequence[str]) -> list[int]:
+    """The rank of each partition: equally, and as far as that goes who has it.
+
+    Args:
+        holders: The workers that have each partition.
+        workers: The address of each rank's worker.
+    """
+    count, more = divmod(len(holders), len(workers))
     room = [count + (rank < more) for rank in range(len(workers))]
     rank_of: dict[int, int] = {}
     for wants_own in (True, False):
         for part, own in enumerate(holders):
-            ranks = [r for r, worker in enumerate(workers) if room[r] > 0]
+            ranks = [rank for rank, left in enumerate(room) if left > 0]
             if wants_own:
                 ranks = [rank for rank in ranks if workers[rank] in own]
-            if part in rank_of or not ranks:
-                continue
-            rank = max(ranks, key=lambda rank: room[rank])
-            rank_of[part] = rank
-            room[rank] -= 1
-    shares: list[list[distributed.Future]] = [[] for _ in workers]
-    for part in range(len(futures)):  # In the collection's order.
-        shares[rank_of[part]].append(futures[part])
-    return shares
+            if part not in rank_of and ranks:
+                rank_of[part] = max(ranks, key=lambda rank: room[rank])
+                room[rank_of[part]] -= 1
+    return [rank_of[part] for part in range(len(holders))]

@@ -1,0 +1,108 @@
+"""Ranks in processes below an engine's workers: here, threads of the test's."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
+
+import pytest
+from support import functions_of_ranks
+from support.processes import is_alive, wait_until
+
+from ring_keras.engines.function_process import FunctionProcess
+from ring_keras.engines.outcomes import Outcome, RankFailedError, results_of
+from ring_keras.engines.rank_places import places_by_host
+from ring_keras.engines.rank_start import RankStart
+from ring_keras.schedulers.store_card import StoreCard
+
+
+def run_ranks(function: Callable[[], object], size: int = 2) -> list[Outcome]:
+    """As an engine would: one worker a rank, and rank 0 tells the others."""
+    places = places_by_host(["host"] * size)
+    told: Queue[StoreCard] = Queue()
+
+    def run(rank: int) -> Outcome:
+        with FunctionProcess({}) as process:
+            if rank == 0:
+                card = process.start_store(places[0], "a test", "127.0.0.1")
+                assert isinstance(card, StoreCard)
+                for _ in range(size - 1):
+                    told.put(card)
+            else:
+                card = told.get(timeout=60)
+            process.load(pickle.dumps(function), "pickle")
+            return process.run(RankStart(places[rank], card), lambda: None)
+
+    with ThreadPoolExecutor(size) as threads:
+        return list(threads.map(run, range(size)))
+
+
+def test_ranks_find_each_other_and_return_their_results() -> None:
+    before = dict(os.environ)
+
+    results = results_of(run_ranks(functools.partial(functions_of_ranks.told_sum, 10)))
+
+    assert results == [(0, 2, 30.0, []), (1, 2, 30.0, [])]
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("raises", "raised ValueError: no such thing"),
+        ("exits", "exited with code 3"),
+        ("dies", "was killed by SIGKILL"),
+    ],
+)
+def test_the_rank_that_failed_first_is_named(how: str, text: str) -> None:
+    outcomes = run_ranks(functools.partial(functions_of_ranks.fails_on_rank_1, how))
+
+    assert outcomes[0].failure is not None
+    assert "PeerLostError" in outcomes[0].failure
+    with pytest.raises(RankFailedError) as caught:
+        # Without TensorFlow rank 0's error has no class by which to tell it.
+        results_of([Outcome(failure="followed", follows=True), outcomes[1]])
+    assert caught.value.rank == 1
+    assert text in str(caught.value)
+    assert ("no such thing\nat all" in caught.value.details) == (how == "raises")
+
+
+def test_what_cannot_be_loaded_is_told(tmp_path: Path) -> None:
+    place = places_by_host(["host"])[0]
+    with FunctionProcess({}) as process:
+        card = process.start_store(place, "a test", "127.0.0.1")
+        process.load(b"nonsense", "pickle")
+        outcome = process.run(RankStart(place, card), lambda: None)
+
+    assert "UnpicklingError" in (outcome.failure or "")
+
+
+def test_nothing_is_left_of_one_that_is_given_up(tmp_path: Path) -> None:
+    place = places_by_host(["host"])[0]
+    call = functools.partial(functions_of_ranks.writes_its_pid_and_waits, str(tmp_path))
+
+    def is_given_up() -> None:
+        if len(list(tmp_path.iterdir())) == 2:
+            raise KeyboardInterrupt
+
+    def run() -> None:
+        with FunctionProcess({}) as process:
+            card = process.start_store(place, "a test", "127.0.0.1")
+            process.load(pickle.dumps(call), "pickle")
+            with pytest.raises(KeyboardInterrupt):
+                process.run(RankStart(place, card), is_given_up)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(60)
+
+    assert not thread.is_alive()
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 2
+    wait_until(lambda: not any(map(is_alive, pids)), "all have ended")

@@ -1,0 +1,45 @@
+"""What ranks that an engine has started run in tests. Needs no TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from ring_keras import _native
+from support.engine_only import join
+
+
+def told_sum(factor: int) -> tuple[int, int, float, list[str]]:
+    """Rank, size, a sum of all ranks', and what of the job the environment tells."""
+    rank, size = join()
+    total = _native.allreduce(np.array([factor * (rank + 1.0)]), "sum", "total")
+    token = Path(os.environ["RING_KERAS_TOKEN_FILE"]).read_text()
+    told = [name for name, value in os.environ.items() if token in value]
+    return rank, size, float(total[0]), told
+
+
+def fails_on_rank_1(how: str) -> None:
+    """`how`: raises, exits, or dies."""
+    rank, _ = join()
+    _native.barrier("all are here")
+    if rank == 1 and how == "raises":
+        raise ValueError("no such thing\nat all")
+    if rank == 1 and how == "exits":
+        os._exit(3)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    _native.barrier("never all")
+
+
+def writes_its_pid_and_waits(directory: str) -> None:
+    """And starts a process of its own, which writes its pid, too."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    for pid in (os.getpid(), child.pid):
+        Path(directory, str(pid)).touch()
+    threading.Event().wait()
