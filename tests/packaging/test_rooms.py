@@ -169,6 +169,7 @@ PYTHON_ALLOWED["rendezvous"] = set()
 # The same on somebody else's engine; what Ray, Spark and Dask have in common.
 PYTHON_ALLOWED["engines"] = {"launch", "schedulers"}
 PYTHON_ALLOWED["dask"] = {"engines", "launch", "schedulers"}
+PYTHON_ALLOWED["ray"] = {"engines", "launch"}
 
 # The public face has every room behind it: only those above all rooms may use it.
 USE_THE_PUBLIC_FACE = {"benchmark", "horovod", "verify", "data/service/__main__"}
