@@ -69,6 +69,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="Python on the other hosts (default: the path of ringrun's own)",
     )
     group.add_argument(
+        "--agent-port",
+        type=int,
+        metavar="PORT",
+        help="no ssh: on each other host an agent waits at this port, and holds the "
+        "secret in --secret-file: python -m ring_keras.launch.listening_agent --help",
+    )
+    group.add_argument(
         "--launcher-address",
         metavar="ADDRESS",
         help="this host's address that the others shall connect to (default: the "
@@ -124,6 +131,8 @@ def check_nodes(
     missing = [name for name, value in given.items() if value is None]
     if len(missing) == len(given):
         return None
+    if options.agent_port is not None and len(missing) == len(given) - 1:
+        return None  # The secret is for agents that wait.
     if missing:
         parser.error(f"hosts without ssh also need {', '.join(missing)}")
     for name, value in (
@@ -140,6 +149,7 @@ def check_nodes(
         ("-i", options.ssh_identity_file),
         ("--ssh-args", options.ssh_args or None),
         ("--remote-python", options.remote_python),
+        ("--agent-port", options.agent_port),
         ("--launcher-address", options.launcher_address),
     ):
         if value is not None:
@@ -181,6 +191,8 @@ def check_hosts(
     """
     option = "-H" if options.hosts is not None else "--hostfile"
     discovery = discovery_of(options)
+    if options.agent_port is not None:
+        _check_waiting_agents(parser, options)
     try:
         if discovery is not None:
             option = "--host-discovery-script"
@@ -206,6 +218,29 @@ def check_hosts(
     if options.max_size is not None:
         options.slots_here = sum(host.slots for host in hosts)
     return None
+
+
+def _check_waiting_agents(
+    parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> None:
+    if not 1 <= options.agent_port <= 65535:
+        parser.error(f"--agent-port must be from 1 to 65535, not {options.agent_port}")
+    if not any((options.hosts, options.hostfile, options.host_discovery_script)):
+        parser.error("--agent-port needs -H, --hostfile or --host-discovery-script")
+    if options.secret_file is None:
+        parser.error("--agent-port also needs --secret-file")
+    for name, value in (
+        ("-p", options.ssh_port),
+        ("-i", options.ssh_identity_file),
+        ("--ssh-args", options.ssh_args or None),
+        ("--remote-python", options.remote_python),
+    ):
+        if value is not None:
+            parser.error(f"{name} is for ssh, and with --agent-port there is none")
+    try:
+        read_token(options.secret_file, "--secret-file")
+    except ConfigError as error:
+        parser.error(str(error))
 
 
 def _discovered(options: argparse.Namespace, discovery: DiscoveryOptions) -> list[Host]:
@@ -259,7 +294,11 @@ def _allocation(
 
 
 def ssh_options(options: argparse.Namespace) -> SshOptions:
-    """How the other hosts' agents are started."""
+    """How the other hosts' agents are started, or found."""
+    if options.agent_port is not None:
+        return SshOptions(
+            waiting_port=options.agent_port, secret_file=options.secret_file
+        )
     chosen = SshOptions(
         arguments=shlex.split(options.ssh_args),
         port=options.ssh_port,

@@ -10,10 +10,23 @@ import hashlib
 import hmac
 import secrets
 
-__all__ = ["CONNECTED", "LISTENER", "connection_key", "is_proof", "new_nonce", "proof"]
+__all__ = [
+    "CALLED",
+    "CALLER",
+    "CONNECTED",
+    "LISTENER",
+    "connection_key",
+    "is_proof",
+    "new_nonce",
+    "proof",
+]
 
 CONNECTED = "node"
 LISTENER = "launcher"
+
+# The same between a launcher and an agent that waits for it.
+CALLER = "launcher that calls"
+CALLED = "agent that waits"
 
 
 def new_nonce() -> str:
@@ -28,7 +41,7 @@ def proof(
 
     Args:
         token: The secret.
-        who: `CONNECTED` or `LISTENER`: whose proof it is.
+        who: One of the above: whose proof it is.
         listeners_nonce: The number of the end that listens.
         others_nonce: The other's.
         encrypts: Whether it encrypts what follows.

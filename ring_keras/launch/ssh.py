@@ -1,4 +1,4 @@
-"""Agents that the user's ssh starts, or that are children on this host."""
+"""Agents that the user's ssh starts, that wait, or that are children on this host."""
 
 from __future__ import annotations
 
@@ -50,6 +50,9 @@ class SshOptions:
         python: The interpreter on the other hosts.
         instead: The words that a command to run on a host follows, with the host
             before it, where not ssh but a scheduler starts it; empty: ssh.
+        waiting_port: Where agents wait on the other hosts, which none has to start;
+            None: they do not.
+        secret_file: With the secret that those hold too.
     """
 
     arguments: Sequence[str] = ()
@@ -57,12 +60,24 @@ class SshOptions:
     identity_file: str | None = None
     python: str = sys.executable
     instead: Sequence[str] = ()
+    waiting_port: int | None = None
+    secret_file: str = ""
+
+    @property
+    def by_ssh(self) -> bool:
+        """Whether it is ssh that starts them."""
+        return not self.instead and self.waiting_port is None
 
 
 def agent_command(host: str | None, options: SshOptions) -> list[str]:
     """The command that starts an agent; on this host, if `host` is None."""
     if host is None:
         return [sys.executable, "-m", "ring_keras.launch.agent"]
+    if options.waiting_port is not None:
+        address = f"[{host}]" if ":" in host else host
+        place = f"{address}:{options.waiting_port}"
+        command = [sys.executable, "-m", "ring_keras.launch.call"]
+        return [*command, place, options.secret_file]
     words = [options.python, "-m", "ring_keras.launch.agent"]
     if options.instead:
         return [*options.instead, host, *words]
@@ -94,7 +109,7 @@ class SshCrew(AgentCrew):
     ) -> None:
         super().__init__(name, desk)
         self._python = options.python
-        self._by_ssh = host is not None and not options.instead
+        self._by_ssh = host is not None and options.by_ssh
         self._loop = desk.loop
         self._lines = LineBuffer()
         self._said: list[str] = []

@@ -1,0 +1,128 @@
+"""`python -m ring_keras.launch.call HOST:PORT SECRET_FILE`: calls an agent that waits.
+
+The launcher starts it where it would start ssh, and speaks with the agent over its
+standard input and output. Between the hosts all of that goes through TLS. What waits
+there is `listening_agent.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ring_keras.config import ConfigError, read_token, split_address
+from ring_keras.launch.connection import tls_buffer
+from ring_keras.launch.frames import FrameReader, Output, ProtocolError, encode, field
+from ring_keras.launch.secret_proof import (
+    CALLED,
+    CALLER,
+    connection_key,
+    is_proof,
+    new_nonce,
+    proof,
+)
+
+if TYPE_CHECKING:
+    from ring_keras import _native
+
+_PATIENCE_S = 60.0
+_CONNECT_TIMEOUT_S = 5.0
+_MEET_TIMEOUT_S = 10.0
+_RETRY_S = 0.5
+_NBYTES = 1 << 16
+
+_NOT_TAKEN = "it does not take the call. Is the secret the same there?"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Passes on what is said, until one side ends; returns the exit code."""
+    address, secret_file = sys.argv[1:] if arguments is None else arguments
+    try:
+        token = read_token(secret_file, "--secret-file")
+        with _connected(*split_address(address)) as peer:
+            try:
+                tls, said = _meet(peer, token)
+            except ConnectionError:
+                raise ProtocolError(_NOT_TAKEN) from None
+            return _pass_on(peer, tls, said)
+    except (ConfigError, OSError, ProtocolError, ValueError) as error:
+        print(f"the agent at {address}: {error}", file=sys.stderr)
+        return 1
+
+
+def _connected(host: str, port: int) -> socket.socket:
+    """Its name may not be known yet, nor the agent be there."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return socket.create_connection((host, port), _CONNECT_TIMEOUT_S)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                problem = error.strerror or error
+                raise OSError(f"{problem}, for {_PATIENCE_S:g} s") from None
+        time.sleep(_RETRY_S)
+
+
+def _meet(peer: socket.socket, token: bytes) -> tuple[_native.TlsBuffer, bytes]:
+    """Both show that they hold the secret; the line, and what it has said beyond."""
+    peer.settimeout(_MEET_TIMEOUT_S)
+    reader = FrameReader(greeted=True)
+    nonce, theirs = new_nonce(), ""
+    tls: _native.TlsBuffer | None = None
+    while data := peer.recv(_NBYTES):
+        if tls is not None:
+            data = tls.take(data)
+            peer.sendall(tls.outgoing())
+        for message in reader.feed(data):
+            if isinstance(message, Output):
+                raise ProtocolError("it is no agent yet")
+            if message["type"] == "challenge" and tls is None:
+                theirs = field(message, "nonce", str)
+                own = proof(token, CALLER, theirs, nonce, True)
+                peer.sendall(encode({"type": "answer", "nonce": nonce, "proof": own}))
+                key = connection_key(token, theirs, nonce)
+                tls = tls_buffer(server=False, key=key)
+                # What has come in the clear beyond that is taken for TLS.
+                reader.put(tls.take(reader.take_rest()))
+                peer.sendall(tls.outgoing())
+            elif message["type"] == "welcome" and tls is not None:
+                given = field(message, "proof", str)
+                if not is_proof(given, token, CALLED, theirs, nonce, True):
+                    raise ProtocolError("it has not the secret")
+                peer.settimeout(None)
+                return tls, reader.take_rest()
+            else:
+                raise ProtocolError(f"it said {message['type']!r} at first")
+    raise ProtocolError(_NOT_TAKEN)
+
+
+def _pass_on(peer: socket.socket, tls: _native.TlsBuffer, said: bytes) -> int:
+    _write(said)
+    while True:
+        readable, _, _ = select.select([0, peer.fileno()], [], [])
+        if 0 in readable:
+            data = os.read(0, _NBYTES)
+            if not data:  # The launcher has ended, or has done with it.
+                return 0
+            tls.push(data)
+        if peer.fileno() in readable:
+            data = peer.recv(_NBYTES)
+            if not data:
+                return 0  # With its last word it has said how it ended.
+            _write(tls.take(data))
+        peer.sendall(tls.outgoing())
+
+
+def _write(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
