@@ -234,6 +234,8 @@ class SshCrew(AgentCrew):
         number = -returncode if returncode < 0 else returncode - 128
         if number > 0:
             return f"its agent was killed by {signal_name(number)}"
+        if returncode == 0:
+            return "its agent has closed the line"
         return f"its agent ended with code {returncode}"
 
 

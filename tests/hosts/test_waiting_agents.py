@@ -145,7 +145,9 @@ def test_an_elastic_job_goes_on_when_a_host_comes_back(
     await_sizes(ringrun.directory, 0, "[2, 1, 2]", timeout_s=60)
     (ringrun.directory / "stop").touch()
     finished = ringrun.finish(job)
-    assert finished.returncode == 0, finished.stderr.decode()
+    said = finished.stderr.decode()
+    assert finished.returncode == 0, said
+    assert "host node2 was lost: its agent has closed the line" in said
 
 
 def test_another_secret_is_said_to_be_the_reason(

@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.kubernetes.cluster import Cluster
@@ -29,3 +30,17 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         pytest.skip(f"network namespaces cannot be made here: {error}")
     yield nodes
     nodes.remove()
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> dict[str, Any]:
+    """Values that bring a folder of this machine's along, `work`."""
+    work = tmp_path / "work"
+    work.mkdir()
+    work.chmod(0o777)  # For the pods' user.
+    return {
+        "command": ["python", "train.py"],
+        "workingDir": "/work",
+        "volumes": [{"name": "work", "hostPath": {"path": str(work)}}],
+        "volumeMounts": [{"name": "work", "mountPath": "/work"}],
+    }

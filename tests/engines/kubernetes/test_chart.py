@@ -61,6 +61,17 @@ VALUES: dict[str, dict[str, Any]] = {
         ],
         "networkPolicy": {"egress": [{"ports": [{"port": 443}]}]},
     },
+    "workers": {
+        "mode": "statefulSet",
+        "nodes": 3,
+        "env": [{"name": "A", "value": "b"}],
+        "gpu": {"perPod": 8},
+        "launcher": {"resources": {"limits": {"memory": "1Gi"}}},
+    },
+    "elastic": {
+        "mode": "statefulSet",
+        "elastic": {"enabled": True, "minRanks": 2, "maxNodes": 8},
+    },
     "secret and network of one's own": {
         "existingSecret": "mine",
         "networkPolicy": {"enabled": False},
@@ -107,6 +118,8 @@ def test_kubernetes_takes_each_object(values: dict[str, Any]) -> None:
         {"port": 80},
         {"shm": {"sizeLimit": "much"}},
         {"restarts": -1},
+        {"mode": "mpi"},
+        {"elastic": {"enabled": True}},
     ],
     ids=str,
 )
@@ -140,10 +153,10 @@ def test_pods_are_restricted(values: dict[str, Any]) -> None:
 
 def test_the_secret_is_new_and_in_no_command_or_variable() -> None:
     objects = render()
-    token = contents(objects)["digits-ring-keras"]["token"]
+    token = contents(objects)["Secret/digits-ring-keras"]["token"]
 
     assert len(bytes.fromhex(token)) == 32
-    assert token != contents(render())["digits-ring-keras"]["token"]
+    assert token != contents(render())["Secret/digits-ring-keras"]["token"]
     for pod in pods(objects):
         assert token not in str(pod)
         assert "secretKeyRef" not in str(pod)
@@ -151,6 +164,16 @@ def test_the_secret_is_new_and_in_no_command_or_variable() -> None:
         assert volume["secret"]["defaultMode"] == 0o400
         for container in pod["spec"]["containers"]:
             assert "secret" not in {m["name"] for m in container["volumeMounts"]}
+
+
+def test_a_launcher_is_named_after_the_upgrade_and_its_workers_stay() -> None:
+    first, second = (
+        render(mode="statefulSet", revision=revision) for revision in (1, 2)
+    )
+
+    names = [find(objects, "Job")["metadata"]["name"] for objects in (first, second)]
+    assert names == ["digits-ring-keras-launcher-1", "digits-ring-keras-launcher-2"]
+    assert find(first, "StatefulSet") == find(second, "StatefulSet")
 
 
 def test_a_secret_of_ones_own_is_used() -> None:

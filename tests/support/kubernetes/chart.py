@@ -26,10 +26,10 @@ def with_image(values: Object) -> Object:
     return {"image": {"repository": "example.org/train"}} | values
 
 
-def render(**values: Any) -> list[Object]:
-    """The objects that an installation would make."""
+def render(revision: int = 1, **values: Any) -> list[Object]:
+    """The objects that an installation would make, or its upgrade."""
     files = helm_python.Chart.load(CHART).render(
-        with_image(values), name=RELEASE, namespace=NAMESPACE
+        with_image(values), name=RELEASE, namespace=NAMESPACE, revision=revision
     )
     documents = [
         document
@@ -51,15 +51,16 @@ def find(objects: list[Object], kind: str, name: str = "") -> Object:
 
 
 def contents(objects: list[Object]) -> dict[str, dict[str, str]]:
-    """What is in Secrets and ConfigMaps, by name."""
+    """What is in Secrets and ConfigMaps, by kind and name: `Secret/a`."""
     found = {}
     for one in objects:
-        if one["kind"] == "Secret":
-            pairs = one["data"].items()
-            data = {name: base64.b64decode(text).decode() for name, text in pairs}
-            found[one["metadata"]["name"]] = data
-        elif one["kind"] == "ConfigMap":
-            found[one["metadata"]["name"]] = one["data"]
+        if one["kind"] in ("Secret", "ConfigMap"):
+            data = dict(one["data"])
+            if one["kind"] == "Secret":
+                data = {
+                    name: base64.b64decode(text).decode() for name, text in data.items()
+                }
+            found[f"{one['kind']}/{one['metadata']['name']}"] = data
     return found
 
 

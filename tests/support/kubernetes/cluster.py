@@ -31,6 +31,7 @@ class Cluster(Network):
     def __init__(self, size: int, directory: Path) -> None:
         super().__init__(size)
         self.directory = directory
+        self._commands = directory / "commands"
         self._pods: list[Pod] = []
 
     def set_names(self, names: Mapping[str, int]) -> None:
@@ -49,7 +50,9 @@ class Cluster(Network):
     def start(self, node: int, hostname: str, **pod: Any) -> Pod:
         """Starts a pod there; see `Pod`."""
         directory = self.directory / f"pod{len(self._pods)}"
-        self._pods.append(Pod(self.command(node), hostname, directory, **pod))
+        self._pods.append(
+            Pod(self.command(node), hostname, directory, self._commands, **pod)
+        )
         return self._pods[-1]
 
     def make(self) -> None:
@@ -59,6 +62,7 @@ class Cluster(Network):
             Path("/etc/netns", name).mkdir(parents=True)
             Path("/etc/netns", name, "hosts").touch()
         self.set_names({})
+        _make_commands(self._commands)
 
     def remove(self) -> None:
         for pod in self._pods:
@@ -77,6 +81,7 @@ class Pod:
         prefix: The words that put a command on its node.
         hostname: Its own name.
         directory: Is made, for all that it needs.
+        commands: A folder that its image has in its PATH.
         template: Of the rendered manifest.
         objects: The content of Secrets and ConfigMaps, by name.
         env: What a controller adds to each container's variables.
@@ -87,6 +92,7 @@ class Pod:
         prefix: list[str],
         hostname: str,
         directory: Path,
+        commands: Path,
         *,
         template: Mapping[str, Any],
         objects: Mapping[str, Mapping[str, str]],
@@ -101,9 +107,9 @@ class Pod:
             "spec": spec,
             "hostname": hostname,
             "objects": objects,
-            "image_paths": [str(ROOT_DIR), *_interpreters(), str(_commands(directory))],
+            "image_paths": [str(ROOT_DIR), *_interpreters(), str(commands)],
             "image_environment": {
-                "PATH": f"{directory / 'commands'}:{os.environ['PATH']}",
+                "PATH": f"{commands}:{os.environ['PATH']}",
                 "PYTHONPATH": str(ROOT_DIR),
             },
         }
@@ -160,14 +166,12 @@ def _interpreters() -> list[str]:
     return [path for path in found if Path(path).is_dir()]
 
 
-def _commands(directory: Path) -> Path:
-    """A folder with `python` and `ringrun`, as the image's PATH would have them."""
-    commands = directory / "commands"
-    commands.mkdir()
+def _make_commands(folder: Path) -> None:
+    """`python` and `ringrun`, as an image's PATH would have them."""
+    folder.mkdir(parents=True)
     for name, command in (
         ("python", sys.executable),
         ("ringrun", f"{sys.executable} -m ring_keras.launch"),
     ):
-        (commands / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-        (commands / name).chmod(0o755)
-    return commands
+        (folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        (folder / name).chmod(0o755)

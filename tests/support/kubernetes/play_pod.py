@@ -37,11 +37,13 @@ def make_volume(volume: dict[str, Any], pod: dict[str, Any], path: Path) -> None
     mount("-t", "tmpfs", "-o", f"size={size}", "none", path)
     os.chown(path, 0, group)
     path.chmod(0o2777)
-    for kind in ("secret", "configMap"):
-        if kind in volume:
-            source = volume[kind]
-            content = pod["objects"][source.get("secretName") or source["name"]]
-            for name, text in content.items():
+    for key, kind, named in (
+        ("secret", "Secret", "secretName"),
+        ("configMap", "ConfigMap", "name"),
+    ):
+        if key in volume:
+            source = volume[key]
+            for name, text in pod["objects"][f"{kind}/{source[named]}"].items():
                 (path / name).write_text(text)
                 # As a kubelet makes them readable for the pod's group.
                 (path / name).chmod(source.get("defaultMode", 0o644) | 0o440)
@@ -66,7 +68,11 @@ def make_root(root: Path) -> None:
 def variables(pod: dict[str, Any], container: dict[str, Any]) -> dict[str, str]:
     environment: dict[str, str] = dict(pod["image_environment"])
     for variable in container.get("env", []):
-        environment[variable["name"]] = variable["value"]
+        value = variable.get("value")
+        if value is None:
+            field = variable["valueFrom"]["fieldRef"]["fieldPath"]
+            value = {"metadata.name": pod["hostname"]}[field]
+        environment[variable["name"]] = value
     return environment
 
 

@@ -1,9 +1,13 @@
 {{/*
-A pod template. Takes `root`, the `component` that it is, the `args` of ringrun, and
-the `restartPolicy`.
+A pod template. Takes `root`, the `component` that it is, the `command` and `args` of
+its container, its `restartPolicy`, and, if it has one, a `role`:
+  worker    an agent that waits, and is ready when it does
+  launcher  starts ranks elsewhere, and has the script that finds the workers
 */}}
 {{- define "ring-keras.pod" -}}
 {{- $root := .root }}
+{{- $role := .role | default "" }}
+{{- $isLauncher := eq $role "launcher" }}
 {{- with $root.Values -}}
 metadata:
   labels:
@@ -15,58 +19,46 @@ metadata:
   {{- end }}
 spec:
   restartPolicy: {{ $.restartPolicy }}
-  subdomain: {{ include "ring-keras.fullname" $root }}
-  automountServiceAccountToken: false
-  enableServiceLinks: false
-  # ringrun's own grace period ends first, and it says what it has done.
-  terminationGracePeriodSeconds: {{ add .ringrun.gracePeriodSeconds 10 }}
-  securityContext:
-    runAsNonRoot: true
-    runAsUser: {{ .user }}
-    runAsGroup: {{ .user }}
-    fsGroup: {{ .user }}
-    fsGroupChangePolicy: OnRootMismatch
-    seccompProfile: {type: RuntimeDefault}
-  {{- with .imagePullSecrets }}
-  imagePullSecrets: {{ toYaml . | nindent 4 }}
-  {{- end }}
-  {{- range $name := list "schedulerName" "priorityClassName" "runtimeClassName" }}
-  {{- with index $root.Values $name }}
-  {{ $name }}: {{ . }}
-  {{- end }}
-  {{- end }}
-  {{- range $name := list "nodeSelector" "tolerations" "affinity" "topologySpreadConstraints" }}
-  {{- with index $root.Values $name }}
-  {{ $name }}: {{ toYaml . | nindent 4 }}
-  {{- end }}
-  {{- end }}
+  {{- include "ring-keras.podSpec" $root | nindent 2 }}
   initContainers:
   # A Secret's file belongs to root, and the pod's group may read it. ringrun takes
   # none that anybody but its user can read.
   - name: secret
-    image: {{ include "ring-keras.image" $root }}
-    imagePullPolicy: {{ .image.pullPolicy }}
+    {{- include "ring-keras.container" $root | nindent 4 }}
     command: [install, -m, "0400", /run/secrets/ring-keras/token, /run/ring-keras/token]
     resources:
       limits: {memory: 32Mi}
       requests: {cpu: 10m, memory: 32Mi}
-    securityContext: {{ include "ring-keras.securityContext" $root | nindent 6 }}
     volumeMounts:
     - {name: secret, mountPath: /run/secrets/ring-keras, readOnly: true}
     - {name: private, mountPath: /run/ring-keras}
+  {{- if and $isLauncher (not .elastic.enabled) }}
+  - name: workers
+    {{- include "ring-keras.container" $root | nindent 4 }}
+    command: [/scripts/await.sh]
+    resources:
+      limits: {memory: 32Mi}
+      requests: {cpu: 10m, memory: 32Mi}
+    volumeMounts:
+    - {name: scripts, mountPath: /scripts, readOnly: true}
+  {{- end }}
   containers:
   - name: ranks
-    image: {{ include "ring-keras.image" $root }}
-    imagePullPolicy: {{ .image.pullPolicy }}
+    {{- include "ring-keras.container" $root | nindent 4 }}
     {{- with .workingDir }}
     workingDir: {{ . }}
     {{- end }}
-    command: {{ toYaml .ringrun.command | nindent 4 }}
+    command: {{ toYaml $.command | nindent 4 }}
     args: {{ toYaml $.args | nindent 4 }}
     env:
     # The image may not know the user, and cannot be written to.
     - {name: HOME, value: /tmp}
     - {name: PYTHONDONTWRITEBYTECODE, value: "1"}
+    {{- if eq $role "worker" }}
+    - name: POD_NAME
+      valueFrom: {fieldRef: {fieldPath: metadata.name}}
+    {{- end }}
+    {{- if not $isLauncher }}
     {{- with .env }}{{ toYaml . | nindent 4 }}{{ end }}
     {{- with .envFrom }}
     envFrom: {{ toYaml . | nindent 4 }}
@@ -74,11 +66,21 @@ spec:
     ports:
     - {name: rendezvous, containerPort: {{ .port }}}
     resources: {{ include "ring-keras.resources" $root | nindent 6 }}
-    securityContext: {{ include "ring-keras.securityContext" $root | nindent 6 }}
+    {{- else }}
+    resources: {{ toYaml .launcher.resources | nindent 6 }}
+    {{- end }}
+    {{- if eq $role "worker" }}
+    readinessProbe:
+      tcpSocket: {port: rendezvous}
+      periodSeconds: 5
+    {{- end }}
     volumeMounts:
     - {name: private, mountPath: /run/ring-keras, readOnly: true}
     - {name: shm, mountPath: /dev/shm}
     - {name: tmp, mountPath: /tmp}
+    {{- if $isLauncher }}
+    - {name: scripts, mountPath: /scripts, readOnly: true}
+    {{- end }}
     {{- with .volumeMounts }}{{ toYaml . | nindent 4 }}{{ end }}
   volumes:
   - name: secret
@@ -92,6 +94,12 @@ spec:
     emptyDir: {medium: Memory, sizeLimit: {{ .shm.sizeLimit }}}
   - name: tmp
     emptyDir: {sizeLimit: {{ .tmp.sizeLimit }}}
+  {{- if $isLauncher }}
+  - name: scripts
+    configMap:
+      name: {{ include "ring-keras.fullname" $root }}
+      defaultMode: 0555
+  {{- end }}
   {{- with .volumes }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
 {{- end }}
