@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from ring_keras.launch.connection import Connection, tls_buffer
 from ring_keras.launch.crew import HostJob, LocalCrew
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
 from ring_keras.launch.launcher import CannotStartError, Desk, Meet, Meeting
+from ring_keras.launch.listening import await_name, listen_at
 from ring_keras.launch.places import places_of
 from ring_keras.launch.secret_proof import (
     CONNECTED,
@@ -194,7 +194,9 @@ class _Reception:
         self._desk = desk
         self._candidates: list[_Candidate] = []
         self._untrusted = 0
-        self._listener = _listen(options)
+        where = f"--rendezvous {options.rendezvous}"
+        await_name(options.host, where, options.init_timeout_s, desk)
+        self._listener = listen_at(options.host, options.port, where)
         self.address: str = self._listener.getsockname()[0]
         """On which it listens, numeric."""
         desk.loop.on_readable(self._listener.fileno(), self._accept)
@@ -362,29 +364,6 @@ class _Candidate:
         self.leave()
         if self._crew is not None:
             self._crew.lose(reason)
-
-
-def _listen(options: NodeOptions) -> socket.socket:
-    where = f"--rendezvous {options.rendezvous}"
-    try:
-        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)
-        family, _, _, _, (host, *_) = found[0]
-        meant = ipaddress.ip_address(host)
-        if meant.is_unspecified:
-            raise CannotStartError(f"{where}: give one address of node 0's host")
-        if meant.is_loopback and options.host not in ("localhost", str(meant)):
-            raise CannotStartError(
-                f"{where}: on this host that is {meant}, which no other reaches; give "
-                "its address"
-            )
-        listener = socket.create_server((str(host), options.port), family=family)
-    except OSError as error:
-        raise CannotStartError(
-            f"{where}: {error.strerror}. Node 0 listens there: it must be an address "
-            "of its host, and a free port"
-        ) from None
-    listener.setblocking(False)
-    return listener
 
 
 def _numbers(ranks: list[int]) -> str:

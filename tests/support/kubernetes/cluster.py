@@ -51,7 +51,14 @@ class Cluster(Network):
         """Starts a pod there; see `Pod`."""
         directory = self.directory / f"pod{len(self._pods)}"
         self._pods.append(
-            Pod(self.command(node), hostname, directory, self._commands, **pod)
+            Pod(
+                self.command(node),
+                hostname,
+                self.addresses[node],
+                directory,
+                self._commands,
+                **pod,
+            )
         )
         return self._pods[-1]
 
@@ -80,6 +87,7 @@ class Pod:
     Args:
         prefix: The words that put a command on its node.
         hostname: Its own name.
+        address: Its node's, and so its own.
         directory: Is made, for all that it needs.
         commands: A folder that its image has in its PATH.
         template: Of the rendered manifest.
@@ -91,6 +99,7 @@ class Pod:
         self,
         prefix: list[str],
         hostname: str,
+        address: str,
         directory: Path,
         commands: Path,
         *,
@@ -106,6 +115,7 @@ class Pod:
         pod = {
             "spec": spec,
             "hostname": hostname,
+            "address": address,
             "objects": objects,
             "image_paths": [str(ROOT_DIR), *_interpreters(), str(commands)],
             "image_environment": {

@@ -50,7 +50,7 @@ def make_volume(volume: dict[str, Any], pod: dict[str, Any], path: Path) -> None
                 os.chown(path / name, 0, group)
 
 
-def make_root(root: Path) -> None:
+def make_root(root: Path, mount_points: list[str]) -> None:
     root.mkdir()
     mount("-t", "tmpfs", "-o", "mode=755", "none", root)
     for entry in Path("/").iterdir():
@@ -61,6 +61,15 @@ def make_root(root: Path) -> None:
             inside.mkdir()
             mount("--rbind", entry, inside)
             mount("-o", "remount,bind,ro", inside)
+    # Volumes may lie in /etc, which an image would have places for.
+    places = root / "places"
+    for path in mount_points:
+        if path.startswith("/etc/"):
+            (places / path[len("/etc/") :]).mkdir(parents=True, exist_ok=True)
+    if places.exists():
+        layers = f"lowerdir={places}:/etc"
+        mount("-t", "overlay", "-o", layers, "none", root / "etc")
+        mount("--bind", "/etc/hosts", root / "etc" / "hosts")
     (root / "proc").mkdir()
     mount("-t", "proc", "none", root / "proc")
 
@@ -71,7 +80,8 @@ def variables(pod: dict[str, Any], container: dict[str, Any]) -> dict[str, str]:
         value = variable.get("value")
         if value is None:
             field = variable["valueFrom"]["fieldRef"]["fieldPath"]
-            value = {"metadata.name": pod["hostname"]}[field]
+            fields = {"metadata.name": "hostname", "status.podIP": "address"}
+            value = pod[fields[field]]
         environment[variable["name"]] = value
     return environment
 
@@ -88,8 +98,9 @@ def expanded(word: str, environment: dict[str, str]) -> str:
 def become(pod: dict[str, Any], container: dict[str, Any], directory: Path) -> None:
     """This process becomes the container's first."""
     root = directory / f"root-{container['name']}"
-    make_root(root)
-    for at in container.get("volumeMounts", []):
+    at_paths = container.get("volumeMounts", [])
+    make_root(root, [at["mountPath"] for at in at_paths])
+    for at in at_paths:
         inside = root / at["mountPath"].lstrip("/")
         inside.mkdir(parents=True, exist_ok=True)
         mount("--bind", directory / "volumes" / at["name"], inside)
