@@ -1,4 +1,4 @@
-"""What happens in a worker of Ray Train that is a rank."""
+"""What happens in a process of Ray's that is a rank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from collections.abc import Iterator
 
 from ring_keras.engines.rank_start import RankStart
 
-__all__ = ["become_rank", "cease_as_rank", "rank_of_a_job"]
+__all__ = [
+    "become_rank",
+    "cease_as_rank",
+    "leave_job",
+    "leaving_on_failure",
+    "rank_of_a_job",
+]
 
 _environment = contextlib.ExitStack()
 
@@ -26,22 +32,30 @@ def cease_as_rank() -> None:
     _environment.close()
 
 
-@contextlib.contextmanager
-def rank_of_a_job() -> Iterator[None]:
-    """Meanwhile the function runs. It leaves the job at its end, however it ends."""
-    try:
-        yield
-    except BaseException as error:
-        _leave_job(f"raised {type(error).__name__}: {error}")
-        raise
-    else:
-        _leave_job("its function ended")
-    finally:
-        cease_as_rank()
-
-
-def _leave_job(reason: str) -> None:
+def leave_job(reason: str) -> None:
+    """Leaves the job if this process has joined it."""
     # If nobody has imported it, nobody has joined.
     membership = sys.modules.get("ring_keras.lifecycle.membership")
     if membership is not None:
         membership.shutdown(reason)
+
+
+@contextlib.contextmanager
+def leaving_on_failure() -> Iterator[None]:
+    """What fails here leaves the job, so that no other rank waits for this one."""
+    try:
+        yield
+    except BaseException as error:
+        leave_job(f"raised {type(error).__name__}: {error}")
+        raise
+
+
+@contextlib.contextmanager
+def rank_of_a_job() -> Iterator[None]:
+    """Meanwhile the function runs. It leaves the job at its end, however it ends."""
+    try:
+        with leaving_on_failure():
+            yield
+        leave_job("its function ended")
+    finally:
+        cease_as_rank()

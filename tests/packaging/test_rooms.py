@@ -155,21 +155,18 @@ PYTHON_ALLOWED["callbacks"] = PYTHON_ALLOWED["training"] | {
     "training",
 }
 PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {"lifecycle", "training"}
-# Programs and skins: they may use the public face, which has all that is above.
-PYTHON_ALLOWED["benchmark"] = {"autotune", "job", "schedulers"}
-PYTHON_ALLOWED["horovod"] = set(PYTHON_ALLOWED) - {"benchmark", "tensorboard"}
-PYTHON_ALLOWED["verify"] = set(PYTHON_ALLOWED) - {
-    "benchmark",
-    "horovod",
-    "tensorboard",
-}
+BELOW_THE_PUBLIC_FACE = set(PYTHON_ALLOWED) - {"tensorboard"}
 # Starts ranks, is none, and must not take TensorFlow's seconds to start.
 PYTHON_ALLOWED["launch"] = {"network"}
 PYTHON_ALLOWED["rendezvous"] = set()
 # The same on somebody else's engine; what Ray, Spark and Dask have in common.
 PYTHON_ALLOWED["engines"] = {"launch", "schedulers"}
 PYTHON_ALLOWED["dask"] = {"engines", "launch", "schedulers"}
-PYTHON_ALLOWED["ray"] = {"engines", "launch"}
+PYTHON_ALLOWED["ray"] = {"engines", "launch", "schedulers"}
+# Programs and skins: they may use the public face, which has all that is above.
+PYTHON_ALLOWED["benchmark"] = {"autotune", "job", "schedulers"}
+PYTHON_ALLOWED["horovod"] = BELOW_THE_PUBLIC_FACE | {"ray"}
+PYTHON_ALLOWED["verify"] = set(BELOW_THE_PUBLIC_FACE)
 
 # The public face has every room behind it: only those above all rooms may use it.
 USE_THE_PUBLIC_FACE = {"benchmark", "horovod", "verify", "data/service/__main__"}

@@ -12,7 +12,7 @@ from support.processes import wait_until_dead
 ray = pytest.importorskip("ray", reason="`make test-engines`")
 from ray.cluster_utils import Cluster  # noqa: E402
 
-NODE = {"num_cpus": 2, "object_store_memory": 100 << 20}
+NODE = {"num_cpus": 4, "object_store_memory": 100 << 20}
 
 
 @pytest.fixture(scope="session")

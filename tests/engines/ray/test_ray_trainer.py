@@ -32,13 +32,16 @@ def run(
     config: dict[str, Any] | None = None,
     *,
     workers: int = 2,
+    placement: str = "PACK",
     max_failures: int = 0,
     **kwargs: Any,
 ) -> Any:
     return ring_ray.RingTrainer(
         function,
         train_loop_config={"storage": storage, **(config or {})},
-        scaling_config=ray.train.ScalingConfig(num_workers=workers),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=workers, placement_strategy=placement
+        ),
         run_config=ray.train.RunConfig(
             storage_path=storage,
             failure_config=ray.train.FailureConfig(max_failures=max_failures),
@@ -159,7 +162,7 @@ def test_workers_are_ranks_by_ray_s_numbers(cluster: Any, storage: str) -> None:
         write(config, f"token_file.{rank}", token_file)
         write(config, f"environment.{rank}", dict(os.environ))
 
-    run(function, storage, workers=3)
+    run(function, storage, workers=3, placement="SPREAD")
 
     (token,) = set(told(storage, "token."))
     assert len(token) == 64
