@@ -45,7 +45,7 @@ TEST_WORKERS ?= $(shell expr $$(nproc) + 1)
 # The minor versions of `make versions` and `make wheel`, beside VENV's own.
 TENSORFLOWS ?= 2.16 2.18 2.20
 # What `make test-engines` runs, each in an environment of its own, and in its folder of tests/engines.
-ENGINES ?= dask kubernetes ray
+ENGINES ?= dask kubernetes ray spark
 # What `make versions` runs.
 CORE_TESTS ?= tests/unit/keras tests/unit/ops tests/distributed/ops \
   tests/distributed/keras/test_keras_exactness.py tests/distributed/keras/test_keras_hook.py \
@@ -130,6 +130,7 @@ test-board: $(TEST_BOARD_READY) build board
 test-engines: $(TEST_READY) build $(ENGINES_READY)
 	set -e; for engine in $(ENGINES); do \
 	  printf '\n== On %s\n' $$engine; \
+	  if test $$engine = spark; then build_support/install_spark_tools.sh; fi; \
 	  $(ENGINES_DIR)/$$engine/bin/python -m pytest -m "engines and not slow" tests/engines/$$engine $(PYTEST_ARGS); \
 	done
 

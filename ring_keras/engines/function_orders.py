@@ -75,7 +75,9 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 def _follows(error: BaseException) -> bool:
     """Whether it says that another rank was lost."""
-    if "ring_keras.errors" not in sys.modules:  # It brings TensorFlow.
+    if str(error).startswith("PeerLostError: "):
+        return True  # From the core, where there is no TensorFlow.
+    if "ring_keras.errors" not in sys.modules:
         return False
     from ring_keras.errors import PeerLostError, from_tensorflow
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from ring_keras.engines.outcomes import Outcome
 from ring_keras.engines.rank_start import RankStart
 from ring_keras.launch.places import Place
-from ring_keras.launch.workers import how_ended, signal_group
+from ring_keras.launch.workers import how_ended
 from ring_keras.schedulers.store_card import StoreCard
 
 __all__ = ["FunctionProcess"]
@@ -45,13 +44,11 @@ class FunctionProcess:
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **env},
                 pass_fds=[other.fileno()],
-                # What it has started is killed with it.
+                # Signals to this process's group are not for ranks.
                 start_new_session=True,
             )
-        # Tells that it has ended, and leaves its number to it until it is reaped.
-        self._pidfd = os.pidfd_open(self._process.pid)
         self._connection = Connection(own.detach())
-        self._where = f"host {socket.gethostname()}, pid {self._process.pid}"
+        self._where = f"host {socket.gethostname()}"
         self._send("path", sys.path)
 
     def __enter__(self) -> FunctionProcess:
@@ -59,9 +56,9 @@ class FunctionProcess:
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
-        signal_group(self._process.pid, signal.SIGKILL)
+        # Its guard kills all that is left. Has no effect once that has been reaped.
+        self._process.terminate()
         self._process.wait()
-        os.close(self._pidfd)
 
     def start_store(
         self, place: Place, starter: str, reach: str
@@ -93,7 +90,9 @@ class FunctionProcess:
         """
         self._send("run", start)
         outcome = self._outcome_of(self._receive(look))
-        wait([self._pidfd], _END_S)  # It leaves the job at its end.
+        # It leaves the job at its end.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
         return outcome
 
     def _send(self, *message: Any) -> None:
@@ -104,18 +103,17 @@ class FunctionProcess:
     def _receive(self, look: Callable[[], None]) -> Any:
         """What it says next; None once it has ended without a word."""
         try:
-            while not self._connection.poll(_LOOK_INTERVAL_S):
-                look()
-            return self._connection.recv()
+            while True:
+                while not self._connection.poll(_LOOK_INTERVAL_S):
+                    look()
+                said = self._connection.recv()
+                if not isinstance(said, int):
+                    return said
+                self._where += f", pid {said}"  # The first that it says.
         except (EOFError, OSError):
             return None
 
     def _outcome_of(self, answer: Any) -> Outcome:
         if answer is None:
-            wait([self._pidfd])
-            ended = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT)
-            assert ended is not None
-            by_signal = ended.si_code != os.CLD_EXITED
-            status = -ended.si_status if by_signal else ended.si_status
-            answer = {"failure": how_ended(status)}
+            answer = {"failure": how_ended(self._process.wait())}
         return Outcome(where=self._where, **answer)

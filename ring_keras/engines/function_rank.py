@@ -4,6 +4,7 @@ Run as a script, `python -I function_rank.py DESCRIPTOR`, by FunctionProcess, wh
 tells it on that descriptor what to do, and is told how it went.
 """
 
+import os
 import sys
 from multiprocessing.connection import Connection
 
@@ -14,7 +15,10 @@ def main() -> None:
     # So that modules are found where the engine's worker has found them.
     _, sys.path[:] = connection.recv()
     from ring_keras.engines.function_orders import FunctionOrders
+    from ring_keras.engines.rank_guard import become_guarded
 
+    become_guarded()
+    connection.send(os.getpid())
     FunctionOrders(connection).follow()
 
 

@@ -37,11 +37,11 @@ class RankFailedError(RuntimeError):
     """A rank of a job on an engine failed, and so the job did.
 
     Attributes:
-        rank: The first that failed.
+        rank: The first that failed; None: the engine does not tell which.
         details: The traceback of its function; empty if its process died.
     """
 
-    def __init__(self, rank: int, text: str, details: str = "") -> None:
+    def __init__(self, rank: int | None, text: str, details: str = "") -> None:
         super().__init__(rank, text, details)
         self.rank = rank
         self.details = details

@@ -61,7 +61,7 @@ def run_guarded(
     Returns:
         What `launcher` returned, or 128 plus the signal that killed it.
     """
-    _become_subreaper()
+    become_subreaper()
     directory = Path(tempfile.mkdtemp(prefix="ringrun-"))
     alive_read, alive_write = os.pipe()
     # Until both sides are ready, a signal waits.
@@ -112,7 +112,7 @@ def _be_launcher(
         # Out of the terminal's reach: its Ctrl-C goes to the front alone, which
         # passes it on once.
         os.setsid()
-        _become_subreaper()
+        become_subreaper()
         status = launcher(alive_fd, directory)
     except SystemExit as leave:
         status = leave.code if isinstance(leave.code, int) else 1
@@ -152,7 +152,8 @@ def _be_front(launcher_pid: int, what: str) -> int:
     return 128 - code
 
 
-def _become_subreaper() -> None:
+def become_subreaper() -> None:
+    """Processes that lose their parent below this one become its children."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         error = ctypes.get_errno()

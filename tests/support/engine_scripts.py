@@ -20,7 +20,7 @@ def run_script(*command: str | Path) -> str:
         capture_output=True,
         text=True,
         timeout=150,
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-4000:]

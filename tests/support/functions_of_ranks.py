@@ -37,9 +37,16 @@ def fails_on_rank_1(how: str) -> None:
     _native.barrier("never all")
 
 
+def worker_pid() -> int:
+    """Of the engine's worker, whose child's child this process is."""
+    stat = Path(f"/proc/{os.getppid()}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
 def writes_its_pid_and_waits(directory: str) -> None:
-    """And starts a process of its own, which writes its pid, too."""
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    """And starts a process of its own, in another session; writes that one's, too."""
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    child = subprocess.Popen(command, start_new_session=True)
     for pid in (os.getpid(), child.pid):
         Path(directory, str(pid)).touch()
     threading.Event().wait()

@@ -66,8 +66,7 @@ def test_the_rank_that_failed_first_is_named(how: str, text: str) -> None:
     assert outcomes[0].failure is not None
     assert "PeerLostError" in outcomes[0].failure
     with pytest.raises(RankFailedError) as caught:
-        # Without TensorFlow rank 0's error has no class by which to tell it.
-        results_of([Outcome(failure="followed", follows=True), outcomes[1]])
+        results_of(outcomes)
     assert caught.value.rank == 1
     assert text in str(caught.value)
     assert ("no such thing\nat all" in caught.value.details) == (how == "raises")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def test_the_page_of_docs(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(script_of_docs("Dask"))
 
-    losses = eval(run_script(script))  # A list of two numbers.
+    losses = json.loads(run_script(script))
 
     assert len(losses) == 2
     assert losses[0] == losses[1] < 0.1

@@ -148,7 +148,7 @@ def test_a_lost_worker_ends_the_job() -> None:
     def loses_its_worker() -> None:
         rank, _ = functions_of_ranks.join()
         if rank == 1:
-            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(functions_of_ranks.worker_pid(), signal.SIGKILL)
         functions_of_ranks._native.barrier("never all")
 
     with cluster_of(2) as client:

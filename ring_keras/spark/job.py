@@ -1,0 +1,131 @@
+"""A function as the ranks of a job, which are the tasks of a barrier stage."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+try:
+    import pyarrow  # noqa: F401
+    from py4j.protocol import Py4JError
+    from pyspark import cloudpickle
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+except ImportError as error:
+    raise ImportError(
+        "ring_keras.spark needs Spark: pip install 'ring-keras[spark]'"
+    ) from error
+
+from ring_keras.engines.outcomes import Outcome, RankFailedError, results_of
+from ring_keras.spark.rank_task import SCHEMA, RankTask
+
+__all__ = ["run"]
+
+# Executors that have just been started may take so long to come.
+_SLOTS_S = 10.0
+_LOOK_INTERVAL_S = 0.25
+
+
+def run(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    num_proc: int | None = None,
+    env: Mapping[str, str] | None = None,
+    start_timeout: float = 120.0,
+    max_restarts: int = 0,
+    spark: SparkSession | None = None,
+) -> list[Any]:
+    """Runs a function as every rank of a job, each in a process of its own.
+
+    The function calls `ring_keras.init()`, as a script under `ringrun` does. Ranks are
+    the tasks of one barrier stage, numbered host by host. The process of each is a
+    child of the task's Python worker, and ends with it.
+
+    Args:
+        fn: What every rank runs. Travels as Spark's own functions do.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        num_proc: How many ranks; by default as many as tasks can run at once.
+        env: Variables that every rank's environment gets.
+        start_timeout: How long, in seconds, ranks wait for the others to join, and the
+            call for free slots, if executors are allocated as they are needed.
+        max_restarts: How often all ranks are started again after a worker or an
+            executor was lost. A function that resumes from a backup goes on then. One
+            that fails is not called again.
+        spark: The session; by default the active one.
+
+    Returns:
+        What the function returned, by rank.
+
+    Raises:
+        RankFailedError: If a rank failed, or its worker or executor was lost.
+        ValueError: If fewer tasks than `num_proc` can run at once.
+        RuntimeError: If there is no session.
+    """
+    session = spark or SparkSession.getActiveSession()
+    if session is None:
+        raise RuntimeError(
+            "ring_keras.spark.run() needs a session: SparkSession.builder.getOrCreate()"
+        )
+    num_proc = _choose_size(session, num_proc, start_timeout)
+    task = RankTask(
+        call=cloudpickle.dumps(partial(fn, *args, **(kwargs or {}))),
+        env={"RING_KERAS_INIT_TIMEOUT_S": f"{start_timeout:g}", **(env or {})},
+    )
+    stage = session.range(0, num_proc, 1, num_proc).mapInArrow(
+        task, SCHEMA, barrier=True
+    )
+    for restart in range(max_restarts + 1):
+        try:
+            rows = stage.collect()
+        except (Py4JError, PySparkException) as error:
+            if restart < max_restarts:
+                continue
+            raise RankFailedError(
+                None,
+                f"a rank was lost with its Spark task, and the others were stopped "
+                f"(started {restart + 1} times, max_restarts={max_restarts})",
+                str(error),
+            ) from error
+        outcomes: dict[int, Outcome] = {
+            row["rank"]: pickle.loads(row["outcome"]) for row in rows
+        }
+        return results_of([outcomes[rank] for rank in range(num_proc)])
+    raise AssertionError
+
+
+def _choose_size(session: SparkSession, num_proc: int | None, timeout_s: float) -> int:
+    """Spark itself would look for slots for ten minutes before it says something."""
+    slots = _slots_of(session)
+    if slots is None:
+        if num_proc is None:
+            raise ValueError("With Spark Connect num_proc must be given.")
+        return num_proc
+    grows = session.conf.get("spark.dynamicAllocation.enabled", "false") == "true"
+    deadline = time.monotonic() + (timeout_s if grows else _SLOTS_S)
+    wanted = num_proc or session.sparkContext.defaultParallelism
+    while slots < wanted and time.monotonic() < deadline:
+        time.sleep(_LOOK_INTERVAL_S)
+        slots = _slots_of(session) or 0
+    if num_proc is None and slots > 0:
+        return slots
+    if not 1 <= wanted <= slots:
+        raise ValueError(
+            f"num_proc={wanted}: Spark can run {slots} tasks at once, and each rank is "
+            "one. Give it more executors or cores, or a smaller spark.task.cpus."
+        )
+    return wanted
+
+
+def _slots_of(session: SparkSession) -> int | None:
+    """How many tasks can run at once; None: it cannot be asked."""
+    if not hasattr(session, "_jsparkSession"):  # Spark Connect.
+        return None
+    context = session.sparkContext._jsc.sc()
+    profile = context.resourceProfileManager().defaultResourceProfile()
+    return int(context.maxNumConcurrentTasks(profile))
