@@ -166,7 +166,7 @@ PYTHON_ALLOWED["ray"] = {"engines", "launch", "schedulers"}
 PYTHON_ALLOWED["spark"] = PYTHON_ALLOWED["dask"]
 # Programs and skins: they may use the public face, which has all that is above.
 PYTHON_ALLOWED["benchmark"] = {"autotune", "job", "schedulers"}
-PYTHON_ALLOWED["horovod"] = BELOW_THE_PUBLIC_FACE | {"ray"}
+PYTHON_ALLOWED["horovod"] = BELOW_THE_PUBLIC_FACE | {"ray", "spark"}
 PYTHON_ALLOWED["verify"] = set(BELOW_THE_PUBLIC_FACE)
 
 # The public face has every room behind it: only those above all rooms may use it.
