@@ -29,12 +29,15 @@ def load() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]
     return (x_train, y_train), (x_test, y_test)
 
 
-def train(epochs: int, output: str | None = None) -> tuple[float, list[np.ndarray]]:
+def train(
+    epochs: int, output: str | None = None, learning_rate: float = 5e-3
+) -> tuple[float, list[np.ndarray]]:
     """As one rank of a job.
 
     Args:
         epochs: How many.
         output: Where rank 0 saves the model, if not None.
+        learning_rate: Of Adam.
 
     Returns:
         The accuracy on the digits for test, and the weights.
@@ -52,7 +55,7 @@ def train(epochs: int, output: str | None = None) -> tuple[float, list[np.ndarra
         ]
     )
     model.compile(
-        ring.DistributedOptimizer(keras.optimizers.Adam(5e-3)),
+        ring.DistributedOptimizer(keras.optimizers.Adam(learning_rate)),
         loss="sparse_categorical_crossentropy",
         metrics=["accuracy"],
     )

@@ -19,7 +19,7 @@ def run_script(*command: str | Path) -> str:
         [sys.executable, *command],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=240,
         env=os.environ | {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
         check=False,
     )

@@ -44,3 +44,14 @@ def test_the_digits_are_what_they_are_under_ringrun(tmp_path: Path) -> None:
     there = digits_under_ringrun(tmp_path / "ringrun.keras")
     for one, other in zip(weights_in(here), there, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_tune_finds_the_better_rate() -> None:
+    printed = run_script(EXAMPLES_DIR / "ray_tune.py", "--epochs=5", "--concurrent=2")
+
+    accuracies = dict(
+        re.findall(r"^learning rate (\S+): test accuracy (\S+)%$", printed, re.M)
+    )
+    assert set(accuracies) == {"5e-05", "0.005"}
+    assert float(accuracies["0.005"]) > float(accuracies["5e-05"])
+    assert "best: 0.005" in printed
