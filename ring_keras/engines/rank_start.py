@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from ring_keras.config import Config, ScheduledRank
 from ring_keras.launch.addresses import host_port
-from ring_keras.launch.crew import GENERATION, write_private
+from ring_keras.launch.crew import GENERATION
 from ring_keras.launch.environment import added_variables, job_variables
 from ring_keras.launch.places import Place
 from ring_keras.schedulers.addresses import own_address
@@ -71,9 +69,7 @@ class RankStart:
 
         What the environment said before comes back.
         """
-        with tempfile.TemporaryDirectory(prefix="ring_keras-") as directory:
-            token_file = Path(directory, "token")
-            write_private(token_file, self.card.token)
+        with _secret_file(self.card.token) as token_file:
             # Dask sets it to 1, for what it runs in threads of its own.
             inherited = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
             added = added_variables(
@@ -94,3 +90,15 @@ class RankStart:
                         os.environ.pop(name, None)
                     else:
                         os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _secret_file(token: str) -> Iterator[str]:
+    """One in memory: whatever ends this process, no disk keeps it."""
+    descriptor = os.memfd_create("ring_keras-token", os.MFD_CLOEXEC)
+    try:
+        os.fchmod(descriptor, 0o600)
+        os.write(descriptor, token.encode("ascii"))
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
