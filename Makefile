@@ -45,7 +45,7 @@ TEST_WORKERS ?= $(shell expr $$(nproc) + 1)
 # The minor versions of `make versions` and `make wheel`, beside VENV's own.
 TENSORFLOWS ?= 2.16 2.18 2.20
 # What `make test-engines` runs, each in an environment of its own, and in its folder of tests/engines.
-ENGINES ?= dask deploy kubernetes ray spark
+ENGINES ?= dask deploy kubernetes ray spark tuners
 # What `make versions` runs.
 CORE_TESTS ?= tests/unit/keras tests/unit/ops tests/distributed/ops \
   tests/distributed/keras/test_keras_exactness.py tests/distributed/keras/test_keras_hook.py \
