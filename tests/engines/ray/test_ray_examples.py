@@ -15,7 +15,7 @@ from support.engine_scripts import (
     weights_in,
 )
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
 pytest.importorskip("ray", reason="`make test-engines`")
 
 

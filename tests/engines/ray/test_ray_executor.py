@@ -13,7 +13,7 @@ from support.processes import wait_until_dead
 
 pytestmark = [
     pytest.mark.engines,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.usefixtures("cluster"),
 ]
 ray = pytest.importorskip("ray", reason="`make test-engines`")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.processes import wait_until_dead
 
-pytestmark = [pytest.mark.engines, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
 ray = pytest.importorskip("ray", reason="`make test-engines`")
 pytest.importorskip("ray.train", reason="`make test-engines`")
 import ring_keras.ray as ring_ray  # noqa: E402
