@@ -117,6 +117,22 @@ def test_a_command_that_is_not_there_fails_the_job_for_good(
     assert code in hopeless["onExitCodes"]["values"]
 
 
+def test_helm_tests_two_ranks_in_one_pod(
+    cluster: Cluster, values: dict[str, Any]
+) -> None:
+    objects = render(**values)
+
+    pod = cluster.start(
+        0,
+        "digits-ring-keras-check",
+        template=find(objects, "Pod"),
+        objects=contents(objects),
+        env={},
+    )
+
+    assert pod.wait(120) == 0, pod.log
+
+
 def test_nobody_but_the_user_can_read_the_secret(
     cluster: Cluster, values: dict[str, Any]
 ) -> None:
