@@ -60,8 +60,9 @@ def run(
 
     Raises:
         RankFailedError: If a rank failed, or was lost with its worker.
-        ValueError: If the cluster has too few threads, or a collection too few
-            partitions.
+        ValueError: If the cluster has too few threads, a collection too few partitions,
+            or two of as many rows other partitions.
+        distributed.FuturesCancelledError: If the scheduler has ended.
     """
     workers = _choose_workers(client, num_proc)
     hosts = [host for _, host in workers]
@@ -92,7 +93,6 @@ def run(
         return results_of(_outcomes(client, futures, addresses))
     finally:
         client.cancel(futures)
-        distributed.Variable(task.job, client=client).delete()
 
 
 def _choose_workers(

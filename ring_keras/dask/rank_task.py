@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import urlsplit
 
+import cloudpickle
 import distributed
-from distributed import Variable, get_worker
+from distributed import Event, Status, Variable, get_worker
 
 from ring_keras.engines.function_process import FunctionProcess
 from ring_keras.engines.outcomes import Outcome
@@ -20,6 +22,7 @@ from ring_keras.schedulers.store_card import StoreCard
 __all__ = ["RankTask"]
 
 _ASK_INTERVAL_S = 0.5
+_GET_TIMEOUT_S = 10.0
 
 
 class _GivenUpError(Exception):
@@ -46,37 +49,51 @@ class RankTask:
         """Carries a rank out, in the thread of a task; `shares`: of its collections."""
         look = _look_of_this_task()
         try:
-            with FunctionProcess(self.env) as process:
+            with FunctionProcess(self.env) as process, self._told(place):
                 card = self._card(process, place, look)
                 if isinstance(card, Outcome):
                     return card
-                process.load(self.call, "cloudpickle", shares)
+                process.load(self.call, cloudpickle.dumps(shares), "cloudpickle")
                 return process.run(RankStart(place, card), look)
         except _GivenUpError:
             return Outcome(failure="was given up", follows=True)
 
+    @contextlib.contextmanager
+    def _told(self, place: Place) -> Iterator[None]:
+        """What rank 0 tells the others is gone with it."""
+        try:
+            yield
+        finally:
+            if place.rank == 0:
+                with contextlib.suppress(Exception):  # There may be no scheduler more.
+                    Variable(self.job).delete()
+                    Event(self.job).clear()
+
     def _card(
-        self, process: FunctionProcess, place: Place, look: functools.partial[None]
+        self, process: FunctionProcess, place: Place, look: Callable[[], None]
     ) -> StoreCard | Outcome:
-        told = Variable(self.job)
+        told, is_told = Variable(self.job), Event(self.job)
         if place.rank == 0:
             reach = urlsplit(get_worker().address).hostname or ""
-            card = process.start_store(place, "Dask", reach)
+            card = process.start_store(place, "Dask", reach, look)
+            look()
             if isinstance(card, StoreCard):
                 told.set(card.to_text())
+                is_told.set()
             return card
         deadline = time.monotonic() + self.timeout_s
-        while time.monotonic() < deadline:
+        while not is_told.wait(_ASK_INTERVAL_S):
             look()
-            try:
-                return StoreCard.from_text(told.get(timeout=_ASK_INTERVAL_S))
-            except distributed.TimeoutError:
-                continue
-        return Outcome(
-            failure=f"waited {self.timeout_s:g} s for rank 0, which has not started: "
-            "is its worker busy with other tasks?",
-            follows=True,
-        )
+            if time.monotonic() > deadline:
+                return Outcome(
+                    failure=f"waited {self.timeout_s:g} s for rank 0, which has not "
+                    "started: is its worker busy with other tasks?",
+                    follows=True,
+                )
+        try:
+            return StoreCard.from_text(told.get(timeout=_GET_TIMEOUT_S))
+        except distributed.TimeoutError:
+            return Outcome(failure="came when rank 0 had ended", follows=True)
 
 
 def _look_of_this_task() -> functools.partial[None]:
@@ -84,8 +101,9 @@ def _look_of_this_task() -> functools.partial[None]:
     return functools.partial(_look, worker, worker.get_current_task())
 
 
-def _look(worker: object, key: object) -> None:
-    """Raises once the task is cancelled, or its client is gone."""
-    task = worker.state.tasks.get(key)  # type: ignore[attr-defined]
-    if task is None or task.state != "executing":
+def _look(worker: distributed.Worker, key: object) -> None:
+    """Raises once the task is cancelled, or its client, scheduler or worker is gone."""
+    task = worker.state.tasks.get(key)
+    serves = worker.status in (Status.running, Status.paused)
+    if not serves or task is None or task.state != "executing":
         raise _GivenUpError

@@ -93,7 +93,7 @@ def divide(
 ) -> list[list[list[distributed.Future]]]:
     """Computes collections on the cluster, and gives each rank its partitions of each.
 
-    Those of as many partitions are divided alike: rows that belong together stay so.
+    Those of as many rows are divided alike: rows that belong together stay so.
 
     Args:
         client: Of the cluster.
@@ -104,7 +104,8 @@ def divide(
         By rank, and then by collection.
 
     Raises:
-        ValueError: If there are fewer partitions than ranks.
+        ValueError: If there are fewer partitions than ranks, or collections of as many
+            rows have other partitions.
     """
     parts = [_partitions(collection) for collection in collections]
     for own in parts:
@@ -114,8 +115,11 @@ def divide(
                 f"collection has {len(own)}. Divide it anew: "
                 "repartition(npartitions=...) or rechunk(...)."
             )
-    futures = [client.compute(own) for own in parts]
-    distributed.wait(futures)
+    # At once, so that what several of them come from is computed once.
+    computed = iter(client.compute([part for own in parts for part in own]))
+    futures = [[next(computed) for _ in own] for own in parts]
+    distributed.wait([future for own in futures for future in own])
+    _require_alike(client, futures)
     by_count: dict[int, list[int]] = {}
     shares: list[list[list[distributed.Future]]] = [[] for _ in workers]
     for own in futures:
@@ -128,6 +132,23 @@ def divide(
         for rank, share in enumerate(shares):
             share.append([f for f, its in zip(own, ranks, strict=True) if its == rank])
     return shares
+
+
+def _require_alike(
+    client: distributed.Client, futures: Sequence[Sequence[distributed.Future]]
+) -> None:
+    """Rows of images and of their labels would else go to other ranks, unnoticed."""
+    lengths: dict[int, list[int]] = {}
+    for own in futures:
+        rows = client.gather(client.map(len, own, pure=False))
+        alike = lengths.setdefault(sum(rows), rows)
+        if rows != alike:
+            raise ValueError(
+                f"shard(): two collections of {sum(rows)} rows have other partitions: "
+                f"{alike} and {rows} rows. If they belong together, rows of one would "
+                "not meet theirs of the other. Partition them alike: rechunk(...) or "
+                "repartition(...)."
+            )
 
 
 def _partitions(collection: Any) -> list[Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import pickle
-import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ring_keras.engines.lost_peer import lost_a_peer
 from ring_keras.engines.rank_start import RankStart, start_rank_store
 from ring_keras.launch.places import Place
 
@@ -51,10 +51,10 @@ class FunctionOrders:
     def _store(self, place: Place, starter: str, reach: str) -> None:
         self._connection.send(start_rank_store(place, starter, reach))
 
-    def _load(self, call: bytes, serializer: str, parts: Sequence[object]) -> None:
-        function = pickle.loads(call)
+    def _load(self, call: bytes, parts: bytes, serializer: str) -> None:
+        function, arguments = pickle.loads(call), pickle.loads(parts)
         dumps = importlib.import_module(serializer).dumps
-        self._call = lambda: dumps(function(*parts))
+        self._call = lambda: dumps(function(*arguments))
 
     def _run(self, start: RankStart) -> None:
         assert self._call is not None
@@ -69,16 +69,5 @@ def _failure(error: BaseException) -> dict[str, Any]:
     return {
         "failure": f"raised {type(error).__name__}: {lines[0]}",
         "details": "".join(traceback.format_exception(error)),
-        "follows": _follows(error),
+        "follows": lost_a_peer(error),
     }
-
-
-def _follows(error: BaseException) -> bool:
-    """Whether it says that another rank was lost."""
-    if str(error).startswith("PeerLostError: "):
-        return True  # From the core, where there is no TensorFlow.
-    if "ring_keras.errors" not in sys.modules:
-        return False
-    from ring_keras.errors import PeerLostError, from_tensorflow
-
-    return isinstance(from_tensorflow(error), PeerLostError)

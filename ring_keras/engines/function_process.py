@@ -7,7 +7,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -61,25 +62,27 @@ class FunctionProcess:
         self._process.wait()
 
     def start_store(
-        self, place: Place, starter: str, reach: str
+        self, place: Place, starter: str, reach: str, look: Callable[[], None]
     ) -> StoreCard | Outcome:
-        """Starts the job's store there, as `start_rank_store` does.
+        """Starts the job's store there, as `start_rank_store` does. `look`: see `run`.
 
         Call it first. If it fails, that is the rank's outcome.
         """
         self._send("store", place, starter, reach)
-        answer = self._receive(lambda: None)
-        return answer if isinstance(answer, StoreCard) else self._outcome_of(answer)
+        answer = self._receive(look)
+        if isinstance(answer, StoreCard):
+            return answer
+        return self._outcome_of(answer, look)
 
-    def load(self, call: bytes, serializer: str, parts: Sequence[object] = ()) -> None:
+    def load(self, call: bytes, parts: bytes, serializer: str) -> None:
         """Has it load what it is to call, which may take as long as TensorFlow does.
 
         Args:
             call: A function, pickled.
+            parts: The sequence of its arguments, pickled.
             serializer: The module whose `dumps` pickles what that returns.
-            parts: The function's arguments.
         """
-        self._send("load", call, serializer, parts)
+        self._send("load", call, parts, serializer)
 
     def run(self, start: RankStart, look: Callable[[], None]) -> Outcome:
         """Calls the function as that rank, and waits.
@@ -89,10 +92,8 @@ class FunctionProcess:
             look: Called twice a second meanwhile; what it raises is raised here.
         """
         self._send("run", start)
-        outcome = self._outcome_of(self._receive(look))
-        # It leaves the job at its end.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_S)
+        outcome = self._outcome_of(self._receive(look), look)
+        self._await_end(look)  # It leaves the job at its end.
         return outcome
 
     def _send(self, *message: Any) -> None:
@@ -102,18 +103,32 @@ class FunctionProcess:
 
     def _receive(self, look: Callable[[], None]) -> Any:
         """What it says next; None once it has ended without a word."""
-        try:
-            while True:
-                while not self._connection.poll(_LOOK_INTERVAL_S):
-                    look()
+        while True:
+            while not self._connection.poll(_LOOK_INTERVAL_S):
+                look()
+                # What it has forked may still hold its end of the line.
+                if self._process.poll() is not None and not self._connection.poll():
+                    return None
+            try:
                 said = self._connection.recv()
-                if not isinstance(said, int):
-                    return said
-                self._where += f", pid {said}"  # The first that it says.
-        except (EOFError, OSError):
-            return None
+            except (EOFError, OSError):
+                return None
+            if not isinstance(said, int):
+                return said
+            self._where += f", pid {said}"  # The first that it says.
 
-    def _outcome_of(self, answer: Any) -> Outcome:
+    def _await_end(self, look: Callable[[], None]) -> int | None:
+        """Its return code; None if it does not end."""
+        deadline = time.monotonic() + _END_S
+        while self._process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LOOK_INTERVAL_S)
+            look()
+        return self._process.poll()
+
+    def _outcome_of(self, answer: Any, look: Callable[[], None]) -> Outcome:
         if answer is None:
-            answer = {"failure": how_ended(self._process.wait())}
+            code = self._await_end(look)
+            how = "closed its line to its worker" if code is None else how_ended(code)
+            answer = {"failure": how}
         return Outcome(where=self._where, **answer)

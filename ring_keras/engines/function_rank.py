@@ -11,7 +11,9 @@ from multiprocessing.connection import Connection
 
 def main() -> None:
     """Does what it is told until the function has ended."""
-    connection = Connection(int(sys.argv[1]))
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)
+    connection = Connection(descriptor)
     # So that modules are found where the engine's worker has found them.
     _, sys.path[:] = connection.recv()
     from ring_keras.engines.function_orders import FunctionOrders
@@ -25,5 +27,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except EOFError:
+    except (EOFError, ConnectionError):
         sys.exit("ring_keras: the engine's worker has given this rank up")

@@ -22,6 +22,8 @@ def become_guarded() -> None:
     Once this process gets SIGTERM, or the thread that started it has ended, all that
     was started below it is killed. Must be called while there is one thread.
     """
+    # Whoever started the engine may ignore it, and then it would never come.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     parent = os.getppid()
     become_subreaper()
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
@@ -43,11 +45,13 @@ def become_guarded() -> None:
 def _guard(rank: int) -> None:
     """Until the rank has ended. The job's store may outlive it, in its own session."""
     while signal.sigwait(_WATCHED) == signal.SIGCHLD:
+        if os.waitid(os.P_PID, rank, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            # Not reaped yet, so that nobody else has its number.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(rank, signal.SIGKILL)
         while (ended := reap()) is not None:
             if ended.pid != rank:
                 continue
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(rank, signal.SIGKILL)
             if ended.returncode < 0:
                 _die_by(-ended.returncode)
             os._exit(ended.returncode)

@@ -27,6 +27,8 @@ __all__ = ["run"]
 # Executors that have just been started may take so long to come.
 _SLOTS_S = 10.0
 _LOOK_INTERVAL_S = 0.25
+# What Spark says where a Python worker or an executor has ended, and nothing else has.
+_SIGNS_OF_LOSS = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 
 
 def run(
@@ -52,8 +54,7 @@ def run(
         kwargs: Its keyword arguments.
         num_proc: How many ranks; by default as many as tasks can run at once.
         env: Variables that every rank's environment gets.
-        start_timeout: How long, in seconds, ranks wait for the others to join, and the
-            call for free slots, if executors are allocated as they are needed.
+        start_timeout: How long, in seconds, ranks wait for the others to join.
         max_restarts: How often all ranks are started again after a worker or an
             executor was lost. A function that resumes from a backup goes on then. One
             that fails is not called again.
@@ -64,7 +65,9 @@ def run(
 
     Raises:
         RankFailedError: If a rank failed, or its worker or executor was lost.
-        ValueError: If fewer tasks than `num_proc` can run at once.
+        ValueError: If fewer tasks than `num_proc` can run at once, or executors are
+            allocated as they are needed, with which Spark runs no barrier stage.
+        PySparkException: What else Spark raises, such as that the job was cancelled.
         RuntimeError: If there is no session.
     """
     session = spark or SparkSession.getActiveSession()
@@ -72,7 +75,7 @@ def run(
         raise RuntimeError(
             "ring_keras.spark.run() needs a session: SparkSession.builder.getOrCreate()"
         )
-    num_proc = _choose_size(session, num_proc, start_timeout)
+    num_proc = _choose_size(session, num_proc)
     task = RankTask(
         call=cloudpickle.dumps(partial(fn, *args, **(kwargs or {}))),
         env={"RING_KERAS_INIT_TIMEOUT_S": f"{start_timeout:g}", **(env or {})},
@@ -84,6 +87,8 @@ def run(
         try:
             rows = stage.collect()
         except (Py4JError, PySparkException) as error:
+            if not any(sign in str(error) for sign in _SIGNS_OF_LOSS):
+                raise
             if restart < max_restarts:
                 continue
             raise RankFailedError(
@@ -99,16 +104,22 @@ def run(
     raise AssertionError
 
 
-def _choose_size(session: SparkSession, num_proc: int | None, timeout_s: float) -> int:
+def _choose_size(session: SparkSession, num_proc: int | None) -> int:
     """Spark itself would look for slots for ten minutes before it says something."""
     slots = _slots_of(session)
     if slots is None:
         if num_proc is None:
             raise ValueError("With Spark Connect num_proc must be given.")
         return num_proc
-    grows = session.conf.get("spark.dynamicAllocation.enabled", "false") == "true"
-    deadline = time.monotonic() + (timeout_s if grows else _SLOTS_S)
-    wanted = num_proc or session.sparkContext.defaultParallelism
+    if session.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        raise ValueError(
+            "Spark runs no barrier stage with spark.dynamicAllocation.enabled=true. "
+            "Set it to false, and spark.executor.instances to what the ranks need."
+        )
+    deadline = time.monotonic() + _SLOTS_S
+    wanted = num_proc
+    if wanted is None:
+        wanted = session.sparkContext.defaultParallelism
     while slots < wanted and time.monotonic() < deadline:
         time.sleep(_LOOK_INTERVAL_S)
         slots = _slots_of(session) or 0

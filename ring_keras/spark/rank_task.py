@@ -52,7 +52,7 @@ class RankTask:
         with FunctionProcess(self.env) as process:
             card: StoreCard | Outcome | None = None
             if place.rank == 0:
-                card = process.start_store(place, "Spark", host)
+                card = process.start_store(place, "Spark", host, _look)
             # An error of rank 0 is told in its own outcome.
             told = context.allGather(
                 card.to_text() if isinstance(card, StoreCard) else ""
@@ -62,7 +62,10 @@ class RankTask:
             text = "".join(told)
             if not text:
                 return Outcome(failure="found no store: rank 0 failed", follows=True)
-            process.load(self.call, "pyspark.cloudpickle")
+            process.load(self.call, pickle.dumps(()), "pyspark.cloudpickle")
             start = RankStart(place, StoreCard.from_text(text))
-            # A task that is given up is killed, and its rank with it.
-            return process.run(start, lambda: None)
+            return process.run(start, _look)
+
+
+def _look() -> None:
+    """A task that is given up is killed, and its rank with it."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from ring_keras import _native
 from support.engine_only import join
+from support.processes import wait_until
 
 
 def told_sum(factor: int) -> tuple[int, int, float, list[str]]:
@@ -37,6 +38,17 @@ def fails_on_rank_1(how: str) -> None:
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     _native.barrier("never all")
+
+
+def forks_and_dies(directory: str) -> None:
+    """What it forks has a session of its own, stays, and writes its pid."""
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        threading.Event().wait()
+    Path(directory, str(pid)).touch()
+    wait_until(lambda: os.getsid(pid) == pid, "it has left")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def worker_pid() -> int:

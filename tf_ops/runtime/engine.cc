@@ -42,6 +42,7 @@ bool Engine::AwaitSent(double timeout_s) {
 Engine::~Engine() {
   Stop();
   thread_.join();
+  progress_.CarryOutBreaks();
   for (auto& [id, member] : shared_.members) {
     if (member == nullptr) continue;
     progress_.BreakIfLost(*member->communicator);
@@ -52,7 +53,7 @@ Engine::~Engine() {
   // Peers may still need what this rank sent last.
   const Deadline flushed = Deadline::After(kFlushTimeoutS);
   while (!mesh_->flushed() && !flushed.Expired()) {
-    if (!mesh_->Pump()) {
+    if (!mesh_->Pump() && !progress_.CarryOutBreaks()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }

@@ -68,6 +68,7 @@ bool ProgressEngine::CarryOutBreaks() {
 }
 
 bool ProgressEngine::RunAlone(Operation& operation, double drive_for_s) {
+  CarryOutBreaks();
   BreakIfLost(operation.communicator());
   scheduler_.SpinLonger(std::chrono::duration_cast<Scheduler::Clock::duration>(
                             std::chrono::duration<double>(drive_for_s)),
@@ -134,6 +135,7 @@ void ProgressEngine::OnRankEvent(const RankEvent& event) {
 }
 
 void ProgressEngine::OnStop() {
+  CarryOutBreaks();  // The first cause is the one that is told.
   for (auto& operation : operations_.adopted) {
     const std::string what = StrCat(own_name_, " called shutdown() while ",
                                     operation->description(), " was pending");
@@ -144,6 +146,7 @@ void ProgressEngine::OnStop() {
 
 // A signal handler has raised, and the program gives up a wait.
 void ProgressEngine::OnInterrupted(const InterruptedWait& wait) {
+  CarryOutBreaks();
   const auto end = [&](const Operation& operation, const std::string& pending) {
     Communicator& communicator = operation.communicator();
     const bool is_meant =

@@ -54,6 +54,8 @@ class ProgressEngine {
   }
   // Times that it has; a clock that costs nothing to look at.
   unsigned watches() const { return watches_; }
+  // Breaks what losses and aborts that were heard of break; whether any did.
+  bool CarryOutBreaks();
   // Looks whether somebody has asked by a signal for what is under way.
   void ServeDumpSignal();
 
@@ -77,8 +79,6 @@ class ProgressEngine {
   // What is new.
   bool TakeNews();
   void OnRankEvent(const RankEvent& event);
-  // Does what breaks_ holds; whether that was anything.
-  bool CarryOutBreaks();
   void OnStop();
   void OnInterrupted(const InterruptedWait& wait);
   void RunCalls(const std::vector<DriverCall*>& calls);

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import pickle
+import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +23,12 @@ from ring_keras.engines.rank_places import places_by_host
 from ring_keras.engines.rank_start import RankStart
 from ring_keras.schedulers.store_card import StoreCard
 
+NO_PARTS = pickle.dumps(())
+
+
+def look() -> None:
+    """Nobody gives it up."""
+
 
 def run_ranks(function: Callable[[], object], size: int = 2) -> list[Outcome]:
     """As an engine would: one worker a rank, and rank 0 tells the others."""
@@ -30,14 +38,14 @@ def run_ranks(function: Callable[[], object], size: int = 2) -> list[Outcome]:
     def run(rank: int) -> Outcome:
         with FunctionProcess({}) as process:
             if rank == 0:
-                card = process.start_store(places[0], "a test", "127.0.0.1")
+                card = process.start_store(places[0], "a test", "127.0.0.1", look)
                 assert isinstance(card, StoreCard)
                 for _ in range(size - 1):
                     told.put(card)
             else:
                 card = told.get(timeout=60)
-            process.load(pickle.dumps(function), "pickle")
-            return process.run(RankStart(places[rank], card), lambda: None)
+            process.load(pickle.dumps(function), NO_PARTS, "pickle")
+            return process.run(RankStart(places[rank], card), look)
 
     with ThreadPoolExecutor(size) as threads:
         return list(threads.map(run, range(size)))
@@ -75,9 +83,9 @@ def test_the_rank_that_failed_first_is_named(how: str, text: str) -> None:
 def test_what_cannot_be_loaded_is_told(tmp_path: Path) -> None:
     place = places_by_host(["host"])[0]
     with FunctionProcess({}) as process:
-        card = process.start_store(place, "a test", "127.0.0.1")
-        process.load(b"nonsense", "pickle")
-        outcome = process.run(RankStart(place, card), lambda: None)
+        card = process.start_store(place, "a test", "127.0.0.1", look)
+        process.load(b"nonsense", NO_PARTS, "pickle")
+        outcome = process.run(RankStart(place, card), look)
 
     assert "UnpicklingError" in (outcome.failure or "")
 
@@ -92,8 +100,8 @@ def test_nothing_is_left_of_one_that_is_given_up(tmp_path: Path) -> None:
 
     def run() -> None:
         with FunctionProcess({}) as process:
-            card = process.start_store(place, "a test", "127.0.0.1")
-            process.load(pickle.dumps(call), "pickle")
+            card = process.start_store(place, "a test", "127.0.0.1", look)
+            process.load(pickle.dumps(call), NO_PARTS, "pickle")
             with pytest.raises(KeyboardInterrupt):
                 process.run(RankStart(place, card), is_given_up)
 
@@ -105,3 +113,25 @@ def test_nothing_is_left_of_one_that_is_given_up(tmp_path: Path) -> None:
     pids = [int(path.name) for path in tmp_path.iterdir()]
     assert len(pids) == 2
     wait_until(lambda: not any(map(is_alive, pids)), "all have ended")
+
+
+# What it leaves behind holds its line to the worker; whoever started the worker may
+# have ignored that children end.
+def test_the_end_of_a_rank_is_seen_whatever_it_leaves(tmp_path: Path) -> None:
+    place = places_by_host(["host"])[0]
+    call = functools.partial(functions_of_ranks.forks_and_dies, str(tmp_path))
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        process = FunctionProcess({})
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    with process:
+        card = process.start_store(place, "a test", "127.0.0.1", look)
+        process.load(pickle.dumps(call), NO_PARTS, "pickle")
+        began = time.monotonic()
+        outcome = process.run(RankStart(place, card), look)
+
+    (pid,) = (int(path.name) for path in tmp_path.iterdir())
+    os.kill(pid, signal.SIGKILL)
+    assert outcome.failure == "was killed by SIGKILL"
+    assert time.monotonic() - began < 25, "it was waited for in vain"

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,6 +128,29 @@ def test_what_belongs_together_stays_together(client: distributed.Client) -> Non
         assert [n for [(_, n)] in own_images] == [n for [(_, n)] in own_labels]
 
 
+def test_other_partitions_of_as_many_rows_are_told(
+    client: distributed.Client,
+) -> None:
+    images, labels = da.arange(8, chunks=2), da.arange(8, chunks=4)
+
+    with pytest.raises(ValueError, match=r"\[2, 2, 2, 2\] and \[4, 4\] rows"):
+        shards = [ring_dask.shard(images), ring_dask.shard(labels)]
+        ring_dask.run(client, lambda *own: own, shards)
+
+
+class OfTheUser:
+    """Dask carries it, though no worker can import it."""
+
+
+def test_partitions_may_hold_anything(client: distributed.Client) -> None:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    bag = db.from_sequence([OfTheUser(), OfTheUser()], npartitions=2)
+
+    counts = ring_dask.run(client, lambda p: len(p), [ring_dask.shard(bag)])
+
+    assert counts == [1, 1]
+
+
 def test_too_few_partitions_are_told(client: distributed.Client) -> None:
     with pytest.raises(ValueError, match="2 ranks need a partition each"):
         ring_dask.run(client, values_of, [ring_dask.shard(da.arange(3, chunks=3))])
@@ -198,3 +222,45 @@ def test_nothing_is_left_when_the_client_ends(
         program.wait(60)
 
     wait_until(lambda: not any(map(is_alive, pids)), "all have ended")
+
+
+def test_nothing_is_left_when_the_scheduler_ends(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as processes:
+
+        def start(*arguments: str) -> subprocess.Popen[bytes]:
+            command = [sys.executable, "-m", "distributed.cli.dask_" + arguments[0]]
+            command += [*arguments[1:], "--scheduler-file", str(tmp_path / "address")]
+            process = subprocess.Popen(command, cwd=tmp_path)
+            processes.callback(process.wait)
+            processes.callback(process.kill)
+            return process
+
+        scheduler = start("scheduler", "--port=0", "--no-dashboard")
+        for _ in range(2):
+            start("worker", "--nthreads=1", "--no-nanny", "--no-dashboard")
+        client = distributed.Client(scheduler_file=str(tmp_path / "address"))
+        processes.callback(client.close, timeout=5)
+        client.wait_for_workers(2, timeout=60)
+        (tmp_path / "pids").mkdir()
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            function = functions_of_ranks.writes_its_pid_and_waits
+            try:
+                ring_dask.run(client, function, [str(tmp_path / "pids")])
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        pids: list[int] = []
+
+        def all_run() -> bool:
+            pids[:] = [int(path.name) for path in (tmp_path / "pids").iterdir()]
+            return len(pids) == 4
+
+        wait_until(all_run, "both ranks and what they have started run", 60)
+        scheduler.kill()
+        wait_until(lambda: not any(map(is_alive, pids)), "all have ended", 10)
+        thread.join(60)
+        assert failed

@@ -9,7 +9,8 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    ("engine", "package"), [("dask", "distributed"), ("ray", "ray")]
+    ("engine", "package"),
+    [("dask", "distributed"), ("ray", "ray"), ("spark", "pyspark")],
 )
 def test_says_what_to_install(
     engine: str, package: str, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,18 @@
+"""Whether a rank failed because another one did."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["lost_a_peer"]
+
+
+def lost_a_peer(error: BaseException) -> bool:
+    """Whether it says that another rank was lost, in TensorFlow's words or in ours."""
+    if str(error).startswith("PeerLostError: "):
+        return True  # From the core, where there is no TensorFlow.
+    if "ring_keras.errors" not in sys.modules:
+        return False
+    from ring_keras.errors import PeerLostError, from_tensorflow
+
+    return isinstance(from_tensorflow(error), PeerLostError)
