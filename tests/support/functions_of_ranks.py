@@ -8,12 +8,20 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
 from ring_keras import _native
+from support import engine_only, processes
 from support.engine_only import join
 from support.processes import wait_until
+
+
+def travel_by(cloudpickle: ModuleType) -> None:
+    """These functions travel as they are: workers do not have the tests' modules."""
+    for module in (sys.modules[__name__], engine_only, processes):
+        cloudpickle.register_pickle_by_value(module)
 
 
 def told_sum(factor: int) -> tuple[int, int, float, list[str]]:

@@ -42,8 +42,7 @@ def cluster_of(workers: int, threads: int = 1) -> Iterator[distributed.Client]:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[distributed.Client]:
-    # The workers do not have the tests' modules.
-    cloudpickle.register_pickle_by_value(functions_of_ranks)
+    functions_of_ranks.travel_by(cloudpickle)
     with cluster_of(2) as client:
         yield client
 
@@ -199,7 +198,7 @@ def test_nothing_is_left_when_the_client_ends(
             from support import functions_of_ranks
             import ring_keras.dask as ring_dask
 
-            cloudpickle.register_pickle_by_value(functions_of_ranks)
+            functions_of_ranks.travel_by(cloudpickle)
             with distributed.Client({client.scheduler.address!r}) as client:
                 ring_dask.run(
                     client,

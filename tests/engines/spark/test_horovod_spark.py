@@ -7,7 +7,7 @@ import shutil
 import sys
 
 import pytest
-from support import engine_only, functions_of_ranks
+from support import functions_of_ranks
 
 pytestmark = [
     pytest.mark.engines,
@@ -22,8 +22,7 @@ import ring_keras.horovod.spark as hvd_spark  # noqa: E402
 
 
 def test_a_call_as_horovods_users_write_it() -> None:
-    for module in (functions_of_ranks, engine_only):
-        cloudpickle.register_pickle_by_value(module)
+    functions_of_ranks.travel_by(cloudpickle)
     builder = SparkSession.builder.master("local[2]")
     session = builder.config("spark.ui.enabled", "false").getOrCreate()
     try:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,9 +28,8 @@ from pyspark.sql import SparkSession  # noqa: E402
 import ring_keras.spark as ring_spark  # noqa: E402
 
 TESTS_DIR = Path(__file__).parents[2]
-# The executors do not have the tests' modules.
-for module in (functions_of_ranks, engine_only, sys.modules[__name__]):
-    cloudpickle.register_pickle_by_value(module)
+functions_of_ranks.travel_by(cloudpickle)
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(scope="module", params=["local[2]", "local-cluster[2,1,1024]"])
@@ -109,6 +109,25 @@ def test_all_ranks_start_again_after_a_lost_worker(
     assert results == [1, 1]
 
 
+def test_a_cancelled_job_is_not_started_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def cancel() -> None:
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 4, "both ranks run", 60)
+        spark.sparkContext.cancelAllJobs()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    function = functions_of_ranks.writes_its_pid_and_waits
+    with pytest.raises(Exception, match="cancel"):
+        ring_spark.run(function, [str(tmp_path)], max_restarts=2)
+
+    thread.join(60)
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 4
+    wait_until(lambda: not any(map(is_alive, pids)), "all have ended", 60)
+
+
 # Ctrl-C for a program that waits, and a driver that dies without a word.
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_when_the_driver_ends(
@@ -120,11 +139,10 @@ def test_nothing_is_left_when_the_driver_ends(
             f"""
             from pyspark import cloudpickle
             from pyspark.sql import SparkSession
-            from support import engine_only, functions_of_ranks
+            from support import functions_of_ranks
             import ring_keras.spark
 
-            for module in (functions_of_ranks, engine_only):
-                cloudpickle.register_pickle_by_value(module)
+            functions_of_ranks.travel_by(cloudpickle)
             builder = SparkSession.builder.master("local[2]")
             session = builder.config("spark.ui.enabled", "false").getOrCreate()
             ring_keras.spark.run(
