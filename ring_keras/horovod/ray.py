@@ -136,7 +136,12 @@ class RayExecutor:
 
         Raises:
             TimeoutError: If Ray has no room for them in time.
+            RuntimeError: If they run already.
         """
+        if self._actors is not None:
+            raise RuntimeError(
+                "RayExecutor.start() was called before: shutdown() first."
+            )
         env = {"RING_KERAS_INIT_TIMEOUT_S": f"{self._settings.timeout_s:g}"}
         if self._settings.nics:
             env["RING_KERAS_INTERFACES"] = ",".join(self._settings.nics)

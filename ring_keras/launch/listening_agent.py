@@ -176,10 +176,19 @@ class _Reception:
         except OSError:
             return
         self._make_room()
-        trusted_read, trusted_write = os.pipe()
         # A signal that comes before the other process is ready waits.
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
-        pid = os.fork()
+        ends: tuple[int, ...] = ()
+        try:
+            ends = trusted_read, trusted_write = os.pipe()
+            pid = os.fork()
+        except OSError as error:  # Too many of something: the caller tries again.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
+            for end in ends:
+                os.close(end)
+            peer.close()
+            say(f"a call of {address[0]} cannot be taken: {error}")
+            return
         if pid == 0:
             os.close(trusted_read)
             self._answer(peer, trusted_write)

@@ -15,9 +15,9 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from ring_keras.engines.lost_peer import lost_a_peer
 from ring_keras.engines.rank_places import places_by_host
 from ring_keras.engines.rank_start import RankStart
-from ring_keras.errors import PeerLostError
 from ring_keras.ray.rank_actor import RankActor
 
 __all__ = ["Bundles", "RankActors", "results_of"]
@@ -82,7 +82,7 @@ class RankActors:
             for _ in range(bundles.ranks)
         ]
         try:
-            self._number()
+            self._number(bundles, timeout_s)
         except BaseException:
             self.end()
             raise
@@ -96,8 +96,16 @@ class RankActors:
         if self._own_group is not None:
             remove_placement_group(self._own_group)
 
-    def _number(self) -> None:
-        hosts = ray.get([actor.host.remote() for actor in self.by_rank])
+    def _number(self, bundles: Bundles, timeout_s: float) -> None:
+        answers = [actor.host.remote() for actor in self.by_rank]
+        try:
+            hosts = ray.get(answers, timeout=timeout_s)
+        except ray.exceptions.GetTimeoutError:
+            raise TimeoutError(
+                f"Ray had no room within {timeout_s:g} s for {len(answers)} ranks of "
+                f"{bundles.cpus} CPUs and {bundles.gpus} GPUs each in the placement "
+                f"group. In all it has {ray.cluster_resources()}"
+            ) from None
         placed = sorted(
             zip(places_by_host(hosts), self.by_rank, strict=True),
             key=lambda each: each[0].rank,
@@ -119,10 +127,14 @@ def results_of(references: Sequence[Any]) -> list[Any]:
     for reference in references:
         try:
             results.append(ray.get(reference))
-        except Exception as error:
+        except ray.exceptions.RayError as error:
             errors.append(error)
     if errors:
-        raise min(errors, key=lambda error: isinstance(error, PeerLostError))
+        # Ray's error has what was raised as its cause.
+        raise min(
+            errors,
+            key=lambda error: lost_a_peer(getattr(error, "cause", None) or error),
+        )
     return results
 
 
