@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
 ROOT_DIR = Path(__file__).parents[2]
 EXAMPLES_DIR = ROOT_DIR / "examples"
 
@@ -36,15 +38,20 @@ def script_of_docs(section: str) -> str:
     return code.group(1)
 
 
-def weights_in(path: Path) -> list[object]:
-    """Of a model that was saved there."""
+def require_digits_of_ringrun(example: str, directory: Path) -> None:
+    """That example learns the digits, to the weights that two ranks of ringrun get."""
+    here = directory / "engine.keras"
+    printed = run_script(EXAMPLES_DIR / example, f"--output={here}")
+    (accuracy,) = re.findall(r"test accuracy ([\d.]+)% on 2 rank\(s\)", printed)
+    assert float(accuracy) >= 96
+    there = directory / "ringrun.keras"
+    ringrun = ["-m", "ring_keras.launch", "-np", "2", sys.executable]
+    run_script(*ringrun, EXAMPLES_DIR / "digits_training.py", f"--output={there}")
+    for one, other in zip(_weights_in(here), _weights_in(there), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def _weights_in(path: Path) -> list[object]:
     import keras
 
     return keras.saving.load_model(path, compile=False).get_weights()
-
-
-def digits_under_ringrun(path: Path) -> list[object]:
-    """The weights that examples/digits_training.py has on two ranks, and saves."""
-    ringrun = ["-m", "ring_keras.launch", "-np", "2", sys.executable]
-    run_script(*ringrun, EXAMPLES_DIR / "digits_training.py", f"--output={path}")
-    return weights_in(path)

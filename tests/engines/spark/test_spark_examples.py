@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.engine_scripts import (
-    EXAMPLES_DIR,
-    digits_under_ringrun,
+    require_digits_of_ringrun,
     run_script,
     script_of_docs,
-    weights_in,
 )
 
 pytestmark = [
     pytest.mark.engines,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("java") is None, reason="needs a Java"),
 ]
 pytest.importorskip("pyspark", reason="`make test-engines`")
@@ -35,12 +32,4 @@ def test_the_page_of_docs(tmp_path: Path) -> None:
 
 
 def test_the_digits_are_what_they_are_under_ringrun(tmp_path: Path) -> None:
-    here = tmp_path / "spark.keras"
-
-    printed = run_script(EXAMPLES_DIR / "spark_digits.py", f"--output={here}")
-
-    (accuracy,) = re.findall(r"test accuracy ([\d.]+)% on 2 rank\(s\)", printed)
-    assert float(accuracy) >= 96
-    there = digits_under_ringrun(tmp_path / "ringrun.keras")
-    for one, other in zip(weights_in(here), there, strict=True):
-        np.testing.assert_array_equal(one, other)
+    require_digits_of_ringrun("spark_digits.py", tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.engine_scripts import EXAMPLES_DIR, run_script
 
-pytestmark = pytest.mark.engines
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
 RINGRUN = ["-m", "ring_keras.launch", "-np", "2", sys.executable]
 
 
