@@ -40,6 +40,7 @@ void ThrowIfError(const Status& status) {
     case StatusCode::kRankMismatch:
       ThrowOurs("RankMismatchError", status);
     case StatusCode::kPeerLost:
+    case StatusCode::kPeerStopped:
       ThrowOurs("PeerLostError", status);
     case StatusCode::kDeadlineExceeded:
       ThrowOurs("CollectiveTimeoutError", status);

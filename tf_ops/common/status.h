@@ -17,6 +17,7 @@ enum class StatusCode {
   kInvalidArgument,    // This rank's own input is wrong; no peer is involved.
   kRankMismatch,       // Ranks disagree; the communicator stays usable.
   kPeerLost,           // A rank died or left; the communicator is broken.
+  kPeerStopped,        // A rank has given up by itself; the same.
   kDeadlineExceeded,   // A rank stayed silent; the communicator is broken.
   kNotInitialized,     // init() has not run, or shutdown() has.
   kUnauthenticated,    // A handshake failed.

@@ -93,6 +93,7 @@ inline absl::Status ToTensorFlow(const Status& status) {
     case StatusCode::kRankMismatch:
       return absl::FailedPreconditionError(named("RankMismatchError"));
     case StatusCode::kPeerLost:
+    case StatusCode::kPeerStopped:
       return absl::UnavailableError(named("PeerLostError"));
     case StatusCode::kDeadlineExceeded:
       return absl::DeadlineExceededError(named("CollectiveTimeoutError"));

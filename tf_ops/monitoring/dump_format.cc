@@ -26,6 +26,7 @@ const char* OutcomeName(const CollectiveRecord& record) {
     case StatusCode::kRankMismatch:
       return "mismatch";
     case StatusCode::kPeerLost:
+    case StatusCode::kPeerStopped:
       return "peer lost";
     case StatusCode::kDeadlineExceeded:
       return "deadline";

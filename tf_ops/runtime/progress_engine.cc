@@ -140,7 +140,7 @@ void ProgressEngine::OnStop() {
     const std::string what = StrCat(own_name_, " called shutdown() while ",
                                     operation->description(), " was pending");
     operation->communicator().Break(Status(StatusCode::kAborted, what));
-    TellAbort(operation->member(), Status(StatusCode::kPeerLost, what));
+    TellAbort(operation->member(), Status(StatusCode::kPeerStopped, what));
   }
 }
 
@@ -160,7 +160,7 @@ void ProgressEngine::OnInterrupted(const InterruptedWait& wait) {
     communicator.Break(Status(
         StatusCode::kAborted,
         StrCat(what, ". The ranks can no longer be in step: leave the job.")));
-    TellAbort(operation.member(), Status(StatusCode::kPeerLost, what));
+    TellAbort(operation.member(), Status(StatusCode::kPeerStopped, what));
   };
   for (const auto& operation : operations_.adopted) {
     end(*operation, operation->description());

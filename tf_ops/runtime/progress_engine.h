@@ -122,9 +122,9 @@ class ProgressEngine {
   StepAgreement steps_;
   Joins joins_;
   FlightRecorder flight_recorder_;
-  // What losses and aborts of which this rank has heard do to communicators.
-  // What had come before is used first: an operation to which a rank had given
-  // its part is none that breaks when that rank ends.
+  // What losses of which this rank has heard do to communicators. What had come
+  // before is used first: an operation to which a rank had given its part is
+  // none that breaks when that rank ends.
   std::vector<std::function<void()>> breaks_;
   Clock::time_point next_watch_ = Clock::now();
   unsigned watches_ = 0;

@@ -127,12 +127,16 @@ void ProgressEngine::HandleAbort(int communicator_id,
                                  const std::string& bytes) {
   const std::shared_ptr<Member> member = shared_.MemberOf(communicator_id);
   if (member == nullptr) return;
-  breaks_.push_back([member, why = DecodeStatus(bytes)] {
+  Status why = DecodeStatus(bytes);
+  // What a rank has given up it wants nobody to complete.
+  const bool at_once = why.code() != StatusCode::kPeerLost;
+  breaks_.push_back([member, why = std::move(why)] {
     Communicator& communicator = *member->communicator;
     communicator.Break(why);
     // It has come straight: those below this rank may have no other way to it.
     if (!communicator.connects_all()) TellAbort(*member, communicator.status());
   });
+  if (at_once) CarryOutBreaks();
 }
 
 void ProgressEngine::HandleGivenUp(int job_rank, int communicator_id,

@@ -176,7 +176,7 @@ RING_TEST(AnInterruptedRankIsToldToAll) {
           [&](const Status& status) {
             EXPECT_EQ(status.code(), self.rank == interrupted
                                          ? StatusCode::kAborted
-                                         : StatusCode::kPeerLost);
+                                         : StatusCode::kPeerStopped);
             EXPECT_TRUE(status.message().find(
                             StrCat("rank ", interrupted, " (host")) == 0)
                 << status.message();

@@ -13,7 +13,7 @@ from support.engine_scripts import (
 )
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
-pytest.importorskip("distributed", reason="`make test-engines`")
+pytest.importorskip("dask", reason="`make test-engines`")
 
 
 def test_the_page_of_docs(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from support import functions_of_ranks
 from support.processes import is_alive, wait_until
 
 pytestmark = pytest.mark.engines
-distributed = pytest.importorskip("distributed", reason="`make test-engines`")
+pytest.importorskip("dask", reason="`make test-engines`")
 import dask.array as da  # noqa: E402
 import dask.bag as db  # noqa: E402
 import dask.dataframe as dd  # noqa: E402
+import distributed  # noqa: E402
 import pandas as pd  # noqa: E402
 
 import ring_keras.dask as ring_dask  # noqa: E402

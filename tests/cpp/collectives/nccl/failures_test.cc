@@ -286,7 +286,7 @@ RING_TEST(AShutdownEndsWhatIsOnTheDevice) {
       held_up.WaitUntilBroken(broken);
       const Status status = held_up.Outcome();
       EXPECT_EQ(status.code(), self.rank == leaver ? StatusCode::kAborted
-                                                   : StatusCode::kPeerLost);
+                                                   : StatusCode::kPeerStopped);
       EXPECT_TRUE(Contains(status.message(), "called shutdown() while"))
           << status.message();
     });
