@@ -66,7 +66,7 @@ class Kind:
 KINDS = {
     "s3": Kind(
         "s3",
-        ("moto.server", "s3fs"),
+        ("moto", "s3fs"),
         "AWS_ENDPOINT_URL",
         {
             "AWS_ACCESS_KEY_ID": "testing",

@@ -153,4 +153,6 @@ def elsewhere_worker(directory):
 
 
 def test_what_cannot_be_a_directory_is_refused(rank_pool, tmp_path):
+    pytest.importorskip("gcsfs", reason="needs the extra test-remote")
+    pytest.importorskip("s3fs", reason="needs the extra test-remote")
     rank_pool(1).run(elsewhere_worker, args=(str(tmp_path),))
