@@ -30,7 +30,8 @@ def shard(collection: Any) -> Shards:
     the rank's: data frames, or arrays, the blocks along the first axis, or lists, of a
     bag. They go from worker to worker, and not at all where a rank's own worker holds
     them. The numbers of partitions differ by one at most; how many rows these have is
-    the collection's own matter.
+    the collection's own matter. Collections with the same number of rows must have
+    them in the same partitions, and are divided alike.
 
     Args:
         collection: A Dask data frame, series, array or bag.
