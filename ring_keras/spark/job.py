@@ -109,7 +109,10 @@ def _choose_size(session: SparkSession, num_proc: int | None) -> int:
     slots = _slots_of(session)
     if slots is None:
         if num_proc is None:
-            raise ValueError("With Spark Connect num_proc must be given.")
+            raise ValueError(
+                "num_proc=None: Spark Connect does not tell how many tasks can run at "
+                "once. Give the number of ranks."
+            )
         return num_proc
     if session.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         raise ValueError(
