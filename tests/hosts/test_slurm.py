@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ total("x")
 Path(sys.argv[1], f"rank{rank}").touch()
 time.sleep(60) if rank == 0 else total("y")
 """
+LONG = timedelta(seconds=10)
 MPICH = MPIS[1]
 TWO_HOSTS = ["--nodes=2", "--ntasks=3", "--overcommit"]
 THREE_RANKS = [
@@ -202,9 +204,14 @@ else:
 
     def ran_again() -> bool:
         # It waits for two minutes, unless it is told that it need not. Slurm puts the
-        # time off once more when the last process of the first life has ended.
-        if "PENDING" in jobs.state(job):
-            jobs.run("scontrol", "update", f"jobid={job}", "StartTime=now")
+        # time off once more when the last process of the first life has ended. A second
+        # has to pass: what starts in the one in which the first life was ended is
+        # killed ("Job credential revoked").
+        waits = re.search(
+            r"Reason=BeginTime.* StartTime=(\d\S+)", jobs.state(job), re.S
+        )
+        if waits and datetime.fromisoformat(waits[1]) - datetime.now() > LONG:
+            jobs.run("scontrol", "update", f"jobid={job}", "StartTime=now+2")
         return output.read_text().count("again 2") == 2
 
     wait_until(ran_again, "it ran again", 60)
