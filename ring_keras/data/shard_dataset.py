@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.data.passes import in_passes, passes_of
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import require_pair_or_triple
 from ring_keras.ops.data_order import DataOrder
@@ -43,9 +44,10 @@ def shard_dataset(
             parts = functools.partial(part_of, dataset)
             return parts(place), None if count < 0 else parts
         order = DataOrder(what, is_given=True)
+        passes = passes_of(order, 0)
         part = part_of(dataset, place)
-        passes = _passes(order, 0)
-        return _in_passes(order, passes, lambda _: part_of(dataset, place), part), None
+        length = int(part.cardinality())
+        return in_passes(order, passes, lambda _: part_of(dataset, place), length), None
     if count < 0:
         raise ValueError(
             "ring_keras.data.shard(seed=...) shuffles all items, so it must know "
@@ -66,36 +68,17 @@ def shard_dataset(
             max(count, 1), seed=pass_seed, reshuffle_each_iteration=False
         )
 
-    passes = _passes(order, seed)
+    passes = passes_of(order, seed)
 
     def shuffled_part(place: Place) -> tf.data.Dataset:
-        return _in_passes(
+        return in_passes(
             order,
             passes,
             lambda pass_seed: part_of(shuffled(pass_seed), place),
-            part_of(dataset, place),
+            int(part_of(dataset, place).cardinality()),
         )
 
     return shuffled_part(place), shuffled_part
-
-
-def _passes(order: DataOrder, seed: int) -> tf.data.Dataset:
-    """Begins a pass each time that it is read; its one item is that pass's seed."""
-    return tf.data.Dataset.from_tensors(0).map(lambda _: order.begin_pass(seed))
-
-
-def _in_passes(
-    order: DataOrder,
-    passes: tf.data.Dataset,
-    pass_of: Callable[[tf.Tensor], tf.data.Dataset],
-    like: tf.data.Dataset,
-) -> tf.data.Dataset:
-    """A dataset that is made anew for each pass, from the seed of that."""
-    part = passes.flat_map(pass_of)
-    cardinality = like.cardinality()
-    if int(cardinality) != tf.data.UNKNOWN_CARDINALITY:
-        part = part.apply(tf.data.experimental.assert_cardinality(cardinality))
-    return order.put_on(part)
 
 
 def shuffle_seeds(dataset: tf.data.Dataset) -> list[tuple[int, int]]:

@@ -1,0 +1,231 @@
+"""Splits the rows of Parquet files among the ranks."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from ring_keras.data.passes import in_passes, passes_of
+from ring_keras.data.resume import Resume
+from ring_keras.errors import RankMismatchError
+from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.lifecycle.elastic_launcher import is_late
+from ring_keras.ops.data_order import DataOrder
+from ring_keras.ops.objects import allgather_object
+
+__all__ = ["shard_parquet"]
+
+
+def shard_parquet(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    columns: Sequence[str] | None = None,
+    seed: int | None = None,
+    remainder: Literal["drop", "keep"] = "drop",
+    resume: Resume | None = None,
+    filesystem: Any = None,
+    process_set: ProcessSet | None = None,
+) -> tf.data.Dataset:
+    """Returns this rank's rows of Parquet files, and reads no others.
+
+    An epoch's order is one of row groups. Each rank takes an equal share of its rows,
+    from where the rank before it ends, so that a row group is read by one rank, or by
+    two where their shares meet, one group at a time:
+
+    ```python
+    rows = ring.data.shard_parquet("s3://bucket/train", columns=["x", "y"], seed=1)
+    train = rows.map(lambda row: (row["x"], row["y"])).batch(32).prefetch(2)
+    model.fit(train, shuffle=False, callbacks=[...])
+    ```
+
+    Every rank of the process set must call it. Each reads the footers of all files, and
+    all make sure that they are the same.
+
+    Args:
+        paths: A file, a pattern such as "data/part-*.parquet", or a directory, with
+            those below it, as Spark writes them: names that begin with `_` or `.` are
+            passed over. Or several. On this host, or URLs of file systems that the
+            package fsspec has, such as "s3://bucket/train", "gs://" and "hdfs://".
+        columns: The names of those to read. Defaults to all.
+        seed: Shuffles the row groups, and the rows within each, on every rank alike
+            and anew in each epoch, as `shard` does. The same number on every rank.
+            Defaults to the order of names.
+        remainder: "drop" leaves out the last few rows of the order, fewer than ranks,
+            so that all ranks have as many. "keep" leaves out none: for evaluation, and
+            for training with `ring_keras.data.join`.
+        resume: See `shard`. Needs a seed.
+        filesystem: Which has `paths`: a `pyarrow.fs.FileSystem`, or a file system of
+            fsspec's. Defaults to that of the URL, as fsspec makes it.
+        process_set: Ranks to split among. Defaults to all.
+
+    Returns:
+        A dataset of rows, whose number it knows. A row is a dict with a tensor for each
+        column: a scalar, of strings for strings and bytes; shape [k] for lists of fixed
+        size; [None] for other lists of numbers, which `tf.ensure_shape` or
+        `padded_batch` are for. Nulls are an error where they are read.
+
+    Raises:
+        ImportError: If pyarrow, or for a URL fsspec, is not installed.
+        ValueError: If there are no such files or columns, columns that are not of
+            numbers, strings, bytes or lists of numbers, or fewer rows than ranks.
+        RankMismatchError: If the ranks see different files, or have different
+            arguments.
+    """
+    if remainder not in ("drop", "keep"):
+        raise ValueError(
+            f"`remainder` must be 'drop' or 'keep'. Received: remainder={remainder!r}"
+        )
+    if resume is not None and seed is None:
+        raise ValueError("`resume` takes a seed, from which it makes each epoch's.")
+    process_set = process_set or global_process_set
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
+    names = [os.fspath(path) for path in paths]
+    settings = f"seed={seed}, remainder={remainder!r}"
+    files = _common_files(names, columns, filesystem, settings, process_set)
+    total, size = int(files.row_counts.sum()), process_set.size()
+    if remainder == "drop" and total < size:
+        raise ValueError(
+            "ring_keras.data.shard_parquet needs a row for each rank, of which there "
+            f"are {size}. Received: paths={names}, with {total} rows. remainder='keep' "
+            "gives ranks none."
+        )
+    rank, whole = process_set.rank(), total
+    if remainder == "drop":
+        whole -= total % size
+    share = range(whole * rank // size, whole * (rank + 1) // size)
+    order = DataOrder(f"{total} rows of files", counts_passes=resume is None)
+    order.add_to_job(process_set)
+    if resume is not None:
+        resume.at_epoch(order.set_epoch)
+    rows = _Rows(files, share, is_shuffled=seed is not None)
+    if seed is None:
+        passes = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64))
+    else:
+        passes = passes_of(order, seed)
+    return in_passes(order, passes, rows.of_pass, len(share))
+
+
+class _Rows:
+    """A rank's share of the rows of an order, read by windows: parts of row groups.
+
+    Args:
+        files: `ParquetFiles`.
+        share: The places of its rows in each order.
+        is_shuffled: Whether orders follow from seeds, or from the files' names.
+    """
+
+    def __init__(self, files: Any, share: range, *, is_shuffled: bool) -> None:
+        self._files = files
+        self._share = share
+        self._is_shuffled = is_shuffled
+
+    def of_pass(self, seed: tf.Tensor) -> tf.data.Dataset:
+        """The rows, in the order of a pass's seed, a scalar of int64."""
+        columns = self._files.columns
+        specs = [column.window_spec() for column in columns]
+
+        def read(window: tf.Tensor) -> dict[str, tf.Tensor]:
+            arrays = tf.numpy_function(
+                self._read, [seed, window], [spec.dtype for spec in specs]
+            )
+            for array, spec in zip(arrays, specs, strict=True):
+                array.set_shape(spec.shape)
+            return {c.name: array for c, array in zip(columns, arrays, strict=True)}
+
+        def item(row: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            return {column.name: column.item(row[column.name]) for column in columns}
+
+        windows = tf.ensure_shape(
+            tf.numpy_function(self._windows, [seed], tf.int64), [None, 3]
+        )
+        read_ahead = tf.data.Dataset.from_tensor_slices(windows).map(read).prefetch(1)
+        rows = read_ahead.unbatch()
+        return rows.map(item) if any(column.is_decoded for column in columns) else rows
+
+    def _windows(self, seed: int) -> np.ndarray[Any, Any]:
+        """Each a row group and the first and last place in it, of its own order."""
+        counts = self._files.row_counts
+        order = np.arange(len(counts))
+        if self._is_shuffled:
+            order = _generator(seed).permutation(order)
+        ends = np.cumsum(counts[order])
+        begins = ends - counts[order]
+        share = self._share
+        first, last = np.clip([begins, ends], share.start, share.stop) - begins
+        windows = np.stack([order, first, last], axis=1).astype(np.int64)
+        found: np.ndarray[Any, Any] = windows[last > first]
+        return found
+
+    def _read(self, seed: int, window: np.ndarray[Any, Any]) -> list[Any]:
+        group, first, last = window.tolist()
+        if not self._is_shuffled:
+            rows: Any = slice(first, last)
+        else:
+            # The same on both ranks whose shares meet in it.
+            count = self._files.row_counts[group]
+            rows = _generator(seed, group + 1).permutation(count)[first:last]
+        found: list[Any] = self._files.read(group, rows)
+        return found
+
+
+def _generator(*seed: int) -> np.random.Generator:
+    # Negative numbers are none of its seeds.
+    return np.random.default_rng([int(number) % 2**64 for number in seed])
+
+
+def _common_files(
+    paths: list[str],
+    columns: Sequence[str] | None,
+    filesystem: Any,
+    settings: str,
+    process_set: ProcessSet,
+) -> Any:
+    """The files, or the same error on every rank.
+
+    Args:
+        paths: See `shard_parquet`.
+        columns: See `shard_parquet`.
+        filesystem: See `shard_parquet`.
+        settings: What else must not differ.
+        process_set: Ranks that take part.
+    """
+    try:
+        from ring_keras.data.parquet_files import ParquetFiles
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "ring_keras.data.shard_parquet needs pyarrow. Run "
+            '`pip install "ring-keras[parquet]"`.'
+        ) from error
+    problem, files = None, None
+    try:
+        files = ParquetFiles(paths, columns, filesystem)
+        contents = files.contents()
+        said = f"{len(files.names)} files with {files.row_counts.sum()} rows"
+    except Exception as error:  # File systems have many.
+        problem, contents = error, []
+        said = f"{type(error).__name__}: {error}"
+    digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
+    # Others that have long begun do not answer.
+    if not is_late():
+        _agree([f"{said} ({settings})", digest], process_set)
+    if problem is not None:
+        raise problem
+    return files
+
+
+def _agree(ours: list[str], process_set: ProcessSet) -> None:
+    name = "data.shard_parquet"
+    everyones = allgather_object(ours, name=name, process_set=process_set)
+    for rank, theirs in zip(process_set.ranks, everyones, strict=True):
+        if theirs != everyones[0]:
+            raise RankMismatchError(
+                "ring_keras.data.shard_parquet: the ranks see different files: rank "
+                f"{process_set.ranks[0]} sees {everyones[0][0]}, rank {rank} sees "
+                f"{theirs[0]}. Give every rank the same arguments, on a file system "
+                "that all hosts share."
+            )
