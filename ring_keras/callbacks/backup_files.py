@@ -13,7 +13,11 @@ import numpy as np
 from absl import logging
 
 from ring_keras import keras_internals as internals
-from ring_keras.callbacks.backup_directory import LocalDirectory, directory_at
+from ring_keras.callbacks.backup_directory import (
+    Directory,
+    LocalDirectory,
+    directory_at,
+)
 from ring_keras.errors import RingKerasError
 
 __all__ = ["BackupFiles"]
@@ -33,11 +37,13 @@ class BackupFiles:
     whole.
 
     Args:
-        directory: A path or a URL, of these files alone.
+        directory: A path, a URL or what lies elsewhere, of these files alone.
     """
 
-    def __init__(self, directory: str | Path) -> None:
-        self._directory = directory_at(directory)
+    def __init__(self, directory: str | Path | Directory) -> None:
+        if isinstance(directory, (str, Path)):
+            directory = directory_at(directory)
+        self._directory = directory
 
     def save(
         self, weights: memoryview, steps: int, place: Mapping[str, int] | None = None

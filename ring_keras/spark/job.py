@@ -8,21 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-try:
-    import pyarrow  # noqa: F401
-    from py4j.protocol import Py4JError
-    from pyspark import cloudpickle
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-except ImportError as error:
-    raise ImportError(
-        "ring_keras.spark needs Spark: pip install 'ring-keras[spark]'"
-    ) from error
+from py4j.protocol import Py4JError
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from ring_keras.engines.outcomes import Outcome, RankFailedError, results_of
 from ring_keras.spark.rank_task import SCHEMA, RankTask
 
-__all__ = ["run"]
+__all__ = ["RankFailedError", "run"]
 
 # Executors that have just been started may take so long to come.
 _SLOTS_S = 10.0

@@ -32,8 +32,8 @@ def run_script(*command: str | Path) -> str:
 def script_of_docs(section: str) -> str:
     """The script in that section of docs/engines.md."""
     page = (ROOT_DIR / "docs/engines.md").read_text()
-    _, _, rest = page.partition(f"\n## {section}\n")
-    code = re.search(r"```python\n(.*?)```", rest, re.DOTALL)
+    pattern = rf"\n##+ {section}\n.*?```python\n(.*?)```"
+    code = re.search(pattern, page, re.DOTALL)
     assert code is not None
     return code.group(1)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 from support.engine_scripts import (
+    EXAMPLES_DIR,
     require_digits_of_ringrun,
     run_script,
     script_of_docs,
@@ -29,6 +31,22 @@ def test_the_page_of_docs(tmp_path: Path) -> None:
 
     assert len(losses) == 2
     assert losses[0] == losses[1] < 0.1
+
+
+def test_the_data_frame_of_docs(tmp_path: Path) -> None:
+    script = tmp_path / "fit.py"
+    script.write_text(script_of_docs("Data frames"))
+
+    error = float(run_script(script))
+
+    assert error < 0.1
+
+
+def test_the_estimator_learns_digits() -> None:
+    printed = run_script(EXAMPLES_DIR / "spark_estimator.py")
+
+    (accuracy,) = re.findall(r"test accuracy ([\d.]+)%", printed)
+    assert float(accuracy) >= 94
 
 
 def test_the_digits_are_what_they_are_under_ringrun(tmp_path: Path) -> None:

@@ -1,0 +1,5 @@
+from .estimator import KerasEstimator as KerasEstimator
+from .job import RankFailedError as RankFailedError
+from .job import run as run
+from .model import KerasModel as KerasModel
+from .store import Store as Store
