@@ -143,14 +143,17 @@ class KerasEstimator(Estimator, EstimatorParams, MLReadable, MLWritable):
 
     def saved_parts(self) -> tuple[dict[str, Any], dict[str, Any], bytes]:
         """What a `StageWriter` writes: parameters, what else is known, the model."""
-        for name in ("callbacks", "custom_objects"):
-            if self.getOrDefault(name):
-                raise ValueError(
-                    f"`{name}` are code, which is not saved. Clear them, and set them "
-                    "again when the estimator is loaded; classes that are registered "
-                    "with keras.saving.register_keras_serializable() need no "
-                    "`custom_objects`."
-                )
+        compression = self.getOrDefault("gradient_compression")
+        code = [n for n in ("callbacks", "custom_objects") if self.getOrDefault(n)]
+        if compression is not None and not isinstance(compression, str):
+            code.append("gradient_compression")
+        if code:
+            raise ValueError(
+                f"`{'` and `'.join(code)}` are code, which is not saved. Clear them, "
+                "and set them again when the estimator is loaded; classes that are "
+                "registered with keras.saving.register_keras_serializable() need no "
+                "`custom_objects`."
+            )
         self._require("model")
         plain = {param.name: value for param, value in self._paramMap.items()}
         for name in ("callbacks", "custom_objects", "model", *_COMPILED):

@@ -61,6 +61,19 @@ def test_what_is_missing_or_contradicts_is_told(
         estimator.compiled_model()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("callbacks", [keras.callbacks.TerminateOnNaN()]),
+        ("custom_objects", {"Dense": keras.layers.Dense}),
+        ("gradient_compression", object()),
+    ],
+)
+def test_code_is_not_saved(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"`{name}` are code, which is not saved"):
+        KerasEstimator(**WHOLE, **{name: value}).saved_parts()
+
+
 def test_a_model_needs_to_know_its_columns() -> None:
     with pytest.raises(ValueError, match="KerasModel needs `label_cols`"):
         KerasModel(DENSE, feature_cols=["x"]).transform(None)
