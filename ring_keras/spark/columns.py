@@ -185,7 +185,8 @@ def _structure(model: keras.Model, which: str) -> Any:
     """As the model nests its tensors, with zeros in their place."""
     if isinstance(model, keras.Sequential):
         return 0
-    return keras.tree.map_structure(lambda _: 0, getattr(model, which))
+    nested = keras.tree.map_structure(lambda _: 0, getattr(model, which))
+    return keras.tree.lists_to_tuples(nested)  # A list is one tensor to tf.data.
 
 
 def _size(shape: Sequence[int | None]) -> int | None:

@@ -22,6 +22,7 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 from pyspark import cloudpickle  # noqa: E402
+from pyspark.ml.linalg import SparseVector  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
 from support import functions_of_ranks, spark_frames  # noqa: E402
 from support.spark_frames import frame, require_same_weights, trained_alone  # noqa: E402
@@ -103,6 +104,78 @@ def test_a_share_of_the_rows_is_drawn(
     fitted = estimator(validation=0.3, epochs=1, optimizer="adam").fit(frame(spark))
 
     assert {"loss", "val_loss"} == set(fitted.getHistory())
+
+
+def test_a_model_of_several_inputs_and_outputs(
+    spark: SparkSession, estimator: Callable[..., KerasEstimator]
+) -> None:
+    def build() -> keras.Model:
+        keras.utils.set_random_seed(5)
+        square, third = keras.Input((2, 2)), keras.Input((3,))
+        hidden = keras.layers.Dense(4, activation="tanh")(
+            keras.layers.Concatenate()([keras.layers.Flatten()(square), third])
+        )
+        outputs = {name: keras.layers.Dense(1, name=name)(hidden) for name in "yw"}
+        return keras.Model([square, third], outputs)
+
+    vectors = np.eye(3)[np.arange(spark_frames.ROWS) % 3]
+    rows = frame(spark, v=[SparseVector(3, [i], [1.0]) for i in vectors.argmax(1)])
+    fitted = estimator(
+        model=build(),
+        loss={"y": "mse", "w": "mae"},
+        loss_weights=None,
+        feature_cols=["x", "v"],
+        label_cols=["w", "y"],  # Keras sorts the names of outputs.
+    ).fit(rows)
+
+    x, y, w = spark_frames.arrays()
+    alone = build()
+    alone.compile(keras.optimizers.SGD(0.05), {"y": "mse", "w": "mae"})
+    x = [x.reshape(-1, 2, 2), vectors]
+    alone.fit(x, {"y": y, "w": w}, batch_size=len(y), epochs=EPOCHS, verbose=0)
+    require_same_weights(fitted.getModel(), alone, atol=1e-6)
+    predicted = fitted.transform(rows).orderBy("id").collect()
+    expected = alone.predict(x, verbose=0)
+    for name in "yw":
+        found = [row[f"{name}__output"] for row in predicted]
+        np.testing.assert_allclose(found, expected[name][:, 0], atol=1e-5)
+
+
+class _Sees(keras.callbacks.Callback):
+    """What a rank has been told."""
+
+    def on_train_end(self, logs: Any = None) -> None:
+        assert os.environ["OF_THE_TEST"] == "here"
+        assert self.params["steps"] == 3
+        assert self.params["epochs"] == 2
+        assert self.model.optimizer.iterations == 6
+
+    def on_test_end(self, logs: Any = None) -> None:
+        assert ring.size() == 2
+
+
+def test_ranks_are_told_what_the_estimator_was(
+    spark: SparkSession, estimator: Callable[..., KerasEstimator]
+) -> None:
+    params = {
+        "batch_size": 8,
+        "callbacks": [_Sees()],
+        "env": {"OF_THE_TEST": "here"},
+        "epochs": 2,
+        "gradient_compression": "fp16",
+        "shuffle": False,
+        "val_batch_size": 4,
+        "validation": "validates",
+        "validation_steps_per_epoch": 1,
+    }
+    rows = frame(spark, validates=[i % 8 == 0 for i in range(spark_frames.ROWS)])
+
+    first, again = (
+        estimator(**params, train_steps_per_epoch=3).fit(rows) for _ in range(2)
+    )
+    require_same_weights(first.getModel(), again.getModel(), atol=0)
+    with pytest.raises(RankFailedError, match=r"has 4 batches of 8 rows.*are 5"):
+        estimator(**params, train_steps_per_epoch=5).fit(rows)
 
 
 class _Ends(keras.callbacks.Callback):
