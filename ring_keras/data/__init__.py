@@ -1,6 +1,7 @@
 """Each rank's part of the data."""
 
 from ring_keras.data.join import join
+from ring_keras.data.read_tar import read_tar
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard import shard
 from ring_keras.data.shard_files import shard_files
@@ -12,6 +13,7 @@ from ring_keras.data.weighted_step import weighted_step
 __all__ = [
     "Resume",
     "join",
+    "read_tar",
     "shard",
     "shard_files",
     "shard_kafka",

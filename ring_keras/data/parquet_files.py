@@ -12,6 +12,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ring_keras.data.arrow_columns import Column
+from ring_keras.data.file_systems import file_system_of
 
 __all__ = ["ParquetFiles"]
 
@@ -167,15 +168,7 @@ def _resolved(path: str, filesystem: Any) -> tuple[Any, str]:
     if filesystem is None and "://" not in path:
         return pafs.LocalFileSystem(), path
     if filesystem is None:
-        try:
-            from fsspec.core import url_to_fs
-        except ImportError:
-            raise ImportError(
-                f"A URL such as {path!r} needs the package fsspec, and that for its "
-                "protocol: s3fs, gcsfs."
-            ) from None
-        filesystem, path = url_to_fs(path)
-        filesystem.invalidate_cache()  # Others may have written there.
+        filesystem, path = file_system_of(path)
     if isinstance(filesystem, pafs.FileSystem):
         return filesystem, path
     return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), path

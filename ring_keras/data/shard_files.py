@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from ring_keras.data.file_systems import matching
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard import shard
 from ring_keras.errors import RankMismatchError
@@ -29,14 +30,16 @@ def shard_files(
 
     ```python
     files = ring.data.shard_files("gs://bucket/train-*.tfrecord", seed=1)
-    dataset = files.interleave(tf.data.TFRecordDataset, num_parallel_calls=4)
+    dataset = files.interleave(
+        tf.data.TFRecordDataset, cycle_length=4, num_parallel_calls=4)
     dataset = dataset.shuffle(10_000).map(parse).batch(32).prefetch(2)
     model.fit(ring.data.join(dataset), ...)
     ```
 
     Args:
         pattern: Of the names, as `tf.io.gfile.glob` takes it, or several, or the
-            names themselves.
+            names themselves. URLs whose protocol TensorFlow does not have, such as
+            "s3://", are those of fsspec.
         seed: Shuffles all names before they are split, on every rank alike and
             anew each time the dataset is iterated.
         resume: See `shard`.
@@ -51,7 +54,7 @@ def shard_files(
     """
     process_set = process_set or global_process_set
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
-    names = sorted({str(n) for p in patterns for n in tf.io.gfile.glob(p)})
+    names = sorted({name for one in patterns for name in matching(str(one))})
     _agree(names, process_set)
     if len(names) < process_set.size():
         raise ValueError(
