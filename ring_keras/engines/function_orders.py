@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib
 import pickle
-import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
 
-from ring_keras.engines.lost_peer import lost_a_peer
+from ring_keras.engines.outcomes import failure_of
 from ring_keras.engines.rank_start import RankStart, start_rank_store
 from ring_keras.launch.places import Place
 
@@ -45,7 +43,7 @@ class FunctionOrders:
             try:
                 orders[order](*arguments)
             except BaseException as error:
-                self._connection.send(_failure(error))
+                self._connection.send(failure_of(error))
                 raise  # It is printed, and told to the ranks that wait for this one.
 
     def _store(self, place: Place, starter: str, reach: str) -> None:
@@ -62,12 +60,3 @@ class FunctionOrders:
             result = self._call()
         self._connection.send({"result": result})
         self._is_done = True
-
-
-def _failure(error: BaseException) -> dict[str, Any]:
-    lines = str(error).splitlines() or [""]
-    return {
-        "failure": f"raised {type(error).__name__}: {lines[0]}",
-        "details": "".join(traceback.format_exception(error)),
-        "follows": lost_a_peer(error),
-    }

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pickle
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Outcome", "RankFailedError", "results_of"]
+from ring_keras.engines.lost_peer import lost_a_peer
+
+__all__ = ["Outcome", "RankFailedError", "failure_of", "results_of"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,16 @@ class Outcome:
     follows: bool = False
     where: str = ""
     ended_at: float = field(default_factory=time.time)
+
+
+def failure_of(error: BaseException) -> dict[str, Any]:
+    """The arguments of an `Outcome` that say how a function failed."""
+    lines = str(error).splitlines() or [""]
+    return {
+        "failure": f"raised {type(error).__name__}: {lines[0]}",
+        "details": "".join(traceback.format_exception(error)),
+        "follows": lost_a_peer(error),
+    }
 
 
 class RankFailedError(RuntimeError):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ring_keras.config import Config, ScheduledRank
+from ring_keras.engines.secret_file import secret_file
 from ring_keras.launch.addresses import host_port
 from ring_keras.launch.crew import GENERATION
 from ring_keras.launch.environment import added_variables, job_variables
@@ -69,7 +70,7 @@ class RankStart:
 
         What the environment said before comes back.
         """
-        with _secret_file(self.card.token) as token_file:
+        with secret_file(self.card.token) as token_file:
             # Dask sets it to 1, for what it runs in threads of its own.
             inherited = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
             added = added_variables(
@@ -90,15 +91,3 @@ class RankStart:
                         os.environ.pop(name, None)
                     else:
                         os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _secret_file(token: str) -> Iterator[str]:
-    """One in memory: whatever ends this process, no disk keeps it."""
-    descriptor = os.memfd_create("ring_keras-token", os.MFD_CLOEXEC)
-    try:
-        os.fchmod(descriptor, 0o600)
-        os.write(descriptor, token.encode("ascii"))
-        yield f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ring_keras.horovod._absent import refuse_unless_default
+from ring_keras.horovod._ray_elastic import ElasticRayExecutor
 from ring_keras.ray.rank_actors import Bundles, RankActors, results_of
 
-__all__ = ["RayExecutor"]
+__all__ = ["ElasticRayExecutor", "RayExecutor"]
 
-_NO_ELASTIC = "ring_keras.ray.RingTrainer goes on after a failure."
+_NO_ELASTIC = "ElasticRayExecutor takes it, and ring_keras.ray.run_elastic."
 _NO_CALLBACKS = "Return what is to be known."
 
 

@@ -69,6 +69,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="Python on the other hosts (default: the path of ringrun's own)",
     )
     group.add_argument(
+        "--remote-shell",
+        metavar="COMMAND",
+        help="in place of ssh, in one word: runs on a host what follows the host's "
+        "name, with its standard input: --remote-shell='docker exec -i'",
+    )
+    group.add_argument(
         "--agent-port",
         type=int,
         metavar="PORT",
@@ -149,6 +155,7 @@ def check_nodes(
         ("-i", options.ssh_identity_file),
         ("--ssh-args", options.ssh_args or None),
         ("--remote-python", options.remote_python),
+        ("--remote-shell", options.remote_shell),
         ("--agent-port", options.agent_port),
         ("--launcher-address", options.launcher_address),
     ):
@@ -193,6 +200,8 @@ def check_hosts(
     discovery = discovery_of(options)
     if options.agent_port is not None:
         _check_waiting_agents(parser, options)
+    if options.remote_shell is not None:
+        _check_remote_shell(parser, options)
     try:
         if discovery is not None:
             option = "--host-discovery-script"
@@ -234,13 +243,29 @@ def _check_waiting_agents(
         ("-i", options.ssh_identity_file),
         ("--ssh-args", options.ssh_args or None),
         ("--remote-python", options.remote_python),
+        ("--remote-shell", options.remote_shell),
     ):
         if value is not None:
-            parser.error(f"{name} is for ssh, and with --agent-port there is none")
+            parser.error(f"{name} is for agents that ringrun starts, not --agent-port")
     try:
         read_token(options.secret_file, "--secret-file")
     except ConfigError as error:
         parser.error(str(error))
+
+
+def _check_remote_shell(
+    parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> None:
+    words = shlex.split(options.remote_shell)
+    if not words or shutil.which(words[0]) is None:
+        parser.error(f"--remote-shell: there is no command {options.remote_shell!r}")
+    for name, value in (
+        ("-p", options.ssh_port),
+        ("-i", options.ssh_identity_file),
+        ("--ssh-args", options.ssh_args or None),
+    ):
+        if value is not None:
+            parser.error(f"{name} is for ssh, and --remote-shell takes its place")
 
 
 def _discovered(options: argparse.Namespace, discovery: DiscoveryOptions) -> list[Host]:
@@ -304,9 +329,11 @@ def ssh_options(options: argparse.Namespace) -> SshOptions:
         port=options.ssh_port,
         identity_file=options.ssh_identity_file,
     )
+    if options.remote_shell is not None:
+        chosen = SshOptions(instead=shlex.split(options.remote_shell))
     given: Allocation | None = options.allocation
     by_ssh = options.ssh_args or options.ssh_port or options.ssh_identity_file
-    if given is not None and not by_ssh:
+    if given is not None and not by_ssh and not chosen.instead:
         starter = given.starter
         if starter and shutil.which(starter[0]) is not None:
             chosen = dataclasses.replace(chosen, instead=starter)

@@ -32,6 +32,8 @@ from ring_keras.launch.secret_proof import (
     proof,
 )
 
+__all__ = ["serve_calls"]
+
 # Untrusted peers may connect as well, and cost no more than this.
 _MAX_CANDIDATES = 64
 _CANDIDATE_TICKS = 10
@@ -265,8 +267,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
         parser.error(f"--listen {options.listen}: {error.strerror}")
-    listener.setblocking(False)
     say(f"an agent waits at {options.listen}")
+    return serve_calls(listener, token)
+
+
+def serve_calls(listener: socket.socket, token: bytes) -> int:
+    """Gives launchers that hold the secret their agents, until a signal asks to end.
+
+    Returns:
+        The exit code that goes with that signal.
+    """
+    listener.setblocking(False)
     return _Reception(listener, token).serve()
 
 

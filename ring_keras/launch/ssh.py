@@ -49,7 +49,8 @@ class SshOptions:
         identity_file: The user's key; None: as ssh is configured.
         python: The interpreter on the other hosts.
         instead: The words that a command to run on a host follows, with the host
-            before it, where not ssh but a scheduler starts it; empty: ssh.
+            before it, where not ssh but a scheduler, or a program of the user's,
+            starts it; empty: ssh.
         waiting_port: Where agents wait on the other hosts, which none has to start;
             None: they do not.
         secret_file: With the secret that those hold too.

@@ -52,6 +52,26 @@ def on(hosts: SshHosts, *names: str) -> list[str]:
     return ["-H", ",".join(names), "--ssh-args", hosts.ssh_args]
 
 
+def test_another_program_in_place_of_ssh(
+    ringrun: Ringrun, hosts: SshHosts, tmp_path: Path
+) -> None:
+    called = tmp_path / "called"
+    shell = tmp_path / "shell"
+    shell.write_text(
+        f'#!/bin/sh\nshift\necho "$1" >> {called}\nexec ssh {hosts.ssh_args} "$@"\n'
+    )
+    shell.chmod(0o700)
+
+    finished = ringrun.run(
+        TRAIN, "-H", "node0:1,node1:1", "--remote-shell", f"{shell} -v", size=None
+    )
+
+    assert finished.returncode == 0, finished.stderr.decode()
+    assert len(weights_in(finished.stdout)) == 1
+    assert called.read_text() == "node1\n"
+    hosts.wait_until_empty()
+
+
 def weights_in(output: bytes) -> set[str]:
     return set(re.findall(r"\[\d\] weights (\w+)", output.decode()))
 

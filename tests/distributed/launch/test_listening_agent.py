@@ -174,7 +174,10 @@ def test_one_that_is_asked_to_end_ends_its_agents(
         ("-H 192.0.2.9:1", "--agent-port also needs --secret-file"),
         ("--secret-file {secret} -np 1", "needs -H, --hostfile or --host-discovery"),
         ("-H 192.0.2.9:1 --secret-file /nowhere", "/nowhere: cannot read it"),
-        ("-H 192.0.2.9:1 --secret-file {secret} -p 22", "-p is for ssh"),
+        (
+            "-H 192.0.2.9:1 --secret-file {secret} -p 22",
+            "-p is for agents that ringrun starts",
+        ),
         ("-H 192.0.2.9:1 --secret-file {secret} --agent-port 0", "from 1 to 65535"),
         ("--nnodes 2 --secret-file {secret}", "also need --node-rank"),
     ],

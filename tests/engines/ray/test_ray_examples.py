@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -30,6 +31,16 @@ def test_the_page_of_docs(tmp_path: Path) -> None:
 
     (loss,) = re.findall(r"^loss (\S+) after 5 epochs$", printed, re.MULTILINE)
     assert float(loss) < 0.1
+
+
+def test_the_page_of_docs_on_elastic_jobs(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(script_of_docs("Elastic jobs on Ray"))
+
+    losses = ast.literal_eval(run_script(script).splitlines()[-1])
+
+    assert len(losses) == 2
+    assert losses[0] == losses[1] < 0.1
 
 
 def test_the_digits_are_what_they_are_under_ringrun(tmp_path: Path) -> None:

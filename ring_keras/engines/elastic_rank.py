@@ -1,0 +1,90 @@
+"""`python -m ring_keras.engines.elastic_rank`: a process of an elastic job.
+
+ringrun's agent starts it, on a host that an engine has found. It runs a function, and
+leaves a report of that where the engine's worker looks for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ring_keras.engines.outcomes import Outcome, failure_of
+
+__all__ = ["CALL", "DIRECTORY", "FunctionCall", "Report"]
+
+DIRECTORY = "RING_KERAS_ENGINE_DIR"
+CALL = "call"
+
+
+@dataclass(frozen=True)
+class FunctionCall:
+    """What to do, and where.
+
+    Attributes:
+        sys_path: Where the engine's worker finds modules.
+        directory: In which it runs.
+        call: A function without arguments, pickled.
+        serializer: The module whose `dumps` pickles what that returns.
+    """
+
+    sys_path: list[str]
+    directory: str
+    call: bytes
+    serializer: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of the function in one process.
+
+    Attributes:
+        number: The process's, which it keeps.
+        rank: Which it was at last; None: it is in no job any more, or never was.
+        outcome: What it returned, or how it failed.
+    """
+
+    number: int
+    rank: int | None
+    outcome: Outcome
+
+
+def main() -> None:
+    """Runs the function; what it raises is raised here."""
+    directory = Path(os.environ.pop(DIRECTORY))
+    number = int(os.environ["RING_KERAS_RANK"])
+    own: FunctionCall = pickle.loads((directory / CALL).read_bytes())
+    sys.path[:] = own.sys_path
+    os.chdir(own.directory)
+    try:
+        dumps = importlib.import_module(own.serializer).dumps
+        result = dumps(pickle.loads(own.call)())
+    except BaseException as error:
+        _leave(directory, Report(number, _rank(), Outcome(**failure_of(error))))
+        raise
+    _leave(directory, Report(number, _rank(), Outcome(result=result)))
+
+
+def _rank() -> int | None:
+    """Where nobody has imported it, nobody has joined."""
+    topology = sys.modules.get("ring_keras.job.topology")
+    if topology is None or not topology.is_initialized():
+        return None
+    return int(topology.rank())
+
+
+def _leave(directory: Path, report: Report) -> None:
+    unfinished = directory / f"{report.number}.unfinished"
+    unfinished.write_bytes(pickle.dumps(report))
+    unfinished.rename(directory / f"{report.number}.report")
+
+
+if __name__ == "__main__":
+    # Not as a class of `__main__`, which another process would not find.
+    from ring_keras.engines import elastic_rank
+
+    elastic_rank.main()

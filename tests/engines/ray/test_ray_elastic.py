@@ -1,0 +1,266 @@
+"""Functions whose ranks come and go, on a cluster of two nodes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.processes import is_alive, wait_until
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
+ray = pytest.importorskip("ray", reason="`make test-engines`")
+
+from ring_keras.engines.outcomes import RankFailedError  # noqa: E402
+from ring_keras.horovod._absent import AbsentError  # noqa: E402
+from ring_keras.horovod.ray import ElasticRayExecutor  # noqa: E402
+from ring_keras.ray import run_elastic  # noqa: E402
+
+# The workers do not have the tests' modules.
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+MARK = "RING_TEST_MARK"
+
+
+class Job:
+    """What a function notes, and which processes it has."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.mark = secrets.token_hex(8)
+        self.running: Future[Any] | None = None
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {MARK: self.mark}
+
+    def notes(self, prefix: str) -> dict[str, str]:
+        """By pid."""
+        paths = self.directory.glob(f"{prefix}.*")
+        return {path.suffix[1:]: path.read_text() for path in paths}
+
+    def processes(self) -> list[int]:
+        """Of ranks and their agents, wherever."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                environment = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if f"{MARK}={self.mark}".encode() in environment.split(b"\0"):
+                found.append(int(entry.name))
+        return [pid for pid in found if is_alive(pid)]
+
+
+@pytest.fixture
+def job(cluster: Any, tmp_path: Path) -> Iterator[Job]:
+    job = Job(tmp_path)
+    yield job
+    wait_until(lambda: not job.processes(), "no process is left", 60)
+
+
+def note(directory: Path, prefix: str, text: object) -> None:
+    unfinished = directory / f"unfinished.{os.getpid()}"
+    unfinished.write_text(str(text))
+    unfinished.rename(directory / f"{prefix}.{os.getpid()}")
+
+
+def train(directory: Path, size: int) -> tuple[int, int, float, int, list[int]]:
+    """Steps until there is a file "stop", and the job has its size again."""
+    import tensorflow as tf
+
+    import ring_keras as ring
+
+    ring.init()
+    total = tf.Variable(0.0)
+    state = ring.elastic.TensorFlowState([total], step=0, sizes=[], stop=0.0)
+
+    @ring.elastic.run
+    def steps(state: Any) -> None:
+        while state.stop == 0:
+            if state.sizes[-1:] != [ring.size()]:
+                state.sizes = [*state.sizes, ring.size()]
+            total.assign_add(ring.allreduce(tf.constant(1.0), name="one"))
+            stops = (directory / "stop").exists() and ring.size() == size
+            answers = ring.allreduce(tf.constant(float(stops)), name="stop")
+            state.stop = float(answers)
+            state.step += 1
+            state.commit()
+            note(directory, "sizes", state.sizes)
+            time.sleep(0.01)
+
+    steps(state)
+    return ring.rank(), os.getpid(), float(total), state.step, state.sizes
+
+
+def run_while(job: Job, disturb: Callable[[], None], **numbers: int) -> list[Any]:
+    """The results of a job, to which something is done while it runs."""
+    size = numbers["max_workers"]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(
+            run_elastic,
+            train,
+            [job.directory, size],
+            env=job.env,
+            cooldown_range=(0.1, 1.0),
+            **numbers,
+        )
+        job.running = running
+        try:
+            await_sizes(job, size, f"[{size}]")
+            disturb()
+        finally:
+            (job.directory / "stop").touch()
+        return running.result(timeout=180)
+
+
+def await_sizes(job: Job, count: int, sizes: str) -> None:
+    """Until so many processes have seen these."""
+
+    def has_come() -> bool:
+        if job.running is not None and job.running.done():
+            job.running.result()  # It failed, or has ended too early.
+        return list(job.notes("sizes").values()).count(sizes) >= count
+
+    wait_until(has_come, f"{count} processes have seen {sizes}", 120)
+
+
+def agent_worker_of(pid: int) -> int:
+    """The actor's process above a rank's."""
+    while True:
+        status = Path(f"/proc/{pid}/status").read_text()
+        pid = int(status.partition("PPid:")[2].split()[0])
+        if b"AgentActor" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+
+
+@pytest.mark.parametrize("victim", ["process", "worker"])
+def test_another_takes_the_place_of_one_that_is_killed(job: Job, victim: str) -> None:
+    killed = []
+
+    def kill() -> None:
+        pid = int(min(job.notes("sizes")))
+        killed.append(pid)
+        above = pid if victim == "process" else agent_worker_of(pid)
+        os.kill(above, signal.SIGKILL)
+        await_sizes(job, 1, "[2, 1]")
+        await_sizes(job, 2, "[2, 1, 2]")
+
+    before: list[int] = []
+    results = run_while(
+        job,
+        lambda: (before.extend(map(int, job.notes("sizes"))), kill())[0],
+        min_workers=1,
+        max_workers=2,
+    )
+
+    assert [rank for rank, *_ in results] == [0, 1]
+    assert all(total == step for _, _, total, step, _ in results)
+    assert [sizes for *_, sizes in results] == [[2, 1, 2]] * 2
+    pids = {pid for _, pid, *_ in results}
+    # The other one has kept its process.
+    assert pids & set(before) == set(before) - set(killed)
+
+
+def test_a_lost_node_is_replaced(job: Job, cluster: Any) -> None:
+    # Each rank takes the larger part of a node.
+    third = cluster.add_node(num_cpus=4, object_store_memory=100 << 20)
+    try:
+
+        def remove() -> None:
+            nonlocal third
+            by_node = {
+                int(agent_worker_of(int(pid))): int(pid) for pid in job.notes("sizes")
+            }
+            assert len(by_node) == 3
+            cluster.remove_node(third, allow_graceful=False)
+            await_sizes(job, 2, "[3, 2]")
+            third = cluster.add_node(num_cpus=4, object_store_memory=100 << 20)
+            await_sizes(job, 3, "[3, 2, 3]")
+
+        results = run_while(
+            job, remove, min_workers=2, max_workers=3, cpus_per_worker=3
+        )
+    finally:
+        if third in cluster.list_all_nodes():
+            cluster.remove_node(third)
+
+    assert [rank for rank, *_ in results] == [0, 1, 2]
+    assert all(total == step for _, _, total, step, _ in results)
+
+
+def test_what_all_ranks_raise_is_raised(job: Job) -> None:
+    def fail() -> None:
+        import ring_keras as ring
+
+        ring.init()
+        raise ValueError("of the test")
+
+    with pytest.raises(RankFailedError, match="ValueError: of the test") as raised:
+        run_elastic(fail, min_workers=2, env=job.env)
+
+    assert "raise ValueError" in raised.value.details
+    assert str(raised.value).startswith(f"rank {raised.value.rank} raised ")
+
+
+def test_workers_that_do_not_start_end_the_job(job: Job) -> None:
+    # No process can have it.
+    with pytest.raises(RankFailedError, match="3 workers in a row did not start"):
+        run_elastic(print, min_workers=1, env={"IMPOSSIBLE": "\0", **job.env})
+
+
+def test_nothing_is_left_when_the_caller_is_killed(job: Job, cluster: Any) -> None:
+    script = job.directory / "script.py"
+    script.write_text(
+        f"import sys; sys.path[:] = {[str(Path(__file__).parent), *sys.path]!r}\n"
+        "import ray\n"
+        f"ray.init({cluster.address!r})\n"
+        "import test_ray_elastic as tests\n"
+        f"tests.run_elastic(tests.train, [tests.Path({str(job.directory)!r}), 2], "
+        f"min_workers=2, env={job.env!r})\n"
+    )
+    with subprocess.Popen([sys.executable, str(script)]) as caller:
+        try:
+            await_sizes(job, 2, "[2]")
+        finally:
+            caller.kill()
+
+    wait_until(lambda: not job.processes(), "no process is left", 60)
+
+
+def test_the_executor_with_horovods_name(job: Job) -> None:
+    def function() -> tuple[int, int, str]:
+        import ring_keras.horovod.tensorflow as hvd
+
+        hvd.init()
+        return hvd.rank(), hvd.size(), os.environ["CHOSEN"]
+
+    settings = ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2)
+    executor = ElasticRayExecutor(settings, env_vars={"CHOSEN": "here", **job.env})
+    executor.start()
+
+    assert executor.run(function) == [(0, 2, "here"), (1, 2, "here")]
+
+    with pytest.raises(AbsentError, match="use_gpu"):
+        ElasticRayExecutor(settings, use_gpu=True)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"min_workers": 0},
+        {"min_workers": 3, "max_workers": 2},
+        {"min_workers": 1, "cpus_per_worker": 0},
+    ],
+)
+def test_numbers_that_make_no_sense(numbers: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="min_workers <= max_workers"):
+        run_elastic(print, **numbers)
