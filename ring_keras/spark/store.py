@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
 from pyarrow import ArrowInvalid, fs
 
@@ -59,7 +60,8 @@ class Store:
             return cls("dbfs:/" + path.removeprefix("/dbfs/"), path)
         if "://" not in path or scheme == "file":
             local = Path("/" + rest.lstrip("/") if scheme == "file" else path)
-            return cls(local.absolute().as_uri(), str(local.absolute()))
+            # Hadoop's paths look like URLs, and have nothing quoted.
+            return cls(f"file://{local.absolute()}", str(local.absolute()))
         if scheme in ("s3a", "s3n"):  # Names that Hadoop alone has.
             return cls(path, "s3:" + rest)
         return cls(path, path)
@@ -168,7 +170,7 @@ def _file_system_at(prefix: str) -> tuple[fs.FileSystem, str]:
     if "://" not in prefix:
         return fs.LocalFileSystem(), prefix
     with contextlib.suppress(ArrowInvalid):  # It does not know the scheme.
-        system, path = fs.FileSystem.from_uri(prefix)
+        system, path = fs.FileSystem.from_uri(quote(prefix, safe=":/@"))
         return system, path.rstrip("/")
     try:
         from fsspec.core import url_to_fs

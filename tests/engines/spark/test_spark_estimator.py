@@ -50,7 +50,7 @@ def estimator(tmp_path: Path) -> Callable[..., KerasEstimator]:
             **{
                 "num_proc": 2,
                 "model": spark_frames.model(),
-                "store": Store.create(tmp_path),
+                "store": Store.create(tmp_path / "of one"),
                 "optimizer": keras.optimizers.SGD(0.05),
                 "loss": "mse",
                 "feature_cols": ["x"],
@@ -79,7 +79,7 @@ def test_two_ranks_train_as_one_process_on_all_rows(
     require_same_weights(fitted.getModel(), alone, atol=1e-6)
     assert len(fitted.getHistory()["loss"]) == EPOCHS
     # The checkpoints stay, the rows do not.
-    (run,) = tmp_path.iterdir()
+    (run,) = (tmp_path / "of one").iterdir()
     assert run.name == fitted.getRunId()
     assert [path.name for path in run.iterdir()] == ["checkpoints"]
 
@@ -289,7 +289,7 @@ def test_one_file_of_many_is_not_enough(
     spark: SparkSession, estimator: Callable[..., KerasEstimator], tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "of another host"
-    store = Store(elsewhere.as_uri(), str(tmp_path / "of the driver"))
+    store = Store(f"file://{elsewhere}", str(tmp_path / "of the driver"))
 
     with pytest.raises(ValueError, match=r"has written 64 rows .* finds 0 of them"):
         estimator(store=store).fit(frame(spark))

@@ -94,7 +94,7 @@ def test_parameters_are_those_of_spark_ml() -> None:
     ("path", "spark_prefix", "prefix"),
     [
         ("/shared/runs/", "file:///shared/runs", "/shared/runs"),
-        ("/a b", "file:///a%20b", "/a b"),
+        ("/a b", "file:///a b", "/a b"),
         ("file:///shared", "file:///shared", "/shared"),
         ("dbfs:/runs", "dbfs:/runs", "/dbfs/runs"),
         ("/dbfs/runs", "dbfs:/runs", "/dbfs/runs"),
