@@ -45,23 +45,27 @@ class AgentHost:
         serializer: str,
         env: Mapping[str, str],
     ) -> None:
-        # Only this user may enter it.
+        # Only this user may enter it. The agent's guard removes it.
         self._directory = Path(tempfile.mkdtemp(prefix="ring_keras-"))
         own = FunctionCall(list(sys.path), str(Path.cwd()), call, serializer)
-        (self._directory / CALL).write_bytes(pickle.dumps(own))
-        ours, theirs = Pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", _SCRIPT, str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **env, DIRECTORY: str(self._directory)},
-            pass_fds=[theirs.fileno()],
-            # Signals to this process's group are for the engine's own.
-            start_new_session=True,
-        )
-        theirs.close()
+        try:
+            (self._directory / CALL).write_bytes(pickle.dumps(own))
+            ours, theirs = Pipe()
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", _SCRIPT, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, **env, DIRECTORY: str(self._directory)},
+                    pass_fds=[theirs.fileno()],
+                    # Signals to this process's group are for the engine's own.
+                    start_new_session=True,
+                )
+        except BaseException:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise
         with ours:
             try:
-                ours.send(sys.path)
+                ours.send((sys.path, os.getpid(), str(self._directory)))
                 ours.send((address, token))
                 if not ours.poll(_START_S):
                     raise EOFError

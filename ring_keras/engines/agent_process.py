@@ -8,7 +8,9 @@ port it waits.
 import os
 import socket
 import sys
+import tempfile
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 
 def main() -> int:
@@ -16,11 +18,14 @@ def main() -> int:
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
-    sys.path[:] = connection.recv()
+    sys.path[:], parent_pid, directory = connection.recv()
+    from ring_keras.engines.ends_with_parent import become_shielded
     from ring_keras.engines.rank_guard import become_guarded
     from ring_keras.launch.listening_agent import serve_calls
 
-    become_guarded()
+    become_shielded(parent_pid)
+    become_guarded(Path(directory))
+    tempfile.tempdir = directory  # What it leaves there is removed, too.
     address, token = connection.recv()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, 0), family=family)

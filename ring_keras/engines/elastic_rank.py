@@ -10,8 +10,10 @@ import importlib
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ring_keras.engines.outcomes import Outcome, failure_of
 
@@ -44,12 +46,13 @@ class Report:
 
     Attributes:
         number: The process's, which it keeps.
-        rank: Which it was at last; None: it is in no job any more, or never was.
+        place: The last generation that it was in, its rank and its size; None: it was
+            in none.
         outcome: What it returned, or how it failed.
     """
 
     number: int
-    rank: int | None
+    place: tuple[int, int, int] | None
     outcome: Outcome
 
 
@@ -62,19 +65,28 @@ def main() -> None:
     os.chdir(own.directory)
     try:
         dumps = importlib.import_module(own.serializer).dumps
-        result = dumps(pickle.loads(own.call)())
+        result = dumps(_returned_by(pickle.loads(own.call)))
     except BaseException as error:
-        _leave(directory, Report(number, _rank(), Outcome(**failure_of(error))))
+        failed = Outcome(**failure_of(error))
+        _leave(directory, Report(number, _last_place(), failed))
         raise
-    _leave(directory, Report(number, _rank(), Outcome(result=result)))
+    _leave(directory, Report(number, _last_place(), Outcome(result=result)))
 
 
-def _rank() -> int | None:
-    """Where nobody has imported it, nobody has joined."""
-    topology = sys.modules.get("ring_keras.job.topology")
-    if topology is None or not topology.is_initialized():
+def _returned_by(function: Callable[[], Any]) -> Any:
+    """A function that ends the process well has returned nothing."""
+    try:
+        return function()
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
         return None
-    return int(topology.rank())
+
+
+def _last_place() -> tuple[int, int, int] | None:
+    """Where nobody has imported it, nobody has joined."""
+    launcher = sys.modules.get("ring_keras.lifecycle.elastic_launcher")
+    return None if launcher is None else launcher.last_place()
 
 
 def _leave(directory: Path, report: Report) -> None:

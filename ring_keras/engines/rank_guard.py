@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import sys
+from pathlib import Path
 
 from ring_keras.launch.exec_rank import PR_SET_PDEATHSIG
 from ring_keras.launch.guard import become_subreaper, kill_descendants, reap
@@ -16,11 +18,14 @@ __all__ = ["become_guarded"]
 _WATCHED = (signal.SIGCHLD, signal.SIGTERM)
 
 
-def become_guarded() -> None:
+def become_guarded(directory: Path | None = None) -> None:
     """Returns in a child of this process, which itself ends here, as that child does.
 
     Once this process gets SIGTERM, or the thread that started it has ended, all that
     was started below it is killed. Must be called while there is one thread.
+
+    Args:
+        directory: Is removed at the end.
     """
     # Whoever started the engine may ignore it, and then it would never come.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -33,7 +38,7 @@ def become_guarded() -> None:
     guard = os.getpid()
     rank = os.fork()
     if rank != 0:
-        _guard(rank)
+        _guard(rank, directory)
     # What it starts may be killed with it.
     os.setsid()
     _die_with_parent(signal.SIGKILL)
@@ -42,7 +47,7 @@ def become_guarded() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
 
 
-def _guard(rank: int) -> None:
+def _guard(rank: int, directory: Path | None) -> None:
     """Until the rank has ended. The job's store may outlive it, in its own session."""
     while signal.sigwait(_WATCHED) == signal.SIGCHLD:
         if os.waitid(os.P_PID, rank, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
@@ -52,11 +57,18 @@ def _guard(rank: int) -> None:
         while (ended := reap()) is not None:
             if ended.pid != rank:
                 continue
+            _remove(directory)
             if ended.returncode < 0:
                 _die_by(-ended.returncode)
             os._exit(ended.returncode)
     kill_descendants()
+    _remove(directory)
     _die_by(signal.SIGKILL)
+
+
+def _remove(directory: Path | None) -> None:
+    if directory is not None:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _die_by(number: int) -> None:

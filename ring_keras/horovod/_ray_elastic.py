@@ -123,7 +123,10 @@ class ElasticRayExecutor:
             most = max(settings.min_num_proc, cpus // self._cpus)
         env = {"RING_KERAS_INIT_TIMEOUT_S": f"{settings.timeout_s:g}"}
         if settings.nics:
-            env["RING_KERAS_INTERFACES"] = ",".join(settings.nics)
+            nics = settings.nics
+            env["RING_KERAS_INTERFACES"] = (
+                nics if isinstance(nics, str) else ",".join(nics)
+            )
         return run_elastic(
             worker_fn,
             min_workers=settings.min_num_proc,

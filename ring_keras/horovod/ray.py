@@ -144,8 +144,11 @@ class RayExecutor:
                 "RayExecutor.start() was called before: shutdown() first."
             )
         env = {"RING_KERAS_INIT_TIMEOUT_S": f"{self._settings.timeout_s:g}"}
-        if self._settings.nics:
-            env["RING_KERAS_INTERFACES"] = ",".join(self._settings.nics)
+        nics = self._settings.nics
+        if nics:
+            env["RING_KERAS_INTERFACES"] = (
+                nics if isinstance(nics, str) else ",".join(nics)
+            )
         env |= extra_env_vars or {}
         timeout_s = self._settings.placement_group_timeout_s
         self._actors = RankActors(self._bundles, env, timeout_s)

@@ -256,9 +256,14 @@ def _check_waiting_agents(
 def _check_remote_shell(
     parser: argparse.ArgumentParser, options: argparse.Namespace
 ) -> None:
-    words = shlex.split(options.remote_shell)
+    try:
+        words = shlex.split(options.remote_shell)
+    except ValueError as error:
+        parser.error(f"--remote-shell: {error}")
     if not words or shutil.which(words[0]) is None:
         parser.error(f"--remote-shell: there is no command {options.remote_shell!r}")
+    if not any((options.hosts, options.hostfile, options.host_discovery_script)):
+        parser.error("--remote-shell needs -H, --hostfile or --host-discovery-script")
     for name, value in (
         ("-p", options.ssh_port),
         ("-i", options.ssh_identity_file),

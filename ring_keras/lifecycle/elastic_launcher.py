@@ -15,6 +15,7 @@ __all__ = [
     "NoGenerationError",
     "is_elastic",
     "is_late",
+    "last_place",
     "launcher_of",
     "note_state",
     "others_wait",
@@ -51,6 +52,8 @@ class ElasticLauncher:
         self._others_wait = False
         self.has_state = False
         """Whether it has begun the job with others, or has taken their state."""
+        self.place: tuple[int, int, int] | None = None
+        """Generation, rank and size, as it was told last."""
         self.is_late = False
         """Whether it has come to others that have begun before, and does not have their
         state yet: until then they answer nothing else."""
@@ -78,6 +81,7 @@ class ElasticLauncher:
                 raise NoGenerationError(f"the job ends: {message['end']}")
             if "rank" in message:
                 self.is_late = message["late"]
+                self.place = message["generation"], message["rank"], message["size"]
                 return _options_of(message)
 
     def note_joined(self) -> None:
@@ -137,6 +141,14 @@ def is_elastic() -> bool:
 def is_late() -> bool:
     """Whether this process must take the others' state before anything else."""
     return _launcher is not None and _launcher.is_late
+
+
+def last_place() -> tuple[int, int, int] | None:
+    """The last generation that this process was told to join, its rank and its size.
+
+    None: it was told of none.
+    """
+    return None if _launcher is None else _launcher.place
 
 
 def note_state() -> None:

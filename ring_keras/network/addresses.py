@@ -31,6 +31,8 @@ def is_own(name: str) -> bool:
     """Whether a host's name or address means this host."""
     if name == socket.gethostname():
         return True
+    if name.endswith(".invalid"):
+        return False  # No host has such a name (RFC 6761): nobody need be asked.
     with contextlib.suppress(OSError, UnicodeError):
         for family, kind, _, _, address in socket.getaddrinfo(
             name, 0, type=socket.SOCK_STREAM

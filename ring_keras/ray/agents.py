@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +14,8 @@ from ring_keras.engines.elastic_rank import Report
 
 __all__ = ["Agents", "StillbornError"]
 
-# Of those that have just been lost.
-_REPORT_S = 10.0
-# So many in a row that fail to start are the last.
+_END_S = 10.0
+# So many in a row that fail to start are the last. The others wait ever longer.
 _MAX_STILLBORN = 3
 
 
@@ -36,13 +36,17 @@ class Agents:
 
     Args:
         start: Starts an `AgentActor`.
-        count: How many there shall be.
+        least: With fewer there is no job.
+        most: How many there shall be.
     """
 
-    def __init__(self, start: Callable[[], Any], count: int) -> None:
+    def __init__(self, start: Callable[[], Any], least: int, most: int) -> None:
         self._start = start
-        self._count = count
+        self._least = least
+        self._most = most
+        self._job = secrets.token_hex(4)
         self._started = self._stillborn = 0
+        self._next_start_at = 0.0
         self._by_name: dict[str, _Agent] = {}
         self.losses: list[str] = []
         """How those ended that are not there any more."""
@@ -51,45 +55,62 @@ class Agents:
         """Does what is due; the address of each that is there, by name.
 
         Raises:
-            StillbornError: If several in a row have not started.
+            StillbornError: If several in a row could not be started.
         """
         for name, agent in list(self._by_name.items()):
             ready, _ = ray.wait([agent.asked], timeout=0)
-            if not ready:
-                continue
-            try:
-                agent.address = ray.get(agent.asked)
-            except ray.exceptions.RayError as error:
-                self.losses.append(f"{agent.address or name}: {_first_line(error)}")
-                self._stillborn += agent.address is None
-                if self._stillborn >= _MAX_STILLBORN:
-                    raise StillbornError(
-                        f"{self._stillborn} workers in a row did not start. {error}"
-                    ) from None
-                del self._by_name[name]
-                ray.kill(agent.actor)
-            else:
-                self._stillborn = 0
-                agent.asked = agent.actor.address.remote()
-        while len(self._by_name) < self._count:
-            actor = self._start()
-            self._by_name[f"worker{self._started}"] = _Agent(
-                actor, actor.address.remote()
-            )
-            self._started += 1
+            if ready:
+                self._take_answer(name, agent)
+        now = time.monotonic()
+        while len(self._by_name) < self._most and now >= self._next_start_at:
+            self._start_one()
         return {
             name: agent.address
             for name, agent in self._by_name.items()
             if agent.address is not None
         }
 
+    def _start_one(self) -> None:
+        # No host has such a name, so that none is taken for the launcher's own.
+        name = f"worker{self._started}-{self._job}.invalid"
+        actor = self._start()
+        self._by_name[name] = _Agent(actor, actor.address.remote())
+        self._started += 1
+
+    def _take_answer(self, name: str, agent: _Agent) -> None:
+        try:
+            address = ray.get(agent.asked)
+        except ray.exceptions.RayError as error:
+            self._lose(name, agent, error)
+            return
+        if agent.address is None:
+            agent.address, self._stillborn = address, 0
+        agent.asked = agent.actor.address.remote()
+
+    def _lose(self, name: str, agent: _Agent, error: ray.exceptions.RayError) -> None:
+        del self._by_name[name]
+        ray.kill(agent.actor)
+        self.losses.append(f"{agent.address or name}: {_first_line(error)}")
+        if not getattr(error, "actor_init_failed", False):
+            return
+        # Not a node's or a process's end: the next one would fail, too.
+        self._stillborn += 1
+        self._next_start_at = time.monotonic() + 2.0**self._stillborn
+        there = sum(agent.address is not None for agent in self._by_name.values())
+        if self._stillborn >= _MAX_STILLBORN and there < self._least:
+            raise StillbornError(
+                f"{self._stillborn} workers in a row did not start. {error}"
+            ) from None
+
     def reports(self) -> list[Report]:
         """What all processes of those that are there have left."""
         found: list[Report] = []
         there = [agent for agent in self._by_name.values() if agent.address is not None]
         for asked in [agent.actor.reports.remote() for agent in there]:
-            with contextlib.suppress(ray.exceptions.RayError):
-                found += ray.get(asked, timeout=_REPORT_S)
+            try:
+                found += ray.get(asked)
+            except ray.exceptions.RayError as error:
+                self.losses.append(_first_line(error))
         return found
 
     def end(self) -> None:
@@ -97,7 +118,7 @@ class Agents:
         agents = list(self._by_name.values())
         there = [agent.actor.end.remote() for agent in agents if agent.address]
         if there:
-            ray.wait(there, num_returns=len(there), timeout=_REPORT_S)
+            ray.wait(there, num_returns=len(there), timeout=_END_S)
         for agent in agents:
             ray.kill(agent.actor)
         self._by_name.clear()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,7 +32,9 @@ from ring_keras.ray.agents import Agents, StillbornError
 
 __all__ = ["run_elastic"]
 
-_EXEC_RANK = str(Path(__file__).parent.with_name("launch") / "exec_rank.py")
+_ENDS_WITH_PARENT = str(
+    Path(__file__).parent.with_name("engines") / "ends_with_parent.py"
+)
 _LOOK_INTERVAL_S = 0.5
 # Once the fewest are there, how long for more.
 _MORE_S = 5.0
@@ -53,6 +57,14 @@ class _Settings:
     cpus_per_worker: int = 1
     env: Mapping[str, str] = field(default_factory=dict)
     options: Sequence[str] = ()
+
+    def environment(self) -> dict[str, str]:
+        """Of ringrun, and of each rank."""
+        return {
+            "TF_NUM_INTRAOP_THREADS": str(self.cpus_per_worker),
+            "RING_KERAS_DEVICE": "cpu",
+            **self.env,
+        }
 
 
 def run_elastic(
@@ -96,7 +108,7 @@ def run_elastic(
 
     Raises:
         RankFailedError: If the job could not go on.
-        ValueError: If the numbers of workers or CPUs make no sense.
+        ValueError: If a number makes no sense.
     """
     max_workers = min_workers if max_workers is None else max_workers
     if not 1 <= min_workers <= max_workers or cpus_per_worker < 1:
@@ -105,12 +117,23 @@ def run_elastic(
             f"at least one CPU. Received: min_workers={min_workers}, "
             f"max_workers={max_workers}, cpus_per_worker={cpus_per_worker}"
         )
+    cooldown = cooldown_range or (1.0, 60.0)
+    if (
+        not 0 < elastic_timeout < math.inf
+        or (reset_limit is not None and reset_limit < 0)
+        or not 0 <= cooldown[0] <= cooldown[1] < math.inf
+    ):
+        raise ValueError(
+            "Times are finite, elastic_timeout is above 0, and reset_limit not below; "
+            "cooldown_range has the shorter one first. Received: elastic_timeout="
+            f"{elastic_timeout}, reset_limit={reset_limit}, "
+            f"cooldown_range={cooldown_range}"
+        )
     options = ["--elastic-timeout", f"{elastic_timeout:g}"]
     if reset_limit is not None:
         options += ["--reset-limit", str(reset_limit)]
-    if cooldown_range is not None:
-        words = (f"{seconds:g}" for seconds in cooldown_range)
-        options += ["--blacklist-cooldown-range", *words]
+    words = (f"{seconds:g}" for seconds in cooldown)
+    options += ["--blacklist-cooldown-range", *words]
     settings = _Settings(
         min_workers, max_workers, cpus_per_worker, dict(env or {}), options
     )
@@ -146,35 +169,31 @@ class _Conductor:
         """What the function returned, by rank, pickled; or why it has not."""
         settings = self._settings
         token = secrets.token_bytes(32)
-        threads = {"TF_NUM_INTRAOP_THREADS": str(settings.cpus_per_worker)}
         actor = ray.remote(AgentActor).options(num_cpus=settings.cpus_per_worker)
         agents = Agents(
-            lambda: actor.remote(token, call, threads | dict(settings.env)),
+            lambda: actor.remote(token, call, settings.environment()),
+            settings.min_workers,
             settings.max_workers,
         )
-        with (
-            tempfile.TemporaryDirectory(prefix="ring_keras-") as directory,
-            secret_file(token.hex()) as secret,
-        ):
+        with secret_file(token.hex()) as secret:
             try:
-                code = self._follow(agents, HostFiles(Path(directory), secret))
-                reports = agents.reports()
+                code = self._follow(agents, secret)
+                return _results(code, agents.reports(), agents.losses)
             except StillbornError as error:
                 return RankFailedError(None, str(error))
             finally:
                 agents.end()
-        results = [
-            report.outcome.result
-            for report in sorted(reports, key=_place)
-            if report.outcome.result is not None
-        ]
-        # Who failed before, and was replaced, does not matter.
-        if code == 0 and results:
-            return results
-        return _failure(code, reports, agents.losses)
 
-    def _follow(self, agents: Agents, files: HostFiles) -> int:
+    def _follow(self, agents: Agents, secret: str) -> int:
         """Runs ringrun, which is told what hosts there are; its exit code."""
+        # What ends with ringrun removes it, too, if this process is killed.
+        directory = Path(tempfile.mkdtemp(prefix="ring_keras-"))
+        try:
+            return self._run_ringrun(agents, directory, HostFiles(directory, secret))
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _run_ringrun(self, agents: Agents, directory: Path, files: HostFiles) -> int:
         settings = self._settings
         command = [sys.executable, "-m", "ring_keras.launch"]
         command += ["--min-np", str(settings.min_workers)]
@@ -184,13 +203,17 @@ class _Conductor:
         command += ["-x", "RING_KERAS_HOST_NAME="]
         command += ["--launcher-address", ray.util.get_node_ip_address()]
         command += [sys.executable, "-m", "ring_keras.engines.elastic_rank"]
-        # Ray's own, which says how many threads this actor has.
         environment = inherited_environment()
+        # Ray's own, which says how many threads this actor has.
         environment.pop("OMP_NUM_THREADS", None)
+        # It stays on this host, and is removed with what ringrun leaves there.
+        environment["TMPDIR"] = str(directory)
+        ends = [sys.executable, "-I", "-S", _ENDS_WITH_PARENT, str(os.getpid())]
         with subprocess.Popen(
-            [sys.executable, "-I", "-S", _EXEC_RANK, str(os.getpid()), "", *command],
+            [*ends, str(directory), *command],
             stdin=subprocess.DEVNULL,
-            env=environment,
+            # It counts more in a rank than what there is on the rank's host.
+            env=environment | settings.environment(),
             # A directory that every host has; ranks go to that of their actor.
             cwd="/",
             start_new_session=True,
@@ -202,7 +225,8 @@ class _Conductor:
                     if enough_since is None and len(there) >= settings.min_workers:
                         enough_since = time.monotonic()
                     if self._may_begin(len(there), enough_since):
-                        files.write(there)
+                        with contextlib.suppress(FileNotFoundError):  # It has ended.
+                            files.write(there)
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         ringrun.wait(_LOOK_INTERVAL_S)
             except BaseException:
@@ -217,19 +241,46 @@ class _Conductor:
         return enough_since is not None and time.monotonic() > enough_since + _MORE_S
 
 
-def _failure(code: int, reports: Sequence[Report], losses: Sequence[str]) -> Exception:
+def _results(
+    code: int, reports: Sequence[Report], losses: Sequence[str]
+) -> list[bytes] | Exception:
+    """Those of the last generation, by rank; of processes, if nobody has joined one."""
+    ended = "\n".join(
+        [f"ringrun {how_ended(code)}; what it said is in the log", *losses]
+    )
+    places = [report.place for report in reports if report.place is not None]
+    newest = max(places, default=None)
+    last = [one for one in reports if newest is None or _is_of(one, newest)]
+    if code != 0:
+        return _failure(last, ended)
+    found = {
+        one.number if one.place is None else one.place[1]: one.outcome.result
+        for one in last
+        if one.outcome.result is not None
+    }
+    size = len(found) if newest is None else newest[2]
+    missing = [] if newest is None else [r for r in range(size) if r not in found]
+    if missing or not found:
+        return RankFailedError(
+            missing[0] if missing else None,
+            f"the job has ended, but what ranks {missing or 'of it'} returned is lost: "
+            f"{ended}",
+        )
+    return [result for _, result in sorted(found.items())]
+
+
+def _is_of(report: Report, place: tuple[int, int, int]) -> bool:
+    """Whether it is of that place's generation."""
+    return report.place is not None and report.place[0] == place[0]
+
+
+def _failure(reports: Sequence[Report], ended: str) -> Exception:
     """Names the process that failed first, and of its own accord."""
     failed = [report for report in reports if report.outcome.failure]
     if not failed:
-        how = "\n".join([f"ringrun {how_ended(code)}", *losses])
-        return RankFailedError(None, f"{how}\nWhat it said is in the log.")
+        return RankFailedError(None, ended)
     first = min(failed, key=lambda one: (one.outcome.follows, one.outcome.ended_at))
-    who = f"process {first.number}" if first.rank is None else f"rank {first.rank}"
-    outcome = first.outcome
-    return RankFailedError(first.rank, f"{who} {outcome.failure}", outcome.details)
-
-
-def _place(report: Report) -> tuple[bool, int]:
-    if report.rank is None:
-        return True, report.number
-    return False, report.rank
+    rank = None if first.place is None else first.place[1]
+    who = f"process {first.number}" if rank is None else f"rank {rank}"
+    text = f"{who} {first.outcome.failure} ({ended})"
+    return RankFailedError(rank, text, first.outcome.details)

@@ -7,6 +7,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +24,7 @@ from ring_keras.engines.outcomes import RankFailedError  # noqa: E402
 from ring_keras.horovod._absent import AbsentError  # noqa: E402
 from ring_keras.horovod.ray import ElasticRayExecutor  # noqa: E402
 from ring_keras.ray import run_elastic  # noqa: E402
+from ring_keras.ray.agents import Agents, StillbornError  # noqa: E402
 
 # The workers do not have the tests' modules.
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -60,11 +62,19 @@ class Job:
         return [pid for pid in found if is_alive(pid)]
 
 
+def left_behind() -> set[Path]:
+    """Directories of jobs' files, of whatever job."""
+    there = Path(tempfile.gettempdir())
+    return {*there.glob("ring_keras-*"), *there.glob("ringrun-*")}
+
+
 @pytest.fixture
 def job(cluster: Any, tmp_path: Path) -> Iterator[Job]:
     job = Job(tmp_path)
+    before = left_behind()
     yield job
     wait_until(lambda: not job.processes(), "no process is left", 60)
+    wait_until(lambda: left_behind() <= before, "no file is left", 60)
 
 
 def note(directory: Path, prefix: str, text: object) -> None:
@@ -211,10 +221,37 @@ def test_what_all_ranks_raise_is_raised(job: Job) -> None:
     assert str(raised.value).startswith(f"rank {raised.value.rank} raised ")
 
 
-def test_workers_that_do_not_start_end_the_job(job: Job) -> None:
-    # No process can have it.
-    with pytest.raises(RankFailedError, match="3 workers in a row did not start"):
-        run_elastic(print, min_workers=1, env={"IMPOSSIBLE": "\0", **job.env})
+def test_a_rank_whose_result_is_lost_is_missed(job: Job) -> None:
+    def leave() -> int:
+        import ring_keras as ring
+
+        ring.init()
+        rank = ring.rank()
+        ring.shutdown()
+        if rank == 1:
+            os._exit(0)  # As well as it can, but without a word.
+        return rank
+
+    with pytest.raises(RankFailedError, match=r"ranks \[1\] returned is lost"):
+        run_elastic(leave, min_workers=2, env=job.env)
+
+
+class Broken:
+    def __init__(self) -> None:
+        raise OSError("of the test")
+
+    def address(self) -> str:
+        return "nowhere"
+
+
+def test_workers_that_do_not_start_end_the_job(cluster: Any) -> None:
+    agents = Agents(ray.remote(num_cpus=0)(Broken).remote, least=1, most=2)
+
+    with pytest.raises(StillbornError, match="3 workers in a row") as raised:
+        wait_until(lambda: bool(agents.advance()), "a worker has started", 60)
+
+    assert "OSError: of the test" in str(raised.value)
+    agents.end()
 
 
 def test_nothing_is_left_when_the_caller_is_killed(job: Job, cluster: Any) -> None:
@@ -241,13 +278,17 @@ def test_the_executor_with_horovods_name(job: Job) -> None:
         import ring_keras.horovod.tensorflow as hvd
 
         hvd.init()
-        return hvd.rank(), hvd.size(), os.environ["CHOSEN"]
+        found = hvd.rank(), hvd.size(), os.environ["LANG"]
+        hvd.shutdown()  # Results are by rank all the same.
+        return found
 
     settings = ElasticRayExecutor.create_settings(min_num_proc=2, max_num_proc=2)
-    executor = ElasticRayExecutor(settings, env_vars={"CHOSEN": "here", **job.env})
+    # LANG is the conductor's, too. What is encrypted, the store must be as well.
+    chosen = {"LANG": "C.here", "RING_KERAS_ENCRYPT": "1", **job.env}
+    executor = ElasticRayExecutor(settings, env_vars=chosen)
     executor.start()
 
-    assert executor.run(function) == [(0, 2, "here"), (1, 2, "here")]
+    assert executor.run(function) == [(0, 2, "C.here"), (1, 2, "C.here")]
 
     with pytest.raises(AbsentError, match="use_gpu"):
         ElasticRayExecutor(settings, use_gpu=True)
@@ -259,8 +300,11 @@ def test_the_executor_with_horovods_name(job: Job) -> None:
         {"min_workers": 0},
         {"min_workers": 3, "max_workers": 2},
         {"min_workers": 1, "cpus_per_worker": 0},
+        {"min_workers": 1, "elastic_timeout": 0},
+        {"min_workers": 1, "reset_limit": -1},
+        {"min_workers": 1, "cooldown_range": (2, 1)},
     ],
 )
-def test_numbers_that_make_no_sense(numbers: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="min_workers <= max_workers"):
+def test_numbers_that_make_no_sense(numbers: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="Received: "):
         run_elastic(print, **numbers)
