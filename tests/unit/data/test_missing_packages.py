@@ -11,20 +11,15 @@ import ring_keras as ring
 
 @pytest.fixture(autouse=True)
 def without_packages(monkeypatch):
-    for package in ("confluent_kafka", "fsspec", "pyarrow"):
+    for package in ("fsspec", "pyarrow"):
         monkeypatch.setitem(sys.modules, package, None)
-    for module in ("arrow_columns", "kafka_messages", "parquet_files"):
+    for module in ("arrow_columns", "parquet_files"):
         monkeypatch.delitem(sys.modules, f"ring_keras.data.{module}", raising=False)
 
 
 def test_parquet_needs_pyarrow():
     with pytest.raises(ImportError, match=r'needs pyarrow.*"ring-keras\[parquet\]"'):
         ring.data.shard_parquet("data.parquet")
-
-
-def test_kafka_needs_confluent_kafka(tmp_path):
-    with pytest.raises(ImportError, match=r'confluent-kafka.*"ring-keras\[kafka\]"'):
-        ring.data.shard_kafka("topic", tmp_path / "it", batch_size=1, config={})
 
 
 def test_urls_need_fsspec():
