@@ -1,5 +1,6 @@
 """Goes on with training in the middle of an epoch."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,8 @@ import numpy as np
 
 from ring_keras import _native
 from ring_keras import keras_internals as internals
+from ring_keras.keras_internals import calls
+from ring_keras.ops.objects import allgather_object
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.train_step import process_set_of
@@ -41,7 +44,8 @@ class Resume(keras.callbacks.Callback):
     the first start of all.
 
     It needs to know the number of steps per epoch: by the dataset's cardinality, or
-    `steps_per_epoch`. In a loop of your own, call `set_epoch(number)` before
+    by `steps_per_epoch` where that is unknown. An epoch is a whole pass over data of
+    known cardinality. In a loop of your own, call `set_epoch(number)` before
     iterating, and iterate over `dataset.skip(steps)`.
 
     Args:
@@ -65,6 +69,7 @@ class Resume(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Finds out where training is, and skips to there."""
         fit = DistributedFit.begin(self)
+        self._require_whole_passes()
         attach(self.model, adopt_optimizers=True, retrace=self._count_steps())
         done = self._agree(internals.steps_done(self.model.optimizer))
         count = internals.step_count(self.model.optimizer)
@@ -75,6 +80,30 @@ class Resume(keras.callbacks.Callback):
         if fit is not None:
             fit.skip(-(-step // self.model.steps_per_execution))
 
+    def _require_whole_passes(self) -> None:
+        """Refuses epochs that end, or begin, in the middle of a pass over the data.
+
+        Keras goes on with its iterator there, whose place no checkpoint has.
+        """
+        run = calls.calling_run(self.model)
+        if run is None or not run.keeps_iterator:
+            return
+        ours = self.params.get("steps"), run.batch_count()
+        everyones = [ours]
+        process_set = process_set_of(self.model)
+        if process_set.size() > 1 and process_set.included():
+            everyones = allgather_object(
+                ours, name="resume/batches", process_set=process_set
+            )
+        for steps, count in everyones:
+            if count not in (None, math.inf, steps):
+                raise ValueError(
+                    "ring_keras.data.Resume cannot go on in data whose epochs are not "
+                    f"whole passes. Received: steps_per_epoch={steps}, with data of "
+                    f"{count} batches. Leave steps_per_epoch out, or for shorter "
+                    "epochs take fewer batches: dataset.take(n)."
+                )
+
     def _place(self, done: int) -> tuple[int, int]:
         """The epoch in which so many steps end, and how many of them are in it."""
         steps = self.params.get("steps")
@@ -82,7 +111,8 @@ class Resume(keras.callbacks.Callback):
             raise ValueError(
                 "ring_keras.data.Resume must know the number of steps per epoch. "
                 "Declare it with dataset.apply(tf.data.experimental."
-                "assert_cardinality(n)), or pass steps_per_epoch to fit()."
+                "assert_cardinality(n)), or, if nobody knows it, pass "
+                "steps_per_epoch to fit()."
             )
         return divmod(done, int(steps))
 
