@@ -137,6 +137,11 @@ class ParquetFiles:
 
 def _found(pattern: str, filesystem: Any) -> tuple[Any, list[str]]:
     """The file system of a path, a directory or a pattern, and the files there."""
+    if "**" in pattern:
+        raise ValueError(
+            f"{pattern}: `**` is not known here, and a directory means all that is "
+            "below it. Name the directory, or each of several."
+        )
     system, path = _resolved(pattern, filesystem)
     kind = system.get_file_info(path).type
     if kind == pafs.FileType.File:

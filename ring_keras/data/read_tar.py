@@ -39,8 +39,8 @@ def read_tar(name: str | tf.Tensor, endings: Sequence[str]) -> tf.data.Dataset:
 
     Returns:
         A dataset of dicts of strings: "__key__", the sample's name, and the contents of
-        its file of each ending. What is cut off, or lacks an ending, is an error where
-        it is read.
+        its file of each ending. What is cut off, damaged in a header, or lacks an
+        ending, is an error where it is read.
     """
     endings = list(endings)
     spec = tf.TensorSpec([], tf.string)
@@ -51,8 +51,26 @@ def read_tar(name: str | tf.Tensor, endings: Sequence[str]) -> tf.data.Dataset:
     )
 
 
+class _Member(tarfile.TarInfo):
+    """A member whose header is whole: tarfile itself takes a broken one for the end."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> "_Member":
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.HeaderError as error:
+            if isinstance(error, tarfile.EOFHeaderError):  # type: ignore[attr-defined]
+                raise
+            raise tarfile.ReadError(
+                f"cut off or damaged, {archive.offset} bytes from its start: {error}"
+            ) from None
+
+
 def _samples(name: str, endings: list[str]) -> Iterator[dict[str, Any]]:
-    with opened(name) as file, tarfile.open(fileobj=file, mode="r|*") as tar:
+    with (
+        opened(name) as file,
+        tarfile.open(fileobj=file, mode="r|*", tarinfo=_Member) as tar,
+    ):
         members = ((member, _NAME.fullmatch(member.name)) for member in tar)
         named = ((m, *match.groups()) for m, match in members if match and m.isfile())
         for key, group in itertools.groupby(named, lambda one: one[1]):

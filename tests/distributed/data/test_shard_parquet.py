@@ -235,6 +235,15 @@ def test_what_cannot_be_read_is_refused(
         assert str(path) in said
 
 
+def test_patterns_across_directories_are_refused(rank_pool, tmp_path):
+    arguments = f"{tmp_path}/**/*.parquet", {}
+
+    ((kind, said),) = rank_pool(1).run(refused_worker, args=arguments)
+
+    assert kind == "ValueError"
+    assert "`**` is not known here" in said
+
+
 def test_files_that_do_not_go_together_are_refused(rank_pool, tmp_path):
     for name, values in (("1.parquet", [1]), ("2.parquet", [1.0])):
         pq.write_table(pa.table({"a": values}), tmp_path / name)

@@ -92,6 +92,23 @@ def test_what_is_cut_off_is_an_error(tmp_path):
         samples_of(path, ["jpg"])
 
 
+@pytest.mark.parametrize("where", ["between samples", "in a header", "flipped"])
+def test_a_tar_without_its_end_is_an_error(tmp_path, where):
+    content = bytearray(tar_of({"1.jpg": b"1", "2.jpg": b"2"}))
+    # A header and a block of content each, after the directory's header.
+    second = 3 * 512
+    assert content[second : second + 5] == b"2.jpg"
+    if where == "flipped":
+        content[second] ^= 1
+    else:
+        del content[second + (100 if where == "in a header" else 0) :]
+    path = tmp_path / "samples.tar"
+    path.write_bytes(content)
+
+    with pytest.raises(tf.errors.OpError, match="cut off or damaged, 1536 bytes"):
+        samples_of(path, ["jpg"])
+
+
 def block(section: str, number: int) -> str:
     text = DOCS.split(f"## {section}\n")[1].split("\n## ")[0]
     return text.split("```python\n")[1 + number].split("```")[0]

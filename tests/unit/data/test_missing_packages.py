@@ -11,8 +11,11 @@ import ring_keras as ring
 
 @pytest.fixture(autouse=True)
 def without_packages(monkeypatch):
-    for package in ("fsspec", "pyarrow"):
-        monkeypatch.setitem(sys.modules, package, None)
+    packages = {"fsspec", "pyarrow"}
+    # Other tests may have brought them, with modules that stay.
+    brought = {name for name in sys.modules if name.partition(".")[0] in packages}
+    for name in packages | brought:
+        monkeypatch.setitem(sys.modules, name, None)
     for module in ("arrow_columns", "parquet_files"):
         monkeypatch.delitem(sys.modules, f"ring_keras.data.{module}", raising=False)
 
