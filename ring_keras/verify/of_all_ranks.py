@@ -49,12 +49,16 @@ class OfAllRanks:
     apart: Apart | None
     started_apart: Apart | None
 
-    def global_batches(self, *, reverse: bool = False) -> list[list[Array]]:
-        """By step: the ranks' batches in one, in the order of ranks or the other."""
+    def global_batches(self, seed: int | None = None) -> list[list[Array]]:
+        """By step: the ranks' batches in one, in their order or another by a seed."""
+        generator = np.random.default_rng(seed)
         whole = []
         for of_ranks in self.batches:
-            ordered = of_ranks[::-1] if reverse else of_ranks
-            whole.append([_joined(parts) for parts in zip(*ordered, strict=True)])
+            ordered = of_ranks if seed is None else of_ranks[::-1]
+            leaves = [_joined(parts) for parts in zip(*ordered, strict=True)]
+            if seed is not None:
+                leaves = _reordered(leaves, generator)
+            whole.append(leaves)
         return whole
 
     def batch_sizes(self) -> list[int]:
@@ -127,6 +131,14 @@ def _joined(parts: Sequence[Array]) -> Array:
     if not parts[0].ndim:  # The same number for a whole batch.
         return parts[0]
     return np.concatenate(parts)
+
+
+def _reordered(leaves: list[Array], generator: np.random.Generator) -> list[Array]:
+    count = examples(leaves)
+    if any(leaf.ndim and len(leaf) != count for leaf in leaves):
+        return leaves  # Which rows belong together is not known.
+    order = generator.permutation(count)
+    return [leaf[order] if leaf.ndim else leaf for leaf in leaves]
 
 
 def _row_digests(leaves: Sequence[Array]) -> list[int]:

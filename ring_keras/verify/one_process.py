@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,27 +60,38 @@ def leave_job() -> None:
 
 
 def run_in_one_process(
-    recording: Recording, batches: Sequence[Sequence[Array]]
-) -> Steps:
+    recording: Recording, orders: Iterable[Sequence[Sequence[Array]]]
+) -> list[Steps]:
     """Runs the recorded steps, each from the state in which the ranks began it.
 
     Args:
         recording: This rank's.
-        batches: The global ones: the leaves of each.
+        orders: The global batches, the leaves of each; in several orders of examples.
+
+    Returns:
+        The steps with each order.
     """
     model = recording.model
     internals.remove_replacements(model)
     step = tf.function(model.train_step, autograph=False, reduce_retracing=True)
     recording.state.clear_accumulators()
+    return [_run(recording, step, batches) for batches in orders]
+
+
+def _run(
+    recording: Recording,
+    step: Callable[[Any], Any],
+    batches: Sequence[Sequence[Array]],
+) -> Steps:
     steps = Steps([], [])
     for before, leaves in zip(recording.before, batches, strict=False):
         if before is None:
             continue
         recording.state.assign(before)
-        model.reset_metrics()
+        recording.model.reset_metrics()
         step(_batch(recording.structure, leaves))
         steps.after.append(recording.state.values())
-        steps.losses.append(_mean_loss(model))
+        steps.losses.append(_mean_loss(recording.model))
     return steps
 
 

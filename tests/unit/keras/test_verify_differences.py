@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from ring_keras.verify.differences import differences, relative_tolerance
+from ring_keras.verify.differences import (
+    differences,
+    relative_tolerance,
+    rounding_noise,
+)
 
 START = np.linspace(-1, 1, 8, dtype=np.float32)
 UPDATE = np.float32([1e-3, -2e-3, 3e-3, 0, 1e-3, 5e-4, -1e-3, 2e-3])
@@ -11,7 +15,8 @@ UPDATE = np.float32([1e-3, -2e-3, 3e-3, 0, 1e-3, 5e-4, -1e-3, 2e-3])
 
 def compared(got, expected, reordered=None, tolerance=1e-4):
     reordered = expected if reordered is None else reordered
-    return differences(["v"], [START], [got], [expected], [reordered], tolerance)
+    noise = rounding_noise([[expected]], [[[reordered]]])
+    return differences(["v"], [START], [got], [expected], noise, tolerance)
 
 
 def test_rounding_is_no_difference() -> None:
@@ -25,6 +30,25 @@ def test_what_another_order_changes_as_much_is_none() -> None:
 
     assert not compared(expected + 1e-4, expected, reordered=expected - 1e-4)
     assert compared(expected + 1e-4, expected)
+
+
+def test_one_order_that_rounds_alike_is_not_taken_for_no_noise() -> None:
+    steps = [[START], [START + UPDATE]]
+    reordered = [steps, [[START + UPDATE], steps[1]]]
+
+    assert rounding_noise(steps, reordered) == pytest.approx(
+        [np.linalg.norm(UPDATE)], rel=1e-4
+    )
+
+
+def test_a_step_without_numbers_does_not_hide_those_of_others() -> None:
+    broken = np.full(8, np.nan)
+    steps = [[START, START], [broken, START]]
+    others = [[[START + UPDATE, START], [broken, np.full(8, np.inf)]]]
+
+    noise = rounding_noise(steps, others)
+
+    assert noise == pytest.approx([np.linalg.norm(UPDATE), 0.0], rel=1e-4)
 
 
 @pytest.mark.parametrize("factor", [2.0, 0.5, -1.0])
