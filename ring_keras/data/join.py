@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from ring_keras import _native
+from ring_keras.data.agreement import gather_outcomes
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
@@ -44,24 +43,23 @@ def join(
     Raises:
         ValueError: If the dataset is not one of batches of dense tensors.
         RankMismatchError: If the data of some ranks end and those of others never
-            do.
+            do, or some ranks' dataset is not such a one.
     """
     process_set = process_set or global_process_set
-    empty = _empty_batch(dataset.element_spec)
+    empty, counts = gather_outcomes(
+        "data.join",
+        lambda: (_empty_batch(dataset.element_spec), int(dataset.cardinality())),
+        process_set,
+    )
     if process_set.size() == 1:
         return dataset
-    counts = _native.allgather(
-        np.array([int(dataset.cardinality())], np.int64),
-        "data.join",
-        process_set.communicator_id(),
-    )
     _require_all_or_none_infinite(counts, process_set.ranks)
-    if counts.min() == _INFINITE:
+    if min(counts) == _INFINITE:
         return dataset
     current_job().has_joined_data = True
     endless = tf.data.Dataset.from_tensors(empty).repeat()
-    if counts.min() >= 0:
-        missing = int(counts.max() - counts[process_set.rank()])
+    if min(counts) >= 0:
+        missing = max(counts) - counts[process_set.rank()]
         # On ranks that have all theirs too: the batches' spec is the same then.
         return dataset.concatenate(endless.take(missing))
     return _until_all_have_ended(dataset, endless, process_set)
@@ -142,7 +140,7 @@ def _anyone_has(
         return tf.identity(anyone_has)
 
 
-def _require_all_or_none_infinite(counts: Any, ranks: list[int]) -> None:
+def _require_all_or_none_infinite(counts: list[int], ranks: list[int]) -> None:
     infinite = [r for r, n in zip(ranks, counts, strict=True) if n == _INFINITE]
     others = [r for r, n in zip(ranks, counts, strict=True) if n != _INFINITE]
     if infinite and others:

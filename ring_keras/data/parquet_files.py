@@ -1,23 +1,19 @@
 """Rows of Parquet files, by row groups. Needs pyarrow."""
 
-import fnmatch
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ring_keras.data.arrow_columns import Column
-from ring_keras.data.file_systems import file_system_of
+from ring_keras.data.find_files import FoundFile, find_files
 
 __all__ = ["ParquetFiles"]
 
 _FOOTERS_AT_ONCE = 16
-_WILD = set("*?[")
 
 
 class ParquetFiles:
@@ -39,14 +35,12 @@ class ParquetFiles:
         columns: Sequence[str] | None,
         filesystem: Any,
     ) -> None:
-        found = [_found(path, filesystem) for path in paths]
-        # By its path, each once.
-        self._files = {path: system for system, names in found for path in names}
-        self.names = sorted(self._files)
-        if not self.names:
+        self._files = find_files(paths, filesystem)
+        if not self._files:
             raise ValueError(f"there is no Parquet file at {paths!r}")
+        self.names = [file.path for file in self._files]
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as threads:
-            footers = list(threads.map(self._footer, self.names))
+            footers = list(threads.map(_footer, self._files))
         self.columns = self._common_columns(footers, columns)
         groups = [
             (file, group, footer.row_group(group).num_rows)
@@ -82,7 +76,7 @@ class ParquetFiles:
         file, place, count = self._groups[group].tolist()
         path = self.names[file]
         names = [column.name for column in self.columns]
-        with self._open(path) as opened:
+        with _opened(self._files[file]) as opened:
             table = opened.read_row_group(place, columns=names)
         if len(table) != count:
             raise ValueError(
@@ -97,16 +91,6 @@ class ParquetFiles:
             return [column.values(table[column.name]) for column in self.columns]
         except ValueError as error:
             raise ValueError(f"{path}, row group {place}: {error}.") from None
-
-    def _open(self, path: str) -> Any:
-        return pq.ParquetFile(path, filesystem=self._files[path], pre_buffer=True)
-
-    def _footer(self, path: str) -> Any:
-        try:
-            with self._open(path) as opened:
-                return opened.metadata
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"{path} is no Parquet file: {error}") from error
 
     def _common_columns(
         self, footers: list[Any], names: Sequence[str] | None
@@ -135,45 +119,13 @@ class ParquetFiles:
             raise ValueError(f"{self.names[0]}: {error}.") from None
 
 
-def _found(pattern: str, filesystem: Any) -> tuple[Any, list[str]]:
-    """The file system of a path, a directory or a pattern, and the files there."""
-    if "**" in pattern:
-        raise ValueError(
-            f"{pattern}: `**` is not known here, and a directory means all that is "
-            "below it. Name the directory, or each of several."
-        )
-    system, path = _resolved(pattern, filesystem)
-    kind = system.get_file_info(path).type
-    if kind == pafs.FileType.File:
-        return system, [path]
-    parts = PurePosixPath(path).parts
-    plain = len(parts)
-    if kind == pafs.FileType.NotFound:
-        plain = next((at for at, part in enumerate(parts) if _WILD & set(part)), plain)
-    root = PurePosixPath(*parts[:plain])
-    selector = pafs.FileSelector(str(root), allow_not_found=True, recursive=True)
-    found = []
-    for one in system.get_file_info(selector):
-        inside = PurePosixPath(one.path).relative_to(root).parts
-        is_hidden = any(part[0] in "_." for part in inside)
-        if one.type != pafs.FileType.File or is_hidden:
-            continue
-        if plain == len(parts) or _matches(inside, parts[plain:]):
-            found.append(one.path)
-    return system, found
+def _opened(file: FoundFile) -> Any:
+    return pq.ParquetFile(file.path, filesystem=file.system, pre_buffer=True)
 
 
-def _matches(names: tuple[str, ...], patterns: tuple[str, ...]) -> bool:
-    return len(names) == len(patterns) and all(
-        map(fnmatch.fnmatchcase, names, patterns)
-    )
-
-
-def _resolved(path: str, filesystem: Any) -> tuple[Any, str]:
-    if filesystem is None and "://" not in path:
-        return pafs.LocalFileSystem(), path
-    if filesystem is None:
-        filesystem, path = file_system_of(path)
-    if isinstance(filesystem, pafs.FileSystem):
-        return filesystem, path
-    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), path
+def _footer(file: FoundFile) -> Any:
+    try:
+        with _opened(file) as opened:
+            return opened.metadata
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{file.path} is no Parquet file: {error}") from error

@@ -5,16 +5,15 @@ from typing import Any, Literal, TypeVar, get_args
 import keras
 import tensorflow as tf
 
+from ring_keras.data.agreement import seen_alike
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import shard_arrays
 from ring_keras.data.shard_dataset import shard_dataset, shuffle_seeds
 from ring_keras.data.shard_py_dataset import shard_py_dataset
-from ring_keras.errors import RankMismatchError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.lifecycle.elastic_launcher import is_elastic, is_late
+from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.ops.data_order import order_on
-from ring_keras.ops.objects import allgather_object
 from ring_keras.ops.redivision import Place, Redivision
 
 __all__ = ["Remainder", "shard"]
@@ -72,9 +71,35 @@ def shard(
             rank, for instance because it was shuffled without a seed.
         TypeError: If `data` is of another kind.
         RankMismatchError: If the ranks have different numbers of items, or
-            different seeds. `tf.random.set_seed` and
-            `keras.utils.set_random_seed` count among these.
+            different seeds, among which `tf.random.set_seed` and
+            `keras.utils.set_random_seed` count; or one of the errors above is raised
+            on some ranks only.
     """
+    process_set = process_set or global_process_set
+
+    def split() -> tuple[Any, str, None]:
+        part, ours = _split(data, seed, remainder, resume, process_set)
+        return part, " and ".join(ours), None
+
+    return seen_alike(  # type: ignore[no-any-return]
+        "data.shard",
+        split,
+        process_set,
+        problem="the data differ across ranks",
+        remedy="Give every rank the same data and seeds; call "
+        "keras.utils.set_random_seed() with a number of each rank's own only after "
+        "this.",
+    )
+
+
+def _split(
+    data: Any,
+    seed: int | None,
+    remainder: Remainder,
+    resume: Resume | None,
+    process_set: ProcessSet,
+) -> tuple[Any, list[str]]:
+    """This rank's part, and what the ranks must agree on."""
     if remainder not in get_args(Remainder):
         raise ValueError(
             "`remainder` must be 'drop', 'keep' or 'pad'. "
@@ -82,7 +107,6 @@ def shard(
         )
     if resume is not None and seed is None:
         raise ValueError("`resume` takes a seed, from which it makes each epoch's.")
-    process_set = process_set or global_process_set
     place = process_set.rank(), process_set.size()
     part: Any
     if isinstance(data, tf.data.Dataset):
@@ -112,10 +136,7 @@ def shard(
         ours = _described(len(tf.nest.flatten(data)[0]), [seed])
     if remainder == "pad":
         current_job().has_padded_data = True
-    # Others that have long begun do not answer: `fit` compares what it trains on.
-    if not is_late():
-        _agree(ours, process_set)
-    return part  # type: ignore[no-any-return]
+    return part, ours
 
 
 def _seeds(dataset: tf.data.Dataset, seed: int | None) -> list[Any]:
@@ -127,17 +148,3 @@ def _seeds(dataset: tf.data.Dataset, seed: int | None) -> list[Any]:
 
 def _described(count: int, seeds: list[Any]) -> list[str]:
     return [f"{count} items" if count >= 0 else "items", f"seeds {seeds}"]
-
-
-def _agree(ours: list[str], process_set: ProcessSet) -> None:
-    """Raises the same error on every rank if they split different data."""
-    all_of_them = allgather_object(ours, name="data.shard", process_set=process_set)
-    for rank, theirs in zip(process_set.ranks, all_of_them, strict=True):
-        if theirs != all_of_them[0]:
-            raise RankMismatchError(
-                "ring_keras.data.shard: the data differ across ranks: rank "
-                f"{process_set.ranks[0]} has {' and '.join(all_of_them[0])}, rank "
-                f"{rank} has {' and '.join(theirs)}. Give every rank the same data "
-                "and seeds; call keras.utils.set_random_seed() with a number of each "
-                "rank's own only after this."
-            )

@@ -1,17 +1,15 @@
 """Splits files among the ranks."""
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from ring_keras.data.agreement import seen_alike
 from ring_keras.data.file_systems import matching
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard import shard
-from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.ops.objects import allgather_object
 
 __all__ = ["shard_files"]
 
@@ -50,12 +48,23 @@ def shard_files(
 
     Raises:
         ValueError: If there are fewer files than ranks.
-        RankMismatchError: If the ranks see different files.
+        RankMismatchError: If the ranks see different files, or one cannot see them.
     """
     process_set = process_set or global_process_set
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
-    names = sorted({name for one in patterns for name in matching(str(one))})
-    _agree(names, process_set)
+
+    def look() -> tuple[list[str], str, list[str]]:
+        names = sorted({name for one in patterns for name in matching(str(one))})
+        return names, f"{len(names)} files, from {names[:1]} on", names
+
+    names = seen_alike(
+        "data.shard_files",
+        look,
+        process_set,
+        problem="the ranks see different files",
+        remedy="Give every rank the same pattern, on a file system that all hosts "
+        "share.",
+    )
     if len(names) < process_set.size():
         raise ValueError(
             "ring_keras.data.shard_files needs a file for each rank, of which there "
@@ -70,17 +79,3 @@ def shard_files(
         resume=resume,
         process_set=process_set,
     )
-
-
-def _agree(names: list[str], process_set: ProcessSet) -> None:
-    digest = hashlib.sha256("\0".join(names).encode()).hexdigest()
-    ours = [digest, len(names), *names[:1]]
-    everyones = allgather_object(ours, name="data.shard_files", process_set=process_set)
-    for rank, theirs in zip(process_set.ranks, everyones, strict=True):
-        if theirs[0] != everyones[0][0]:
-            raise RankMismatchError(
-                "ring_keras.data.shard_files: the ranks see different files: rank "
-                f"{process_set.ranks[0]} sees {everyones[0][1:]}, rank {rank} sees "
-                f"{theirs[1:]} (their number and the first). Give every rank the same "
-                "pattern, on a file system that all hosts share."
-            )

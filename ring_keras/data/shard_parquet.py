@@ -1,7 +1,5 @@
 """Splits the rows of Parquet files among the ranks."""
 
-import hashlib
-import json
 import os
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -9,13 +7,11 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from ring_keras.data.agreement import seen_alike
 from ring_keras.data.passes import in_passes, passes_of
 from ring_keras.data.resume import Resume
-from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.lifecycle.elastic_launcher import is_late
 from ring_keras.ops.data_order import DataOrder
-from ring_keras.ops.objects import allgather_object
 
 __all__ = ["shard_parquet"]
 
@@ -46,10 +42,11 @@ def shard_parquet(
     all make sure that they are the same.
 
     Args:
-        paths: A file, a pattern such as "data/part-*.parquet", or a directory, with
-            those below it, as Spark writes them: names that begin with `_` or `.` are
-            passed over. Or several. On this host, or URLs of file systems that the
-            package fsspec has, such as "s3://bucket/train", "gs://" and "hdfs://".
+        paths: A file, a directory, with all that is below it, as Spark writes them:
+            names that begin with `_` or `.` are passed over; or a pattern of files or
+            directories, such as "data/part-*.parquet" and "data/day=*". Or several;
+            a file counts once. On this host, or URLs of file systems that the package
+            fsspec has, such as "s3://bucket/train", "gs://" and "hdfs://".
         columns: The names of those to read. Defaults to all.
         seed: Shuffles the row groups, and the rows within each, on every rank alike
             and anew in each epoch, as `shard` does. The same number on every rank.
@@ -73,20 +70,30 @@ def shard_parquet(
         ValueError: If there are no such files or columns, columns that are not of
             numbers, strings, bytes or lists of numbers, or fewer rows than ranks.
         RankMismatchError: If the ranks see different files, or have different
-            arguments.
+            arguments, or one of them cannot read the files.
     """
-    if remainder not in ("drop", "keep"):
-        raise ValueError(
-            f"`remainder` must be 'drop' or 'keep'. Received: remainder={remainder!r}"
-        )
-    if resume is not None and seed is None:
-        raise ValueError("`resume` takes a seed, from which it makes each epoch's.")
     process_set = process_set or global_process_set
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
     names = [os.fspath(path) for path in paths]
-    settings = f"seed={seed}, remainder={remainder!r}"
-    files = _common_files(names, columns, filesystem, settings, process_set)
+
+    def look() -> tuple[Any, str, list[Any]]:
+        _require_arguments(seed, remainder, resume)
+        files = _files(names, columns, filesystem)
+        words = (
+            f"{len(files.names)} files with {files.row_counts.sum()} rows "
+            f"(seed={seed}, remainder={remainder!r})"
+        )
+        return files, words, files.contents()
+
+    files = seen_alike(
+        "data.shard_parquet",
+        look,
+        process_set,
+        problem="the ranks see different files",
+        remedy="Give every rank the same arguments, on a file system that all hosts "
+        "share.",
+    )
     total, size = int(files.row_counts.sum()), process_set.size()
     if remainder == "drop" and total < size:
         raise ValueError(
@@ -178,22 +185,16 @@ def _generator(*seed: int) -> np.random.Generator:
     return np.random.default_rng([int(number) % 2**64 for number in seed])
 
 
-def _common_files(
-    paths: list[str],
-    columns: Sequence[str] | None,
-    filesystem: Any,
-    settings: str,
-    process_set: ProcessSet,
-) -> Any:
-    """The files, or the same error on every rank.
+def _require_arguments(seed: int | None, remainder: str, resume: Resume | None) -> None:
+    if remainder not in ("drop", "keep"):
+        raise ValueError(
+            f"`remainder` must be 'drop' or 'keep'. Received: remainder={remainder!r}"
+        )
+    if resume is not None and seed is None:
+        raise ValueError("`resume` takes a seed, from which it makes each epoch's.")
 
-    Args:
-        paths: See `shard_parquet`.
-        columns: See `shard_parquet`.
-        filesystem: See `shard_parquet`.
-        settings: What else must not differ.
-        process_set: Ranks that take part.
-    """
+
+def _files(paths: list[str], columns: Sequence[str] | None, filesystem: Any) -> Any:
     try:
         from ring_keras.data.parquet_files import ParquetFiles
     except ModuleNotFoundError as error:
@@ -201,31 +202,4 @@ def _common_files(
             "ring_keras.data.shard_parquet needs pyarrow. Run "
             '`pip install "ring-keras[parquet]"`.'
         ) from error
-    problem, files = None, None
-    try:
-        files = ParquetFiles(paths, columns, filesystem)
-        contents = files.contents()
-        said = f"{len(files.names)} files with {files.row_counts.sum()} rows"
-    except Exception as error:  # File systems have many.
-        problem, contents = error, []
-        said = f"{type(error).__name__}: {error}"
-    digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
-    # Others that have long begun do not answer.
-    if not is_late():
-        _agree([f"{said} ({settings})", digest], process_set)
-    if problem is not None:
-        raise problem
-    return files
-
-
-def _agree(ours: list[str], process_set: ProcessSet) -> None:
-    name = "data.shard_parquet"
-    everyones = allgather_object(ours, name=name, process_set=process_set)
-    for rank, theirs in zip(process_set.ranks, everyones, strict=True):
-        if theirs != everyones[0]:
-            raise RankMismatchError(
-                "ring_keras.data.shard_parquet: the ranks see different files: rank "
-                f"{process_set.ranks[0]} sees {everyones[0][0]}, rank {rank} sees "
-                f"{theirs[0]}. Give every rank the same arguments, on a file system "
-                "that all hosts share."
-            )
+    return ParquetFiles(paths, columns, filesystem)

@@ -293,10 +293,10 @@ def test_ranks_that_see_different_files_are_told_alike(rank_pool, directory):
     assert first[0] == second[0]
     *differ, nothing = first[0]
     assert all(kind == "RankMismatchError" for kind, _ in differ)
-    assert f"rank 0 sees 5 files with {TOTAL} rows" in differ[0][1]
-    assert "rank 1 sees 1 files with 23 rows" in differ[0][1]
+    assert f"rank 0 has 5 files with {TOTAL} rows" in differ[0][1]
+    assert "rank 1 has 1 files with 23 rows" in differ[0][1]
     assert "seed=1" in differ[1][1]
-    assert "rank 1 sees ValueError: there is no Parquet file" in differ[3][1]
+    assert "failed on rank 1: ValueError: there is no Parquet file" in differ[3][1]
     assert nothing[0] == "ValueError"
     assert first[1] + second[1] == list(range(22))
 
