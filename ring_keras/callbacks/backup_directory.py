@@ -1,7 +1,6 @@
 """Where backups lie: in a directory of this host, or in an object store."""
 
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from ring_keras.errors import RingKerasError
+from ring_keras.training.whole_file import write_whole
 
 __all__ = ["Directory", "LocalDirectory", "directory_at", "is_remote"]
 
@@ -90,23 +90,8 @@ class LocalDirectory:
 
     def write(self, name: str, content: bytes | memoryview) -> None:
         """Under another name, until it is on the disk."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        unfinished = self.directory / f"unfinished{''.join(Path(name).suffixes)}"
-        try:
-            with unfinished.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(self.directory / name)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                unfinished.unlink()
-            raise
-        descriptor = os.open(self.directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        unfinished = f"unfinished{''.join(Path(name).suffixes)}"
+        write_whole(self.directory / name, content, unfinished=unfinished)
 
     def remove(self, name: str) -> None:
         """Removes it."""
