@@ -5,6 +5,7 @@ from ring_keras.data.read_tar import read_tar
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard import shard
 from ring_keras.data.shard_files import shard_files
+from ring_keras.data.shard_kafka import shard_kafka
 from ring_keras.data.shard_parquet import shard_parquet
 from ring_keras.data.tensorflow_io import tensorflow_io
 from ring_keras.data.weighted_step import weighted_step
@@ -15,6 +16,7 @@ __all__ = [
     "read_tar",
     "shard",
     "shard_files",
+    "shard_kafka",
     "shard_parquet",
     "tensorflow_io",
     "weighted_step",

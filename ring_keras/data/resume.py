@@ -9,6 +9,7 @@ import numpy as np
 
 from ring_keras import _native
 from ring_keras import keras_internals as internals
+from ring_keras.data.kafka_order import KafkaOrder
 from ring_keras.keras_internals import calls
 from ring_keras.ops.objects import allgather_object
 from ring_keras.training.attachment import attach
@@ -46,7 +47,8 @@ class Resume(keras.callbacks.Callback):
     It needs to know the number of steps per epoch: by the dataset's cardinality, or
     by `steps_per_epoch` where that is unknown. An epoch is a whole pass over data of
     known cardinality. In a loop of your own, call `set_epoch(number)` before
-    iterating, and iterate over `dataset.skip(steps)`.
+    iterating, and iterate over `dataset.skip(steps)`. With `shard_kafka`, steps count
+    from where the model was when it first trained on those messages.
 
     Args:
         root_rank: The rank whose state counts.
@@ -56,10 +58,26 @@ class Resume(keras.callbacks.Callback):
         super().__init__()
         self.root_rank = root_rank
         self._listeners: list[Callable[[int], Any]] = []
+        self._messages: KafkaOrder | None = None
+        # How many steps the model had taken when this `fit` began.
+        self._done = 0
 
     def at_epoch(self, listener: Callable[[int], Any]) -> None:
         """Has a function called with the number of each epoch, before it begins."""
         self._listeners.append(listener)
+
+    def bind(self, messages: KafkaOrder) -> None:
+        """Has it place models in these messages, and in no other data.
+
+        Raises:
+            ValueError: If it does so in others already.
+        """
+        if self._messages is not None:
+            raise ValueError(
+                "A ring_keras.data.Resume is for the messages of one shard_kafka(). "
+                f"This one has {self._messages.what}: make another."
+            )
+        self._messages = messages
 
     def set_epoch(self, epoch: int) -> None:
         """Data that are iterated from now on have the order of this epoch."""
@@ -75,10 +93,46 @@ class Resume(keras.callbacks.Callback):
         count = internals.step_count(self.model.optimizer)
         if count is not None:
             count.assign(done)  # A file of a run without this callback has 0.
-        epoch, step = self._place(done) if done else (None, 0)
+        self._done = done
+        since = done if self._messages is None else done - self._begin_messages(done)
+        epoch, step = self._place(since) if since else (None, 0)
         internals.set_initial_epoch(self.model, epoch)
         if fit is not None:
-            fit.skip(-(-step // self.model.steps_per_execution))
+            fit.when_all_have_begun(id(self), self._require_restored_before)
+            fit.skip(self._executions(step))
+
+    def _begin_messages(self, done: int) -> int:
+        """How many steps the model had taken when it first trained on them."""
+        assert self._messages is not None
+        run = calls.calling_run(self.model)
+        if run is not None and run.initial_epoch:
+            raise ValueError(
+                "ring_keras.data.Resume finds the epoch by itself: leave initial_epoch "
+                f"out of fit(). Received: initial_epoch={run.initial_epoch}"
+            )
+        data = None if run is None else run.data
+        return self._messages.begin(data, self.model, done, self.params["epochs"])
+
+    def _executions(self, steps: int) -> int:
+        """How many take so many steps."""
+        each = self.model.steps_per_execution
+        if steps % each:
+            raise ValueError(
+                f"ring_keras.data.Resume cannot go on after {steps} steps of an epoch "
+                f"with steps_per_execution={each}. Go on with the number that the "
+                "model was compiled with when it was saved."
+            )
+        return int(steps // each)
+
+    def _require_restored_before(self) -> None:
+        """Refuses a callback that restores the model behind this one."""
+        done = self._agree(internals.steps_done(self.model.optimizer))
+        if done != self._done:
+            raise ValueError(
+                f"The model had taken {self._done} steps when ring_keras.data.Resume "
+                f"began, and has taken {done} now. List Resume in fit()'s callbacks "
+                "after the one that restores the model."
+            )
 
     def _require_whole_passes(self) -> None:
         """Refuses epochs that end, or begin, in the middle of a pass over the data.
@@ -134,6 +188,11 @@ class Resume(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Tells the data which epoch it is."""
         self.set_epoch(epoch)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """What is read from now on is not trained on in this `fit`."""
+        if self._messages is not None:
+            self._messages.end()
 
     def _agree(self, steps: int) -> int:
         """The root's number of steps."""

@@ -6,6 +6,7 @@ the installed releases and fails by name when one is gone.
 
 from ring_keras.keras_internals.datasets import (
     data_server_port,
+    keeps_batches,
     reshuffles,
     shuffle_seeds,
     stop_data_server,
@@ -138,6 +139,7 @@ __all__ = [
     "innermost_optimizers",
     "is_silent_after_batch",
     "is_wrapper",
+    "keeps_batches",
     "loss_divides_by_sample_weight",
     "optimizers_built",
     "optimizers_of",

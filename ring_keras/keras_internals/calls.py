@@ -62,6 +62,7 @@ class Run:
             makes none for each, because the call says how many steps an epoch has.
         epoch_iterator: What Keras made of the data; None where it has not yet.
         validation_data: The argument of `fit`.
+        initial_epoch: The argument of `fit`.
     """
 
     trains: bool
@@ -70,6 +71,7 @@ class Run:
     keeps_iterator: bool
     epoch_iterator: Any
     validation_data: Any = None
+    initial_epoch: int = 0
 
     @property
     def adapter(self) -> Any:
@@ -108,6 +110,7 @@ def calling_run(model: keras.Model) -> Run | None:
                         keeps_iterator=names.get("steps_per_epoch") is not None,
                         epoch_iterator=names.get("epoch_iterator"),
                         validation_data=names.get("validation_data"),
+                        initial_epoch=names.get("initial_epoch", 0),
                     )
             return None
         frame = frame.f_back  # type: ignore[assignment]

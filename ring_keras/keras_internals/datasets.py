@@ -6,6 +6,8 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras.keras_internals.names import (
+    IN_ORDER,
+    ITEM_BY_ITEM_DATASETS,
     SHUFFLE_AGAIN,
     SHUFFLE_DATASET,
     SHUFFLE_SEEDS,
@@ -13,6 +15,7 @@ from ring_keras.keras_internals.names import (
 
 __all__ = [
     "data_server_port",
+    "keeps_batches",
     "reshuffles",
     "shuffle_seeds",
     "stop_data_server",
@@ -46,6 +49,15 @@ def reshuffles(dataset: tf.data.Dataset) -> bool:
     if type(dataset).__name__ != SHUFFLE_DATASET:
         return False
     return bool(getattr(dataset, SHUFFLE_AGAIN, True))
+
+
+def keeps_batches(dataset: Any) -> bool:
+    """Whether it makes one item of each of those that it reads, at the same place."""
+    return (
+        type(dataset).__name__ in ITEM_BY_ITEM_DATASETS
+        and getattr(dataset, IN_ORDER, None) != "false"
+        and dataset.options().deterministic is not False
+    )
 
 
 def stop_data_server(server: Any) -> None:

@@ -16,7 +16,9 @@ __all__ = [
     "GRADIENT_ACCUMULATOR",
     "GRAPH_IS_MISSING",
     "INITIAL_EPOCH",
+    "IN_ORDER",
     "IS_PROFILING",
+    "ITEM_BY_ITEM_DATASETS",
     "ITERATIONS",
     "LOSS_CALL",
     "MASK",
@@ -123,3 +125,8 @@ BATCH_DATASETS = frozenset(
     }
 )
 UNBATCH_DATASET = "_UnbatchDataset"
+ITEM_BY_ITEM_DATASETS = frozenset(
+    {"_MapDataset", "_OptionsDataset", "_ParallelMapDataset", "_PrefetchDataset"}
+)
+# Of a parallel map: "default", "true" or "false".
+IN_ORDER = "_deterministic"

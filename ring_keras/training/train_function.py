@@ -87,15 +87,19 @@ class TrainFunction:
 
     def _run(self, iterator: Any) -> Any:
         step = DistributedTrainStep.of(self._model)
-        if step is None or step.end_of_data is None:
+        if step is None:
             return self._call(iterator)
         try:
             return self._call(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
-            step.end_of_data.out_of_data()
+            if step.end_of_data is not None:
+                step.end_of_data.out_of_data()
             raise
-        except tf.errors.InvalidArgumentError as error:
-            step.end_of_data.explain(error)
+        except BaseException as error:
+            step.note_failure()
+            is_of_data = isinstance(error, tf.errors.InvalidArgumentError)
+            if step.end_of_data is not None and is_of_data:
+                step.end_of_data.explain(error)
             raise
 
     def _call(self, iterator: Any) -> Any:

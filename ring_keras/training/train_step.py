@@ -76,6 +76,11 @@ class DistributedTrainStep:
         """The same, each with the one `fit` whose steps it is for."""
         self.end_of_data: EndOfData | None = None
         """Told of the end of an epoch that no rank knows beforehand."""
+        self.failed_at: int | None = None
+        """The model's number of steps after one that failed, of which a part is done.
+
+        TensorFlow counts a step, for instance, whose batch could not be read.
+        """
 
     @staticmethod
     def of(model: keras.Model) -> "DistributedTrainStep | None":
@@ -86,6 +91,10 @@ class DistributedTrainStep:
     def install(self) -> None:
         """Puts it into the model. The train function must be made anew."""
         internals.replace(self._model, internals.TRAIN_STEP, self)
+
+    def note_failure(self) -> None:
+        """A step has not come to its end."""
+        self.failed_at = internals.steps_done(self._model.optimizer)
 
     def drop_other_fits(self, fit: object) -> bool:
         """Forgets the prologues of all `fit`s but this one, which have failed.

@@ -227,3 +227,24 @@ def test_an_elastic_fit_learns_as_one_that_nobody_leaves() -> None:
     assert re.search(r"\[[34]\] epoch \d+: rank [12] of [23]", text), text[-4000:]
     assert whole >= 95
     assert abs(accuracy - whole) <= 2
+
+
+@pytest.mark.slow  # test_kafka_training.py tests what it shows.
+def test_each_pass_over_a_topic_begins_where_the_last_one_ended(tmp_path: Path) -> None:
+    pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
+    from support.kafka_broker import Broker
+
+    broker = Broker()
+    printed = []
+    for count in (640, 100):
+        lines = [f"{n / count},{2 * n / count}" for n in range(count)]
+        for partition in range(2):
+            broker.write_values("points", partition, lines[partition::2])
+        brokers = broker.config["bootstrap.servers"]
+        flags = (f"--brokers={brokers}", f"--directory={tmp_path}")
+        printed.append(same_line(run_example("kafka_stream.py", *flags), "pass "))
+
+    assert printed == ["pass 1 ended with step 10", "pass 2 ended with step 12"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
+        *("model-1.keras", "model-2.keras", "offsets-1.json", "offsets-2.json")
+    ]

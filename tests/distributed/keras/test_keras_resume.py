@@ -147,3 +147,42 @@ def test_epochs_that_are_not_whole_passes_are_refused_on_all_ranks(rank_pool, st
     said = rank_pool(2).run(part_of_passes_worker, args=(steps,))
 
     assert said[0] == said[1]
+
+
+class Restores(keras.callbacks.Callback):
+    """Gives the first rank's model a number of steps, as a backup would."""
+
+    def on_train_begin(self, logs=None):
+        if ring.rank() == 0:
+            self.model.optimizer.iterations.assign(3)
+
+
+def misplaced_worker(per_execution, is_before):
+    model = training.build(3)
+    training.compile_model(
+        model, training.OPTIMIZERS["sgd"](), steps_per_execution=per_execution
+    )
+    resume = ring.data.Resume()
+    part = ring.data.shard(training.dataset(48), seed=1, resume=resume)
+    before = training.as_bytes(model.get_weights())
+    callbacks = [Restores(), resume] if is_before else [resume, Restores()]
+    with pytest.raises(ValueError) as caught:
+        training.fit(model, part, training.BATCH, callbacks=callbacks)
+    assert training.as_bytes(model.get_weights()) == before
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("per_execution", "is_before", "message"),
+    [
+        (1, False, "after the one that restores the model"),
+        (2, True, "cannot go on after 3 steps of an epoch with steps_per_execution=2"),
+    ],
+)
+def test_what_would_train_on_other_items_is_refused_on_all_ranks(
+    rank_pool, per_execution, is_before, message
+):
+    said = rank_pool(2).run(misplaced_worker, args=(per_execution, is_before))
+
+    assert said[0] == said[1]
+    assert message in said[0]

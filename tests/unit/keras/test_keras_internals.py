@@ -288,3 +288,25 @@ def test_batches_have_known_class_names():
     for one in batched:
         assert type(one).__name__ in internals.BATCH_DATASETS
     assert type(batched[0].unbatch()).__name__ == internals.UNBATCH_DATASET
+
+
+def test_what_keeps_batches_at_their_places_has_known_class_names():
+    dataset = tf.data.Dataset.range(4)
+    options = tf.data.Options()
+    keeps = [
+        dataset.map(lambda x: x),
+        dataset.map(lambda x: x, num_parallel_calls=2),
+        dataset.prefetch(2),
+        dataset.with_options(options),
+    ]
+    options.deterministic = False
+    others = [
+        dataset.map(lambda x: x, num_parallel_calls=2, deterministic=False),
+        dataset.with_options(options),
+        dataset.shuffle(2, seed=1),
+        dataset.take(2),
+        dataset.batch(2),
+    ]
+
+    assert all(map(internals.keeps_batches, keeps))
+    assert not any(map(internals.keeps_batches, others))

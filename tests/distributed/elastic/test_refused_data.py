@@ -1,4 +1,4 @@
-"""Rows of Parquet files are no data that what is left of can be divided anew."""
+"""Rows of Parquet files and messages of Kafka cannot be divided anew."""
 
 from __future__ import annotations
 
@@ -39,6 +39,10 @@ for data, validation in (
         )
     except ValueError as error:
         said.append(str(error))
+try:
+    ring.data.shard_kafka("t", here / "offsets", batch_size=1, config={}, resume=None)
+except ValueError as error:
+    said.append(str(error))
 note("results", "\\n".join(said))
 """
 
@@ -48,9 +52,10 @@ def test_elastic_refuses_them(ringrun: Ringrun) -> None:
 
     assert finished.returncode == 0, finished.stderr.decode()[-6000:]
     results = ringrun.noted("results").splitlines()
-    assert len(results) == 4
+    assert len(results) == 5
     for said in results[:2]:
         assert "divides what is left of an epoch anew" in said
         assert "was not divided by it" in said
-    for said in results[2:]:
+    for said in results[2:4]:
         assert "divides validation_data anew" in said
+    assert "needs a fixed number of ranks" in results[4]
