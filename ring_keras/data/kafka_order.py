@@ -1,6 +1,8 @@
 """Binds a pass over messages of Kafka to the steps of the model that it trains."""
 
 import dataclasses
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from ring_keras.data.common_outcome import of_each_rank, of_first_rank
 from ring_keras.data.kafka_pass import KafkaPass, read_pass, write_pass
 from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.keras_internals import calls
 from ring_keras.ops.data_order import DataOrder, order_on
 from ring_keras.training.train_step import DistributedTrainStep, process_set_of
 
@@ -39,7 +42,8 @@ class KafkaOrder(DataOrder):
         self._kept = kept
         self._is_bound = is_bound
         self._ranks = process_set
-        self._is_begun = False
+        # The callbacks of the `fit` that has begun.
+        self._fit: Callable[[], Any] = lambda: None
 
     def begin(self, data: Any, model: keras.Model, done: int, epochs: int) -> int:
         """A `fit` begins; collective.
@@ -64,16 +68,19 @@ class KafkaOrder(DataOrder):
             of_first_rank(lambda: self._begun(done, epochs).encode(), name, self._ranks)
         )
         assert self._kept.first_step is not None
-        self._is_begun = True
+        callbacks = calls.calling_callback_list()
+        assert callbacks is not None
+        self._fit = weakref.ref(callbacks)  # One that raises says nothing.
         return self._kept.first_step
 
     def end(self) -> None:
         """The `fit` that has begun is over."""
-        self._is_begun = False
+        self._fit = lambda: None
 
     def set_epoch(self, epoch: int) -> None:
         """Said by each `fit` with a callback of ours, before it reads."""
-        if not self._is_begun:
+        fit = self._fit()
+        if fit is None or fit is not calls.calling_callback_list():
             raise ValueError(self._unbegun())
 
     def require_begun(self) -> None:
@@ -83,7 +90,7 @@ class KafkaOrder(DataOrder):
             RingKerasError: If a model could be trained on what is read, and `Resume`
                 would not know.
         """
-        if self._is_bound and not self._is_begun:
+        if self._is_bound and self._fit() is None:
             raise RingKerasError(self._unbegun())
 
     def _unbegun(self) -> str:

@@ -94,7 +94,8 @@ class DistributedTrainStep:
 
     def note_failure(self) -> None:
         """A step has not come to its end."""
-        self.failed_at = internals.steps_done(self._model.optimizer)
+        if self._model.optimizer is not None:
+            self.failed_at = internals.steps_done(self._model.optimizer)
 
     def drop_other_fits(self, fit: object) -> bool:
         """Forgets the prologues of all `fit`s but this one, which have failed.

@@ -307,6 +307,7 @@ def misplaced_worker(*job):
     said = []
 
     def refuses(data, callbacks, error, **kwargs):
+        start = training.as_bytes(model.get_weights())
         with pytest.raises(error) as caught:
             model.fit(data, verbose=0, callbacks=callbacks, **kwargs)
         assert training.as_bytes(model.get_weights()) == start
@@ -343,9 +344,14 @@ def misplaced_worker(*job):
     # It is over.
     with pytest.raises(tf.errors.OpError, match="is not in a fit"):
         next(iter(bound))
+    # So it is when it has failed.
+    interrupted = callbacks_of(resume, Interrupts(4))
+    with pytest.raises(InterruptError) as held:
+        model.fit(bound, epochs=2, verbose=0, callbacks=interrupted)
+    refuses(bound, [common], ValueError, epochs=2)
+    del held
     accumulates = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
     model.compile(ring.DistributedOptimizer(accumulates), "mse")
-    start = training.as_bytes(model.get_weights())
     refuses(bound, [resume, common], ValueError)
     return said
 
@@ -361,6 +367,7 @@ def test_fits_without_their_resume_are_refused(rank_pool, broker, tmp_path):
         "each batch at its place",
         "leave initial_epoch out",
         "after the one that restores the model",
+        "List it in fit()'s callbacks",
         "gradient_accumulation_steps",
     ]
     assert len(said) == len(others) == len(expected)
