@@ -9,7 +9,8 @@ from typing import Any
 import keras
 
 from ring_keras import keras_internals as internals
-from ring_keras.data.common_outcome import of_each_rank, of_first_rank
+from ring_keras.data.agreement import gather_outcomes
+from ring_keras.data.first_rank import of_first_rank
 from ring_keras.data.kafka_pass import KafkaPass, read_pass, write_pass
 from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet
@@ -18,6 +19,8 @@ from ring_keras.ops.data_order import DataOrder, order_on
 from ring_keras.training.train_step import DistributedTrainStep, process_set_of
 
 __all__ = ["KafkaOrder"]
+
+_NAME = "data.shard_kafka"
 
 
 class KafkaOrder(DataOrder):
@@ -60,12 +63,19 @@ class KafkaOrder(DataOrder):
         Raises:
             ValueError: If these data are not in this order, or the model has not been
                 trained on what comes before in it.
+            RankMismatchError: If that is so on some ranks.
             RingKerasError: If the file cannot be written.
         """
-        name = "data.shard_kafka"
-        of_each_rank(lambda: self._require_fit(data, model, done), name, self._ranks)
+
+        def look() -> tuple[None, None]:
+            self._require_fit(data, model, done)
+            return None, None
+
+        gather_outcomes(_NAME, look, self._ranks)
         self._kept = KafkaPass.decode(
-            of_first_rank(lambda: self._begun(done, epochs).encode(), name, self._ranks)
+            of_first_rank(
+                _NAME, lambda: self._begun(done, epochs).encode(), self._ranks
+            )
         )
         assert self._kept.first_step is not None
         callbacks = calls.calling_callback_list()
@@ -96,12 +106,12 @@ class KafkaOrder(DataOrder):
     def _unbegun(self) -> str:
         if not self._is_bound:
             return (
-                f"ring_keras.data.shard_kafka: {self.what} were to be looked at alone. "
+                f"ring_keras.{_NAME}: {self.what} were to be looked at alone. "
                 "To train on them, give shard_kafka() a `resume`, and fit() the same "
                 "one among its callbacks."
             )
         return (
-            f"ring_keras.data.shard_kafka: {self.what} are read, and the Resume that "
+            f"ring_keras.{_NAME}: {self.what} are read, and the Resume that "
             "shard_kafka() was given is not in a fit() with them. List it in fit()'s "
             "callbacks; resume=None is for looking at messages and for evaluation. "
             "A model without keras.Input looks at a batch before fit() begins: build "
@@ -116,19 +126,22 @@ class KafkaOrder(DataOrder):
             for optimizer in internals.innermost_optimizers(model)
         ):
             raise ValueError(
-                f"{self.what} cannot be trained on with gradient_accumulation_steps: "
-                "what has been accumulated is in no backup. Take a larger batch_size."
+                f"ring_keras.{_NAME}: {self.what} cannot be trained on with "
+                "gradient_accumulation_steps: what has been accumulated is in no "
+                "backup. Take a larger batch_size."
             )
         if process_set_of(model).ranks != self._ranks.ranks:
             raise ValueError(
-                f"{self.what} are shared by ranks {self._ranks.ranks}, and the model "
-                f"is trained by ranks {process_set_of(model).ranks}."
+                f"ring_keras.{_NAME}: {self.what} are shared by ranks "
+                f"{self._ranks.ranks}, and the model is trained by ranks "
+                f"{process_set_of(model).ranks}."
             )
         step = DistributedTrainStep.of(model)
         if step is not None and step.failed_at == done:
             raise ValueError(
-                f"step {done} of this model has failed, and nobody knows how much of "
-                "it was done. Restore a backup; or start the job again, which does so."
+                f"ring_keras.{_NAME}: step {done} of this model has failed, and nobody "
+                "knows how much of it was done. Restore a backup; or start the job "
+                "again, which does so."
             )
 
     def _require_itself_in(self, data: Any) -> None:
@@ -138,10 +151,10 @@ class KafkaOrder(DataOrder):
             if not internals.keeps_batches(source):
                 break
         raise ValueError(
-            f"its Resume is in a fit() that has not {self.what}, each batch at its "
-            "place. Give fit() what shard_kafka() returns, or what map(), prefetch() "
-            "and with_options() make of that, not with deterministic=False. "
-            f"Received: {data}"
+            f"ring_keras.{_NAME}: its Resume is in a fit() that has not {self.what}, "
+            "each batch at its place. Give fit() what shard_kafka() returns, or what "
+            "map(), prefetch() and with_options() make of that, not with "
+            f"deterministic=False. Received: {data}"
         )
 
     def _begun(self, done: int, epochs: int) -> KafkaPass:

@@ -8,11 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from ring_keras.data.common_outcome import of_each_rank, of_first_rank
+from ring_keras.data.agreement import seen_alike
+from ring_keras.data.first_rank import of_first_rank
 from ring_keras.data.kafka_order import KafkaOrder
 from ring_keras.data.kafka_pass import KafkaPass, Piece, read_pass, write_pass
 from ring_keras.data.resume import Resume
-from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.lifecycle.elastic_launcher import is_elastic
 
@@ -95,7 +95,8 @@ def shard_kafka(
             other topics, another number of ranks, `batch_size` or `after`, or is
             another one; if messages since `after` are not there any more; in an elastic
             job. `fit` raises it if the model's backup does not belong to the file.
-        RankMismatchError: If the ranks have different arguments.
+        RankMismatchError: If the ranks have different arguments, or one has wrong ones
+            that others have not.
         RingKerasError: If the brokers do not answer for a minute, or the file cannot be
             read or written. So does reading, if messages are not there any more, or a
             batch would have none.
@@ -107,14 +108,21 @@ def shard_kafka(
         )
     process_set = process_set or global_process_set
 
-    def checked() -> dict[str, Any]:
+    def checked() -> tuple[dict[str, Any], str, None]:
         given = _arguments(topics, offsets, batch_size, config, after)
-        return {**given, "resume": "given" if resume is not None else None}
+        words = [f"{name}={value!r}" for name, value in given.items()]
+        if resume is None:
+            words.append("resume=None")
+        return given, ", ".join(words), None
 
-    by_rank = of_each_rank(checked, _NAME, process_set)
-    _require_same(by_rank, process_set)
+    wanted = seen_alike(
+        _NAME,
+        checked,
+        process_set,
+        problem="the ranks have different arguments",
+        remedy="Give every rank the same.",
+    )
     path = Path(offsets).absolute()
-    wanted = by_rank[0]
 
     def kept() -> str:
         if path.exists():
@@ -123,7 +131,7 @@ def shard_kafka(
         write_pass(path, made)
         return made.encode()
 
-    messages = KafkaPass.decode(of_first_rank(kept, _NAME, process_set))
+    messages = KafkaPass.decode(of_first_rank(_NAME, kept, process_set))
     order = KafkaOrder(path, messages, resume is not None, process_set)
     if resume is not None:
         resume.bind(order)
@@ -157,7 +165,8 @@ def _arguments(
         from ring_keras.data.kafka_messages import require_settings
     except ModuleNotFoundError as error:
         raise ImportError(
-            'it needs confluent-kafka. Run `pip install "ring-keras[kafka]"`.'
+            "ring_keras.data.shard_kafka needs confluent-kafka. Run "
+            '`pip install "ring-keras[kafka]"`.'
         ) from error
     require_settings(config)
     names = [topics] if isinstance(topics, str) else list(topics)
@@ -185,21 +194,6 @@ def _arguments(
         directory = Path(offsets).absolute().parent
         files["after"] = os.path.relpath(files["after"], directory)
     return {"topics": sorted(set(names)), "batch_size": size, **files}
-
-
-def _require_same(by_rank: list[dict[str, Any]], process_set: ProcessSet) -> None:
-    first = by_rank[0]
-    for rank, theirs in zip(process_set.ranks, by_rank, strict=True):
-        differ = [name for name in first if theirs[name] != first[name]]
-        if differ:
-            raise RankMismatchError(
-                f"ring_keras.{_NAME}: the ranks have different arguments: "
-                + ", ".join(
-                    f"{name}={first[name]!r} on rank {process_set.ranks[0]}, "
-                    f"{theirs[name]!r} on rank {rank}"
-                    for name in differ
-                )
-            )
 
 
 def _kept(path: Path, wanted: Mapping[str, Any], ranks: int) -> KafkaPass:

@@ -219,28 +219,32 @@ def test_one_message_a_batch_must_be_enough_for_all(rank_pool, broker, tmp_path)
 
 
 def differing_worker(path, config, by_rank):
-    return refused_worker("refused", path, config, by_rank[ring.rank()])
+    kwargs = by_rank[ring.rank()]
+    if "resume" in kwargs:
+        kwargs["resume"] = ring.data.Resume()
+    return refused_worker("refused", path, config, kwargs)
 
 
 @pytest.mark.parametrize(
-    ("by_rank", "error", "message"),
+    ("by_rank", "messages"),
     [
-        ([{}, {"batch_size": 5}], "RankMismatchError", "batch_size=4 on rank 0, 5 on"),
-        ([{}, {"topics": ["a"]}], "RankMismatchError", "topics=['refused'] on rank 0"),
-        ([{}, {"after": "/a"}], "RankMismatchError", "after=None on rank 0"),
-        ([{}, {"offsets": "/a"}], "RankMismatchError", "'/a' on rank 1"),
-        ([{}, {"batch_size": None}], "ValueError", "Received: batch_size=None"),
-        ([{"batch_size": -1}, {}], "ValueError", "Received: batch_size=-1"),
+        ([{}, {"batch_size": 5}], ["batch_size=4", "batch_size=5"]),
+        ([{}, {"topics": ["a"]}], ["topics=['refused']", "topics=['a']"]),
+        ([{}, {"after": "/a"}], ["after=None", "/a'"]),
+        ([{}, {"offsets": "/a"}], ["rank 1 has", "offsets='/a'"]),
+        ([{}, {"resume": "one"}], ["resume=None, rank 1 has"]),
+        ([{}, {"batch_size": None}], ["failed on rank 1: ValueError", "size=None"]),
+        ([{"batch_size": -1}, {}], ["failed on rank 0: ValueError", "size=-1"]),
     ],
 )
-def test_arguments_are_the_same(rank_pool, broker, tmp_path, by_rank, error, message):
+def test_arguments_are_the_same(rank_pool, broker, tmp_path, by_rank, messages):
     arguments = (str(tmp_path / "offsets"), broker.config, by_rank)
 
     first, second = rank_pool(2).run(differing_worker, args=arguments)
 
     assert first == second
-    assert first[0] == error
-    assert message in first[1]
+    assert first[0] == "RankMismatchError"
+    assert all(message in first[1] for message in messages)
     assert not list(tmp_path.iterdir())
 
 
@@ -250,7 +254,8 @@ def without_the_package_worker(path):
     if ring.rank() == 1:
         sys.modules.update(dict.fromkeys([*kept, "confluent_kafka"]))
     try:
-        with pytest.raises(ImportError, match=r'install "ring-keras\[kafka\]"'):
+        message = r'rank 1: ImportError.*install "ring-keras\[kafka\]"'
+        with pytest.raises(ring.RankMismatchError, match=message):
             ring.data.shard_kafka("t", path, batch_size=2, config={}, resume=None)
     finally:
         sys.modules.pop("confluent_kafka", None)
