@@ -4,6 +4,7 @@ from ring_keras.data.join import join
 from ring_keras.data.read_tar import read_tar
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard import shard
+from ring_keras.data.shard_arrow import shard_arrow
 from ring_keras.data.shard_files import shard_files
 from ring_keras.data.shard_kafka import shard_kafka
 from ring_keras.data.shard_parquet import shard_parquet
@@ -15,6 +16,7 @@ __all__ = [
     "join",
     "read_tar",
     "shard",
+    "shard_arrow",
     "shard_files",
     "shard_kafka",
     "shard_parquet",

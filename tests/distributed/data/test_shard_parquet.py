@@ -1,15 +1,13 @@
-"""Each row of Parquet files goes to one rank, in an order that all share."""
+"""What Parquet files may hold, and where they may be."""
 
 from __future__ import annotations
 
 import itertools
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import training
 from support.object_stores import KINDS
 
 import ring_keras as ring
@@ -17,10 +15,8 @@ import ring_keras as ring
 pa = pytest.importorskip("pyarrow", reason="needs the extra parquet")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from support.parquet_data import GROUP, numbered_table, write_numbered  # noqa: E402
+from support.table_data import numbered_table, write_numbered  # noqa: E402
 
-SIZES = [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)]
-# One file is empty; the last row group of most is short.
 COUNTS = [23, 0, 40, 7, 1]
 TOTAL = sum(COUNTS)
 
@@ -33,77 +29,6 @@ def directory(tmp_path: Path) -> str:
 
 def numbers_of(dataset):
     return [int(row["number"]) for row in dataset.as_numpy_iterator()]
-
-
-def epochs_worker(directory, seed, remainder):
-    part = ring.data.shard_parquet(
-        directory, columns=["number"], seed=seed, remainder=remainder
-    )
-    return int(part.cardinality()), [numbers_of(part) for _ in range(2)]
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("seed", [None, 5, -5])
-@pytest.mark.parametrize("remainder", ["drop", "keep"])
-def test_every_row_is_on_one_rank(rank_pool, directory, size, seed, remainder):
-    results = rank_pool(size).run(epochs_worker, args=(directory, seed, remainder))
-
-    orders = []
-    for epoch in (0, 1):
-        parts = [epochs[epoch] for _, epochs in results]
-        assert [len(part) for part in parts] == [count for count, _ in results]
-        order = list(itertools.chain(*parts))
-        assert len(set(order)) == len(order)
-        if remainder == "keep":
-            assert sorted(order) == list(range(TOTAL))
-            assert max(map(len, parts)) - min(map(len, parts)) <= 1
-        else:
-            assert {len(part) for part in parts} == {TOTAL // size}
-        orders.append(order)
-    if seed is None:
-        assert orders[0] == orders[1] == list(range(len(orders[0])))
-    else:
-        assert orders[0] != orders[1]
-        assert sorted(orders[0]) != orders[0]
-
-
-def test_another_seed_is_another_order(rank_pool, directory):
-    ((_, first),) = rank_pool(1).run(epochs_worker, args=(directory, 1, "drop"))
-    ((_, again),) = rank_pool(1).run(epochs_worker, args=(directory, 1, "drop"))
-    ((_, other),) = rank_pool(1).run(epochs_worker, args=(directory, 2, "drop"))
-
-    assert first == again
-    assert first != other
-
-
-def opening_worker(directory):
-    """The files that a rank opens after it has seen their footers."""
-    from fsspec.implementations.local import LocalFileSystem
-
-    opened = []
-
-    class Noting(LocalFileSystem):
-        def _open(self, path, *args, **kwargs):
-            opened.append(Path(path).name)
-            return super()._open(path, *args, **kwargs)
-
-    part = ring.data.shard_parquet(directory, seed=3, filesystem=Noting())
-    opened.clear()
-    numbers_of(part)
-    return opened
-
-
-def test_a_row_group_is_read_by_one_rank_or_where_shares_meet(rank_pool, tmp_path):
-    pytest.importorskip("fsspec", reason="needs the extra parquet")
-    write_numbered(tmp_path / "data", [GROUP] * 10)
-
-    results = rank_pool(3).run(opening_worker, args=(str(tmp_path / "data"),))
-
-    for files in results:
-        assert len(set(files)) == len(files)
-    for ours, theirs in itertools.pairwise(results):
-        assert set(ours) & set(theirs) <= {ours[-1]} & {theirs[0]}
-    assert not set(results[0]) & set(results[2])
 
 
 def places_worker(directory):
@@ -255,23 +180,6 @@ def test_files_that_do_not_go_together_are_refused(rank_pool, tmp_path):
     assert "and double in" in said
 
 
-def few_rows_worker(directory):
-    kept = ring.data.shard_parquet(directory, remainder="keep")
-    return refused_worker(directory, {}), numbers_of(kept)
-
-
-def test_fewer_rows_than_ranks(rank_pool, tmp_path):
-    write_numbered(tmp_path / "data", [1, 1])
-
-    results = rank_pool(3).run(few_rows_worker, args=(str(tmp_path / "data"),))
-
-    for (kind, said), _ in results:
-        assert kind == "ValueError"
-        assert "which there are 3" in said
-        assert "with 2 rows" in said
-    assert sorted(itertools.chain(*(kept for _, kept in results))) == [0, 1]
-
-
 def different_worker(directory):
     """What each rank is told: other files, other seeds, none at one."""
     rank = ring.rank()
@@ -304,7 +212,9 @@ def test_ranks_that_see_different_files_are_told_alike(rank_pool, directory):
 def changed_worker(path):
     part = ring.data.shard_parquet(path)
     pq.write_table(numbered_table(0, 3), path)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="has changed: of 5 rows"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="has changed: of 5 rows there are 3"
+    ):
         list(part)
 
 
@@ -342,159 +252,3 @@ def test_files_in_an_object_store(rank_pool):
     for numbers in zip(*(result[:2] for result in results), strict=True):
         assert sorted(itertools.chain(*numbers)) == list(range(31))
     assert results[0][2:] == results[1][2:]
-
-
-def pairs(directory, resume=None, remainder="drop"):
-    part = ring.data.shard_parquet(
-        directory,
-        columns=["x", "y"],
-        seed=1,
-        resume=resume,
-        remainder=remainder,
-    )
-    return part.map(lambda row: (row["x"], tf.reshape(row["y"], [1])))
-
-
-def fit_worker(directory, remainder):
-    """Weights, history, and the rows of each epoch."""
-    model = training.distributed_model(3)
-    data = pairs(directory, remainder=remainder)
-    rows = []
-
-    def note(x, y):
-        tf.numpy_function(lambda *row: rows.append(row), [x, y], [])
-        return x, y
-
-    callbacks = [
-        ring.callbacks.BroadcastGlobalVariables(),
-        ring.callbacks.MetricAverage(),
-    ]
-    batches = data.map(note).batch(training.BATCH)
-    if remainder == "keep":
-        batches = ring.data.join(batches)
-    history = model.fit(batches, epochs=2, verbose=0, callbacks=callbacks).history
-    return model.get_weights(), history, rows
-
-
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("remainder", ["drop", "keep"])
-def test_fit_trains_as_one_process_would(rank_pool, directory, size, remainder):
-    results = rank_pool(size).run(fit_worker, args=(directory, remainder))
-
-    model = training.compile_model(training.build(3), training.OPTIMIZERS["sgd"]())
-    steps = []
-    for epoch in (0, 1):
-        parts = []
-        for _, _, rows in results:
-            count = len(rows) // 2
-            parts.append(rows[epoch * count : (epoch + 1) * count])
-        for start in range(0, max(map(len, parts)), training.BATCH):
-            batch = [row for p in parts for row in p[start : start + training.BATCH]]
-            steps.append(tuple(map(np.stack, zip(*batch, strict=True))))
-    history = {}
-    half = len(steps) // 2
-    for epoch in (0, 1):
-        of_epoch = steps[epoch * half : (epoch + 1) * half]
-        data = tf.data.Dataset.from_generator(
-            lambda of_epoch=of_epoch: iter(of_epoch),
-            output_signature=(
-                tf.TensorSpec([None, 6], tf.float32),
-                tf.TensorSpec([None, 1], tf.float32),
-            ),
-        ).apply(tf.data.experimental.assert_cardinality(half))
-        for name, values in model.fit(data, verbose=0).history.items():
-            history.setdefault(name, []).extend(values)
-    for weights, theirs, _ in results:
-        assert training.largest_difference(weights, model.get_weights()) < 1e-5
-        assert training.history_difference(theirs, history) < 1e-5
-
-
-class Interrupt(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        if int(self.model.optimizer.iterations) == 12:
-            raise KeyboardInterrupt
-
-
-def train(directory, backup, *callbacks):
-    model = training.distributed_model(3)
-    model.build((None, 6))
-    resume = ring.data.Resume()
-    save = keras.callbacks.BackupAndRestore(backup, save_freq=5)
-    training.fit(
-        model,
-        pairs(directory, resume),
-        training.BATCH,
-        epochs=3,
-        callbacks=[
-            ring.callbacks.RootOnly(save),
-            resume,
-            ring.callbacks.BroadcastGlobalVariables(),
-            *callbacks,
-        ],
-    )
-    return training.as_bytes(model.get_weights())
-
-
-def resume_worker(directory, backups):
-    whole = train(directory, f"{backups}/whole")
-    with pytest.raises(KeyboardInterrupt):
-        train(directory, f"{backups}/parts", Interrupt())
-    return whole == train(directory, f"{backups}/parts")
-
-
-def test_a_run_resumes_in_the_middle_of_an_epoch(rank_pool, directory, tmp_path):
-    # An epoch has 8 steps.
-    assert (
-        rank_pool(2).run(resume_worker, args=(directory, str(tmp_path))) == [True] * 2
-    )
-
-
-def orders_worker(directory, seed):
-    """Rank 0 alone looks at its data before it trains."""
-    part = ring.data.shard_parquet(directory, columns=["number"], seed=seed)
-    rows = []
-
-    def pair(row):
-        tf.numpy_function(lambda number: rows.append(int(number)), [row["number"]], [])
-        return tf.zeros([6]), tf.zeros([1])
-
-    if ring.rank() == 0:
-        next(iter(part))
-    training.fit(
-        training.distributed_model(3),
-        part.map(pair),
-        training.BATCH,
-        epochs=2,
-        callbacks=[ring.callbacks.BroadcastGlobalVariables()],
-    )
-    return rows
-
-
-@pytest.mark.parametrize("seed", [None, 1])
-def test_a_look_at_the_data_on_one_rank_changes_no_order(rank_pool, directory, seed):
-    results = rank_pool(2).run(orders_worker, args=(directory, seed))
-
-    half = TOTAL // 2
-    epochs = [
-        [rows[epoch * half : (epoch + 1) * half] for rows in results]
-        for epoch in (0, 1)
-    ]
-    for parts in epochs:
-        assert len(set(itertools.chain(*parts))) == 2 * half
-    assert (epochs[0] == epochs[1]) == (seed is None)
-
-
-def documented_worker(directory, code):
-    model = training.distributed_model(3)
-    exec(code, {"ring": ring, "path": directory, "model": model})
-    return training.as_bytes(model.get_weights()), int(model.optimizer.iterations)
-
-
-def test_what_the_docs_show_runs(rank_pool, directory):
-    text = (Path(__file__).parents[3] / "docs/data.md").read_text()
-    code = text.split("## Parquet\n\n```python\n")[1].split("```")[0]
-
-    results = rank_pool(2).run(documented_worker, args=(directory, code))
-
-    assert results[0] == results[1]
-    assert results[0][1] == 4  # Two steps of at most 32 in each epoch.

@@ -16,7 +16,7 @@ def without_packages(monkeypatch):
     brought = {name for name in sys.modules if name.partition(".")[0] in packages}
     for name in packages | brought:
         monkeypatch.setitem(sys.modules, name, None)
-    for module in ("arrow_columns", "find_files", "parquet_files"):
+    for module in ("arrow_columns", "find_files", "table_files"):
         monkeypatch.delitem(sys.modules, f"ring_keras.data.{module}", raising=False)
     ring.init()
     yield
