@@ -229,7 +229,7 @@ def test_an_elastic_fit_learns_as_one_that_nobody_leaves() -> None:
     assert abs(accuracy - whole) <= 2
 
 
-@pytest.mark.slow  # test_kafka_training.py tests what it shows.
+@pytest.mark.slow  # test_kafka_passes.py tests what it shows.
 def test_each_pass_over_a_topic_begins_where_the_last_one_ended(tmp_path: Path) -> None:
     pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
     from support.kafka_broker import Broker
