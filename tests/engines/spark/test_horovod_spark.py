@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -14,11 +13,10 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="needs a Java"),
 ]
 pytest.importorskip("pyspark", reason="`make test-engines`")
-os.environ["PYSPARK_PYTHON"] = sys.executable
 import keras  # noqa: E402
 from pyspark import cloudpickle  # noqa: E402
-from pyspark.sql import SparkSession  # noqa: E402
 from support import functions_of_ranks, spark_frames  # noqa: E402
+from support.spark_sessions import spark_session  # noqa: E402
 
 import ring_keras.horovod.spark as hvd_spark  # noqa: E402
 import ring_keras.horovod.tensorflow.keras as hvd  # noqa: E402
@@ -26,9 +24,7 @@ import ring_keras.horovod.tensorflow.keras as hvd  # noqa: E402
 
 def test_a_call_as_horovods_users_write_it() -> None:
     functions_of_ranks.travel_by(cloudpickle)
-    builder = SparkSession.builder.master("local[2]")
-    session = builder.config("spark.ui.enabled", "false").getOrCreate()
-    try:
+    with spark_session():
         results = hvd_spark.run(
             functions_of_ranks.told_sum,
             args=(10,),
@@ -38,8 +34,6 @@ def test_a_call_as_horovods_users_write_it() -> None:
             verbose=2,
             nics={"lo"},
         )
-    finally:
-        session.stop()
 
     assert results == [(0, 2, 30.0, []), (1, 2, 30.0, [])]
 
@@ -49,9 +43,7 @@ def test_an_estimator_as_horovods_users_write_it(tmp_path: Path) -> None:
     from ring_keras.horovod.spark.keras import KerasEstimator
 
     assert LocalStore(str(tmp_path)) == Store.create(str(tmp_path))
-    builder = SparkSession.builder.master("local[2]")
-    session = builder.config("spark.ui.enabled", "false").getOrCreate()
-    try:
+    with spark_session() as session:
         fitted = KerasEstimator(
             num_proc=2,
             model=spark_frames.model(),
@@ -73,8 +65,6 @@ def test_an_estimator_as_horovods_users_write_it(tmp_path: Path) -> None:
             spark_frames.frame(session)
         )
         assert predicted.columns[-1] == "guess"
-    finally:
-        session.stop()
 
     alone = spark_frames.trained_alone(2)
     spark_frames.require_same_weights(fitted.getModel(), alone, atol=1e-6)

@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="needs a Java"),
 ]
 pytest.importorskip("pyspark", reason="`make test-engines`")
-os.environ["PYSPARK_PYTHON"] = sys.executable
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 from pyspark import cloudpickle  # noqa: E402
@@ -26,6 +25,7 @@ from pyspark.ml.linalg import SparseVector  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
 from support import functions_of_ranks, spark_frames  # noqa: E402
 from support.spark_frames import frame, require_same_weights, trained_alone  # noqa: E402
+from support.spark_sessions import spark_session  # noqa: E402
 
 import ring_keras as ring  # noqa: E402
 from ring_keras.spark import KerasEstimator, RankFailedError, Store  # noqa: E402
@@ -37,10 +37,8 @@ EPOCHS = 4
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    builder = SparkSession.builder.master("local[2]")
-    session = builder.config("spark.ui.enabled", "false").getOrCreate()
-    yield session
-    session.stop()
+    with spark_session() as session:
+        yield session
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="needs a Java"),
 ]
 pytest.importorskip("pyspark", reason="`make test-engines`")
-os.environ["PYSPARK_PYTHON"] = sys.executable
 from pyspark import cloudpickle  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
+from support.spark_sessions import MASTERS, spark_session  # noqa: E402
 
 import ring_keras.spark as ring_spark  # noqa: E402
 
@@ -32,16 +32,10 @@ functions_of_ranks.travel_by(cloudpickle)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-@pytest.fixture(scope="module", params=["local[2]", "local-cluster[2,1,1024]"])
+@pytest.fixture(scope="module", params=MASTERS)
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    session = (
-        SparkSession.builder.master(request.param)
-        .config("spark.ui.enabled", "false")
-        .config("spark.executor.memory", "1g")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+    with spark_session(request.param) as session:
+        yield session
 
 
 def test_every_slot_is_a_rank(spark: SparkSession) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="needs a Java"),
 ]
 pytest.importorskip("pyspark", reason="`make test-engines`")
-os.environ["PYSPARK_PYTHON"] = sys.executable
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 from pyspark import cloudpickle  # noqa: E402
@@ -23,6 +21,7 @@ from pyspark.ml import Pipeline, PipelineModel  # noqa: E402
 from pyspark.ml.feature import VectorAssembler  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from sklearn.datasets import load_digits  # noqa: E402
+from support.spark_sessions import MASTERS, spark_session  # noqa: E402
 
 from ring_keras.spark import KerasEstimator, KerasModel, Store  # noqa: E402
 
@@ -30,16 +29,10 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 PIXELS = [f"pixel {i}" for i in range(64)]
 
 
-@pytest.fixture(scope="module", params=["local[2]", "local-cluster[2,1,1024]"])
+@pytest.fixture(scope="module", params=MASTERS)
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    session = (
-        SparkSession.builder.master(request.param)
-        .config("spark.ui.enabled", "false")
-        .config("spark.executor.memory", "1g")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
+    with spark_session(request.param) as session:
+        yield session
 
 
 def _digits(spark: SparkSession) -> DataFrame:

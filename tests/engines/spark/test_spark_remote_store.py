@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.engines
 pytest.importorskip("pyspark", reason="`make test-engines`")
-os.environ["PYSPARK_PYTHON"] = sys.executable
 import keras  # noqa: E402
 from pyarrow import fs  # noqa: E402
-from pyspark.sql import SparkSession  # noqa: E402
 from support import spark_frames  # noqa: E402
 from support.object_stores import KINDS  # noqa: E402
+from support.spark_sessions import spark_session  # noqa: E402
 
 from ring_keras import keras_internals as internals  # noqa: E402
 from ring_keras.callbacks.backup_files import BackupFiles  # noqa: E402
@@ -63,9 +60,7 @@ def test_checkpoints_in_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None
 def test_ranks_read_what_fsspec_knows(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
     store = Store(f"file://{tmp_path}/runs", f"local://{tmp_path}/runs")
-    builder = SparkSession.builder.master("local[2]")
-    session = builder.config("spark.ui.enabled", "false").getOrCreate()
-    try:
+    with spark_session() as session:
         fitted = KerasEstimator(
             num_proc=2,
             model=spark_frames.model(),
@@ -79,8 +74,6 @@ def test_ranks_read_what_fsspec_knows(tmp_path: Path) -> None:
             run_id="mine",
             verbose=0,
         ).fit(spark_frames.frame(session))
-    finally:
-        session.stop()
 
     alone = spark_frames.trained_alone(2)
     spark_frames.require_same_weights(fitted.getModel(), alone, atol=1e-6)
