@@ -14,6 +14,7 @@ from .errors import NotInitializedError as NotInitializedError
 from .errors import PeerLostError as PeerLostError
 from .errors import RankMismatchError as RankMismatchError
 from .errors import RingKerasError as RingKerasError
+from .fit.distributed_optimizer import DistributedOptimizer as DistributedOptimizer
 from .job.process_set import ProcessSet as ProcessSet
 from .job.process_set import add_process_set as add_process_set
 from .job.process_set import global_process_set as global_process_set
@@ -49,7 +50,4 @@ from .ops.reduce_op import Product as Product
 from .ops.reduce_op import ReduceOp as ReduceOp
 from .ops.reduce_op import Sum as Sum
 from .ops.reduce_scatter import reducescatter as reducescatter
-from .optimizers.distributed_optimizer import (
-    DistributedOptimizer as DistributedOptimizer,
-)
 from .optimizers.gradient_tape import DistributedGradientTape as DistributedGradientTape

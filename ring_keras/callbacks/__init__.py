@@ -2,6 +2,7 @@
 
 from ring_keras.callbacks.best_model_checkpoint import BestModelCheckpoint
 from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVariables
+from ring_keras.callbacks.distributed import Distributed
 from ring_keras.callbacks.elastic import Elastic
 from ring_keras.callbacks.learning_rate_schedule import LearningRateSchedule
 from ring_keras.callbacks.learning_rate_warmup import LearningRateWarmup
@@ -14,6 +15,7 @@ from ring_keras.callbacks.tensorboard import TensorBoard
 __all__ = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariables",
+    "Distributed",
     "Elastic",
     "LearningRateSchedule",
     "LearningRateWarmup",

@@ -9,7 +9,7 @@ from absl import logging
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.objects import allgather_object
 
-__all__ = ["warn_of_shared_files"]
+__all__ = ["file_of", "warn_of_shared_files"]
 
 # Keras's callbacks that write, and the attribute that says where.
 _WRITERS = {
@@ -18,6 +18,18 @@ _WRITERS = {
     "ModelCheckpoint": "filepath",
     "TensorBoard": "log_dir",
 }
+
+
+def file_of(callback: keras.callbacks.Callback) -> str | None:
+    """What it writes, for messages, if it is one of Keras's own that write."""
+    for name, attribute in _WRITERS.items():
+        # By its own class: a subclass may know about ranks, as one of ours does.
+        if type(callback) is getattr(keras.callbacks, name):
+            path = str(getattr(callback, attribute))
+            if "://" not in path:
+                path = str(Path(path).absolute())
+            return f"'{path}' ({name})"
+    return None
 
 
 def warn_of_shared_files(
@@ -30,7 +42,7 @@ def warn_of_shared_files(
         process_set: The ranks that train together; all call this.
     """
     by_rank = allgather_object(
-        [file for callback in callbacks for file in _files(callback)],
+        [file for file in map(file_of, callbacks) if file is not None],
         name="shared_files",
         process_set=process_set,
     )
@@ -50,14 +62,3 @@ def warn_of_shared_files(
                 writers,
                 file,
             )
-
-
-def _files(callback: keras.callbacks.Callback) -> list[str]:
-    for name, attribute in _WRITERS.items():
-        # By its own class: a subclass may know about ranks, as one of ours does.
-        if type(callback) is getattr(keras.callbacks, name):
-            path = str(getattr(callback, attribute))
-            if "://" not in path:
-                path = str(Path(path).absolute())
-            return [f"'{path}' ({name})"]
-    return []

@@ -4,6 +4,10 @@ Nothing else in the package touches one. A test compares `PRIVATE_NAMES` with
 the installed releases and fails by name when one is gone.
 """
 
+from ring_keras.keras_internals.callback_lists import (
+    call_before_callbacks,
+    remove_progress_bar,
+)
 from ring_keras.keras_internals.datasets import (
     data_server_port,
     keeps_batches,
@@ -44,7 +48,6 @@ from ring_keras.keras_internals.names import (
     BUILD,
     CHECK_FINITE,
     CLIP_GRADIENTS,
-    FINALIZE_VARIABLES,
     INITIAL_EPOCH,
     ITERATIONS,
     LOSS_CALL,
@@ -102,7 +105,6 @@ __all__ = [
     "BUILD",
     "CHECK_FINITE",
     "CLIP_GRADIENTS",
-    "FINALIZE_VARIABLES",
     "INITIAL_EPOCH",
     "ITERATIONS",
     "LOSS_CALL",
@@ -127,6 +129,7 @@ __all__ = [
     "batch_normalizations",
     "begin_silent_test_batch",
     "begin_silent_train_batch",
+    "call_before_callbacks",
     "compiled_losses",
     "data_server_port",
     "dataset_of",
@@ -146,6 +149,7 @@ __all__ = [
     "overwrites_with_gradient",
     "recurrent_states",
     "reduction_axes",
+    "remove_progress_bar",
     "remove_replacements",
     "replace",
     "replacement",

@@ -12,7 +12,6 @@ __all__ = [
     "EPOCH_BATCH_COUNT",
     "EPOCH_DATASET",
     "EPOCH_STEPS",
-    "FINALIZE_VARIABLES",
     "GRADIENT_ACCUMULATOR",
     "GRAPH_IS_MISSING",
     "INITIAL_EPOCH",
@@ -65,7 +64,6 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
         "_overwrite_variables_directly_with_gradients",
         "apply",
         "build",
-        "finalize_variable_values",
     ),
     "keras.losses.Loss": ("call",),
     "keras.optimizers.LossScaleOptimizer": ("check_finite",),
@@ -105,7 +103,6 @@ BUILD = "build"
 OVERWRITE_DIRECTLY = "_overwrite_variables_directly_with_gradients"
 LOSS_CALL = "call"
 CHECK_FINITE = "check_finite"
-FINALIZE_VARIABLES = "finalize_variable_values"
 TEST_STEP = "test_step"
 TRAIN_STEP = "train_step"
 TRAIN_WRITER = "_train_writer"

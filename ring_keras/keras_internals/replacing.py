@@ -16,7 +16,6 @@ _REPLACED = (
     names.BACKEND_APPLY_GRADIENTS,
     names.CHECK_FINITE,
     names.CLIP_GRADIENTS,
-    names.FINALIZE_VARIABLES,
     names.METRICS_RESULT,
     names.MOMENTS,
     names.OVERWRITE_DIRECTLY,

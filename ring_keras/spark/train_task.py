@@ -14,10 +14,10 @@ from ring_keras.callbacks.backup_files import BackupFiles
 from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVariables
 from ring_keras.callbacks.metric_average import MetricAverage
 from ring_keras.data.shard_parquet import shard_parquet
+from ring_keras.fit.distributed_optimizer import DistributedOptimizer
 from ring_keras.job.topology import rank, size
 from ring_keras.lifecycle.membership import init
 from ring_keras.ops.objects import broadcast_object
-from ring_keras.optimizers.distributed_optimizer import DistributedOptimizer
 from ring_keras.spark.columns import ModelColumns
 from ring_keras.spark.keras_file import load_model, saved_model
 from ring_keras.spark.store import StoreDirectory

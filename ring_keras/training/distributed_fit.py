@@ -42,9 +42,6 @@ class DistributedFit(keras.callbacks.Callback):
     call's: a `fit` that failed, or an `evaluate` inside of one, has another list.
     """
 
-    compares_weights = True
-    """So that the optimizer need not."""
-
     def __init__(self) -> None:
         super().__init__()
         self.guard = Guard()

@@ -49,7 +49,7 @@ class TimedIterator(_Iterator):
         return TimedIteratorSpec(self.element_spec)
 
     def _next_internal(self) -> Any:
-        return _timed(super()._next_internal, real_example_count)
+        return _timed(super()._next_internal, _count)
 
     def get_next_as_optional(self) -> Any:
         """The next batch, or none."""
@@ -70,10 +70,25 @@ class TimedIteratorSpec(tf.data.IteratorSpec):
         return self.value_type(components=components, element_spec=self._element_spec)
 
 
+def _count(batch: Any) -> tf.Tensor:
+    """Of examples; the first batch of a `fit` is noted."""
+    ops = _libraries.ops()
+    leaves = tf.nest.flatten(batch, expand_composites=True)
+    tensors = [leaf for leaf in leaves if leaf is not None]
+
+    def note() -> tf.Tensor:
+        with tf.control_dependencies([ops.ring_keras_note_first_batch(batch=tensors)]):
+            return tf.constant(True)
+
+    # In a branch, which takes nothing from another device unless it runs.
+    tf.cond(ops.ring_keras_claim_first_batch(), note, lambda: tf.constant(False))
+    return real_example_count(batch)
+
+
 def _count_if_any(batch: Any) -> tf.Tensor:
     return tf.cond(
         batch.has_value(),
-        lambda: real_example_count(batch.get_value()),
+        lambda: _count(batch.get_value()),
         lambda: tf.zeros([], tf.float64),
     )
 

@@ -154,6 +154,14 @@ PYTHON_ALLOWED["callbacks"] = PYTHON_ALLOWED["training"] | {
     "lifecycle",
     "training",
 }
+# The optimizer, which brings callbacks to `fit`.
+PYTHON_ALLOWED["fit"] = {
+    "callbacks",
+    "job",
+    "keras_internals",
+    "ops",
+    "optimizers",
+}
 PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {"lifecycle", "training"}
 BELOW_THE_PUBLIC_FACE = set(PYTHON_ALLOWED) - {"tensorboard"}
 # Starts ranks, is none, and must not take TensorFlow's seconds to start.
@@ -167,6 +175,7 @@ PYTHON_ALLOWED["ray"] = {"engines", "launch", "schedulers"}
 PYTHON_ALLOWED["spark"] = PYTHON_ALLOWED["dask"] | {
     "callbacks",
     "data",
+    "fit",
     "job",
     "keras_internals",
     "lifecycle",

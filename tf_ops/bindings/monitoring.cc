@@ -12,6 +12,7 @@
 #include "tf_ops/monitoring/dump_format.h"
 #include "tf_ops/monitoring/stacks.h"
 #include "tf_ops/runtime/dump_signal.h"
+#include "tf_ops/runtime/first_batch.h"
 #include "tf_ops/runtime/observation.h"
 
 namespace py = pybind11;
@@ -162,6 +163,8 @@ void BindMonitoring(py::module_& module) {
   module.def("long_waits", &LongWaits, py::arg("after"), py::arg("at_least_s"));
   module.def("begin_steps",
              [] { ThrowIfError(WithoutGil([] { return BeginSteps(); })); });
+  module.def("await_first_batch", &AwaitFirstBatch);
+  module.def("first_batch", &FirstBatch);
   module.def("ticks", &Now);
   module.def(
       "dump",

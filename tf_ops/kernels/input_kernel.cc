@@ -1,5 +1,10 @@
+#include <algorithm>
+#include <cstddef>
+
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/types.h"
 #include "tf_ops/common/ticks.h"
+#include "tf_ops/runtime/first_batch.h"
 #include "tf_ops/runtime/observation.h"
 
 namespace ring_keras {
@@ -39,10 +44,44 @@ class NoteInputKernel : public QuickKernel {
   }
 };
 
+class ClaimFirstBatchKernel : public QuickKernel {
+ public:
+  using QuickKernel::QuickKernel;
+
+  void Compute(OpKernelContext* context) override {
+    Tensor* claimed = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &claimed));
+    claimed->scalar<bool>()() = ClaimFirstBatch();
+  }
+};
+
+class NoteFirstBatchKernel : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    constexpr size_t kMostBytes = 64 << 10;
+    FirstBatchDigest digest;
+    for (int input = 0; input < context->num_inputs(); ++input) {
+      const Tensor& tensor = context->input(input);
+      if (!tensorflow::DataTypeCanUseMemcpy(tensor.dtype())) continue;
+      const auto bytes = tensor.tensor_data();
+      digest.Add(bytes.data(), std::min(bytes.size(), kMostBytes));
+    }
+    NoteFirstBatch(digest);
+  }
+};
+
 REGISTER_KERNEL_BUILDER(Name("RingKerasTicks").Device(tensorflow::DEVICE_CPU),
                         TicksKernel);
 REGISTER_KERNEL_BUILDER(
     Name("RingKerasNoteInput").Device(tensorflow::DEVICE_CPU), NoteInputKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("RingKerasClaimFirstBatch").Device(tensorflow::DEVICE_CPU),
+    ClaimFirstBatchKernel);
+REGISTER_KERNEL_BUILDER(
+    Name("RingKerasNoteFirstBatch").Device(tensorflow::DEVICE_CPU),
+    NoteFirstBatchKernel);
 
 }  // namespace
 }  // namespace ring_keras

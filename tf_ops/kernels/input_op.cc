@@ -27,4 +27,25 @@ until: What RingKerasTicks said when the batch was there.
 examples: In the batch; 0 if that is unknown.
 )doc");
 
+REGISTER_OP("RingKerasClaimFirstBatch")
+    .Output("claimed: bool")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Says whether the batch at hand is the first one, which is to be noted.
+
+claimed: True once after each call of await_first_batch().
+)doc");
+
+REGISTER_OP("RingKerasNoteFirstBatch")
+    .Input("batch: T")
+    .Attr("T: list(type)")
+    .SetIsStateful()  // Never prune.
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Keeps a digest of a batch, by which ranks see that theirs are the same.
+
+batch: Its tensors, of which those of numbers count, and 64 KiB of each.
+)doc");
+
 }  // namespace ring_keras

@@ -121,24 +121,26 @@ def test_the_best_model_is_saved_once(rank_pool, save_weights_only):
 
 
 def shared_files_worker(directory):
+    """Two of three ranks write summaries."""
     ring.init()
     mine = Path(directory) / f"rank{ring.rank()}.csv"
     log = str(Path(directory) / "all.csv")
+    some = [keras.callbacks.TensorBoard(directory)] if ring.rank() < 2 else []
     fit(
         training.distributed_model(1),
         keras.callbacks.CSVLogger(str(mine)),
         callbacks.RootOnly(keras.callbacks.CSVLogger(log)),
-        keras.callbacks.TensorBoard(directory),
+        *some,
         callbacks.BestModelCheckpoint(
             monitor="loss", filepath=str(Path(directory) / "best.keras")
         ),
     )
 
 
-def test_files_that_several_ranks_write_are_named(tmp_path):
+def test_files_that_some_ranks_write_together_are_named(tmp_path):
     pytest.importorskip("tensorboard")
 
-    outcomes = run_ranks(shared_files_worker, 2, args=(str(tmp_path),), check=False)
+    outcomes = run_ranks(shared_files_worker, 3, args=(str(tmp_path),), check=False)
 
     assert all(outcome.ok for outcome in outcomes), report(outcomes, "files")
     warnings = [

@@ -36,17 +36,20 @@ class InContainers(keras.Model):
         return {"loss": loss}
 
 
-def containers_worker(jit_compile):
+def containers_worker(jit_compile, distributed=()):
+    """Compares weights with those of one process."""
     size, rank = ring.size(), ring.rank()
     data = training.dataset(training.steps_of(6, size))
     models = InContainers(1 + rank), InContainers(1)
     for model in models:
         model.compile(jit_compile=jit_compile)
+    for index in distributed:
+        ring.DistributedOptimizer(models[0].optimizers[index])
     training.fit(
         models[0],
         ring.data.shard(data, remainder="keep"),
         training.BATCH,
-        callbacks=[ring.callbacks.BroadcastGlobalVariables()],
+        callbacks=[] if distributed else [ring.callbacks.Distributed()],
     )
     training.fit(models[1], data, training.BATCH * size)
     return training.largest_difference(*(model.get_weights() for model in models))
@@ -56,24 +59,8 @@ def test_optimizers_in_containers_train_together(rank_pool):
     assert max(rank_pool(2).run(containers_worker, args=(False,))) <= 1e-6
 
 
-def one_alone_worker():
-    """One of two is distributed, and no callback makes the other one so."""
-    model = InContainers(1)
-    ring.DistributedOptimizer(model.optimizers[0])
-    model.compile()
-    with pytest.raises(ring.RingKerasError, match="train that variable alone") as error:
-        training.fit(
-            model,
-            training.dataset(8),
-            4,
-            callbacks=[ring.callbacks.MetricAverage()],
-        )
-    assert model.parts[1].kernel.path in str(error.value)
-    assert "apply" not in vars(model.others["second"]["its"])
-
-
-def test_one_that_trains_alone_beside_another_is_refused(rank_pool):
-    rank_pool(2).run(one_alone_worker)
+def test_one_that_is_distributed_brings_the_others(rank_pool):
+    assert max(rank_pool(2).run(containers_worker, args=(False, (0,)))) <= 1e-6
 
 
 class AppliesByItself(keras.optimizers.SGD):

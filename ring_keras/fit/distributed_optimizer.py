@@ -7,10 +7,10 @@ from typing import Any
 import keras
 
 from ring_keras import keras_internals as internals
+from ring_keras.callbacks.distributed import prepare_fits
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.compression import Compression, Compressor
 from ring_keras.ops.reduce_op import ReduceOp
-from ring_keras.optimizers.end_of_fit import EndOfFit
 from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
@@ -41,7 +41,8 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     update, after gradient accumulation and before clipping, so clipping and
     the update see what one process with the global batch would see.
 
-    Give `fit` a callback of `ring_keras.callbacks` too: with one, an uneven last
+    `fit` gets the rest by itself, as a `ring_keras.callbacks.Distributed` without
+    arguments: all ranks begin alike, metrics are of all ranks' data, an uneven last
     batch is weighted by its size, a step that reduces nothing raises, and XLA is
     turned off where collectives have no kernels for it (TensorFlow before 2.20).
 
@@ -55,8 +56,8 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     apply the same update.
 
     A copy of the optimizer (`keras.models.load_model`, `copy.deepcopy`) is an
-    ordinary one again: pass it here, or let
-    `ring_keras.callbacks.BroadcastGlobalVariables` do that.
+    ordinary one again: pass it here, or give `fit` a
+    `ring_keras.callbacks.Distributed`.
 
     Args:
         optimizer: A Keras optimizer, or the name of one. Doing this again to
@@ -143,7 +144,7 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
         if backward_passes_per_step > 1:
             _accumulate(plain, backward_passes_per_step)
     install_hook(optimizer, options)
-    EndOfFit(optimizer, options).install()
+    prepare_fits()
     return optimizer
 
 

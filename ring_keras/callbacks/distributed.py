@@ -1,0 +1,193 @@
+"""All that a `fit` on several ranks needs, in one callback."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from ring_keras import keras_internals as internals
+from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVariables
+from ring_keras.callbacks.elastic import Elastic
+from ring_keras.callbacks.fit_calls import agree_on_calls, insert_callback
+from ring_keras.callbacks.learning_rate_warmup import LearningRateWarmup
+from ring_keras.callbacks.metric_average import MetricAverage
+from ring_keras.callbacks.tensorboard import TensorBoard
+from ring_keras.job.topology import is_initialized
+from ring_keras.keras_internals import calls
+from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.training.attachment import attach
+from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.train_step import process_set_of
+
+__all__ = ["Distributed", "prepare_fits"]
+
+
+class Distributed(keras.callbacks.Callback):
+    """Has `fit` train on several ranks as it would on one.
+
+    A `fit` whose optimizer is a `ring_keras.DistributedOptimizer` has one without
+    being given it. Give it one for its arguments, or for an optimizer, such as a
+    loaded model's, that is to become distributed:
+
+    ```python
+    model.fit(data, epochs=90, callbacks=[
+        ring.callbacks.Distributed(
+            base_lr=0.1, warmup_epochs=5, tensorboard="logs"),
+        keras.callbacks.ModelCheckpoint("best.keras", save_best_only=True),
+    ])
+    ```
+
+    It puts other callbacks into the list, behind itself, unless one of their class is
+    there:
+
+    - `BroadcastGlobalVariables`: all ranks begin with the root's variables and epoch.
+    - `MetricAverage`: epochs' metrics, and those of validation, are of all ranks' data;
+      where only some ranks validate they are each rank's own, and a warning says so.
+    - `RootOnly` around each of Keras's callbacks that would write the same file on
+      every rank: the root writes it.
+    - What the arguments ask for.
+
+    The progress bar shows on the first rank only, and ranks stop after the same step.
+    Where all ranks read the same data, a warning says so: they would train on every
+    example as many times as there are ranks.
+
+    Given to `evaluate` on every rank, metrics are those of all ranks' data.
+
+    Args:
+        root_rank: The rank whose state counts, and which writes files. Defaults to
+            the first of those that train the model.
+        base_lr: With `warmup_epochs`, the learning rate tuned for one rank; see
+            `LearningRateWarmup`.
+        warmup_epochs: For so many epochs the learning rate grows from `base_lr` to
+            `ring_keras.size()` times as much.
+        tensorboard: The `log_dir` of a `ring_keras.callbacks.TensorBoard`, or one.
+        elastic: Whether `fit` goes on when ranks are lost or come, or an `Elastic`
+            that says how. Then nothing of this is done before it: no file is taken for
+            one of several ranks, and no data are compared.
+
+    Raises:
+        ValueError: If only one of `base_lr` and `warmup_epochs` is given.
+    """
+
+    def __init__(
+        self,
+        root_rank: int | None = None,
+        *,
+        base_lr: float | None = None,
+        warmup_epochs: float | None = None,
+        tensorboard: str | Path | TensorBoard | None = None,
+        elastic: bool | Elastic = False,
+    ) -> None:
+        super().__init__()
+        prepare_fits()
+        if (base_lr is None) != (warmup_epochs is None):
+            raise ValueError(
+                "ring_keras.callbacks.Distributed takes `base_lr` and `warmup_epochs` "
+                f"together. Received: base_lr={base_lr}, warmup_epochs={warmup_epochs}"
+            )
+        self.root_rank = root_rank
+        self._asked_for: list[keras.callbacks.Callback] = []
+        if base_lr is not None:
+            self._asked_for.append(
+                LearningRateWarmup(base_lr, warmup_epochs=warmup_epochs)
+            )
+        if tensorboard is not None:
+            if not isinstance(tensorboard, TensorBoard):
+                tensorboard = TensorBoard(str(tensorboard))
+            self._asked_for.append(tensorboard)
+        if elastic:
+            is_one = isinstance(elastic, Elastic)
+            self._asked_for.append(elastic if is_one else Elastic())
+        self.metrics = MetricAverage()
+        """The one that it adds."""
+
+    def missing_parts(
+        self, present: list[keras.callbacks.Callback], root_rank: int
+    ) -> list[keras.callbacks.Callback]:
+        """What it adds to these callbacks, itself among them."""
+        parts = [one for one in self._asked_for if one not in present]
+        everyone = [*present, *parts]
+        if not _has(everyone, BroadcastGlobalVariables, Elastic):
+            parts.insert(0, BroadcastGlobalVariables(root_rank))
+        if not _has(everyone, MetricAverage):
+            parts.append(self.metrics)
+        return parts
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Has Keras call what comes into the list in this thread.
+
+        It calls lists whose callbacks do nothing with batches from another one.
+        """
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """`evaluate` reports of all ranks' data; in a `fit` another one sees to it."""
+        callbacks = calls.calling_callback_list()
+        if callbacks is not None and DistributedFit.of(callbacks) is None:
+            self.metrics.set_model(self.model)
+            self.metrics.on_test_begin(logs)
+
+
+@functools.cache
+def prepare_fits() -> None:
+    """From now on, each `fit` that has, or is to have, a distributed optimizer."""
+    internals.call_before_callbacks("on_train_begin", _prepare_fit)
+    internals.call_before_callbacks("on_test_begin", _show_progress_once)
+    internals.call_before_callbacks("on_predict_begin", _show_progress_once)
+
+
+def _prepare_fit(callbacks: keras.callbacks.CallbackList) -> None:
+    model = callbacks.model
+    run = None if model is None else calls.calling_run(model)
+    if run is None or not run.trains or run.callbacks is not callbacks:
+        return
+    distributed = next(
+        (one for one in callbacks.callbacks if isinstance(one, Distributed)), None
+    )
+    if not is_initialized() or not (distributed or _is_distributed(model)):
+        return
+    attach(model, adopt_optimizers=True)
+    process_set = process_set_of(model)
+    has_peers = process_set.size() > 1 and process_set.included()
+    if distributed is None:
+        if not has_peers:
+            return
+        distributed = Distributed()
+        insert_callback(callbacks, len(callbacks.callbacks), distributed)
+    root = distributed.root_rank
+    root = process_set.ranks[0] if root is None else root
+    place = callbacks.callbacks.index(distributed)
+    for part in reversed(distributed.missing_parts(callbacks.callbacks, root)):
+        insert_callback(callbacks, place + 1, part)
+    _show_progress_once(callbacks)
+    # Ranks that come later would not ask the others anything here.
+    if has_peers and not _has(callbacks.callbacks, Elastic):
+        agree_on_calls(callbacks, run, distributed.metrics, root, process_set)
+
+
+def _show_progress_once(callbacks: keras.callbacks.CallbackList) -> None:
+    """On the first rank of those that train the model."""
+    model = callbacks.model
+    if model is None or not is_initialized() or not _is_distributed(model):
+        return
+    process_set = process_set_of(model)
+    if process_set.included() and process_set.rank() != 0:
+        internals.remove_progress_bar(callbacks)
+
+
+def _is_distributed(model: keras.Model) -> bool:
+    waiting = list(internals.optimizers_of(model))
+    while waiting:
+        optimizer = waiting.pop()
+        if OptimizerHook.of(optimizer) is not None:
+            return True
+        waiting += internals.inner_optimizers(optimizer)
+    return False
+
+
+def _has(
+    callbacks: list[keras.callbacks.Callback], *kinds: type[keras.callbacks.Callback]
+) -> bool:
+    return any(isinstance(callback, kinds) for callback in callbacks)

@@ -1,0 +1,106 @@
+"""What the ranks' calls of `fit` have in common, and what becomes of the rest."""
+
+import itertools
+
+import keras
+from absl import logging
+
+from ring_keras.callbacks.metric_average import MetricAverage
+from ring_keras.callbacks.root_only import RootOnly
+from ring_keras.callbacks.same_data import (
+    array_digest,
+    compare_first_batches,
+    may_be_same,
+    warn_of_same_data,
+)
+from ring_keras.callbacks.shared_files import file_of
+from ring_keras.errors import RankMismatchError
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.keras_internals import calls
+from ring_keras.ops.objects import allgather_object
+from ring_keras.training.distributed_fit import DistributedFit
+
+__all__ = ["agree_on_calls", "insert_callback"]
+
+
+def agree_on_calls(
+    callbacks: keras.callbacks.CallbackList,
+    run: calls.Run,
+    own_metrics: MetricAverage,
+    root_rank: int,
+    process_set: ProcessSet,
+) -> None:
+    """Compares what the ranks' calls were given, before any callback is called.
+
+    Collective. A file of all ranks is written by one, metrics are of all ranks' data
+    where all validate, and ranks that train on the same data are told.
+
+    Args:
+        callbacks: Of this rank's call; changed.
+        run: That call.
+        own_metrics: A callback that may be taken out of the list.
+        root_rank: Which writes the files.
+        process_set: The ranks that train together.
+
+    Raises:
+        RankMismatchError: On every rank, if some do not validate, and the user's own
+            `MetricAverage` would wait for them.
+    """
+    ours = {
+        "files": [file for file in map(file_of, callbacks.callbacks) if file],
+        "validates": run.validation_data is not None,
+        "data": array_digest(run.data),
+        "data_may_be_same": may_be_same(run.data),
+    }
+    everyones = allgather_object(ours, name="fit/calls", process_set=process_set)
+    for place, callback in enumerate(list(callbacks.callbacks)):
+        file = file_of(callback)
+        if file and all(file in theirs["files"] for theirs in everyones):
+            del callbacks.callbacks[place]
+            insert_callback(callbacks, place, RootOnly(callback, root_rank))
+    validate = [theirs["validates"] for theirs in everyones]
+    if len(set(validate)) > 1:
+        ranks = list(itertools.compress(process_set.ranks, validate))
+        _leave_metrics_to_ranks(callbacks, own_metrics, ranks, process_set)
+    data = {theirs["data"] for theirs in everyones}
+    if len(data) == 1 and None not in data:
+        warn_of_same_data("the arrays of all ranks are", process_set)
+    elif all(theirs["data_may_be_same"] for theirs in everyones):
+        fit = DistributedFit.begin(own_metrics)
+        assert fit is not None
+        compare = compare_first_batches(process_set)
+        fit.when_first_execution_is_done("same data", compare)
+
+
+def _leave_metrics_to_ranks(
+    callbacks: keras.callbacks.CallbackList,
+    own_metrics: MetricAverage,
+    validating: list[int],
+    process_set: ProcessSet,
+) -> None:
+    """Metrics of all ranks' data would have the others wait for all ranks."""
+    if own_metrics not in callbacks.callbacks:
+        raise RankMismatchError(
+            "fit(): ring_keras.callbacks.MetricAverage makes metrics of all ranks' "
+            f"data, but only ranks {validating} have validation_data. Give every rank "
+            "its part, with ring_keras.data.shard()."
+        )
+    callbacks.callbacks.remove(own_metrics)
+    if process_set.rank() == 0:
+        logging.warning(
+            "ring_keras: only ranks %s have validation_data, so each rank's metrics, "
+            "in its History too, are of its own data. Give every rank its part, with "
+            "ring_keras.data.shard().",
+            validating,
+        )
+
+
+def insert_callback(
+    callbacks: keras.callbacks.CallbackList,
+    place: int,
+    callback: keras.callbacks.Callback,
+) -> None:
+    """Puts one into a list that has a model already."""
+    callback.set_params(callbacks.params)
+    callback.set_model(callbacks.model)
+    callbacks.callbacks.insert(place, callback)

@@ -1,0 +1,281 @@
+"""A `fit` that was given the optimizer alone has what it needs on several ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging as absl_logging
+from support import training
+
+import ring_keras as ring
+
+
+class Texts(logging.Handler):
+    """What ring_keras warns of, as a context."""
+
+    def __init__(self):
+        super().__init__()
+        self.texts = []
+
+    def emit(self, record):
+        if "ring_keras" in record.getMessage():
+            self.texts.append(record.getMessage())
+
+    def __enter__(self):
+        absl_logging.get_absl_logger().addHandler(self)
+        return self.texts
+
+    def __exit__(self, *_):
+        absl_logging.get_absl_logger().removeHandler(self)
+
+
+def compiled(optimizer, seed=1):
+    model = training.build(seed)
+    model.compile(optimizer, "mse", metrics=["mae", keras.metrics.AUC(name="auc")])
+    return model
+
+
+def as_one_process_worker():
+    """Ranks seeded differently, with uneven last batches; beside one process."""
+    size = ring.size()
+    count, held = 4 * 5 * size - 1, 4 * 3 * size - 1
+    x, y = training.arrays()
+    train, validation = (x[:count], y[:count]), (x[-held:], y[-held:])
+
+    def fit(model, data, batch, validation):
+        return training.fit(
+            model,
+            data,
+            batch,
+            epochs=3,
+            validation_data=validation.batch(batch),
+        )
+
+    model = compiled(
+        ring.DistributedOptimizer(keras.optimizers.Adam(0.01)), ring.rank()
+    )
+    history = fit(
+        model,
+        ring.data.shard(tf.data.Dataset.from_tensor_slices(train), remainder="pad"),
+        4,
+        ring.data.shard(
+            tf.data.Dataset.from_tensor_slices(validation), remainder="keep"
+        ),
+    )
+    alone = compiled(keras.optimizers.Adam(0.01), seed=0)
+    expected = fit(
+        alone,
+        tf.data.Dataset.from_tensor_slices(train),
+        4 * size,
+        tf.data.Dataset.from_tensor_slices(validation),
+    )
+    return (
+        training.largest_difference(model.get_weights(), alone.get_weights()),
+        training.history_difference(history, expected),
+    )
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_it_trains_and_reports_as_one_process(rank_pool, size):
+    for weights, history in rank_pool(size).run(as_one_process_worker):
+        assert weights < 1e-6
+        assert history < 2e-6
+
+
+def files_worker(directory):
+    """Keras's callbacks, with paths of all ranks and of each."""
+    x, y = training.arrays()
+    own = Path(directory) / f"own-{ring.rank()}.csv"
+    with Texts() as texts:
+        compiled(ring.DistributedOptimizer("sgd")).fit(
+            *ring.data.shard((x, y)),
+            epochs=2,
+            verbose=0,
+            callbacks=[
+                keras.callbacks.CSVLogger(f"{directory}/log.csv"),
+                keras.callbacks.ModelCheckpoint(f"{directory}/best.keras"),
+                keras.callbacks.CSVLogger(str(own)),
+            ],
+        )
+    lines = (Path(directory) / "log.csv").read_text().splitlines()
+    loaded = keras.models.load_model(f"{directory}/best.keras")
+    assert int(loaded.optimizer.iterations) > 0
+    return lines, own.read_text().splitlines(), texts
+
+
+def test_files_of_all_ranks_are_written_by_one(rank_pool, tmp_path):
+    results = rank_pool(2).run(files_worker, args=(str(tmp_path),))
+
+    for lines, own, texts in results:
+        assert len(lines) == 3, "a head and two epochs, once"
+        assert own == lines, "metrics are the same on all ranks"
+        assert texts == []
+
+
+def progress_worker():
+    x, y = training.arrays()
+    model = compiled(ring.DistributedOptimizer("sgd"))
+    shown = []
+    for call in (
+        lambda: model.fit(*ring.data.shard((x, y)), verbose=2),
+        lambda: model.evaluate(x, y, verbose=2),
+        lambda: model.predict(x, verbose=2),
+    ):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            call()
+        shown.append("step" in out.getvalue())
+    return shown
+
+
+def test_progress_is_shown_by_the_first_rank(rank_pool):
+    assert rank_pool(2).run(progress_worker) == [[True] * 3, [False] * 3]
+
+
+def same_data_worker(kind):
+    x, y = (array[:32] for array in training.arrays())
+    if kind.startswith("part"):
+        x, y = ring.data.shard((x, y))
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
+    spec = (tf.TensorSpec([None, 6]), tf.TensorSpec([None, 1]))
+    arguments = {
+        "arrays": {"x": x, "y": y, "batch_size": 4},
+        "dataset": {"x": data},
+        "generator": {
+            "x": tf.data.Dataset.from_generator(
+                lambda: iter(data), output_signature=spec
+            )
+        },
+    }[kind.split()[-1]]
+    model = compiled(ring.DistributedOptimizer("sgd"))
+    with Texts() as texts:
+        model.fit(**arguments, epochs=2, verbose=0)
+        second = len(texts)
+        model.fit(**arguments, verbose=0)
+    return texts[:second], texts[second:]
+
+
+@pytest.mark.parametrize("kind", ["arrays", "dataset", "generator"])
+def test_data_that_all_ranks_read_whole_are_noticed(rank_pool, kind):
+    (first, again), others = rank_pool(2).run(same_data_worker, args=(kind,))
+
+    for texts in (first, again):
+        (text,) = texts
+        assert "every example 2 times" in text
+        assert "ring_keras.data.shard" in text
+    assert others == ([], [])
+
+
+@pytest.mark.parametrize("kind", ["parts of arrays", "parts of dataset"])
+def test_parts_are_not_taken_for_the_same(rank_pool, kind):
+    assert rank_pool(2).run(same_data_worker, args=(kind,)) == [([], [])] * 2
+
+
+def one_validates_worker(callbacks):
+    x, y = training.arrays()
+    model = compiled(ring.DistributedOptimizer("sgd"))
+    try:
+        with Texts() as texts:
+            history = model.fit(
+                *ring.data.shard((x, y)),
+                verbose=0,
+                validation_data=(x, y) if ring.rank() == 0 else None,
+                callbacks=callbacks(),
+            ).history
+    except ring.RankMismatchError as error:
+        return str(error)
+    return history["loss"], "val_loss" in history, texts
+
+
+def test_validation_on_one_rank_is_its_own(rank_pool):
+    first, second = rank_pool(2).run(one_validates_worker, args=(list,))
+
+    assert (first[1], second[1]) == (True, False)
+    assert first[0] != second[0], "each reports of its own data"
+    (text,) = first[2]
+    assert "only ranks [0] have validation_data" in text
+    assert second[2] == []
+
+
+def own_average():
+    return [ring.callbacks.MetricAverage()]
+
+
+def test_an_average_of_validations_that_some_lack_is_an_error(rank_pool):
+    first, second = rank_pool(2).run(one_validates_worker, args=(own_average,))
+
+    assert first == second
+    assert "only ranks [0] have validation_data" in first
+
+
+def distributed_worker(directory):
+    """By its arguments, on an optimizer that nobody has distributed."""
+    x, y = training.arrays()
+    model = compiled(keras.optimizers.SGD(0.5))
+    callback = ring.callbacks.Distributed(
+        base_lr=0.1, warmup_epochs=1, tensorboard=directory
+    )
+    mine = ring.data.shard((x, y))
+    model.fit(*mine, batch_size=8, epochs=2, verbose=0, callbacks=[callback])
+    again = model.fit(*mine, batch_size=8, verbose=0, callbacks=[callback]).history
+    evaluated = model.evaluate(*mine, verbose=0, return_dict=True, callbacks=[callback])
+    whole = model.evaluate(x, y, verbose=0, return_dict=True)
+    differences = [abs(evaluated[key] - whole[key]) for key in whole]
+    return (
+        training.as_bytes(model.get_weights()),
+        float(model.optimizer.learning_rate.numpy()),
+        again["loss"],
+        max(differences),
+    )
+
+
+def test_one_callback_has_them_all(rank_pool, tmp_path):
+    first, second = rank_pool(2).run(distributed_worker, args=(str(tmp_path),))
+
+    assert first == second
+    _, rate, _, difference = first
+    assert rate == pytest.approx(0.2)
+    assert difference < 1e-6
+    assert list(tmp_path.rglob("events.*"))
+
+
+def one_rank_worker(directory):
+    callback = ring.callbacks.Distributed(tensorboard=directory)
+    x, y = training.arrays()
+    model = compiled(ring.DistributedOptimizer("sgd"))
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        model.fit(x, y, verbose=2, callbacks=[callback])
+    return "step" in out.getvalue()
+
+
+def test_on_one_rank_its_arguments_count_too(rank_pool, tmp_path):
+    assert rank_pool(1).run(one_rank_worker, args=(str(tmp_path),)) == [True]
+    assert list(tmp_path.rglob("events.*"))
+
+
+def test_half_a_warm_up_is_refused():
+    with pytest.raises(ValueError, match=r"Received: base_lr=0\.1, warmup_epochs=None"):
+        ring.callbacks.Distributed(base_lr=0.1)
+
+
+def other_models_worker():
+    """What a process does outside of such a `fit` is left alone."""
+    x, y = training.arrays()
+    ring.DistributedOptimizer("sgd")
+    model = compiled("sgd")
+    if ring.rank() == 0:
+        before = np.copy(model.get_weights()[0])
+        model.fit(x, y, verbose=0)
+        assert (before != model.get_weights()[0]).any()
+    return True
+
+
+def test_a_model_of_one_rank_asks_nobody(rank_pool):
+    assert rank_pool(2).run(other_models_worker) == [True, True]
