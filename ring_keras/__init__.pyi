@@ -15,6 +15,8 @@ from .errors import PeerLostError as PeerLostError
 from .errors import RankMismatchError as RankMismatchError
 from .errors import RingKerasError as RingKerasError
 from .fit.distributed_optimizer import DistributedOptimizer as DistributedOptimizer
+from .inference.evaluate import evaluate as evaluate
+from .inference.predict import predict as predict
 from .job.process_set import ProcessSet as ProcessSet
 from .job.process_set import add_process_set as add_process_set
 from .job.process_set import global_process_set as global_process_set
@@ -38,6 +40,9 @@ from .ops.barrier import barrier as barrier
 from .ops.broadcast import broadcast as broadcast
 from .ops.broadcast_variables import broadcast_variables as broadcast_variables
 from .ops.compression import Compression as Compression
+from .ops.decisions import agree_on as agree_on
+from .ops.decisions import all as all
+from .ops.decisions import any as any
 from .ops.grouped_allreduce import grouped_allreduce as grouped_allreduce
 from .ops.join import join as join
 from .ops.objects import allgather_object as allgather_object

@@ -2,12 +2,16 @@
 
 import functools
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 import keras
 
+from ring_keras.errors import RankMismatchError
+from ring_keras.job.process_set import global_process_set
 from ring_keras.job.topology import rank
 from ring_keras.ops.barrier import barrier
+from ring_keras.ops.outcomes import gather_outcomes
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.train_step import process_set_of
 
@@ -17,33 +21,77 @@ _HOOKS = {name for name in dir(keras.callbacks.Callback) if name.startswith("on_
 
 
 class RootOnly(keras.callbacks.Callback):
-    """Runs another callback on one rank, for those that write files.
+    """Lets one rank alone do something, such as writing files.
 
-    Ranks that write the same file spoil it. Put
-    `keras.callbacks.ModelCheckpoint`, `CSVLogger`, `TensorBoard` and
+    Around a callback it runs that on one rank. Ranks that write the same file spoil
+    it. Put `keras.callbacks.ModelCheckpoint`, `CSVLogger`, `TensorBoard` and
     `BackupAndRestore` in here, or list them on one rank alone. When `fit`
-    returns, on any rank, what they wrote is complete.
+    returns, on any rank, what they wrote is complete. Not for callbacks that decide,
+    such as `EarlyStopping`: those belong on every rank, where `MetricAverage` has them
+    decide alike.
 
-    Not for callbacks that decide, such as `EarlyStopping`: those belong on every
-    rank, where `MetricAverage` has them decide alike.
+    Without one it is a context that every rank of the job enters, and leaves when
+    the root is through, so that what the root wrote is complete on all of them:
+
+    ```python
+    with ring.callbacks.RootOnly() as is_root:
+        if is_root:
+            download_and_unpack("data")
+    images = load("data")
+    ```
+
+    If the root fails there, all ranks leave by an error.
 
     Args:
         callback: The callback. On other ranks nothing of it is called.
         root_rank: The rank that runs it.
+
+    Raises:
+        RankMismatchError: At the end of the context, on the others, if a rank raises
+            within it.
     """
 
-    def __init__(self, callback: keras.callbacks.Callback, root_rank: int = 0) -> None:
+    def __init__(
+        self, callback: keras.callbacks.Callback | None = None, root_rank: int = 0
+    ) -> None:
         super().__init__()
         self.callback = callback
         self.root_rank = root_rank
         self._runs = rank() == root_rank
+        if callback is None:
+            return
         for name in _HOOKS - {"on_train_end"}:
             setattr(self, name, self._on_root(getattr(callback, name)))
+
+    def __enter__(self) -> bool:
+        """Whether this rank is the root."""
+        return rank() == self.root_rank
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Waits for all ranks."""
+        if error is not None and not isinstance(error, Exception):
+            return  # This process ends, which tells the others.
+
+        def look() -> tuple[None, None]:
+            if error is not None:
+                raise error
+            return None, None
+
+        try:
+            gather_outcomes("callbacks.RootOnly", look, global_process_set)
+        except RankMismatchError:
+            if error is None:
+                raise
 
     def set_params(self, params: dict[str, Any] | None) -> None:
         """Passed on."""
         super().set_params(params)
-        if self._runs:
+        if self._runs and self.callback is not None:
             self.callback.set_params(params)
 
     def set_model(self, model: keras.Model) -> None:
@@ -51,12 +99,17 @@ class RootOnly(keras.callbacks.Callback):
         super().set_model(model)
         # A call of fit() begins: the ranks may be others than in the last one.
         self._runs = rank() == self.root_rank
+        if self.callback is None:
+            raise ValueError(
+                "ring_keras.callbacks.RootOnly in a list of callbacks takes the one "
+                "that it runs. Received: callback=None"
+            )
         if self._runs:
             self.callback.set_model(model)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Passed on; returns on all ranks when the root is through with it."""
-        if self._runs:
+        if self._runs and self.callback is not None:
             self.callback.on_train_end(logs)
         DistributedFit.calling_guard().run(self._wait)
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from ring_keras.data.agreement import gather_outcomes
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.allreduce import allreduce
+from ring_keras.ops.outcomes import gather_outcomes
 from ring_keras.ops.reduce_op import ReduceOp
 
 __all__ = ["join"]

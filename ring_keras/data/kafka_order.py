@@ -9,13 +9,13 @@ from typing import Any
 import keras
 
 from ring_keras import keras_internals as internals
-from ring_keras.data.agreement import gather_outcomes
 from ring_keras.data.first_rank import of_first_rank
 from ring_keras.data.kafka_pass import KafkaPass, read_pass, write_pass
 from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.ops.data_order import DataOrder, order_on
+from ring_keras.ops.outcomes import gather_outcomes
 from ring_keras.training.train_step import DistributedTrainStep, process_set_of
 
 __all__ = ["KafkaOrder"]

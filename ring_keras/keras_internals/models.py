@@ -18,6 +18,7 @@ __all__ = [
     "batch_normalizations",
     "flattened_layers",
     "frozen_weights",
+    "in_order_of_metrics",
     "initial_epoch",
     "recurrent_states",
     "reduction_axes",
@@ -63,6 +64,11 @@ def frozen_weights(model: keras.Model) -> list[keras.Variable]:
         for variable in getattr(layer, TRAINABLE_VARIABLES)
         if not variable.trainable
     ]
+
+
+def in_order_of_metrics(model: keras.Model, logs: dict[str, Any]) -> Any:
+    """What `evaluate` returns where it returns no dict: the one value, or a list."""
+    return model._flatten_metrics_in_order(logs)
 
 
 def recurrent_states(model: keras.Model) -> list[keras.Variable]:

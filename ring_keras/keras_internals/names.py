@@ -48,6 +48,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     # `check_finite` and `call` must keep their meaning.
     "keras.Model": (
         "_compile_loss",
+        "_flatten_metrics_in_order",
         "_get_metrics_result_or_logs",
         "_symbolic_build",
         "make_test_function",

@@ -9,7 +9,7 @@ import numpy as np
 from ring_keras import _native
 from ring_keras.job.process_set import ProcessSet
 
-__all__ = ["all_digests", "variable_name", "who_has_what"]
+__all__ = ["all_digests", "digests", "variable_name", "who_has_what"]
 
 
 def all_digests(
@@ -30,8 +30,13 @@ def all_digests(
     Raises:
         RankMismatchError: If the ranks have different numbers of variables.
     """
-    row = np.array([[_digest(variable) for variable in variables]], np.int64)
+    row = np.array([digests(variables)], np.int64)
     return _native.allgather(row, name, process_set.communicator_id())
+
+
+def digests(variables: Sequence[Any]) -> list[int]:
+    """Those of this rank's values."""
+    return [_digest(variable) for variable in variables]
 
 
 def who_has_what(column: np.ndarray[Any, Any], ranks: Sequence[int]) -> str:

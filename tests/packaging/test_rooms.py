@@ -163,6 +163,14 @@ PYTHON_ALLOWED["fit"] = {
     "optimizers",
 }
 PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {"lifecycle", "training"}
+PYTHON_ALLOWED["inference"] = {
+    "data",
+    "job",
+    "keras_internals",
+    "ops",
+    "optimizers",
+    "training",
+}
 BELOW_THE_PUBLIC_FACE = set(PYTHON_ALLOWED) - {"tensorboard"}
 # Starts ranks, is none, and must not take TensorFlow's seconds to start.
 PYTHON_ALLOWED["launch"] = {"network"}

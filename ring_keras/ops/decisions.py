@@ -1,0 +1,132 @@
+"""Decisions that all ranks take alike."""
+
+import hashlib
+from typing import Any
+
+import tensorflow as tf
+
+from ring_keras.errors import RankMismatchError
+from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.ops.allreduce import allreduce
+from ring_keras.ops.encoding import encode
+from ring_keras.ops.objects import allgather_object
+from ring_keras.ops.reduce_op import Max, Min, ReduceOp
+
+__all__ = ["agree_on", "all", "any"]
+
+_SHOWN = 60
+
+
+def any(
+    value: Any, *, name: str | None = None, process_set: ProcessSet | None = None
+) -> Any:
+    """Whether something holds on at least one rank.
+
+    For what one rank finds and all must act on, such as a disk that is full:
+
+    ```python
+    if ring.any(disk_is_full()):
+        break
+    ```
+
+    Args:
+        value: A bool, or a scalar tensor of bool.
+        name: See `allreduce`. Defaults to "any".
+        process_set: Ranks taking part. Defaults to all.
+
+    Returns:
+        The same on every rank: a bool; inside a `tf.function`, a tensor.
+
+    Raises:
+        TypeError: If `value` is neither.
+        PeerLostError: If a rank died or left.
+        CollectiveTimeoutError: If a rank stays silent too long.
+    """
+    return _decision(value, Max, name or "any", process_set)
+
+
+def all(
+    value: Any, *, name: str | None = None, process_set: ProcessSet | None = None
+) -> Any:
+    """Whether something holds on every rank.
+
+    Args:
+        value: See `any`.
+        name: See `allreduce`. Defaults to "all".
+        process_set: Ranks taking part. Defaults to all.
+
+    Returns:
+        As `any`.
+
+    Raises:
+        TypeError: As `any`, and so the others.
+    """
+    return _decision(value, Min, name or "all", process_set)
+
+
+def _decision(
+    value: Any, op: ReduceOp, name: str, process_set: ProcessSet | None
+) -> Any:
+    flag = tf.convert_to_tensor(value)
+    if flag.dtype != tf.bool or flag.shape.rank != 0:
+        raise TypeError(
+            "ring_keras.any and ring_keras.all take a bool, or a scalar tensor of "
+            f"bool. Received: {value!r}"
+        )
+    held = allreduce(flag, op=op, name=name, process_set=process_set)
+    return bool(held) if tf.executing_eagerly() else held
+
+
+def agree_on(
+    value: Any, *, name: str | None = None, process_set: ProcessSet | None = None
+) -> Any:
+    """Makes sure that all ranks have the same value.
+
+    For what each rank works out by itself, and training takes for equal, such as the
+    classes that it found in its files:
+
+    ```python
+    classes = ring.agree_on(sorted(os.listdir("images")), name="classes")
+    ```
+
+    `broadcast_object` is for ranks that may differ, and take one rank's value.
+
+    Args:
+        value: Plain values; see `broadcast_object`. Of numbers the types count, too.
+        name: What the error calls it. Defaults to "agree_on".
+        process_set: Ranks taking part. Defaults to all.
+
+    Returns:
+        `value`.
+
+    Raises:
+        RankMismatchError: On every rank, if they differ; says who has what.
+        TypeError: If `value` holds anything but plain values.
+        RingKerasError: On the other ranks then.
+        PeerLostError: If a rank died or left.
+    """
+    process_set = process_set or global_process_set
+    name = name or "agree_on"
+    everyones = allgather_object(_in_short(value), name=name, process_set=process_set)
+    holders: dict[tuple[str, bytes], list[int]] = {}
+    for rank, theirs in zip(process_set.ranks, everyones, strict=True):
+        holders.setdefault(theirs, []).append(rank)
+    if len(holders) > 1:
+        said = ", ".join(
+            f"ranks {held} have {text}" for (text, _), held in holders.items()
+        )
+        raise RankMismatchError(
+            f"ring_keras.agree_on '{name}': the ranks' values differ: {said}."
+        )
+    return value
+
+
+def _in_short(value: Any) -> Any:
+    """A few words, and what tells it from others."""
+    try:
+        encoded = encode(value)
+    except (TypeError, ValueError):
+        return value  # The collective refuses it, on all ranks.
+    text = repr(value)
+    shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    return shown, hashlib.sha256(encoded).digest()
