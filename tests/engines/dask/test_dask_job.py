@@ -195,10 +195,12 @@ def test_nothing_is_left_when_the_client_ends(
     script.write_text(
         textwrap.dedent(
             f"""
-            import distributed, cloudpickle
+            import distributed, cloudpickle, signal
             from support import functions_of_ranks
             import ring_keras.dask as ring_dask
 
+            # Shells start what is in the background with SIGINT ignored.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             functions_of_ranks.travel_by(cloudpickle)
             with distributed.Client({client.scheduler.address!r}) as client:
                 ring_dask.run(
