@@ -7,6 +7,7 @@ from . import monitoring as monitoring
 from . import schedules as schedules
 from . import verify as verify
 from ._version import __version__ as __version__
+from .engines.outcomes import RankFailedError as RankFailedError
 from .errors import CollectiveTimeoutError as CollectiveTimeoutError
 from .errors import CommunicationError as CommunicationError
 from .errors import CorruptDataError as CorruptDataError
@@ -15,6 +16,7 @@ from .errors import PeerLostError as PeerLostError
 from .errors import RankMismatchError as RankMismatchError
 from .errors import RingKerasError as RingKerasError
 from .fit.distributed_optimizer import DistributedOptimizer as DistributedOptimizer
+from .functions.run import run as run
 from .inference.evaluate import evaluate as evaluate
 from .inference.predict import predict as predict
 from .job.process_set import ProcessSet as ProcessSet

@@ -47,10 +47,10 @@ def failure_of(error: BaseException) -> dict[str, Any]:
 
 
 class RankFailedError(RuntimeError):
-    """A rank of a job on an engine failed, and so the job did.
+    """A rank that runs a function failed, and so the job did.
 
     Attributes:
-        rank: The first that failed; None: the engine does not tell which.
+        rank: The first that failed; None: only the text says which.
         details: The traceback of its function; empty if its process died.
     """
 

@@ -1,20 +1,12 @@
 """`horovod.run`: a function on several ranks, from a script of one process."""
 
-import contextlib
-import importlib
-import pickle
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from ring_keras.functions.run import run as run_function
 from ring_keras.horovod._absent import refuse_unless_default
 
-__all__ = ["CALL", "result_file", "run"]
-
-CALL = "call.pickle"
+__all__ = ["run"]
 
 _NO_ELASTIC = (
     "It returns every rank's result: start elastic jobs with ringrun --min-np."
@@ -53,11 +45,9 @@ def run(
 ) -> list[Any]:
     """Calls a function on every rank of a new job, on this machine or on several.
 
-    Function and results travel in files that this user alone can read, in a
-    directory for temporary files, which other hosts must share (`TMPDIR`). Ranks
-    import the script that calls this anew, so it does so under `if __name__ ==
-    "__main__"`, unless cloudpickle is installed. `disable_cache` and `use_gloo` are
-    taken and mean nothing.
+    As `ring_keras.run`, which says how function and results travel; other hosts must
+    share the directory for temporary files (`TMPDIR`). `disable_cache` and `use_gloo`
+    are taken and mean nothing.
 
     Args:
         func: Calls `init()`, as a script would.
@@ -92,7 +82,7 @@ def run(
         What the function returned, by rank.
 
     Raises:
-        RuntimeError: If a rank failed; ringrun has printed which and why.
+        ring_keras.RankFailedError: If a rank failed; a RuntimeError.
     """
     for name, value, instead in (
         ("min_num_proc", min_num_proc, _NO_ELASTIC),
@@ -114,7 +104,6 @@ def run(
     options = [
         word
         for option, value in (
-            ("-np", size),
             ("-H", hosts),
             ("--hostfile", hostfile),
             ("-p", ssh_port),
@@ -128,39 +117,4 @@ def run(
     ]
     if verbose:
         options.append("--verbose")
-    with tempfile.TemporaryDirectory(prefix="ring_keras-run-") as name:
-        directory = Path(name)
-        _write_call(directory / CALL, func, args, kwargs)
-        command = [sys.executable, "-m", "ring_keras.launch", *options]
-        command += [executable or sys.executable, "-m", "ring_keras.horovod._run_rank"]
-        ended = subprocess.run([*command, name], check=False)
-        if ended.returncode != 0:
-            raise RuntimeError(
-                f"horovod.run() of {func!r} on {size} ranks ended with code "
-                f"{ended.returncode}; see what ringrun has printed."
-            )
-        return [
-            pickle.loads(result_file(directory, rank).read_bytes())
-            for rank in range(size)
-        ]
-
-
-def result_file(directory: Path, rank: int) -> Path:
-    """Where a rank leaves what the function returned."""
-    return directory / f"result.{rank}.pickle"
-
-
-def _write_call(
-    path: Path,
-    func: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
-) -> None:
-    pickler: Any = pickle
-    main = getattr(sys.modules["__main__"], "__file__", None)
-    with contextlib.suppress(ImportError):
-        pickler = importlib.import_module("cloudpickle")
-        main = None  # It writes down what the main script defines.
-    call = pickler.dumps((func, tuple(args), dict(kwargs or {})))
-    # The second is unpickled when the first is there.
-    path.write_bytes(pickle.dumps((sys.path, main, call)))
+    return run_function(func, args, kwargs, np=size, options=options, python=executable)

@@ -177,6 +177,7 @@ PYTHON_ALLOWED["launch"] = {"network"}
 PYTHON_ALLOWED["rendezvous"] = set()
 # The same on somebody else's engine; what Ray, Spark and Dask have in common.
 PYTHON_ALLOWED["engines"] = {"launch", "schedulers"}
+PYTHON_ALLOWED["functions"] = {"engines", "launch"}
 PYTHON_ALLOWED["dask"] = {"engines", "launch", "schedulers"}
 PYTHON_ALLOWED["ray"] = {"engines", "launch", "schedulers"}
 # Its estimator trains, too.
@@ -192,7 +193,7 @@ PYTHON_ALLOWED["spark"] = PYTHON_ALLOWED["dask"] | {
 }
 # Programs and skins: they may use the public face, which has all that is above.
 PYTHON_ALLOWED["benchmark"] = {"autotune", "job", "schedulers"}
-PYTHON_ALLOWED["horovod"] = BELOW_THE_PUBLIC_FACE | {"ray", "spark"}
+PYTHON_ALLOWED["horovod"] = BELOW_THE_PUBLIC_FACE | {"functions", "ray", "spark"}
 PYTHON_ALLOWED["verify"] = set(BELOW_THE_PUBLIC_FACE)
 
 # The public face has every room behind it: only those above all rooms may use it.

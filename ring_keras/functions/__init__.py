@@ -1,0 +1,1 @@
+"""Functions of a script or a notebook, as the ranks of a job."""

@@ -1,0 +1,140 @@
+"""`ring_keras.run`: a function as every rank of a new job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ring_keras.engines.outcomes import Outcome, RankFailedError, results_of
+from ring_keras.functions import rank
+from ring_keras.functions.call_files import CallFiles
+from ring_keras.functions.job_output import JobOutput
+from ring_keras.launch import exec_rank
+from ring_keras.launch.workers import how_ended
+
+__all__ = ["run"]
+
+# Options of ringrun by which there would be other ranks than `np` says.
+_OTHER_RANKS = {
+    "-n",
+    "-np",
+    "--num-proc",
+    "--host-discovery-script",
+    "--max-np",
+    "--min-np",
+    "--nnodes",
+}
+
+
+def run(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    np: int,
+    options: Sequence[str] = (),
+    python: str | None = None,
+) -> list[Any]:
+    """Runs a function as every rank of a new job, from a script or a notebook.
+
+    The function calls `init()`, as a script under `ringrun` does. Each rank is a new
+    process, to which function and arguments travel by cloudpickle: what the script or
+    the notebook itself defines travels along, and modules are imported there anew. What
+    ranks print is shown at once, in the cell if a cell calls. Ctrl-C, or the notebook's
+    button, stops the ranks; so does the end of this process, however it ends.
+
+    Example:
+        >>> def train(epochs):
+        ...     ring.init()
+        ...     model.compile(ring.DistributedOptimizer("adam"), loss="mse")
+        ...     return model.fit(ring.data.shard(data).batch(32), epochs=epochs).history
+        >>> histories = ring.run(train, [3], np=2)
+
+    Args:
+        fn: What every rank calls.
+        args: Its positional arguments, the same on every rank.
+        kwargs: Its keyword arguments; the same.
+        np: Number of ranks.
+        options: More of ringrun's, such as `["--bind-to", "cores"]`. With `-H`, all
+            hosts must share the directory for temporary files (`TMPDIR`), in which
+            function and results travel.
+        python: The ranks' Python; by default this one.
+
+    Returns:
+        What the function returned, by rank.
+
+    Raises:
+        RankFailedError: If a rank failed; it names the first, with its traceback. Also
+            if ringrun cannot start the job; what it has printed says why.
+        TypeError: If the function, or what it refers to, cannot be pickled.
+        ValueError: If `np` is less than 1, or `options` say otherwise.
+    """
+    if np < 1:
+        raise ValueError(f"run(np={np}): a job has at least 1 rank.")
+    for option in options:
+        if option.partition("=")[0] in _OTHER_RANKS:
+            raise ValueError(
+                f"run(options=[... {option!r} ...]): np={np} says how many ranks there "
+                "are. Start elastic jobs, and those of several nodes, with ringrun."
+            )
+    with tempfile.TemporaryDirectory(prefix="ring_keras-run-") as name:
+        files = CallFiles(Path(name))
+        files.write_call(fn, args, kwargs or {})
+        command = [sys.executable, "-m", "ring_keras.launch", "-np", str(np)]
+        command += ["--event-log", str(files.event_log), *options]
+        command += [python or sys.executable, rank.__file__, name]
+        code = _follow(command)
+        return _results(files, np, code)
+
+
+def _follow(command: Sequence[str]) -> int:
+    """Runs ringrun, and shows what it prints; its exit code."""
+    # It is killed with this thread, and its guard ends the job then.
+    bound = [sys.executable, "-I", "-S", exec_rank.__file__, str(os.getpid()), ""]
+    interrupted = False
+    with (
+        JobOutput() as output,
+        subprocess.Popen(
+            [*bound, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output.stdout,
+            stderr=output.stderr,
+            # Ctrl-C in a terminal, and a notebook's button, reach the whole group.
+            start_new_session=True,
+        ) as ringrun,
+    ):
+        while True:
+            try:
+                output.show()
+                ringrun.wait()
+                break
+            except KeyboardInterrupt:
+                interrupted = True
+                ringrun.send_signal(signal.SIGINT)
+            except BaseException:
+                # It must not wait for a reader.
+                output.close()
+                ringrun.terminate()
+                raise
+    if interrupted:
+        raise KeyboardInterrupt
+    return ringrun.returncode
+
+
+def _results(files: CallFiles, size: int, code: int) -> list[Any]:
+    outcomes = files.outcomes(size)
+    failed = [one for one in outcomes if one and one.failure]
+    no_cause = all(one.follows for one in failed)
+    if code != 0 and no_cause and (None in outcomes or not failed):
+        # A process has died, or ended badly after its function.
+        said = files.conclusion() or f"ringrun {how_ended(code)}; it has printed why"
+        raise RankFailedError(None, said)
+    ended = "was stopped" if code else "ended its process before its function returned"
+    missing = Outcome(failure=ended, follows=code != 0)
+    return results_of([one or missing for one in outcomes])
