@@ -122,6 +122,7 @@ def _run_job(
         colour="NO_COLOR" not in inherited,
         verbose=options.verbose,
         timestamps=options.timestamps,
+        raw=options.raw,
         watch=watch,
         encrypt=config.encrypt,
     )
@@ -239,6 +240,12 @@ def _parser() -> argparse.ArgumentParser:
         dest="timestamps",
         action="store_true",
         help="begin each line with the time, too",
+    )
+    add(
+        "--raw",
+        action="store_true",
+        help="show every line of every rank: what TensorFlow says when it starts, too, "
+        "which is otherwise shown of the first rank that says it",
     )
     add(
         "--grace-period",

@@ -46,6 +46,7 @@ class LaunchOptions:
         colour: Whether to colour prefixes on a terminal.
         verbose: Whether to tell of each start and end.
         timestamps: Whether each line begins with the time.
+        raw: Whether what all ranks say when they start is shown of each.
         watch: What it tells besides the ranks' output.
         encrypt: Whether what ranks say to the store is encrypted.
     """
@@ -55,6 +56,7 @@ class LaunchOptions:
     colour: bool
     verbose: bool
     timestamps: bool
+    raw: bool
     watch: WatchOptions
     encrypt: bool
 
@@ -176,6 +178,7 @@ class Launcher:
             self._options.output_directory,
             colour=self._options.colour,
             timestamps=self._options.timestamps,
+            raw=self._options.raw,
             on_broken=self._note_broken_output,
         )
         try:

@@ -93,6 +93,7 @@ class NodeAgent(Agent):
             launch.output_directory,
             colour=launch.colour,
             timestamps=launch.timestamps,
+            raw=launch.raw,
             on_broken=lambda: self.loop.call_soon(
                 lambda: self.take_signal(signal.SIGPIPE)
             ),

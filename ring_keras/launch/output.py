@@ -15,6 +15,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from ring_keras.launch.lines import LineBuffer
+from ring_keras.launch.start_lines import StartLines
 
 STREAMS = ("stdout", "stderr")
 
@@ -41,6 +42,7 @@ class _Own(Enum):
 class _Stream:
     """One rank's standard output or error."""
 
+    rank: int
     prefix: bytes
     console: Console
     file: _RankFile | None
@@ -160,6 +162,7 @@ class OutputPump:
         directory: Gets `rank.N/stdout` and `rank.N/stderr`, byte for byte.
         colour: Whether prefixes on a terminal are coloured.
         timestamps: Whether lines begin with the time at which they came.
+        raw: Whether what all ranks say when they start is shown of each.
         on_broken: Called once, from the thread, when nobody reads our own
             output any more.
     """
@@ -170,11 +173,13 @@ class OutputPump:
         *,
         colour: bool,
         timestamps: bool,
+        raw: bool,
         on_broken: Callable[[], None],
     ) -> None:
         self._directory = directory
         self._colour = colour
         self._timestamps = timestamps
+        self._start_lines = None if raw else StartLines()
         self._on_broken = on_broken
         self._broken = False
         footer = Footer()
@@ -269,7 +274,7 @@ class OutputPump:
         if self._directory is not None:
             file = _RankFile(self._directory / f"rank.{rank}" / name)
         console = self._consoles[name]
-        return _Stream(self._prefix(rank, console), console, file)
+        return _Stream(rank, self._prefix(rank, console), console, file)
 
     def _prefix(self, rank: int, console: Console) -> bytes:
         prefix = f"[{rank}]"
@@ -361,6 +366,8 @@ class OutputPump:
 
     def _show(self, stream: _Stream, data: bytes) -> None:
         lines = stream.lines.feed(data) if data else stream.lines.finish()
+        if self._start_lines is not None:
+            lines = self._start_lines.select(stream.rank, lines)
         prefix = self._now() + stream.prefix
         progress = stream.lines.progress()
         if progress is not None:

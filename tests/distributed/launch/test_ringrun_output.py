@@ -199,3 +199,19 @@ def read_until(fd: int, end: bytes, timeout_s: float = 30) -> bytes:
         assert select.select([fd], [], [], time_left)[0], f"only {got[-200:]!r} came"
         got += os.read(fd, 1 << 16)
     return got
+
+
+def test_what_tensorflow_says_at_its_start_is_shown_once(ringrun, tmp_path):
+    script = "import tensorflow"
+    files = ["--output-dir", str(tmp_path / "output")]
+
+    alone = ringrun.run(script, size=1).stderr.splitlines()
+    shown = ringrun.run(script, *files, size=3).stderr.splitlines()
+    raw = ringrun.run(script, "--raw", size=3).stderr.splitlines()
+
+    assert alone, "TensorFlow says nothing: is there TF_CPP_MIN_LOG_LEVEL?"
+    assert len(shown) == len(alone)
+    assert len(raw) == 3 * len(alone)
+    for rank in range(3):
+        file = tmp_path / "output" / f"rank.{rank}" / "stderr"
+        assert len(file.read_text().splitlines()) == len(alone), "it is as it is"

@@ -1,0 +1,63 @@
+"""What TensorFlow says when it starts, in the same words on every rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["StartLines"]
+
+# Where it says so: of instructions that it could use, of oneDNN, of libraries for GPUs
+# that are there or not, and of XLA. Only these: a warning about a step must not be
+# missed because another rank had the same.
+_SOURCES = b"|".join(
+    map(
+        re.escape,
+        [
+            b"computation_placer.cc",
+            b"cpu_feature_guard.cc",
+            b"cuda_blas.cc",
+            b"cuda_diagnostics.cc",
+            b"cuda_dnn.cc",
+            b"cuda_driver.cc",
+            b"cuda_executor.cc",
+            b"cuda_fft.cc",
+            b"cuda_platform.cc",
+            b"cudart_stub.cc",
+            b"device_compiler.h",
+            b"dso_loader.cc",
+            b"gpu_device.cc",
+            b"port.cc",
+            b"py_utils.cc",
+            b"service.cc",
+        ],
+    )
+)
+_LOGGED = re.compile(
+    # absl's way to begin a line, and that of TensorFlow until 2.18.
+    rb"(?:[IWE]\d{4} [\d:.]+ +\d+|\d{4}-\d\d-\d\d [\d:.]+: [IWE]) "
+    rb"(?:\S*/)?((?:" + _SOURCES + rb"):\d+\] .*)"
+)
+_PLAIN = (
+    b"WARNING: All log messages before absl::InitializeLog() is called",
+    b"To enable the following instructions:",
+)
+_ADDRESS = re.compile(rb"0x[0-9a-f]+")
+
+
+class StartLines:
+    """Shows them of the first rank that says them."""
+
+    def __init__(self) -> None:
+        self._said_by: dict[bytes, int] = {}
+
+    def select(self, rank: int, lines: Sequence[bytes]) -> list[bytes]:
+        """What to show of a rank's lines: all but those that another has said."""
+        return [line for line in lines if self._is_shown(rank, line)]
+
+    def _is_shown(self, rank: int, line: bytes) -> bool:
+        logged = _LOGGED.match(line)
+        if logged is None and not line.startswith(_PLAIN):
+            return True
+        said = _ADDRESS.sub(b"", line if logged is None else logged[1])
+        return self._said_by.setdefault(said, rank) == rank

@@ -1,0 +1,55 @@
+"""What all ranks say when they start is shown of one."""
+
+import pytest
+
+from ring_keras.launch.start_lines import StartLines
+
+SAID = [
+    b"WARNING: All log messages before absl::InitializeLog() is called are written "
+    b"to STDERR",
+    b"To enable the following instructions: AVX2 FMA, in other operations, rebuild",
+    b"I0000 00:00:17955.2970 %d cpu_feature_guard.cc:227] This TensorFlow binary",
+    b"E0000 00:00:17955.2970 %d cuda_dnn.cc:8310] Unable to register cuDNN factory",
+    b"I0000 00:00:17955.2970 %d service.cc:146] XLA service 0x%x initialized for CUDA",
+    b"2026-01-02 10:20:30.40500%d: I tensorflow/core/util/port.cc:113] oneDNN is on",
+    b"2026-01-02 10:20:30.40500%d: E external/local_xla/xla/cuda_blas.cc:1] Unable",
+]
+
+
+def of_rank(line, rank):
+    """As that rank would print it."""
+    return line % ((rank,) * line.count(b"%"))
+
+
+@pytest.mark.parametrize("line", SAID)
+def test_the_first_rank_s_is_shown(line):
+    lines = StartLines()
+
+    assert lines.select(1, [of_rank(line, 1)]) == [of_rank(line, 1)]
+    assert lines.select(0, [b"before", of_rank(line, 0)]) == [b"before"]
+    # A process that it starts says so, too.
+    assert lines.select(1, [of_rank(line, 1)]) == [of_rank(line, 1)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"loss: 0.5",
+        b"W0000 00:00:17955.29 7 local_rendezvous.cc:412] Local rendezvous is aborting",
+        b"W0000 00:00:17955.29 7 my_service.cc:1] out of patience",
+        b"F0000 00:00:17955.29 7 cuda_driver.cc:1] Check failed",
+        b"he said: I0000 00:00:17955.29 7 service.cc:1] hello",
+    ],
+)
+def test_any_other_is_shown_of_each(line):
+    lines = StartLines()
+
+    assert [lines.select(rank, [line]) for rank in range(3)] == [[line]] * 3
+
+
+def test_another_text_is_another_line():
+    lines = StartLines()
+    start = b"I0000 00:00:17955.29 7 gpu_device.cc:2020] Created device "
+
+    assert lines.select(0, [start + b"GPU:0"]) == [start + b"GPU:0"]
+    assert lines.select(1, [start + b"GPU:1"]) == [start + b"GPU:1"]
