@@ -14,10 +14,9 @@ except ImportError as error:
     raise ImportError(
         "ring_keras.dask needs Dask's scheduler: pip install 'ring-keras[dask]'"
     ) from error
-import cloudpickle
-
 from ring_keras.dask.rank_task import RankTask
 from ring_keras.dask.shards import divide, take_shards
+from ring_keras.engines import pickling
 from ring_keras.engines.outcomes import Outcome, results_of
 from ring_keras.engines.rank_places import places_by_host
 
@@ -74,7 +73,7 @@ def run(
     shares = divide(client, collections, addresses)
     task = RankTask(
         job=f"ring-keras-{secrets.token_hex(8)}",
-        call=cloudpickle.dumps(call),
+        call=pickling.dumps(call),
         env={"RING_KERAS_INIT_TIMEOUT_S": f"{start_timeout:g}", **(env or {})},
         timeout_s=start_timeout,
     )

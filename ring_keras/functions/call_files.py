@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
+from ring_keras.engines import pickling
 from ring_keras.engines.outcomes import Outcome
 
 __all__ = ["CallFiles"]
@@ -38,7 +37,7 @@ class CallFiles:
             TypeError: If it cannot be pickled.
         """
         try:
-            call = cloudpickle.dumps((fn, tuple(args), dict(kwargs)))
+            call = pickling.dumps((fn, tuple(args), dict(kwargs)))
         except Exception as error:
             raise TypeError(
                 f"run() cannot send {fn!r} and its arguments to the ranks, which are "
