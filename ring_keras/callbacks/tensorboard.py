@@ -70,12 +70,14 @@ class TensorBoard(keras.callbacks.TensorBoard):
         """Begins to write, and to gather when all callbacks have begun."""
         attach(self.model)
         self._abandon()
+        internals.leave_writers(self)
         self._begun = []
         self._is_in_batch = False
         # A `fit` that raises does not come to `on_train_end`.
         callbacks = calls.calling_callback_list()
         if callbacks is not None:
-            weakref.finalize(callbacks, _abandon_all, self._begun).atexit = False
+            end = weakref.finalize(callbacks, _end, weakref.ref(self), self._begun)
+            end.atexit = False
         self._steps_before = self._steps_done()
         self._fit = fit = DistributedFit.begin(self)
         self._prepared = False  # Keras makes new files for each `fit`.
@@ -202,6 +204,10 @@ class TensorBoard(keras.callbacks.TensorBoard):
         return self._is_writer
 
 
-def _abandon_all(begun: list[RingSummaries]) -> None:
+def _end(callback: "weakref.ref[TensorBoard]", begun: list[RingSummaries]) -> None:
+    """Ends what a `fit` has begun, which may have raised."""
     for ring in begun:
         ring.abandon()
+    board = callback()
+    if board is not None and board._begun is begun:
+        internals.leave_writers(board)

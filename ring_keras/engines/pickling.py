@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import types
 from collections import ChainMap
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -13,7 +13,7 @@ __all__ = ["dumps"]
 
 
 def dumps(value: Any) -> bytes:
-    """What `pickle.loads` turns into a copy of `value`, functions and classes included."""
+    """What `pickle.loads` makes a copy of `value` from, functions and classes too."""
     buffer = io.BytesIO()
     _Pickler(buffer).dump(value)
     return buffer.getvalue()
@@ -30,6 +30,6 @@ def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    dispatch_table = ChainMap(
+    dispatch_table: ClassVar = ChainMap(
         {types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
     )

@@ -95,6 +95,7 @@ from ring_keras.keras_internals.writing import (
     begin_silent_test_batch,
     begin_silent_train_batch,
     is_silent_after_batch,
+    leave_writers,
     set_batches_done,
     train_writer,
 )
@@ -143,6 +144,7 @@ __all__ = [
     "inner_optimizers",
     "innermost_optimizers",
     "is_silent_after_batch",
+    "leave_writers",
     "is_wrapper",
     "keeps_batches",
     "loss_divides_by_sample_weight",

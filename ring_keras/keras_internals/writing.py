@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.ops import summary_ops_v2
 
 from ring_keras.keras_internals.names import (
     BATCHES_OF_TESTS,
@@ -12,12 +13,15 @@ from ring_keras.keras_internals.names import (
     IS_PROFILING,
     PROFILED_BATCHES,
     TRAIN_WRITER,
+    WRITERS,
+    WRITERS_BEFORE,
 )
 
 __all__ = [
     "begin_silent_test_batch",
     "begin_silent_train_batch",
     "is_silent_after_batch",
+    "leave_writers",
     "set_batches_done",
     "train_writer",
 ]
@@ -30,6 +34,22 @@ def train_writer(callback: keras.callbacks.TensorBoard) -> Any:
     in the newest file alone.
     """
     return getattr(callback, TRAIN_WRITER)
+
+
+def leave_writers(callback: keras.callbacks.TensorBoard) -> None:
+    """Puts this thread's writer of before a `fit` back that raised.
+
+    Keras does so in `on_train_end`, to which such a `fit` does not come: a later one
+    would write its summaries to the failed one's file.
+    """
+    pushed = getattr(callback, WRITERS_BEFORE)
+    own = getattr(callback, WRITERS).values()
+    while pushed and any(
+        writer is summary_ops_v2._summary_state.writer for writer in own
+    ):
+        as_default, record_if = pushed.pop()
+        record_if.__exit__(None, None, None)
+        as_default.__exit__(None, None, None)
 
 
 def set_batches_done(callback: keras.callbacks.TensorBoard, count: int) -> None:

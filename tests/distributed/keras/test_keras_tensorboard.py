@@ -306,7 +306,10 @@ def fit_again_after_one_that_raised(directory):
             )
         except ValueError as error:
             assert str(error) == "not this one"
-    del board, callbacks
+        # A later `fit` without a writer of its own would write there.
+        del callbacks
+        assert not tf.summary.should_record_summaries()
+    del board
     gc.collect()
     gathers = [one for one in threading.enumerate() if one.name == "tensorboard"]
     for thread in gathers:
