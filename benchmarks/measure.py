@@ -49,11 +49,13 @@ class Results:
         seconds: A round's figure is the median of its samples on the slowest
             rank.
         versions: What each program said it is.
-        failures: What could not be measured, and why.
+        left_out: Programs that are not installed.
+        failures: What could not be measured although it is, and why.
     """
 
     seconds: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     def median(self, row: str, column: str) -> float | None:
@@ -92,13 +94,13 @@ def _start(
     }
     for name, program in programs.items():
         if missing := program.missing():
-            _fail(results, f"{name}: left out: there is no {missing[0]}")
+            _note(results.left_out, f"{name}: left out: there is no {missing[0]}")
             continue
         _say(f"{section.title}: starting {name}")
         try:
             ranks = stack.enter_context(Ranks(program, section.ranks, cores))
         except ProgramError as error:
-            _fail(results, str(error))
+            _note(results.failures, str(error))
             continue
         results.versions[name] = ranks.version
         running[name] = ranks
@@ -130,11 +132,11 @@ def _measure_column(
         except UnsupportedError:
             return None
         except OperationError as error:
-            _fail(results, f"{row.title}, {column.title}: {error}")
+            _note(results.failures, f"{row.title}, {column.title}: {error}")
             requests.pop(row.title, None)
             return None
         except ProgramError as error:
-            _fail(results, f"{error} ({column.title})")
+            _note(results.failures, f"{error} ({column.title})")
             # What hangs may spin, and so slow the others.
             running.pop(row.program.name).close()
             return None
@@ -168,12 +170,12 @@ def _check_same(row: Row, column: Column, ranks: Ranks, results: Results) -> Non
         answers = ranks.ask(f"{row.same} {column.words}", _ANSWER_TIMEOUT_S)
     except (OperationError, ProgramError) as error:
         results.seconds.pop((row.title, column.title), None)
-        _fail(results, f"{row.title}, {column.title}: {error}")
+        _note(results.failures, f"{row.title}, {column.title}: {error}")
         return
     if not all(math.isclose(a, answers[0][0], rel_tol=1e-6) for (a,) in answers):
         results.seconds.pop((row.title, column.title), None)
-        _fail(
-            results,
+        _note(
+            results.failures,
             f"{row.title}, {column.title}: the ranks did not work together: "
             f"{row.same} is {answers}",
         )
@@ -185,9 +187,9 @@ def _counts(seconds: float, round_s: float) -> str:
     return f"warmup={max(1, inner // 2)} samples={samples} inner={inner}"
 
 
-def _fail(results: Results, message: str) -> None:
+def _note(messages: list[str], message: str) -> None:
     _say(message)
-    results.failures.append(message)
+    messages.append(message)
 
 
 def _say(message: str) -> None:
