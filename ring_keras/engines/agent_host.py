@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from multiprocessing.connection import Pipe
 from pathlib import Path
 
-from ring_keras.engines.elastic_rank import CALL, DIRECTORY, FunctionCall, Report
+from ring_keras.engines.elastic_rank import (
+    CALL,
+    DIRECTORY,
+    PYTHON,
+    FunctionCall,
+    Report,
+)
 
 __all__ = ["AgentHost"]
 
@@ -55,7 +61,12 @@ class AgentHost:
                 self._process = subprocess.Popen(
                     [sys.executable, "-I", _SCRIPT, str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
-                    env={**os.environ, **env, DIRECTORY: str(self._directory)},
+                    env={
+                        **os.environ,
+                        **env,
+                        DIRECTORY: str(self._directory),
+                        PYTHON: sys.executable,
+                    },
                     pass_fds=[theirs.fileno()],
                     # Signals to this process's group are for the engine's own.
                     start_new_session=True,

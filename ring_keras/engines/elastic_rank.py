@@ -17,9 +17,10 @@ from typing import Any
 
 from ring_keras.engines.outcomes import Outcome, failure_of
 
-__all__ = ["CALL", "DIRECTORY", "FunctionCall", "Report"]
+__all__ = ["CALL", "DIRECTORY", "PYTHON", "FunctionCall", "Report", "rank_command"]
 
 DIRECTORY = "RING_KERAS_ENGINE_DIR"
+PYTHON = "RING_KERAS_ENGINE_PYTHON"
 CALL = "call"
 
 
@@ -56,9 +57,15 @@ class Report:
     outcome: Outcome
 
 
+def rank_command() -> list[str]:
+    """Of a process, on whatever host: the engine's Python may be elsewhere there."""
+    return ["/bin/sh", "-c", f'exec "${PYTHON}" -m {__name__}']
+
+
 def main() -> None:
     """Runs the function; what it raises is raised here."""
     directory = Path(os.environ.pop(DIRECTORY))
+    del os.environ[PYTHON]
     number = int(os.environ["RING_KERAS_RANK"])
     own: FunctionCall = pickle.loads((directory / CALL).read_bytes())
     sys.path[:] = own.sys_path

@@ -24,7 +24,7 @@ class HostFiles:
     """
 
     def __init__(self, directory: Path, secret: str) -> None:
-        self._directory = directory
+        self.directory = directory
         self._secret = secret
         self._hosts = directory / "hosts"
         self._script = directory / "discover"
@@ -36,7 +36,7 @@ class HostFiles:
 
     def options(self) -> list[str]:
         """Have ringrun read them."""
-        shell = [sys.executable, "-I", _CALL_AGENT, str(self._directory)]
+        shell = [sys.executable, "-I", _CALL_AGENT, str(self.directory)]
         return [
             "--host-discovery-script",
             str(self._script),
@@ -47,7 +47,7 @@ class HostFiles:
     def write(self, agents: Mapping[str, str]) -> None:
         """These are there now: host and port of each agent by its host's name."""
         told = {"agents": agents, "secret": self._secret, "sys_path": sys.path}
-        self._replace(self._directory / AGENTS, json.dumps(told))
+        self._replace(self.directory / AGENTS, json.dumps(told))
         self._replace(self._hosts, "".join(f"{name} slots=1\n" for name in agents))
 
     def _replace(self, path: Path, text: str) -> None:

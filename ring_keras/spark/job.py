@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,12 +14,10 @@ from pyspark.sql import SparkSession
 
 from ring_keras.engines.outcomes import Outcome, RankFailedError, results_of
 from ring_keras.spark.rank_task import SCHEMA, RankTask
+from ring_keras.spark.slots import active_session, await_slots, slots_of
 
 __all__ = ["RankFailedError", "run"]
 
-# Executors that have just been started may take so long to come.
-_SLOTS_S = 10.0
-_LOOK_INTERVAL_S = 0.25
 # What Spark says where a Python worker or an executor has ended, and nothing else has.
 _SIGNS_OF_LOSS = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 
@@ -64,11 +61,7 @@ def run(
         PySparkException: What else Spark raises, such as that the job was cancelled.
         RuntimeError: If there is no session.
     """
-    session = spark or SparkSession.getActiveSession()
-    if session is None:
-        raise RuntimeError(
-            "ring_keras.spark.run() needs a session: SparkSession.builder.getOrCreate()"
-        )
+    session = active_session(spark)
     num_proc = _choose_size(session, num_proc)
     task = RankTask(
         call=cloudpickle.dumps(partial(fn, *args, **(kwargs or {}))),
@@ -100,7 +93,7 @@ def run(
 
 def _choose_size(session: SparkSession, num_proc: int | None) -> int:
     """Spark itself would look for slots for ten minutes before it says something."""
-    slots = _slots_of(session)
+    slots = slots_of(session)
     if slots is None:
         if num_proc is None:
             raise ValueError(
@@ -113,13 +106,10 @@ def _choose_size(session: SparkSession, num_proc: int | None) -> int:
             "Spark runs no barrier stage with spark.dynamicAllocation.enabled=true. "
             "Set it to false, and spark.executor.instances to what the ranks need."
         )
-    deadline = time.monotonic() + _SLOTS_S
     wanted = num_proc
     if wanted is None:
         wanted = session.sparkContext.defaultParallelism
-    while slots < wanted and time.monotonic() < deadline:
-        time.sleep(_LOOK_INTERVAL_S)
-        slots = _slots_of(session) or 0
+    slots = await_slots(session, wanted)
     if num_proc is None and slots > 0:
         return slots
     if not 1 <= wanted <= slots:
@@ -128,12 +118,3 @@ def _choose_size(session: SparkSession, num_proc: int | None) -> int:
             "one. Give it more executors or cores, or a smaller spark.task.cpus."
         )
     return wanted
-
-
-def _slots_of(session: SparkSession) -> int | None:
-    """How many tasks can run at once; None: it cannot be asked."""
-    if not hasattr(session, "_jsparkSession"):  # Spark Connect.
-        return None
-    context = session.sparkContext._jsc.sc()
-    profile = context.resourceProfileManager().defaultResourceProfile()
-    return int(context.maxNumConcurrentTasks(profile))

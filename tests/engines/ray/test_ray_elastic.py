@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes import is_alive, wait_until
+from support import elastic_functions, processes
+from support.elastic_functions import (
+    Job,
+    await_sizes,
+    job_in,
+    process_above,
+    require_one_was_replaced,
+    run_while,
+    train,  # noqa: F401  Of the script below.
+)
+from support.processes import wait_until
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
 ray = pytest.importorskip("ray", reason="`make test-engines`")
@@ -27,157 +33,38 @@ from ring_keras.ray import run_elastic  # noqa: E402
 from ring_keras.ray.agents import Agents, StillbornError  # noqa: E402
 
 # The workers do not have the tests' modules.
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-MARK = "RING_TEST_MARK"
-
-
-class Job:
-    """What a function notes, and which processes it has."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.mark = secrets.token_hex(8)
-        self.running: Future[Any] | None = None
-
-    @property
-    def env(self) -> dict[str, str]:
-        return {MARK: self.mark}
-
-    def notes(self, prefix: str) -> dict[str, str]:
-        """By pid."""
-        paths = self.directory.glob(f"{prefix}.*")
-        return {path.suffix[1:]: path.read_text() for path in paths}
-
-    def processes(self) -> list[int]:
-        """Of ranks and their agents, wherever."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                environment = (entry / "environ").read_bytes()
-            except OSError:
-                continue
-            if f"{MARK}={self.mark}".encode() in environment.split(b"\0"):
-                found.append(int(entry.name))
-        return [pid for pid in found if is_alive(pid)]
-
-
-def left_behind() -> set[Path]:
-    """Directories of jobs' files, of whatever job."""
-    there = Path(tempfile.gettempdir())
-    return {*there.glob("ring_keras-*"), *there.glob("ringrun-*")}
+for module in (elastic_functions, processes, sys.modules[__name__]):
+    ray.cloudpickle.register_pickle_by_value(module)
 
 
 @pytest.fixture
 def job(cluster: Any, tmp_path: Path) -> Iterator[Job]:
-    job = Job(tmp_path)
-    before = left_behind()
-    yield job
-    wait_until(lambda: not job.processes(), "no process is left", 60)
-    wait_until(lambda: left_behind() <= before, "no file is left", 60)
-
-
-def note(directory: Path, prefix: str, text: object) -> None:
-    unfinished = directory / f"unfinished.{os.getpid()}"
-    unfinished.write_text(str(text))
-    unfinished.rename(directory / f"{prefix}.{os.getpid()}")
-
-
-def train(directory: Path, size: int) -> tuple[int, int, float, int, list[int]]:
-    """Steps until there is a file "stop", and the job has its size again."""
-    import tensorflow as tf
-
-    import ring_keras as ring
-
-    ring.init()
-    total = tf.Variable(0.0)
-    state = ring.elastic.TensorFlowState([total], step=0, sizes=[], stop=0.0)
-
-    @ring.elastic.run
-    def steps(state: Any) -> None:
-        while state.stop == 0:
-            if state.sizes[-1:] != [ring.size()]:
-                state.sizes = [*state.sizes, ring.size()]
-            total.assign_add(ring.allreduce(tf.constant(1.0), name="one"))
-            stops = (directory / "stop").exists() and ring.size() == size
-            answers = ring.allreduce(tf.constant(float(stops)), name="stop")
-            state.stop = float(answers)
-            state.step += 1
-            state.commit()
-            note(directory, "sizes", state.sizes)
-            time.sleep(0.01)
-
-    steps(state)
-    return ring.rank(), os.getpid(), float(total), state.step, state.sizes
-
-
-def run_while(job: Job, disturb: Callable[[], None], **numbers: int) -> list[Any]:
-    """The results of a job, to which something is done while it runs."""
-    size = numbers["max_workers"]
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(
-            run_elastic,
-            train,
-            [job.directory, size],
-            env=job.env,
-            cooldown_range=(0.1, 1.0),
-            **numbers,
-        )
-        job.running = running
-        try:
-            await_sizes(job, size, f"[{size}]")
-            disturb()
-        finally:
-            (job.directory / "stop").touch()
-        return running.result(timeout=180)
-
-
-def await_sizes(job: Job, count: int, sizes: str) -> None:
-    """Until so many processes have seen these."""
-
-    def has_come() -> bool:
-        if job.running is not None and job.running.done():
-            job.running.result()  # It failed, or has ended too early.
-        return list(job.notes("sizes").values()).count(sizes) >= count
-
-    wait_until(has_come, f"{count} processes have seen {sizes}", 120)
+    with job_in(tmp_path) as job:
+        yield job
 
 
 def agent_worker_of(pid: int) -> int:
     """The actor's process above a rank's."""
-    while True:
-        status = Path(f"/proc/{pid}/status").read_text()
-        pid = int(status.partition("PPid:")[2].split()[0])
-        if b"AgentActor" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return pid
+    return process_above(pid, b"AgentActor")
 
 
 @pytest.mark.parametrize("victim", ["process", "worker"])
 def test_another_takes_the_place_of_one_that_is_killed(job: Job, victim: str) -> None:
-    killed = []
+    before: set[int] = set()
+    killed: set[int] = set()
 
     def kill() -> None:
-        pid = int(min(job.notes("sizes")))
-        killed.append(pid)
+        before.update(map(int, job.notes("sizes")))
+        pid = min(before)
+        killed.add(pid)
         above = pid if victim == "process" else agent_worker_of(pid)
         os.kill(above, signal.SIGKILL)
         await_sizes(job, 1, "[2, 1]")
         await_sizes(job, 2, "[2, 1, 2]")
 
-    before: list[int] = []
-    results = run_while(
-        job,
-        lambda: (before.extend(map(int, job.notes("sizes"))), kill())[0],
-        min_workers=1,
-        max_workers=2,
-    )
+    results = run_while(run_elastic, job, kill, min_workers=1, max_workers=2)
 
-    assert [rank for rank, *_ in results] == [0, 1]
-    assert all(total == step for _, _, total, step, _ in results)
-    assert [sizes for *_, sizes in results] == [[2, 1, 2]] * 2
-    pids = {pid for _, pid, *_ in results}
-    # The other one has kept its process.
-    assert pids & set(before) == set(before) - set(killed)
+    require_one_was_replaced(results, before, killed)
 
 
 def test_a_lost_node_is_replaced(job: Job, cluster: Any) -> None:
@@ -197,7 +84,7 @@ def test_a_lost_node_is_replaced(job: Job, cluster: Any) -> None:
             await_sizes(job, 3, "[3, 2, 3]")
 
         results = run_while(
-            job, remove, min_workers=2, max_workers=3, cpus_per_worker=3
+            run_elastic, job, remove, min_workers=2, max_workers=3, cpus_per_worker=3
         )
     finally:
         if third in cluster.list_all_nodes():

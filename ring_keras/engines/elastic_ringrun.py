@@ -1,0 +1,106 @@
+"""ringrun of a job whose hosts are an engine's workers, which come and go."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ring_keras.config import inherited_environment
+from ring_keras.engines.elastic_rank import rank_command
+from ring_keras.engines.elastic_settings import ElasticSettings
+from ring_keras.engines.host_files import HostFiles
+
+__all__ = ["run_ringrun"]
+
+_ENDS_WITH_PARENT = str(Path(__file__).with_name("ends_with_parent.py"))
+_LOOK_INTERVAL_S = 0.5
+# Once the fewest are there, how long for more.
+_MORE_S = 5.0
+
+
+def run_ringrun(
+    settings: ElasticSettings,
+    address: str,
+    secret: str,
+    advance: Callable[[], Mapping[str, str]],
+) -> int:
+    """Runs it to its end, below this process and the calling thread.
+
+    Args:
+        settings: Of the job.
+        address: Of this host, where ranks reach it.
+        secret: The file with what the agents must hear.
+        advance: Called twice a second: which agents there are now, by a name that no
+            host has. What it raises ends ringrun, and is raised here.
+
+    Returns:
+        Its exit code.
+    """
+    # What ends with ringrun removes it, too, if this process is killed.
+    directory = Path(tempfile.mkdtemp(prefix="ring_keras-"))
+    try:
+        return _follow(settings, address, HostFiles(directory, secret), advance)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _follow(
+    settings: ElasticSettings,
+    address: str,
+    files: HostFiles,
+    advance: Callable[[], Mapping[str, str]],
+) -> int:
+    command = [sys.executable, "-m", "ring_keras.launch"]
+    command += ["--min-np", str(settings.min_workers)]
+    command += ["--max-np", str(settings.max_workers), *settings.options]
+    command += files.options()
+    # Where all ranks of a host share memory: each has an agent of its own there.
+    command += ["-x", "RING_KERAS_HOST_NAME="]
+    command += ["--launcher-address", address]
+    command += rank_command()
+    environment = inherited_environment()
+    # The engine's own, which says how many threads its worker has.
+    environment.pop("OMP_NUM_THREADS", None)
+    # It stays on this host, and is removed with what ringrun leaves there.
+    environment["TMPDIR"] = str(files.directory)
+    ends = [sys.executable, "-I", "-S", _ENDS_WITH_PARENT, str(os.getpid())]
+    with subprocess.Popen(
+        [*ends, str(files.directory), *command],
+        stdin=subprocess.DEVNULL,
+        # It counts more in a rank than what there is on the rank's host.
+        env=environment | settings.environment(),
+        # A directory that every host has; ranks go to that of their worker.
+        cwd="/",
+        start_new_session=True,
+    ) as ringrun:
+        try:
+            enough_since = None
+            while ringrun.poll() is None:
+                there = advance()
+                if enough_since is None and len(there) >= settings.min_workers:
+                    enough_since = time.monotonic()
+                if _may_begin(settings, len(there), enough_since):
+                    with contextlib.suppress(FileNotFoundError):  # It has ended.
+                        files.write(there)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    ringrun.wait(_LOOK_INTERVAL_S)
+        except BaseException:
+            ringrun.terminate()
+            raise
+    return ringrun.returncode
+
+
+def _may_begin(
+    settings: ElasticSettings, there: int, enough_since: float | None
+) -> bool:
+    """Not with the fewest, if more come at once: each change takes a while."""
+    if there >= settings.max_workers:
+        return True
+    return enough_since is not None and time.monotonic() > enough_since + _MORE_S

@@ -1,0 +1,235 @@
+"""Where tasks of an elastic job say that ringrun's agent waits in them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import hmac
+import json
+import secrets
+import select
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+__all__ = ["AgentDesk", "DeskCard", "JobIsOverError", "Visit"]
+
+# For a proof of the secret: of who has none, no more is kept.
+_PROOF_S = 10.0
+_PROOF_NBYTES = 4096
+_CONNECT_S = 30.0
+# A host that is gone without a word is noticed after 25 s.
+_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+
+
+class JobIsOverError(Exception):
+    """The desk needs no more agents."""
+
+
+@dataclass(frozen=True)
+class DeskCard:
+    """What a task must know of the desk.
+
+    Attributes:
+        host: Its address.
+        port: Its port.
+        token: The secret of the job's agents.
+    """
+
+    host: str
+    port: int
+    token: bytes
+
+    @contextlib.contextmanager
+    def visited(self) -> Iterator[Visit]:
+        """A connection to it.
+
+        Raises:
+            JobIsOverError: If nobody is needed any more.
+            OSError: If it is not reached.
+        """
+        try:
+            line = socket.create_connection((self.host, self.port), _CONNECT_S)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"run_elastic's driver is not reached at {self.host} port {self.port}: "
+                f"{error.strerror or error}. Tasks need a way to spark.driver.host",
+            ) from None
+        with line:
+            _keep_alive(line)
+            yield Visit(line, self.token)
+
+
+class Visit:
+    """A task at the desk.
+
+    Args:
+        line: Connected to it.
+        token: The secret.
+
+    Attributes:
+        own_address: Of this host, as the desk's sees it.
+
+    Raises:
+        JobIsOverError: If nobody is needed any more.
+    """
+
+    def __init__(self, line: socket.socket, token: bytes) -> None:
+        self._line = line
+        self._token = token
+        self.own_address = str(line.getsockname()[0])
+        with contextlib.suppress(ConnectionError):
+            self._nonce = line.makefile("rb").readline(_PROOF_NBYTES).strip()
+        if not getattr(self, "_nonce", b""):
+            raise JobIsOverError
+
+    def say(self, partition: int, attempt: int, agent: str) -> None:
+        """An agent waits at this address, for as long as this is open."""
+        told = json.dumps([partition, attempt, agent])
+        with contextlib.suppress(ConnectionError):  # It is over.
+            self._line.sendall(
+                f"{_proof(self._token, self._nonce, told)} {told}\n".encode()
+            )
+        self._line.settimeout(None)
+
+    def is_over(self, timeout_s: float) -> bool:
+        """Whether the desk has closed; waits so long for that."""
+        readable, _, _ = select.select([self._line], [], [], timeout_s)
+        return bool(readable)  # It says no more.
+
+
+class AgentDesk:
+    """Listens, until the end of a `with` statement.
+
+    Args:
+        host: An address of this host that tasks reach.
+        token: The secret that they know.
+
+    Attributes:
+        card: For the tasks.
+        losses: Which tasks ended before the job.
+
+    Raises:
+        OSError: If it cannot listen there.
+    """
+
+    def __init__(self, host: str, token: bytes) -> None:
+        self.losses: list[str] = []
+        self._job = secrets.token_hex(4)
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._lines: set[socket.socket] = set()
+        # The newest attempt of each partition, and where its agent is.
+        self._agents: dict[int, tuple[int, str]] = {}
+        self._server = _server_class(host)(
+            (host, 0), functools.partial(_Visitor, self, token)
+        )
+        self.card = DeskCard(host, self._server.server_address[1], token)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> AgentDesk:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.dismiss()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def agents(self) -> dict[str, str]:
+        """Host and port of each that there is, by a name that no host has."""
+        with self._lock:
+            return {
+                f"task{partition}-{attempt}-{self._job}.invalid": address
+                for partition, (attempt, address) in self._agents.items()
+            }
+
+    def dismiss(self) -> None:
+        """The job is over: tasks end, and those that come later do at once."""
+        with self._lock:
+            self._is_over = True
+            for line in self._lines:
+                with contextlib.suppress(OSError):  # It has gone by itself.
+                    line.shutdown(socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def taking(self, line: socket.socket) -> Iterator[bool]:
+        """Somebody has come, and stays for a while; yields whether that is welcome."""
+        with self._lock:
+            welcome = not self._is_over
+            if welcome:
+                self._lines.add(line)
+        try:
+            yield welcome
+        finally:
+            with self._lock:
+                self._lines.discard(line)
+
+    @contextlib.contextmanager
+    def holding(self, partition: int, attempt: int, address: str) -> Iterator[None]:
+        """Meanwhile there is that agent, unless a later attempt has come."""
+        with self._lock:
+            if self._agents.get(partition, (-1, ""))[0] < attempt:
+                self._agents[partition] = attempt, address
+        try:
+            yield
+        finally:
+            with self._lock:
+                if self._agents.get(partition) == (attempt, address):
+                    del self._agents[partition]
+                if not self._is_over:
+                    self.losses.append(f"Spark's task {partition} at {address} ended")
+
+
+class _Visitor(socketserver.StreamRequestHandler):
+    """A task at the desk, in a thread of its own."""
+
+    def __init__(self, desk: AgentDesk, token: bytes, *arguments: object) -> None:
+        self._desk = desk
+        self._token = token
+        super().__init__(*arguments)  # type: ignore[arg-type]  # socketserver's own.
+
+    def handle(self) -> None:
+        """Until it goes."""
+        line = self.request
+        # Whoever says something else, or goes meanwhile, is nobody.
+        ends = contextlib.suppress(OSError, ValueError)
+        with self._desk.taking(line) as welcome, ends:
+            if not welcome:
+                return
+            line.settimeout(_PROOF_S)
+            nonce = secrets.token_hex(16).encode()
+            line.sendall(nonce + b"\n")
+            given, _, told = self.rfile.readline(_PROOF_NBYTES).partition(b" ")
+            expected = _proof(self._token, nonce, told.decode().rstrip("\n"))
+            if not hmac.compare_digest(given, expected.encode()):
+                return
+            partition, attempt, address = json.loads(told)
+            line.settimeout(None)
+            _keep_alive(line)
+            with self._desk.holding(partition, attempt, address):
+                self.rfile.read(1)  # Nothing comes but the end.
+
+
+def _server_class(host: str) -> type[socketserver.ThreadingTCPServer]:
+    class Server(socketserver.ThreadingTCPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        daemon_threads = True
+        block_on_close = False
+        request_queue_size = socket.SOMAXCONN
+
+    return Server
+
+
+def _proof(token: bytes, nonce: bytes, told: str) -> str:
+    text = b"ring_keras agent desk 1\0" + nonce + b"\0" + told.encode()
+    return hmac.new(token, text, hashlib.sha256).hexdigest()
+
+
+def _keep_alive(line: socket.socket) -> None:
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
