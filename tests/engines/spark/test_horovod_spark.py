@@ -85,7 +85,5 @@ def test_what_horovods_estimator_has_alone_is_told() -> None:
 
 
 def test_what_is_not_there_is_told() -> None:
-    with pytest.raises(NotImplementedError, match="max_restarts"):
-        hvd_spark.run_elastic(print, num_proc=2, max_np=4)
     with pytest.raises(NotImplementedError, match="executors' logs"):
         hvd_spark.run(print, stdout=sys.stdout)

@@ -1,0 +1,81 @@
+"""Who may say that an agent waits in a task, and for how long."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+
+import pytest
+from support.processes import wait_until
+
+pytestmark = pytest.mark.engines
+pytest.importorskip("pyspark", reason="`make test-engines`")
+from ring_keras.spark.agent_desk import AgentDesk, JobIsOverError  # noqa: E402
+
+TOKEN = b"of the test"
+
+
+def test_an_agent_is_there_while_its_task_is() -> None:
+    with AgentDesk("127.0.0.1", TOKEN) as desk:
+        with desk.card.visited() as visit:
+            assert visit.own_address == "127.0.0.1"
+            visit.say(3, 17, "192.0.2.1:5")
+            wait_until(lambda: bool(desk.agents()), "it is there")
+            ((name, address),) = desk.agents().items()
+            assert name.startswith("task3-17-")
+            assert address == "192.0.2.1:5"
+            assert not visit.is_over(0)
+        wait_until(lambda: not desk.agents(), "it has gone")
+        wait_until(lambda: bool(desk.losses), "it was lost")
+
+    assert desk.losses == ["Spark's task 3 at 192.0.2.1:5 ended"]
+
+
+def test_the_newest_attempt_counts() -> None:
+    """Of a host that is gone without a word, the desk still has a connection."""
+    with (
+        AgentDesk("127.0.0.1", TOKEN) as desk,
+        desk.card.visited() as first,
+        desk.card.visited() as second,
+    ):
+        first.say(0, 1, "192.0.2.1:5")
+        wait_until(lambda: bool(desk.agents()), "the first is there")
+        second.say(0, 2, "192.0.2.2:5")
+        wait_until(
+            lambda: list(desk.agents().values()) == ["192.0.2.2:5"],
+            "the second is in its place",
+        )
+
+
+def test_tasks_are_told_that_the_job_is_over() -> None:
+    with AgentDesk("127.0.0.1", TOKEN) as desk, desk.card.visited() as visit:
+        visit.say(0, 1, "192.0.2.1:5")
+        wait_until(lambda: bool(desk.agents()), "it is there")
+        desk.dismiss()
+
+        assert visit.is_over(30)
+        with pytest.raises(JobIsOverError), desk.card.visited():
+            pass
+
+    assert desk.losses == []
+    with (
+        pytest.raises(OSError, match=r"is not reached at 127\.0\.0\.1"),
+        desk.card.visited(),
+    ):
+        pass
+
+
+def test_who_has_not_the_secret_is_nobody() -> None:
+    with AgentDesk("127.0.0.1", TOKEN) as desk:
+        stranger = dataclasses.replace(desk.card, token=b"another")
+        with stranger.visited() as visit:
+            visit.say(0, 1, "192.0.2.1:5")
+            assert visit.is_over(30)
+        with socket.create_connection((desk.card.host, desk.card.port)) as line:
+            line.sendall(b"\xff\xfe GET / HTTP/1.1\r\n\n")
+            line.settimeout(30)
+            while line.recv(4096):
+                pass
+
+        assert desk.agents() == {}
+    assert desk.losses == []
