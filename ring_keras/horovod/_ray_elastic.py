@@ -11,7 +11,7 @@ import ray
 from ring_keras.horovod._absent import refuse_unless_default
 from ring_keras.ray import run_elastic
 
-__all__ = ["ElasticRayExecutor"]
+__all__ = ["ElasticRayExecutor", "rank_variables", "run_on_most"]
 
 _NO_GPUS = "Elastic jobs run on CPUs: see docs/elastic.md."
 _NO_DISCOVERY = "Ray finds the hosts."
@@ -117,22 +117,47 @@ class ElasticRayExecutor:
         """
         refuse_unless_default("callbacks", callbacks, None, _NO_CALLBACKS)
         settings = self._settings
-        most = settings.max_num_proc
-        if most is None:
-            cpus = int(ray.cluster_resources().get("CPU", 0))
-            most = max(settings.min_num_proc, cpus // self._cpus)
-        env = {"RING_KERAS_INIT_TIMEOUT_S": f"{settings.timeout_s:g}"}
-        if settings.nics:
-            nics = settings.nics
-            env["RING_KERAS_INTERFACES"] = (
-                nics if isinstance(nics, str) else ",".join(nics)
-            )
-        return run_elastic(
+        return run_on_most(
             worker_fn,
             min_workers=settings.min_num_proc,
-            max_workers=most,
+            max_workers=settings.max_num_proc,
             cpus_per_worker=self._cpus,
-            env=env | self._env,
+            env=rank_variables(settings.timeout_s, settings.nics) | self._env,
             elastic_timeout=settings.elastic_timeout,
             reset_limit=settings.reset_limit,
         )
+
+
+def run_on_most(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    min_workers: int,
+    max_workers: int | None,
+    cpus_per_worker: int,
+    **options: Any,
+) -> list[Any]:
+    """`run_elastic`; without `max_workers`, as many as the cluster has CPUs for now."""
+    if max_workers is None:
+        cpus = int(ray.cluster_resources().get("CPU", 0))
+        max_workers = max(min_workers, cpus // cpus_per_worker)
+    return run_elastic(
+        fn,
+        args,
+        kwargs,
+        min_workers=min_workers,
+        max_workers=max_workers,
+        cpus_per_worker=cpus_per_worker,
+        **options,
+    )
+
+
+def rank_variables(timeout_s: float, nics: Iterable[str] | None) -> dict[str, str]:
+    """What settings say to ranks."""
+    variables = {"RING_KERAS_INIT_TIMEOUT_S": f"{timeout_s:g}"}
+    if nics:
+        variables["RING_KERAS_INTERFACES"] = (
+            nics if isinstance(nics, str) else ",".join(nics)
+        )
+    return variables

@@ -6,13 +6,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ring_keras.horovod._absent import refuse_unless_default
-from ring_keras.horovod._ray_elastic import ElasticRayExecutor
+from ring_keras.horovod._absent import absent, refuse_unless_default
+from ring_keras.horovod._ray_elastic import (
+    ElasticRayExecutor,
+    rank_variables,
+    run_on_most,
+)
 from ring_keras.ray.rank_actors import Bundles, RankActors, results_of
 
 __all__ = ["ElasticRayExecutor", "RayExecutor"]
 
-_NO_ELASTIC = "ElasticRayExecutor takes it, and ring_keras.ray.run_elastic."
+_NO_ELASTIC = "It is for elastic jobs: give min_workers, too."
+_NO_GPUS = "Elastic jobs run on CPUs: see docs/elastic.md."
+_NO_PLACES = "Ranks of an elastic job come wherever Ray has room."
+_NO_ACTORS = "Ranks of an elastic job come and go: use run()."
 _NO_CALLBACKS = "Return what is to be known."
 
 
@@ -33,6 +40,9 @@ class RayExecutor:
     rank leaves the job, so that the others do not wait for it, and `init()` in a later
     function joins anew.
 
+    With `min_workers` each `run` is an elastic job of its own, by
+    `ring_keras.ray.run_elastic`: it goes on when some of its ranks are lost.
+
     Args:
         settings: Of `create_settings`.
         num_workers: How many ranks, on as few hosts as they fit on; or:
@@ -43,14 +53,17 @@ class RayExecutor:
         gpus_per_worker: How many; 1 if not given.
         use_current_placement_group: Whether ranks go into the placement group in which
             this is called, if there is one.
-        min_workers: None, as all that is for elastic jobs.
-        max_workers: None.
-        reset_limit: None.
-        cooldown_range: None.
-        elastic_timeout: Ignored.
-        override_discovery: Ignored.
+        min_workers: The fewest ranks with which an elastic job begins, and goes on;
+            `num_workers` then means nothing.
+        max_workers: Up to so many; by default as many as the cluster has CPUs for when
+            `run` begins.
+        reset_limit: After so many changes another one ends the job.
+        cooldown_range: Seconds until a lost process is replaced, at first and at most.
+        elastic_timeout: Seconds for the ranks to meet after a change.
+        override_discovery: Ignored: Ray finds the hosts.
 
     Raises:
+        AbsentError: If an argument asks for what is not there.
         ValueError: If there is not one way to tell how many ranks there are, or GPUs
             are asked for without `use_gpu`.
     """
@@ -92,8 +105,24 @@ class RayExecutor:
         elastic_timeout: int = 600,
         override_discovery: bool = True,
     ) -> None:
+        self._settings = settings
+        self._actors: RankActors | None = None
+        self._env: dict[str, str] | None = None
+        self._elastic: dict[str, Any] | None = None
+        if min_workers is not None:
+            refuse_unless_default("num_hosts", num_hosts, None, _NO_PLACES)
+            refuse_unless_default("use_gpu", use_gpu, False, _NO_GPUS)
+            refuse_unless_default("gpus_per_worker", gpus_per_worker, None, _NO_GPUS)
+            self._elastic = {
+                "min_workers": min_workers,
+                "max_workers": max_workers,
+                "cpus_per_worker": cpus_per_worker,
+                "reset_limit": reset_limit,
+                "cooldown_range": cooldown_range and tuple(cooldown_range),
+                "elastic_timeout": elastic_timeout,
+            }
+            return
         for name, value in (
-            ("min_workers", min_workers),
             ("max_workers", max_workers),
             ("reset_limit", reset_limit),
             ("cooldown_range", cooldown_range),
@@ -109,7 +138,6 @@ class RayExecutor:
                 "gpus_per_worker is at least 1, and needs use_gpu=True. Received: "
                 f"gpus_per_worker={gpus_per_worker}, use_gpu={use_gpu}"
             )
-        self._settings = settings
         self._bundles = Bundles(
             count=num_hosts or num_workers or 0,
             ranks=num_workers_per_host if num_hosts else 1,
@@ -118,7 +146,6 @@ class RayExecutor:
             gpus=(gpus_per_worker or 1) if use_gpu else 0,
             into_current=use_current_placement_group,
         )
-        self._actors: RankActors | None = None
 
     def start(
         self,
@@ -139,19 +166,21 @@ class RayExecutor:
             TimeoutError: If Ray has no room for them in time.
             RuntimeError: If they run already.
         """
-        if self._actors is not None:
+        if self._env is not None:
             raise RuntimeError(
                 "RayExecutor.start() was called before: shutdown() first."
             )
-        env = {"RING_KERAS_INIT_TIMEOUT_S": f"{self._settings.timeout_s:g}"}
-        nics = self._settings.nics
-        if nics:
-            env["RING_KERAS_INTERFACES"] = (
-                nics if isinstance(nics, str) else ",".join(nics)
-            )
+        settings = self._settings
+        env = rank_variables(settings.timeout_s, settings.nics)
         env |= extra_env_vars or {}
-        timeout_s = self._settings.placement_group_timeout_s
-        self._actors = RankActors(self._bundles, env, timeout_s)
+        if self._elastic is not None:
+            refuse_unless_default("executable_cls", executable_cls, None, _NO_ACTORS)
+            self._env = env
+            return
+        self._actors = RankActors(
+            self._bundles, env, settings.placement_group_timeout_s
+        )
+        self._env = env
         if executable_cls is not None:
             made = executable_cls, executable_args or (), executable_kwargs or {}
             results_of([rank.make.remote(*made) for rank in self._ranks()])
@@ -179,6 +208,9 @@ class RayExecutor:
                 which took the others along.
         """
         refuse_unless_default("callbacks", callbacks, None, _NO_CALLBACKS)
+        if self._elastic is not None:
+            env = self._started()
+            return run_on_most(fn, args or (), kwargs, env=env, **self._elastic)
         return results_of(self.run_remote(fn, args, kwargs))
 
     def run_remote(
@@ -211,12 +243,20 @@ class RayExecutor:
         """Ends the ranks; without effect if there are none."""
         if self._actors is not None:
             self._actors.end()
-            self._actors = None
+        self._actors = self._env = None
 
     def _call(self, fn: Callable[[Any], Any]) -> list[Any]:
         return [rank.call.remote(fn) for rank in self._ranks()]
 
     def _ranks(self) -> list[Any]:
-        if self._actors is None:
-            raise RuntimeError("RayExecutor has no ranks: call start() first.")
+        if self._elastic is not None:
+            absent("RayExecutor's other methods with min_workers", _NO_ACTORS)
+        self._started()
+        assert self._actors is not None
         return self._actors.by_rank
+
+    def _started(self) -> dict[str, str]:
+        """The variables of the ranks."""
+        if self._env is None:
+            raise RuntimeError("RayExecutor has no ranks: call start() first.")
+        return self._env

@@ -28,7 +28,7 @@ ray = pytest.importorskip("ray", reason="`make test-engines`")
 
 from ring_keras.engines.outcomes import RankFailedError  # noqa: E402
 from ring_keras.horovod._absent import AbsentError  # noqa: E402
-from ring_keras.horovod.ray import ElasticRayExecutor  # noqa: E402
+from ring_keras.horovod.ray import ElasticRayExecutor, RayExecutor  # noqa: E402
 from ring_keras.ray import run_elastic  # noqa: E402
 from ring_keras.ray.agents import Agents, StillbornError  # noqa: E402
 
@@ -179,6 +179,26 @@ def test_the_executor_with_horovods_name(job: Job) -> None:
 
     with pytest.raises(AbsentError, match="use_gpu"):
         ElasticRayExecutor(settings, use_gpu=True)
+
+
+def test_the_executor_that_horovod_has_for_all(job: Job) -> None:
+    def function(factor: int) -> tuple[int, int, int]:
+        import ring_keras.horovod.tensorflow as hvd
+
+        hvd.init()
+        return hvd.rank(), hvd.size(), factor * hvd.rank()
+
+    executor = RayExecutor(
+        RayExecutor.create_settings(timeout_s=120),
+        min_workers=2,
+        max_workers=2,
+        reset_limit=3,
+        cooldown_range=[1, 2],
+    )
+    executor.start(extra_env_vars=job.env)
+
+    assert executor.run(function, [5]) == [(0, 2, 0), (1, 2, 5)]
+    executor.shutdown()
 
 
 @pytest.mark.parametrize(

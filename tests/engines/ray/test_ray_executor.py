@@ -129,8 +129,16 @@ def test_what_cannot_be_is_said() -> None:
         RayExecutor(SETTINGS)
     with pytest.raises(ValueError, match="needs use_gpu=True"):
         RayExecutor(SETTINGS, num_workers=2, gpus_per_worker=1)
-    with pytest.raises(AbsentError, match="min_workers"):
-        RayExecutor(SETTINGS, min_workers=1)
+    with pytest.raises(AbsentError, match="give min_workers, too"):
+        RayExecutor(SETTINGS, num_workers=2, max_workers=3)
+    with pytest.raises(AbsentError, match="run on CPUs"):
+        RayExecutor(SETTINGS, min_workers=1, use_gpu=True)
+    elastic = RayExecutor(SETTINGS, min_workers=1)
+    with pytest.raises(RuntimeError, match=r"call start\(\) first"):
+        elastic.run(join)
+    elastic.start()
+    with pytest.raises(AbsentError, match="come and go"):
+        elastic.execute(print)
     with pytest.raises(RuntimeError, match=r"call start\(\) first"):
         RayExecutor(SETTINGS, num_workers=2).run(join)
     impatient = RayExecutor.create_settings(placement_group_timeout_s=0.5)
