@@ -16,6 +16,7 @@ except ImportError as error:
     ) from error
 from ring_keras.dask.rank_task import RankTask
 from ring_keras.dask.shards import divide, take_shards
+from ring_keras.dask.workers import workers_of
 from ring_keras.engines import pickling
 from ring_keras.engines.outcomes import Outcome, results_of
 from ring_keras.engines.rank_places import places_by_host
@@ -98,7 +99,7 @@ def _choose_workers(
     client: distributed.Client, num_proc: int | None
 ) -> list[tuple[str, str]]:
     """The address and host of each rank's worker."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    workers = workers_of(client)
     room = {address: int(info["nthreads"]) for address, info in workers.items()}
     if num_proc is None:
         num_proc = len(workers)
@@ -129,7 +130,10 @@ def _outcomes(
         waiting = [f for rank, f in enumerate(futures) if rank not in outcomes]
         with contextlib.suppress(distributed.TimeoutError):
             distributed.wait(waiting, _LOOK_INTERVAL_S, "FIRST_COMPLETED")
-        present = client.scheduler_info(n_workers=-1)["workers"]
+        try:
+            present = set(workers_of(client))
+        except OSError:  # Then the client gives the futures up.
+            present = set(addresses)
         for rank, future in enumerate(futures):
             if rank in outcomes:
                 continue

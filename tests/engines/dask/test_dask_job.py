@@ -19,6 +19,7 @@ from support.processes import is_alive, wait_until
 
 pytestmark = pytest.mark.engines
 pytest.importorskip("dask", reason="`make test-engines`")
+import dask  # noqa: E402
 import dask.array as da  # noqa: E402
 import dask.bag as db  # noqa: E402
 import dask.dataframe as dd  # noqa: E402
@@ -26,6 +27,7 @@ import distributed  # noqa: E402
 import pandas as pd  # noqa: E402
 
 import ring_keras.dask as ring_dask  # noqa: E402
+from ring_keras.dask.workers import workers_of  # noqa: E402
 
 TESTS_DIR = Path(__file__).parents[2]
 
@@ -96,7 +98,7 @@ def test_each_rank_gets_its_own_partitions(client: distributed.Client) -> None:
 
 
 def test_partitions_stay_where_they_are(client: distributed.Client) -> None:
-    first, second = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    first, second = sorted(workers_of(client))
     parts = [
         client.submit(lambda v: [v], value, workers=[worker])
         for value, worker in enumerate([second, first, second, first])
@@ -109,7 +111,7 @@ def test_partitions_stay_where_they_are(client: distributed.Client) -> None:
 
 
 def test_what_belongs_together_stays_together(client: distributed.Client) -> None:
-    first, second = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    first, second = sorted(workers_of(client))
 
     kept = []  # What nobody refers to is forgotten.
 
@@ -156,6 +158,18 @@ def test_too_few_partitions_are_told(client: distributed.Client) -> None:
         ring_dask.run(client, values_of, [ring_dask.shard(da.arange(3, chunks=3))])
     with pytest.raises(TypeError, match="Received: list"):
         ring_dask.shard([1])
+
+
+def test_workers_are_there_whatever_the_client_asks_besides(
+    client: distributed.Client,
+) -> None:
+    """It replaces what its `scheduler_info()` returns, by one without workers."""
+    often = {"distributed.client.scheduler-info-interval": "1ms"}
+    with (
+        dask.config.set(often),
+        distributed.Client(client.scheduler.address) as asking,
+    ):
+        assert {len(workers_of(asking)) for _ in range(300)} == {2}
 
 
 def test_the_rank_that_failed_is_named(client: distributed.Client) -> None:

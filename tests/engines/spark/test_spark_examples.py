@@ -33,6 +33,16 @@ def test_the_page_of_docs(tmp_path: Path) -> None:
     assert losses[0] == losses[1] < 0.1
 
 
+def test_the_page_of_docs_on_elastic_jobs(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(script_of_docs("Elastic jobs on Spark"))
+
+    losses = json.loads(run_script(script).splitlines()[-1])
+
+    assert len(losses) == 2
+    assert losses[0] == losses[1] < 0.1
+
+
 def test_the_data_frame_of_docs(tmp_path: Path) -> None:
     script = tmp_path / "fit.py"
     script.write_text(script_of_docs("Data frames"))

@@ -1,0 +1,114 @@
+"""A job on Dask's workers of several hosts, which are network namespaces."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.network import Network
+
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
+]
+pytest.importorskip("dask", reason="`make test-engines`")
+
+TESTS_DIR = Path(__file__).parents[2]
+
+PROGRAM = """
+    import json, sys
+
+    import cloudpickle
+    import dask.array as da
+    import distributed
+    from support import engine_only
+
+    import ring_keras.dask as ring_dask
+
+    cloudpickle.register_pickle_by_value(engine_only)
+
+    def where(blocks):
+        import socket
+
+        import numpy as np
+
+        from ring_keras import _native
+
+        rank, size = engine_only.join()
+        total = _native.allreduce(np.array([rank + 1.0]), "sum", "total")
+        links = [_native.transport_to(r) for r in range(size)]
+        rows = sorted(int(row) for block in blocks for row in block)
+        return socket.gethostname(), float(total[0]), links, rows
+
+    with distributed.Client(sys.argv[1]) as client:
+        client.wait_for_workers(3, timeout=120)
+        rows = ring_dask.shard(da.arange(12, chunks=2))
+        print(json.dumps(ring_dask.run(client, where, [rows])))
+"""
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    hosts = Network(3)
+    try:
+        hosts.make()
+    except (OSError, subprocess.CalledProcessError) as error:
+        hosts.remove()
+        pytest.skip(f"network namespaces cannot be made here: {error}")
+    yield hosts
+    hosts.remove()
+
+
+def test_ranks_are_numbered_host_by_host(network: Network, tmp_path: Path) -> None:
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(TESTS_DIR)])}
+    scheduler = f"tcp://{network.addresses[0]}:8786"
+    (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
+
+    def command(host: int, *words: str) -> list[str]:
+        """Python on a host with a name of its own."""
+        named = ["sh", "-c", f'hostname host{host} && exec "$@"', "sh"]
+        alone = ["setpriv", "--pdeathsig", "KILL", "unshare", "--uts"]
+        return [*network.command(host, *alone), *named, sys.executable, *words]
+
+    with contextlib.ExitStack() as processes:
+
+        def start(host: int, what: str, *words: str) -> None:
+            own = [f"--host={network.addresses[host]}", "--no-dashboard", *words]
+            process = subprocess.Popen(
+                command(host, "-m", f"distributed.cli.dask_{what}", *own),
+                cwd=tmp_path,
+                # Each process has its host name in a namespace of its own.
+                env=env | {"RING_KERAS_HOST_NAME": f"host{host}"},
+            )
+            processes.callback(process.wait)
+            processes.callback(process.kill)
+
+        start(0, "scheduler", "--port=8786")
+        # Those of a host do not come one after the other.
+        for host in (1, 2, 1):
+            start(host, "worker", scheduler, "--nthreads=1", "--no-nanny")
+        ended = subprocess.run(
+            command(0, str(tmp_path / "program.py"), scheduler),
+            capture_output=True,
+            text=True,
+            timeout=150,
+            cwd=tmp_path,
+            env=env,
+            check=False,
+        )
+
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    names, totals, links, rows = zip(*json.loads(ended.stdout), strict=True)
+    assert names == ("host1", "host1", "host2")
+    assert totals == (6.0, 6.0, 6.0)
+    assert links[0] == ["self", "shm", "tcp"]
+    assert links[2] == ["tcp", "tcp", "self"]
+    assert sorted(row for share in rows for row in share) == list(range(12))
+    assert [len(share) for share in rows] == [4, 4, 4]
