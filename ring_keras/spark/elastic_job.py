@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import secrets
 import socket
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
@@ -119,7 +121,8 @@ def run_elastic(
                 reports = stage.reports(time.monotonic() + elastic_timeout)
         results = elastic_results(code, reports, [*desk.losses, *stage.problems])
     finally:
-        call.destroy()
+        with contextlib.suppress(Py4JError, OSError):  # Spark itself may have ended.
+            call.destroy()
     if isinstance(results, RankFailedError):
         raise results
     return [pickle.loads(result) for result in results]

@@ -6,9 +6,7 @@ import pickle
 import secrets
 import time
 
-from py4j.protocol import Py4JError
 from pyspark import InheritableThread
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ring_keras.engines.elastic_rank import Report
@@ -83,7 +81,7 @@ class TaskStage:
         self._session.sparkContext.addJobTag(self._tag)
         try:
             rows = self._frame.collect()
-        except (Py4JError, PySparkException) as error:
+        except Exception as error:  # The thread that waits tells it.
             self.problems.append(str(error))
             return
         self._reports = [pickle.loads(row["report"]) for row in rows]

@@ -131,7 +131,7 @@ def await_sizes(job: Job, count: int, sizes: str) -> None:
             job.running.result()  # It failed, or has ended too early.
         return list(job.notes("sizes").values()).count(sizes) >= count
 
-    wait_until(has_come, f"{count} processes have seen {sizes}", 120)
+    wait_until(has_come, f"{count} processes have seen {sizes}", 300)
 
 
 def require_one_was_replaced(

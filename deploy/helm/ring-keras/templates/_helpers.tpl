@@ -22,7 +22,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "ring-keras.image" -}}
 {{- $image := required "image.repository: an image with Python, TensorFlow, ring_keras and your script" .Values.image.repository }}
-{{- with .Values.image.tag }}{{ $image = printf "%s:%s" $image . }}{{ end }}
+{{- /* --set image.tag=1 is a number to Helm, and a large one has an exponent. */}}
+{{- $tag := .Values.image.tag | toString }}
+{{- if kindIs "float64" .Values.image.tag }}{{ $tag = printf "%.0f" .Values.image.tag }}{{ end }}
+{{- if $tag }}{{ $image = printf "%s:%s" $image $tag }}{{ end }}
 {{- with .Values.image.digest }}{{ $image = printf "%s@%s" $image . }}{{ end }}
 {{- $image }}
 {{- end }}
