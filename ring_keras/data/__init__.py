@@ -8,6 +8,7 @@ from ring_keras.data.shard_arrow import shard_arrow
 from ring_keras.data.shard_files import shard_files
 from ring_keras.data.shard_kafka import shard_kafka
 from ring_keras.data.shard_parquet import shard_parquet
+from ring_keras.data.shared_array import shared_array
 from ring_keras.data.tensorflow_io import tensorflow_io
 from ring_keras.data.weighted_step import weighted_step
 
@@ -20,6 +21,7 @@ __all__ = [
     "shard_files",
     "shard_kafka",
     "shard_parquet",
+    "shared_array",
     "tensorflow_io",
     "weighted_step",
 ]

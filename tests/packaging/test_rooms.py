@@ -162,7 +162,11 @@ PYTHON_ALLOWED["fit"] = {
     "ops",
     "optimizers",
 }
-PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {"lifecycle", "training"}
+PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {
+    "lifecycle",
+    "network",
+    "training",
+}
 PYTHON_ALLOWED["inference"] = {
     "data",
     "job",
