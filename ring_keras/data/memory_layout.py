@@ -40,7 +40,7 @@ class SharedArray(np.ndarray[Any, Any]):
             # whose memory is not TensorFlow's is never computed in place.
             content = (ctypes.c_char * self.nbytes).from_address(self.ctypes.data)
             content.owner = self  # type: ignore[attr-defined]
-            writeable = np.ndarray(self.shape, self.dtype, buffer=content)
+            writeable = np.ndarray(self.shape, self.dtype, buffer=content)  # type: ignore[arg-type]
             try:
                 return tf.experimental.dlpack.from_dlpack(writeable.__dlpack__())
             except BufferError:
@@ -154,7 +154,7 @@ def _write(array: np.ndarray[Any, Any], descriptor: int, start: int) -> None:
     count = max(_BLOCK_NBYTES * len(rows) // array.nbytes, 1)
     for first in range(0, len(rows), count):
         block = np.ascontiguousarray(rows[first : first + count])
-        left = memoryview(block.reshape(-1).view(np.uint8))
+        left = block.reshape(-1).view(np.uint8).data
         while left:
             written = os.pwrite(descriptor, left, start)
             left, start = left[written:], start + written

@@ -67,7 +67,7 @@ def shared_array(source: Any, *, process_set: ProcessSet | None = None) -> Any:
     process_set = process_set or global_process_set
     key = _key(source)
     if is_late():  # The others have begun long ago, and do not answer.
-        return arrays_in(SharedMemory.find(key) or _load(source, key))
+        return arrays_in(SharedMemory.find_on_host(key) or _load(source, key))
     place = process_set.rank()
     hosts = allgather_object(
         host_id(current_job().config.host_name),
@@ -145,6 +145,6 @@ def _require_same(loaded: list[Any], process_set: ProcessSet) -> None:
             other = theirs if theirs != words else "others of the same shapes"
             raise RankMismatchError(
                 f"ring_keras.{_CALL}: the data differ across hosts: rank {first} has "
-                f"loaded {words}, rank {rank} {other}. Have the first rank of each host "
-                "load the same, or give the ranks of each host a `process_set`."
+                f"loaded {words}, rank {rank} {other}. Have the first rank of each "
+                "host load the same, or give the ranks of each host a `process_set`."
             )

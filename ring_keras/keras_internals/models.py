@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ring_keras.keras_internals.names import (
     INITIAL_EPOCH,
+    METRICS_OF_METRIC,
     REDUCTION_AXES,
     TRACED_IN_TRAIN_FUNCTION,
     TRAINABLE_VARIABLES,
@@ -20,6 +21,7 @@ __all__ = [
     "frozen_weights",
     "in_order_of_metrics",
     "initial_epoch",
+    "inner_metrics",
     "recurrent_states",
     "reduction_axes",
     "set_initial_epoch",
@@ -69,6 +71,13 @@ def frozen_weights(model: keras.Model) -> list[keras.Variable]:
 def in_order_of_metrics(model: keras.Model, logs: dict[str, Any]) -> Any:
     """What `evaluate` returns where it returns no dict: the one value, or a list."""
     return model._flatten_metrics_in_order(logs)
+
+
+def inner_metrics(metric: keras.metrics.Metric) -> list[keras.metrics.Metric]:
+    """Those of which a metric consists, as that which `compile()` makes of all."""
+    compiled = getattr(metric, "metrics", None)
+    inner = getattr(metric, METRICS_OF_METRIC, ()) if compiled is None else compiled
+    return list(inner)
 
 
 def recurrent_states(model: keras.Model) -> list[keras.Variable]:

@@ -21,6 +21,7 @@ __all__ = [
     "ITERATIONS",
     "LOSS_CALL",
     "MASK",
+    "METRICS_OF_METRIC",
     "METRICS_RESULT",
     "MOMENTS",
     "OVERWRITE_DIRECTLY",
@@ -93,6 +94,7 @@ SHUFFLE_SEEDS = ("_seed", "_seed2")
 SHUFFLE_AGAIN = "_reshuffle_each_iteration"
 TRAINABLE_VARIABLES = "_trainable_variables"
 REDUCTION_AXES = "_reduction_axes"
+METRICS_OF_METRIC = "_metrics"
 SGD_MOMENTUM = "momentums"
 RMSPROP_MOMENTUM = "_momentums"
 GRADIENT_ACCUMULATOR = "gradient_accumulator"  # In a variable's name.

@@ -15,6 +15,7 @@ from ring_keras.job.topology import rank
 from ring_keras.ops.objects import allgather_object
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.weight_digests import all_digests, variable_name
+from ring_keras.training.merging_metrics import merged_by_themselves, merging_metrics
 
 __all__ = ["averaged_logs", "state_of_all_ranks"]
 
@@ -50,7 +51,8 @@ def state_of_all_ranks(model: keras.Model, process_set: ProcessSet) -> Iterator[
     """The metrics' state is that of all ranks inside, and this rank's after.
 
     How ranks' values make one, a variable's `aggregation` says: "sum", Keras's
-    default for metrics, "mean", or "only_first_replica".
+    default for metrics, "mean", or "only_first_replica". A metric with a method
+    `merge_ranks` sees to its own.
 
     Args:
         model: A model whose metrics have counted this rank's data.
@@ -61,13 +63,20 @@ def state_of_all_ranks(model: keras.Model, process_set: ProcessSet) -> Iterator[
             not make one.
     """
     _say_what_is_inexact(model)
-    variables = _unique(metric.variables for metric in model.metrics)
+    merging = merging_metrics(model.metrics)
+    own = {id(variable) for metric in merging for variable in metric.variables}
+    variables = [
+        variable
+        for variable in _unique(metric.variables for metric in model.metrics)
+        if id(variable) not in own
+    ]
     local = [np.asarray(variable.numpy()) for variable in variables]
     of_all = _combined(variables, local, process_set)
     for variable, value in zip(variables, of_all, strict=True):
         variable.assign(value)
     try:
-        yield
+        with merged_by_themselves(merging, process_set):
+            yield
     finally:
         for variable, value in zip(variables, local, strict=True):
             variable.assign(value)
@@ -125,8 +134,8 @@ def _no_common_value(variable: Any) -> ValueError:
         f"'{variable_name(variable)}' ({what}, aggregation='{variable.aggregation}') "
         "make no common one. Let the metric create it with "
         "add_variable(aggregation='sum'), with 'mean' for a floating-point number in "
-        "which all ranks count alike, or with 'only_first_replica'; or leave out the "
-        "metric, or MetricAverage."
+        "which all ranks count alike, or with 'only_first_replica'; give the metric a "
+        "method merge_ranks(states); or leave out the metric, or MetricAverage."
     )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import collections
-import functools
+import contextlib
+import ctypes
 import gc
 import os
 import re
 import signal
-import subprocess
-import time
 from pathlib import Path
 
 import keras
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import run_ranks
+from support.processes import wait_until
 from support.ringrun import Ringrun
 
 import ring_keras as ring
@@ -180,21 +180,15 @@ def lifetime_worker() -> None:
     del tensor
     gc.collect()
     assert not memory()
-    opened = [os.readlink(f"/proc/self/fd/{fd}") for fd in open_descriptors()]
-    assert not any(map(MAPPING.search, opened))
+    assert not any(map(MAPPING.search, open_files()))
 
 
-def open_descriptors() -> list[int]:
-    """Those that are still open once they have been listed."""
-    return [fd for fd in map(int, os.listdir("/proc/self/fd")) if is_open(fd)]
-
-
-def is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
+def open_files() -> list[str]:
+    names = []
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # That by which they were listed.
+            names.append(str(path.readlink()))
+    return names
 
 
 def test_memory_stays_as_long_as_a_view_of_it(rank_pool):
@@ -205,11 +199,11 @@ def failures_worker() -> None:
     def fail() -> None:
         raise OSError("no such disk")
 
-    with pytest.raises(ring.RankMismatchError, match="failed on rank 0: OSError: no s"):
+    with pytest.raises(ring.RankMismatchError, match="failed on rank 0: OSError: no"):
         ring.data.shared_array(fail)
-    with pytest.raises(ring.RankMismatchError, match=r"lists and dicts\. Received: int"):
+    with pytest.raises(ring.RankMismatchError, match=r"and dicts\. Received: int"):
         ring.data.shared_array(lambda: [1, 2])
-    with pytest.raises(ring.RankMismatchError, match="Received: ndarray of Python obj"):
+    with pytest.raises(ring.RankMismatchError, match="Received: ndarray of Python ob"):
         ring.data.shared_array(lambda: np.array([[1], [2, 3]], object))
     np.testing.assert_array_equal(ring.data.shared_array(lambda: np.ones(2)), [1, 1])
 
@@ -269,32 +263,30 @@ def test_an_array_outlives_the_rank_that_loaded_it():
     assert other.result == np.arange(1e6).sum()
 
 
+_PR_SET_DUMPABLE = 4
+
+
 def own_copy_worker() -> tuple[float, list[str]]:
+    if os.environ["RING_KERAS_RANK"] == "0":
+        # Then only those with CAP_SYS_PTRACE may look at what it has open.
+        assert ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
     ring.init()
     x = ring.data.shared_array(lambda: np.arange(1e4))
     return float(x.sum()), list(memory())
 
 
-@pytest.fixture
-def pid_namespace() -> list[str]:
-    command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    tried = subprocess.run([*command, "true"], capture_output=True, timeout=30)
-    if tried.returncode != 0:
-        pytest.skip("making pid namespaces needs root")
-    return command
-
-
 @pytest.mark.slow
-def test_a_rank_that_sees_no_other_process_has_a_copy_of_its_own(pid_namespace):
-    outcomes = run_ranks(
-        own_copy_worker, 2, command_prefix=[[], pid_namespace], check=False
-    )
+def test_a_rank_that_may_not_map_the_memory_has_a_copy_of_its_own():
+    without = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
+    prefix = [[], without if os.geteuid() == 0 else []]
+
+    outcomes = run_ranks(own_copy_worker, 2, command_prefix=prefix, check=False)
 
     assert all(one.ok for one in outcomes), outcomes
     (total, names), (other_total, other_names) = (one.result for one in outcomes)
     assert total == other_total == np.arange(1e4).sum()
     assert set(names).isdisjoint(other_names)
-    assert "rank 1 loads a copy of its own, as it cannot map" in outcomes[1].output
+    assert "rank 1 loads a copy of its own, as it cannot map" in outcomes[1].stderr
 
 
 _REPLACED = """
@@ -346,7 +338,8 @@ def test_a_rank_that_replaces_a_lost_one_maps_what_the_others_have(tmp_path):
 
         os.kill(ringrun.pids("pid.0")[0], signal.SIGKILL)
 
-        ringrun.noted("running.2.1")
+        running = tmp_path / "running.2.1"
+        wait_until(running.exists, "process 2 trains as rank 1", timeout_s=90)
         (tmp_path / "stop").touch()
         finished = ringrun.finish(job)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from support import training
@@ -209,6 +210,115 @@ def test_metrics_say_how_ranks_values_make_one(rank_pool):
     assert results == second[0]
     assert "value' (float32, aggregation='none')" in messages[0]
     assert "value' (int32, aggregation='mean')" in messages[1]
+
+
+class Range(keras.metrics.Metric):
+    """The distance between the lowest and the highest prediction."""
+
+    def __init__(self, name="range"):
+        super().__init__(name=name)
+        self.lowest = self.add_variable((), keras.initializers.Constant(9.0))
+        self.highest = self.add_variable((), keras.initializers.Constant(-9.0))
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.lowest.assign(tf.minimum(self.lowest, tf.reduce_min(y_pred)))
+        self.highest.assign(tf.maximum(self.highest, tf.reduce_max(y_pred)))
+
+    def result(self):
+        return self.highest - self.lowest
+
+    def merge_ranks(self, states):
+        lowest, highest = zip(*states, strict=True)
+        self.lowest.assign(min(lowest))
+        self.highest.assign(max(highest))
+
+
+class RangeAndMean(keras.metrics.Metric):
+    """Consists of others, of which one merges by itself."""
+
+    def __init__(self):
+        super().__init__(name="range_and_mean")
+        self.range, self.mean = Range(), keras.metrics.Mean()
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.range.update_state(y_true, y_pred)
+        self.mean.update_state(y_pred)
+
+    def result(self):
+        return self.range.result() + self.mean.result()
+
+
+class Median(keras.metrics.Metric):
+    """Its state is a list of Python."""
+
+    def __init__(self):
+        super().__init__(name="median")
+        self.values = []
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.values += y_pred.numpy().ravel().tolist()
+
+    def result(self):
+        return float(np.median(self.values)) if self.values else 0.0
+
+    def reset_state(self):
+        self.values = []
+
+    def rank_state(self):
+        return self.values
+
+    def merge_ranks(self, states):
+        self.values = [value for values in states for value in values]
+
+
+def merging_worker():
+    """Uneven data; the model does not learn."""
+    size = ring.size()
+    data, held = training.dataset(9 * size - 1), training.dataset(7 * size + 1)
+
+    def fitted(optimizer, data, held, batch, **kwargs):
+        model = training.build(1)
+        metrics = [Range(), RangeAndMean(), Median()]
+        model.compile(optimizer, "mse", metrics=metrics, run_eagerly=True)
+        held = held.batch(batch)
+        kwargs |= {"validation_data": held, "epochs": 2}
+        history = training.fit(model, data, batch, **kwargs)
+        return history, metrics, model.evaluate(held, return_dict=True, verbose=0)
+
+    part = ring.data.shard(data, remainder="keep")
+    held_part = ring.data.shard(held, remainder="keep")
+    optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.0))
+    history, metrics, local = fitted(optimizer, part, held_part, 3)
+    alone, *_ = fitted(keras.optimizers.SGD(0.0), data, held, 3 * size)
+    assert training.history_difference(history, alone) <= LIMIT
+    # Each rank has its own state again.
+    assert len(metrics[-1].values) == len(list(held_part))
+    assert size == 1 or local["range"] != history["val_range"][-1]
+
+
+@pytest.mark.parametrize("size", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+def test_metrics_may_merge_the_states_of_ranks_themselves(rank_pool, size):
+    rank_pool(size).run(merging_worker)
+
+
+class NoState(Median):
+    """Cannot say what its state is."""
+
+    def rank_state(self):
+        return {"values": np.array(self.values)}[ring.rank()]
+
+
+def failing_merge_worker():
+    model = training.build(1)
+    model.compile(loss="mse", metrics=[NoState()], run_eagerly=True)
+    x, y = training.arrays()
+    average = ring.callbacks.MetricAverage()
+    with pytest.raises(ring.RankMismatchError, match="failed on rank 0: KeyError: 0"):
+        model.evaluate(x[:4], y[:4], verbose=0, callbacks=[average])
+
+
+def test_a_metric_that_fails_to_say_its_state_is_an_error_on_all(rank_pool):
+    rank_pool(2).run(failing_merge_worker)
 
 
 class Evaluates(keras.callbacks.Callback):
