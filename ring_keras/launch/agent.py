@@ -24,6 +24,7 @@ from ring_keras.config import inherited_environment
 from ring_keras.launch.addresses import reached_addresses
 from ring_keras.launch.connection import Connection
 from ring_keras.launch.crew import HostJob, LocalCrew, RankOutput, write_private
+from ring_keras.launch.doctor.agent_side import HostProgram
 from ring_keras.launch.elastic_host import ElasticHost, start_process
 from ring_keras.launch.environment import added_variables, host_environment
 from ring_keras.launch.forwarding import ForwardedOutput
@@ -75,6 +76,7 @@ class Agent:
         self._directory = directory
         self._crew: LocalCrew | None = None
         self._elastic: ElasticHost | None = None
+        self._doctor: HostProgram | None = None
         self._grace_s = _DEFAULT_GRACE_S
 
     def run(self, read_fd: int, write_fd: int) -> int:
@@ -131,6 +133,12 @@ class Agent:
             for worker in self.workers():
                 if worker.rank == rank:
                     worker.signal(number)
+        elif message["type"] == "check":
+            self._doctor = HostProgram(self.loop, _environment(message), self._answer)
+        elif message["type"] == "question":
+            if self._doctor is None:
+                raise ProtocolError("a check must begin with what surrounds ranks")
+            self._doctor.ask(field(message, "question", dict))
         elif message["type"] == "written":
             self.output.written(field(message, "nbytes", int))
         elif message["type"] == "finish":
@@ -261,6 +269,9 @@ class Agent:
 
     def _pass_on(self, report: dict[str, Any]) -> None:
         self.connection.send({"type": "report", "report": report})
+
+    def _answer(self, answer: dict[str, Any]) -> None:
+        self.connection.send({"type": "answer", "answer": answer})
 
     def _refuse(self, why: str) -> None:
         self.connection.send({"type": "refused", "why": why})

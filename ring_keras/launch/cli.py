@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import signal
+import socket
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -25,7 +26,10 @@ from ring_keras.launch import (
     host_options,
     watch_options,
 )
+from ring_keras.launch.check_build import check_build
 from ring_keras.launch.crew import HostJob
+from ring_keras.launch.doctor.examination import Examination
+from ring_keras.launch.doctor.job_shape import DEFAULT_RANKS
 from ring_keras.launch.dry_run import planned_variables, print_node_plan, print_plan
 from ring_keras.launch.elastic_crew import meet_elastic
 from ring_keras.launch.environment import added_variables
@@ -61,8 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs ringrun; returns its exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.version or options.check_build or options.print_env:
+    if options.version or options.print_env:
         return _to_reader(lambda: _answer(options))
+    if options.json and not options.check_build:
+        parser.error("--json is how --check-build shall answer")
+    if options.check_build:
+        return _check_build(parser, options)
 
     options.command = options.command[options.command[:1] == ["--"] :]
     nodes = host_options.check_nodes(parser, options)
@@ -176,11 +184,26 @@ def _answer(options: argparse.Namespace) -> int:
 
         print(f"ring_keras {__version__}")
         return 0
-    if options.check_build:
-        from ring_keras.launch.check_build import check_build
-
-        return check_build()
     return _print_variables()
+
+
+def _check_build(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Looks at the hosts that a job of these options would have."""
+    if host_options.check_nodes(parser, options) is not None:
+        parser.error("--check-build looks at this host, or at those that -H names")
+    hosts = host_options.check_hosts(parser, options)
+    if hosts is None:
+        ranks = options.slots_here or options.size or DEFAULT_RANKS
+        hosts = [Host(socket.gethostname(), ranks)]
+    examination = Examination(
+        hosts=hosts,
+        ssh=host_options.ssh_options(options),
+        environment=inherited_environment(),
+        chosen=_chosen(options),
+        as_horovod=options.as_horovod,
+        bind_to_cores=options.bind_to == "cores",
+    )
+    return _to_reader(lambda: check_build(examination, as_json=options.json))
 
 
 def _to_reader(write: Callable[[], int]) -> int:
@@ -310,8 +333,11 @@ def _parser() -> argparse.ArgumentParser:
         "-cb",
         "--check-build",
         action="store_true",
-        help="show what is installed, and what this machine lacks",
+        help="check this machine, or all that -H names and the network between them, "
+        "for -np ranks: what is there, how fast, and the command that mends what is "
+        "wrong; see docs/doctor.md. The exit code is 1 if a job cannot run so",
     )
+    add("--json", action="store_true", help="with --check-build: as JSON")
     add("--version", action="store_true", help="print the version")
     watch_options.add_options(parser)
     elastic_options.add_options(parser)

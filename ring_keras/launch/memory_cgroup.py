@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from ring_keras.launch.control_group import groups, mounts
 
 __all__ = ["MemoryCgroup", "counter"]
 
@@ -31,8 +32,8 @@ class MemoryCgroup:
     @staticmethod
     def of_this_process(proc: Path = Path("/proc")) -> MemoryCgroup | None:
         """The one that accounts for this process's memory; None if none does."""
-        for version, path in _groups(proc):
-            for inner, mount_point in _mounts(proc, version):
+        for version, path in groups(proc, "memory"):
+            for inner, mount_point in mounts(proc, version, "memory"):
                 # In a container the mount begins at the container's own group.
                 below = path.removeprefix(inner.rstrip("/")).lstrip("/")
                 group = MemoryCgroup(version, mount_point / below, mount_point)
@@ -66,27 +67,3 @@ def counter(file: Path, word: str) -> int | None:
     except OSError:
         return None
     return int(found[1]) if found else None
-
-
-def _groups(proc: Path) -> Iterator[tuple[int, str]]:
-    """Groups of this process which may account for memory: version and path."""
-    with contextlib.suppress(OSError):
-        for line in (proc / "self" / "cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if "memory" in controllers.split(","):
-                yield 1, path
-            elif not controllers:
-                yield 2, path
-
-
-def _mounts(proc: Path, version: int) -> Iterator[tuple[str, Path]]:
-    """Where groups are shown: the outermost group's path, and the directory."""
-    with contextlib.suppress(OSError):
-        for line in (proc / "self" / "mountinfo").read_text().splitlines():
-            before, _, after = line.partition(" - ")
-            inner, mount_point = before.split()[3:5]
-            kind, _, options = after.split()[:3]
-            if kind == ("cgroup" if version == 1 else "cgroup2") and (
-                version == 2 or "memory" in options.split(",")
-            ):
-                yield inner, Path(mount_point)

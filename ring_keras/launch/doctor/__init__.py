@@ -1,0 +1,1 @@
+"""`ringrun --check-build`: whether this host, or several, can run a job, and how fast."""

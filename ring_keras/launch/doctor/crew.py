@@ -1,0 +1,53 @@
+"""A host's agent, which answers what the doctor asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ring_keras.launch.frames import Message, field
+from ring_keras.launch.launcher import Desk
+from ring_keras.launch.ssh import SshCrew, SshOptions
+
+__all__ = ["DoctorCrew"]
+
+
+class DoctorCrew(SshCrew):
+    """A crew without ranks.
+
+    Args:
+        host: As ssh takes it; None: this host.
+        name: How messages call it.
+        options: For ssh.
+        desk: Of the doctor.
+
+    Raises:
+        OSError: If ssh cannot be started.
+    """
+
+    def __init__(
+        self, host: str | None, name: str, options: SshOptions, desk: Desk
+    ) -> None:
+        super().__init__(host, name, options, desk)
+        self.is_here = host is None
+        """Whether it is the host on which ringrun runs."""
+        self.by_ssh = host is not None and options.by_ssh
+        """Whether ssh has started it."""
+        self.answer: dict[str, Any] | None = None
+        """To the last question; None until it has come."""
+
+    def begin_check(self, **surroundings: Any) -> None:
+        """Has the agent start what answers, in the surroundings of a rank."""
+        self.send({"type": "check", **surroundings})
+
+    def ask(self, question: Mapping[str, Any]) -> None:
+        """Asks; the answer to the question before must have come."""
+        self.answer = None
+        self.send({"type": "question", "question": dict(question)})
+
+    def take(self, message: Message) -> None:
+        """Takes answers, and what every agent says."""
+        if isinstance(message, dict) and message["type"] == "answer":
+            self.answer = field(message, "answer", dict)
+        else:
+            super().take(message)

@@ -1,0 +1,1 @@
+"""What is looked at on each host: one check in each file."""
