@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import os
 import shutil
-import signal
 import socket
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ring_keras.config import (
@@ -40,6 +38,7 @@ from ring_keras.launch.node_agent import NodeAgent
 from ring_keras.launch.nodes import NodeOptions, meet_nodes
 from ring_keras.launch.output import say
 from ring_keras.launch.places import places_of
+from ring_keras.launch.reader import to_reader
 from ring_keras.launch.several_hosts import HostsJob, Plan, meet_hosts
 from ring_keras.launch.this_host import meet_here
 
@@ -66,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.version or options.print_env:
-        return _to_reader(lambda: _answer(options))
+        return to_reader(lambda: _answer(options))
     if options.json and not options.check_build:
         parser.error("--json is how --check-build shall answer")
     if options.check_build:
@@ -119,9 +118,9 @@ def _run_job(
     ssh = host_options.ssh_options(options)
     if options.dry_run and nodes is not None:
         node = nodes
-        return _to_reader(lambda: print_node_plan(node, command, added))
+        return to_reader(lambda: print_node_plan(node, command, added))
     if options.dry_run:
-        return _to_reader(
+        return to_reader(
             lambda: print_plan(options.size, hosts, ssh, command, added, chosen)
         )
     launch = LaunchOptions(
@@ -203,19 +202,7 @@ def _check_build(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         as_horovod=options.as_horovod,
         bind_to_cores=options.bind_to == "cores",
     )
-    return _to_reader(lambda: check_build(examination, as_json=options.json))
-
-
-def _to_reader(write: Callable[[], int]) -> int:
-    """Ends quietly where the reader has read enough, as `head` does."""
-    try:
-        code = write()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Or Python would try to write the rest when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    return code
+    return check_build(examination, as_json=options.json, verbose=options.verbose)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,1 +1,1 @@
-"""`ringrun --check-build`: whether this host, or several, can run a job, and how fast."""
+"""`ringrun --check-build`: whether hosts can run a job, and how fast."""

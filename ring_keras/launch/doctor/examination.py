@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ _EXAMINE_TIMEOUT_S = 120.0
 _ANSWER_TIMEOUT_S = 30.0
 _TIME_QUESTIONS = 5
 _SPEED_S = 0.4
-# Of a host with many addresses, so many are measured.
+# Of a host with many networks, so many are measured.
 _MOST_PLACES = 3
 
 
@@ -204,7 +202,10 @@ class _Patients:
         hosts = {name for name, _ in reached}
         places = {name: places[name] for name in places if name in hosts}
         found = networks.judge_reach(places, reached)
-        common = networks.common(places, reached)
+        common = {
+            host: networks.one_of_each_interface(some)
+            for host, some in networks.common(places, reached).items()
+        }
         return found + networks.judge_speed(self._measure(common, key))
 
     def _measure(

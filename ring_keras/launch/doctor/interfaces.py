@@ -41,7 +41,9 @@ def mtu_of(interface: str) -> int:
 
 
 def link_speed(interface: str) -> float:
-    """Bits in a second; 0: it does not say, as virtual ones do not."""
+    """Bits in a second; 0: it does not say, or is no card, and says anything."""
+    if not (_NETWORKS / interface / "device").exists():
+        return 0
     return max(0, _number(interface, "speed")) * 1e6
 
 

@@ -81,8 +81,14 @@ class Report:
         }
         return json.dumps(value, indent=2)
 
-    def as_text(self) -> str:
-        """For a terminal, or a file."""
+    def as_text(self, verbose: bool) -> str:
+        """For a terminal, or a file.
+
+        Args:
+            verbose: Whether each host's good findings are shown where there are
+                several hosts; they are of one.
+        """
+        whole = verbose or len(self.hosts) == 1
         width = max(_LEAST_WIDTH, shutil.get_terminal_size((100, 24)).columns - 1)
         titles = [finding.check for finding in self._findings()]
         column = max(map(len, titles), default=0)
@@ -90,8 +96,14 @@ class Report:
         for host in self.hosts:
             ranks = "1 rank" if host.local_size == 1 else f"{host.local_size} ranks"
             lines.append(f"{host.name}, for {ranks}:")
-            for finding in host.findings:
+            good = (State.OK, State.NOT_APPLICABLE)
+            bad = [finding for finding in host.findings if finding.state not in good]
+            for finding in host.findings if whole else bad:
                 lines += _lines(finding, column, width)
+            if not whole and len(bad) < len(host.findings):
+                count = len(host.findings) - len(bad)
+                text = f"{count} checks found nothing wrong; -v shows them"
+                lines += _lines(Finding("others", State.OK, text), column, width)
         if self.between:
             lines.append("between the hosts:")
             for some in self.between:

@@ -10,10 +10,19 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-__all__ = ["ECHO", "KEY_NBYTES", "NBYTES", "SINK", "TIMEOUT_S", "Speed", "measure", "reaches"]
+__all__ = [
+    "ECHO",
+    "KEY_NBYTES",
+    "NBYTES",
+    "SINK",
+    "TIMEOUT_S",
+    "Speed",
+    "measure",
+    "reaches",
+]
 
 KEY_NBYTES = 32
-"""Of what both ends know, as hexadecimal digits; first the client says it, then the server."""
+"""Of what both ends know, as hexadecimal digits. The client says it first."""
 ECHO, SINK = b"e", b"s"
 """What the server does with what follows: send each byte back, or count them."""
 NBYTES = struct.Struct("!Q")
@@ -73,7 +82,9 @@ def measure(host: str, port: int, key: str, *, streams: int, lasts_s: float) -> 
         )
         mtu = peer.getsockopt(level, option)
     with contextlib.ExitStack() as stack:
-        peers = [stack.enter_context(_connected(host, port, key)) for _ in range(streams)]
+        peers = [
+            stack.enter_context(_connected(host, port, key)) for _ in range(streams)
+        ]
         began = time.perf_counter()
         with ThreadPoolExecutor(streams) as threads:
             counts = list(threads.map(lambda peer: _fill(peer, lasts_s), peers))

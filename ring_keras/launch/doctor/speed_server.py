@@ -21,8 +21,8 @@ _MOST_PEERS = 64
 class SpeedServer:
     """Listens until it is closed; a context manager.
 
-    Serves those only that know its key, and takes nothing of what they send but how much
-    it is.
+    Serves those only that know its key, and takes nothing of what they send but how
+    much it is.
 
     Args:
         addresses: Of this host; each gets a free port.
@@ -46,9 +46,7 @@ class SpeedServer:
             self.close()
             raise
         for listener in self._listeners:
-            threading.Thread(
-                target=self._accept, args=(listener,), daemon=True
-            ).start()
+            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     @property
     def addresses(self) -> list[tuple[str, int]]:

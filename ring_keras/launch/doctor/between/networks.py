@@ -8,13 +8,23 @@ from dataclasses import dataclass
 from ring_keras.launch.doctor.between.between import Between
 from ring_keras.launch.doctor.finding import Finding, State
 
-__all__ = ["Place", "Trial", "common", "judge_reach", "judge_speed", "rounds"]
+__all__ = [
+    "Place",
+    "Trial",
+    "common",
+    "judge_reach",
+    "judge_speed",
+    "one_of_each_interface",
+    "rounds",
+]
 
 _GB = 10**9
 _GRADIENTS_NBYTES = 10**8
 # A gigabit network: 100 MB of gradients take about a second.
 _SLOW_BYTES_PER_S = 0.1 * _GB
 _FAR_S = 1e-3
+# Passes every tunnel that is in use.
+_SAFE_MTU = 1400
 
 
 @dataclass(frozen=True)
@@ -68,11 +78,18 @@ def common(
             place
             for place in places[host]
             if all(
-                place.address in reached[other, host] for other in places if other != host
+                place.address in reached[other, host]
+                for other in places
+                if other != host
             )
         ]
         for host in places
     }
+
+
+def one_of_each_interface(places: Sequence[Place]) -> list[Place]:
+    """The first address of each, which says how fast its others are."""
+    return list({place.interface: place for place in reversed(places)}.values())[::-1]
 
 
 def judge_reach(
@@ -145,14 +162,14 @@ def judge_speed(trials: Mapping[tuple[str, str], Sequence[Trial]]) -> list[Betwe
 def _judge(pair: tuple[str, str], trial: Trial, best: float) -> Finding:
     sender, receiver = pair
     place = trial.place
-    title = f"{sender} -> {receiver}"
+    title = f"{sender} to {receiver}"
     if trial.measured is None:
         return Finding(
             "bandwidth",
             State.FAILURE,
             f"{title} at {place}: connections are made, and then {trial.problem}",
-            expected="data of any length: does a switch take smaller packets than hosts?",
-            mend=f"ssh {receiver} sudo ip link set dev {place.interface} mtu 1400",
+            expected="data of any length: do switches take packets as long?",
+            mend=_set_mtu(receiver, place, _SAFE_MTU),
         )
     rate, far_s = trial.measured["bytes_per_s"], trial.measured["round_trip_s"]
     text = (
@@ -166,7 +183,9 @@ def _judge(pair: tuple[str, str], trial: Trial, best: float) -> Finding:
         expected = f"more than half of the {place.bits_per_s / 1e9:g} Gb/s it has"
     elif rate < _SLOW_BYTES_PER_S:
         state, mend = State.WARNING, "ringrun --network-interface NAME ..."
-        expected = f"{_SLOW_BYTES_PER_S / _GB:g} GB/s or more: is there another network?"
+        expected = (
+            f"{_SLOW_BYTES_PER_S / _GB:g} GB/s or more: is there another network?"
+        )
     elif rate < best / 2:
         state, mend = State.WARNING, look
         expected = f"{best / _GB:.2f} GB/s, as elsewhere: the slowest decides for all"
@@ -193,22 +212,26 @@ def _mtus(trials: Mapping[tuple[str, str], Sequence[Trial]]) -> list[Between]:
                     State.WARNING,
                     f"{sender} takes packets of {mine.mtu} B on {mine.interface}, "
                     f"{receiver} of {theirs.mtu} B on {theirs.interface}",
-                    expected="the same on both: what is longer may be dropped on the way",
-                    mend=f"ssh {host} sudo ip link set dev {place.interface} mtu {small}",
+                    expected="the same on both: what is longer may get lost",
+                    mend=_set_mtu(host, place, small),
                 )
                 found.append(Between((sender, receiver), finding))
     return found
 
 
 def _allreduce(count: int, slowest: float) -> Finding:
-    """Data cross between hosts once per host, whatever its ranks: 2 (n - 1) / n of it."""
+    """Data cross between hosts once per host, whatever number of ranks it has."""
     expected = slowest * count / (2 * (count - 1))
     milliseconds = 1000 * _GRADIENTS_NBYTES / expected
     return Finding(
         "expected allreduce",
         State.OK,
         f"{count} hosts send 2(n-1)/n of a tensor each, so the slowest way, "
-        f"{slowest / _GB:.2f} GB/s, allows {expected / _GB:.2f} GB/s: 100 MB of gradients "
-        f"in {milliseconds:.0f} ms",
+        f"{slowest / _GB:.2f} GB/s, allows {expected / _GB:.2f} GB/s: 100 MB of "
+        f"gradients in {milliseconds:.0f} ms",
         measured={"slowest_bytes_per_s": slowest, "allreduce_bytes_per_s": expected},
     )
+
+
+def _set_mtu(host: str, place: Place, mtu: int) -> str:
+    return f"ssh {host} sudo ip link set dev {place.interface} mtu {mtu}"

@@ -78,7 +78,11 @@ def _loopback() -> Finding:
         with SpeedServer(["127.0.0.1"]) as server:
             host, port = server.addresses[0]
             speed = measure(
-                host, port, server.key, streams=config().tcp_streams, lasts_s=_LOOPBACK_S
+                host,
+                port,
+                server.key,
+                streams=config().tcp_streams,
+                lasts_s=_LOOPBACK_S,
             )
     except OSError as error:
         return Finding(

@@ -34,7 +34,7 @@ def _cores(job: JobShape) -> Finding:
         "cores",
         State.WARNING,
         text,
-        expected=f"{job.local_size}, one for each rank: ranks that wait in turn are slow",
+        expected=f"{job.local_size}, one for each rank: or ranks wait in turn",
         mend=mend,
         measured=measured,
     )

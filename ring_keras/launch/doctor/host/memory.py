@@ -79,7 +79,9 @@ def _overcommit() -> Finding:
     except (OSError, ValueError):
         return Finding(title, State.NOT_APPLICABLE, "this system does not say")
     if mode != _NEVER_OVERCOMMIT:
-        return Finding(title, State.OK, f"memory is taken when it is used (mode {mode})")
+        return Finding(
+            title, State.OK, f"memory is taken when it is used (mode {mode})"
+        )
     kib = _meminfo()
     left = 1024 * (kib.get("CommitLimit", 0) - kib.get("Committed_AS", 0))
     return Finding(
@@ -102,4 +104,6 @@ def _expected(job: JobShape, needed: int) -> str:
 def _meminfo() -> dict[str, int]:
     """In KiB."""
     text = Path("/proc/meminfo").read_text()
-    return {name: int(kib) for name, kib in re.findall(r"^(\w+): +(\d+) kB", text, re.M)}
+    return {
+        name: int(kib) for name, kib in re.findall(r"^(\w+): +(\d+) kB", text, re.M)
+    }

@@ -92,7 +92,7 @@ def _threads_of_user(user: int) -> int:
             continue
         try:
             if entry.stat().st_uid == user:
-                count += len(os.listdir(entry / "task"))
+                count += sum(1 for _ in (entry / "task").iterdir())
         except OSError:  # It has ended, or hides.
             continue
     return count

@@ -1,13 +1,14 @@
 """Whether /dev/shm has room for what other libraries put there.
 
-ring_keras's own memory has no name and no such limit (see memfd.py). NCCL's buffers
-between GPUs are there, as are Python's semaphores and queues, which Keras's loaders use, and
-the card by which ranks that srun or mpirun has started find each other.
+ring_keras's own memory has no name and no such limit (see memfd.py). But there are NCCL's
+buffers between GPUs, Python's semaphores, which Keras's loaders use, and the card by
+which ranks that srun or mpirun has started find each other.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from ring_keras.launch.doctor.finding import Finding, State
@@ -41,7 +42,7 @@ def check(job: JobShape) -> list[Finding]:
     return [Finding("/dev/shm", State.OK, text, measured=measured)]
 
 
-def _short(text: str, needed: int, measured: dict[str, float]) -> Finding:
+def _short(text: str, needed: int, measured: Mapping[str, float]) -> Finding:
     mib = max(1024, -(-needed // (1 << 20)))
     mend = (
         f"docker run --shm-size={mib}m ..."
