@@ -25,6 +25,7 @@ from ring_keras.launch import (
     watch_options,
 )
 from ring_keras.launch.check_build import check_build
+from ring_keras.launch.completion.script import SHELLS, completion_script
 from ring_keras.launch.crew import HostJob
 from ring_keras.launch.doctor.examination import Examination
 from ring_keras.launch.doctor.job_shape import DEFAULT_RANKS
@@ -62,10 +63,10 @@ _NOT_FOUND = 127
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs ringrun; returns its exit code."""
-    parser = _parser()
+    parser = make_parser()
     options = parser.parse_args(arguments)
-    if options.version or options.print_env:
-        return to_reader(lambda: _answer(options))
+    if options.version or options.print_env or options.print_completion:
+        return to_reader(lambda: _answer(parser, options))
     if options.json and not options.check_build:
         parser.error("--json is how --check-build shall answer")
     if options.check_build:
@@ -176,8 +177,11 @@ def _run_node(launch: LaunchOptions, node: NodeOptions, job: HostJob) -> int:
     )
 
 
-def _answer(options: argparse.Namespace) -> int:
+def _answer(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Prints what was asked for instead of running a job."""
+    if options.print_completion:
+        print(completion_script(options.print_completion, parser), end="")
+        return 0
     if options.version:
         from ring_keras import __version__
 
@@ -205,7 +209,8 @@ def _check_build(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     return check_build(examination, as_json=options.json, verbose=options.verbose)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """What reads ringrun's options."""
     parser = argparse.ArgumentParser(
         prog="ringrun",
         usage="ringrun -np N [option ...] COMMAND [argument ...]\n"
@@ -325,6 +330,12 @@ def _parser() -> argparse.ArgumentParser:
         "wrong; see docs/doctor.md. The exit code is 1 if a job cannot run so",
     )
     add("--json", action="store_true", help="with --check-build: as JSON")
+    add(
+        "--print-completion",
+        choices=SHELLS,
+        help="print what teaches a shell to complete ringrun's words, and those of the "
+        "command behind them: see docs/doctor.md",
+    )
     add("--version", action="store_true", help="print the version")
     watch_options.add_options(parser)
     elastic_options.add_options(parser)

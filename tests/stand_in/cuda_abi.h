@@ -117,6 +117,10 @@ RING_KERAS_CUDA cuInit(unsigned flags);
 RING_KERAS_CUDA cuDriverGetVersion(int* version);
 RING_KERAS_CUDA cuGetErrorName(int error, const char** name);
 RING_KERAS_CUDA cuGetErrorString(int error, const char** text);
+RING_KERAS_CUDA cuDeviceGetCount(int* count);
+RING_KERAS_CUDA cuDeviceGet(int* device, int ordinal);
+RING_KERAS_CUDA cuDeviceGetName(char* name, int length, int device);
+RING_KERAS_CUDA cuDeviceCanAccessPeer(int* can, int device, int peer);
 RING_KERAS_CUDA cuModuleLoadData(void** module, const void* image);
 RING_KERAS_CUDA cuModuleUnload(void* module);
 RING_KERAS_CUDA cuModuleGetFunction(void** function, void* module,

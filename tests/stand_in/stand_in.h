@@ -28,6 +28,8 @@
 //   STAND_IN_DEAD_PEER  "error": a communicator notices that a peer's process
 //                       ended (ncclRemoteError), as NCCL does across hosts;
 //                       "hang", the default: it does not
+//   STAND_IN_NO_PEER    pairs of devices of which the first cannot reach the
+//                       second's memory, as "0-1,1-0"; none unless set
 #ifndef RING_KERAS_TESTS_STAND_IN_STAND_IN_H_
 #define RING_KERAS_TESTS_STAND_IN_STAND_IN_H_
 

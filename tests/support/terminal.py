@@ -25,7 +25,7 @@ def report(steps, waited_for_s):
 
 
 class Terminal:
-    """One for ringrun to write to."""
+    """One for ringrun to write to, or a shell that reads keys."""
 
     def __init__(self) -> None:
         self._own, self.fd = os.openpty()
@@ -42,6 +42,10 @@ class Terminal:
             self.shown += os.read(self._own, 1 << 16)
         self.shown = self.shown[found.end() :]
         return found
+
+    def type(self, text: str) -> None:
+        """Presses keys."""
+        os.write(self._own, text.encode())
 
     def close(self) -> None:
         """No process may use it any more."""

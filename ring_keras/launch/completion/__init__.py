@@ -1,0 +1,1 @@
+"""`ringrun --print-completion`: what shells complete, made of ringrun's options."""

@@ -1,0 +1,192 @@
+"""Checks of hosts whose limits are real, and lowered for the test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.doctor import findings_of
+from support.memory_limit import memory_group
+
+from ring_keras.launch.control_group import ControlGroup
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+# Of whoever is not root.
+NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
+
+
+def test_the_store_of_4096_ranks_needs_more_descriptors_than_there_are() -> None:
+    found = findings_of(
+        "descriptors",
+        before=["prlimit", "--nofile=1024:1024"],
+        local_size=1,
+        size=4096,
+        hosts=4096,
+    )["open files"]
+
+    assert found["state"] == "failure"
+    needed = found["measured"]["needed"]
+    assert needed >= 4096 + 4096  # The store holds a connection to each, and to agents.
+    assert found["measured"]["hard_limit"] == 1024
+    wanted = found["measured"]["wanted"]
+    # In a file, for all logins; a container's limits are set from outside.
+    assert f"nofile {2 * wanted}" in found["mend"] or "docker" in found["mend"]
+
+
+def test_two_ranks_need_few_and_it_says_how_many_would_do() -> None:
+    found = findings_of("descriptors", before=["prlimit", "--nofile=1024:4096"])
+
+    assert found["open files"]["state"] == "ok"
+    measured = found["open files"]["measured"]
+    # The hard limit counts: ring_keras raises its own up to it.
+    assert measured["hard_limit"] == 4096
+    assert 900 < measured["largest_size"] < 4096
+    assert f"enough for {measured['largest_size']:,} ranks" in found["open files"]["found"]
+
+
+def test_ranks_over_tcp_alone_need_more() -> None:
+    limit = ["prlimit", "--nofile=560:560"]
+    job = {"local_size": 64}
+
+    shared = findings_of("descriptors", before=limit, **job)
+    by_tcp = findings_of(
+        "descriptors", before=limit, env={"RING_KERAS_TRANSPORT": "tcp"}, **job
+    )
+
+    assert shared["open files"]["state"] == "ok"
+    assert by_tcp["open files"]["state"] == "warning"
+    assert "alltoall" in by_tcp["open files"]["expected"]
+
+
+def test_the_command_that_mends_descriptors_does() -> None:
+    """In the shell in which it is given."""
+    job = {"local_size": 2000}
+    limit = ["prlimit", "--nofile=1024:1024"]
+    found = findings_of("descriptors", before=limit, **job)["open files"]
+    assert found["state"] == "failure"
+    if not found["mend"].startswith("prlimit"):
+        pytest.skip("needs root, outside of a container")
+
+    mended = findings_of(
+        "descriptors",
+        before=[*limit, "sh", "-c", f'{found["mend"]}; exec "$@"', "sh"],
+        **job,
+    )
+
+    assert mended["open files"]["state"] == "ok"
+
+
+@needs_root
+def test_a_user_may_have_too_few_processes() -> None:
+    limited = [*NOBODY, "prlimit", "--nproc=50"]
+    # Python of the tests is nobody's to read, maybe.
+    if subprocess.run([*NOBODY, "test", "-r", os.__file__]).returncode != 0:
+        pytest.skip("another user cannot read this Python")
+
+    found = findings_of("processes", before=limited, local_size=8)["processes"]
+
+    assert found["state"] == "warning"
+    assert found["measured"]["limit"] == 50
+    assert found["mend"].startswith(
+        ("sudo prlimit --pid $$ --nproc=", "docker run --ulimit nproc=")
+    )
+
+
+@needs_root
+def test_a_control_group_may_have_too_few_processes(tmp_path: Path) -> None:
+    own = ControlGroup.of_this_process("pids", {1: "cgroup.procs", 2: "pids.max"})
+    if own is None:
+        pytest.skip("no control group counts processes here")
+    group = own.directory / f"ring-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made: {error}")
+    try:
+        (group / "pids.max").write_text("20")
+        enter = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"]
+
+        found = findings_of("processes", before=enter)["cgroup processes"]
+        (group / "pids.max").write_text("max")
+        mended = findings_of("processes", before=enter)["cgroup processes"]
+    finally:
+        group.rmdir()
+    assert found["state"] == "warning"
+    assert found["measured"]["limit"] == 20
+    assert found["mend"] in (
+        f"echo max > {group}/pids.max",
+        f"docker run --pids-limit={found['mend'].split('=')[-1]}",
+    )
+    assert mended["state"] == "ok"
+
+
+@needs_root
+def test_a_control_group_may_have_too_little_memory() -> None:
+    with memory_group(f"ring-doctor-{os.getpid()}", 1 << 30) as group:
+        enter = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"]
+        one = findings_of("memory", before=enter, local_size=1)["cgroup memory"]
+        two = findings_of("memory", before=enter, local_size=2)["cgroup memory"]
+
+    assert one["state"] == "ok"
+    assert two["state"] == "warning"
+    assert two["measured"]["limit_bytes"] == 1 << 30
+    assert str(group) in two["mend"] or "docker run --memory=" in two["mend"]
+
+
+@needs_root
+def test_a_control_group_may_give_too_little_time() -> None:
+    own = ControlGroup.of_this_process("cpu", {1: "cgroup.procs", 2: "cpu.max"})
+    if own is None:
+        pytest.skip("no control group shares out cores here")
+    group = own.directory / f"ring-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made: {error}")
+    try:
+        if own.version == 1:
+            (group / "cpu.cfs_quota_us").write_text("150000")
+        else:
+            (group / "cpu.max").write_text("150000 100000")
+        enter = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"]
+
+        found = findings_of("cores", before=enter)["cgroup cores"]
+        alone = findings_of("cores", before=enter, local_size=1)["cgroup cores"]
+    finally:
+        group.rmdir()
+    assert found["state"] == "warning"
+    assert found["measured"] == {"cores": 1.5}
+    assert str(group) in found["mend"] or found["mend"].startswith("docker run --cpus=2")
+    assert alone["state"] == "ok"
+
+
+def test_fewer_cores_than_ranks() -> None:
+    (first, *_) = sorted(os.sched_getaffinity(0))
+
+    found = findings_of("cores", before=["taskset", "--cpu-list", str(first)])["cores"]
+
+    assert found["state"] == "warning"
+    assert found["measured"]["allowed"] == 1
+
+
+def test_no_room_to_map_shared_memory() -> None:
+    limited = ["prlimit", f"--as={8 << 30}:{8 << 30}"]
+
+    assert findings_of("memfd")["transport shm"]["state"] == "ok"
+    found = findings_of("memfd", before=limited)["transport shm"]
+
+    assert found["state"] == "warning"
+    assert "cannot map 20 GiB" in found["found"]
+    assert found["mend"] == "ulimit -v unlimited"
+
+
+def test_settings_that_no_rank_would_take() -> None:
+    env = {"RING_KERAS_TCP_STREAMS": "many"}
+
+    found = findings_of("settings", env=env)["settings"]
+
+    assert found["state"] == "failure"
+    assert "RING_KERAS_TCP_STREAMS" in found["found"]
