@@ -10,8 +10,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from build_support.board import BuildWithBoard
 from build_support.cmake_build import CMakeBuild, CMakeExtension
+from build_support.man_page import DATA_FILES, InstallManPage
 
 setup(
     ext_modules=[CMakeExtension()],
-    cmdclass={"build_ext": CMakeBuild, "build_py": BuildWithBoard},
+    cmdclass={
+        "build_ext": CMakeBuild,
+        "build_py": BuildWithBoard,
+        "install_data": InstallManPage,
+    },
+    data_files=DATA_FILES,
 )

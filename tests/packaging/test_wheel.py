@@ -49,6 +49,7 @@ print("works on", sys.prefix)
         r"ring_keras/libring_keras_tf_\d+_\d+\.so",
         r"ring_keras/py\.typed",
         r"ring_keras-.*/licenses/LICENSE",
+        r"ring_keras-.*\.data/data/share/man/man1/ringrun\.1",
     ],
 )
 def test_holds_once(wheel: Path, pattern: str) -> None:
@@ -60,6 +61,7 @@ def test_holds_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {
         "ring_keras",
+        f"ring_keras-{__version__}.data",
         f"ring_keras-{__version__}.dist-info",
     }
     static = "ring_keras/tensorboard/static/"
@@ -96,6 +98,7 @@ def test_installs_and_works(
         timeout_s=300,
     )
     assert __version__ in run_command(bin_dir / "ringrun", "--version")
+    assert (tmp_path / "venv" / "share" / "man" / "man1" / "ringrun.1").is_file()
     printed = run_command(bin_dir / "python", "-c", TRAIN_ON_ONE_RANK, cwd=tmp_path)
     assert f"works on {tmp_path / 'venv'}" in printed
 

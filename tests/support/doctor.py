@@ -1,4 +1,4 @@
-"""What `ringrun --check-build` finds, or a single check of a host that lacks something."""
+"""What `ringrun --check-build` finds, or one check on a host that lacks something."""
 
 from __future__ import annotations
 

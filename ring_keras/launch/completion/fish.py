@@ -42,8 +42,10 @@ function __ringrun_arguments
 end
 
 complete --command ringrun --no-files
-complete --command ringrun --condition __ringrun_command --arguments '(__ringrun_arguments)'
-complete --command ringrun --condition 'not __ringrun_command' --arguments '(__fish_complete_command)'
+complete --command ringrun --condition __ringrun_command \
+    --arguments '(__ringrun_arguments)'
+complete --command ringrun --condition 'not __ringrun_command' \
+    --arguments '(__fish_complete_command)'
 @OPTIONS@
 """
 _LEAD = "complete --command ringrun --condition 'not __ringrun_command'"

@@ -52,7 +52,10 @@ def option_words(parser: argparse.ArgumentParser) -> Iterator[OptionWords]:
         count = 1 if action.nargs is None else int(action.nargs)
         known = action.choices or _VALUES.get(action.dest, ())
         words = tuple(known) if count else ()
-        help_text = (action.help or "") % {"default": action.default, "prog": parser.prog}
+        help_text = (action.help or "") % {
+            "default": action.default,
+            "prog": parser.prog,
+        }
         yield OptionWords(
             names=tuple(action.option_strings),
             count=count,

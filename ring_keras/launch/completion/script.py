@@ -1,4 +1,4 @@
-"""The script that teaches a shell to complete ringrun's words, and those of its command."""
+"""The script that teaches a shell to complete what follows `ringrun`."""
 
 from __future__ import annotations
 

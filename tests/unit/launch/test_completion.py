@@ -119,7 +119,11 @@ def test_a_shell_completes(shell: Complete) -> None:
     # Options, and what may follow them.
     assert shell(f"ringrun --bind-t{TAB}no{TAB}") == ["--bind-to", "none"]
     assert shell(f"ringrun --hostfi{TAB}ho{TAB}") == ["--hostfile", "hosts"]
-    assert shell(f"ringrun -H a:4,b:4 --check-b{TAB}") == ["-H", "a:4,b:4", "--check-build"]
+    assert shell(f"ringrun -H a:4,b:4 --check-b{TAB}") == [
+        "-H",
+        "a:4,b:4",
+        "--check-build",
+    ]
     # The command, what follows it, and its options, which are none of ringrun's.
     assert shell(f"ringrun -np 2 ring-on{TAB}") == ["-np", "2", "ring-only-program"]
     words = ["-np", "2", "ring-only-program"]

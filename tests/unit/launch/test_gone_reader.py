@@ -8,7 +8,14 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--print-env"], ["--version"], ["-np", "2", "--dry-run", "true"]]
+    "arguments",
+    [
+        ["--print-env"],
+        ["--version"],
+        ["--print-completion", "bash"],
+        ["--check-build"],
+        ["-np", "2", "--dry-run", "true"],
+    ],
 )
 def test_a_reader_that_has_gone_is_no_error(arguments):
     reading, writing = os.pipe()

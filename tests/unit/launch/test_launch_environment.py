@@ -48,12 +48,3 @@ def test_print_env_lists_every_variable(capsys, monkeypatch):
     for variable in variables():
         assert f"{variable.name} (default {variable.default}" in text
     assert "RING_KERAS_TCP_STREAMS (default 2, now '3')" in text
-
-
-def test_check_build_reports_each_part(capsys):
-    code = main(["--check-build"])
-
-    text = capsys.readouterr().out
-    for part in ("ring_keras", "C++ core", "TensorFlow", "Keras", "open files"):
-        assert part in text
-    assert code == (1 if "[NO]" in text else 0)

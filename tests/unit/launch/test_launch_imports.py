@@ -5,7 +5,7 @@ import sys
 
 CHECK = """
 import sys
-import ring_keras.launch.cli, ring_keras.launch.check_build
+import ring_keras.launch.cli, ring_keras.launch.doctor.host_program
 heavy = {"tensorflow", "keras", "numpy", "absl"} & set(sys.modules)
 sys.exit(f"imported {heavy}" if heavy else 0)
 """

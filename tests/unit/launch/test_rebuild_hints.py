@@ -45,14 +45,19 @@ def rebuild_command(directory):
     return python(directory, "-c", script).stdout.strip()
 
 
+def mend_of(report, check):
+    """The command that the report gives with a failure of that check."""
+    lines = iter(report.splitlines())
+    assert any(line.startswith(f"  [NO] {check}") for line in lines), report
+    return next(line for line in lines if "mend: " in line).split("mend: ")[1]
+
+
 def test_check_build_of_what_was_not_built(unbuilt):
     finished = python(unbuilt, "-m", "ring_keras.launch", "--check-build")
 
     assert finished.returncode == 1, finished.stderr
     for part in ("C++ core", "operations"):
-        (line,) = (x for x in finished.stdout.splitlines() if part in x)
-        assert line.startswith("  [NO] ")
-        assert line.endswith(rebuild_command(unbuilt))
+        assert mend_of(finished.stdout, part) == rebuild_command(unbuilt)
 
 
 def test_check_build_for_another_tensorflow(unbuilt):
@@ -68,9 +73,9 @@ def test_check_build_for_another_tensorflow(unbuilt):
     finished = python(unbuilt, "-m", "ring_keras.launch", "--check-build")
 
     assert finished.returncode == 1, finished.stderr
-    (line,) = (x for x in finished.stdout.splitlines() if "operations" in x)
-    assert "built for TensorFlow 2.0.1, and there is no libring_keras_tf_" in line
-    assert line.endswith(rebuild_command(unbuilt))
+    text = " ".join(finished.stdout.split())
+    assert "built for TensorFlow 2.0.1: there is no libring_keras_tf_" in text
+    assert mend_of(finished.stdout, "operations") == rebuild_command(unbuilt)
 
 
 def test_a_job_without_libraries(unbuilt):

@@ -1,8 +1,8 @@
 """Whether /dev/shm has room for what other libraries put there.
 
 ring_keras's own memory has no name and no such limit (see memfd.py). But there are
-NCCL's buffers between GPUs, Python's semaphores, which Keras's loaders use, and the card
-by which ranks that srun or mpirun has started find each other.
+NCCL's buffers between GPUs, Python's semaphores, which Keras's loaders use, and the
+card by which ranks that srun or mpirun has started find each other.
 """
 
 from __future__ import annotations

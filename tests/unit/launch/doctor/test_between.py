@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ring_keras.launch.doctor.between import clocks, networks, versions
+from ring_keras.launch.doctor.between.between import Between
 from ring_keras.launch.doctor.between.networks import Place, Trial
-from ring_keras.launch.doctor.finding import State
+from ring_keras.launch.doctor.finding import Finding, State
 
 FACTS = {
     "ring_keras": "1.0",
@@ -21,6 +22,11 @@ FACTS = {
 
 def place(address: str = "10.0.0.2", mtu: int = 1500, bits_per_s: float = 0) -> Place:
     return Place(address, 4711, "eth0", mtu, bits_per_s)
+
+
+def by_host(found: list[Between]) -> dict[str, Finding]:
+    """By the host that is reached."""
+    return {some.hosts[-1]: some.finding for some in found}
 
 
 def trial(gb_per_s: float, there: Place | None = None, far_s: float = 1e-5) -> Trial:
@@ -54,7 +60,7 @@ def test_another_version_on_one(name: str, state: State, mend: str) -> None:
     (found,) = versions.compare({"a": FACTS, "b": FACTS, "c": other}, "/py")
 
     assert found.finding.state is state
-    assert f"c: 0.9" in found.finding.found
+    assert "c: 0.9" in found.finding.found
     assert mend in found.finding.mend
 
 
@@ -103,14 +109,18 @@ def test_an_address_that_only_some_reach() -> None:
     }
     reached["c", "b"] = {"192.168.0.2"}
 
-    found = {some.hosts[-1]: some.finding for some in networks.judge_reach(places, reached)}
+    found = {
+        some.hosts[-1]: some.finding for some in networks.judge_reach(places, reached)
+    }
 
     assert all(finding.state is State.OK for finding in found.values())
     assert networks.common(places, reached)["b"] == [outer]
     assert "not all at 10.0.0.2 on eth0" in found["b"].found
 
     reached["a", "b"] = {"10.0.0.2"}
-    found = {some.hosts[-1]: some.finding for some in networks.judge_reach(places, reached)}
+    found = {
+        some.hosts[-1]: some.finding for some in networks.judge_reach(places, reached)
+    }
     assert found["b"].state is State.FAILURE
     assert "a reaches 10.0.0.2; c reaches 192.168.0.2" in found["b"].found
 
@@ -163,7 +173,9 @@ def test_interfaces_that_take_packets_of_different_lengths() -> None:
         ("b", "a"): [trial(1.0, place(mtu=9000))],
     }
 
-    (found,) = (some for some in networks.judge_speed(trials) if some.finding.check == "MTU")
+    (found,) = (
+        some for some in networks.judge_speed(trials) if some.finding.check == "MTU"
+    )
 
     assert found.finding.state is State.WARNING
     assert found.finding.mend == "ssh a sudo ip link set dev eth0 mtu 1500"

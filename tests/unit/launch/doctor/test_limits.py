@@ -44,7 +44,9 @@ def test_two_ranks_need_few_and_it_says_how_many_would_do() -> None:
     # The hard limit counts: ring_keras raises its own up to it.
     assert measured["hard_limit"] == 4096
     assert 900 < measured["largest_size"] < 4096
-    assert f"enough for {measured['largest_size']:,} ranks" in found["open files"]["found"]
+    assert (
+        f"enough for {measured['largest_size']:,} ranks" in found["open files"]["found"]
+    )
 
 
 def test_ranks_over_tcp_alone_need_more() -> None:
@@ -159,7 +161,9 @@ def test_a_control_group_may_give_too_little_time() -> None:
         group.rmdir()
     assert found["state"] == "warning"
     assert found["measured"] == {"cores": 1.5}
-    assert str(group) in found["mend"] or found["mend"].startswith("docker run --cpus=2")
+    assert str(group) in found["mend"] or found["mend"].startswith(
+        "docker run --cpus=2"
+    )
     assert alone["state"] == "ok"
 
 

@@ -73,7 +73,10 @@ def test_huge_pages(tmp_path: Path, word: str) -> None:
 
     assert found.state.value == ("ok" if word == "advise" else "warning")
     if word == "never":
-        assert found.mend in (f"echo advise > {switch}", f"echo advise | sudo tee {switch}")
+        assert found.mend in (
+            f"echo advise > {switch}",
+            f"echo advise | sudo tee {switch}",
+        )
 
 
 @pytest.mark.parametrize(
