@@ -53,6 +53,7 @@ def build_info() -> BuildInfo:
         return BuildInfo(**json.loads(path.read_text()))
     except FileNotFoundError:
         raise ImportError(
+            "[RK701] "
             f"ring_keras in {_PACKAGE_DIR} has no C++ libraries. Build them: "
             f"{rebuild_command()}"
         ) from None
@@ -101,6 +102,7 @@ def _op_library(tensorflow_version: str) -> Path:
 def _mismatch_message(found: str) -> str:
     built_for = build_info().tensorflow_versions
     return (
+        "[RK706] "
         f"ring_keras {__version__} was built for TensorFlow {built_for}, but "
         f"TensorFlow {found} is installed. An op library works with one minor "
         f"version only. Rebuild it: {rebuild_command()}"

@@ -1,5 +1,8 @@
 """What ring_keras raises, and how TensorFlow's errors become it.
 
+Their text begins with a code, such as `[RK302]`, by which docs/troubleshooting.md
+explains them; `error.code` has it, and `code_of()` finds it in errors of other classes.
+
 A collective that fails inside TensorFlow surfaces as a `tf.errors.OpError`
 whose text starts with one of the names below. `translated()` turns it into the
 class of that name, so that one `except` clause serves eager calls, graph calls
@@ -13,6 +16,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from ring_keras import _native
+from ring_keras._codes import CodedMixin, codes_in
 
 __all__ = [
     "CollectiveTimeoutError",
@@ -22,12 +26,13 @@ __all__ = [
     "PeerLostError",
     "RankMismatchError",
     "RingKerasError",
+    "code_of",
     "from_tensorflow",
     "translated",
 ]
 
 
-class RingKerasError(Exception):
+class RingKerasError(CodedMixin, Exception):
     """Base class of every error that is ring_keras's own."""
 
     def __init__(self, message: str) -> None:
@@ -108,6 +113,16 @@ _BY_NAME: dict[str, type[RingKerasError]] = {
 # behind; the message itself begins with the class's name.
 _MESSAGE = re.compile(rf"\b({'|'.join(_BY_NAME)}): (.*)", re.DOTALL)
 _DECORATION = re.compile(r"\s*(?:\[\[|\[Op:|\n\nOriginal stack trace).*", re.DOTALL)
+
+
+def code_of(error: BaseException) -> str | None:
+    """The code of an error, such as `RK302`, or None if it has none.
+
+    Of any error that ring_keras raises: `ValueError`s have codes too, where a call
+    needs more than another argument, and so have TensorFlow's errors of a graph.
+    docs/troubleshooting.md explains each; so does `ringrun --explain RK302`.
+    """
+    return next(iter(codes_in(str(error))), None)
 
 
 def from_tensorflow(error: BaseException) -> RingKerasError | None:

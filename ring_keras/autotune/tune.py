@@ -117,6 +117,7 @@ def _check_same_bucket_size(own: int | None) -> None:
     for rank, theirs in enumerate(gathered):
         if theirs != gathered[0]:
             raise ConfigError(
+                "[RK117] "
                 "RING_KERAS_BUCKET_SIZE_BYTES must be the same on every rank: it is "
                 f"{gathered[0] or 'unset'} on rank 0 and {theirs or 'unset'} on rank "
                 f"{rank}."

@@ -76,7 +76,7 @@ class LocalDirectory:
             return []
         except OSError as error:
             raise RingKerasError(
-                f"cannot look for backups in {self.directory}: {error.strerror}"
+                f"[RK610] cannot look for backups in {self.directory}: {error.strerror}"
             ) from error
 
     def read(self, name: str) -> bytes:

@@ -69,6 +69,7 @@ class BackupFiles:
             self._directory.write(stem + _RECORD, _sealed(noted))
         except OSError as error:
             raise RingKerasError(
+                "[RK610] "
                 f"cannot write the backup {self._directory.path(stem + _WEIGHTS)}: "
                 f"{error.strerror or error}. It has {len(weights):,} bytes; "
                 f"{self._directory.free_space()}. Earlier backups are as they were."
@@ -78,7 +79,9 @@ class BackupFiles:
             stems = [newer for newer in self._newest_first() if newer <= stem]
             self._remove_all_but(stems[:_KEPT])
         except (OSError, RingKerasError) as error:
-            logging.warning("ring_keras: older backups are left behind: %s", error)
+            logging.warning(
+                "ring_keras: [RK610] older backups are left behind: %s", error
+            )
         return self._directory.path(stem + _WEIGHTS)
 
     def save_if_newest(
@@ -158,7 +161,8 @@ class BackupFiles:
                         raise ValueError("its checksum is another one")
                 except (OSError, ValueError) as error:
                     logging.warning(
-                        "ring_keras: the backup %s is damaged, and passed over: %s. An "
+                        "ring_keras: [RK610] "
+                        "the backup %s is damaged, and passed over: %s. An "
                         "earlier one is taken, if there is one.",
                         self._directory.path(name),
                         error,

@@ -103,6 +103,7 @@ class Elastic(keras.callbacks.Callback):
         callbacks = calls.calling_callback_list()
         if fit is None or run is None or callbacks is None:
             raise RingKerasError(
+                "[RK601] "
                 "ring_keras.callbacks.Elastic belongs into the callbacks of fit(), "
                 "which was not what called it."
             )
@@ -154,7 +155,7 @@ class Elastic(keras.callbacks.Callback):
             try:
                 self._files.clear()
             except OSError as error:
-                logging.error("ring_keras: backups are left behind: %s", error)
+                logging.error("ring_keras: [RK610] backups are left behind: %s", error)
 
     def _rescale(self, before: int, after: int) -> None:
         if self.scale is None or before == after:
@@ -170,6 +171,7 @@ class Elastic(keras.callbacks.Callback):
             inside = getattr(callback, "callback", callback)  # Of RootOnly.
             if isinstance(inside, BroadcastGlobalVariables) and not inside.is_plain:
                 raise ValueError(
+                    "[RK620] "
                     "ring_keras.callbacks.Elastic gives all ranks the same variables, "
                     "at first those of rank 0. Leave out root_rank and "
                     "local_variables of BroadcastGlobalVariables."
@@ -178,6 +180,7 @@ class Elastic(keras.callbacks.Callback):
                 name = f"{base.__module__.split('.')[0]}.{base.__name__}"
                 if name in _REFUSED:
                     raise ValueError(
+                        "[RK620] "
                         "ring_keras.callbacks.Elastic does not work in one fit() with "
                         f"{base.__name__}, for now. Leave out one of them."
                     )
@@ -185,6 +188,7 @@ class Elastic(keras.callbacks.Callback):
                 inside, keras.callbacks.LearningRateScheduler
             ):
                 raise ValueError(
+                    "[RK620] "
                     "ring_keras.callbacks.Elastic(scale=...) changes the learning "
                     "rate, and LearningRateScheduler would set it back in the next "
                     "epoch. Leave out scale, and have the schedule return a rate "
@@ -198,6 +202,7 @@ class Elastic(keras.callbacks.Callback):
             model.optimizer.build(model.trainable_variables)
         if not model.built or not all(optimizer.built for optimizer in optimizers):
             raise ValueError(
+                "[RK620] "
                 "ring_keras.callbacks.Elastic needs a model that is built, with its "
                 "optimizers: one that comes later takes their variables. Begin the "
                 "model with keras.Input, or call model.build(input_shape) before fit()."
@@ -208,17 +213,20 @@ class Elastic(keras.callbacks.Callback):
                 continue
             if hook.options.backward_passes_per_step > 1:
                 raise ValueError(
+                    "[RK620] "
                     "ring_keras.callbacks.Elastic does not work with "
                     "backward_passes_per_step. Give the optimizer "
                     "gradient_accumulation_steps in its place."
                 )
             if hook.process_set is not global_process_set:
                 raise ValueError(
+                    "[RK620] "
                     "ring_keras.callbacks.Elastic is for models that all ranks train. "
                     f"Received: process_set={hook.process_set}"
                 )
             if data.remainder == "pad" and hook.op is not ReduceOp.AVERAGE:
                 raise ValueError(
+                    "[RK620] "
                     "ring_keras.callbacks.Elastic: with remainder='pad' a rank may "
                     "have no example in a step, which only an average leaves out. "
                     "Leave out op of DistributedOptimizer, or give "
@@ -227,6 +235,7 @@ class Elastic(keras.callbacks.Callback):
                 )
             if hook.options.local_layers or hook.options.local_variables:
                 raise ValueError(
+                    "[RK620] "
                     "ring_keras.callbacks.Elastic gives all ranks the same variables, "
                     "and an optimizer has local_layers."
                 )
@@ -235,6 +244,7 @@ class Elastic(keras.callbacks.Callback):
         ):
             if not isinstance(optimizer.learning_rate, keras.Variable):
                 raise ValueError(
+                    "[RK620] "
                     "ring_keras.callbacks.Elastic(scale=...) sets the learning rate, "
                     f"but the optimizer '{optimizer.name}' follows a "
                     "LearningRateSchedule or a callable. Give the optimizer a float, "
@@ -272,6 +282,7 @@ class Elastic(keras.callbacks.Callback):
             except ValueError as error:
                 problem = str(error)
         raise ValueError(
+            "[RK620] "
             "ring_keras.callbacks.Elastic divides what is left of an epoch anew, so it "
             "needs a dataset of ring_keras.data.shard() whose order it knows: "
             f"{problem}."
@@ -287,6 +298,7 @@ def _refuse_validation(data: Any) -> None:
         for source in internals.upstream(data)
     ):
         raise ValueError(
+            "[RK620] "
             "ring_keras.callbacks.Elastic divides validation_data anew when the ranks "
             "change, so it needs a tf.data.Dataset of ring_keras.data.shard() that was "
             "treated since with no more than map(), batch(), padded_batch(), "
@@ -308,7 +320,7 @@ class _Backup:
             weights = internals.weights_file(self._model)
             self._files.save_if_newest(weights, steps, place)
         except Exception as error:  # The job ends by another one.
-            logging.error("ring_keras: Elastic cannot save: %s", error)
+            logging.error("ring_keras: [RK610] Elastic cannot save: %s", error)
         else:
             logging.warning("ring_keras: training is saved, after %d steps.", steps)
 
@@ -316,6 +328,7 @@ class _Backup:
         noted = self._files.restore(self._model)
         if noted is not None and "items" not in noted:
             raise ValueError(
+                "[RK620] "
                 "ring_keras.callbacks.Elastic: the backup is one of Preemption, and "
                 "does not say how much of the data was trained on. Give each a "
                 "backup_dir of its own."

@@ -81,6 +81,7 @@ def _leave_metrics_to_ranks(
     """Metrics of all ranks' data would have the others wait for all ranks."""
     if own_metrics not in callbacks.callbacks:
         raise RankMismatchError(
+            "[RK315] "
             "fit(): ring_keras.callbacks.MetricAverage makes metrics of all ranks' "
             f"data, but only ranks {validating} have validation_data. Give every rank "
             "its part, with ring_keras.data.shard()."
@@ -88,7 +89,8 @@ def _leave_metrics_to_ranks(
     callbacks.callbacks.remove(own_metrics)
     if process_set.rank() == 0:
         logging.warning(
-            "ring_keras: only ranks %s have validation_data, so each rank's metrics, "
+            "ring_keras: [RK502] "
+            "only ranks %s have validation_data, so each rank's metrics, "
             "in its History too, are of its own data. Give every rank its part, with "
             "ring_keras.data.shard().",
             validating,

@@ -56,6 +56,7 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         steps = self.steps_per_epoch or (self.params or {}).get("steps")
         if not steps:
             raise ValueError(
+                "[RK621] "
                 f"{type(self).__name__} counts epochs, but fit() does not know how "
                 "many steps one has, as with a generator. Pass steps_per_epoch to "
                 "the callback."
@@ -72,6 +73,7 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         optimizer = self.model.optimizer
         if not isinstance(optimizer.learning_rate, keras.Variable):
             raise ValueError(
+                "[RK621] "
                 f"{type(self).__name__} sets the learning rate, but the optimizer "
                 f"'{optimizer.name}' follows a LearningRateSchedule or a callable. "
                 "Give the optimizer a float learning_rate, or drop the callback. "

@@ -93,6 +93,7 @@ class Preemption(keras.callbacks.Callback):
         fit = DistributedFit.begin(self)
         if fit is None:
             raise RingKerasError(
+                "[RK601] "
                 "ring_keras.callbacks.Preemption belongs into the callbacks of fit(), "
                 "which was not what called it."
             )
@@ -121,6 +122,7 @@ class Preemption(keras.callbacks.Callback):
         if failure is not None:
             raise failure
         raise RingKerasError(
+            "[RK610] "
             f"ring_keras.callbacks.Preemption: rank {self.root_rank} cannot restore "
             "its backup. Its own error says why: if the model is another one now, "
             "give it another backup_dir."
@@ -152,7 +154,9 @@ class Preemption(keras.callbacks.Callback):
             try:
                 self._writer.clear()
             except (OSError, RingKerasError) as problem:
-                logging.error("ring_keras: backups are left behind: %s", problem)
+                logging.error(
+                    "ring_keras: [RK610] backups are left behind: %s", problem
+                )
 
     def _after_steps(self) -> None:
         """On every rank, after the same step; those of an epoch are done, or cut."""
@@ -207,7 +211,7 @@ class Preemption(keras.callbacks.Callback):
         problem = self._told(error)
         name = signal.Signals(signal_number).name
         if problem:
-            logging.error("ring_keras: %s, but %s", name, problem)
+            logging.error("ring_keras: [RK610] %s, but %s", name, problem)
         elif self._saves():
             logging.warning("ring_keras: %s: training is saved, and ends here.", name)
         raise SystemExit(128 + signal_number) from error
@@ -216,7 +220,7 @@ class Preemption(keras.callbacks.Callback):
         """The same error, if the rank that saves has one; collective."""
         problem = self._told(error)
         if problem:
-            raise RingKerasError(problem) from error
+            raise RingKerasError(f"[RK610] {problem}") from error
 
     def _told(self, error: Exception | None) -> str:
         """What became of the rank that saves, if it is an error; collective."""
@@ -290,7 +294,8 @@ class _Handlers:
         self._earlier: dict[int, Any] = {}
         if threading.current_thread() is not threading.main_thread():
             logging.warning(
-                "ring_keras: Preemption hears of no signal, because fit() is not "
+                "ring_keras: [RK622] "
+                "Preemption hears of no signal, because fit() is not "
                 "called in the main thread."
             )
             return

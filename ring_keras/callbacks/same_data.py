@@ -70,7 +70,8 @@ def warn_of_same_data(what_is: str, process_set: ProcessSet) -> None:
     """Says so on the first rank."""
     if process_set.rank() == 0:
         logging.warning(
-            "ring_keras: %s the same, so each epoch trains on every example %d times. "
+            "ring_keras: [RK503] "
+            "%s the same, so each epoch trains on every example %d times. "
             "Give every rank its part: ring_keras.data.shard(data).",
             what_is,
             process_set.size(),

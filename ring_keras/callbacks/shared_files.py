@@ -56,7 +56,7 @@ def warn_of_shared_files(
         ]
         if len(writers) > 1:
             logging.warning(
-                "ring_keras: ranks %s all write %s, and may spoil it. Wrap the "
+                "ring_keras: [RK611] ranks %s all write %s, and may spoil it. Wrap the "
                 "callback in ring_keras.callbacks.RootOnly(), list it on one rank "
                 "only, or give each rank a path of its own.",
                 writers,

@@ -1,7 +1,9 @@
 """What is raised where the environment is wrong."""
 
+from ring_keras._codes import CodedMixin
+
 __all__ = ["ConfigError"]
 
 
-class ConfigError(ValueError):
+class ConfigError(CodedMixin, ValueError):
     """An environment variable, or the token file, is not what it must be."""

@@ -189,6 +189,7 @@ def _tasks_of_this_node(environment: Environment) -> int | None:
     node = _integer(environment, "SLURM_NODEID")
     if node >= len(counts):
         raise ConfigError(
+            "[RK123] "
             f"SLURM_NODEID must be less than {len(counts)}, of which {name} tells the "
             f"tasks. Received: SLURM_NODEID={node}, {name}={environment[name]!r}"
         )
@@ -212,6 +213,7 @@ _STARTERS: tuple[Callable[[Environment], ScheduledRank | None], ...] = (
 def _checked(scheduled: ScheduledRank) -> ScheduledRank:
     if scheduled.size < 1 or not 0 <= scheduled.rank < scheduled.size:
         raise ConfigError(
+            "[RK123] "
             f"{scheduled.starter} says that this process is rank {scheduled.rank} of "
             f"{scheduled.size}, which cannot be. Start the script with ringrun, or set "
             "RING_KERAS_SIZE=1 to run it alone."
@@ -224,6 +226,7 @@ def _integer(environment: Environment, name: str) -> int:
     # More digits are a mistake, too; Python reads no more than 4,300.
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
         raise ConfigError(
+            "[RK123] "
             f"{name} must be an integer of at least 0, as this process was started "
             f"as one of several. Received: {name}={text!r}. Start the script with "
             "ringrun, or set RING_KERAS_SIZE=1 to run it alone."

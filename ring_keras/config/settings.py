@@ -336,6 +336,7 @@ class Config:
         if present and len(present) < len(job):
             missing = [name for name in job if name not in given]
             raise ConfigError(
+                "[RK121] "
                 f"{_names(present)} set, but {_names(missing)} not. A launcher sets "
                 "all of them: run the script under ringrun, or unset all of them "
                 "to run it alone."
@@ -343,6 +344,7 @@ class Config:
         # Processes that replace others of an elastic job have numbers of their own.
         if self.rank >= self.size and not elastic:
             raise ConfigError(
+                "[RK120] "
                 f"{PREFIX}RANK must be less than {PREFIX}SIZE. "
                 f"Received: {PREFIX}RANK={self.rank}, {PREFIX}SIZE={self.size}"
             )
@@ -383,6 +385,7 @@ def _parse(field: dataclasses.Field[Any], text: str) -> Any:
         return reader.parse(text)
     except ValueError:
         raise ConfigError(
+            "[RK120] "
             f"{_name(field)} must be {reader.takes}. Received: {_name(field)}={text!r}"
         ) from None
 
@@ -394,6 +397,6 @@ def _warn_of_unknown(environment: Mapping[str, str]) -> None:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f" Did you mean {close[0]}?" if close else ""
             warnings.warn(
-                f"ring_keras reads no variable {name}; it has no effect.{hint}",
+                f"[RK125] ring_keras reads no variable {name}; it has no effect.{hint}",
                 stacklevel=3,
             )

@@ -36,6 +36,7 @@ def expand_counts(name: str, text: str) -> list[int]:
         repeats = int(found[2] or 1) if found else 0
         if found is None or len(counts) + repeats > _MAX_COUNT:
             raise ConfigError(
+                "[RK123] "
                 f"{name} must be numbers such as 2(x3),1. Received: {name}={text!r}"
             )
         counts += [int(found[1])] * repeats

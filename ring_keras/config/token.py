@@ -33,10 +33,13 @@ def read_token(path: str | Path, source: str = "RING_KERAS_TOKEN_FILE") -> bytes
             status = os.fstat(file.fileno())
             content = file.read(2 * _NBYTES + 2)
     except OSError as error:
-        raise ConfigError(f"{variable}: cannot read it: {error.strerror}.") from error
+        raise ConfigError(
+            f"[RK122] {variable}: cannot read it: {error.strerror}."
+        ) from error
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode) or mode & 0o077:
         raise ConfigError(
+            "[RK122] "
             f"{variable}: must be a regular file that only its owner can read, mode "
             f"0600. Received: mode {mode:04o}. Others may know this secret: start "
             "the job anew with a new one."
@@ -45,6 +48,7 @@ def read_token(path: str | Path, source: str = "RING_KERAS_TOKEN_FILE") -> bytes
     if len(text) != 2 * _NBYTES or not set(text) <= set(string.hexdigits):
         # The content stays out of the message: it may be the secret, cut short.
         raise ConfigError(
+            "[RK122] "
             f"{variable}: must hold {2 * _NBYTES} hexadecimal digits. "
             f"Received: {len(content)} bytes of something else."
         )

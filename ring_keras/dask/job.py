@@ -12,7 +12,7 @@ try:
     import distributed
 except ImportError as error:
     raise ImportError(
-        "ring_keras.dask needs Dask's scheduler: pip install 'ring-keras[dask]'"
+        "[RK710] ring_keras.dask needs Dask's scheduler: pip install 'ring-keras[dask]'"
     ) from error
 from ring_keras.dask.rank_task import RankTask
 from ring_keras.dask.shards import divide, take_shards

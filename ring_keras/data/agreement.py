@@ -51,6 +51,7 @@ def seen_alike(
     for rank, theirs in zip(process_set.ranks, everyones, strict=True):
         if theirs != everyones[0]:
             raise RankMismatchError(
+                "[RK320] "
                 f"ring_keras.{name}: {problem}: rank {process_set.ranks[0]} has "
                 f"{everyones[0][0]}, rank {rank} has {theirs[0]}. {remedy}"
             )

@@ -41,6 +41,7 @@ def file_system_of(url: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
     except ImportError:
         raise ImportError(
+            "[RK710] "
             f"A URL such as {url!r} needs the package fsspec, and that for its "
             "protocol: s3fs, gcsfs."
         ) from None

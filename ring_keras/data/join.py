@@ -145,6 +145,7 @@ def _require_all_or_none_infinite(counts: list[int], ranks: list[int]) -> None:
     others = [r for r, n in zip(ranks, counts, strict=True) if n != _INFINITE]
     if infinite and others:
         raise RankMismatchError(
+            "[RK321] "
             f"ring_keras.data.join: the data of ranks {infinite} never end, those of "
             f"ranks {others} do. Leave out repeat(), or call it on every rank, with "
             "steps_per_epoch in fit()."

@@ -68,10 +68,14 @@ def available(config: Mapping[str, Any], topics: Sequence[str]) -> list[Piece]:
                     place = kafka.TopicPartition(topic, partition)
                     offsets = consumer.get_watermark_offsets(place, timeout=PATIENCE_S)
                     if offsets is None:
-                        raise RingKerasError(f"no broker has offsets of {with_what}")
+                        raise RingKerasError(
+                            f"[RK520] no broker has offsets of {with_what}"
+                        )
                     pieces.append(Piece(topic, partition, *offsets))
             except kafka.KafkaException as error:
-                raise RingKerasError(f"of {with_what} Kafka says {error}") from error
+                raise RingKerasError(
+                    f"[RK520] of {with_what} Kafka says {error}"
+                ) from error
     finally:
         consumer.close()
     return pieces
@@ -114,6 +118,7 @@ class KafkaMessages:
                 messages = [m for piece in window for m in self._take(piece)]
                 if not messages:
                     raise RingKerasError(
+                        "[RK520] "
                         "ring_keras.data.shard_kafka: there is no message at "
                         f"{' and '.join(map(str, window))}: the topic is compacted, or "
                         "they are ends of transactions. A batch of none cannot be "
@@ -149,6 +154,7 @@ class KafkaMessages:
                 self._accept(message, piece)
             if time.monotonic() > deadline:
                 raise RingKerasError(
+                    "[RK520] "
                     f"ring_keras.data.shard_kafka: of {piece}, nothing came from "
                     f"{before} on for {PATIENCE_S:.0f} s. {self._problem}"
                 )
@@ -168,6 +174,7 @@ class KafkaMessages:
             self._position = max(self._position, message.offset())
         else:
             raise RingKerasError(
+                "[RK520] "
                 f"ring_keras.data.shard_kafka cannot read {piece}: Kafka says {error}"
             )
 
@@ -182,7 +189,7 @@ def _consumer(config: Mapping[str, Any]) -> Any:
     try:
         return kafka.Consumer({"group.id": "ring_keras", **config, **_SETTINGS})
     except kafka.KafkaException as error:
-        raise RingKerasError(f"Kafka's client says {error}") from error
+        raise RingKerasError(f"[RK520] Kafka's client says {error}") from error
 
 
 def _require_no_error(error: Any) -> None:

@@ -101,7 +101,7 @@ class KafkaOrder(DataOrder):
                 would not know.
         """
         if self._is_bound and self._fit() is None:
-            raise RingKerasError(self._unbegun())
+            raise RingKerasError(f"[RK520] {self._unbegun()}")
 
     def _unbegun(self) -> str:
         if not self._is_bound:

@@ -107,6 +107,7 @@ class Resume(keras.callbacks.Callback):
         run = calls.calling_run(self.model)
         if run is not None and run.initial_epoch:
             raise ValueError(
+                "[RK512] "
                 "ring_keras.data.Resume finds the epoch by itself: leave initial_epoch "
                 f"out of fit(). Received: initial_epoch={run.initial_epoch}"
             )
@@ -118,6 +119,7 @@ class Resume(keras.callbacks.Callback):
         each = self.model.steps_per_execution
         if steps % each:
             raise ValueError(
+                "[RK512] "
                 f"ring_keras.data.Resume cannot go on after {steps} steps of an epoch "
                 f"with steps_per_execution={each}. Go on with the number that the "
                 "model was compiled with when it was saved."
@@ -129,6 +131,7 @@ class Resume(keras.callbacks.Callback):
         done = self._agree(internals.steps_done(self.model.optimizer))
         if done != self._done:
             raise ValueError(
+                "[RK512] "
                 f"The model had taken {self._done} steps when ring_keras.data.Resume "
                 f"began, and has taken {done} now. List Resume in fit()'s callbacks "
                 "after the one that restores the model."
@@ -152,6 +155,7 @@ class Resume(keras.callbacks.Callback):
         for steps, count in everyones:
             if count not in (None, math.inf, steps):
                 raise ValueError(
+                    "[RK512] "
                     "ring_keras.data.Resume cannot go on in data whose epochs are not "
                     f"whole passes. Received: steps_per_epoch={steps}, with data of "
                     f"{count} batches. Leave steps_per_epoch out, or for shorter "
@@ -163,6 +167,7 @@ class Resume(keras.callbacks.Callback):
         steps = self.params.get("steps")
         if not steps:
             raise ValueError(
+                "[RK512] "
                 "ring_keras.data.Resume must know the number of steps per epoch. "
                 "Declare it with dataset.apply(tf.data.experimental."
                 "assert_cardinality(n)), or, if nobody knows it, pass "

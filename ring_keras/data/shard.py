@@ -127,6 +127,7 @@ def _split(
     else:
         if resume is not None:
             raise TypeError(
+                "[RK510] "
                 "`resume` takes a tf.data.Dataset or a keras.utils.PyDataset: arrays "
                 "are shuffled by fit(), on each rank in its own way. Make a dataset "
                 "of them with tf.data.Dataset.from_tensor_slices(). Received: "

@@ -47,6 +47,7 @@ def require_pair_or_triple(data: Any) -> None:
     """Raises ValueError unless sample weights have a place in a structure."""
     if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
         raise ValueError(
+            "[RK510] "
             "ring_keras.data.shard(remainder='pad') marks copies by their sample "
             "weight, so it takes pairs (x, y) or triples (x, y, sample_weight). "
             f"Received: {type(data).__name__} of {len(tf.nest.flatten(data))} parts. "
@@ -74,6 +75,7 @@ def padding_like(weights: Any) -> np.ndarray[Any, Any]:
 def _to_array(leaf: Any) -> np.ndarray[Any, Any]:
     if callable(leaf) or hasattr(leaf, "__next__") or not hasattr(leaf, "__len__"):
         raise TypeError(
+            "[RK510] "
             "ring_keras.data.shard takes a tf.data.Dataset, a keras.utils.PyDataset, "
             "or arrays in tuples, lists and dicts. Received: "
             f"{type(leaf).__name__}. Turn a generator into a dataset with "

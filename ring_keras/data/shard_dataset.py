@@ -50,6 +50,7 @@ def shard_dataset(
         return in_passes(order, passes, lambda _: part_of(dataset, place), length), None
     if count < 0:
         raise ValueError(
+            "[RK510] "
             "ring_keras.data.shard(seed=...) shuffles all items, so it must know "
             f"how many there are. Received: a dataset of "
             f"{'infinite' if count == tf.data.INFINITE_CARDINALITY else 'unknown'}"
@@ -176,6 +177,7 @@ def _negative_zeros(weights: Any) -> tf.Tensor:
 def _require_common_order(dataset: tf.data.Dataset) -> None:
     if (0, 0) in shuffle_seeds(dataset):
         raise ValueError(
+            "[RK510] "
             "The dataset was shuffled without a seed: every rank would see another "
             "order, so that some items would be trained on twice and others never. "
             "Pass seed=... to dataset.shuffle() (or to list_files()), or leave the "
@@ -183,6 +185,7 @@ def _require_common_order(dataset: tf.data.Dataset) -> None:
         )
     if dataset.options().deterministic is False:
         raise ValueError(
+            "[RK510] "
             "The dataset has options().deterministic = False: every rank may see "
             "another order, so that some items would be trained on twice and others "
             "never. Set it after ring_keras.data.shard()."
@@ -195,6 +198,7 @@ def _require_single_items(dataset: tf.data.Dataset) -> None:
             return
         if type(source).__name__ in internals.BATCH_DATASETS:
             raise ValueError(
+                "[RK510] "
                 "The dataset is batched: whole batches would be dealt out, and a rank "
                 "might get one more than another, or the short one. Call "
                 "ring_keras.data.shard() before dataset.batch()."

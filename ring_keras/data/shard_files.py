@@ -67,6 +67,7 @@ def shard_files(
     )
     if len(names) < process_set.size():
         raise ValueError(
+            "[RK511] "
             "ring_keras.data.shard_files needs a file for each rank, of which there "
             f"are {process_set.size()}. Received: pattern={pattern!r}, which "
             f"{len(names)} files match. "

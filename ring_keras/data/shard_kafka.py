@@ -165,6 +165,7 @@ def _arguments(
         from ring_keras.data.kafka_messages import require_settings
     except ModuleNotFoundError as error:
         raise ImportError(
+            "[RK710] "
             "ring_keras.data.shard_kafka needs confluent-kafka. Run "
             '`pip install "ring-keras[kafka]"`.'
         ) from error

@@ -23,6 +23,7 @@ def shard_py_dataset(
     """Rank `rank`'s batches; see `shard`."""
     if seed is not None and data.num_batches is None:
         raise ValueError(
+            "[RK510] "
             "ring_keras.data.shard(seed=...) shuffles all batches, so it must know how "
             "many there are. Received: a PyDataset whose num_batches is None"
         )

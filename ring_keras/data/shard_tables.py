@@ -66,6 +66,7 @@ def shard_tables(
     total, size = int(files.row_counts.sum()), process_set.size()
     if remainder == "drop" and total < size:
         raise ValueError(
+            "[RK511] "
             f"ring_keras.data.{function} needs a row for each rank, of which there are "
             f"{size}. Received: paths={names}, with {total} rows. remainder='keep' "
             "gives ranks none."
@@ -176,6 +177,7 @@ def _files(
         reader_class = reader()
     except ModuleNotFoundError as error:
         raise ImportError(
+            "[RK710] "
             f"ring_keras.data.{function} needs pyarrow. Run "
             '`pip install "ring-keras[parquet]"`.'
         ) from error

@@ -27,6 +27,7 @@ def tensorflow_io() -> ModuleType:
     """
     if not tf.__version__.startswith(f"{_WORKS_WITH}."):
         raise ImportError(
+            "[RK710] "
             "tensorflow-io 0.37.1, its newest release, loads with TensorFlow "
             f"{_WORKS_WITH} only. Received: TensorFlow {tf.__version__}. Run `pip "
             f'install "tensorflow=={_WORKS_WITH}.*" "ring-keras[io]"`; newer ones read '
@@ -36,5 +37,6 @@ def tensorflow_io() -> ModuleType:
         return importlib.import_module("tensorflow_io")
     except ModuleNotFoundError:
         raise ImportError(
+            "[RK710] "
             'tensorflow-io is not installed. Run `pip install "ring-keras[io]"`.'
         ) from None

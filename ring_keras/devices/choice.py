@@ -73,7 +73,7 @@ def prepare_device(config: Config) -> None:
     if problem is None and config.encrypt:
         problem = encryption_problem(choices)
     if problem is not None:
-        raise RingKerasError(problem)
+        raise RingKerasError(f"[RK140] {problem}")
     # So on every rank, as none disagrees.
     if choice.gpu is not None:
         job.on_gpu = True

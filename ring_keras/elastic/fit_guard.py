@@ -335,6 +335,7 @@ class FitGuard(Guard):
         """
         if not self._is_late:
             raise RankMismatchError(
+                "[RK322] "
                 f"ring_keras.callbacks.Elastic: rank {rank()} is in another call of "
                 "fit() than others. Every rank must call it as often."
             )

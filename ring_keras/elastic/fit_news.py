@@ -48,6 +48,7 @@ def require_same(what: str, mine: Sequence[str], theirs: Sequence[str]) -> None:
     if differing:
         own, other = differing[0]
         raise RankMismatchError(
+            "[RK322] "
             f"ring_keras.callbacks.Elastic: rank {rank()} has other {what} than those "
             f"that train already: {own} in place of {other}. Its script must make the "
             "same model, optimizer and data, whenever it is started: nothing of them "

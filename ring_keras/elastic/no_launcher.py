@@ -19,7 +19,8 @@ def warn_of_no_launcher(what: str) -> None:
     scheduled = scheduled_rank()
     starter = "ringrun without --min-np, or another program,"
     logging.warning(
-        "ring_keras: %s does nothing, and all ranks end when one is lost: %s started "
+        "ring_keras: [RK221] "
+        "%s does nothing, and all ranks end when one is lost: %s started "
         "them. `ringrun --min-np M python train.py` starts ranks that go on; in a "
         "scheduler's job it takes the job's hosts.",
         what,

@@ -129,6 +129,7 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     plain_optimizers = _plain_optimizers(optimizer)
     if backward_passes_per_step > 1 and not plain_optimizers:
         raise ValueError(
+            "[RK420] "
             "`backward_passes_per_step` needs to know the optimizers inside "
             f"{type(optimizer).__name__}, which it makes later: make those with "
             f"gradient_accumulation_steps={backward_passes_per_step}."
@@ -136,6 +137,7 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     for plain in plain_optimizers:
         if options.keeps_local and plain.global_clipnorm:
             raise ValueError(
+                "[RK420] "
                 "`global_clipnorm` compares the norm of all gradients, which "
                 "`local_layers` make a different one on every rank, so that the "
                 "ranks' common weights would drift apart. Clip by `clipnorm` or "
@@ -161,6 +163,7 @@ def _refuse_other_options(
             if getattr(options, field.name) != getattr(hook.options, field.name)
         ]
         raise ValueError(
+            "[RK420] "
             f"{type(optimizer).__name__} '{optimizer.name}' is a distributed "
             "optimizer already, with other options (a callback of ring_keras makes "
             "it one with the defaults). Give them the first time, to a new "
@@ -189,6 +192,7 @@ def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int) -> None:
         return
     if steps:
         raise ValueError(
+            "[RK420] "
             "`backward_passes_per_step` and the optimizer's "
             "`gradient_accumulation_steps` are the same thing: give one of them. "
             f"Received: backward_passes_per_step={passes}, "
@@ -196,6 +200,7 @@ def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int) -> None:
         )
     if optimizer.built:
         raise ValueError(
+            "[RK420] "
             "`backward_passes_per_step` comes too late: the optimizer has its "
             "variables already. Give it before training, or make the optimizer with "
             f"gradient_accumulation_steps={passes}. "

@@ -13,13 +13,14 @@ class AbsentError(RingKerasError, NotImplementedError):
 
 def absent(name: str, instead: str) -> NoReturn:
     """Raises the error about `name`."""
-    raise AbsentError(f"ring_keras.horovod has no {name}. {instead}")
+    raise AbsentError(f"[RK430] ring_keras.horovod has no {name}. {instead}")
 
 
 def refuse_unless_default(name: str, value: Any, default: Any, instead: str) -> None:
     """Refuses an argument that would have to do something."""
     if value is not default and value != default:
         raise AbsentError(
+            "[RK430] "
             f"ring_keras.horovod takes only {name}={default!r}. {instead} "
             f"Received: {name}={value!r}"
         )

@@ -265,11 +265,13 @@ def _check_slices(
 ) -> None:
     if op not in (Sum, Average):
         raise AbsentError(
+            "[RK430] "
             "tf.IndexedSlices can be summed and averaged; for others, make them "
             f"dense with tf.convert_to_tensor() first. Received: op={op}"
         )
     if prescale_factor != 1.0 or postscale_factor != 1.0:
         raise AbsentError(
+            "[RK430] "
             "tf.IndexedSlices take no factors; scale their values instead. Received: "
             f"prescale_factor={prescale_factor}, postscale_factor={postscale_factor}"
         )

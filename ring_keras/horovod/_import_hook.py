@@ -42,6 +42,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             found = None
         if found is None:
             raise ModuleNotFoundError(
+                "[RK430] "
                 f"ring_keras, which stands in for Horovod here, has no {fullname}; "
                 "it has horovod.tensorflow, horovod.tensorflow.keras and "
                 "horovod.keras.",
@@ -77,6 +78,7 @@ def install() -> None:
     real = importlib.machinery.PathFinder.find_spec(_NAME, elsewhere)
     if real is not None:
         raise ImportError(
+            "[RK711] "
             "ring_keras was asked to stand in for Horovod, and Horovod is installed: "
             f"{real.origin or real.name}. Uninstall it, or start the script without "
             "--horovod.",

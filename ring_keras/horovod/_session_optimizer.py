@@ -37,6 +37,7 @@ class SessionOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         super().__init__(use_locking, name or f"Distributed{type(optimizer).__name__}")
         if options["op"] == Adasum:
             raise AbsentError(
+                "[RK430] "
                 "For optimizers of tf.compat.v1.train Horovod's Adasum combines "
                 "updates of the weights, which ring_keras does not; use "
                 "op=Average, or an optimizer of Keras 3. Received: op=Adasum"

@@ -79,6 +79,7 @@ def predict(
     for rank, theirs in zip(process_set.ranks, everyones, strict=True):
         if theirs != everyones[0]:
             raise RankMismatchError(
+                "[RK323] "
                 "ring_keras.predict: outputs have other shapes in other batches: rank "
                 f"{process_set.ranks[0]} has {everyones[0]}, rank {rank} has {theirs}. "
                 "Pad all batches alike, or call model.predict() on one rank."

@@ -126,6 +126,7 @@ class Share:
                 f"{holders} ({len(columns)} of {counts[0]} weights differ)"
             )
         raise RankMismatchError(
+            "[RK323] "
             f"ring_keras.{self.name}: {what}. Load or build the model alike on all "
             "ranks, or call ring_keras.broadcast_variables(model.weights) first; after "
             "a loop of your own, ring_keras.layers.average_moving_statistics(model)."

@@ -116,6 +116,6 @@ def current_job() -> Job:
     """
     if _current is None:
         raise NotInitializedError(
-            "ring_keras is not initialized. Call ring_keras.init() first."
+            "[RK101] ring_keras is not initialized. Call ring_keras.init() first."
         )
     return _current

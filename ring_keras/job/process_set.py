@@ -79,6 +79,7 @@ class ProcessSet:
         ranks = self.ranks
         if rank not in ranks:
             raise ValueError(
+                "[RK406] "
                 f"rank {rank} is no member of the process set with ranks {ranks}."
             )
         return ranks.index(rank)
@@ -93,6 +94,7 @@ class ProcessSet:
         """
         if current_job().others_train:
             raise RingKerasError(
+                "[RK220] "
                 "This process has come to others that are training, and cannot ask "
                 "them anything before it is where they are: in a fit() with "
                 "ring_keras.callbacks.Elastic, or in a function of "
@@ -114,6 +116,7 @@ class ProcessSet:
         """
         if self.process_set_id is None:
             raise ValueError(
+                "[RK406] "
                 f"The process set with ranks {self.ranks} has no communicator. "
                 "Call ring_keras.add_process_set() with it, on every rank of the "
                 "job, before its first collective."
@@ -214,6 +217,7 @@ def find_process_set(process_set_id: int) -> ProcessSet:
         return added[process_set_id][0]
     known = [global_process_set, *(objects[0] for objects in added.values())]
     raise ValueError(
+        "[RK406] "
         "`process_set_id` must be that of a process set that has been added: "
         f"{known}. Received: process_set_id={process_set_id}"
     )

@@ -57,6 +57,7 @@ def _job(function: str) -> Job:
     job = job_or_none()
     if job is None:
         raise NotInitializedError(
+            "[RK101] "
             f"ring_keras.{function}() has no answer yet: call ring_keras.init() "
             "once, at the start of the script."
         )

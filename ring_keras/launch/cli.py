@@ -12,6 +12,8 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from ring_keras._codes import explain
+from ring_keras._version import __version__
 from ring_keras.config import (
     Config,
     ConfigError,
@@ -65,7 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs ringrun; returns its exit code."""
     parser = make_parser()
     options = parser.parse_args(arguments)
-    if options.version or options.print_env or options.print_completion:
+    if (
+        options.version
+        or options.print_env
+        or options.print_completion
+        or options.explain is not None
+    ):
         return to_reader(lambda: _answer(parser, options))
     if options.json and not options.check_build:
         parser.error("--json is how --check-build shall answer")
@@ -109,7 +116,7 @@ def _run_job(
         parser.error(str(error))
     elastic = elastic_options.check(parser, options, config, by_node=nodes is not None)
     if hosts is None and shutil.which(command[0], path=environment.get("PATH")) is None:
-        say(f"{command[0]}: no such command; is it installed, and executable?")
+        say(f"[RK812] {command[0]}: no such command; is it installed, and executable?")
         return _NOT_FOUND
     for note in horovodrun.notes_of(options):
         say(note)
@@ -183,11 +190,24 @@ def _answer(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         print(completion_script(options.print_completion, parser), end="")
         return 0
     if options.version:
-        from ring_keras import __version__
-
         print(f"ring_keras {__version__}")
         return 0
+    if options.explain is not None:
+        return _explain(options.explain)
     return _print_variables()
+
+
+def _explain(codes: str) -> int:
+    """Prints what the page says about errors; returns an exit code."""
+    exit_code = 0
+    for code in codes.split(","):
+        entry = explain(code.strip())
+        if entry is None:
+            say(f"{code}: ring_keras {__version__} has no error of this code")
+            exit_code = _USAGE_ERROR
+        else:
+            print(entry)
+    return exit_code
 
 
 def _check_build(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -259,8 +279,8 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--raw",
         action="store_true",
-        help="show every line of every rank: what TensorFlow says when it starts, too, "
-        "which is otherwise shown of the first rank that says it",
+        help="show every line of every rank as it comes. Otherwise what TensorFlow says "
+        "when it starts, and a traceback that several ranks have, are shown once",
     )
     add(
         "--grace-period",
@@ -320,6 +340,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--print-env",
         action="store_true",
         help="list the environment variables that ring_keras reads",
+    )
+    add(
+        "--explain",
+        metavar="CODE",
+        help="say what an error means and how to mend it, such as RK302; of several, "
+        "RK302,RK201",
     )
     add(
         "-cb",

@@ -221,7 +221,7 @@ def check_hosts(
         # Those that are left over are for ranks that come later.
         hosts = filled if options.max_size is None else hosts
     except HostsError as error:
-        parser.error(f"{option}: {error}")
+        parser.error(f"[RK811] {option}: {error}")
     if not _all_here(hosts):
         return hosts
     if options.max_size is not None:

@@ -12,6 +12,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ring_keras._codes import codes_in
 from ring_keras._libraries import rebuild_command
 from ring_keras.config import share_openssl
 from ring_keras.launch.addresses import host_port
@@ -20,7 +21,7 @@ from ring_keras.launch.guard import kill_descendants, reap
 from ring_keras.launch.job_watch import JobWatch
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import OutputPump, say
-from ring_keras.launch.verdict import judge
+from ring_keras.launch.verdict import RANK_FAILED, judge
 from ring_keras.launch.watch_options import WatchOptions
 from ring_keras.launch.workers import Worker, how_ended, signal_name
 
@@ -34,6 +35,7 @@ NOTICE_S = 5.0
 # How long other nodes have to hear how the job ended.
 PART_S = 2.0
 _TOKEN_NBYTES = 32
+_MOST_CODES = 4
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class LaunchOptions:
         colour: Whether to colour prefixes on a terminal.
         verbose: Whether to tell of each start and end.
         timestamps: Whether each line begins with the time.
-        raw: Whether what all ranks say when they start is shown of each.
+        raw: Whether what all ranks say when they start, and tracebacks that they
+            share, are shown of each.
         watch: What it tells besides the ranks' output.
         encrypt: Whether what ranks say to the store is encrypted.
     """
@@ -168,7 +171,10 @@ class Launcher:
         try:
             from ring_keras import _native
         except ImportError as error:
-            say(f"ring_keras is not built ({error}); build it: {rebuild_command()}")
+            say(
+                f"[RK701] ring_keras is not built ({error}); build it: "
+                f"{rebuild_command()}"
+            )
             return 1
         self._make_store = _native.StoreServer
         token_file = self._directory / "token"
@@ -186,7 +192,7 @@ class Launcher:
                 self._options.watch, self._loop, self._directory, self._pump
             )
         except OSError as error:
-            say(f"cannot watch the job: {error}")
+            say(f"[RK816] cannot watch the job: {error}")
             return 1
         problem = None
         try:
@@ -195,7 +201,7 @@ class Launcher:
                 self._pump.start()
                 self._watch()
         except (OSError, CannotStartError) as error:
-            problem = f"cannot start the ranks: {error}"
+            problem = f"[RK810] cannot start the ranks: {error}"
         finally:
             kill_descendants()
             if self._store is not None:
@@ -204,10 +210,18 @@ class Launcher:
         if problem is not None and self._interrupt is None:
             exit_code, message = 1, problem
         if message is not None:
+            self._say_where_explained(message)
             say(message)
         self._job_watch.conclude(message)
         self._part(exit_code, message)
         return exit_code
+
+    def _say_where_explained(self, verdict: str) -> None:
+        codes = [code.decode() for code in self._pump.codes]
+        codes += [code for code in codes_in(verdict) if code != RANK_FAILED]
+        if codes:
+            named = ",".join(dict.fromkeys(codes[:_MOST_CODES]))
+            say(f"`ringrun --explain {named}` says what that means, and what to do")
 
     def _part(self, exit_code: int, message: str | None) -> None:
         for crew in self._crews:
@@ -400,6 +414,6 @@ class Launcher:
                 text += f"; killed the ranks that did not end: {late}"
             return 128 + self._interrupt, text
         if self._ending is not None and self._ending.message is not None:
-            return self._ending.exit_code, self._ending.message
+            return self._ending.exit_code, f"[RK806] {self._ending.message}"
         verdict = judge(workers, self._ended_ranks(), self._hung)
         return verdict.exit_code, verdict.message

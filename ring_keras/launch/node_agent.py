@@ -182,10 +182,10 @@ class NodeAgent(Agent):
         if self._exit_code is None and self.kill_at is None:
             where = f"node 0 at {self._node.rendezvous}"
             if self._known:
-                say(f"{where} was lost: {reason}")
+                say(f"[RK814] {where} was lost: {reason}")
             else:
                 say(
-                    f"{where} does not let this node in: {reason}. Is "
+                    f"[RK814] {where} does not let this node in: {reason}. Is "
                     "--secret-file the same on every node?"
                 )
         super().end_ranks(reason)
@@ -201,7 +201,7 @@ class NodeAgent(Agent):
             except OSError as error:
                 if time.monotonic() > deadline:
                     say(
-                        f"no node 0 at {self._node.rendezvous} within "
+                        f"[RK814] no node 0 at {self._node.rendezvous} within "
                         f"{self._node.init_timeout_s:g} s: {error.strerror or error}"
                     )
                     return None

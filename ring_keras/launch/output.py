@@ -6,26 +6,28 @@ import contextlib
 import datetime
 import os
 import queue
-import select
+import re
 import selectors
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
 
+from ring_keras.launch.console import OWN_PREFIX, Console, Footer, write_all
 from ring_keras.launch.lines import LineBuffer
+from ring_keras.launch.shared_tracebacks import SharedTracebacks
 from ring_keras.launch.start_lines import StartLines
+from ring_keras.launch.tracebacks import Line
 
 STREAMS = ("stdout", "stderr")
 
 _READ_NBYTES = 1 << 16
 _COLOURS = (36, 33, 32, 35, 34, 31)  # Of a terminal: cyan, yellow, ...
 
-
-_CLEAR_LINE = b"\r\x1b[K"
-_WIDTH = 80
-_OWN_PREFIX = b"ringrun: "
+# As the last line of a traceback names them.
+_ERROR_CODE = re.compile(rb"Error: \[(RK\d{3})\] ")
 
 _Taken = Callable[[int], None]
 
@@ -64,7 +66,7 @@ class _RankFile:
         if self._fd is None:
             return
         try:
-            _write_all(self._fd, data)
+            write_all(self._fd, data)
         except OSError as error:
             self._tell(error)
             fd, self._fd = self._fd, None
@@ -88,70 +90,6 @@ class _RankFile:
         )
 
 
-class Footer:
-    """What stays below the lines that pass by on a terminal: a progress bar, a status.
-
-    Standard output and error share one, as they share the terminal.
-    """
-
-    def __init__(self) -> None:
-        self.progress = b""
-        self.status = b""
-        self._shown_count = 0
-
-    def erase(self) -> bytes:
-        """What puts the cursor where the lines go on."""
-        count, self._shown_count = self._shown_count, 0
-        return b"\x1b[1A".join([_CLEAR_LINE] * count)
-
-    def draw(self) -> bytes:
-        """What shows it again."""
-        lines = [line for line in (self.progress, self.status) if line]
-        self._shown_count = len(lines)
-        return b"\n".join(lines)
-
-
-class Console:
-    """Our own standard output or error, where only whole lines mix.
-
-    Args:
-        fd: Its descriptor.
-        footer: Stays below, if this is a terminal.
-    """
-
-    def __init__(self, fd: int, footer: Footer) -> None:
-        self._fd = fd
-        self._footer = footer
-        self.is_terminal = os.isatty(fd)
-
-    def write(self, prefix: bytes, lines: Sequence[bytes]) -> None:
-        """Writes each line after the prefix; OSError if nobody reads."""
-        if not lines:
-            return
-        text = b"".join(prefix + line + b"\n" for line in lines)
-        if self.is_terminal:
-            text = self._footer.erase() + text + self._footer.draw()
-        _write_all(self._fd, text)
-
-    def show_progress(self, progress: bytes) -> None:
-        """Puts a progress bar in place of the one before; empty for none."""
-        if self.is_terminal and progress != self._footer.progress:
-            self._footer.progress = progress
-            self._redraw()
-
-    def show_status(self, status: bytes) -> None:
-        """Puts a status in place of the one before; empty for none."""
-        if self.is_terminal and status != self._footer.status:
-            # Longer than a line, it could not be erased; a terminal may not know.
-            width = os.get_terminal_size(self._fd).columns or _WIDTH
-            self._footer.status = status[: width - 1]
-            self._redraw()
-
-    def _redraw(self) -> None:
-        clear = self._footer.erase() or _CLEAR_LINE
-        _write_all(self._fd, clear + self._footer.draw())
-
-
 class OutputPump:
     """A thread that writes every rank's output until all have closed it.
 
@@ -162,7 +100,8 @@ class OutputPump:
         directory: Gets `rank.N/stdout` and `rank.N/stderr`, byte for byte.
         colour: Whether prefixes on a terminal are coloured.
         timestamps: Whether lines begin with the time at which they came.
-        raw: Whether what all ranks say when they start is shown of each.
+        raw: Whether what all ranks say when they start, and tracebacks that they
+            share, are shown of each.
         on_broken: Called once, from the thread, when nobody reads our own
             output any more.
     """
@@ -180,6 +119,9 @@ class OutputPump:
         self._colour = colour
         self._timestamps = timestamps
         self._start_lines = None if raw else StartLines()
+        self._tracebacks = None if raw else SharedTracebacks()
+        self.codes: dict[bytes, None] = {}
+        """Those of the errors that were shown, in order."""
         self._on_broken = on_broken
         self._broken = False
         footer = Footer()
@@ -274,6 +216,8 @@ class OutputPump:
         if self._directory is not None:
             file = _RankFile(self._directory / f"rank.{rank}" / name)
         console = self._consoles[name]
+        if name == "stderr" and self._tracebacks is not None:
+            self._tracebacks.add_rank(rank)
         return _Stream(rank, self._prefix(rank, console), console, file)
 
     def _prefix(self, rank: int, console: Console) -> bytes:
@@ -285,13 +229,14 @@ class OutputPump:
     def _run(self) -> None:
         try:
             while self._open_count:
-                for key, _ in self._selector.select():
+                for key, _ in self._selector.select(self._time_left()):
                     if key.fd == self._wake_fd:
                         os.read(self._wake_fd, _READ_NBYTES)
                         self._take_added()
                         self._take_fed()
                     else:
                         self._read(key.fd, key.data)
+                self._poll_tracebacks()
         finally:
             # If this thread fails, the ranks must not wait for a reader.
             self._ended = True
@@ -345,7 +290,7 @@ class OutputPump:
             if what is _Own.STATUS:
                 console.show_status(data)
             else:
-                console.write(_OWN_PREFIX, [data])
+                console.write([OWN_PREFIX + data])
 
     def _write(self, stream: _Stream, data: bytes) -> None:
         if not data:
@@ -355,14 +300,28 @@ class OutputPump:
                 stream.file.write(data)
             else:
                 stream.file.close()
+        self._unless_broken(lambda: self._show(stream, data))
+
+    def _unless_broken(self, show: Callable[[], None]) -> None:
         if self._broken:
             return
         try:
-            self._show(stream, data)
+            show()
         except OSError:
             # Go on reading: the ranks shall end as they are told, not block.
             self._broken = True
             self._on_broken()
+
+    def _time_left(self) -> float | None:
+        """How long tracebacks may wait for others; None: there is none."""
+        deadline = None if self._tracebacks is None else self._tracebacks.deadline()
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+    def _poll_tracebacks(self) -> None:
+        if self._tracebacks is None or self._time_left() != 0:
+            return
+        lines = self._tracebacks.poll(time.monotonic())
+        self._unless_broken(lambda: self._write_lines(self._consoles["stderr"], lines))
 
     def _show(self, stream: _Stream, data: bytes) -> None:
         lines = stream.lines.feed(data) if data else stream.lines.finish()
@@ -374,7 +333,19 @@ class OutputPump:
             stream.console.show_progress(prefix + progress)
         elif lines:
             stream.console.show_progress(b"")
-        stream.console.write(prefix, lines)
+        shown = [Line(prefix, line) for line in lines]
+        if self._tracebacks is not None and stream.console is self._consoles["stderr"]:
+            now = time.monotonic()
+            shown = self._tracebacks.feed(stream.rank, prefix, lines, now)
+            if not data:
+                shown += self._tracebacks.end(stream.rank, now)
+        self._write_lines(stream.console, shown)
+
+    def _write_lines(self, console: Console, lines: Sequence[Line]) -> None:
+        for line in lines:
+            for code in _ERROR_CODE.findall(line.text):
+                self.codes.setdefault(code)
+        console.write([line.prefix + line.text for line in lines])
 
     def _now(self) -> bytes:
         if not self._timestamps:
@@ -386,15 +357,4 @@ class OutputPump:
 def say(message: str) -> None:
     """Writes a line of ringrun's own to standard error."""
     with contextlib.suppress(OSError):
-        _write_all(2, _OWN_PREFIX + f"{message}\n".encode(errors="replace"))
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except BlockingIOError:  # Whoever shares it made it non-blocking.
-            poll = select.poll()
-            poll.register(fd, select.POLLOUT)
-            poll.poll()
+        write_all(2, OWN_PREFIX + f"{message}\n".encode(errors="replace"))

@@ -1,4 +1,4 @@
-"""What TensorFlow says when it starts, in the same words on every rank."""
+"""What TensorFlow logs in the same words on every rank, of which one is enough."""
 
 from __future__ import annotations
 
@@ -43,19 +43,36 @@ _PLAIN = (
     b"To enable the following instructions:",
 )
 _ADDRESS = re.compile(rb"0x[0-9a-f]+")
+# TensorFlow also logs the errors of collectives, which all ranks raise, and what node
+# had them, before it raises them.
+_ABORTS = re.compile(
+    rb"W\d{4} [\d:.]+ +\d+ local_rendezvous\.cc:\d+\] "
+    rb"(Local rendezvous is aborting with status: .*\b(?:CollectiveTimeout|CorruptData"
+    rb"|NotInitialized|PeerLost|RankMismatch|RingKeras)Error: .*)"
+)
+_OF_ABORT = (b"\t [[{{node ", b"Executing non-communication op <")
 
 
 class StartLines:
-    """Shows them of the first rank that says them."""
+    """Shows what it says when it starts, and of errors of ours, of the first rank."""
 
     def __init__(self) -> None:
         self._said_by: dict[bytes, int] = {}
+        self._hides_abort: set[int] = set()
 
     def select(self, rank: int, lines: Sequence[bytes]) -> list[bytes]:
         """What to show of a rank's lines: all but those that another has said."""
         return [line for line in lines if self._is_shown(rank, line)]
 
     def _is_shown(self, rank: int, line: bytes) -> bool:
+        if rank in self._hides_abort and line.startswith(_OF_ABORT):
+            return False
+        self._hides_abort.discard(rank)
+        if aborts := _ABORTS.match(line):
+            if self._said_by.setdefault(aborts[1], rank) == rank:
+                return True
+            self._hides_abort.add(rank)
+            return False
         logged = _LOGGED.match(line)
         if logged is None and not line.startswith(_PLAIN):
             return True

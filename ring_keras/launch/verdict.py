@@ -7,6 +7,13 @@ from dataclasses import dataclass
 
 from ring_keras.launch.workers import Worker, exit_status, how_ended
 
+RANK_FAILED = "RK801"
+"""The code of a rank that ended by itself: what it printed says why."""
+_KILLED = "RK802"
+_OUT_OF_MEMORY = "RK803"
+_HOST_LOST = "RK804"
+_SILENT = "RK805"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -44,15 +51,23 @@ def judge(
     )
     assert first.returncode is not None
     if first.lost_with is not None:
-        text = first.lost_with
+        code, text = _HOST_LOST, first.lost_with
     elif first.failed:
         who = f"rank {first.rank} (host {first.host_name}, pid {first.pid})"
         text = f"{who} {how_ended(first.returncode)} after {first.seconds:.1f} s"
         text += first.remark
+        code = _code(first)
     else:
-        text = descriptions[first.rank]
+        code, text = _SILENT, descriptions[first.rank]
     if any(worker.told_to_stop for worker in workers if worker is not first):
         text += "; the other ranks were stopped"
     elif len(workers) > 1:
         text += "; the other ranks have ended too"
-    return Verdict(exit_status(first.returncode) or 1, text)
+    return Verdict(exit_status(first.returncode) or 1, f"[{code}] {text}")
+
+
+def _code(worker: Worker) -> str:
+    if "OOM killer chose it" in worker.remark:
+        return _OUT_OF_MEMORY
+    assert worker.returncode is not None
+    return _KILLED if worker.returncode < 0 else RANK_FAILED

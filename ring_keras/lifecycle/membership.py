@@ -95,7 +95,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         try:
             place = launcher_of(config).join()
         except NoGenerationError as error:
-            raise PeerLostError(f"init(): {error}.") from None
+            raise PeerLostError(f"[RK211] init(): {error}.") from None
         try:
             _join(config, options | place, process_sets)
             launcher_of(config).note_joined()
@@ -189,6 +189,7 @@ def _require_equal(variable: str, values: Sequence[int]) -> None:
     for rank, value in enumerate(values):
         if value != values[0]:
             raise RankMismatchError(
+                "[RK117] "
                 f"{variable} is {values[0]} on rank 0 and {value} on rank {rank}. Set "
                 "it to the same on all."
             )
@@ -199,6 +200,7 @@ def _require_set_on_all(variable: str, given: Sequence[int]) -> None:
     if len(set(given)) > 1:
         ranks = [rank for rank, is_set in enumerate(given) if not is_set]
         raise RankMismatchError(
+            "[RK117] "
             f"{variable} is set on some ranks, and not on ranks {ranks}. Set it on "
             "all, or on none."
         )

@@ -43,6 +43,7 @@ def add_opentelemetry_metrics(meter_provider: Any = None) -> None:
         from opentelemetry import metrics
     except ImportError as error:
         raise ImportError(
+            "[RK710] "
             "metrics of OpenTelemetry need its SDK: pip install "
             f"'ring-keras[opentelemetry]', on every host. ({error})"
         ) from error

@@ -80,6 +80,7 @@ def _check(tensors: Sequence[tf.Tensor]) -> None:
     for tensor in tensors:
         if not tensor.dtype.is_floating or not tensor.shape.is_fully_defined():
             raise ValueError(
+                "[RK403] "
                 "op='adasum' takes floating-point tensors of static shape. "
                 f"Received: dtype={tensor.dtype.name}, shape={tensor.shape}"
             )

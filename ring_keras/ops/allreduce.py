@@ -111,6 +111,7 @@ def _allreduce_slices(
     reduce_op = to_reduce_op(op, values.dtype, "allreduce")
     if reduce_op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
         raise ValueError(
+            "[RK403] "
             "ring_keras.allreduce of tf.IndexedSlices takes op='sum' or 'average'; "
             "for others, convert with tf.convert_to_tensor() first. "
             f"Received: op={reduce_op!r}"

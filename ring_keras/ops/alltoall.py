@@ -50,6 +50,7 @@ def alltoall(
         splits = tf.convert_to_tensor(splits)
         if not splits.dtype.is_integer or splits.shape.num_elements() == 0:
             raise ValueError(
+                "[RK404] "
                 "`splits` of ring_keras.alltoall counts rows, in integers, for "
                 "each rank. "
                 f"Received: dtype={splits.dtype.name}, shape={splits.shape}"

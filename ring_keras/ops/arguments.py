@@ -41,6 +41,7 @@ def to_tensor(value: TensorLike, function: str) -> tf.Tensor:
     if tensor.dtype not in COLLECTIVE_DTYPES:
         names = ", ".join(dtype.name for dtype in COLLECTIVE_DTYPES)
         raise TypeError(
+            "[RK403] "
             f"ring_keras.{function} moves tensors of {names}. "
             f"Received: dtype={tensor.dtype.name}. Cast the tensor first."
         )
@@ -52,18 +53,21 @@ def to_reduce_op(op: ReduceOp | str, dtype: tf.DType, function: str) -> str:
     reduce_op = ReduceOp(op)
     if reduce_op is ReduceOp.ADASUM:
         raise ValueError(
+            "[RK403] "
             f"ring_keras.{function} has no op='adasum'; ring_keras.allreduce and "
             "ring_keras.grouped_allreduce have, for dense floating-point tensors. "
             f"Received: op='adasum', dtype={dtype.name}"
         )
     if reduce_op is ReduceOp.AVERAGE and not dtype.is_floating:
         raise ValueError(
+            "[RK402] "
             f"ring_keras.{function} cannot average {dtype.name}: the mean of "
             "integers is none. Use op=ring_keras.Sum, or cast to a "
             f"floating-point type. Received: op='average', dtype={dtype.name}"
         )
     if dtype == tf.bool and reduce_op not in (ReduceOp.MIN, ReduceOp.MAX):
         raise ValueError(
+            "[RK403] "
             f"ring_keras.{function} on bool takes op=ring_keras.Min (all ranks) "
             "or op=ring_keras.Max (any rank). "
             f"Received: op={reduce_op.value!r}, dtype=bool"

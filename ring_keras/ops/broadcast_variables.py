@@ -96,6 +96,7 @@ def _first_difference(
         if _what(one, position) != _what(described[0], position)
     )
     return (
+        "[RK316] "
         f"broadcast_variables '{name}': variable {position} differs across ranks: "
         f"rank {ranks[0]} has {_text(described[0], position)}, "
         f"rank {ranks[other]} has {_text(described[other], position)}. "

@@ -116,6 +116,7 @@ def require_common_orders(
         passes = [begun[key] for begun in by_rank]
         if len(set(passes)) > 1:
             raise RankMismatchError(
+                "[RK319] "
                 "ring_keras.data: the ranks pass over their data in different orders, "
                 "so that some items would be trained on twice and others never: of "
                 f"{by_key[key].what} ranks {list(process_set.ranks)} have begun "

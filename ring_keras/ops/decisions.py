@@ -116,7 +116,7 @@ def agree_on(
             f"ranks {held} have {text}" for (text, _), held in holders.items()
         )
         raise RankMismatchError(
-            f"ring_keras.agree_on '{name}': the ranks' values differ: {said}."
+            f"[RK317] ring_keras.agree_on '{name}': the ranks' values differ: {said}."
         )
     return value
 

@@ -37,7 +37,8 @@ def note_eager_name(name: str) -> None:
     """An eager op is about to have this name for the other ranks."""
     if _names.note(name):
         logging.warning(
-            "ring_keras: eager collectives have had %d names, the last of which is "
+            "ring_keras: [RK431] "
+            "eager collectives have had %d names, the last of which is "
             "'%s'. TensorFlow keeps 40 kB for each, for ever: use the same name in "
             "each step.",
             MOST_NAMES,

@@ -138,6 +138,7 @@ def _sized(out: list[bytes], tag: bytes, content: bytes) -> None:
 
 def _refuse(place: str, what: str) -> None:
     raise TypeError(
+        "[RK413] "
         f"Only plain values can be sent between ranks; {place} is {what}. Send its "
         "content instead, as None, bool, int, float, complex, str, bytes, NumPy "
         "arrays, or lists, tuples, dicts and sets of these: for instance "

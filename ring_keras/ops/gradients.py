@@ -34,6 +34,7 @@ def _linear_op_of(operation: _Operation, function: str) -> str:
     if reduce_op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
         name = _text_attribute(operation, "request_name")
         raise NotImplementedError(
+            "[RK412] "
             f"{function} '{name}': op='{reduce_op}' has no gradient; "
             "only 'sum' and 'average' do. Wrap the input in tf.stop_gradient() if "
             "none is wanted."

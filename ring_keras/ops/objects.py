@@ -60,6 +60,7 @@ def broadcast_object(
         raise failure
     if length[0] == len(_FAILED):
         raise RingKerasError(
+            "[RK310] "
             f"broadcast_object '{name}': rank {root_rank} could not encode its "
             "value; the error there says why."
         )
@@ -102,6 +103,7 @@ def allgather_object(
     for rank, content in gathered:
         if content == _FAILED:
             raise RingKerasError(
+                "[RK310] "
                 f"allgather_object '{name}': rank {rank} could not encode its "
                 "value; the error there says why."
             )

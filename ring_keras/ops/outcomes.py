@@ -44,6 +44,6 @@ def gather_outcomes(
     for rank, failure in zip(process_set.ranks, failures, strict=True):
         if failure:
             raise RankMismatchError(
-                f"ring_keras.{name} failed on rank {rank}: {failure}"
+                f"[RK310] ring_keras.{name} failed on rank {rank}: {failure}"
             ) from problem
     return value, [plain for _, plain in outcomes]  # type: ignore[return-value]

@@ -134,7 +134,8 @@ def _say(differing: list[Any], traced: bool, process_set: ProcessSet) -> None:
     if process_set.rank() != 0:
         return
     logging.warning(
-        "ring_keras: before the first step the ranks' variables differed: '%s'%s. All "
+        "ring_keras: [RK328] "
+        "before the first step the ranks' variables differed: '%s'%s. All "
         "ranks have taken rank %d's.%s Use ring_keras.callbacks."
         "BroadcastGlobalVariables() in fit(), or ring_keras.broadcast_variables() "
         "before the first step of a loop.",

@@ -48,7 +48,8 @@ def require_equal(
     if apart is None:
         if process_set.rank() == 0:
             logging.warning(
-                "ring_keras: fit(): %s, %d of the ranks' weights differ by rounding, "
+                "ring_keras: [RK328] "
+                "fit(): %s, %d of the ranks' weights differ by rounding, "
                 "first '%s'. All ranks take rank %d's.",
                 when,
                 len(differing),
@@ -64,6 +65,7 @@ def require_equal(
         return
     column = columns[apart]
     raise RankMismatchError(
+        "[RK324] "
         f"fit(): {when}, variable '{variable_name(variables[column])}' differs across "
         f"ranks: {who_has_what(digests[:, column], process_set.ranks)} "
         f"({len(columns)} of {len(variables)} variables differ). Something trains it "

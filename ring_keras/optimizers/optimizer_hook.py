@@ -135,6 +135,7 @@ class OptimizerHook:
         wrapper = calls.calling_loss_scale_optimizer()
         if wrapper is not None and OptimizerHook.of(wrapper) is None:
             raise RingKerasError(
+                "[RK602] "
                 "A LossScaleOptimizer was put around the optimizer, and built, "
                 "before ring_keras.DistributedOptimizer had it. Gradients must be "
                 "reduced before it looks for inf and nan. Give it to "

@@ -74,7 +74,8 @@ def agree_on_plan(plan: BucketPlan, process_set: ProcessSet) -> Agreement:
     with named_mismatch(plan, process_set), tf.init_scope():
         gathered = _gather_rows(own, process_set)
     if any(not theirs.startswith(digest) for theirs in gathered):
-        raise RankMismatchError(_difference(plan, process_set) or "gradients differ")
+        difference = _difference(plan, process_set) or "gradients differ"
+        raise RankMismatchError(f"[RK311] {difference}")
     # A rank that was in join() has missed some.
     number = 1 + max(
         int.from_bytes(theirs[len(digest) :], _ORDER) for theirs in gathered
@@ -120,7 +121,7 @@ def named_mismatch(plan: BucketPlan, process_set: ProcessSet) -> Iterator[None]:
         difference = _difference(plan, process_set)
         if difference is None:
             raise
-        raise RankMismatchError(difference) from error
+        raise RankMismatchError(f"[RK311] {difference}") from error
 
 
 def _may_be_of_plans(error: RankMismatchError) -> bool:

@@ -110,6 +110,7 @@ class ReductionOptions:
             )
         if factor != 1.0 and self.op is not ReduceOp.AVERAGE:
             raise ValueError(
+                "[RK420] "
                 "`gradient_predivide_factor` divides the work of an average into "
                 "what comes before and what comes after the sum, so it goes with "
                 "op=ring_keras.Average alone. Received: "
@@ -117,6 +118,7 @@ class ReductionOptions:
             )
         if self.op is ReduceOp.ADASUM and self.sparse_as_dense is False:
             raise ValueError(
+                "[RK420] "
                 "op=ring_keras.Adasum combines whole tensors, so sparse gradients "
                 "must be made dense for it. Received: sparse_as_dense=False"
             )
@@ -127,6 +129,7 @@ class ReductionOptions:
             )
         if self.num_groups and self.groups:
             raise ValueError(
+                "[RK420] "
                 "`num_groups` and `groups` both say which gradients travel "
                 "together: give one of them. "
                 f"Received: num_groups={self.num_groups}, "
@@ -134,6 +137,7 @@ class ReductionOptions:
             )
         if self.num_groups and self.bucket_size_bytes is not None:
             raise ValueError(
+                "[RK420] "
                 "`num_groups` fixes the number of buckets, and `bucket_size_bytes` "
                 "their size: give one of them. Received: "
                 f"num_groups={self.num_groups}, "

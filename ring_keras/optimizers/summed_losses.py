@@ -25,6 +25,7 @@ def refuse_summed_losses(op: ReduceOp) -> None:
     if step is not None:
         if step.summed_losses_for not in (None, op):
             raise RingKerasError(
+                "[RK603] "
                 f"The model's loss adds up its batch, and was prepared for gradients "
                 f"that are combined by op='{step.summed_losses_for}', that of the "
                 f"optimizer; a tape or another optimizer has op='{op}'. Give all of "
@@ -35,6 +36,7 @@ def refuse_summed_losses(op: ReduceOp) -> None:
     model = calls.calling_model()
     if op is ReduceOp.AVERAGE and model is not None and internals.summed_losses(model):
         raise RingKerasError(
+            "[RK603] "
             f"A loss of model '{model.name}' adds up its batch (reduction='sum' or "
             "None), so that the average of the ranks' gradients would be as many "
             "times too small as there are ranks. Give fit() a callback of "

@@ -12,6 +12,7 @@ try:
     importlib.import_module("ray.train.v2.api.data_parallel_trainer")
 except ImportError as error:
     raise ImportError(
+        "[RK710] "
         "ring_keras.ray needs Ray Train, 2.60 or newer: pip install 'ring-keras[ray]'"
     ) from error
 

@@ -26,13 +26,14 @@ def own_address(config: Config, own: ScheduledRank) -> str:
     try:
         addresses = own_addresses(config.interfaces or ())
     except ValueError as error:
-        raise ConfigError(f"RING_KERAS_INTERFACES: {error}") from None
+        raise ConfigError(f"[RK115] RING_KERAS_INTERFACES: {error}") from None
     for name in filter(None, (own.reach, socket.gethostname())):
         for address in _addresses_towards(name):
             if address in addresses:
                 return address
     if not addresses:
         raise ConfigError(
+            "[RK114] "
             "rank 0's host has no address but loopback, and other hosts have ranks, "
             f"as {own.starter} says. RING_KERAS_BIND_ADDRESS names one."
         )

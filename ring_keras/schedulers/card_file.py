@@ -30,6 +30,7 @@ def path_of_card(config: Config, own: ScheduledRank) -> Path:
         status = directory.lstat()
     except OSError as error:
         raise ConfigError(
+            "[RK124] "
             f"{directory}: cannot make it: {error.strerror}. The ranks that "
             f"{own.starter} started meet there; set RING_KERAS_RENDEZVOUS_DIR to a "
             "directory in which you can write."
@@ -84,6 +85,7 @@ class CardFile:
             return None
         except OSError as error:
             raise ConfigError(
+                "[RK124] "
                 f"{self._path}: cannot read it: {error.strerror}. It should say where "
                 "the job's store is."
             ) from error
@@ -95,6 +97,7 @@ class CardFile:
             card = StoreCard.from_text(content.decode("ascii", errors="replace"))
         except ValueError:
             raise ConfigError(
+                "[RK124] "
                 f"{self._path}: should say where the job's store is. Received: "
                 f"{len(content)} bytes of something else. Remove it."
             ) from None
@@ -115,6 +118,7 @@ def _base(config: Config, own: ScheduledRank) -> Path:
         home = cache_directory()
         if home is None:
             raise ConfigError(
+                "[RK124] "
                 f"{own.starter} started {own.size} ranks on several hosts, and "
                 "this user has no home in which they could find each other. Set "
                 "RING_KERAS_RENDEZVOUS_DIR to a directory that the hosts share."
@@ -132,6 +136,7 @@ def _require_private(
     mode = stat.S_IMODE(status.st_mode)
     if not is_right or status.st_uid != os.geteuid() or mode & 0o077:
         raise ConfigError(
+            "[RK124] "
             f"{path}: must be a {kind} of this user's that no other can read. "
             f"Received: user {status.st_uid}, mode {mode:04o}. Somebody else made or "
             "changed it: remove it, or set RING_KERAS_RENDEZVOUS_DIR to another place."

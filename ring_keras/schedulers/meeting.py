@@ -61,6 +61,7 @@ def _meet(config: Config, own: ScheduledRank) -> StoreCard:
         return _meet_by_pmi(config, own, own.pmi_fd, deadline)
     if not own.job:
         raise ConfigError(
+            "[RK124] "
             f"{own.starter} started this process as one of {own.size}, but not in "
             "a way in which they could find each other. Start the script with "
             "ringrun, or set RING_KERAS_SIZE=1 to run each of them alone."
@@ -86,7 +87,7 @@ def _meet_by_pmi(
         pmi.barrier()
         told = bytes.fromhex(pmi.get(_PMI_KEY)).decode()
     if told.startswith(_FAILED):
-        raise ConfigError(f"rank 0 cannot start the job's store: {told[1:]}")
+        raise ConfigError(f"[RK124] rank 0 cannot start the job's store: {told[1:]}")
     return StoreCard.from_text(told)
 
 
@@ -117,6 +118,7 @@ def _too_late(config: Config, own: ScheduledRank, path: Path) -> Exception:
     if not own.one_host:
         shared = " Do all hosts share it? RING_KERAS_RENDEZVOUS_DIR names another."
     return CollectiveTimeoutError(
+        "[RK110] "
         f"rank {own.rank} waited {config.init_timeout_s:g} s for rank 0 of the "
         f"{own.size} that {own.starter} started, which should say in {path} where "
         f"the job's store is. Did it start, and does it call init()?{shared} A slow "

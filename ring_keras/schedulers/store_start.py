@@ -59,6 +59,7 @@ def start_store(
         return StoreCard.from_text(text)
     except ValueError:
         raise ConfigError(
+            "[RK124] "
             f"the process that serves the job's store ({process.pid}, listening on "
             f"{bind_address}) did not start: see above for why. If the address is not "
             "one of this host's, set RING_KERAS_BIND_ADDRESS."

@@ -14,7 +14,7 @@ try:
         importlib.import_module(name)
 except ImportError as error:
     raise ImportError(
-        "ring_keras.spark needs Spark: pip install 'ring-keras[spark]'"
+        "[RK710] ring_keras.spark needs Spark: pip install 'ring-keras[spark]'"
     ) from error
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -75,6 +75,7 @@ def _require_equal(
     for rank, value in known:
         if value != known[0][1]:
             raise RankMismatchError(
+                "[RK326] "
                 f"fit(): {what} differ across ranks: rank {known[0][0]} has "
                 f"{known[0][1]}, rank {rank} has {value}. Give every rank the same "
                 f"{remedy}."

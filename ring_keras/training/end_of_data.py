@@ -80,6 +80,7 @@ class EndOfData:
         have_ended = [r for r, flag in zip(ranks, flags, strict=True) if flag]
         go_on = [r for r, flag in zip(ranks, flags, strict=True) if not flag]
         return RankMismatchError(
+            "[RK318] "
             f"fit(): after {int(self._steps.numpy())} steps of the epoch ranks "
             f"{have_ended} have run out of data, ranks {go_on} have more. Wrap the "
             "dataset in ring_keras.data.join(), which lets the others go on, or give "

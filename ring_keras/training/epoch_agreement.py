@@ -120,6 +120,7 @@ class EpochAgreement:
         go_on = [r for r, flag in zip(ranks, flags, strict=True) if not flag]
         steps = self._executions * self._model.steps_per_execution
         raise RankMismatchError(
+            "[RK318] "
             f"fit(): after {steps} steps of the epoch ranks {have_ended} have run out "
             f"of data, ranks {go_on} have more. Wrap the dataset in "
             "ring_keras.data.join(), which lets the others go on, or give every rank "

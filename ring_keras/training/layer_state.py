@@ -71,7 +71,10 @@ def agree_on_state(
             taken.append(variable)
         elif aggregation == "sum" or not is_floating:
             raise RankMismatchError(
-                _no_common_value(variable, aggregation, digests[:, column], process_set)
+                "[RK325] "
+                + _no_common_value(
+                    variable, aggregation, digests[:, column], process_set
+                )
             )
         else:
             averaged.append(variable)
@@ -89,7 +92,8 @@ def agree_on_state(
 def warn_of_averages(names: Sequence[str]) -> None:
     """Says that state is averaged, and how to choose."""
     logging.warning(
-        "ring_keras: steps change %s on each rank by that rank's data. They are "
+        "ring_keras: [RK650] "
+        "steps change %s on each rank by that rank's data. They are "
         "averaged over the ranks at the end of every epoch. If that is right, say so "
         "with add_weight(aggregation='mean'); 'only_first_replica' takes the first "
         "rank's, BroadcastGlobalVariables(local_variables=...) leaves each rank its "

@@ -130,6 +130,7 @@ def _require_equal(variables: Sequence[Any], process_set: ProcessSet) -> None:
 def _no_common_value(variable: Any) -> ValueError:
     what = tf.as_dtype(variable.dtype).name
     return ValueError(
+        "[RK623] "
         "MetricAverage: the ranks' values of a metric's variable "
         f"'{variable_name(variable)}' ({what}, aggregation='{variable.aggregation}') "
         "make no common one. Let the metric create it with "

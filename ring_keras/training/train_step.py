@@ -213,6 +213,7 @@ class DistributedTrainStep:
             and self._model.trainable_variables
         ):
             raise RingKerasError(
+                "[RK604] "
                 f"A training step of model '{self._model.name}' on "
                 f"{process_set.size()} ranks reduced no gradients: every rank would "
                 "train alone. Compile with ring_keras.DistributedOptimizer("
@@ -244,6 +245,7 @@ class DistributedTrainStep:
         yield
         if internals.has_other_losses(self._model):
             raise RingKerasError(
+                "[RK603] "
                 f"A loss of model '{self._model.name}' adds up its batch "
                 "(reduction='sum' or None), and others, regularizers or add_loss() do "
                 "not: with op=ring_keras.Sum the gradients of the latter would be as "

@@ -79,6 +79,7 @@ class _Apply:
         for gradient, variable in zip(grads, variables, strict=False):
             if gradient is not None and not self._is_reduced(variable):
                 raise RingKerasError(
+                    "[RK605] "
                     f"Optimizer '{self._optimizer.name}' of model "
                     f"'{self._model.name}' was given a gradient of "
                     f"'{source_name(variable)}' that has been reduced with no other "

@@ -69,7 +69,7 @@ def compare(train: Callable[[], object], steps: int = 3) -> Comparison:
             ring.shutdown("its steps were recorded")
     result = ring.broadcast_object(result, name="verify/result")
     if isinstance(result, str):
-        raise ring.RingKerasError(result)
+        raise ring.RingKerasError(f"[RK411] {result}")
     return Comparison(**result)
 
 
@@ -86,11 +86,13 @@ def _leaving_on_error() -> Iterator[None]:
 def _require_steps(taken: Sequence[int]) -> None:
     if len(taken) == 1:
         raise ring.RingKerasError(
+            "[RK411] "
             "one rank has nothing to differ from: start it by `ringrun -np 2 ...`."
         )
     ranks = [rank for rank, steps in enumerate(taken) if not steps]
     if ranks:
         raise ring.RingKerasError(
+            "[RK411] "
             f"`train` took no step of model.fit() on ranks {ranks}. It must call it "
             "on every rank."
         )

@@ -18,14 +18,14 @@ namespace {
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_ModuleNotFoundError)) throw;
     // There is no TensorFlow: who drives the core alone gets the same words.
-    throw std::runtime_error(StrCat(class_name, ": ", status.message()));
+    throw std::runtime_error(StrCat(class_name, ": ", status.CodedMessage()));
   }
-  PyErr_SetObject(type.ptr(), type(status.message()).ptr());
+  PyErr_SetObject(type.ptr(), type(status.CodedMessage()).ptr());
   throw py::error_already_set();
 }
 
 [[noreturn]] void ThrowBuiltin(PyObject* type, const Status& status) {
-  PyErr_SetString(type, status.message().c_str());
+  PyErr_SetString(type, status.CodedMessage().c_str());
   throw py::error_already_set();
 }
 

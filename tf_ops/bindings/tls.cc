@@ -15,7 +15,7 @@ namespace py = pybind11;
 // a launcher has no use.
 template <typename Value>
 Value OrValueError(StatusOr<Value> value) {
-  if (!value.ok()) throw py::value_error(value.status().message());
+  if (!value.ok()) throw py::value_error(value.status().CodedMessage());
   return std::move(value.value());
 }
 

@@ -42,7 +42,7 @@ class AllreduceDirect : public Collective {
       std::string_view payload = participants[rank].payload;
       if (payload.size() != tensors_.nbytes()) {
         co_return Status(
-            StatusCode::kInternal,
+            StatusCode::kInternal, ErrorCode::kOtherVersion,
             StrCat("a rank sent ", payload.size(), " of ", tensors_.nbytes(),
                    " bytes. Is the same ring_keras installed on every host?"));
       }

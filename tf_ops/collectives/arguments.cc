@@ -12,19 +12,20 @@ Status ValidateReduction(const CollectiveArguments& arguments) {
   if (arguments.reduce_op == ReduceOp::kAverage &&
       !IsFloatingPoint(arguments.dtype)) {
     return Status(
-        StatusCode::kInvalidArgument,
+        StatusCode::kInvalidArgument, ErrorCode::kIntegerAverage,
         StrCat("average needs a floating-point dtype, got ",
                NameOf(arguments.dtype), ". Sum, then divide, or cast first."));
   }
   if (!Supports(arguments.dtype, arguments.reduce_op)) {
     return Status(
-        StatusCode::kInvalidArgument,
+        StatusCode::kInvalidArgument, ErrorCode::kNoSuchReduction,
         StrCat(NameOf(arguments.reduce_op), " of ", NameOf(arguments.dtype),
                " means nothing; bool takes min (and), max (or)."));
   }
   if (arguments.dtype == DataType::kBool &&
       (arguments.prescale != 1.0 || arguments.postscale != 1.0)) {
-    return Status(StatusCode::kInvalidArgument, "bool cannot be scaled.");
+    return Status(StatusCode::kInvalidArgument, ErrorCode::kNoSuchReduction,
+                  "bool cannot be scaled.");
   }
   if (!(arguments.weight >= 0 && std::isfinite(arguments.weight))) {
     return Status(StatusCode::kInvalidArgument,
@@ -38,12 +39,12 @@ Status ValidateWire(const CollectiveArguments& arguments) {
   if (!arguments.wire_dtype.has_value()) return Status::Ok();
   const DataType wire = *arguments.wire_dtype;
   if (wire != DataType::kFloat16 && wire != DataType::kBfloat16) {
-    return Status(StatusCode::kInvalidArgument,
+    return Status(StatusCode::kInvalidArgument, ErrorCode::kBadCompression,
                   StrCat("compression is to float16 or bfloat16, got ",
                          NameOf(wire), "."));
   }
   if (arguments.dtype == DataType::kFloat32) return Status::Ok();
-  return Status(StatusCode::kInvalidArgument,
+  return Status(StatusCode::kInvalidArgument, ErrorCode::kBadCompression,
                 StrCat("compression to ", NameOf(wire), " takes float32, got ",
                        NameOf(arguments.dtype), ". Reduce it as it is."));
 }
@@ -72,7 +73,7 @@ Status ValidateSplits(const CollectiveArguments& arguments, int size) {
   if (arguments.splits.empty()) {
     if (rows % size == 0) return Status::Ok();
     return Status(
-        StatusCode::kInvalidArgument,
+        StatusCode::kInvalidArgument, ErrorCode::kBadSplits,
         StrCat("alltoall without splits needs a first dimension that "
                "the ",
                size, " ranks divide evenly, got ", rows, ". Pass splits."));
@@ -85,7 +86,7 @@ Status ValidateSplits(const CollectiveArguments& arguments, int size) {
   }
   if (negative || sum != rows ||
       arguments.splits.size() != static_cast<size_t>(size)) {
-    return Status(StatusCode::kInvalidArgument,
+    return Status(StatusCode::kInvalidArgument, ErrorCode::kBadSplits,
                   StrCat("alltoall needs ", size,
                          " splits, none negative, that sum to the first "
                          "dimension ",

@@ -135,7 +135,7 @@ Status MessagePosts::Merge(const Word& word, int trip) {
   const size_t nbytes = route_.trip(trip).count * payload_nbytes_;
   if (post.payloads().size() != nbytes) {
     return Status(
-        StatusCode::kInternal,
+        StatusCode::kInternal, ErrorCode::kOtherVersion,
         StrCat("a rank sent ", post.payloads().size(), " of ", nbytes,
                " bytes. Is the same ring_keras installed on every host?"));
   }

@@ -23,7 +23,7 @@ Status AllowDescriptors(size_t needed, size_t wanted, const std::string& what) {
   const bool raised = setrlimit(RLIMIT_NOFILE, &limit) == 0;
   if ((raised ? limit.rlim_cur : before) >= enough) return Status::Ok();
   return Status(
-      StatusCode::kResourceExhausted,
+      StatusCode::kResourceExhausted, ErrorCode::kTooFewDescriptors,
       StrCat(what, " needs ", enough, " descriptors, and its process may have ",
              limit.rlim_max,
              ". Raise the hard limit there (`ulimit -Hn`, LimitNOFILE, "

@@ -110,7 +110,7 @@ StatusOr<std::vector<InterfaceAddress>> InterfaceAddresses(
   for (const std::string& name : only) {
     names += (names.empty() ? "" : " or ") + name;
   }
-  return Status(StatusCode::kInvalidArgument,
+  return Status(StatusCode::kInvalidArgument, ErrorCode::kNoSuchInterface,
                 StrCat("this host has no network interface ", names,
                        " that is up and that other hosts could reach. It has ",
                        Describe(all.value())));

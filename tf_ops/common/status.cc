@@ -4,6 +4,44 @@
 
 namespace ring_keras {
 
+ErrorCode DefaultErrorCode(StatusCode code) {
+  switch (code) {
+    case StatusCode::kOk:
+      return ErrorCode::kNone;
+    case StatusCode::kInvalidArgument:
+      return ErrorCode::kBadArgument;
+    case StatusCode::kRankMismatch:
+      return ErrorCode::kCannotTakePart;
+    case StatusCode::kPeerLost:
+      return ErrorCode::kRankLost;
+    case StatusCode::kPeerStopped:
+      return ErrorCode::kRankGaveUp;
+    case StatusCode::kDeadlineExceeded:
+      return ErrorCode::kCollectiveTimeout;
+    case StatusCode::kNotInitialized:
+      return ErrorCode::kNotInitialized;
+    case StatusCode::kUnauthenticated:
+      return ErrorCode::kNotAdmitted;
+    case StatusCode::kResourceExhausted:
+      return ErrorCode::kOutOfMemory;
+    case StatusCode::kAborted:
+      return ErrorCode::kShutDown;
+    case StatusCode::kInterrupted:
+      return ErrorCode::kInterrupted;
+    case StatusCode::kInternal:
+      break;
+  }
+  return ErrorCode::kSystemFailed;
+}
+
+Status Status::FromCoded(StatusCode code, std::string coded_message) {
+  const ErrorCode error_code = TakePrefix(&coded_message);
+  if (error_code == ErrorCode::kNone) {
+    return Status(code, std::move(coded_message));
+  }
+  return Status(code, error_code, std::move(coded_message));
+}
+
 Status Interrupted() {
   return Status(
       StatusCode::kInterrupted,

@@ -1,4 +1,5 @@
-// The result of an operation that can fail: a code and a message for people.
+// The result of an operation that can fail: what kind of failure programs have
+// to tell apart (StatusCode), its cause (ErrorCode), and a message for people.
 //
 // The core returns Status and never throws. It becomes an absl::Status in
 // kernels/conversions.h and a Python exception in bindings/errors.cc.
@@ -9,6 +10,9 @@
 #include <sstream>
 #include <string>
 #include <utility>
+
+#include "tf_ops/common/error_code.h"
+#include "tf_ops/common/export.h"
 
 namespace ring_keras {
 
@@ -27,19 +31,31 @@ enum class StatusCode {
   kInternal,           // A system call failed, or a defect of ours.
 };
 
+// The cause where none of its own was given.
+RING_KERAS_EXPORT ErrorCode DefaultErrorCode(StatusCode code);
+
 class [[nodiscard]] Status {
  public:
   Status() = default;
   Status(StatusCode code, std::string message)
-      : code_(code), message_(std::move(message)) {}
+      : Status(code, DefaultErrorCode(code), std::move(message)) {}
+  Status(StatusCode code, ErrorCode error_code, std::string message)
+      : code_(code), error_code_(error_code), message_(std::move(message)) {}
 
   static Status Ok() { return Status(); }
+  // The reverse of CodedMessage(): what another rank has said.
+  static Status FromCoded(StatusCode code, std::string coded_message);
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
+  ErrorCode error_code() const { return error_code_; }
+  // Without the error code, so that a message can become part of another.
   const std::string& message() const { return message_; }
+  // What people get to see: "[RK201] rank 1 (host ...".
+  std::string CodedMessage() const { return Prefix(error_code_) + message_; }
 
  private:
   StatusCode code_ = StatusCode::kOk;
+  ErrorCode error_code_ = ErrorCode::kNone;
   std::string message_;
 };
 

@@ -96,7 +96,7 @@ StatusOr<std::string> ArchitectureFor(int capability) {
   Version version;
   api.Version(&version.major, &version.minor);
   return Status(
-      StatusCode::kInternal,
+      StatusCode::kInternal, ErrorCode::kNoLibrary,
       StrCat("expected an NVRTC that compiles for this GPU, of compute "
              "capability ",
              capability / 10, ".", capability % 10, ", but version ",

@@ -135,7 +135,7 @@ StatusOr<void*> OpenLibrary(const LibraryName& library) {
     sonames += StrCat(sonames.empty() ? "" : " or ", soname);
   }
   return Status(
-      StatusCode::kInternal,
+      StatusCode::kInternal, ErrorCode::kNoLibrary,
       StrCat("expected ", library.title, " (", sonames,
              ") for tensors on a GPU, but it could not be opened. ",
              Remedy(library), " The loader said:", opener.failures()));
@@ -147,7 +147,7 @@ void* Symbols::Find(const char* name) {
   void* symbol = FindIfAny(name);
   if (symbol == nullptr && status_.ok()) {
     status_ =
-        Status(StatusCode::kInternal,
+        Status(StatusCode::kInternal, ErrorCode::kNoLibrary,
                StrCat("expected the function ", name, " in ", library_.title,
                       ", but the one that was opened has none: it is too "
                       "old, or not NVIDIA's. ",

@@ -29,7 +29,7 @@ inline Status CheckVersion(const LibraryName& library, Version found,
     return StrCat(version.major, ".", version.minor, ".", version.patch);
   };
   return Status(
-      StatusCode::kInternal,
+      StatusCode::kInternal, ErrorCode::kNoLibrary,
       StrCat("expected ", library.title, " in version ", text(least),
              " or newer, but the one that was opened is ", text(found),
              ". Run `pip install ring-keras[cuda]`, "

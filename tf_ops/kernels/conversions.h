@@ -83,13 +83,13 @@ inline Status FromTensorFlow(const absl::Status& status) {
 // the text begins with its name, by which ring_keras/errors.py finds it.
 inline absl::Status ToTensorFlow(const Status& status) {
   const auto named = [&status](const std::string& name) {
-    return name + ": " + status.message();
+    return name + ": " + status.CodedMessage();
   };
   switch (status.code()) {
     case StatusCode::kOk:
       return absl::OkStatus();
     case StatusCode::kInvalidArgument:
-      return absl::InvalidArgumentError(status.message());
+      return absl::InvalidArgumentError(status.CodedMessage());
     case StatusCode::kRankMismatch:
       return absl::FailedPreconditionError(named("RankMismatchError"));
     case StatusCode::kPeerLost:
@@ -114,7 +114,8 @@ inline absl::Status ToTensorFlow(const Status& status) {
 
 // What has been changed on its way, by nobody's intention.
 inline absl::Status CorruptData(const std::string& message) {
-  return absl::DataLossError("CorruptDataError: " + message);
+  return absl::DataLossError(
+      "CorruptDataError: " + Prefix(ErrorCode::kCorruptData) + message);
 }
 
 }  // namespace ring_keras

@@ -19,7 +19,7 @@ void TellOfStaging(DataType dtype) {
   static std::once_flag once;
   std::call_once(once, [dtype] {
     Log(LogLevel::kWarning,
-        StrCat("tensors of ", NameOf(dtype),
+        StrCat(Prefix(ErrorCode::kReducedOnHost), "tensors of ", NameOf(dtype),
                " on a GPU are reduced in host memory, because NCCL has no such "
                "type; TensorFlow copies them there and back. Said once."));
   });

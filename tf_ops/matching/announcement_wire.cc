@@ -173,7 +173,7 @@ StatusOr<Announcement> DecodeAnnouncement(const std::string& bytes) {
   Reader reader(bytes);
   Transfer(reader, announcement.value());
   if (!reader.ok() || !reader.at_end() || !IsKnown(announcement.value())) {
-    return Status(StatusCode::kInvalidArgument,
+    return Status(StatusCode::kInvalidArgument, ErrorCode::kOtherVersion,
                   StrCat("an announcement of ", bytes.size(),
                          " bytes cannot be read. Is the same ring_keras "
                          "installed on every host?"));

@@ -43,41 +43,44 @@ class Comparison {
         rows_may_differ_(FirstDimensionMayDiffer(first.kind)),
         even_rows_(even_rows) {}
 
-  std::optional<std::string> Mismatch() const {
+  Status Compare() const {
     if (first_.kind != other_.kind) {
-      return Say("collective", NameOf(first_.kind), NameOf(other_.kind),
+      return Say(ErrorCode::kKindDiffers, "collective", NameOf(first_.kind),
+                 NameOf(other_.kind),
                  "Give different collectives different names, and enter them "
                  "in the same order on every rank.");
     }
     if (first_.memory != other_.memory) {
-      return Say("memory", NameOf(first_.memory), NameOf(other_.memory),
+      return Say(ErrorCode::kMemoryDiffers, "memory", NameOf(first_.memory),
+                 NameOf(other_.memory),
                  "Put the tensor on a GPU on every rank, or on the CPU on "
                  "every rank.");
     }
     if (first_.dtype != other_.dtype) {
-      return Say("dtype", NameOf(first_.dtype), NameOf(other_.dtype),
-                 "Cast to one dtype on every rank.");
+      return Say(ErrorCode::kDtypeDiffers, "dtype", NameOf(first_.dtype),
+                 NameOf(other_.dtype), "Cast to one dtype on every rank.");
     }
     if (first_.reduce_op != other_.reduce_op) {
-      return Say("reduce op", NameOf(first_.reduce_op),
-                 NameOf(other_.reduce_op), "Use one op on every rank.");
+      return Say(ErrorCode::kReduceOpDiffers, "reduce op",
+                 NameOf(first_.reduce_op), NameOf(other_.reduce_op),
+                 "Use one op on every rank.");
     }
     if (first_.root != other_.root) {
-      return Say("root", first_.root, other_.root,
+      return Say(ErrorCode::kRootDiffers, "root", first_.root, other_.root,
                  "Use one root on every rank.");
     }
     if (first_.postscale != other_.postscale) {
-      return Say("postscale factor", first_.postscale, other_.postscale,
-                 "Use one factor on every rank.");
+      return Say(ErrorCode::kScaleDiffers, "postscale factor", first_.postscale,
+                 other_.postscale, "Use one factor on every rank.");
     }
     if (first_.wire_dtype != other_.wire_dtype) {
-      return Say("compression", NameOfWire(first_.wire_dtype),
-                 NameOfWire(other_.wire_dtype),
+      return Say(ErrorCode::kCompressionDiffers, "compression",
+                 NameOfWire(first_.wire_dtype), NameOfWire(other_.wire_dtype),
                  "Use one compression on every rank.");
     }
     if (first_.shapes.size() != other_.shapes.size()) {
-      return Say("number of tensors", first_.shapes.size(),
-                 other_.shapes.size(), kSameModel);
+      return Say(ErrorCode::kTensorCountDiffers, "number of tensors",
+                 first_.shapes.size(), other_.shapes.size(), kSameModel);
     }
     for (size_t i = 0; i < first_.shapes.size(); ++i) {
       if (Compatible(rows_may_differ_ && !even_rows_, first_.shapes[i],
@@ -88,16 +91,17 @@ class Comparison {
           first_.shapes.size() == 1
               ? "shape"
               : StrCat("shape of tensor ", i, " of ", first_.shapes.size());
-      return Say(what, DebugString(first_.shapes[i]),
-                 DebugString(other_.shapes[i]),
-                 rows_may_differ_ && even_rows_ ? kSameRows : kSameModel);
+      const bool rows = rows_may_differ_ && even_rows_;
+      return Say(rows ? ErrorCode::kRowsDiffer : ErrorCode::kShapeDiffers, what,
+                 DebugString(first_.shapes[i]), DebugString(other_.shapes[i]),
+                 rows ? kSameRows : kSameModel);
     }
     if (first_.plan != other_.plan) {
-      return Say("plan", first_.plan, other_.plan,
+      return Say(ErrorCode::kPlanDiffers, "plan", first_.plan, other_.plan,
                  "Take the same branches in every step, so that all ranks "
                  "reduce the gradients of the same variables.");
     }
-    return std::nullopt;
+    return Status::Ok();
   }
 
  private:
@@ -109,11 +113,12 @@ class Comparison {
       "ranks batches of one size, or turn jit_compile off.";
 
   template <typename T>
-  std::string Say(const std::string& what, const T& a, const T& b,
-                  const char* remedy) const {
-    return StrCat(Describe(first_.kind, first_.use.name), ": ", what,
-                  " differs across ranks: rank ", first_rank_, " has ", a,
-                  ", rank ", other_rank_, " has ", b, ". ", remedy);
+  Status Say(ErrorCode error_code, const std::string& what, const T& a,
+             const T& b, const char* remedy) const {
+    return Status(StatusCode::kRankMismatch, error_code,
+                  StrCat(Describe(first_.kind, first_.use.name), ": ", what,
+                         " differs across ranks: rank ", first_rank_, " has ",
+                         a, ", rank ", other_rank_, " has ", b, ". ", remedy));
   }
 
   const Announcement& first_;
@@ -126,14 +131,16 @@ class Comparison {
 
 }  // namespace
 
-std::optional<std::string> FindMismatch(
+Status FindMismatch(
     const std::vector<std::optional<Announcement>>& announcements,
     const std::vector<int>& ranks) {
   for (size_t i = 0; i < announcements.size(); ++i) {
     if (!announcements[i]->error.empty()) {
-      return StrCat(
-          Describe(announcements[i]->kind, announcements[i]->use.name),
-          ": rank ", ranks[i], " cannot take part: ", announcements[i]->error);
+      return Status(
+          StatusCode::kRankMismatch, ErrorCode::kCannotTakePart,
+          StrCat(Describe(announcements[i]->kind, announcements[i]->use.name),
+                 ": rank ", ranks[i],
+                 " cannot take part: ", announcements[i]->error));
     }
   }
   const bool even_rows = std::any_of(
@@ -142,9 +149,9 @@ std::optional<std::string> FindMismatch(
   for (size_t i = 1; i < announcements.size(); ++i) {
     const Comparison comparison(*announcements[0], ranks[0], *announcements[i],
                                 ranks[i], even_rows);
-    if (auto mismatch = comparison.Mismatch()) return mismatch;
+    RING_KERAS_RETURN_IF_ERROR(comparison.Compare());
   }
-  return std::nullopt;
+  return Status::Ok();
 }
 
 }  // namespace ring_keras

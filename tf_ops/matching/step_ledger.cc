@@ -55,7 +55,7 @@ bool StepLedger::AllGaveUp(uint64_t step) const {
 }
 
 Status StepLedger::why() const {
-  return Status(StatusCode::kRankMismatch, ranks_[0].given_up.why);
+  return Status::FromCoded(StatusCode::kRankMismatch, ranks_[0].given_up.why);
 }
 
 }  // namespace ring_keras

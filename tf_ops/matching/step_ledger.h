@@ -33,6 +33,7 @@ namespace ring_keras {
 // A rank's word that it announces no more of the steps through `through`.
 struct GivenUp {
   uint64_t through = 0;
+  // With its error code before it.
   std::string why;
 };
 

@@ -19,7 +19,7 @@ Status ConnectionBroke(int errno_value) {
 }
 
 Status TooSlow() {
-  return Status(StatusCode::kDeadlineExceeded,
+  return Status(StatusCode::kDeadlineExceeded, ErrorCode::kRankUnreachable,
                 "too slow: the peer did not finish the handshake in time");
 }
 

@@ -33,8 +33,9 @@ constexpr size_t kRefusalBytes = kHeaderBytes + 1 + 4 + 8;
 constexpr std::string_view kClientLabel = "ring_keras handshake 2, client";
 constexpr std::string_view kServerLabel = "ring_keras handshake 2, server";
 
-Status Unauthenticated(std::string message) {
-  return Status(StatusCode::kUnauthenticated, std::move(message));
+Status Unauthenticated(std::string message,
+                       ErrorCode error_code = ErrorCode::kNotAdmitted) {
+  return Status(StatusCode::kUnauthenticated, error_code, std::move(message));
 }
 
 size_t MessageBytes(MessageType type) {
@@ -138,7 +139,8 @@ Status MessageBuffer::Append(std::string_view bytes) {
       wrong_version_ = true;
       return Unauthenticated(
           StrCat("wrong handshake version: expected ", int{kVersion}, ", came ",
-                 int{version}, ". Install the same ring_keras everywhere"));
+                 int{version}, ". Install the same ring_keras everywhere"),
+          ErrorCode::kOtherVersion);
     }
   }
   if (bytes_.size() >= kHeaderBytes && type() != expected_ &&
@@ -350,8 +352,9 @@ Status ClientHandshake::ExplainRefusal() const {
     case Refusal::kWrongVersion:
       return Unauthenticated(
           refused +
-          "wrong handshake version. Install the same ring_keras "
-          "everywhere");
+              "wrong handshake version. Install the same ring_keras "
+              "everywhere",
+          ErrorCode::kOtherVersion);
     case Refusal::kWrongPurpose:
       return Unauthenticated(StrCat(refused,
                                     "wrong purpose: its port does not "

@@ -52,17 +52,19 @@ StatusOr<PeerSocket> ConnectUntilDeadline(const TcpStoreOptions& options) {
     const Status& status = socket.status();
     if (status.code() == StatusCode::kInterrupted) return status;
     if (status.code() == StatusCode::kUnauthenticated) {
-      return Status(status.code(), StrCat("rank ", options.rank,
-                                          " cannot join through the store at ",
-                                          server, ": ", status.message()));
+      return Status(
+          status.code(), status.error_code(),
+          StrCat("rank ", options.rank, " cannot join through the store at ",
+                 server, ": ", status.message()));
     }
     if (status.code() == StatusCode::kAborted) remains = status;
     if (options.connect_deadline.Expired()) {
       if (!remains.ok()) {
-        return Status(StatusCode::kDeadlineExceeded, remains.message());
+        return Status(StatusCode::kDeadlineExceeded,
+                      ErrorCode::kStoreUnreachable, remains.message());
       }
       return Status(
-          StatusCode::kDeadlineExceeded,
+          StatusCode::kDeadlineExceeded, ErrorCode::kStoreUnreachable,
           StrCat("rank ", options.rank, " could not reach the store at ",
                  server, " in time: ", status.message(),
                  ". Is the launcher running, and its port "
@@ -127,7 +129,7 @@ Status TcpStore::Introduce(const TcpStoreOptions& options) {
   if (!gone_.ok()) return gone_;
   if (status.code() != StatusCode::kDeadlineExceeded) return status;
   return Status(
-      StatusCode::kDeadlineExceeded,
+      StatusCode::kDeadlineExceeded, ErrorCode::kStoreUnreachable,
       StrCat("the store at ", server_, " took the connection of rank ", rank_,
              ", but did not welcome it in time"));
 }
@@ -279,7 +281,7 @@ void TcpStore::Lose(const std::string& how) {
       own_end_.empty()
           ? StrCat("the store at ", server_, " ", how)
           : StrCat("the store at ", server_, " gave this rank up: ", own_end_);
-  gone_ = Status(StatusCode::kPeerLost, text);
+  gone_ = Status(StatusCode::kPeerLost, ErrorCode::kStoreGone, text);
   if (!left_) events_.push_back({RankEvent::Kind::kLost, -1, text});
   FailCalls(gone_);
   changed_.notify_all();

@@ -53,7 +53,7 @@ StatusOr<std::vector<std::string>> TcpStore::Gather(const std::string& topic,
   if (!status.ok()) {
     calls_.erase(request.request_id);
     if (status.code() != StatusCode::kDeadlineExceeded) return status;
-    return Status(StatusCode::kPeerLost,
+    return Status(StatusCode::kPeerLost, ErrorCode::kStoreGone,
                   StrCat("the store at ", server_, " does not answer rank ",
                          rank_, ". Is the launcher stopped?"));
   }

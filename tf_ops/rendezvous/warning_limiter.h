@@ -20,7 +20,8 @@ class WarningLimiter {
 
   void Warn(const std::string& text) {
     CloseWindow();
-    if (++count_ <= kMaxWarningsPerWindow) Log(LogLevel::kWarning, text);
+    if (++count_ <= kMaxWarningsPerWindow)
+      Log(LogLevel::kWarning, Prefix(ErrorCode::kConnectionDropped) + text);
   }
 
   // Tells what the last window kept back, once it is over.
@@ -28,7 +29,8 @@ class WarningLimiter {
     if (!window_.Expired()) return;
     if (count_ > kMaxWarningsPerWindow) {
       Log(LogLevel::kWarning,
-          StrCat(owner_, " dropped ", count_ - kMaxWarningsPerWindow,
+          StrCat(Prefix(ErrorCode::kConnectionDropped), owner_, " dropped ",
+                 count_ - kMaxWarningsPerWindow,
                  " more connections like these"));
     }
     count_ = 0;

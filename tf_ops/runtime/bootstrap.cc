@@ -26,7 +26,7 @@ StatusOr<std::vector<std::string>> Exchange(Store& store,
   auto values = store.Gather(topic, own, deadline);
   if (values.status().code() != StatusCode::kDeadlineExceeded) return values;
   return Status(
-      StatusCode::kDeadlineExceeded,
+      StatusCode::kDeadlineExceeded, ErrorCode::kRankMissing,
       StrCat("rank ", options.rank, " waited ", options.init_timeout_s,
              " s for ", values.status().message(),
              " to call init(). Did it start, and does it call init()? A slow "
@@ -55,7 +55,8 @@ std::vector<MeshPeer> AttachLocalPeers(const std::vector<PeerCard>& cards,
       }
     }
     Log(LogLevel::kWarning,
-        StrCat("no shared memory with rank ", rank,
+        StrCat(Prefix(ErrorCode::kNoSharedMemory),
+               "no shared memory with rank ", rank,
                " of this host, TCP instead: ", failure.message()));
   }
   return peers;
@@ -124,7 +125,8 @@ class Bootstrapper {
         own.doorbell_descriptor = doorbell_->write_descriptor();
         own.nonce = segment->header().nonce;
       } else {
-        Log(LogLevel::kWarning, StrCat("no shared memory, TCP instead: ",
+        Log(LogLevel::kWarning, StrCat(Prefix(ErrorCode::kNoSharedMemory),
+                                       "no shared memory, TCP instead: ",
                                        created.status().message()));
       }
     }

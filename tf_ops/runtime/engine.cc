@@ -172,20 +172,20 @@ StatusOr<std::unique_ptr<Operation>> Engine::Accept(Request& request,
   }
   const auto found = shared_.members.find(request.communicator_id);
   if (found == shared_.members.end()) {
-    return Status(StatusCode::kInvalidArgument,
+    return Status(StatusCode::kInvalidArgument, ErrorCode::kBadProcessSet,
                   StrCat("there is no process set ", request.communicator_id,
                          ". Was it removed?"));
   }
   const std::shared_ptr<Member>& member = found->second;
   if (member == nullptr) {
     return Status(
-        StatusCode::kInvalidArgument,
+        StatusCode::kInvalidArgument, ErrorCode::kBadProcessSet,
         StrCat("rank ", mesh_->rank(), " is not in process set ",
                request.communicator_id, "; only its ranks may use it."));
   }
   if (member->in_join) {
     return Status(
-        StatusCode::kInvalidArgument,
+        StatusCode::kInvalidArgument, ErrorCode::kInJoin,
         StrCat(Describe(request.kind, request.name), ": rank ", mesh_->rank(),
                " is in join(), in which it brings nothing of its own. "
                "Enter it before, or when join() has returned."));

@@ -25,7 +25,7 @@ Status CheckRanks(const std::vector<int>& ranks, int size) {
     return Status::Ok();
   }
   return Status(
-      StatusCode::kInvalidArgument,
+      StatusCode::kInvalidArgument, ErrorCode::kBadProcessSet,
       StrCat("a process set needs one or more different ranks from 0 to ",
              size - 1, " in ascending order, got ",
              DebugString(Shape(ranks.begin(), ranks.end())), "."));
@@ -51,7 +51,7 @@ StatusOr<std::unique_ptr<Job>> Job::Start(const InitOptions& options) {
         new Job(std::move(membership.value()), options));
   } catch (const std::system_error& error) {
     return Status(
-        StatusCode::kResourceExhausted,
+        StatusCode::kResourceExhausted, ErrorCode::kNoThread,
         StrCat("rank ", options.rank, " cannot start a thread: ", error.what(),
                ". Allow it more processes (`ulimit -u`, or those of "
                "its control group) or memory."));
@@ -120,7 +120,7 @@ Status Job::Agree(const std::string& what, const std::vector<int64_t>& values,
                        gathered.begin() + (rank + 1) * count);
     const Shape first(gathered.begin(), gathered.begin() + count);
     if (theirs == first) continue;
-    return Status(StatusCode::kRankMismatch,
+    return Status(StatusCode::kRankMismatch, ErrorCode::kProcessSetsDiffer,
                   StrCat(what, ": rank 0 has ", DebugString(first), ", rank ",
                          rank, " has ", DebugString(theirs), ". ", advice));
   }
@@ -132,13 +132,13 @@ Status Job::CheckNewRanks(const std::vector<int>& ranks) const {
   for (const auto& [id, existing] : communicators_) {
     if (existing == ranks) {
       return Status(
-          StatusCode::kInvalidArgument,
+          StatusCode::kInvalidArgument, ErrorCode::kBadProcessSet,
           StrCat("process set ", id, " has the ranks ",
                  DebugString(Shape(ranks.begin(), ranks.end())), " already."));
     }
   }
   if (next_communicator_id_ == kCommunicatorsPerGeneration) {
-    return Status(StatusCode::kResourceExhausted,
+    return Status(StatusCode::kResourceExhausted, ErrorCode::kBadProcessSet,
                   StrCat("a job can make ", kCommunicatorsPerGeneration - 1,
                          " process sets, and this one has. Keep those that "
                          "are needed again instead of removing them."));
@@ -181,12 +181,12 @@ Status Job::RemoveCommunicator(int id) {
   RING_KERAS_RETURN_IF_ERROR(
       Agree("remove_process_set", {id}, kSameSetsAdvice));
   if (id == 0) {
-    return Status(StatusCode::kInvalidArgument,
+    return Status(StatusCode::kInvalidArgument, ErrorCode::kBadProcessSet,
                   "process set 0 holds every rank and cannot be removed.");
   }
   std::lock_guard<std::mutex> lock(mutex_);
   if (communicators_.erase(id) == 0) {
-    return Status(StatusCode::kInvalidArgument,
+    return Status(StatusCode::kInvalidArgument, ErrorCode::kBadProcessSet,
                   StrCat("process set ", id, " does not exist."));
   }
   engine_->RemoveCommunicator(id);
@@ -197,7 +197,7 @@ StatusOr<std::vector<int>> Job::CommunicatorRanks(int id) const {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = communicators_.find(id);
   if (found == communicators_.end()) {
-    return Status(StatusCode::kInvalidArgument,
+    return Status(StatusCode::kInvalidArgument, ErrorCode::kBadProcessSet,
                   StrCat("there is no process set ", id, "."));
   }
   return found->second;

@@ -24,7 +24,7 @@ constexpr double kAwaitS = 0.005;
 Status CheckStreams(const std::vector<std::string>& values) {
   for (size_t rank = 1; rank < values.size(); ++rank) {
     if (std::stoi(values[rank]) == std::stoi(values[0])) continue;
-    return Status(StatusCode::kRankMismatch,
+    return Status(StatusCode::kRankMismatch, ErrorCode::kSettingDiffers,
                   StrCat("RING_KERAS_TCP_STREAMS must be the same on every "
                          "rank: it is ",
                          std::stoi(values[0]), " on rank 0 and ",
@@ -104,7 +104,7 @@ Status LateLinks::Await(const std::vector<int>& peers, Store& store,
       }
       if (deadline.Expired()) {
         return Status(
-            StatusCode::kDeadlineExceeded,
+            StatusCode::kDeadlineExceeded, ErrorCode::kRankUnreachable,
             StrCat("rank ", options_.rank, " has no connection to rank ", peer,
                    " yet. Look at the network between the two hosts, "
                    "or raise RING_KERAS_INIT_TIMEOUT_S."));
@@ -122,7 +122,7 @@ bool LateLinks::IsThere(int peer, Status* failure) {
     if (outcome.peer != peer) continue;
     if (outcome.failure.ok()) return true;
     *failure = Status(
-        StatusCode::kPeerLost,
+        StatusCode::kPeerLost, ErrorCode::kRankUnreachable,
         StrCat("rank ", options_.rank, " at ", outcome.addresses.first,
                " cannot reach rank ", peer, " at ", outcome.addresses.second,
                ": ", outcome.failure.message()));

@@ -12,7 +12,7 @@ StatusOr<std::vector<FileDescriptor>> ListenForLinks(
     StatusOr<FileDescriptor> listener = Listen(bind_address, 0);
     if (!listener.ok()) {
       return Status(
-          listener.status().code(),
+          listener.status().code(), ErrorCode::kNoSuchInterface,
           StrCat("rank ", options.rank, ": ", listener.status().message(),
                  ". RING_KERAS_BIND_ADDRESS must be an address of "
                  "this host that the other hosts reach."));
@@ -31,7 +31,7 @@ StatusOr<std::vector<SocketAddress>> ParseAddresses(int rank,
   SocketAddress address;
   while (in >> address.host) {
     if (!(in >> address.port) || !IsPort(address.port)) {
-      return Status(StatusCode::kInternal,
+      return Status(StatusCode::kInternal, ErrorCode::kOtherVersion,
                     StrCat("where rank ", rank,
                            " listens cannot be read. Is the same ring_keras "
                            "installed on every host?"));

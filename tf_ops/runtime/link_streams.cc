@@ -56,7 +56,7 @@ Status AwaitAgreements(const TcpLinkOptions& options,
     open = std::move(left);
     if (open.empty()) return Status::Ok();
     if (deadline.Expired()) {
-      return Status(StatusCode::kDeadlineExceeded,
+      return Status(StatusCode::kDeadlineExceeded, ErrorCode::kRankUnreachable,
                     StrCat("rank ", options.rank, " waited in vain for rank ",
                            open[0].peer, " to agree on TLS"));
     }

@@ -13,7 +13,7 @@ Status MembershipSlot::NotInitialized() const {
         "ring_keras is not initialized. Call ring_keras.init() first.");
   }
   return Status(
-      StatusCode::kNotInitialized,
+      StatusCode::kNotInitialized, ErrorCode::kForkedProcess,
       StrCat("this process (pid ", getpid(), ") was forked from rank ",
              parents_topology->rank,
              ", and is not a rank itself: it cannot take part in collectives. "

@@ -53,7 +53,7 @@ StatusOr<std::vector<InterfaceAddress>> OwnAddresses(
       }
     }
     if (found.status().code() != StatusCode::kInvalidArgument) return found;
-    return Status(StatusCode::kInvalidArgument,
+    return Status(StatusCode::kInvalidArgument, ErrorCode::kNoSuchInterface,
                   "RING_KERAS_INTERFACES: " + found.status().message());
   }
   return std::vector<InterfaceAddress>{
@@ -75,7 +75,7 @@ class Trial {
       StatusOr<FileDescriptor> listener = Listen(entry.address, 0);
       if (!listener.ok()) {
         if (!options.bind_address.empty()) {
-          return Status(listener.status().code(),
+          return Status(listener.status().code(), ErrorCode::kNoSuchInterface,
                         StrCat("RING_KERAS_BIND_ADDRESS must be an address of "
                                "this host that the other hosts reach: ",
                                listener.status().message()));
@@ -164,8 +164,9 @@ void LogChoice(const std::vector<NetworkHost>& hosts, int own,
       StrCat("other hosts reach host ", hosts[own].name, " at ", taken));
   const std::string missed = MissedCandidate(hosts, own, chosen);
   if (!missed.empty()) {
-    Log(LogLevel::kWarning, StrCat("other hosts reach host ", hosts[own].name,
-                                   " at ", taken, " only, since ", missed));
+    Log(LogLevel::kWarning,
+        StrCat(Prefix(ErrorCode::kFewerNetworks), "other hosts reach host ",
+               hosts[own].name, " at ", taken, " only, since ", missed));
   }
 }
 

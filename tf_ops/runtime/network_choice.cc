@@ -21,7 +21,7 @@ constexpr char kAdvice[] =
     "interfaces to take.";
 
 Status Unreadable() {
-  return Status(StatusCode::kInternal,
+  return Status(StatusCode::kInternal, ErrorCode::kOtherVersion,
                 "another host's network addresses in the store cannot be read. "
                 "Is the same ring_keras installed on every host?");
 }
@@ -94,7 +94,7 @@ Status NoCommonNetwork(const std::vector<NetworkHost>& hosts, int host) {
   const NetworkHost& unreached = hosts[host];
   if (unreached.candidates.empty()) {
     return Status(
-        StatusCode::kInternal,
+        StatusCode::kInternal, ErrorCode::kNoCommonNetwork,
         StrCat(
             "host ", unreached.name,
             " has no address that other hosts could reach: only loopback, "
@@ -108,14 +108,14 @@ Status NoCommonNetwork(const std::vector<NetworkHost>& hosts, int host) {
     const std::string who =
         StrCat("host ", other.name, " (", Addresses(other), ") did not reach ");
     if (failures.size() == unreached.candidates.size()) {
-      return Status(StatusCode::kInternal,
+      return Status(StatusCode::kInternal, ErrorCode::kNoCommonNetwork,
                     StrCat(who, "any address of host ", unreached.name, ": ",
                            Join(failures), ".", kAdvice));
     }
     by_some.push_back(who + Join(failures));
   }
   return Status(
-      StatusCode::kInternal,
+      StatusCode::kInternal, ErrorCode::kNoCommonNetwork,
       StrCat("no address of host ", unreached.name,
              " is reached by all other hosts: ", Join(by_some), ".", kAdvice));
 }

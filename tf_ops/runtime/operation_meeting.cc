@@ -164,7 +164,7 @@ Status Operation::EncodeOwn(Announcement& own, std::string* encoded) const {
   *encoded = Encode(own);
   if (encoded->size() <= kMaxControlBytes) return Status::Ok();
   const Status too_long(
-      StatusCode::kInvalidArgument,
+      StatusCode::kInvalidArgument, ErrorCode::kTooManyTensors,
       StrCat(description(), ": ", request_.inputs.size(),
              " tensors are too many for one request. Reduce them in several "
              "groups."));
@@ -195,9 +195,8 @@ void Operation::OnAnnounced(int job_rank, Announcement&& announcement) {
 // All ranks look at the same announcements, so all find the same before any
 // data has moved.
 Status Operation::Match(Meeting* meeting) {
-  if (auto mismatch = FindMismatch(announcements_, communicator_->ranks())) {
-    return Status(StatusCode::kRankMismatch, *mismatch);
-  }
+  RING_KERAS_RETURN_IF_ERROR(
+      FindMismatch(announcements_, communicator_->ranks()));
   if (is_join()) {
     // A rank that has joined knows no more of the others' steps than that.
     for (const auto& announcement : announcements_) {

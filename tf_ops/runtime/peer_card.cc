@@ -72,7 +72,7 @@ Status Differs(std::string setting, const std::string& first,
   for (char& letter : setting) letter = static_cast<char>(toupper(letter));
   const std::string variable = "RING_KERAS_" + setting;
   return Status(
-      StatusCode::kRankMismatch,
+      StatusCode::kRankMismatch, ErrorCode::kSettingDiffers,
       StrCat(variable, " must be the same on every rank: it is ", first,
              " on rank 0 and ", other, " on rank ", rank, ". Set ", variable,
              " to one value for all ranks, or nowhere."));
@@ -159,7 +159,7 @@ StatusOr<PeerCard> DecodePeerCard(const std::string& text) {
   }
   // What was overlooked, such as a rest, would be missing.
   if (Encode(card) != text) {
-    return Status(StatusCode::kInternal,
+    return Status(StatusCode::kInternal, ErrorCode::kOtherVersion,
                   "another rank's card in the store cannot be read. Is the "
                   "same ring_keras installed on every host?");
   }

@@ -87,7 +87,7 @@ void PeerWatch::FailUsesOf(int rank, const Left& left) {
       continue;
     }
     communicator.Break(
-        Status(StatusCode::kPeerLost,
+        Status(StatusCode::kPeerLost, ErrorCode::kRankLeft,
                StrCat(left.event.description, "; ", operation->description(),
                       " had begun and still needs it.")));
   }
@@ -108,7 +108,7 @@ void PeerWatch::FailWaits(Operation& operation) {
                              : left_for_s > kRelayGraceS;
     if (!drained) continue;
     operation.Fail(
-        Status(StatusCode::kPeerLost,
+        Status(StatusCode::kPeerLost, ErrorCode::kRankLeft,
                StrCat(left.event.description, "; ", operation.description(),
                       " still waits for it. Every rank must make the same "
                       "collective calls before it ends.")));
@@ -127,7 +127,7 @@ void PeerWatch::FailIfCutOff(Operation& operation) {
     if (!communicator.Contains(rank)) continue;
     if (left.SecondsUntil(Clock::now()) <= kRelayGraceS) continue;
     return operation.Fail(Status(
-        StatusCode::kPeerLost,
+        StatusCode::kPeerLost, ErrorCode::kRankLeft,
         StrCat(left.event.description, "; ", operation.description(),
                " still waits for ranks ", JoinRanks(missing),
                ". Every rank must make the same collective calls before it "

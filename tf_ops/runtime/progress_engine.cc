@@ -126,8 +126,10 @@ void ProgressEngine::OnRankEvent(const RankEvent& event) {
   }
   if (event.kind == RankEvent::Kind::kLost) {
     breaks_.push_back([this, event] {
-      BreakSharedWith(event.rank,
-                      Status(StatusCode::kPeerLost, event.description));
+      BreakSharedWith(event.rank, Status(StatusCode::kPeerLost,
+                                         event.rank < 0 ? ErrorCode::kStoreGone
+                                                        : ErrorCode::kRankLost,
+                                         event.description));
     });
   } else {
     peers_.OnLeft(event);
@@ -158,7 +160,7 @@ void ProgressEngine::OnInterrupted(const InterruptedWait& wait) {
     const std::string what =
         StrCat(own_name_, " was interrupted while ", pending, " was pending");
     communicator.Break(Status(
-        StatusCode::kAborted,
+        StatusCode::kAborted, ErrorCode::kInterrupted,
         StrCat(what, ". The ranks can no longer be in step: leave the job.")));
     TellAbort(operation.member(), Status(StatusCode::kPeerStopped, what));
   };
@@ -233,7 +235,8 @@ void ProgressEngine::Watch() {
       if (shared_.broken_link.empty()) shared_.broken_link = link.how;
     }
     BreakSharedWith(link.rank,
-                    Status(StatusCode::kPeerLost, link.how + link.advice));
+                    Status(StatusCode::kPeerLost, ErrorCode::kLinkBroken,
+                           link.how + link.advice));
   }
   if (peers_.any_left()) {
     peers_.FailUsesOfLeft();
@@ -265,11 +268,12 @@ void ProgressEngine::WatchAge(Operation& operation, Clock::time_point now) {
         DescribeWait(operation, operations_),
         ". If slow input is expected, raise RING_KERAS_COLLECTIVE_TIMEOUT_S.");
     WriteDump(DumpCause::kOther, why, Asker::kEngine);
-    operation.communicator().Break(Status(StatusCode::kDeadlineExceeded, why));
+    operation.communicator().Break(Status(StatusCode::kDeadlineExceeded,
+                                          ErrorCode::kCollectiveTimeout, why));
   } else if (age_s > operation.next_stall_warning_s && !operation.queued()) {
     const std::string text =
         DescribeStall(operation, age_s, operations_, matcher_, shared_);
-    Log(LogLevel::kWarning, text);
+    Log(LogLevel::kWarning, Prefix(ErrorCode::kStalled) + text);
     WriteDump(DumpCause::kStall, text, Asker::kEngine);
     operation.next_stall_warning_s += options_.stall_warning_s;
   }

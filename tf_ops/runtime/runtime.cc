@@ -16,7 +16,7 @@ namespace {
 
 Status Outlived(const std::string& what, uint64_t generation) {
   return Status(
-      StatusCode::kNotInitialized,
+      StatusCode::kNotInitialized, ErrorCode::kPastGeneration,
       StrCat(what,
              ": it was traced or made before the last shutdown(), for ranks "
              "that are no more; this is generation ",
@@ -72,6 +72,7 @@ Status Runtime::Init(const InitOptions& options) {
     if (impl_->parents_topology.has_value()) return impl_->NotInitialized();
     if (impl_->job != nullptr || impl_->initializing) {
       return Status(StatusCode::kInvalidArgument,
+                    ErrorCode::kAlreadyInitialized,
                     impl_->initializing
                         ? "ring_keras is being initialized by another call."
                         : "ring_keras is initialized already.");

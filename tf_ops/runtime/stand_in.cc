@@ -66,7 +66,7 @@ Status CheckDispensable(const Announcement& peer, int rank) {
     why = "every rank must call this itself";
   }
   if (why.empty()) return Status::Ok();
-  return Status(StatusCode::kInvalidArgument,
+  return Status(StatusCode::kInvalidArgument, ErrorCode::kInJoin,
                 StrCat("it has run out of data and is in join(), and ", why,
                        ". Do this before the first rank joins, or when all "
                        "have."));

@@ -66,10 +66,12 @@ void StepAgreement::FailLost(Member& member) {
       }
       continue;
     }
-    const std::string why = StrCat(
-        operation->description(), ": step differs across ranks: rank ",
-        communicator.ranks()[ahead], " is in step ", member.steps.StepOf(ahead),
-        ", rank ", job_rank_, " in step ", use.step, ". ", kAdvice);
+    const Status lost(
+        StatusCode::kRankMismatch, ErrorCode::kStepDiffers,
+        StrCat(operation->description(), ": step differs across ranks: rank ",
+               communicator.ranks()[ahead], " is in step ",
+               member.steps.StepOf(ahead), ", rank ", job_rank_, " in step ",
+               use.step, ". ", kAdvice));
     bool is_current;
     {
       std::lock_guard<std::mutex> lock(shared_.mutex);
@@ -77,10 +79,10 @@ void StepAgreement::FailLost(Member& member) {
     }
     if (is_current) {
       const uint64_t through = std::max(use.step, member.steps.latest());
-      return GiveUp(member, {through, why});
+      return GiveUp(member, {through, lost.CodedMessage()});
     }
     // Of a step that this rank has left, by an error of its own.
-    operation->Lose(Status(StatusCode::kRankMismatch, why));
+    operation->Lose(lost);
   }
 }
 
@@ -122,9 +124,10 @@ void StepAgreement::BeforeEnd(const Operation& operation) {
   if (operation.failed_by_agreement()) {
     const bool own = status.code() != StatusCode::kRankMismatch;
     GiveUp(member,
-           {step, own ? StrCat(operation.description(), ": rank ", job_rank_,
+           {step, own ? StrCat(Prefix(ErrorCode::kCannotTakePart),
+                               operation.description(), ": rank ", job_rank_,
                                " cannot take part: ", status.message())
-                      : status.message()});
+                      : status.CodedMessage()});
   }
   std::lock_guard<std::mutex> lock(shared_.mutex);
   member.reported |= step == member.step && step <= member.given_up;

@@ -53,6 +53,7 @@ class LinkListener {
     while (!Missing().empty()) {
       if (deadline.Expired()) {
         return Status(StatusCode::kDeadlineExceeded,
+                      ErrorCode::kRankUnreachable,
                       StrCat("rank ", options_.rank, " waited in vain for ",
                              options_.streams, " connections from each of ",
                              DebugString(Missing()),
@@ -138,7 +139,7 @@ StatusOr<FileDescriptor> ConnectStream(const SocketAddress& address, int peer,
       return socket;
     }
     if (deadline.Expired()) {
-      return Status(StatusCode::kDeadlineExceeded,
+      return Status(StatusCode::kDeadlineExceeded, ErrorCode::kRankUnreachable,
                     StrCat("nothing came of connecting to ",
                            HostPort(address.host, address.port), ": ",
                            socket.status().message()));
@@ -215,7 +216,7 @@ StatusOr<TcpLinks> ConnectTcpLinks(const TcpLinkOptions& options,
     StatusOr<std::vector<FileDescriptor>> sockets =
         ConnectTo(peer, addresses.value()[peer], options, store, deadline);
     if (!sockets.ok()) {
-      return Status(sockets.status().code(),
+      return Status(sockets.status().code(), sockets.status().error_code(),
                     StrCat("rank ", options.rank, " cannot reach rank ", peer,
                            ": ", sockets.status().message()));
     }

@@ -11,7 +11,7 @@ constexpr char kLibrary[] = "libssl.so.3";
 
 Status Unusable(const std::string& why) {
   return Status(
-      StatusCode::kInternal,
+      StatusCode::kInternal, ErrorCode::kNoOpenSsl,
       StrCat("RING_KERAS_ENCRYPT=1 needs OpenSSL 3 (", kLibrary, "): ", why,
              ". Install it: `apt install libssl3`, `dnf install "
              "openssl-libs`, or `conda install 'openssl>=3'` in Python's own "

@@ -314,7 +314,7 @@ void Session::Judge(int result) {
     cut_off_ = true;
     end_ = Status(StatusCode::kPeerLost, "it was cut off");
   } else if (established_) {
-    end_ = Status(StatusCode::kUnauthenticated,
+    end_ = Status(StatusCode::kUnauthenticated, ErrorCode::kChangedOnItsWay,
                   StrCat("what came is not what was sent, so it was changed on "
                          "its way (TLS: ",
                          LastReason(api), ")"));

@@ -5,7 +5,8 @@
 namespace ring_keras {
 
 std::string Encode(const Status& status) {
-  return std::string(1, static_cast<char>(status.code())) + status.message();
+  return std::string(1, static_cast<char>(status.code())) +
+         status.CodedMessage();
 }
 
 Status DecodeStatus(const std::string& bytes) {
@@ -13,7 +14,8 @@ Status DecodeStatus(const std::string& bytes) {
   const auto number = static_cast<uint8_t>(bytes[0]);
   const auto code = static_cast<StatusCode>(number);
   const bool known = code > StatusCode::kOk && code <= StatusCode::kInternal;
-  return Status(known ? code : StatusCode::kInternal, bytes.substr(1));
+  return Status::FromCoded(known ? code : StatusCode::kInternal,
+                           bytes.substr(1));
 }
 
 }  // namespace ring_keras

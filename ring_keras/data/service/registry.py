@@ -211,7 +211,7 @@ class RegistryClient:
             if answer["done"]:
                 return answer
             if answer["shut_down"]:
-                raise RingKerasError("The compute job has been shut down.")
+                raise RingKerasError("[RK530] The compute job has been shut down.")
             if time.monotonic() >= deadline:
                 raise TimeoutError(
                     f"ring_keras.data.service: {kind.replace('_', ' ')} {dispatcher}: "
@@ -225,7 +225,7 @@ class RegistryClient:
             connection.settimeout(_WAIT_AT_A_TIME_S + _REQUEST_TIMEOUT_S)
             answer = ask(connection, self._key, request)
         if "error" in answer:
-            raise RingKerasError(f"ring_keras.data.service: {answer['error']}")
+            raise RingKerasError(f"[RK530] ring_keras.data.service: {answer['error']}")
         return answer
 
     def _connect(self) -> socket.socket:

@@ -61,13 +61,14 @@ def _guard(host: str, port: int, what: str) -> None:
         return
     if Config.from_environment().encrypt:
         raise RingKerasError(
+            "[RK530] "
             f"RING_KERAS_ENCRYPT=1, and TensorFlow's {what} cannot encrypt what it "
             f"sends from {host}. Keep the data service on one host (127.0.0.1), or use "
             "a network that is encrypted itself (WireGuard, IPsec) without "
             "RING_KERAS_ENCRYPT."
         )
     logging.warning(
-        "ring_keras.data.service: TensorFlow's %s listens on port %d of all "
+        "[RK531] ring_keras.data.service: TensorFlow's %s listens on port %d of all "
         "interfaces, without authentication: let no one you do not trust reach it.",
         what,
         port,
@@ -89,12 +90,13 @@ def confine_to_loopback(port: int) -> None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
         except OSError as error:
             raise RingKerasError(
+                "[RK530] "
                 f"Port {port} of TensorFlow's data service cannot be kept off the "
                 f"network: {error}. It needs Linux 5.7 or newer, or root."
             ) from error
         confined += 1
     if not confined:
-        raise RingKerasError(f"This process has no listener on port {port}.")
+        raise RingKerasError(f"[RK530] This process has no listener on port {port}.")
 
 
 def _listeners(port: int) -> Iterator[socket.socket]:

@@ -46,7 +46,9 @@ def start_timeline_alone(path: Path) -> None:
     """
     job = current_job()
     if job.timeline is not None:
-        raise RingKerasError("a timeline is being recorded already. Stop it first.")
+        raise RingKerasError(
+            "[RK410] a timeline is being recorded already. Stop it first."
+        )
     records: list[dict[str, Any]] = []
     job.timeline = _Alone(path, records, Collector(records.extend))
 
@@ -62,6 +64,6 @@ def stop_timeline_alone() -> None:
     job = current_job()
     alone = job.timeline
     if not isinstance(alone, _Alone):
-        raise RingKerasError("no timeline is being recorded. Start one first.")
+        raise RingKerasError("[RK410] no timeline is being recorded. Start one first.")
     job.timeline = None
     alone.end()

@@ -48,7 +48,7 @@ class Collector:
             try:
                 self._take()
             except Exception as error:
-                logging.warning("ring_keras: the timeline ends here: %r", error)
+                logging.warning("ring_keras: [RK410] the timeline ends here: %r", error)
                 return
 
     def _take(self) -> None:

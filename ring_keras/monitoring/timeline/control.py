@@ -31,7 +31,8 @@ class _Running:
         """The job is over, and no other rank brings its part."""
         self.collector.stop()
         logging.warning(
-            "ring_keras: the timeline %s is not written: call stop_timeline() before "
+            "ring_keras: [RK410] "
+            "the timeline %s is not written: call stop_timeline() before "
             "the job ends, on every rank.",
             self.path,
         )
@@ -69,7 +70,7 @@ def stop_timeline() -> None:
     running = job.timeline
     if not isinstance(running, _Running):
         raise RingKerasError(
-            "no timeline is being recorded. Call start_timeline() first."
+            "[RK410] no timeline is being recorded. Call start_timeline() first."
         )
     job.timeline = None
     running.collector.stop()
@@ -95,7 +96,7 @@ def _raise_for_all(problem: str, name: str) -> None:
     """Raises on every rank what any rank has, so that none waits for another."""
     for rank, text in enumerate(gather_texts(problem, name)):
         if text:
-            raise RingKerasError(f"rank {rank}: {text}")
+            raise RingKerasError(f"[RK410] rank {rank}: {text}")
 
 
 def _encode(job: Job, running: _Running, clock: Clock) -> bytes:

@@ -29,6 +29,7 @@ def require_perfetto() -> Any:
         )
     except ImportError as error:
         raise ImportError(
+            "[RK710] "
             "a timeline in Perfetto's format needs the package perfetto: pip install "
             "'ring-keras[timeline]'. Or give a path that ends in .json, for Chrome's "
             f"format. ({error})"

@@ -53,4 +53,4 @@ def end_timeline(job: Job) -> None:
     try:
         timeline.end()
     except Exception as error:  # Of the file system: no reason not to leave.
-        logging.warning("ring_keras: the timeline is incomplete: %r", error)
+        logging.warning("ring_keras: [RK410] the timeline is incomplete: %r", error)

@@ -239,12 +239,16 @@ RING_TEST(TheCountOfUsesIsEachRanksOwn) {
   }
 }
 
+std::string Said(const Status& status) {
+  return status.ok() ? "none" : status.message();
+}
+
 // What ranks {2, 5, 8} hear when the last of them differs by `change`.
 std::string Mismatch(const Announcement& common,
                      const std::function<void(Announcement&)>& change) {
   std::vector<std::optional<Announcement>> all(3, common);
   change(*all[2]);
-  return FindMismatch(all, {2, 5, 8}).value_or("none");
+  return Said(FindMismatch(all, {2, 5, 8}));
 }
 
 void ExpectSays(const std::string& text, const std::string& what) {
@@ -299,6 +303,38 @@ RING_TEST(EveryDisagreementSaysWhatAndWho) {
       start + "shape of tensor 1 of 2" + across + "[2,3], rank 8 has []. ");
 }
 
+RING_TEST(EachDisagreementHasACodeOfItsOwn) {
+  Announcement sample;
+  sample.kind = CollectiveKind::kAllreduce;
+  sample.shapes = {{2, 3}};
+  const auto code = [&](const std::function<void(Announcement&)>& change) {
+    std::vector<std::optional<Announcement>> all(2, sample);
+    change(*all[1]);
+    return FindMismatch(all, {0, 1}).error_code();
+  };
+  EXPECT_TRUE(code([](auto&) {}) == ErrorCode::kNone);
+  EXPECT_TRUE(code([](auto& a) { a.kind = CollectiveKind::kAllgather; }) ==
+              ErrorCode::kKindDiffers);
+  EXPECT_TRUE(code([](auto& a) { a.memory = Memory::kDevice; }) ==
+              ErrorCode::kMemoryDiffers);
+  EXPECT_TRUE(code([](auto& a) { a.dtype = DataType::kFloat16; }) ==
+              ErrorCode::kDtypeDiffers);
+  EXPECT_TRUE(code([](auto& a) { a.reduce_op = ReduceOp::kMax; }) ==
+              ErrorCode::kReduceOpDiffers);
+  EXPECT_TRUE(code([](auto& a) { a.root = 1; }) == ErrorCode::kRootDiffers);
+  EXPECT_TRUE(code([](auto& a) { a.postscale = 0.5; }) ==
+              ErrorCode::kScaleDiffers);
+  EXPECT_TRUE(code([](auto& a) { a.wire_dtype = DataType::kFloat16; }) ==
+              ErrorCode::kCompressionDiffers);
+  EXPECT_TRUE(code([](auto& a) { a.shapes.push_back({1}); }) ==
+              ErrorCode::kTensorCountDiffers);
+  EXPECT_TRUE(code([](auto& a) { a.shapes = {{6}}; }) ==
+              ErrorCode::kShapeDiffers);
+  EXPECT_TRUE(code([](auto& a) { a.plan = 7; }) == ErrorCode::kPlanDiffers);
+  EXPECT_TRUE(code([](auto& a) { a.error = "no memory"; }) ==
+              ErrorCode::kCannotTakePart);
+}
+
 RING_TEST(RowsMayDifferWhereTheyAreGathered) {
   for (CollectiveKind kind :
        {CollectiveKind::kAllgather, CollectiveKind::kAlltoall}) {
@@ -322,7 +358,7 @@ RING_TEST(RowsMustAgreeWhereOneRankWantsThemEven) {
   want_even(*all[2]);
   all[1]->shapes = {{4, 3}};
   ExpectSays(
-      FindMismatch(all, {2, 5, 8}).value_or("none"),
+      Said(FindMismatch(all, {2, 5, 8})),
       "allgather 'x': shape differs across ranks: rank 2 has [2,3], rank "
       "5 has [4,3]. ");
 }

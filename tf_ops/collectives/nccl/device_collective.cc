@@ -42,7 +42,8 @@ Task DeviceCollective::Reach(State wanted) {
   co_await communicator_.Until([&] { return verdict.Expired(); });
   RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
   // Not the store's word, so the other ranks are to be told.
-  co_return Status(StatusCode::kInternal, outcome().message());
+  co_return Status(StatusCode::kInternal, outcome().error_code(),
+                   outcome().message());
 }
 
 StatusOr<char*> DeviceCollective::AllocateOutput(const Shape& shape) {

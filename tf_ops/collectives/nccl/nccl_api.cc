@@ -70,6 +70,7 @@ Status ToStatus(int result, const char* what, CommHandle comm) {
   const bool of_a_peer = result == kRemoteError || result == kSystemError ||
                          result == kInternalError;
   return Status(of_a_peer ? StatusCode::kPeerLost : StatusCode::kInternal,
+                ErrorCode::kNcclFailed,
                 StrCat("NCCL, ", what, ": ", api.GetErrorString(result),
                        details != nullptr && *details != '\0' ? "; " : "",
                        details != nullptr ? details : "",

@@ -1,0 +1,172 @@
+"""Recognises a traceback of Python's among the lines of a rank's standard error."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+__all__ = ["START", "Traceback"]
+
+START = b"Traceback (most recent call last):"
+# Between an exception and one that was raised because of it, or while it was handled.
+_CHAINS = (
+    b"The above exception was the direct cause of the following exception:",
+    b"During handling of the above exception, another exception occurred:",
+)
+# What other threads log, of TensorFlow for one, may come between.
+_LOGGED = re.compile(rb"[IWEF]\d{4} |\d{4}-\d\d-\d\d \d\d:|\[ring_keras\b")
+_RAISED = re.compile(rb"([A-Za-z_][\w.]*)(?::\s+(.*))?$", re.DOTALL)
+
+# Whose error it is, if it only tells of another rank's.
+_FOLLOWS = re.compile(
+    rb"\bPeerLostError: (?:\[RK\d+\] )?rank (\d+) \(host "
+    rb"|\bRankMismatchError: (?:\[RK\d+\] )?"
+    rb"(?:ring_keras\.\w+ failed on rank (\d+):"
+    rb"|.*?: rank (\d+) cannot take part:)"
+)
+# ring_keras's own, which TensorFlow puts into one of its own.
+_OURS = re.compile(
+    rb"\b((?:CollectiveTimeout|CorruptData|NotInitialized|PeerLost|RankMismatch"
+    rb"|RingKeras)Error): (.*)"
+)
+
+# Where two ranks with the same error differ.
+_OWN = [
+    (re.compile(rb"\b0x[0-9a-fA-F]+"), b"0x"),
+    (re.compile(rb"\b([Rr]ank|RANK|pid)([ .=:]|=')\d+"), rb"\1\2"),
+    (re.compile(rb"\b\d+\.\d+\.\d+\.\d+(?::\d+)?"), b"address"),
+    (re.compile(rb"(__inference_\w*?)\d+\b"), rb"\1"),
+]
+# TensorFlow's errors of graphs go on for many lines, the last of which is such.
+_END_OF_GRAPH_ERROR = re.compile(rb"\[Op:\w+\]")
+
+
+class _Part(Enum):
+    FRAMES = auto()
+    MESSAGE = auto()
+
+
+@dataclass
+class Line:
+    """One that a rank has printed, and what it is shown after."""
+
+    prefix: bytes
+    text: bytes
+
+
+@dataclass(eq=False)
+class Traceback:
+    """The lines of one, those of exceptions that led to it included.
+
+    What follows its last exception may be more of the message, or no part of it:
+    only a comparison with another rank's tells.
+    """
+
+    rank: int
+    lines: list[Line]
+    nbytes: int = 0
+    _part: _Part = _Part.FRAMES
+    _raised_at: int | None = None
+    _normal: dict[int, bytes] = field(default_factory=dict)
+
+    def take(self, line: Line) -> bool:
+        """Takes the next line that the rank has printed; False if it is another's."""
+        text = line.text
+        if self._part is _Part.MESSAGE and text == START:
+            if not self._is_chained():
+                return False
+            self._part = _Part.FRAMES
+        elif self._part is _Part.FRAMES and _ends_frames(text):
+            self._part = _Part.MESSAGE
+            self._raised_at = len(self.lines)
+        self.lines.append(line)
+        self.nbytes += len(text)
+        return True
+
+    @property
+    def name(self) -> str:
+        """The exception's class, without its module."""
+        return self._raised()[0].rpartition(".")[2]
+
+    @property
+    def message(self) -> str:
+        """The first line of its text."""
+        return self._raised()[1]
+
+    @property
+    def follows(self) -> int | None:
+        """The rank whose failure it tells of; None if it is a failure of its own."""
+        if self._raised_at is None:
+            return None
+        for line in self.lines[self._raised_at :]:
+            if found := _FOLLOWS.search(line.text):
+                rank = int(next(filter(None, found.groups())))
+                return None if rank == self.rank else rank
+        return None
+
+    def key(self) -> tuple[bytes, ...]:
+        """What it has in common with other ranks' that are the same."""
+        end = len(self.lines) if self._raised_at is None else self._raised_at + 1
+        return tuple(
+            self._normalized(index)
+            for index in range(end)
+            if not _LOGGED.match(self.lines[index].text)
+        )
+
+    def beyond(self, shown: Traceback) -> list[Line]:
+        """The lines that the other, of the same key, does not show as well."""
+        assert self._raised_at is not None and shown._raised_at is not None
+        ours, theirs = self._raised_at + 1, shown._raised_at + 1
+        while (
+            ours < len(self.lines)
+            and theirs < len(shown.lines)
+            and self._normalized(ours) == shown._normalized(theirs)
+        ):
+            ours, theirs = ours + 1, theirs + 1
+        return self._logged_before(ours) + self.lines[ours:]
+
+    def beyond_message(self) -> list[Line]:
+        """The lines that are certainly no part of it."""
+        assert self._raised_at is not None
+        end = self._raised_at + 1
+        for index in range(end, len(self.lines)):
+            if _END_OF_GRAPH_ERROR.search(self.lines[index].text):
+                end = index + 1
+        return self._logged_before(end) + self.lines[end:]
+
+    def _raised(self) -> tuple[str, str]:
+        assert self._raised_at is not None
+        for line in self.lines[self._raised_at :]:
+            if found := _OURS.search(line.text):
+                return found[1].decode(), found[2].decode(errors="replace")
+        found = _RAISED.match(self.lines[self._raised_at].text)
+        assert found is not None
+        name, message = found.groups(b"")
+        return name.decode(), message.decode(errors="replace")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it says what was raised."""
+        if self._raised_at is None or self._part is _Part.FRAMES:
+            return False
+        return _RAISED.match(self.lines[self._raised_at].text) is not None
+
+    def _is_chained(self) -> bool:
+        before = [line.text for line in self.lines[-3:] if line.text]
+        return bool(before) and before[-1] in _CHAINS
+
+    def _logged_before(self, end: int) -> list[Line]:
+        return [line for line in self.lines[:end] if _LOGGED.match(line.text)]
+
+    def _normalized(self, index: int) -> bytes:
+        if index not in self._normal:
+            text = self.lines[index].text
+            for own, common in _OWN:
+                text = own.sub(common, text)
+            self._normal[index] = text
+        return self._normal[index]
+
+
+def _ends_frames(text: bytes) -> bool:
+    return bool(text) and not text.startswith(b" ") and _LOGGED.match(text) is None
