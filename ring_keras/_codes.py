@@ -12,7 +12,7 @@ __all__ = ["CodedMixin", "codes_in", "explain"]
 
 _CODE = re.compile(r"\[(RK[1-9]\d\d)\]")
 _PAGE = Path(__file__).with_name("troubleshooting.md")
-_ENTRY = re.compile(r"^### (RK\d{3}):? .*?(?=^##+ |\Z)", re.MULTILINE | re.DOTALL)
+_ENTRY = re.compile(r"^### (RK\d{3})\n.*?(?=^##+ |\Z)", re.MULTILINE | re.DOTALL)
 
 
 class CodedMixin:

@@ -88,6 +88,7 @@ def _expand_brackets(name: str, text: str, part: str, limit: int) -> list[str]:
 
 def _not_nodes(name: str, text: str) -> ConfigError:
     return ConfigError(
+        "[RK123] "
         f"{name} must be names of nodes such as n[01-03,7],m1. "
         f"Received: {name}={text!r}"
     )

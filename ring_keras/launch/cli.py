@@ -279,8 +279,8 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--raw",
         action="store_true",
-        help="show every line of every rank as it comes. Otherwise what TensorFlow says "
-        "when it starts, and a traceback that several ranks have, are shown once",
+        help="show every line of every rank as it comes. Otherwise what TensorFlow "
+        "says when it starts, and a traceback that several ranks have, are shown once",
     )
     add(
         "--grace-period",

@@ -31,16 +31,15 @@ class _Held:
 
     @property
     def first(self) -> Traceback:
+        """What its lines wait for."""
         assert isinstance(self.items[0], Traceback)
         return self.items[0]
 
     def excess(self) -> bool:
-        nbytes = lines = 0
-        for item in self.items:
-            is_block = isinstance(item, Traceback)
-            nbytes += item.nbytes if is_block else len(item.text)
-            lines += len(item.lines) if is_block else 1
-        return nbytes > _MAX_NBYTES or lines > _MAX_LINES
+        """Whether it is too much to keep back."""
+        lines = _as_it_is(self.items)
+        nbytes = sum(len(line.text) for line in lines)
+        return nbytes > _MAX_NBYTES or len(lines) > _MAX_LINES
 
 
 class SharedTracebacks:

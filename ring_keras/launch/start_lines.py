@@ -50,6 +50,7 @@ _ABORTS = re.compile(
     rb"(Local rendezvous is aborting with status: .*\b(?:CollectiveTimeout|CorruptData"
     rb"|NotInitialized|PeerLost|RankMismatch|RingKeras)Error: .*)"
 )
+_MAX_ERRORS = 100
 _OF_ABORT = (b"\t [[{{node ", b"Executing non-communication op <")
 
 
@@ -58,6 +59,7 @@ class StartLines:
 
     def __init__(self) -> None:
         self._said_by: dict[bytes, int] = {}
+        self._said_of_errors: dict[bytes, int] = {}
         self._hides_abort: set[int] = set()
 
     def select(self, rank: int, lines: Sequence[bytes]) -> list[bytes]:
@@ -69,7 +71,9 @@ class StartLines:
             return False
         self._hides_abort.discard(rank)
         if aborts := _ABORTS.match(line):
-            if self._said_by.setdefault(aborts[1], rank) == rank:
+            if self._said_of_errors.setdefault(aborts[1], rank) == rank:
+                while len(self._said_of_errors) > _MAX_ERRORS:
+                    del self._said_of_errors[next(iter(self._said_of_errors))]
                 return True
             self._hides_abort.add(rank)
             return False

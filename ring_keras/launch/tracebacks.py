@@ -65,7 +65,6 @@ class Traceback:
 
     rank: int
     lines: list[Line]
-    nbytes: int = 0
     _part: _Part = _Part.FRAMES
     _raised_at: int | None = None
     _normal: dict[int, bytes] = field(default_factory=dict)
@@ -81,7 +80,6 @@ class Traceback:
             self._part = _Part.MESSAGE
             self._raised_at = len(self.lines)
         self.lines.append(line)
-        self.nbytes += len(text)
         return True
 
     @property

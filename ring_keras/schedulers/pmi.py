@@ -93,6 +93,7 @@ class Pmi:
     def _failure(self, request: str, what: str) -> ConfigError:
         command = request.partition(" ")[0]
         return ConfigError(
+            "[RK124] "
             f"{self._starter} started this process but does not say where the others "
             f"are: `{command}` on descriptor {self._descriptor} (PMI_FD): {what}. Only "
             "one process of a rank can ask, once, and MPI must not have ended in it. "
