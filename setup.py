@@ -11,10 +11,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from build_support.board import BuildWithBoard
 from build_support.cmake_build import CMakeBuild, CMakeExtension
 from build_support.man_page import DATA_FILES, InstallManPage
+from build_support.wheel import Wheel
 
 setup(
     ext_modules=[CMakeExtension()],
     cmdclass={
+        "bdist_wheel": Wheel,
         "build_ext": CMakeBuild,
         "build_py": BuildWithBoard,
         "install_data": InstallManPage,

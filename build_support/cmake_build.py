@@ -46,14 +46,22 @@ class CMakeBuild(build_ext):
     user_options: ClassVar = [
         *build_ext.user_options,
         ("cpp-tests", None, "build the C++ tests too"),
+        ("libraries-from=", None, "take what was built before from this folder"),
     ]
     boolean_options: ClassVar = [*build_ext.boolean_options, "cpp-tests"]
 
     def initialize_options(self) -> None:
         super().initialize_options()
         self.cpp_tests = False
+        self.libraries_from: str | None = None
 
     def run(self) -> None:
+        if self.libraries_from is not None:
+            package_dir = self._package_dir(in_source=bool(self.inplace))
+            package_dir.mkdir(parents=True, exist_ok=True)
+            for path in _libraries_in(Path(self.libraries_from)):
+                shutil.copy(path, package_dir / path.name)
+            return
         require_compiler()
         configure(cpp_tests=bool(self.cpp_tests))
         run_cmake("--build", str(BUILD_DIR), "--parallel", str(job_count()))
