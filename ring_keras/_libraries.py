@@ -105,8 +105,20 @@ def _mismatch_message(found: str) -> str:
         "[RK706] "
         f"ring_keras {__version__} was built for TensorFlow {built_for}, but "
         f"TensorFlow {found} is installed. An op library works with one minor "
-        f"version only. Rebuild it: {rebuild_command()}"
+        f"version only. Install one that fits: {fitting_tensorflow_command()}. Or, "
+        f"with a C++ compiler, rebuild it: {rebuild_command()}"
     )
+
+
+def fitting_tensorflow_command() -> str:
+    """The shell command that installs the newest TensorFlow with an op library here.
+
+    It names the distribution that is installed: tensorflow, tensorflow-cpu, a
+    vendor's.
+    """
+    names = importlib.metadata.packages_distributions().get("tensorflow")
+    newest = build_info().tensorflow_versions.split(", ")[-1]
+    return f'{sys.executable} -m pip install "{names[0] if names else "tensorflow"}=={newest}"'
 
 
 def rebuild_command() -> str:
@@ -119,11 +131,13 @@ def rebuild_command() -> str:
     # Where pip took the package from (PEP 610); absent if from an index.
     origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     source_dir = urllib.parse.unquote(re.sub("^file://", "", origin.get("url", "")))
-    if "dir_info" not in origin:
+    if source_dir.endswith(".whl"):  # The sdist lies beside it.
+        source_dir = f"{Path(source_dir).parent}/ring_keras-{__version__}.tar.gz"
+    elif not origin:
         return (
             f"{pip} --force-reinstall --no-deps --no-cache-dir "
             f"--no-binary ring-keras ring-keras=={__version__}"
         )
-    if origin["dir_info"].get("editable"):
+    if origin.get("dir_info", {}).get("editable"):
         return f"{pip} --no-deps --editable {source_dir}"
     return f"{pip} --force-reinstall --no-deps {source_dir}"

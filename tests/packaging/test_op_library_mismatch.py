@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -75,8 +76,8 @@ def test_other_minor_version_names_both_and_the_remedy(
     assert "ImportError: ring_keras" in printed
     assert "built for TensorFlow 2.5.1" in printed
     assert f"TensorFlow {tf.__version__} is installed" in printed
-    assert "Rebuild it: " in printed
-    assert "pip install" in printed or "make -C" in printed
+    # Of the distribution that is there, and what needs a compiler last.
+    assert re.search(r'pip install "tensorflow[\w-]*==2\.5\.1"\. Or, .*rebuild it: ', printed)
 
 
 def test_tensorboard_shows_the_page_where_the_ops_do_not_fit(package_dir: Path) -> None:
@@ -113,7 +114,7 @@ def test_undefined_symbol_is_explained(package_dir: Path, tmp_path: Path) -> Non
 
     assert "ImportError: ring_keras" in printed
     assert "SymbolOfAnotherTensorFlow" in printed
-    assert "Rebuild it: " in printed
+    assert "rebuild it: " in printed
 
 
 @pytest.mark.slow

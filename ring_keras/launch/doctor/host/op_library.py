@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ring_keras._libraries import build_info, rebuild_command
+from ring_keras._libraries import (
+    build_info,
+    fitting_tensorflow_command,
+    rebuild_command,
+)
 from ring_keras.launch.doctor.finding import Finding, State
 from ring_keras.launch.doctor.host.software import (
     PACKAGE_DIR,
@@ -56,10 +60,13 @@ def _ops(version: str) -> Finding:
         built_for = ""
     major, minor = version.split(".")[:2]
     library = PACKAGE_DIR / f"libring_keras_tf_{major}_{minor}.so"
+    mend = rebuild_command()
     if not built_for:
         problem = f"not built: there is no {library.name}"
     elif not library.exists():
         problem = f"built for TensorFlow {built_for}: there is no {library.name}"
+        # A wheel's user has no compiler.
+        mend = f"{fitting_tensorflow_command()}; or build it: {mend}"
     else:
         problem = _loading_problem(library)
     if problem:
@@ -68,7 +75,7 @@ def _ops(version: str) -> Finding:
             State.FAILURE,
             problem,
             expected=f"an op library that was built for TensorFlow {major}.{minor}",
-            mend=rebuild_command(),
+            mend=mend,
         )
     text = f"built for TensorFlow {built_for}; {library.name} loads"
     return Finding("operations", State.OK, text)
