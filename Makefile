@@ -9,6 +9,7 @@
 #   make test-faults  FAULTS faults of all kinds, drawn at random from FAULT_SEED
 #   make board     bundle the page "Ring" for TensorBoard, with npm
 #   make test-board   that page in Chromium, which it installs if it can; needs root
+#   make test-docs follow every page of the manual, each block of code on it
 #   make test-engines  jobs on each of ENGINES, in an environment of its own
 #   make lint      style and types
 #   make fuzz      any input to all that reads what others send, with Clang's libFuzzer,
@@ -82,7 +83,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-faults test-board test-engines board build lint fuzz sanitize soak-exit soak-kills soak-steps versions wheel clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-faults test-board test-docs test-engines board build lint fuzz sanitize soak-exit soak-kills soak-steps versions wheel clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -104,11 +105,11 @@ test-cpp: $(TEST_READY)
 # After test-cpp, so that two builds never share the folder.
 test-python: test-cpp
 	$(call say,Python tests)
-	$(PYTEST) -m "not slow and not gpu and not peers and not hosts and not board and not engines" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow and not gpu and not peers and not hosts and not board and not docs and not engines" $(PYTEST_ARGS)
 
 test-slow: $(TEST_READY) build
 	$(call say,Slow tests: part $(PART))
-	$(PYTEST) -m "slow and not gpu and not peers and not hosts and not board and not engines" --part $(PART) $(PYTEST_ARGS)
+	$(PYTEST) -m "slow and not gpu and not peers and not hosts and not board and not docs and not engines" --part $(PART) $(PYTEST_ARGS)
 
 # One after the other: they share the hosts. What cannot run here says so.
 test-hosts: $(TEST_READY) build
@@ -125,6 +126,10 @@ test-board: $(TEST_BOARD_READY) build board
 	$(call say,The page in a browser)
 	@build_support/install_board_tools.sh
 	$(BIN)/python -m pytest -m "board and not slow" tests/board $(PYTEST_ARGS)
+
+test-docs: $(TEST_READY) build
+	$(call say,Every page of the manual followed)
+	$(PYTEST) -m docs tests/docs $(PYTEST_ARGS)
 
 # One after the other: they share addresses. What cannot run here says so.
 test-engines: $(TEST_READY) build $(ENGINES_READY)
@@ -194,7 +199,7 @@ versions: $(INSTALLED) $(VERSIONS_READY)
 	set -e; for version in $(TENSORFLOWS); do \
 	  printf '\n== Core tests with TensorFlow %s\n' $$version; \
 	  PYTHONPATH=$(CURDIR) $(VERSIONS_DIR)/$$version/bin/python -m pytest \
-	    -m "not slow and not gpu and not peers and not hosts and not board and not engines" $(CORE_TESTS) $(PYTEST_ARGS); \
+	    -m "not slow and not gpu and not peers and not hosts and not board and not docs and not engines" $(CORE_TESTS) $(PYTEST_ARGS); \
 	done
 
 wheel: $(INSTALLED) $(VERSIONS_READY) board
