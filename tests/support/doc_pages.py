@@ -191,9 +191,10 @@ def _end_of(
         line = lines[number].strip()
         if fence is None and line == "-->":
             return number
-        if fence is not None and set(line) == {fence["fence"][0]}:
-            if len(line) >= len(fence["fence"]):
-                return number
+        if fence is not None and line == fence["fence"][0] * max(
+            len(line), len(fence["fence"])
+        ):
+            return number
     raise PageError(f"{name_of(path)}:{first}: this block has no end")
 
 
