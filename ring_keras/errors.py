@@ -33,7 +33,15 @@ __all__ = [
 
 
 class RingKerasError(CodedMixin, Exception):
-    """Base class of every error that is ring_keras's own."""
+    """Base class of every error that is ring_keras's own.
+
+    Examples:
+        >>> try:
+        ...     ring.monitoring.stop_timeline()
+        ... except ring.RingKerasError as error:
+        ...     print(error)
+        no timeline is being recorded. Call start_timeline() first.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -51,11 +59,27 @@ class RingKerasError(CodedMixin, Exception):
 
 
 class NotInitializedError(RingKerasError, ValueError):
-    """`ring_keras.init()` has not run, or `shutdown()` has."""
+    """`ring_keras.init()` has not run, or `shutdown()` has.
+
+    Examples:
+        >>> ring.shutdown()
+        >>> try:
+        ...     ring.rank()
+        ... except ring.NotInitializedError:
+        ...     ring.init()
+    """
 
 
 class RankMismatchError(RingKerasError, tf.errors.FailedPreconditionError):  # type: ignore[misc]
-    """The ranks disagree about a collective; the communicator stays usable."""
+    """The ranks disagree about a collective; the communicator stays usable.
+
+    Examples:
+        >>> try:
+        ...     ring.allreduce(tf.ones(ring.rank() + 1), name="ragged")
+        ... except ring.RankMismatchError as error:
+        ...     print("shape differs across ranks" in str(error))
+        True
+    """
 
     def __init__(self, message: str) -> None:
         tf.errors.FailedPreconditionError.__init__(self, None, None, message)
@@ -67,6 +91,15 @@ class CorruptDataError(RingKerasError, tf.errors.DataLossError):  # type: ignore
 
     A fault of a host's memory, processor or network. The communicator stays usable,
     but who is at fault should not be used.
+
+    Examples:
+        With `RING_KERAS_CHECK_REDUCTIONS=1` in the environment:
+
+        >>> model.compile(ring.DistributedOptimizer("sgd"), loss="mse")
+        >>> try:
+        ...     history = model.fit(*ring.data.shard((x, y)), verbose=0)
+        ... except ring.CorruptDataError as error:
+        ...     print("replace the host that is named here:", error)
     """
 
     def __init__(self, message: str) -> None:
@@ -78,11 +111,26 @@ class CommunicationError(RingKerasError, RuntimeError):
     """The communicator is broken: no further collective can run on it.
 
     A RuntimeError, as Horovod's `HorovodInternalError` is.
+
+    Examples:
+        Whatever breaks the job, on any rank:
+
+        >>> try:
+        ...     total = ring.allreduce(tf.ones(3), op=ring.Sum)
+        ... except ring.CommunicationError:
+        ...     ring.shutdown()  # And perhaps init() again, or exit.
     """
 
 
 class PeerLostError(CommunicationError, tf.errors.UnavailableError):  # type: ignore[misc]
-    """A rank died or left while the others needed it."""
+    """A rank died or left while the others needed it.
+
+    Examples:
+        >>> try:
+        ...     total = ring.allreduce(tf.ones(3), op=ring.Sum)
+        ... except ring.PeerLostError as error:
+        ...     print("saving before exit:", error)
+    """
 
     def __init__(self, message: str) -> None:
         tf.errors.UnavailableError.__init__(self, None, None, message)
@@ -90,7 +138,14 @@ class PeerLostError(CommunicationError, tf.errors.UnavailableError):  # type: ig
 
 
 class CollectiveTimeoutError(CommunicationError, tf.errors.DeadlineExceededError):  # type: ignore[misc]
-    """A rank stayed silent for `RING_KERAS_COLLECTIVE_TIMEOUT_S` seconds."""
+    """A rank stayed silent for `RING_KERAS_COLLECTIVE_TIMEOUT_S` seconds.
+
+    Examples:
+        >>> try:
+        ...     total = ring.allreduce(tf.ones(3), op=ring.Sum)
+        ... except ring.CollectiveTimeoutError as error:
+        ...     print("a rank is stuck:", error)
+    """
 
     def __init__(self, message: str) -> None:
         tf.errors.DeadlineExceededError.__init__(self, None, None, message)
@@ -126,7 +181,14 @@ def code_of(error: BaseException) -> str | None:
 
 
 def from_tensorflow(error: BaseException) -> RingKerasError | None:
-    """The ring_keras error that `error` carries, or None if it carries none."""
+    """The ring_keras error that `error` carries, or None if it carries none.
+
+    Examples:
+        >>> text = "PeerLostError: rank 1 is gone"
+        >>> error = tf.errors.UnavailableError(None, None, text)
+        >>> print(ring.errors.from_tensorflow(error))
+        rank 1 is gone
+    """
     if isinstance(error, RingKerasError):
         return error
     if type(error).__name__ == "StagingError" and error.__context__ is not None:
@@ -146,6 +208,13 @@ def translated() -> Iterator[None]:
     """Raises TensorFlow's errors of failed collectives as ring_keras's.
 
     Other errors pass unchanged. Serves as context manager and as decorator.
+
+    Examples:
+        >>> @tf.function
+        ... def train_step():
+        ...     return ring.allreduce(tf.ones(3), op=ring.Sum)
+        >>> with ring.errors.translated():  # A PeerLostError is raised as that.
+        ...     total = train_step()
     """
     try:
         yield

@@ -21,6 +21,16 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     train together saves it. When `fit` returns, on any rank, the file is
     complete, and `best` is what the writer found.
 
+    Examples:
+        >>> optimizer = keras.optimizers.SGD(0.1)
+        >>> model.compile(ring.DistributedOptimizer(optimizer), loss="mse")
+        >>> mine = ring.data.shard((x, y), seed=1)
+        >>> best = ring.callbacks.BestModelCheckpoint("loss", filepath="best.keras")
+        >>> history = model.fit(
+        ...     *mine, batch_size=8, epochs=2, verbose=0,
+        ...     callbacks=[best])
+        >>> model = keras.models.load_model("best.keras")  # On any rank.
+
     Args:
         monitor: As for `keras.callbacks.ModelCheckpoint`, like the rest.
         verbose: 1 to say when a model is saved.

@@ -37,6 +37,14 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
     are told so instead of waiting for each other: at once, or where the first ends
     if nobody knows its number.
 
+    Examples:
+        >>> optimizer = keras.optimizers.SGD(0.1)
+        >>> model.compile(ring.DistributedOptimizer(optimizer), loss="mse")
+        >>> mine = ring.data.shard((x, y), seed=1)
+        >>> history = model.fit(
+        ...     *mine, batch_size=8, epochs=2, verbose=0,
+        ...     callbacks=[ring.callbacks.BroadcastGlobalVariables(root_rank=1)])
+
     Args:
         root_rank: The rank whose state all take.
         local_variables: Variables that stay as they are on each rank; those of

@@ -54,6 +54,16 @@ class Distributed(keras.callbacks.Callback):
 
     Given to `evaluate` on every rank, metrics are those of all ranks' data.
 
+    Examples:
+        >>> optimizer = keras.optimizers.SGD(0.1)
+        >>> model.compile(ring.DistributedOptimizer(optimizer), loss="mse")
+        >>> mine = ring.data.shard((x, y), seed=1)
+        >>> history = model.fit(
+        ...     *mine, batch_size=8, epochs=2, verbose=0,
+        ...     callbacks=[ring.callbacks.Distributed(base_lr=0.1, warmup_epochs=1)])
+        >>> float(model.optimizer.learning_rate.numpy())  # 2 ranks, twice the rate.
+        0.2...
+
     Args:
         root_rank: The rank whose state counts, and which writes files. Defaults to
             the first of those that train the model.

@@ -65,6 +65,14 @@ class Elastic(keras.callbacks.Callback):
     All ranks then begin alike, as with `BroadcastGlobalVariables`. Elsewhere it does
     nothing. See docs/elastic.md for what it cannot do.
 
+    Examples:
+        >>> optimizer = keras.optimizers.SGD(0.1)
+        >>> model.compile(ring.DistributedOptimizer(optimizer), loss="mse")
+        >>> dataset = tf.data.Dataset.from_tensor_slices((x, y))
+        >>> train = ring.data.shard(dataset, seed=1).batch(8)
+        >>> callbacks = [ring.callbacks.Elastic(), ring.callbacks.MetricAverage()]
+        >>> history = model.fit(train, epochs=2, verbose=0, callbacks=callbacks)
+
     Args:
         scale: What becomes of the learning rate when the number of ranks changes, and
             with it that of the examples in a step. "linear": it changes alike. A

@@ -15,6 +15,22 @@ class LearningRateSchedule(LearningRateRule):
     Several can follow each other, and a `LearningRateWarmup` go before them,
     each in its own epochs. The epoch is computed from `optimizer.iterations`.
 
+    Examples:
+        Twice the rate of one rank, and a tenth of that from epoch 30 on:
+
+        >>> schedule = [
+        ...     ring.callbacks.LearningRateSchedule(0.1, 1.0, end_epoch=30),
+        ...     ring.callbacks.LearningRateSchedule(0.1, 0.1, start_epoch=30),
+        ... ]
+        >>> optimizer = keras.optimizers.SGD(0.1)
+        >>> model.compile(ring.DistributedOptimizer(optimizer), loss="mse")
+        >>> mine = ring.data.shard((x, y), seed=1)
+        >>> history = model.fit(
+        ...     *mine, batch_size=8, epochs=2, verbose=0,
+        ...     callbacks=[*schedule])
+        >>> float(model.optimizer.learning_rate.numpy())
+        0.2...
+
     Args:
         base_lr: Learning rate tuned for one rank.
         multiplier: A number, or a function of the epoch.

@@ -16,6 +16,16 @@ class LearningRateWarmup(LearningRateRule):
     should grow with it, but not in the first steps. After the ramp the rate is
     left to others. Source: Goyal et al. 2017, section 2.2, arXiv:1706.02677.
 
+    Examples:
+        >>> optimizer = keras.optimizers.SGD(0.1)
+        >>> model.compile(ring.DistributedOptimizer(optimizer), loss="mse")
+        >>> mine = ring.data.shard((x, y), seed=1)
+        >>> history = model.fit(
+        ...     *mine, batch_size=8, epochs=2, verbose=0,
+        ...     callbacks=[ring.callbacks.LearningRateWarmup(0.1, warmup_steps=4)])
+        >>> float(model.optimizer.learning_rate.numpy())
+        0.2...
+
     Args:
         base_lr: Learning rate tuned for one rank.
         warmup_steps: Length of the ramp, in optimizer steps; this or

@@ -40,6 +40,16 @@ class MetricAverage(keras.callbacks.Callback):
 
     An `evaluate` without this callback is this rank's own, also one that a callback
     calls within `fit`: it asks no other rank, so that one may call it alone.
+
+    Examples:
+        >>> optimizer = keras.optimizers.SGD(0.1)
+        >>> model.compile(ring.DistributedOptimizer(optimizer), loss="mse")
+        >>> mine = ring.data.shard((x, y), seed=1)
+        >>> history = model.fit(
+        ...     *mine, batch_size=8, epochs=2, verbose=0,
+        ...     callbacks=[ring.callbacks.MetricAverage()])
+        >>> ring.agree_on(history.history["loss"]) == history.history["loss"]
+        True
     """
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

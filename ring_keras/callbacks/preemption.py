@@ -62,6 +62,15 @@ class Preemption(keras.callbacks.Callback):
     RingKerasError, after the step in which that is found or at the end. What other
     callbacks count, as `EarlyStopping` does, is not in it.
 
+    Examples:
+        >>> optimizer = keras.optimizers.SGD(0.1)
+        >>> model.compile(ring.DistributedOptimizer(optimizer), loss="mse")
+        >>> resume = ring.data.Resume()
+        >>> dataset = tf.data.Dataset.from_tensor_slices((x, y))
+        >>> train = ring.data.shard(dataset, seed=1, resume=resume).batch(8)
+        >>> callbacks = [ring.callbacks.Preemption("backup"), resume]
+        >>> history = model.fit(train, epochs=2, verbose=0, callbacks=callbacks)
+
     Args:
         backup_dir: A directory of its own, for the rank that saves alone: on several
             hosts, one that all can reach, since the next start may give the ranks

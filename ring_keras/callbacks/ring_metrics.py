@@ -41,6 +41,16 @@ class RingMetrics(keras.callbacks.Callback):
     out, and so is the first execution of a `fit`, in which TensorFlow traces and
     compiles, unless its epoch has no other. One small collective an epoch gathers them.
     Where ranks change, under `ring_keras.callbacks.Elastic`, they are those since then.
+
+    Examples:
+        >>> optimizer = keras.optimizers.SGD(0.1)
+        >>> model.compile(ring.DistributedOptimizer(optimizer), loss="mse")
+        >>> mine = ring.data.shard((x, y), seed=1)
+        >>> history = model.fit(
+        ...     *mine, batch_size=8, epochs=2, verbose=0,
+        ...     callbacks=[ring.callbacks.RingMetrics()])
+        >>> len(history.history["ring/wait_s"])
+        2
     """
 
     keeps_state = True

@@ -42,6 +42,19 @@ class RootOnly(keras.callbacks.Callback):
 
     If the root fails there, all ranks leave by an error.
 
+    Examples:
+        >>> optimizer = keras.optimizers.SGD(0.1)
+        >>> model.compile(ring.DistributedOptimizer(optimizer), loss="mse")
+        >>> mine = ring.data.shard((x, y), seed=1)
+        >>> logger = keras.callbacks.CSVLogger("log.csv")
+        >>> history = model.fit(
+        ...     *mine, batch_size=8, epochs=2, verbose=0,
+        ...     callbacks=[ring.callbacks.RootOnly(logger)])
+        >>> with ring.callbacks.RootOnly() as is_root:
+        ...     if is_root:
+        ...         model.save("model.keras")
+        >>> loaded = keras.models.load_model("model.keras")  # On any rank.
+
     Args:
         callback: The callback. On other ranks nothing of it is called.
         root_rank: The rank that runs it.

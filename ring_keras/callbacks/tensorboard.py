@@ -39,6 +39,14 @@ class TensorBoard(keras.callbacks.TensorBoard):
     Where ranks change, under `ring_keras.callbacks.Elastic`, the first of those that
     there are writes from then on, into a file of its own.
 
+    Examples:
+        >>> optimizer = keras.optimizers.SGD(0.1)
+        >>> model.compile(ring.DistributedOptimizer(optimizer), loss="mse")
+        >>> mine = ring.data.shard((x, y), seed=1)
+        >>> history = model.fit(
+        ...     *mine, batch_size=8, epochs=2, verbose=0,
+        ...     callbacks=[ring.callbacks.TensorBoard("logs")])
+
     Args:
         *args: As for `keras.callbacks.TensorBoard`.
         **kwargs: The same.

@@ -32,6 +32,13 @@ def join(
     each one, when it is fetched: then every rank must fetch as many, and nothing
     should fetch ahead.
 
+    Examples:
+        Rank 0 has 1 batch, rank 1 has 3:
+
+        >>> batches = tf.data.Dataset.range(2 + 4 * ring.rank()).batch(2)
+        >>> [len(batch) for batch in ring.data.join(batches)]
+        [2, 0, 0]
+
     Args:
         dataset: This rank's, of batches of dense tensors. The number of batches
             may differ between ranks; their structure may not.

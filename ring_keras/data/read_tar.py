@@ -31,6 +31,17 @@ def read_tar(name: str | tf.Tensor, endings: Sequence[str]) -> tf.data.Dataset:
     model.fit(ring.data.join(train), ...)
     ```
 
+    Examples:
+        >>> import tarfile
+        >>> with ring.callbacks.RootOnly() as is_root:
+        ...     if is_root:
+        ...         np.savetxt("1.txt", x[0])
+        ...         with tarfile.open("train.tar", "w") as tar:
+        ...             tar.add("1.txt")
+        >>> [sample["__key__"] for sample in
+        ...  ring.data.read_tar("train.tar", ["txt"]).as_numpy_iterator()]
+        [b'1']
+
     Args:
         name: Of the file, compressed or not: a string, or a scalar in a function of
             tf.data. On this host, or a URL that TensorFlow or fsspec knows.

@@ -50,6 +50,15 @@ class Resume(keras.callbacks.Callback):
     iterating, and iterate over `dataset.skip(steps)`. With `shard_kafka`, steps count
     from where the model was when it first trained on those messages.
 
+    Examples:
+        >>> optimizer = keras.optimizers.SGD(0.1)
+        >>> model.compile(ring.DistributedOptimizer(optimizer), loss="mse")
+        >>> resume = ring.data.Resume()
+        >>> dataset = tf.data.Dataset.from_tensor_slices((x, y))
+        >>> train = ring.data.shard(dataset, seed=1, resume=resume).batch(8)
+        >>> backup = keras.callbacks.BackupAndRestore("backup", save_freq=1)
+        >>> history = model.fit(train, epochs=2, verbose=0, callbacks=[backup, resume])
+
     Args:
         root_rank: The rank whose state counts.
     """

@@ -38,6 +38,14 @@ def shard(
     must call it: they make sure that they split the same number of items in
     the same order.
 
+    Examples:
+        >>> items = tf.data.Dataset.range(8)
+        >>> list(ring.data.shard(items).as_numpy_iterator())  # Rank 1: 1, 3, 5, 7.
+        [np.int64(0), np.int64(2), np.int64(4), np.int64(6)]
+        >>> train = ring.data.shard(items, seed=1).batch(2)
+        >>> len(train)
+        2
+
     Args:
         data: A `tf.data.Dataset` of single items; or arrays, or tuples, lists
             and dicts of arrays with equal first dimensions; or a

@@ -36,6 +36,16 @@ def shard_arrow(
     Every rank of the process set must call it. Each reads the footers of all files and
     the headers of their record batches, and all make sure that they are the same.
 
+    Examples:
+        >>> import pyarrow as pa
+        >>> import pyarrow.feather
+        >>> with ring.callbacks.RootOnly() as is_root:
+        ...     if is_root:
+        ...         pa.feather.write_feather(pa.table({"x": x[:, 0]}), "train.feather")
+        >>> rows = ring.data.shard_arrow("train.feather", seed=1)
+        >>> len(rows)
+        16
+
     Args:
         paths: Of files as `pyarrow.ipc.new_file`, `pyarrow.feather.write_feather` and
             `pandas.DataFrame.to_feather` write them, compressed or not: ".arrow",

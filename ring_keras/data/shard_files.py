@@ -34,6 +34,14 @@ def shard_files(
     model.fit(ring.data.join(dataset), ...)
     ```
 
+    Examples:
+        >>> with ring.callbacks.RootOnly() as is_root:
+        ...     for number in range(4 if is_root else 0):
+        ...         tf.io.write_file(f"part-{number}.txt", f"line of {number}")
+        >>> files = ring.data.shard_files("part-*.txt")
+        >>> list(files.interleave(tf.data.TextLineDataset).as_numpy_iterator())
+        [b'line of 0', b'line of 2']
+
     Args:
         pattern: Of the names, as `tf.io.gfile.glob` takes it, or several, or the
             names themselves. URLs whose protocol TensorFlow does not have, such as

@@ -65,6 +65,15 @@ def shard_kafka(
     Every rank of the process set must call it. Nothing is committed to Kafka, and no
     consumer group is joined.
 
+    Examples:
+        `brokers` is such as `"broker:9092"`, and the topic "clicks" holds 32 messages:
+
+        >>> batches = ring.data.shard_kafka(
+        ...     "clicks", "offsets.json", batch_size=4,
+        ...     config={"bootstrap.servers": brokers}, resume=None)
+        >>> len(batches)
+        4
+
     Args:
         topics: One or several.
         offsets: The file, on a file system that the first rank can reach in each start

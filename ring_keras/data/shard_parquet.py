@@ -38,6 +38,16 @@ def shard_parquet(
     Every rank of the process set must call it. Each reads the footers of all files, and
     all make sure that they are the same.
 
+    Examples:
+        >>> import pyarrow as pa
+        >>> import pyarrow.parquet
+        >>> with ring.callbacks.RootOnly() as is_root:
+        ...     if is_root:
+        ...         pa.parquet.write_table(pa.table({"x": x[:, 0]}), "train.parquet")
+        >>> rows = ring.data.shard_parquet("train.parquet", seed=1)
+        >>> len(rows)
+        16
+
     Args:
         paths: A file, a directory, with all that is below it, as Spark writes them:
             names that begin with `_` or `.` are passed over; or a pattern of files or

@@ -18,6 +18,12 @@ def tensorflow_io() -> ModuleType:
     `IODataset.from_parquet`. Shard the list of files, or the dataset, like any
     other.
 
+    Examples:
+        With TensorFlow 2.16:
+
+        >>> tfio = ring.data.tensorflow_io()  # doctest: +SKIP
+        >>> lines = tf.data.TextLineDataset("http://host/train.csv")  # doctest: +SKIP
+
     Returns:
         The module.
 

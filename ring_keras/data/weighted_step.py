@@ -39,6 +39,18 @@ def weighted_step(
     The loss must be a mean over the batch. Averages of gradients with
     `op=ring.Average` are weighted; other collectives are as outside.
 
+    Examples:
+        A rank with 3 examples counts three times as much as one with 1:
+
+        >>> batch = tf.fill([3 - 2 * ring.rank()], float(ring.rank()))
+        >>> weight = tf.Variable(0.0)
+        >>> with ring.data.weighted_step(batch) as (values, count):
+        ...     with ring.DistributedGradientTape(tf.GradientTape()) as tape:
+        ...         loss = tf.reduce_mean(weight * values)
+        ...     gradient = tape.gradient(loss, [weight])[0]
+        >>> gradient.numpy()
+        np.float32(0.25)
+
     Args:
         batch: Its first dimension is that of the examples. It may be empty, as
             `join` makes them, and have padding rows, as `shard` makes them.

@@ -12,6 +12,13 @@ __all__ = ["ObjectState"]
 class ObjectState(State):
     """Holds values as attributes: `ObjectState(epoch=0).epoch`.
 
+    Examples:
+        >>> state = ring.elastic.ObjectState(epoch=0, best=None)
+        >>> state.epoch = 1
+        >>> state.restore()
+        >>> state.epoch
+        0
+
     Args:
         **values: Names, and what they are at first: plain values, as
             `ring.broadcast_object` takes them.

@@ -25,6 +25,18 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
     others wait to join, they do so after a commit. Under `ringrun --min-np`; without
     that, what `func` raises is raised.
 
+    Examples:
+        >>> state = ring.elastic.ObjectState(step=0)
+        >>> @ring.elastic.run
+        ... def train(state):
+        ...     while state.step < 3:
+        ...         total = ring.allreduce(tf.ones(2), op=ring.Sum)
+        ...         state.step += 1
+        ...         state.commit()
+        ...     return state.step
+        >>> train(state)
+        3
+
     Args:
         func: Takes a `State` first; begins where that says. `tf.function`s are to
             be made inside, as those made for other ranks are refused.

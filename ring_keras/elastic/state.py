@@ -15,6 +15,15 @@ __all__ = ["HostsUpdatedInterrupt", "State"]
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  Horovod's name.
     """Raised on every rank alike: others wait to join. `run` takes care of it.
 
+    Examples:
+        In a loop that handles the change itself:
+
+        >>> state = ring.elastic.ObjectState(step=0)
+        >>> try:
+        ...     state.check_host_updates()
+        ... except ring.elastic.HostsUpdatedInterrupt:
+        ...     print("others wait to join")
+
     Args:
         skip_sync: Whether the state is the same on all ranks that will be there.
     """
@@ -25,7 +34,23 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  Horovod's name.
 
 
 class State(abc.ABC):
-    """Counts the commits, so that ranks know who of them is ahead."""
+    """Counts the commits, so that ranks know who of them is ahead.
+
+    Examples:
+        >>> class Counter(ring.elastic.State):
+        ...     count = saved = 0
+        ...     def save(self):
+        ...         self.saved = self.count
+        ...     def restore(self):
+        ...         self.count = self.saved
+        ...     def take_from(self, source):
+        ...         self.count = ring.broadcast_object(self.count, source)
+        >>> state = Counter()
+        >>> state.count = 5
+        >>> state.commit()
+        >>> state.saved
+        5
+    """
 
     def __init__(self) -> None:
         self._commits = 0

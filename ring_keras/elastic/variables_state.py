@@ -17,6 +17,14 @@ _Variable = Any
 class TensorFlowState(ObjectState):
     """Variables, and plain values beside them.
 
+    Examples:
+        >>> weight = tf.Variable(1.0)
+        >>> state = ring.elastic.TensorFlowState([weight], step=0)
+        >>> _ = weight.assign(2.0)
+        >>> state.restore()
+        >>> weight.numpy()
+        np.float32(1.0)
+
     Args:
         variables: What to keep, restore, and give to other ranks: the same on every
             rank, in the same order.
@@ -50,6 +58,11 @@ class TensorFlowState(ObjectState):
 
 class KerasState(TensorFlowState):
     """A model's and its optimizer's variables, and plain values beside them.
+
+    Examples:
+        >>> model.compile(ring.DistributedOptimizer("sgd"), loss="mse")
+        >>> state = ring.elastic.KerasState(model, epoch=0)
+        >>> state.commit()
 
     Args:
         model: A model that is built.

@@ -49,6 +49,16 @@ def failure_of(error: BaseException) -> dict[str, Any]:
 class RankFailedError(RuntimeError):
     """A rank that runs a function failed, and so the job did.
 
+    Examples:
+        >>> def fail():
+        ...     ring.init()
+        ...     raise ValueError("no such file")
+        >>> try:
+        ...     ring.run(fail, np=2)
+        ... except ring.RankFailedError as error:
+        ...     print("ValueError: no such file" in error.details)
+        True
+
     Attributes:
         rank: The first that failed; None: only the text says which.
         details: The traceback of its function; empty if its process died.

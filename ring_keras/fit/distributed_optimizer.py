@@ -59,6 +59,12 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     ordinary one again: pass it here, or give `fit` a
     `ring_keras.callbacks.Distributed`.
 
+    Examples:
+        >>> optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        >>> model.compile(optimizer, loss="mse")
+        >>> mine = ring.data.shard((x, y), seed=1)
+        >>> history = model.fit(*mine, batch_size=8, epochs=2, verbose=0)
+
     Args:
         optimizer: A Keras optimizer, or the name of one. Doing this again to
             the same one, with the same arguments, changes nothing.

@@ -49,12 +49,15 @@ def run(
     ranks print is shown at once, in the cell if a cell calls. Ctrl-C, or the notebook's
     button, stops the ranks; so does the end of this process, however it ends.
 
-    Example:
+    Examples:
         >>> def train(epochs):
         ...     ring.init()
-        ...     model.compile(ring.DistributedOptimizer("adam"), loss="mse")
-        ...     return model.fit(ring.data.shard(data).batch(32), epochs=epochs).history
-        >>> histories = ring.run(train, [3], np=2)
+        ...     model.compile(ring.DistributedOptimizer("sgd"), loss="mse")
+        ...     mine = slice(ring.rank(), None, ring.size())
+        ...     return model.fit(x[mine], y[mine], epochs=epochs, verbose=0).history
+        >>> first, second = ring.run(train, [3], np=2)
+        >>> first["loss"] == second["loss"]
+        True
 
     Args:
         fn: What every rank calls.

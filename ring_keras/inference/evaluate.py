@@ -34,6 +34,10 @@ def evaluate(
     loss, accuracy = ring.evaluate(model, test_images, test_labels)
     ```
 
+    Examples:
+        >>> model.compile(loss="mse", metrics=["mae"])
+        >>> loss, error = ring.evaluate(model, x, y, batch_size=8, verbose=0)
+
     Args:
         model: Compiled; the same on every rank. Its optimizer does not matter.
         x: All of the data, the same on every rank; see `predict`.

@@ -34,6 +34,10 @@ def predict(
     probabilities = ring.predict(model, images, batch_size=256)
     ```
 
+    Examples:
+        >>> ring.predict(model, x, batch_size=8, verbose=0).shape
+        (32, 1)
+
     Args:
         model: The same on every rank.
         x: All of the data, the same on every rank: arrays, in tuples, lists and dicts

@@ -23,6 +23,13 @@ class ProcessSet:
     `init(process_sets=...)` has made its communicator on every rank of the job,
     members or not.
 
+    Examples:
+        >>> pair = ring.add_process_set([0, 1])
+        >>> pair.size(), pair.rank()
+        (2, 0)
+        >>> ring.remove_process_set(pair)
+        True
+
     Args:
         ranks: The members, as ranks of the whole job, in any order.
     """
@@ -138,6 +145,13 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     Collective over the whole job: every rank calls it, members or not, with
     the same ranks, in the same order as other calls of this function.
 
+    Examples:
+        >>> first = ring.add_process_set([0])
+        >>> if first.included():  # Members alone call its collectives.
+        ...     total = ring.allreduce(tf.ones(2), op=ring.Sum, process_set=first)
+        >>> ring.remove_process_set(first)
+        True
+
     Args:
         process_set: A `ProcessSet`, or the ranks of a new one.
 
@@ -182,6 +196,13 @@ def add_missing_process_sets(
 
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Forgets the communicator of a process set; collective over the whole job.
+
+    Examples:
+        >>> pair = ring.add_process_set([0, 1])
+        >>> ring.remove_process_set(pair)
+        True
+        >>> pair.added
+        False
 
     Returns:
         Whether there was one to forget. The global process set stays.

@@ -15,12 +15,21 @@ __all__ = [
 
 
 def is_initialized() -> bool:
-    """Whether `init()` has run, and `shutdown()` has not since."""
+    """Whether `init()` has run, and `shutdown()` has not since.
+
+    Examples:
+        >>> ring.is_initialized()
+        True
+    """
     return job_or_none() is not None
 
 
 def rank() -> int:
     """This process's number in the job, from 0.
+
+    Examples:
+        >>> ring.rank()
+        0
 
     Raises:
         NotInitializedError: If `init()` has not run; so do the functions below.
@@ -29,27 +38,54 @@ def rank() -> int:
 
 
 def size() -> int:
-    """Number of processes in the job."""
+    """Number of processes in the job.
+
+    Examples:
+        >>> ring.size()
+        2
+    """
     return _job("size").size
 
 
 def local_rank() -> int:
-    """This process's number among those on its host, from 0."""
+    """This process's number among those on its host, from 0.
+
+    Examples:
+        >>> ring.local_rank()
+        0
+    """
     return _job("local_rank").local_rank
 
 
 def local_size() -> int:
-    """Number of the job's processes on this host."""
+    """Number of the job's processes on this host.
+
+    Examples:
+        >>> ring.local_size()
+        2
+    """
     return _job("local_size").local_size
 
 
 def cross_rank() -> int:
-    """This host's number among those with a process of this local rank."""
+    """This host's number among those with a process of this local rank.
+
+    Examples:
+        >>> ring.cross_rank()
+        0
+    """
     return _job("cross_rank").cross_rank
 
 
 def cross_size() -> int:
-    """Number of hosts with a process of this local rank."""
+    """Number of hosts with a process of this local rank.
+
+    Examples:
+        Both ranks are on one host:
+
+        >>> ring.cross_size()
+        1
+    """
     return _job("cross_size").cross_size
 
 

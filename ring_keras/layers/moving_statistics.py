@@ -36,6 +36,13 @@ def average_moving_statistics(
     Layers that are frozen or synchronized have the same on every rank already
     and stay as they are.
 
+    Examples:
+        >>> layer = keras.layers.BatchNormalization(momentum=0.0)
+        >>> _ = layer(tf.fill([4, 1], float(ring.rank())), training=True)
+        >>> ring.layers.average_moving_statistics(layer)
+        >>> keras.ops.convert_to_numpy(layer.moving_mean)
+        array([0.5], dtype=float32)
+
     Args:
         model: A built model, or a layer.
         process_set: Ranks taking part. Defaults to all.

@@ -29,6 +29,12 @@ def SyncBatchNormalization(  # noqa: N802  Named like the class it was in Horovo
     Each forward and each backward pass through it is one collective that
     nothing overlaps.
 
+    Examples:
+        >>> layer = ring.layers.SyncBatchNormalization()
+        >>> batch = tf.fill([4, 1], float(ring.rank()))  # Their mean is 0.5.
+        >>> layer(batch, training=True).numpy()[0]
+        array([-0.99...], dtype=float32)
+
     Args:
         process_set: Ranks whose batches are taken together. Defaults to those
             that train the model together.
@@ -50,6 +56,12 @@ def synchronize_batch_normalization(
     For models that others have built, such as those of `keras.applications`,
     and for loaded ones in a training loop of one's own. Call it before the model
     is compiled, or traced.
+
+    Examples:
+        >>> model = keras.Sequential([
+        ...     keras.Input((2,)), keras.layers.BatchNormalization()])
+        >>> ring.layers.synchronize_batch_normalization(model)
+        1
 
     Args:
         model: The model, or a layer.

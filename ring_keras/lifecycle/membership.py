@@ -66,6 +66,11 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
     it, unless you have set that before. `RING_KERAS_DEVICE` changes this.
     TensorFlow must not have computed anything yet.
 
+    Examples:
+        >>> ring.init()
+        >>> ring.size()
+        2
+
     Args:
         process_sets: Made at once, as `add_process_set` does; the same on every
             rank.
@@ -157,6 +162,11 @@ def shutdown(reason: str = "called ring_keras.shutdown()") -> None:
 
     Collectives that are still pending fail. Other ranks that wait for this one
     get a `PeerLostError`.
+
+    Examples:
+        >>> ring.shutdown()
+        >>> ring.is_initialized()
+        False
 
     Args:
         reason: Why, as the other ranks are told.

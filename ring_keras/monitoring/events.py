@@ -23,6 +23,9 @@ def add_event(kind: str, text: str) -> None:
     Checkpoints that no callback writes by `model.save` or `model.save_weights`, for
     instance.
 
+    Examples:
+        >>> ring.monitoring.add_event("checkpoint", "wrote step 1,000 to /shared/run7")
+
     Args:
         kind: A word, such as "checkpoint"; what is beyond 50 characters is cut off.
         text: A sentence; what is beyond 500 characters is cut off.

@@ -19,6 +19,12 @@ _CARRIES = 0.25
 class Link:
     """What went one way between two ranks in some span.
 
+    Examples:
+        Ranks of one host reach each other by shared memory, so there are none:
+
+        >>> ring.stats().links
+        ()
+
     Attributes:
         sender: The rank that sent.
         receiver: The rank that received.

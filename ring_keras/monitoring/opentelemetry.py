@@ -33,6 +33,12 @@ def add_opentelemetry_metrics(meter_provider: Any = None) -> None:
     counters `ring_keras.*` since `init()`, with the attributes `rank` and `host`; there
     are none while the rank is in no job.
 
+    Examples:
+        With `ring-keras[opentelemetry]`:
+
+        >>> from opentelemetry.sdk.metrics import MeterProvider
+        >>> ring.monitoring.add_opentelemetry_metrics(MeterProvider())
+
     Args:
         meter_provider: Of OpenTelemetry's API. Defaults to the global one.
 

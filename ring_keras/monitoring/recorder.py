@@ -14,6 +14,12 @@ __all__ = ["Collective", "dump", "recent_collectives"]
 class Collective:
     """One collective of this rank's. Times are in seconds since 1970.
 
+    Examples:
+        >>> total = ring.allreduce(tf.ones(1000), op=ring.Sum, name="ones")
+        >>> last = ring.monitoring.recent_collectives()[-1]
+        >>> last.arrived_at <= last.matched_at <= last.done_at
+        True
+
     Attributes:
         number: In the order in which they ended, from 1; 0 while it is pending.
         name: Its name; of a long one the last 79 bytes.
@@ -55,6 +61,12 @@ class Collective:
 def recent_collectives() -> tuple[Collective, ...]:
     """The last 4,096 collectives in the order in which they ended, then those pending.
 
+    Examples:
+        >>> total = ring.allreduce(tf.ones(1000), op=ring.Sum, name="ones")
+        >>> last = ring.monitoring.recent_collectives()[-1]
+        >>> last.kind, last.bytes, last.ranks, last.outcome
+        ('allreduce', 4000, 2, 'ok')
+
     Raises:
         NotInitializedError: If `init()` has not run.
     """
@@ -67,6 +79,9 @@ def dump(why: str) -> None:
 
     As the engine does by itself when the job stalls. Without that variable, nothing
     is written.
+
+    Examples:
+        >>> ring.monitoring.dump("loss is NaN")
 
     Args:
         why: For whoever reads it.

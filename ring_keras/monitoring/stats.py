@@ -20,6 +20,17 @@ class StepStats:
     beginning of its epoch, to the end of its own last collective. Always
     `duration_s = input_s + compute_s + wait_s + exposed_s`.
 
+    Examples:
+        >>> optimizer = keras.optimizers.SGD(0.1)
+        >>> model.compile(ring.DistributedOptimizer(optimizer), loss="mse")
+        >>> mine = ring.data.shard((x, y), seed=1)
+        >>> history = model.fit(
+        ...     *mine, batch_size=8, epochs=2, verbose=0,
+        ...     callbacks=[ring.callbacks.MetricAverage()])
+        >>> step = ring.stats().steps[-1]
+        >>> 0 <= step.exposed_s <= step.duration_s
+        True
+
     Attributes:
         step: Its number, the same on all ranks of the process set.
         process_set: The `process_set_id` of the ranks that train together; 0: all.
@@ -61,7 +72,14 @@ class StepStats:
 
 @dataclass(frozen=True)
 class StepTotals:
-    """Sums over all steps of the membership; see `StepStats`."""
+    """Sums over all steps of the membership; see `StepStats`.
+
+    Examples:
+        >>> totals = ring.stats().totals
+        >>> parts = totals.input_s + totals.compute_s + totals.wait_s + totals.exposed_s
+        >>> abs(parts - totals.duration_s) < 1e-6
+        True
+    """
 
     steps: int
     duration_s: float
@@ -79,6 +97,11 @@ class StepTotals:
 @dataclass(frozen=True)
 class CollectiveStats:
     """All collectives of one kind, algorithm and size that ended well.
+
+    Examples:
+        >>> total = ring.allreduce(tf.ones(1000), op=ring.Sum)
+        >>> {c.algorithm for c in ring.stats().collectives if c.kind == "allreduce"}
+        {'shared_flat'...}
 
     Attributes:
         kind: Such as `allreduce`.
@@ -108,6 +131,10 @@ class CollectiveStats:
 class Stats:
     """What this rank's engine has measured since `init()`.
 
+    Examples:
+        >>> ring.stats(most_steps=10).size
+        2
+
     Attributes:
         rank: This rank.
         size: How many there are.
@@ -136,6 +163,13 @@ def stats(most_steps: int = 1024) -> Stats:
     completely. In a loop of your own, whatever is between two steps, such as an
     evaluation, counts as computing of the second, and the data's iterator as well
     unless it is `ring_keras.monitoring.timed`.
+
+    Examples:
+        >>> stats = ring.stats()
+        >>> stats.rank, stats.size
+        (0, 2)
+        >>> stats.totals.wait_s <= stats.totals.duration_s
+        True
 
     Args:
         most_steps: How many of the last steps to copy; at most 1,024 are kept.

@@ -23,6 +23,11 @@ def timed(data: Iterable[Batch]) -> Iterator[Batch]:
         for x, y in ring_keras.monitoring.timed(dataset):
             train_step(x, y)
 
+    Examples:
+        >>> dataset = tf.data.Dataset.from_tensor_slices(x).batch(8)
+        >>> for batch in ring.monitoring.timed(dataset):
+        ...     total = ring.allreduce(tf.reduce_sum(batch), op=ring.Sum)
+
     Args:
         data: What the loop goes through.
     """

@@ -23,6 +23,13 @@ def allgather(
 
     Differentiable: a rank gets the sum of the gradients of its own rows.
 
+    Examples:
+        >>> rows = tf.fill([ring.rank() + 1, 2], ring.rank())  # 1 row, and 2 rows.
+        >>> ring.allgather(rows).numpy()
+        array([[0, 0],
+               [1, 1],
+               [1, 1]], dtype=int32)
+
     Args:
         tensor: The first dimension may differ between ranks, and be 0; the
             others and the dtype must agree. A scalar counts as one row.

@@ -41,6 +41,13 @@ def allreduce(
     Differentiable for `SUM` and `AVERAGE`: the gradient is reduced the same
     way; and for `ADASUM`.
 
+    Examples:
+        >>> loss = tf.constant([1.0, 2.0]) * (ring.rank() + 1)
+        >>> ring.allreduce(loss).numpy()
+        array([1.5, 3. ], dtype=float32)
+        >>> ring.allreduce(loss, op=ring.Sum).numpy()
+        array([3., 6.], dtype=float32)
+
     Args:
         tensor: Tensor of any shape; shape and dtype must agree on every rank.
             `tf.IndexedSlices` are gathered instead, so the result holds the

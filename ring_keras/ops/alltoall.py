@@ -23,6 +23,17 @@ def alltoall(
 
     Differentiable: gradients travel back the way the rows came.
 
+    Examples:
+        >>> ring.alltoall(tf.constant([0, 1]) + 10 * ring.rank()).numpy()
+        array([ 0, 10], dtype=int32)
+
+        With `splits`, rank 0 keeps 1 row and sends 2, and so does rank 1 the other way:
+
+        >>> splits = [1, 2] if ring.rank() == 0 else [2, 1]
+        >>> rows, counts = ring.alltoall(tf.range(3) + 10 * ring.rank(), splits)
+        >>> rows.numpy(), counts.numpy()
+        (array([ 0, 10, 11], dtype=int32), array([1, 2], dtype=int32))
+
     Args:
         tensor: At least one dimension. The first may differ between ranks; the
             others and the dtype must agree.

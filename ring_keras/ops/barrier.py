@@ -17,6 +17,13 @@ def barrier(
 ) -> tf.Operation | None:
     """Waits until every rank has called it.
 
+    Examples:
+        >>> if ring.rank() == 0:
+        ...     np.save("table.npy", np.arange(3))
+        >>> ring.barrier()  # The file is complete.
+        >>> np.load("table.npy")
+        array([0, 1, 2])
+
     Args:
         name: See `allreduce`. Defaults to "barrier".
         process_set: Ranks taking part. Defaults to all.

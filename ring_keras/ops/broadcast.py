@@ -31,6 +31,11 @@ def broadcast(
     Differentiable: the root gets the sum of all ranks' gradients, the others
     get zeros.
 
+    Examples:
+        >>> seed = tf.constant(7 if ring.rank() == 0 else -1)
+        >>> ring.broadcast(seed).numpy()
+        np.int32(7)
+
     Args:
         tensor: Shape and dtype must agree on every rank; the values matter on
             the root alone.

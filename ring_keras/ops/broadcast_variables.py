@@ -29,6 +29,12 @@ def broadcast_variables(
 ) -> tf.Operation | None:
     """Gives variables the values they have on one rank; one message per dtype.
 
+    Examples:
+        >>> weight = tf.Variable(float(ring.rank()))
+        >>> ring.broadcast_variables([weight], root_rank=1)
+        >>> weight.numpy()
+        np.float32(1.0)
+
     Args:
         variables: `tf.Variable`s or `keras.Variable`s. They are matched by
             position; number, shapes and dtypes must agree on every rank, names

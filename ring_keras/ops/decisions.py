@@ -29,6 +29,11 @@ def any(
         break
     ```
 
+    Examples:
+        >>> disk_is_full = ring.rank() == 1
+        >>> ring.any(disk_is_full)
+        True
+
     Args:
         value: A bool, or a scalar tensor of bool.
         name: See `allreduce`. Defaults to "any".
@@ -49,6 +54,11 @@ def all(
     value: Any, *, name: str | None = None, process_set: ProcessSet | None = None
 ) -> Any:
     """Whether something holds on every rank.
+
+    Examples:
+        >>> is_ready = ring.rank() == 1
+        >>> ring.all(is_ready)
+        False
 
     Args:
         value: See `any`.
@@ -90,6 +100,14 @@ def agree_on(
     ```
 
     `broadcast_object` is for ranks that may differ, and take one rank's value.
+
+    Examples:
+        >>> ring.agree_on(["cat", "dog"], name="classes")
+        ['cat', 'dog']
+        >>> ring.agree_on(ring.rank(), name="seed")  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+            ...
+        ring_keras.errors.RankMismatchError: ... the ranks' values differ: ...
 
     Args:
         value: Plain values; see `broadcast_object`. Of numbers the types count, too.

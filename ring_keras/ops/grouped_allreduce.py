@@ -148,6 +148,12 @@ def grouped_allreduce(
 ) -> list[tf.Tensor | tf.IndexedSlices]:
     """Reduces many tensors, those of one dtype as one message.
 
+    Examples:
+        >>> sums = [tf.constant(1.0), tf.constant([2.0, 3.0])]
+        >>> total, parts = ring.grouped_allreduce(sums, op=ring.Sum)
+        >>> total.numpy(), parts.numpy()
+        (np.float32(2.0), array([4., 6.], dtype=float32))
+
     Args:
         tensors: Tensors of any dtypes; `tf.IndexedSlices` are reduced one by
             one. Their number, shapes, dtypes and order must agree on every rank.

@@ -32,6 +32,14 @@ def join(*, process_set: ProcessSet | None = None) -> int:
     In `fit`, and where steps must count by their examples, use
     `ring_keras.data.join` instead.
 
+    Examples:
+        Rank 0 has 2 batches, rank 1 has 4:
+
+        >>> for batch in range(2 + 2 * ring.rank()):
+        ...     gradient = ring.allreduce(tf.ones(2), name="gradient")
+        >>> ring.join()
+        1
+
     Args:
         process_set: The ranks that wait for each other. Defaults to all.
 

@@ -30,6 +30,11 @@ def broadcast_object(
 ) -> Any:
     """Sends a value from one rank to all.
 
+    Examples:
+        >>> settings = {"units": 128} if ring.rank() == 0 else None
+        >>> ring.broadcast_object(settings)
+        {'units': 128}
+
     Args:
         obj: Plain values: None, bool, numbers, str, bytes, NumPy arrays, lists,
             tuples, dicts and sets of these; tensors arrive as NumPy arrays.
@@ -78,6 +83,10 @@ def allgather_object(
     process_set: ProcessSet | None = None,
 ) -> list[Any]:
     """Collects a value from every rank.
+
+    Examples:
+        >>> ring.allgather_object(f"shard-{ring.rank()}.npz")
+        ['shard-0.npz', 'shard-1.npz']
 
     Args:
         obj: This rank's; see `broadcast_object`.

@@ -10,6 +10,12 @@ class ReduceOp(str, enum.Enum):
 
     A member equals its name in lower case, and functions take either:
     `op=ReduceOp.SUM` or `op="sum"`.
+
+    Examples:
+        >>> ring.allreduce(tf.constant(ring.rank() + 1), op=ring.Sum).numpy()
+        np.int32(3)
+        >>> ring.allreduce(tf.constant(ring.rank() + 1), op="max").numpy()
+        np.int32(2)
     """
 
     SUM = "sum"

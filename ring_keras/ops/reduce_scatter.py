@@ -34,6 +34,12 @@ def reducescatter(
     Differentiable for `SUM` and `AVERAGE`: the gradients of the parts are
     gathered.
 
+    Examples:
+        >>> tensor = tf.constant([[1.0], [2.0], [3.0]])
+        >>> ring.reducescatter(tensor, op=ring.Sum).numpy()  # Rank 1 gets [[6.]].
+        array([[2.],
+               [4.]], dtype=float32)
+
     Args:
         tensor: At least one dimension; shape and dtype must agree on every
             rank.

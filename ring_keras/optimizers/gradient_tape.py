@@ -74,6 +74,13 @@ class DistributedGradientTape:
     Inside a Keras `train_step`, ranks count by their number of examples;
     elsewhere all count the same.
 
+    Examples:
+        >>> weight = tf.Variable(3.0)
+        >>> with ring.DistributedGradientTape(tf.GradientTape()) as tape:
+        ...     loss = weight * float(ring.rank())
+        >>> tape.gradient(loss, [weight])[0].numpy()  # The mean of 0 and 1.
+        np.float32(0.5)
+
     Args:
         tape: The tape that records. Its other methods can be called here.
         op: As for `DistributedOptimizer`, and so is all that is not said here.

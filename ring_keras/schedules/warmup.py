@@ -27,6 +27,11 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
     only the step. A model that was compiled with it loads where `ring_keras` has
     been imported and `ring_keras.init()` called, or with `compile=False`.
 
+    Examples:
+        >>> schedule = ring.schedules.Warmup(0.1, warmup_steps=10)
+        >>> [round(float(schedule(step)), 3) for step in (0, 5, 10)]
+        [0.1, 0.15, 0.2]
+
     Args:
         learning_rate: Rate tuned for one rank: a number or a schedule.
         warmup_steps: Length of the ramp, in optimizer steps; 0 for none.

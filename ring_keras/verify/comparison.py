@@ -30,6 +30,11 @@ _OTHER_ORDERS = 4
 class Comparison:
     """The result.
 
+    Examples:
+        >>> comparison = ring.verify.Comparison("2 steps", findings=[], notes=[])
+        >>> print(comparison.lines()[-1])
+        ring_keras.verify: the ranks train as one process does
+
     Attributes:
         title: What was compared.
         findings: What is wrong, and what to do; the cause before its effects.

@@ -29,6 +29,16 @@ def compare(train: Callable[[], object], steps: int = 3) -> Comparison:
     What `python -m ring_keras.verify` says of the data and the learning rate of one
     process is not in it: a function cannot be run as one from here.
 
+    Examples:
+        >>> def train():
+        ...     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        ...     model.compile(ring.DistributedOptimizer("sgd"), loss="mse")
+        ...     mine = ring.data.shard((x, y), seed=1)
+        ...     model.fit(*mine, batch_size=8, verbose=0)
+        >>> comparison = ring.verify.compare(train, steps=2)
+        >>> comparison.findings
+        []
+
     Args:
         train: Makes its data and its model, and calls `model.fit`. The model is not to
             be used afterwards.

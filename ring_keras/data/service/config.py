@@ -21,6 +21,14 @@ class TfDataServiceConfig:
 
     The compute job writes it to a file, and the training job reads it.
 
+    Examples:
+        With `python -m ring_keras.data.service service.json` running on some ranks:
+
+        >>> from ring_keras.data.service import TfDataServiceConfig
+        >>> config = TfDataServiceConfig.read("service.json")
+        >>> config.dispatchers, config.dispatcher_side
+        (1, 'compute')
+
     Attributes:
         dispatchers: How many there are: one for all training ranks, or one for
             each.

@@ -15,6 +15,15 @@ __all__ = ["send_to_data_service", "tf_data_service"]
 def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[str]:
     """Provides the dispatcher for a training rank, running it if it is on this side.
 
+    Examples:
+        >>> from ring_keras.data import service
+        >>> config = service.TfDataServiceConfig.read("service.json")
+        >>> with service.tf_data_service(config, ring.rank()) as address:
+        ...     prepared = tf.data.Dataset.range(4).apply(
+        ...         tf.data.experimental.service.distribute("parallel_epochs", address))
+        ...     sorted(prepared.as_numpy_iterator())
+        [np.int64(0), np.int64(1), np.int64(2), np.int64(3)]
+
     Args:
         compute_config: As the compute job wrote it.
         rank: This process's, in the training job.
@@ -56,6 +65,14 @@ def send_to_data_service(
 
     For dispatchers on the compute side; with those on the training side use
     `tf_data_service`, which runs them for as long as they are needed.
+
+    Examples:
+        >>> from ring_keras.data import service
+        >>> config = service.TfDataServiceConfig.read("service.json")
+        >>> prepared = service.send_to_data_service(
+        ...     tf.data.Dataset.range(4).batch(2), config, ring.rank(), ring.size())
+        >>> sum(int(tf.reduce_sum(batch)) for batch in prepared)
+        6
 
     Args:
         dataset: To be prepared there, batched and all.

@@ -15,6 +15,13 @@ def compute_worker_fn(
 ) -> None:
     """Prepares data until the registry is shut down; every compute rank calls it.
 
+    Examples:
+        In a compute job, which ends when the registry is shut down:
+
+        >>> from ring_keras.data import service
+        >>> config = service.TfDataServiceConfig.read("service.json")  # doctest: +SKIP
+        >>> service.compute_worker_fn(config)  # doctest: +SKIP
+
     Args:
         compute_config: The same on every rank.
         timeout: Seconds after which a worker gives up a dispatcher that is gone.

@@ -41,6 +41,11 @@ class _Running:
 def start_timeline(path: str | Path) -> None:
     """Records every collective from now on; collective.
 
+    Examples:
+        >>> ring.start_timeline("timeline.json")
+        >>> total = ring.allreduce(tf.ones(3), op=ring.Sum)
+        >>> ring.stop_timeline()  # Rank 0 has written the file.
+
     Args:
         path: Where `stop_timeline()` puts all ranks' collectives, on rank 0: in
             Perfetto's format, for https://ui.perfetto.dev, or, if it ends in `.json`,
@@ -61,6 +66,11 @@ def start_timeline(path: str | Path) -> None:
 
 def stop_timeline() -> None:
     """Ends the timeline, and writes it on rank 0; collective.
+
+    Examples:
+        >>> ring.start_timeline("timeline.json")
+        >>> ring.barrier()
+        >>> ring.stop_timeline()
 
     Raises:
         NotInitializedError: If `init()` has not run.
