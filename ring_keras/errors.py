@@ -188,6 +188,12 @@ def from_tensorflow(error: BaseException) -> RingKerasError | None:
         >>> error = tf.errors.UnavailableError(None, None, text)
         >>> print(ring.errors.from_tensorflow(error))
         rank 1 is gone
+
+    Args:
+        error: Any exception.
+
+    Returns:
+        The error, or None.
     """
     if isinstance(error, RingKerasError):
         return error

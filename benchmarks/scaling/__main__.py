@@ -7,7 +7,6 @@ What it predicts from is `measurements.json`; `README.md` explains all of it.
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import sys
 from collections.abc import Sequence
@@ -21,6 +20,11 @@ from benchmarks.scaling.costs import (
     unposted,
 )
 from benchmarks.scaling.fit import Machine, Point, fit
+from benchmarks.scaling.horovods_cluster import (
+    HOROVODS_EFFICIENCIES,
+    PER_HOST,
+    horovods_cluster,
+)
 from benchmarks.scaling.measurements import REPLAYED, MeasuredStep, load
 from benchmarks.scaling.models import bert_large, convolutional_models
 from benchmarks.scaling.prediction import (
@@ -33,16 +37,6 @@ from benchmarks.scaling.step import Model, Transfer, simulate
 
 _RANKS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
-# Horovod's: 128 servers with 4 P100 each and 25 Gbit/s. Its efficiencies are those
-# of its README and of arXiv:1802.05799.
-_PER_HOST = 4
-_LINK = 25e9 / 8
-_HOROVOD = {"ResNet101": 0.90, "InceptionV3": 0.90, "VGG16": 0.68}
-# Assumed: a message between two machines takes this much longer than between two
-# namespaces, and PCIe 3.0 x16 copies so fast.
-_EXTRA_TRIP_S = 10e-6
-_PCIE = 10e9
-
 
 def main() -> int:
     """Prints all tables."""
@@ -52,11 +46,11 @@ def main() -> int:
     _print_errors(machine, measured.points)
     _print_steps(machine, measured.steps)
     _print_turns(machine, measured.turns)
-    cluster = Cluster(_with_real_network(machine), _PER_HOST, _LINK, _PCIE)
+    cluster = horovods_cluster(machine)
     _print_collectives(cluster)
     _print_share(cluster)
     by_name = convolutional_models()
-    published = [by_name[name] for name in _HOROVOD]
+    published = [by_name[name] for name in HOROVODS_EFFICIENCIES]
     _print_growth(cluster, published)
     _print_horovod(cluster, published)
     _print_many(cluster, [by_name["ResNet50"], by_name["VGG16"], bert_large()])
@@ -152,10 +146,6 @@ def _print_turns(machine: Machine, points: Sequence[Point]) -> None:
         print(f"{hosts:>5} {nbytes:>9}" + "".join(f"{cell:>18}" for cell in cells))
 
 
-def _with_real_network(machine: Machine) -> Machine:
-    return dataclasses.replace(machine, trip_s=machine.trip_s + _EXTRA_TRIP_S)
-
-
 def _print_collectives(cluster: Cluster) -> None:
     print(
         f"\n# Predicted allreduce, ms and algorithm: {cluster.per_host} ranks a host, "
@@ -200,12 +190,12 @@ def _print_share(cluster: Cluster) -> None:
     print(f"{'ranks':>5} {'trips':>9} {'link':>9} {'core':>9} {'posts':>14}")
     machine = cluster.machine
     for ranks in _RANKS[2:]:
-        cost = cost_of("hierarchical", ranks // _PER_HOST, _PER_HOST, nbytes)
+        cost = cost_of("hierarchical", ranks // PER_HOST, PER_HOST, nbytes)
         parts = (
             machine.waiting_s(cost),
             machine.wire_s(cost, cluster.link_bytes_per_s),
             machine.core_s(cost),
-            machine.core_s(posts(ranks // _PER_HOST, _PER_HOST)),
+            machine.core_s(posts(ranks // PER_HOST, PER_HOST)),
         )
         widths = (9, 9, 9, 14)
         print(
@@ -228,7 +218,8 @@ def _print_horovod(cluster: Cluster, models: Sequence[Model]) -> None:
         print(
             f"{model.name:<12} {model.nbytes / 1e6:>7.0f} MB {step.buckets:>8} "
             f"{step.communication_s * 1e3:>11.0f} ms {step.exposed_s * 1e3:>6.0f} ms "
-            f"{model.alone_s / step.step_s:>16.0%} {_HOROVOD[model.name]:>8.0%}"
+            f"{model.alone_s / step.step_s:>16.0%} "
+            f"{HOROVODS_EFFICIENCIES[model.name]:>8.0%}"
         )
 
 

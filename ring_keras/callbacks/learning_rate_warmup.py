@@ -22,7 +22,7 @@ class LearningRateWarmup(LearningRateRule):
         >>> mine = ring.data.shard((x, y), seed=1)
         >>> history = model.fit(
         ...     *mine, batch_size=8, epochs=2, verbose=0,
-        ...     callbacks=[ring.callbacks.LearningRateWarmup(0.1, warmup_steps=4)])
+        ...     callbacks=[ring.callbacks.LearningRateWarmup(0.1, warmup_steps=3)])
         >>> float(model.optimizer.learning_rate.numpy())
         0.2...
 

@@ -24,10 +24,10 @@ class ProcessSet:
     members or not.
 
     Examples:
-        >>> pair = ring.add_process_set([0, 1])
-        >>> pair.size(), pair.rank()
-        (2, 0)
-        >>> ring.remove_process_set(pair)
+        >>> first = ring.add_process_set([0])
+        >>> first.ranks, first.size()
+        ([0], 1)
+        >>> ring.remove_process_set(first)
         True
 
     Args:
@@ -198,11 +198,14 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """Forgets the communicator of a process set; collective over the whole job.
 
     Examples:
-        >>> pair = ring.add_process_set([0, 1])
-        >>> ring.remove_process_set(pair)
+        >>> first = ring.add_process_set([0])
+        >>> ring.remove_process_set(first)
         True
-        >>> pair.added
+        >>> first.added
         False
+
+    Args:
+        process_set: One that has been added; the same on every rank.
 
     Returns:
         Whether there was one to forget. The global process set stays.

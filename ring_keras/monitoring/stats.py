@@ -72,13 +72,26 @@ class StepStats:
 
 @dataclass(frozen=True)
 class StepTotals:
-    """Sums over all steps of the membership; see `StepStats`.
+    """Sums over all steps since `init()`; times in seconds, sizes in bytes.
 
     Examples:
         >>> totals = ring.stats().totals
         >>> parts = totals.input_s + totals.compute_s + totals.wait_s + totals.exposed_s
         >>> abs(parts - totals.duration_s) < 1e-6
         True
+
+    Attributes:
+        steps: How many there were.
+        duration_s: See `StepStats`, as for the others.
+        input_s: Waiting for the data's iterator.
+        compute_s: All the rest: forward, backward, update, callbacks.
+        wait_s: Waiting for ranks that had not arrived.
+        exposed_s: Waiting while bytes moved.
+        overlap_s: Bytes moved, and nothing waited for them.
+        bytes: Of this rank's tensors, in all collectives.
+        collectives: How many there were.
+        examples: In this rank's batches.
+        waited_for_s: `wait_s` by the rank that arrived last.
     """
 
     steps: int
@@ -173,6 +186,9 @@ def stats(most_steps: int = 1024) -> Stats:
 
     Args:
         most_steps: How many of the last steps to copy; at most 1,024 are kept.
+
+    Returns:
+        Times in seconds, sizes in bytes.
 
     Raises:
         NotInitializedError: If `init()` has not run.

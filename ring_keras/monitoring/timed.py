@@ -20,9 +20,6 @@ def timed(data: Iterable[Batch]) -> Iterator[Batch]:
 
     A `fit` with a callback of `ring_keras.callbacks` needs no such thing.
 
-        for x, y in ring_keras.monitoring.timed(dataset):
-            train_step(x, y)
-
     Examples:
         >>> dataset = tf.data.Dataset.from_tensor_slices(x).batch(8)
         >>> for batch in ring.monitoring.timed(dataset):
@@ -30,6 +27,9 @@ def timed(data: Iterable[Batch]) -> Iterator[Batch]:
 
     Args:
         data: What the loop goes through.
+
+    Yields:
+        Its items, as they are.
     """
     batches = iter(data)
     while True:

@@ -18,9 +18,10 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
     Examples:
         >>> from ring_keras.data import service
         >>> config = service.TfDataServiceConfig.read("service.json")
+        >>> distribute = tf.data.experimental.service.distribute
         >>> with service.tf_data_service(config, ring.rank()) as address:
         ...     prepared = tf.data.Dataset.range(4).apply(
-        ...         tf.data.experimental.service.distribute("parallel_epochs", address))
+        ...         distribute("distributed_epoch", address))
         ...     sorted(prepared.as_numpy_iterator())
         [np.int64(0), np.int64(1), np.int64(2), np.int64(3)]
 
