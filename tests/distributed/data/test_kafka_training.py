@@ -135,7 +135,7 @@ def documented_worker(path, brokers, code):
 def test_what_the_docs_show_runs(rank_pool, tmp_path):
     broker = Broker()
     text = (Path(__file__).parents[3] / "docs/data.md").read_text()
-    code = text.split("## Kafka\n\n```python\n")[1].split("```")[0]
+    code = text.split("## Kafka\n")[1].split("```python\n")[1].split("```")[0]
     x, y = training.arrays()
     lines = [
         ",".join(map(str, row)) for row in zip(*x[:100].T, y[:100, 0], strict=True)

@@ -199,7 +199,7 @@ def test_what_the_docs_show_runs(rank_pool, tmp_path, kind):
         table = numbered_table(35 * number, 35 * number + 35)
         writer(table, tmp_path / f"{number}.{kind}")
     text = (Path(__file__).parents[3] / "docs/data.md").read_text()
-    code = text.split(f"## {heading}\n\n```python\n")[1].split("```")[0]
+    code = text.split(f"## {heading}\n")[1].split("```python\n")[1].split("```")[0]
 
     results = rank_pool(2).run(documented_worker, args=(str(tmp_path), code))
 
