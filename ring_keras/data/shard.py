@@ -4,6 +4,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from ring_keras.data.agreement import seen_alike
 from ring_keras.data.resume import Resume
@@ -15,6 +16,7 @@ from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.ops.data_order import order_on
 from ring_keras.ops.redivision import Place, Redivision
+from ring_keras.training.parts import is_part, note_part
 
 __all__ = ["Remainder", "shard"]
 
@@ -145,6 +147,14 @@ def _split(
         ours = _described(len(tf.nest.flatten(data)[0]), [seed])
     if remainder == "pad":
         current_job().has_padded_data = True
+    if process_set.size() > 1:
+        if is_part(data) and process_set.rank() == 0:
+            logging.warning(
+                "ring_keras.data.shard: these data are a rank's part already. One item "
+                "in %d of it is left, and no rank trains on the others. Call it once.",
+                process_set.size(),
+            )
+        note_part(part)
     return part, ours
 
 

@@ -12,6 +12,7 @@ from ring_keras.data.passes import in_passes, passes_of
 from ring_keras.data.resume import Resume
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.data_order import DataOrder
+from ring_keras.training.parts import note_part
 
 __all__ = ["shard_tables"]
 
@@ -84,7 +85,10 @@ def shard_tables(
         passes = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64))
     else:
         passes = passes_of(order, seed)
-    return in_passes(order, passes, rows.of_pass, len(share))
+    part = in_passes(order, passes, rows.of_pass, len(share))
+    if size > 1:
+        note_part(part)
+    return part
 
 
 class _Rows:

@@ -68,6 +68,10 @@ class Job:
         self.data_orders: defaultdict[int, list[weakref.ref[Any]]] = defaultdict(list)
         """By process set: the orders of all data that it has split. Its ranks split
         data together, so the n-th of one rank is the n-th of another."""
+        self.parts: weakref.WeakValueDictionary[int, Any] = (
+            weakref.WeakValueDictionary()
+        )
+        """Datasets and arrays that are this rank's part of others, by `id()`."""
         self.has_padded_data = False
         """Whether data were made some of whose rows are padding."""
         self.has_joined_data = False

@@ -47,7 +47,8 @@ def require_common_fit(
     _require_equal(
         of_steps,
         "steps per epoch",
-        "data, with ring_keras.data.shard() or steps_per_epoch",
+        "number of batches: divide the data with ring_keras.data.shard(), or join "
+        "ranks whose data end earlier with ring_keras.data.join()",
         process_set,
     )
     _require_equal(

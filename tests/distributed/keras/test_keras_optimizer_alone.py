@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
-import logging
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging as absl_logging
 from support import training
+from support.log_texts import LogTexts
 
 import ring_keras as ring
-
-
-class Texts(logging.Handler):
-    """What ring_keras warns of, as a context."""
-
-    def __init__(self):
-        super().__init__()
-        self.texts = []
-
-    def emit(self, record):
-        if "ring_keras" in record.getMessage():
-            self.texts.append(record.getMessage())
-
-    def __enter__(self):
-        absl_logging.get_absl_logger().addHandler(self)
-        return self.texts
-
-    def __exit__(self, *_):
-        absl_logging.get_absl_logger().removeHandler(self)
 
 
 def compiled(optimizer, seed=1):
@@ -93,7 +73,7 @@ def files_worker(directory):
     """Keras's callbacks, with paths of all ranks and of each."""
     x, y = training.arrays()
     own = Path(directory) / f"own-{ring.rank()}.csv"
-    with Texts() as texts:
+    with LogTexts() as texts:
         compiled(ring.DistributedOptimizer("sgd")).fit(
             *ring.data.shard((x, y)),
             epochs=2,
@@ -155,7 +135,7 @@ def same_data_worker(kind):
         },
     }[kind.split()[-1]]
     model = compiled(ring.DistributedOptimizer("sgd"))
-    with Texts() as texts:
+    with LogTexts() as texts:
         model.fit(**arguments, epochs=2, verbose=0)
         second = len(texts)
         model.fit(**arguments, verbose=0)
@@ -182,7 +162,7 @@ def one_validates_worker(callbacks):
     x, y = training.arrays()
     model = compiled(ring.DistributedOptimizer("sgd"))
     try:
-        with Texts() as texts:
+        with LogTexts() as texts:
             history = model.fit(
                 *ring.data.shard((x, y)),
                 verbose=0,
