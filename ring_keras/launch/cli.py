@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import os
+import shlex
 import shutil
 import socket
 import sys
@@ -114,6 +116,12 @@ def _run_job(
         config = Config.from_environment(environment | planned_variables(place))
     except ConfigError as error:
         parser.error(str(error))
+    script = Path(command[0])
+    if script.suffix == ".py" and script.is_file() and not os.access(script, os.X_OK):
+        parser.error(
+            f"{script} is no program: put the interpreter before it, as in "
+            f"python {shlex.join(command)}"
+        )
     elastic = elastic_options.check(parser, options, config, by_node=nodes is not None)
     if hosts is None and shutil.which(command[0], path=environment.get("PATH")) is None:
         say(f"[RK812] {command[0]}: no such command; is it installed, and executable?")

@@ -123,6 +123,17 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_period(ringrun):
     assert not (ringrun.directory / "own_end").exists()
 
 
+def test_a_script_without_its_interpreter(ringrun, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("print('started')\n")
+
+    finished = ringrun.finish(ringrun.start_raw("-np", "2", str(script), "--fast"))
+
+    assert finished.returncode == 2
+    assert f"as in python {script} --fast" in finished.stderr.decode()
+    assert finished.stdout == b""
+
+
 def test_a_command_that_cannot_be_executed(ringrun, tmp_path):
     program = tmp_path / "program"
     program.write_text("#!/no/such/interpreter\n")
