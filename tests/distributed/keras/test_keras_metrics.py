@@ -293,12 +293,15 @@ def merging_worker():
     assert training.history_difference(history, alone) <= LIMIT
     # Each rank has its own state again.
     assert len(metrics[-1].values) == len(list(held_part))
-    assert size == 1 or local["range"] != history["val_range"][-1]
+    return local["range"] == history["val_range"][-1]
 
 
 @pytest.mark.parametrize("size", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_metrics_may_merge_the_states_of_ranks_themselves(rank_pool, size):
-    rank_pool(size).run(merging_worker)
+    is_of_all = rank_pool(size).run(merging_worker)
+
+    # An evaluation without the callback is of a part, with another range.
+    assert size == 1 or not all(is_of_all)
 
 
 class NoState(Median):
