@@ -81,4 +81,11 @@ def _to_array(leaf: Any) -> np.ndarray[Any, Any]:
             f"{type(leaf).__name__}. Turn a generator into a dataset with "
             "tf.data.Dataset.from_generator()."
         )
-    return np.asarray(leaf)
+    array = np.asarray(leaf)
+    if array.ndim == 0:  # A string, for one, of which there is a list.
+        raise TypeError(
+            "ring_keras.data.shard divides the rows of arrays. Received: "
+            f"{type(leaf).__name__}, which has none. Make an array of a list of "
+            "values with np.array()."
+        )
+    return array

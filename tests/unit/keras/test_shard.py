@@ -159,6 +159,8 @@ def test_arrays_must_be_arrays_of_equal_length():
         shard_arrays((np.ones(3), np.ones(4)), None, "drop", 0, 2)
     with pytest.raises(TypeError, match="Received: generator"):
         shard_arrays((i for i in range(3)), None, "drop", 0, 2)
+    with pytest.raises(TypeError, match=r"Received: str, .* np.array\(\)"):
+        shard_arrays(["a", "b"], None, "drop", 0, 2)
 
 
 def weighted(count):
