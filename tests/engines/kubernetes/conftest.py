@@ -40,7 +40,7 @@ def values(tmp_path: Path) -> dict[str, Any]:
     work.chmod(0o777)  # For the pods' user.
     return {
         "command": ["python", "train.py"],
-        "workingDir": "/work",
+        "workingDir": "/job",
         "volumes": [{"name": "work", "hostPath": {"path": str(work)}}],
-        "volumeMounts": [{"name": "work", "mountPath": "/work"}],
+        "volumeMounts": [{"name": "work", "mountPath": "/job"}],
     }

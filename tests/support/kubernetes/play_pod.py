@@ -108,6 +108,10 @@ def become(pod: dict[str, Any], container: dict[str, Any], directory: Path) -> N
             mount("-o", "remount,bind,ro", inside)
     # Now, as they may lie in this machine's /tmp.
     for path in pod["image_paths"]:
+        hiding = [
+            at["mountPath"] for at in at_paths if path.startswith(at["mountPath"] + "/")
+        ]
+        assert hiding in ([], ["/tmp"]), f"{path} is hidden by a volume at {hiding}"
         inside = root / path.lstrip("/")
         if not inside.exists():
             inside.mkdir(parents=True)
