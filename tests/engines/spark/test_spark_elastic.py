@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytestmark = [
@@ -83,15 +84,25 @@ def test_another_takes_the_place_of_one_that_is_killed(
     require_one_was_replaced(results, before, killed)
 
 
+def total(factor: int) -> tuple[int, int, float]:
+    """Of all ranks; the environment does not tell the secret."""
+    rank, size = functions_of_ranks.join()
+    found = functions_of_ranks._native.allreduce(
+        np.array([factor * (rank + 1.0)]), "sum", "total"
+    )
+    token_file = Path(os.environ["RING_KERAS_TOKEN_FILE"])
+    assert token_file.stat().st_mode & 0o777 == 0o600
+    token = token_file.read_text()
+    assert not [name for name, value in os.environ.items() if token in value]
+    return rank, size, float(found[0])
+
+
 def test_ranks_that_spark_has_no_slot_for_are_not_waited_for(
     spark: SparkSession, job: Job
 ) -> None:
-    results = run_elastic(
-        functions_of_ranks.told_sum, [1], min_workers=1, max_workers=3, env=job.env
-    )
+    results = run_elastic(total, [1], min_workers=2, max_workers=3, env=job.env)
 
-    # Nothing of the job's tells the secret.
-    assert results == [(0, 2, 3.0, []), (1, 2, 3.0, [])]
+    assert results == [(0, 2, 3.0), (1, 2, 3.0)]
 
 
 def test_what_all_ranks_raise_is_raised(spark: SparkSession, job: Job) -> None:
@@ -150,11 +161,11 @@ def test_nothing_is_left_when_the_driver_is_killed(job: Job) -> None:
 
 def test_horovods_users_write_it_so(spark: SparkSession, job: Job) -> None:
     results = hvd_spark.run_elastic(
-        functions_of_ranks.told_sum,
+        total,
         args=(10,),
         num_proc=2,
-        min_np=1,
-        max_np=2,
+        min_np=2,
+        max_np=3,
         start_timeout=120,
         elastic_timeout=120,
         reset_limit=3,
@@ -163,7 +174,7 @@ def test_horovods_users_write_it_so(spark: SparkSession, job: Job) -> None:
         nics="lo",
     )
 
-    assert [result[:3] for result in results] == [(0, 2, 30.0), (1, 2, 30.0)]
+    assert results == [(0, 2, 30.0), (1, 2, 30.0)]
     with pytest.raises(AbsentError, match="stdout"):
         hvd_spark.run_elastic(print, num_proc=2, stdout=sys.stdout)
 
