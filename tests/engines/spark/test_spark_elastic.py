@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytestmark = [
@@ -85,16 +84,14 @@ def test_another_takes_the_place_of_one_that_is_killed(
 
 
 def total(factor: int) -> tuple[int, int, float]:
-    """Of all ranks; the environment does not tell the secret."""
-    rank, size = functions_of_ranks.join()
-    found = functions_of_ranks._native.allreduce(
-        np.array([factor * (rank + 1.0)]), "sum", "total"
-    )
-    token_file = Path(os.environ["RING_KERAS_TOKEN_FILE"])
-    assert token_file.stat().st_mode & 0o777 == 0o600
-    token = token_file.read_text()
-    assert not [name for name, value in os.environ.items() if token in value]
-    return rank, size, float(found[0])
+    """Of all ranks."""
+    import tensorflow as tf
+
+    import ring_keras.horovod.tensorflow as hvd
+
+    hvd.init()
+    found = hvd.allreduce(tf.constant(factor * (hvd.rank() + 1.0)), op=hvd.Sum)
+    return hvd.rank(), hvd.size(), float(found)
 
 
 def test_ranks_that_spark_has_no_slot_for_are_not_waited_for(
@@ -107,7 +104,9 @@ def test_ranks_that_spark_has_no_slot_for_are_not_waited_for(
 
 def test_what_all_ranks_raise_is_raised(spark: SparkSession, job: Job) -> None:
     def fail() -> None:
-        functions_of_ranks.join()
+        import ring_keras as ring
+
+        ring.init()
         raise ValueError("of the test")
 
     with pytest.raises(RankFailedError, match="ValueError: of the test") as raised:
