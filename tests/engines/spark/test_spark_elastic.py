@@ -117,17 +117,16 @@ def test_what_all_ranks_raise_is_raised(spark: SparkSession, job: Job) -> None:
 
 def test_a_cancelled_job_has_failed(spark: SparkSession, job: Job) -> None:
     def cancel() -> None:
-        wait_until(lambda: len(list(job.directory.iterdir())) == 4, "both run", 120)
+        wait_until(lambda: len(list(job.directory.iterdir())) == 4, "both run", 300)
         spark.sparkContext.cancelAllJobs()
 
     thread = threading.Thread(target=cancel)
     thread.start()
-    with pytest.raises(RankFailedError, match="has given up the stage") as raised:
+    # Whether the stage or ringrun below it is first to end is left to chance.
+    with pytest.raises(RankFailedError, match="cancel"):
         function = functions_of_ranks.writes_its_pid_and_waits
         run_elastic(function, [str(job.directory)], min_workers=2, env=job.env)
     thread.join(60)
-
-    assert "cancel" in raised.value.details
 
 
 def test_too_few_slots_are_told(spark: SparkSession) -> None:
@@ -151,7 +150,7 @@ def test_nothing_is_left_when_the_driver_is_killed(job: Job) -> None:
     env = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(TESTS_DIR)])}
     with subprocess.Popen([sys.executable, str(script)], env=env) as driver:
         try:
-            wait_until(lambda: len(list(job.directory.iterdir())) == 5, "all run", 120)
+            wait_until(lambda: len(list(job.directory.iterdir())) == 5, "all run", 300)
         finally:
             driver.kill()
 
