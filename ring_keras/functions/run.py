@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ring_keras.engines.outcomes import Outcome, RankFailedError, results_of
 from ring_keras.functions import rank
@@ -19,6 +19,8 @@ from ring_keras.launch import exec_rank
 from ring_keras.launch.workers import how_ended
 
 __all__ = ["run"]
+
+_Result = TypeVar("_Result")
 
 # Options of ringrun by which there would be other ranks than `np` says.
 _OTHER_RANKS = {
@@ -33,14 +35,14 @@ _OTHER_RANKS = {
 
 
 def run(
-    fn: Callable[..., Any],
+    fn: Callable[..., _Result],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     np: int,
     options: Sequence[str] = (),
     python: str | None = None,
-) -> list[Any]:
+) -> list[_Result]:
     """Runs a function as every rank of a new job, from a script or a notebook.
 
     The function calls `init()`, as a script under `ringrun` does. Each rank is a new

@@ -1,7 +1,7 @@
 """Decisions that all ranks take alike."""
 
 import hashlib
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -15,6 +15,8 @@ from ring_keras.ops.reduce_op import Max, Min, ReduceOp
 __all__ = ["agree_on", "all", "any"]
 
 _SHOWN = 60
+
+_Value = TypeVar("_Value")
 
 
 def any(
@@ -88,8 +90,8 @@ def _decision(
 
 
 def agree_on(
-    value: Any, *, name: str | None = None, process_set: ProcessSet | None = None
-) -> Any:
+    value: _Value, *, name: str | None = None, process_set: ProcessSet | None = None
+) -> _Value:
     """Makes sure that all ranks have the same value.
 
     For what each rank works out by itself, and training takes for equal, such as the

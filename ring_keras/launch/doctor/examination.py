@@ -175,13 +175,19 @@ class _Patients:
 
     def _look_at_networks(self) -> list[Between]:
         key = secrets.token_hex(KEY_NBYTES // 2)
-        answers = self._ask_all("listen", key=key)
+        answers = self._ask_all("listen", keep=True, key=key)
+        found = [
+            Between((crew.name,), _no_network(crew.name, answer["problem"]))
+            for crew, answer in answers.items()
+            if "problem" in answer
+        ]
         places = {
             crew.name: [networks.Place(*place) for place in answer["places"]]
             for crew, answer in answers.items()
+            if "places" in answer
         }
         if len(places) < 2:
-            return []
+            return found
         questions = {
             crew: {
                 "what": "reach",
@@ -193,6 +199,7 @@ class _Patients:
                 },
             }
             for crew in answers
+            if crew.name in places
         }
         reached = {
             (crew.name, host): set(addresses)
@@ -201,7 +208,7 @@ class _Patients:
         }
         hosts = {name for name, _ in reached}
         places = {name: places[name] for name in places if name in hosts}
-        found = networks.judge_reach(places, reached)
+        found += networks.judge_reach(places, reached)
         common = {
             host: networks.one_of_each_interface(some)
             for host, some in networks.common(places, reached).items()
@@ -249,9 +256,11 @@ class _Patients:
     def _there(self) -> list[DoctorCrew]:
         return [crew for crew in self.reports if crew.gone is None]
 
-    def _ask_all(self, what: str, **more: Any) -> dict[DoctorCrew, dict[str, Any]]:
+    def _ask_all(
+        self, what: str, keep: bool = False, **more: Any
+    ) -> dict[DoctorCrew, dict[str, Any]]:
         questions = {crew: {"what": what, **more} for crew in self.reports}
-        return self._ask(questions, _ANSWER_TIMEOUT_S)
+        return self._ask(questions, _ANSWER_TIMEOUT_S, keep)
 
     def _ask(
         self,
@@ -282,6 +291,16 @@ class _Patients:
             else:
                 answers[crew] = crew.answer
         return answers
+
+
+def _no_network(host: str, problem: str) -> Finding:
+    return Finding(
+        "reachable",
+        State.FAILURE,
+        f"{host} listens nowhere: {problem}",
+        expected="an address that other hosts may reach",
+        mend=f"ssh {host} ip -brief address",
+    )
 
 
 def _loss(crew: DoctorCrew) -> Finding:
