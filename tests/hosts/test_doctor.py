@@ -105,20 +105,22 @@ def test_a_network_that_only_one_has_and_a_smaller_mtu(
     hosts: SshHosts, check: Check
 ) -> None:
     at = ["ip", "-n", hosts.names[1]]
-    run(*at, "link", "add", "dummy9", "type", "dummy")
+    # Up, and with nobody at the other end but the same host.
+    run(*at, "link", "add", "net9", "type", "veth", "peer", "name", "net9end")
     try:
-        run(*at, "address", "add", "10.99.0.2/24", "dev", "dummy9")
-        run(*at, "link", "set", "dummy9", "up")
+        run(*at, "address", "add", "10.99.0.2/24", "dev", "net9")
+        for end in ("net9", "net9end"):
+            run(*at, "link", "set", end, "up")
         run(*at, "link", "set", "eth0", "mtu", "1400")
 
         checked = check("node0:1,node1:1")
     finally:
-        run(*at, "link", "delete", "dummy9")
+        run(*at, "link", "delete", "net9")
         run(*at, "link", "set", "eth0", "mtu", "1500")
 
     assert checked.returncode == 0
     reached = {found["hosts"][-1]: found for found in checked.between("reachable")}
-    assert "not all at 10.99.0.2 on dummy9" in reached["node1"]["found"]
+    assert "not all at 10.99.0.2 on net9" in reached["node1"]["found"]
     (mtu,) = checked.between("MTU")
     assert mtu["state"] == "warning"
     assert mtu["mend"] == "ssh node0 sudo ip link set dev eth0 mtu 1400"
