@@ -227,7 +227,7 @@ def _allreduce(count: int, slowest: float) -> Finding:
         "expected allreduce",
         State.OK,
         f"{count} hosts send 2(n-1)/n of a tensor each, so the slowest way, "
-        f"{slowest / _GB:.2f} GB/s, allows {expected / _GB:.2f} GB/s: 100 MB of "
+        f"{slowest / _GB:.2f} GB/s, allows {expected / _GB:.2f} GB/s at best: 100 MB of "
         f"gradients in {milliseconds:.0f} ms",
         measured={"slowest_bytes_per_s": slowest, "allreduce_bytes_per_s": expected},
     )
