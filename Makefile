@@ -136,6 +136,7 @@ test-engines: $(TEST_READY) build $(ENGINES_READY)
 	set -e; for engine in $(ENGINES); do \
 	  printf '\n== On %s\n' $$engine; \
 	  if test $$engine = spark; then build_support/install_spark_tools.sh; fi; \
+	  if test $$engine = deploy; then build_support/install_shell_tools.sh; fi; \
 	  $(ENGINES_DIR)/$$engine/bin/python -m pytest -m "engines and not slow" tests/engines/$$engine $(PYTEST_ARGS); \
 	done
 

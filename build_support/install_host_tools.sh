@@ -3,7 +3,7 @@
 # the tests say what they lack.
 PATH=$PATH:/usr/sbin
 missing=
-for program in sshd:openssh-server ssh:openssh-client ip:iproute2 \
+for program in sshd:openssh-server ssh:openssh-client ip:iproute2 faketime:faketime \
   munged:munge slurmctld:slurmctld slurmd:slurmd srun:slurm-client; do
   command -v "${program%:*}" >/dev/null || missing="$missing ${program#*:}"
 done

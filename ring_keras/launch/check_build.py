@@ -1,4 +1,4 @@
-"""`ringrun --check-build`: whether hosts can run a job, how fast, and what to mend."""
+"""`ringrun --check-build`: whether hosts can run a job, how fast, and what to fix."""
 
 from __future__ import annotations
 

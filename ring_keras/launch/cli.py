@@ -360,7 +360,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--check-build",
         action="store_true",
         help="check this machine, or all that -H names and the network between them, "
-        "for -np ranks: what is there, how fast, and the command that mends what is "
+        "for -np ranks: what is there, how fast, and the command that fixes what is "
         "wrong; see docs/doctor.md. The exit code is 1 if a job cannot run so",
     )
     add("--json", action="store_true", help="with --check-build: as JSON")

@@ -93,7 +93,7 @@ def test_another_keras_and_another_time(
     assert versions["state"] == "warning"
     assert "Keras differs" in versions["found"]
     assert "node1: 3.0.1" in versions["found"]
-    assert versions["mend"].startswith(f"ssh node1 {later} -m pip install keras==3.")
+    assert versions["fix"].startswith(f"ssh node1 {later} -m pip install keras==3.")
     (clocks,) = checked.between("clocks")
     assert clocks["state"] == "warning"
     assert clocks["measured"]["ahead_s"] == pytest.approx(7, abs=0.5)
@@ -123,7 +123,7 @@ def test_a_network_that_only_one_has_and_a_smaller_mtu(
     assert "not all at 10.99.0.2 on net9" in reached["node1"]["found"]
     (mtu,) = checked.between("MTU")
     assert mtu["state"] == "warning"
-    assert mtu["mend"] == "ssh node0 sudo ip link set dev eth0 mtu 1400"
+    assert mtu["fix"] == "ssh node0 sudo ip link set dev eth0 mtu 1400"
 
 
 def test_an_interface_that_no_host_has(hosts: SshHosts, check: Check) -> None:
@@ -143,7 +143,7 @@ def test_a_host_where_nobody_listens(hosts: SshHosts, check: Check) -> None:
     assert checked.returncode == 1
     (lost,) = checked.of_host("node1", "agent")
     assert "ssh cannot reach it" in lost["found"]
-    assert lost["mend"] == "ssh -o BatchMode=yes node1 true"
+    assert lost["fix"] == "ssh -o BatchMode=yes node1 true"
     (core,) = checked.of_host("node0", "C++ core")
     assert core["state"] == "ok"
     hosts.wait_until_empty()

@@ -299,7 +299,7 @@ def _no_network(host: str, problem: str) -> Finding:
         State.FAILURE,
         f"{host} listens nowhere: {problem}",
         expected="an address that other hosts may reach",
-        mend=f"ssh {host} ip -brief address",
+        fix=f"ssh {host} ip -brief address",
     )
 
 
@@ -310,7 +310,7 @@ def _loss(crew: DoctorCrew) -> Finding:
         State.FAILURE,
         str(crew.gone),
         expected="a host on which ringrun can start ranks",
-        mend=(
+        fix=(
             f"ssh -o BatchMode=yes {crew.name} true"
             if crew.by_ssh
             else f"ringrun --check-build   # on {crew.name}, which {how} does not reach"

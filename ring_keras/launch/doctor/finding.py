@@ -30,8 +30,8 @@ class Finding:
         state: How good it is.
         found: What is there, in words.
         expected: What should be there; empty if that is what was found.
-        mend: The command that mends it, or the one that says more; empty if there
-            is nothing to mend.
+        fix: The command that fixes it, or the one that says more; empty if there
+            is nothing to fix.
         measured: The same numbers for programs; units end their names.
     """
 
@@ -39,7 +39,7 @@ class Finding:
     state: State
     found: str
     expected: str = ""
-    mend: str = ""
+    fix: str = ""
     measured: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -131,7 +131,7 @@ class Report:
 
 
 def _lines(finding: Finding, column: int, width: int) -> Iterator[str]:
-    """The finding; below it, if it is bad, what was expected and what mends it."""
+    """The finding; below it, if it is bad, what was expected and what fixes it."""
     mark = f"  [{_MARKS[finding.state]}] {finding.check:<{column}}  "
     indent = " " * len(mark)
     # Paths and commands are for copying, so no word is cut.
@@ -152,5 +152,5 @@ def _lines(finding: Finding, column: int, width: int) -> Iterator[str]:
             break_long_words=False,
             break_on_hyphens=False,
         )
-    if finding.mend:
-        yield f"{indent}mend: {finding.mend}"
+    if finding.fix:
+        yield f"{indent}fix: {finding.fix}"

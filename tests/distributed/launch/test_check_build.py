@@ -44,9 +44,9 @@ def test_this_host() -> None:
         *("cores", "NUMA", "GPU peer access", "memory bandwidth", "transport tcp"),
     ):
         assert check in checks
-    # Whatever is wrong comes with what mends it.
+    # Whatever is wrong comes with what fixes it.
     bad = re.findall(r"^  \[(?:NO|!!)\]", finished.stdout, re.MULTILINE)
-    assert len(re.findall(r"^ +mend: \S", finished.stdout, re.MULTILINE)) == len(bad)
+    assert len(re.findall(r"^ +fix: \S", finished.stdout, re.MULTILINE)) == len(bad)
 
 
 def test_two_hosts(tmp_path: Path) -> None:

@@ -45,11 +45,11 @@ def rebuild_command(directory):
     return python(directory, "-c", script).stdout.strip()
 
 
-def mend_of(report, check):
+def fix_of(report, check):
     """The command that the report gives with a failure of that check."""
     lines = iter(report.splitlines())
     assert any(line.startswith(f"  [NO] {check}") for line in lines), report
-    return next(line for line in lines if "mend: " in line).split("mend: ")[1]
+    return next(line for line in lines if "fix: " in line).split("fix: ")[1]
 
 
 def test_check_build_of_what_was_not_built(unbuilt):
@@ -57,7 +57,7 @@ def test_check_build_of_what_was_not_built(unbuilt):
 
     assert finished.returncode == 1, finished.stderr
     for part in ("C++ core", "operations"):
-        assert mend_of(finished.stdout, part) == rebuild_command(unbuilt)
+        assert fix_of(finished.stdout, part) == rebuild_command(unbuilt)
 
 
 def test_check_build_for_another_tensorflow(unbuilt):
@@ -75,7 +75,7 @@ def test_check_build_for_another_tensorflow(unbuilt):
     assert finished.returncode == 1, finished.stderr
     text = " ".join(finished.stdout.split())
     assert "built for TensorFlow 2.0.1: there is no libring_keras_tf_" in text
-    assert mend_of(finished.stdout, "operations") == rebuild_command(unbuilt)
+    assert fix_of(finished.stdout, "operations") == rebuild_command(unbuilt)
 
 
 def test_a_job_without_libraries(unbuilt):

@@ -47,7 +47,7 @@ def compare(offsets: Mapping[str, Offset]) -> list[Between]:
             f"{host} is {abs(ahead_s):.3f} s {word} {hosts[0]} "
             f"(+- {1000 * doubt_s:.0f} ms), so times in logs cannot be compared",
             expected=f"within {_TOLERATED_S:g} s, as chrony keeps it",
-            mend=f"ssh {host} sudo chronyc makestep",
+            fix=f"ssh {host} sudo chronyc makestep",
             measured={"ahead_s": ahead_s, "uncertainty_s": doubt_s},
         )
         found.append(Between((hosts[0], host), finding))

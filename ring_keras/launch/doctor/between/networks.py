@@ -116,7 +116,7 @@ def judge_reach(
                 State.FAILURE,
                 f"no address of {host} is reached by all ({tried}): {each}",
                 expected="connections from all other hosts to any free port of it",
-                mend=f"ssh {host} sudo nft list ruleset",
+                fix=f"ssh {host} sudo nft list ruleset",
             )
         found.append(Between((*others, host), finding))
     return found
@@ -169,7 +169,7 @@ def _judge(pair: tuple[str, str], trial: Trial, best: float) -> Finding:
             State.FAILURE,
             f"{title} at {place}: connections are made, and then {trial.problem}",
             expected="data of any length: do switches take packets as long?",
-            mend=_set_mtu(receiver, place, _SAFE_MTU),
+            fix=_set_mtu(receiver, place, _SAFE_MTU),
         )
     rate, far_s = trial.measured["bytes_per_s"], trial.measured["round_trip_s"]
     text = (
@@ -177,22 +177,22 @@ def _judge(pair: tuple[str, str], trial: Trial, best: float) -> Finding:
         f"packets of {trial.measured['mtu_bytes']:.0f} B"
     )
     look = f"ssh {receiver} ethtool {place.interface}"
-    state, expected, mend = State.OK, "", ""
+    state, expected, fix = State.OK, "", ""
     if place.bits_per_s and 8 * rate < place.bits_per_s / 2:
-        state, mend = State.WARNING, look
+        state, fix = State.WARNING, look
         expected = f"more than half of the {place.bits_per_s / 1e9:g} Gb/s it has"
     elif rate < _SLOW_BYTES_PER_S:
-        state, mend = State.WARNING, "ringrun --network-interface NAME ..."
+        state, fix = State.WARNING, "ringrun --network-interface NAME ..."
         expected = (
             f"{_SLOW_BYTES_PER_S / _GB:g} GB/s or more: is there another network?"
         )
     elif rate < best / 2:
-        state, mend = State.WARNING, look
+        state, fix = State.WARNING, look
         expected = f"{best / _GB:.2f} GB/s, as elsewhere: the slowest decides for all"
     elif far_s > _FAR_S:
-        state, mend = State.WARNING, f"tracepath {place.address}"
+        state, fix = State.WARNING, f"tracepath {place.address}"
         expected = f"round trips below {_FAR_S * 1000:g} ms, as within one site"
-    return Finding("bandwidth", state, text, expected, mend, trial.measured)
+    return Finding("bandwidth", state, text, expected, fix, trial.measured)
 
 
 def _mtus(trials: Mapping[tuple[str, str], Sequence[Trial]]) -> list[Between]:
@@ -213,7 +213,7 @@ def _mtus(trials: Mapping[tuple[str, str], Sequence[Trial]]) -> list[Between]:
                     f"{sender} takes packets of {mine.mtu} B on {mine.interface}, "
                     f"{receiver} of {theirs.mtu} B on {theirs.interface}",
                     expected="the same on both: what is longer may get lost",
-                    mend=_set_mtu(host, place, small),
+                    fix=_set_mtu(host, place, small),
                 )
                 found.append(Between((sender, receiver), finding))
     return found
@@ -227,8 +227,8 @@ def _allreduce(count: int, slowest: float) -> Finding:
         "expected allreduce",
         State.OK,
         f"{count} hosts send 2(n-1)/n of a tensor each, so the slowest way, "
-        f"{slowest / _GB:.2f} GB/s, allows {expected / _GB:.2f} GB/s at best: 100 MB of "
-        f"gradients in {milliseconds:.0f} ms",
+        f"{slowest / _GB:.2f} GB/s, allows {expected / _GB:.2f} GB/s at best: 100 MB "
+        f"of gradients in {milliseconds:.0f} ms",
         measured={"slowest_bytes_per_s": slowest, "allreduce_bytes_per_s": expected},
     )
 

@@ -42,7 +42,7 @@ def compare(facts: Mapping[str, Mapping[str, str]], python: str) -> list[Between
             state,
             f"{title} differs ({each}): {why}",
             expected=f"the same {title} on all hosts",
-            mend=_mend(name, right, other, python),
+            fix=_mend(name, right, other, python),
         )
         found.append(Between(hosts, finding))
     if found:

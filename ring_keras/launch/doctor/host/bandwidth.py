@@ -90,7 +90,7 @@ def _loopback() -> Finding:
             State.FAILURE,
             f"127.0.0.1: {error}",
             expected="connections over loopback",
-            mend="ip link set lo up",
+            fix="ip link set lo up",
         )
     return Finding(
         title,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ring_keras.launch.control_group import ControlGroup
 from ring_keras.launch.doctor.finding import Finding, State
-from ring_keras.launch.doctor.host.remedies import in_container, write_file
+from ring_keras.launch.doctor.host.fixes import in_container, write_file
 from ring_keras.launch.doctor.job_shape import JobShape
 
 __all__ = ["check"]
@@ -25,17 +25,17 @@ def _cores(job: JobShape) -> Finding:
     if allowed >= job.local_size:
         return Finding("cores", State.OK, text, measured=measured)
     if allowed == online:
-        mend = f"ringrun -np {allowed} ..."
+        fix = f"ringrun -np {allowed} ..."
     elif in_container():
-        mend = f"docker run --cpuset-cpus=0-{online - 1} ..."
+        fix = f"docker run --cpuset-cpus=0-{online - 1} ..."
     else:
-        mend = f"taskset --cpu-list 0-{online - 1} ringrun ..."
+        fix = f"taskset --cpu-list 0-{online - 1} ringrun ..."
     return Finding(
         "cores",
         State.WARNING,
         text,
         expected=f"{job.local_size}, one for each rank: or ranks wait in turn",
-        mend=mend,
+        fix=fix,
         measured=measured,
     )
 
@@ -62,7 +62,7 @@ def _quota(job: JobShape) -> Finding:
         State.WARNING,
         f"{text}: the kernel stops all ranks when it is used up",
         expected=f"that of {job.local_size} cores, one for each rank",
-        mend=(
+        fix=(
             f"docker run --cpus={job.local_size} ..."
             if in_container()
             else write_file(path, "-1" if name == "cpu.cfs_quota_us" else "max")

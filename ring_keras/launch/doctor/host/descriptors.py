@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 
 from ring_keras.launch.doctor.finding import Finding, State
-from ring_keras.launch.doctor.host.remedies import raise_limit
+from ring_keras.launch.doctor.host.fixes import raise_limit
 from ring_keras.launch.doctor.host.settings import config
 from ring_keras.launch.doctor.job_shape import JobShape
 
@@ -63,7 +63,7 @@ def check(job: JobShape) -> list[Finding]:
                 State.FAILURE if short else State.WARNING,
                 text,
                 expected=why,
-                mend=raise_limit("nofile", str(2 * wanted), job),
+                fix=raise_limit("nofile", str(2 * wanted), job),
                 measured=measured,
             )
         ]

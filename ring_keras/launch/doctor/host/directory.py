@@ -24,6 +24,6 @@ def check(job: JobShape) -> list[Finding]:
             State.FAILURE,
             f"{job.directory} is not here, or may not be entered",
             expected="the directory in which you are, with the script in it",
-            mend=f"mkdir -p {shlex.quote(job.directory)}",
+            fix=f"mkdir -p {shlex.quote(job.directory)}",
         )
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ring_keras.launch.doctor.finding import Finding, State
-from ring_keras.launch.doctor.host.remedies import as_root
+from ring_keras.launch.doctor.host.fixes import as_root
 from ring_keras.launch.doctor.job_shape import JobShape
 
 __all__ = ["check"]
@@ -38,6 +38,6 @@ def check(job: JobShape, system: Path = _SYSTEM) -> list[Finding]:
             State.WARNING,
             f"{slow} of {total} processors are kept at their lowest (powersave)",
             expected="a governor that raises it with the load",
-            mend=as_root("cpupower frequency-set --governor performance"),
+            fix=as_root("cpupower frequency-set --governor performance"),
         )
     ]

@@ -46,7 +46,7 @@ def _library(title: str, version: str, path: str, problem: str) -> Finding:
         State.FAILURE,
         f"not found: {problem}",
         expected="NVIDIA's library, for the GPUs that are here",
-        mend=f"{sys.executable} -m pip install 'ring-keras[cuda]'",
+        fix=f"{sys.executable} -m pip install 'ring-keras[cuda]'",
     )
 
 
@@ -64,7 +64,7 @@ def _gpus(job: JobShape) -> Finding:
         State.FAILURE,
         text,
         expected=f"{job.local_size}, one for each rank, or RING_KERAS_DEVICE=cpu",
-        mend=f"ringrun -np {len(names)} ...",
+        fix=f"ringrun -np {len(names)} ...",
         measured=measured,
     )
 
@@ -85,6 +85,6 @@ def _peers() -> Finding:
         State.WARNING,
         f"no way from GPU {named}{more}: NCCL copies through the host's memory",
         expected="NVLink, or PCIe without ACS and without an IOMMU in between",
-        mend="nvidia-smi topo -p2p r",
+        fix="nvidia-smi topo -p2p r",
         measured={"pairs_without": len(pairs)},
     )

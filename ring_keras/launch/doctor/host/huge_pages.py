@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ring_keras.launch.doctor.finding import Finding, State
-from ring_keras.launch.doctor.host.remedies import write_file
+from ring_keras.launch.doctor.host.fixes import write_file
 from ring_keras.launch.doctor.job_shape import JobShape
 
 __all__ = ["check"]
@@ -31,6 +31,6 @@ def check(job: JobShape, switch: Path = _SWITCH) -> list[Finding]:
             State.WARNING,
             f"shared memory gets none ({word}), so large tensors cost more page faults",
             expected="advise: those get them that ask, as ring_keras does",
-            mend=write_file(switch, "advise"),
+            fix=write_file(switch, "advise"),
         )
     ]

@@ -6,7 +6,7 @@ import resource
 from pathlib import Path
 
 from ring_keras.launch.doctor.finding import Finding, State
-from ring_keras.launch.doctor.host.remedies import raise_limit
+from ring_keras.launch.doctor.host.fixes import raise_limit
 from ring_keras.launch.doctor.job_shape import JobShape
 
 __all__ = ["check"]
@@ -30,7 +30,7 @@ def check(job: JobShape) -> list[Finding]:
             State.WARNING,
             f"up to {hard >> 10:,} KiB, with {named}",
             expected="no limit: NCCL registers its buffers with the card",
-            mend=raise_limit("memlock", "unlimited", job),
+            fix=raise_limit("memlock", "unlimited", job),
             measured={"hard_limit_bytes": hard},
         )
     ]

@@ -35,9 +35,9 @@ def check(job: JobShape) -> list[Finding]:
         text = "RING_KERAS_TRANSPORT=tcp: ranks do not share memory"
         return [Finding("transport shm", State.NOT_APPLICABLE, text)]
     try:
-        problem, mend = _problem()
+        problem, fix = _problem()
     except OSError as error:
-        problem, mend = f"memfd_create: {error.strerror}", "uname -r"
+        problem, fix = f"memfd_create: {error.strerror}", "uname -r"
     if problem:
         return [
             Finding(
@@ -45,7 +45,7 @@ def check(job: JobShape) -> list[Finding]:
                 State.WARNING,
                 f"{problem}; ranks of this host use TCP instead, which is slower",
                 expected="memory that two processes can map",
-                mend=mend,
+                fix=fix,
             )
         ]
     text = "two processes shared a memfd, and 20 GiB of address space each"
@@ -53,7 +53,7 @@ def check(job: JobShape) -> list[Finding]:
 
 
 def _problem() -> tuple[str, str]:
-    """What goes wrong, and what mends it; empty if nothing does."""
+    """What goes wrong, and what fixes it; empty if nothing does."""
     nonce = secrets.token_bytes(_NONCE_NBYTES)
     fd = os.memfd_create("ring_keras")
     try:

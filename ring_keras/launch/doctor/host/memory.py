@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ring_keras.launch.doctor.finding import Finding, State
-from ring_keras.launch.doctor.host.remedies import (
+from ring_keras.launch.doctor.host.fixes import (
     as_root,
     in_container,
     write_file,
@@ -41,7 +41,7 @@ def _machine(job: JobShape, needed: int) -> Finding:
         State.WARNING,
         text,
         expected=_expected(job, needed),
-        mend=f"ringrun -np {max(1, free // _OF_RANK_NBYTES)} ...",
+        fix=f"ringrun -np {max(1, free // _OF_RANK_NBYTES)} ...",
         measured=measured,
     )
 
@@ -63,7 +63,7 @@ def _group(job: JobShape, needed: int) -> Finding:
         State.WARNING,
         f"{text}: beyond that the kernel kills a rank",
         expected=_expected(job, needed),
-        mend=(
+        fix=(
             f"docker run --memory={gb}g ..."
             if in_container()
             else write_file(group.directory / name, str(gb * _GB))
@@ -89,7 +89,7 @@ def _overcommit() -> Finding:
         State.WARNING,
         f"memory counts when it is reserved (mode 2), and {left / _GB:.1f} GB are left",
         expected="mode 0 or 1: TensorFlow reserves more than it uses",
-        mend=as_root("sysctl -w vm.overcommit_memory=0"),
+        fix=as_root("sysctl -w vm.overcommit_memory=0"),
         measured={"left_bytes": left},
     )
 

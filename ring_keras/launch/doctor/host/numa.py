@@ -27,7 +27,7 @@ def check(job: JobShape) -> list[Finding]:
             State.WARNING,
             f"{named}, and ranks may wander between them",
             expected="ranks that keep to a node, and with it to their memory",
-            mend=f"ringrun -np {job.local_size} --bind-to cores ...",
+            fix=f"ringrun -np {job.local_size} --bind-to cores ...",
             measured={"nodes": len(nodes)},
         )
     ]

@@ -46,7 +46,7 @@ def check(job: JobShape) -> list[Finding]:
                 State.FAILURE,
                 "not installed",
                 expected="TensorFlow 2.16 or newer",
-                mend=f"{sys.executable} -m pip install tensorflow-cpu",
+                fix=f"{sys.executable} -m pip install tensorflow-cpu",
             )
         ]
     name, version = found
@@ -60,13 +60,13 @@ def _ops(version: str) -> Finding:
         built_for = ""
     major, minor = version.split(".")[:2]
     library = PACKAGE_DIR / f"libring_keras_tf_{major}_{minor}.so"
-    mend = rebuild_command()
+    fix = rebuild_command()
     if not built_for:
         problem = f"not built: there is no {library.name}"
     elif not library.exists():
         problem = f"built for TensorFlow {built_for}: there is no {library.name}"
         # A wheel's user has no compiler.
-        mend = f"{fitting_tensorflow_command()}; or build it: {mend}"
+        fix = f"{fitting_tensorflow_command()}; or build it: {fix}"
     else:
         problem = _loading_problem(library)
     if problem:
@@ -75,7 +75,7 @@ def _ops(version: str) -> Finding:
             State.FAILURE,
             problem,
             expected=f"an op library that was built for TensorFlow {major}.{minor}",
-            mend=mend,
+            fix=fix,
         )
     text = f"built for TensorFlow {built_for}; {library.name} loads"
     return Finding("operations", State.OK, text)

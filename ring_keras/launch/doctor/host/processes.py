@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ring_keras.launch.control_group import ControlGroup
 from ring_keras.launch.doctor.finding import Finding, State
-from ring_keras.launch.doctor.host.remedies import (
+from ring_keras.launch.doctor.host.fixes import (
     in_container,
     raise_limit,
     write_file,
@@ -47,7 +47,7 @@ def _user_limit(job: JobShape, needed: int) -> Finding:
         State.WARNING,
         text,
         expected=f"{needed:,} more for {job.local_size} ranks",
-        mend=raise_limit("nproc", str(used + 2 * needed), job),
+        fix=raise_limit("nproc", str(used + 2 * needed), job),
         measured=measured,
     )
 
@@ -75,7 +75,7 @@ def _group_limit(job: JobShape, needed: int) -> Finding:
         State.WARNING,
         text,
         expected=f"{needed:,} more processes and threads for {job.local_size} ranks",
-        mend=(
+        fix=(
             f"docker run --pids-limit={used + 2 * needed} ..."
             if in_container()
             else write_file(path, "max")

@@ -20,7 +20,7 @@ def check(job: JobShape) -> list[Finding]:
                 State.FAILURE,
                 str(error),
                 expected="a value that the variable takes",
-                mend="ringrun --print-env",
+                fix="ringrun --print-env",
             )
         ]
     return [Finding("settings", State.OK, "every RING_KERAS_* variable is valid")]

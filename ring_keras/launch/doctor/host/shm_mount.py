@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ring_keras.launch.doctor.finding import Finding, State
 from ring_keras.launch.doctor.host.cuda_driver import gpu_count
-from ring_keras.launch.doctor.host.remedies import as_root, in_container
+from ring_keras.launch.doctor.host.fixes import as_root, in_container
 from ring_keras.launch.doctor.job_shape import JobShape
 
 __all__ = ["check"]
@@ -44,7 +44,7 @@ def check(job: JobShape) -> list[Finding]:
 
 def _short(text: str, needed: int, measured: Mapping[str, float]) -> Finding:
     mib = max(1024, -(-needed // (1 << 20)))
-    mend = (
+    fix = (
         f"docker run --shm-size={mib}m ..."
         if in_container()
         else as_root(f"mount -o remount,size={mib}m /dev/shm")
@@ -54,7 +54,7 @@ def _short(text: str, needed: int, measured: Mapping[str, float]) -> Finding:
         State.WARNING,
         text,
         expected=f"{_mib(needed)} free, for NCCL and for loaders' processes",
-        mend=mend,
+        fix=fix,
         measured=measured,
     )
 

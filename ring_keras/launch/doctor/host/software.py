@@ -79,7 +79,7 @@ def _core() -> list[Finding]:
                 State.FAILURE,
                 f"cannot be loaded: {error}",
                 expected="a core that was built for this Python",
-                mend=rebuild_command(),
+                fix=rebuild_command(),
             )
         ]
     return [
@@ -92,6 +92,6 @@ def _keras() -> Finding:
     found = distribution("keras")
     if found is None or int(found[1].split(".")[0]) < 3:
         text = "not installed" if found is None else found[1]
-        mend = f"{sys.executable} -m pip install 'keras>=3.3'"
-        return Finding("Keras", State.FAILURE, text, expected="Keras 3", mend=mend)
+        fix = f"{sys.executable} -m pip install 'keras>=3.3'"
+        return Finding("Keras", State.FAILURE, text, expected="Keras 3", fix=fix)
     return Finding("Keras", State.OK, found[1])

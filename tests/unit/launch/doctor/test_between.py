@@ -46,7 +46,7 @@ def test_the_same_versions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "state", "mend"),
+    ("name", "state", "fix"),
     [
         ("keras", State.WARNING, "ssh c /py -m pip install keras==3.15.0"),
         ("ring_keras", State.FAILURE, "ring-keras==1.0"),
@@ -54,14 +54,14 @@ def test_the_same_versions() -> None:
         ("python", State.WARNING, "--remote-python"),
     ],
 )
-def test_another_version_on_one(name: str, state: State, mend: str) -> None:
+def test_another_version_on_one(name: str, state: State, fix: str) -> None:
     other = {**FACTS, name: "0.9"}
 
     (found,) = versions.compare({"a": FACTS, "b": FACTS, "c": other}, "/py")
 
     assert found.finding.state is state
     assert "c: 0.9" in found.finding.found
-    assert mend in found.finding.mend
+    assert fix in found.finding.fix
 
 
 def test_a_clock_that_may_be_right() -> None:
@@ -164,7 +164,7 @@ def test_a_way_on_which_large_packets_are_lost() -> None:
     found = networks.judge_speed({("a", "b"): [lost], ("b", "a"): [trial(1.0)]})
 
     assert [some.finding.state for some in found] == [State.FAILURE, State.OK]
-    assert found[0].finding.mend == "ssh b sudo ip link set dev eth0 mtu 1400"
+    assert found[0].finding.fix == "ssh b sudo ip link set dev eth0 mtu 1400"
 
 
 def test_interfaces_that_take_packets_of_different_lengths() -> None:
@@ -178,4 +178,4 @@ def test_interfaces_that_take_packets_of_different_lengths() -> None:
     )
 
     assert found.finding.state is State.WARNING
-    assert found.finding.mend == "ssh a sudo ip link set dev eth0 mtu 1500"
+    assert found.finding.fix == "ssh a sudo ip link set dev eth0 mtu 1500"

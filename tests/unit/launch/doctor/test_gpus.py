@@ -23,7 +23,7 @@ def test_some_do_not() -> None:
     assert found["state"] == "warning"
     assert "no way from GPU 0 to 3, 3 to 0" in found["found"]
     assert found["measured"] == {"pairs_without": 2}
-    assert found["mend"] == "nvidia-smi topo -p2p r"
+    assert found["fix"] == "nvidia-smi topo -p2p r"
 
 
 def test_more_ranks_than_gpus() -> None:
@@ -33,7 +33,7 @@ def test_more_ranks_than_gpus() -> None:
     on_cpu = findings_of("gpus", env=env | {"RING_KERAS_DEVICE": "cpu"})
 
     assert found["GPUs"]["state"] == "failure"
-    assert found["GPUs"]["mend"] == "ringrun -np 1 ..."
+    assert found["GPUs"]["fix"] == "ringrun -np 1 ..."
     assert found["GPU peer access"]["state"] == "not applicable"
     assert on_cpu["GPUs"]["state"] == "ok"
 

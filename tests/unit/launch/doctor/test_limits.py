@@ -33,7 +33,7 @@ def test_the_store_of_4096_ranks_needs_more_descriptors_than_there_are() -> None
     assert found["measured"]["hard_limit"] == 1024
     wanted = found["measured"]["wanted"]
     # In a file, for all logins; a container's limits are set from outside.
-    assert f"nofile {2 * wanted}" in found["mend"] or "docker" in found["mend"]
+    assert f"nofile {2 * wanted}" in found["fix"] or "docker" in found["fix"]
 
 
 def test_two_ranks_need_few_and_it_says_how_many_would_do() -> None:
@@ -69,16 +69,16 @@ def test_the_command_that_mends_descriptors_does() -> None:
     limit = ["prlimit", "--nofile=1024:1024"]
     found = findings_of("descriptors", before=limit, **job)["open files"]
     assert found["state"] == "failure"
-    if not found["mend"].startswith("prlimit"):
+    if not found["fix"].startswith("prlimit"):
         pytest.skip("needs root, outside of a container")
 
-    mended = findings_of(
+    fixed = findings_of(
         "descriptors",
-        before=[*limit, "sh", "-c", f'{found["mend"]}; exec "$@"', "sh"],
+        before=[*limit, "sh", "-c", f'{found["fix"]}; exec "$@"', "sh"],
         **job,
     )
 
-    assert mended["open files"]["state"] == "ok"
+    assert fixed["open files"]["state"] == "ok"
 
 
 @needs_root
@@ -92,7 +92,7 @@ def test_a_user_may_have_too_few_processes() -> None:
 
     assert found["state"] == "warning"
     assert found["measured"]["limit"] == 50
-    assert found["mend"].startswith(
+    assert found["fix"].startswith(
         ("sudo prlimit --pid $$ --nproc=", "docker run --ulimit nproc=")
     )
 
@@ -113,16 +113,16 @@ def test_a_control_group_may_have_too_few_processes(tmp_path: Path) -> None:
 
         found = findings_of("processes", before=enter)["cgroup processes"]
         (group / "pids.max").write_text("max")
-        mended = findings_of("processes", before=enter)["cgroup processes"]
+        fixed = findings_of("processes", before=enter)["cgroup processes"]
     finally:
         group.rmdir()
     assert found["state"] == "warning"
     assert found["measured"]["limit"] == 20
-    assert found["mend"] in (
+    assert found["fix"] in (
         f"echo max > {group}/pids.max",
-        f"docker run --pids-limit={found['mend'].split('=')[-1]}",
+        f"docker run --pids-limit={found['fix'].split('=')[-1]}",
     )
-    assert mended["state"] == "ok"
+    assert fixed["state"] == "ok"
 
 
 @needs_root
@@ -135,7 +135,7 @@ def test_a_control_group_may_have_too_little_memory() -> None:
     assert one["state"] == "ok"
     assert two["state"] == "warning"
     assert two["measured"]["limit_bytes"] == 1 << 30
-    assert str(group) in two["mend"] or "docker run --memory=" in two["mend"]
+    assert str(group) in two["fix"] or "docker run --memory=" in two["fix"]
 
 
 @needs_root
@@ -161,9 +161,7 @@ def test_a_control_group_may_give_too_little_time() -> None:
         group.rmdir()
     assert found["state"] == "warning"
     assert found["measured"] == {"cores": 1.5}
-    assert str(group) in found["mend"] or found["mend"].startswith(
-        "docker run --cpus=2"
-    )
+    assert str(group) in found["fix"] or found["fix"].startswith("docker run --cpus=2")
     assert alone["state"] == "ok"
 
 
@@ -184,7 +182,7 @@ def test_no_room_to_map_shared_memory() -> None:
 
     assert found["state"] == "warning"
     assert "cannot map 20 GiB" in found["found"]
-    assert found["mend"] == "ulimit -v unlimited"
+    assert found["fix"] == "ulimit -v unlimited"
 
 
 def test_settings_that_no_rank_would_take() -> None:

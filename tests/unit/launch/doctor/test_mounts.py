@@ -31,10 +31,10 @@ def test_a_small_dev_shm_and_the_command_that_mends_it() -> None:
 
     assert found["state"] == "warning"
     assert found["measured"]["size_bytes"] == 64 << 10
-    if found["mend"].startswith("docker"):
+    if found["fix"].startswith("docker"):
         return
-    mended = findings_of("shm_mount", before=mounted(small, found["mend"]))
-    assert mended["/dev/shm"]["state"] == "ok"
+    fixed = findings_of("shm_mount", before=mounted(small, found["fix"]))
+    assert fixed["/dev/shm"]["state"] == "ok"
 
 
 def test_no_dev_shm() -> None:
@@ -58,7 +58,7 @@ def test_a_card_that_locks_memory() -> None:
 
     assert found["state"] == "warning"
     assert "64 KiB, with mlx5_0" in found["found"]
-    assert "memlock" in found["mend"]
+    assert "memlock" in found["fix"]
     if not Path("/sys/class/infiniband").is_dir():
         assert without["state"] == "not applicable"
 
@@ -73,7 +73,7 @@ def test_huge_pages(tmp_path: Path, word: str) -> None:
 
     assert found.state.value == ("ok" if word == "advise" else "warning")
     if word == "never":
-        assert found.mend in (
+        assert found.fix in (
             f"echo advise > {switch}",
             f"echo advise | sudo tee {switch}",
         )
@@ -107,5 +107,5 @@ def test_two_numa_nodes() -> None:
 
     assert found["state"] == "warning"
     assert found["measured"] == {"nodes": 2}
-    assert found["mend"] == "ringrun -np 2 --bind-to cores ..."
+    assert found["fix"] == "ringrun -np 2 --bind-to cores ..."
     assert bound["state"] == "ok"

@@ -13,6 +13,8 @@ from build_support.man_page import man_page
 from ring_keras.launch.cli import make_parser
 from ring_keras.launch.completion.option_words import option_words
 
+pytestmark = pytest.mark.engines
+
 
 @pytest.fixture
 def page(tmp_path: Path) -> Path:

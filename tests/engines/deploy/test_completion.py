@@ -17,6 +17,8 @@ from ring_keras.config import Config
 from ring_keras.launch.cli import make_parser
 from ring_keras.launch.completion.option_words import option_words
 
+pytestmark = pytest.mark.engines
+
 Complete = Callable[[str], list[str]]
 
 BASH_COMPLETION = Path("/usr/share/bash-completion/bash_completion")

@@ -1,4 +1,4 @@
-"""Commands that mend what is set outside of this process."""
+"""Commands that fix what is set outside of this process."""
 
 from __future__ import annotations
 
