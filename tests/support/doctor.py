@@ -14,10 +14,12 @@ from typing import Any
 ROOT_DIR = Path(__file__).resolve().parents[2]
 
 _CHECK = """
-import importlib, json, sys
+import importlib, json, os, sys
 from ring_keras.launch.doctor.finding import as_json
 from ring_keras.launch.doctor.job_shape import JobShape
 check = importlib.import_module("ring_keras.launch.doctor.host." + sys.argv[1]).check
+if sys.argv[3:]:  # Who may not be able to read this Python.
+    os.setresuid(*[int(sys.argv[3])] * 3)
 job = JobShape.from_json(json.loads(sys.argv[2]))
 print(json.dumps([as_json(finding) for finding in check(job)]))
 """
@@ -72,6 +74,7 @@ def findings_of(
     *,
     before: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    user: int | None = None,
     **job: Any,
 ) -> dict[str, dict[str, Any]]:
     """What one check finds, in a process of its own, by its title.
@@ -80,6 +83,7 @@ def findings_of(
         check: The file's name.
         before: Words before the command, which limit it, say.
         env: More variables.
+        user: Whose process it is, if not this user's.
         job: What differs from two ranks on one host.
     """
     shape = {
@@ -91,7 +95,10 @@ def findings_of(
         "directory": str(ROOT_DIR),
     } | job
     ended = subprocess.run(
-        [*before, sys.executable, "-c", _CHECK, check, json.dumps(shape)],
+        [
+            *(*before, sys.executable, "-c", _CHECK, check, json.dumps(shape)),
+            *([] if user is None else [str(user)]),
+        ],
         env=environment() | dict(env or {}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
