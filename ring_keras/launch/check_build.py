@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ring_keras.launch.doctor.examination import Examination, examine
 from ring_keras.launch.guard import run_guarded
+from ring_keras.launch.output import say
 from ring_keras.launch.reader import to_reader
 
 __all__ = ["check_build"]
@@ -15,7 +16,11 @@ def check_build(examination: Examination, *, as_json: bool, verbose: bool) -> in
     """Prints what is found; returns 1 if a job cannot run so, else 0."""
 
     def look(front_fd: int, directory: Path) -> int:
-        report = examine(examination, front_fd, directory)
+        try:
+            report = examine(examination, front_fd, directory)
+        except OSError as error:
+            say(f"cannot look at the hosts: {error}")
+            return 1
 
         def write() -> int:
             print(report.as_json() if as_json else report.as_text(verbose))

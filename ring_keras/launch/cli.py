@@ -220,6 +220,8 @@ def _explain(codes: str) -> int:
 
 def _check_build(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Looks at the hosts that a job of these options would have."""
+    if options.command:
+        parser.error("--check-build runs no command: leave that out")
     if host_options.check_nodes(parser, options) is not None:
         parser.error("--check-build looks at this host, or at those that -H names")
     hosts = host_options.check_hosts(parser, options)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ring_keras._version import __version__
 from ring_keras.launch.frames import Message, field
 from ring_keras.launch.launcher import Desk
 from ring_keras.launch.ssh import SshCrew, SshOptions
@@ -31,10 +34,27 @@ class DoctorCrew(SshCrew):
         super().__init__(host, name, options, desk)
         self.is_here = host is None
         """Whether it is the host on which ringrun runs."""
-        self.by_ssh = host is not None and options.by_ssh
-        """Whether ssh has started it."""
+        self._options = options
         self.answer: dict[str, Any] | None = None
         """To the last question; None until it has come."""
+
+    def how_to_look(self) -> str:
+        """The command that shows why it is gone, or fixes that."""
+        options = self._options
+        agent = "-m ring_keras.launch.agent </dev/null"
+        if self.is_here:
+            return f"{sys.executable} {agent}"
+        if options.by_ssh:
+            if self.hello is not None and self.version_problem() is not None:
+                pip = f"{options.python} -m pip install ring-keras=={__version__}"
+                return f"ssh {self.name} {pip}"
+            return f"ssh -o BatchMode=yes {self.name} true"
+        if options.waiting_port is not None:
+            listen = f"{self.name}:{options.waiting_port}"
+            program = "python -m ring_keras.launch.listening_agent"
+            return f"{program} --listen {listen} --secret-file {options.secret_file}"
+        start = shlex.join([*options.instead, self.name, options.python])
+        return f"{start} {agent}"
 
     def begin_check(self, **surroundings: Any) -> None:
         """Has the agent start what answers, in the surroundings of a rank."""

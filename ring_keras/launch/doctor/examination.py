@@ -27,6 +27,8 @@ __all__ = ["Examination", "examine"]
 _HELLO_TIMEOUT_S = 90.0
 _EXAMINE_TIMEOUT_S = 120.0
 _ANSWER_TIMEOUT_S = 30.0
+# Of many hosts, each of which may not answer for seconds.
+_REACH_TIMEOUT_S = 120.0
 _TIME_QUESTIONS = 5
 _SPEED_S = 0.4
 # Of a host with many networks, so many are measured.
@@ -203,7 +205,7 @@ class _Patients:
         }
         reached = {
             (crew.name, host): set(addresses)
-            for crew, answer in self._ask(questions, _ANSWER_TIMEOUT_S).items()
+            for crew, answer in self._ask(questions, _REACH_TIMEOUT_S).items()
             for host, addresses in answer["reached"].items()
         }
         hosts = {name for name, _ in reached}
@@ -304,15 +306,10 @@ def _no_network(host: str, problem: str) -> Finding:
 
 
 def _loss(crew: DoctorCrew) -> Finding:
-    how = "ssh" if crew.by_ssh else "its agent"
     return Finding(
         "agent",
         State.FAILURE,
         str(crew.gone),
         expected="a host on which ringrun can start ranks",
-        fix=(
-            f"ssh -o BatchMode=yes {crew.name} true"
-            if crew.by_ssh
-            else f"ringrun --check-build   # on {crew.name}, which {how} does not reach"
-        ),
+        fix=crew.how_to_look(),
     )

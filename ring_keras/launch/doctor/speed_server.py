@@ -15,7 +15,9 @@ from ring_keras.launch.doctor.speed import ECHO, KEY_NBYTES, NBYTES, SINK, TIMEO
 __all__ = ["SpeedServer"]
 
 _CHUNK_NBYTES = 1 << 20
-_MOST_PEERS = 64
+_BACKLOG = 1024
+# At a time; others wait.
+_MOST_PEERS = 256
 
 
 class SpeedServer:
@@ -40,7 +42,7 @@ class SpeedServer:
             for address in addresses:
                 family = socket.AF_INET6 if ":" in address else socket.AF_INET
                 self._listeners.append(
-                    socket.create_server((address, 0), family=family)
+                    socket.create_server((address, 0), family=family, backlog=_BACKLOG)
                 )
         except OSError:
             self.close()
@@ -77,9 +79,7 @@ class SpeedServer:
                 peer, _ = listener.accept()
             except OSError:
                 return
-            if not self._room.acquire(blocking=False):
-                peer.close()
-                continue
+            self._room.acquire()
             threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
 
     def _serve(self, peer: socket.socket) -> None:

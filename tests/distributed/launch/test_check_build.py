@@ -99,6 +99,7 @@ def test_a_host_that_cannot_be_reached(tmp_path: Path) -> None:
     assert checked.report["state"] == "failure"
     (found,) = checked.of_host("gone.invalid", "agent")
     assert "its agent ended with code 255 at once" in found["found"]
+    assert found["fix"].startswith(f"{shell} gone.invalid {sys.executable} -m ")
     (core,) = checked.of_host("there.invalid", "C++ core")
     assert core["state"] == "ok"
 
@@ -107,6 +108,10 @@ def test_a_host_that_cannot_be_reached(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ("--json -np 2 true", "--json is how --check-build shall answer"),
+        (
+            "-np 2 --check-build python train.py",
+            "--check-build runs no command: leave that out",
+        ),
         (
             "--nnodes 2 --node-rank 0 --nproc-per-node 1 --rendezvous h:1 "
             "--secret-file secret --check-build",

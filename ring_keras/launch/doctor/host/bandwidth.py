@@ -8,6 +8,7 @@ import threading
 import time
 
 from ring_keras.launch.doctor.finding import Finding, State
+from ring_keras.launch.doctor.host.memory import spare_nbytes
 from ring_keras.launch.doctor.host.settings import config
 from ring_keras.launch.doctor.job_shape import JobShape
 from ring_keras.launch.doctor.speed import measure
@@ -16,8 +17,11 @@ from ring_keras.launch.doctor.speed_server import SpeedServer
 __all__ = ["check"]
 
 _GB = 10**9
-# Larger than any cache that a core has for itself.
+# Of a thread, larger than any cache that a core has for itself; of all threads, no
+# more than this part of what is free.
 _COPY_NBYTES = 64 << 20
+_LEAST_COPY_NBYTES = 1 << 20
+_PART = 8
 _COPY_S = 0.4
 _LOOPBACK_S = 0.3
 _GRADIENTS_NBYTES = 10**8
@@ -47,19 +51,21 @@ def _memory(job: JobShape) -> Finding:
 
 def _copy_rate(threads: int) -> float:
     """Bytes that so many threads copy in a second, each from memory to memory."""
+    room = spare_nbytes() // _PART // (2 * threads)
+    nbytes = max(_LEAST_COPY_NBYTES, min(_COPY_NBYTES, room))
     done: list[int] = []
     start = threading.Barrier(threads + 1)
 
     def copy() -> None:
-        source, target = (ctypes.create_string_buffer(_COPY_NBYTES) for _ in range(2))
+        source, target = (ctypes.create_string_buffer(nbytes) for _ in range(2))
         for buffer in (source, target):
-            ctypes.memset(buffer, 1, _COPY_NBYTES)  # So that the pages are there.
+            ctypes.memset(buffer, 1, nbytes)  # So that the pages are there.
         start.wait()
         end = time.perf_counter() + _COPY_S
         copied = 0
         while time.perf_counter() < end:
-            ctypes.memmove(target, source, _COPY_NBYTES)  # Without Python's lock.
-            copied += _COPY_NBYTES
+            ctypes.memmove(target, source, nbytes)  # Without Python's lock.
+            copied += nbytes
         done.append(copied)
 
     workers = [threading.Thread(target=copy) for _ in range(threads)]

@@ -34,7 +34,7 @@ def _cores(job: JobShape) -> Finding:
         "cores",
         State.WARNING,
         text,
-        expected=f"{job.local_size}, one for each rank: or ranks wait in turn",
+        expected=f"{job.local_size}, one for each rank; otherwise they take turns",
         fix=fix,
         measured=measured,
     )

@@ -17,12 +17,12 @@ def check(job: JobShape) -> list[Finding]:
     if job.hosts == 1:
         return []
     if os.access(job.directory, os.X_OK) and Path(job.directory).is_dir():
-        return [Finding("directory", State.OK, f"{job.directory} is here too")]
+        return [Finding("directory", State.OK, f"{job.directory} exists here, too")]
     return [
         Finding(
             "directory",
             State.FAILURE,
-            f"{job.directory} is not here, or may not be entered",
+            f"{job.directory} does not exist here, or may not be entered",
             expected="the directory in which you are, with the script in it",
             fix=f"mkdir -p {shlex.quote(job.directory)}",
         )

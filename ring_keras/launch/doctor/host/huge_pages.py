@@ -30,7 +30,7 @@ def check(job: JobShape, switch: Path = _SWITCH) -> list[Finding]:
             "huge pages",
             State.WARNING,
             f"shared memory gets none ({word}), so large tensors cost more page faults",
-            expected="advise: those get them that ask, as ring_keras does",
+            expected="advise, so that programs get them that ask, as ring_keras does",
             fix=write_file(switch, "advise"),
         )
     ]

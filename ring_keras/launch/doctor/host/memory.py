@@ -14,7 +14,7 @@ from ring_keras.launch.doctor.host.fixes import (
 from ring_keras.launch.doctor.job_shape import JobShape
 from ring_keras.launch.memory_cgroup import MemoryCgroup
 
-__all__ = ["check"]
+__all__ = ["check", "spare_nbytes"]
 
 _GB = 10**9
 # What a rank of a small model has in the end, most of it TensorFlow: see
@@ -27,6 +27,14 @@ def check(job: JobShape) -> list[Finding]:
     """The machine's memory, the control group's limit, and overcommitment."""
     needed = job.local_size * _OF_RANK_NBYTES
     return [_machine(job, needed), _group(job, needed), _overcommit()]
+
+
+def spare_nbytes() -> int:
+    """What this process may take, as far as the machine and control groups say."""
+    free = 1024 * _meminfo().get("MemAvailable", 0)
+    group = MemoryCgroup.of_this_process()
+    limit = None if group is None else group.limit_nbytes()
+    return free if limit is None else min(free, limit)
 
 
 def _machine(job: JobShape, needed: int) -> Finding:
@@ -52,7 +60,7 @@ def _group(job: JobShape, needed: int) -> Finding:
     limit = None if group is None else group.limit_nbytes()
     if group is None or limit is None:
         return Finding(title, State.OK, "no control group limits it")
-    text = f"{group.directory} may have {limit / _GB:.2f} GB"
+    text = f"{group.directory} is limited to {limit / _GB:.2f} GB"
     measured = {"limit_bytes": limit, "needed_bytes": needed}
     if limit >= needed:
         return Finding(title, State.OK, text, measured=measured)

@@ -67,7 +67,7 @@ def _group_limit(job: JobShape, needed: int) -> Finding:
         return Finding(title, State.OK, "no control group limits them")
     room, path, limit, used = tightest
     measured = {"limit": limit, "used": used, "needed": needed}
-    text = f"{path} is {limit:,}, of which {used:,} are there"
+    text = f"{path} is {limit:,}, of which {used:,} are in use"
     if room >= needed:
         return Finding(title, State.OK, text, measured=measured)
     return Finding(

@@ -187,3 +187,13 @@ def test_settings_that_no_rank_would_take() -> None:
 
     assert found["state"] == "failure"
     assert "RING_KERAS_TCP_STREAMS" in found["found"]
+
+
+def test_encryption_is_looked_at_where_it_is_wanted() -> None:
+    idle = findings_of("encryption")["encryption"]
+    wanted = findings_of("encryption", env={"RING_KERAS_ENCRYPT": "1"})["encryption"]
+
+    assert idle["state"] == "not applicable"
+    assert wanted["state"] in ("ok", "failure")
+    if wanted["state"] == "failure":
+        assert "OpenSSL" in wanted["found"]
