@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ControlGroup", "groups", "mounts"]
+__all__ = ["ControlGroup", "groups_of_this_process", "own_group"]
 
 
 @dataclass(frozen=True)
@@ -24,27 +24,6 @@ class ControlGroup:
     directory: Path
     root: Path
 
-    @staticmethod
-    def of_this_process(
-        controller: str, file_names: Mapping[int, str], proc: Path = Path("/proc")
-    ) -> ControlGroup | None:
-        """The one to which a controller applies; None if none does.
-
-        Args:
-            controller: Such as `pids`.
-            file_names: By version, a file of the group, or of one around it, that
-                shows that the controller is on.
-            proc: Where the kernel shows processes.
-        """
-        for version, path in groups(proc, controller):
-            for inner, mount_point in mounts(proc, version, controller):
-                # In a container the mount begins at the container's own group.
-                below = path.removeprefix(inner.rstrip("/")).lstrip("/")
-                group = ControlGroup(version, mount_point / below, mount_point)
-                if any(True for _ in group.files(file_names[version])):
-                    return group
-        return None
-
     def files(self, name: str) -> Iterator[Path]:
         """That file of the group and of those around it, from the inside out."""
         for directory in (self.directory, *self.directory.parents):
@@ -54,8 +33,33 @@ class ControlGroup:
                 break
 
 
-def groups(proc: Path, controller: str) -> Iterator[tuple[int, str]]:
-    """Groups of this process to which a controller may apply: version and path."""
+def own_group(controller: str, file_names: Mapping[int, str]) -> ControlGroup | None:
+    """This process's, to which a controller applies; None if none does.
+
+    Args:
+        controller: Such as `pids`.
+        file_names: By version, a file of the group, or of one around it, that shows
+            that the controller is on.
+    """
+    for group in groups_of_this_process(controller):
+        if any(True for _ in group.files(file_names[group.version])):
+            return group
+    return None
+
+
+def groups_of_this_process(
+    controller: str, proc: Path = Path("/proc")
+) -> Iterator[ControlGroup]:
+    """Those to which a controller may apply."""
+    for version, path in _groups(proc, controller):
+        for inner, mount_point in _mounts(proc, version, controller):
+            # In a container the mount begins at the container's own group.
+            below = path.removeprefix(inner.rstrip("/")).lstrip("/")
+            yield ControlGroup(version, mount_point / below, mount_point)
+
+
+def _groups(proc: Path, controller: str) -> Iterator[tuple[int, str]]:
+    """Version and path."""
     with contextlib.suppress(OSError):
         for line in (proc / "self" / "cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -65,7 +69,7 @@ def groups(proc: Path, controller: str) -> Iterator[tuple[int, str]]:
                 yield 2, path
 
 
-def mounts(proc: Path, version: int, controller: str) -> Iterator[tuple[str, Path]]:
+def _mounts(proc: Path, version: int, controller: str) -> Iterator[tuple[str, Path]]:
     """Where groups are shown: the outermost group's path, and the directory."""
     with contextlib.suppress(OSError):
         for line in (proc / "self" / "mountinfo").read_text().splitlines():

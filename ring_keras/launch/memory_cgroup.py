@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ring_keras.launch.control_group import groups, mounts
+from ring_keras.launch.control_group import ControlGroup, groups_of_this_process
 
 __all__ = ["MemoryCgroup", "counter"]
 
@@ -16,29 +16,16 @@ _UNLIMITED_NBYTES = 1 << 62
 
 
 @dataclass(frozen=True)
-class MemoryCgroup:
-    """A control group of either version.
-
-    Attributes:
-        version: 1 or 2.
-        directory: Where the kernel shows it.
-        root: The same of the outermost group that is visible here.
-    """
-
-    version: int
-    directory: Path
-    root: Path
+class MemoryCgroup(ControlGroup):
+    """A control group that accounts for memory."""
 
     @staticmethod
     def of_this_process(proc: Path = Path("/proc")) -> MemoryCgroup | None:
         """The one that accounts for this process's memory; None if none does."""
-        for version, path in groups(proc, "memory"):
-            for inner, mount_point in mounts(proc, version, "memory"):
-                # In a container the mount begins at the container's own group.
-                below = path.removeprefix(inner.rstrip("/")).lstrip("/")
-                group = MemoryCgroup(version, mount_point / below, mount_point)
-                if counter(*group.oom_counter) is not None:
-                    return group
+        for found in groups_of_this_process("memory", proc):
+            group = MemoryCgroup(found.version, found.directory, found.root)
+            if counter(*group.oom_counter) is not None:
+                return group
         return None
 
     @property
@@ -51,11 +38,9 @@ class MemoryCgroup:
         """The least limit of it and of the groups around it; None if there is none."""
         name = "memory.limit_in_bytes" if self.version == 1 else "memory.max"
         limits = []
-        for directory in (self.directory, *self.directory.parents):
+        for path in self.files(name):
             with contextlib.suppress(OSError, ValueError):  # "max" is no number.
-                limits.append(int((directory / name).read_text()))
-            if directory == self.root:
-                break
+                limits.append(int(path.read_text()))
         least = min(limits, default=_UNLIMITED_NBYTES)
         return least if least < _UNLIMITED_NBYTES else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ring_keras.launch.control_group import ControlGroup
+from ring_keras.launch.control_group import own_group
 from ring_keras.launch.doctor.finding import Finding, State
 from ring_keras.launch.doctor.host.fixes import in_container, write_file
 from ring_keras.launch.doctor.job_shape import JobShape
@@ -43,7 +43,7 @@ def _cores(job: JobShape) -> Finding:
 def _quota(job: JobShape) -> Finding:
     """How many cores' time the control groups give."""
     title = "cgroup cores"
-    group = ControlGroup.of_this_process("cpu", {1: "cpu.cfs_quota_us", 2: "cpu.max"})
+    group = own_group("cpu", {1: "cpu.cfs_quota_us", 2: "cpu.max"})
     tightest: tuple[float, Path] | None = None
     name = "cpu.cfs_quota_us" if group is not None and group.version == 1 else "cpu.max"
     for path in group.files(name) if group is not None else ():

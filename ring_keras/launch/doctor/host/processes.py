@@ -6,7 +6,7 @@ import os
 import resource
 from pathlib import Path
 
-from ring_keras.launch.control_group import ControlGroup
+from ring_keras.launch.control_group import own_group
 from ring_keras.launch.doctor.finding import Finding, State
 from ring_keras.launch.doctor.host.fixes import (
     in_container,
@@ -54,7 +54,7 @@ def _user_limit(job: JobShape, needed: int) -> Finding:
 
 def _group_limit(job: JobShape, needed: int) -> Finding:
     title = "cgroup processes"
-    group = ControlGroup.of_this_process("pids", {1: "pids.max", 2: "pids.max"})
+    group = own_group("pids", {1: "pids.max", 2: "pids.max"})
     tightest: tuple[int, Path, int, int] | None = None
     for path in group.files("pids.max") if group is not None else ():
         word = path.read_text().strip()

@@ -9,7 +9,7 @@ import pytest
 from support.doctor import findings_of
 from support.memory_limit import memory_group
 
-from ring_keras.launch.control_group import ControlGroup
+from ring_keras.launch.control_group import own_group
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -94,7 +94,7 @@ def test_a_user_may_have_too_few_processes() -> None:
 
 @needs_root
 def test_a_control_group_may_have_too_few_processes(tmp_path: Path) -> None:
-    own = ControlGroup.of_this_process("pids", {1: "cgroup.procs", 2: "pids.max"})
+    own = own_group("pids", {1: "cgroup.procs", 2: "pids.max"})
     if own is None:
         pytest.skip("no control group counts processes here")
     group = own.directory / f"ring-{os.getpid()}"
@@ -135,7 +135,7 @@ def test_a_control_group_may_have_too_little_memory() -> None:
 
 @needs_root
 def test_a_control_group_may_give_too_little_time() -> None:
-    own = ControlGroup.of_this_process("cpu", {1: "cgroup.procs", 2: "cpu.max"})
+    own = own_group("cpu", {1: "cgroup.procs", 2: "cpu.max"})
     if own is None:
         pytest.skip("no control group shares out cores here")
     group = own.directory / f"ring-{os.getpid()}"
