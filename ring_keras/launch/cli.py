@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         return to_reader(lambda: _answer(parser, options))
     if options.json and not options.check_build:
-        parser.error("--json is how --check-build shall answer")
+        parser.error("--json needs --check-build")
     if options.check_build:
         return _check_build(parser, options)
 
@@ -221,9 +221,9 @@ def _explain(codes: str) -> int:
 def _check_build(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Looks at the hosts that a job of these options would have."""
     if options.command:
-        parser.error("--check-build runs no command: leave that out")
+        parser.error("--check-build takes no command")
     if host_options.check_nodes(parser, options) is not None:
-        parser.error("--check-build looks at this host, or at those that -H names")
+        parser.error("--check-build checks this host, or the hosts that -H names")
     hosts = host_options.check_hosts(parser, options)
     if hosts is None:
         ranks = options.slots_here or options.size or DEFAULT_RANKS
@@ -361,16 +361,16 @@ def make_parser() -> argparse.ArgumentParser:
         "-cb",
         "--check-build",
         action="store_true",
-        help="check this machine, or all that -H names and the network between them, "
-        "for -np ranks: what is there, how fast, and the command that fixes what is "
-        "wrong; see docs/doctor.md. The exit code is 1 if a job cannot run so",
+        help="check this machine for -np ranks, or all hosts that -H names and the "
+        "network between them, and print the command that fixes whatever is wrong. The "
+        "exit code is 1 if a job cannot run",
     )
-    add("--json", action="store_true", help="with --check-build: as JSON")
+    add("--json", action="store_true", help="print what --check-build finds as JSON")
     add(
         "--print-completion",
         choices=SHELLS,
-        help="print what teaches a shell to complete ringrun's words, and those of the "
-        "command behind them: see docs/doctor.md",
+        help="print a script that lets this shell complete ringrun's options, and the "
+        "command that follows them: see docs/doctor.md",
     )
     add("--version", action="store_true", help="print the version")
     watch_options.add_options(parser)

@@ -107,15 +107,15 @@ def test_a_host_that_cannot_be_reached(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--json -np 2 true", "--json is how --check-build shall answer"),
+        ("--json -np 2 true", "--json needs --check-build"),
         (
             "-np 2 --check-build python train.py",
-            "--check-build runs no command: leave that out",
+            "--check-build takes no command",
         ),
         (
             "--nnodes 2 --node-rank 0 --nproc-per-node 1 --rendezvous h:1 "
             "--secret-file secret --check-build",
-            "--check-build looks at this host, or at those that -H names",
+            "--check-build checks this host, or the hosts that -H names",
         ),
     ],
 )

@@ -133,7 +133,7 @@ def elastic(model: keras.Model) -> None:
 
     assert_type(loop(state), int)
     ring.elastic.ObjectState(epoch=0).commit()
-    ring.elastic.TensorFlowState([tf.Variable(1.0)], epoch=0).restore()
+    ring.elastic.TensorFlowState(model.trainable_variables, epoch=0).restore()
 
 
 def errors() -> None:
@@ -143,9 +143,10 @@ def errors() -> None:
         assert isinstance(error, ring.CommunicationError)
     except (ring.RankMismatchError, ring.CorruptDataError) as error:
         print(error)
-    except (ring.CollectiveTimeoutError, ring.errors.RingKerasError):
+    except ring.CollectiveTimeoutError:
         raise
     except (ring.NotInitializedError, ring.RingKerasError) as error:
+        assert isinstance(error, ring.errors.RingKerasError)
         raise SystemExit(str(error)) from None
 
 
