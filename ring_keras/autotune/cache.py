@@ -42,7 +42,7 @@ def load(key: Mapping[str, Any], names: Sequence[str]) -> dict[str, int] | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         _native.log(
             "warning",
-            f"autotune: {path} cannot be used ({type(error).__name__}: {error}); "
+            f"[RK126] autotune: {path} cannot be used ({type(error).__name__}: {error}); "
             "measuring anew.",
         )
         return None
@@ -69,7 +69,9 @@ def save(key: Mapping[str, Any], settings: Mapping[str, int]) -> None:
                 Path(unfinished).unlink()
             raise
     except OSError as error:
-        _native.log("warning", f"autotune: cannot write {path}: {error.strerror}.")
+        _native.log(
+            "warning", f"[RK126] autotune: cannot write {path}: {error.strerror}."
+        )
 
 
 def _path(key: Mapping[str, Any]) -> Path | None:

@@ -91,7 +91,9 @@ def _write_stacks_when_wanted(path: Path) -> None:
             with path.open("ab") as file:
                 file.write(text)
         except OSError as error:
-            _native.log("warning", f"flight recorder: cannot write to {path}: {error}")
+            _native.log(
+                "warning", f"[RK134] flight recorder: cannot write to {path}: {error}"
+            )
         finally:
             _native.stacks_written()
 

@@ -162,7 +162,7 @@ def test_an_uncaught_exception_is_told_to_the_other_ranks(tmp_path: Path) -> Non
     assert ended.returncode == 1
     lost = [x for x in ended.stderr.splitlines() if "PeerLostError" in x]
     assert any("raised ValueError: bad batch 17" in x for x in lost), ended.stderr
-    assert "ringrun: rank 1 (host " in ended.stderr.splitlines()[-1]
+    assert "ringrun: [RK801] rank 1 (host " in ended.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow  # test_training.py of elastic/ does so with less.

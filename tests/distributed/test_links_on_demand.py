@@ -136,7 +136,7 @@ def test_all_are_told_of_a_killed_rank(
     for outcome in outcomes:
         assert outcome.ok, outcome.describe()
         told, told_at, left_at = outcome.result
-        assert told.startswith(f"PeerLostError: rank {victim} (host host"), told
+        assert told.startswith(f"PeerLostError: [RK201] rank {victim} (host host"), told
         assert f"pid {lost.pid}) was killed by SIGKILL" in told
         assert told == outcomes[0].result[0]
         assert told_at - killed_at < NOTICE_S, outcome.describe()

@@ -73,7 +73,7 @@ def test_other_minor_version_names_both_and_the_remedy(
 
     printed = load_ops(package_dir, script)
 
-    assert "ImportError: ring_keras" in printed
+    assert "ImportError: [RK706] ring_keras" in printed
     assert "built for TensorFlow 2.5.1" in printed
     assert f"TensorFlow {tf.__version__} is installed" in printed
     # Of the distribution that is there, and what needs a compiler last.
@@ -112,7 +112,7 @@ def test_undefined_symbol_is_explained(package_dir: Path, tmp_path: Path) -> Non
 
     printed = load_ops(package_dir)
 
-    assert "ImportError: ring_keras" in printed
+    assert "ImportError: [RK706] ring_keras" in printed
     assert "SymbolOfAnotherTensorFlow" in printed
     assert "rebuild it: " in printed
 

@@ -121,7 +121,7 @@ def test_a_bad_value_is_refused_by_name(name, value, takes):
     with pytest.raises(ConfigError) as caught:
         Config.from_environment({f"RING_KERAS_{name}": value})
 
-    assert str(caught.value).startswith(f"RING_KERAS_{name} must be {takes}")
+    assert str(caught.value).startswith(f"[RK120] RING_KERAS_{name} must be {takes}")
     assert f"Received: RING_KERAS_{name}={value!r}" in str(caught.value)
 
 

@@ -34,6 +34,7 @@ enum class ErrorCode : int {
   kNoThread = 131,
   kNoSharedMemory = 132,
   kConnectionDropped = 133,
+  kNoDump = 134,
 
   // Ranks that were lost, or do not come.
   kRankLost = 201,

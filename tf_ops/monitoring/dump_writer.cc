@@ -61,7 +61,8 @@ Status AppendToFile(const std::string& path, const std::string& text) {
 void WriteOne(const std::string& path, const Dump& dump) {
   const Status written = AppendToFile(path, Text(dump));
   if (!written.ok()) {
-    Log(LogLevel::kWarning, StrCat("flight recorder: ", written.message()));
+    Log(LogLevel::kWarning, StrCat(Prefix(ErrorCode::kNoDump),
+                                   "flight recorder: ", written.message()));
     return;
   }
   std::string text = StrCat("wrote what this rank was doing to ", path);
@@ -96,7 +97,7 @@ DumpWriter::DumpWriter(std::string path)
 DumpWriter::~DumpWriter() {
   if (!Await()) {
     Log(LogLevel::kWarning,
-        StrCat("flight recorder: ", shared_->path,
+        StrCat(Prefix(ErrorCode::kNoDump), "flight recorder: ", shared_->path,
                " takes too long to write; its end may be missing"));
   }
   std::lock_guard<std::mutex> lock(shared_->mutex);

@@ -124,7 +124,7 @@ def test_a_damaged_file_is_ignored_with_a_warning(tmp_path: Path) -> None:
 
     outcomes = run_tuned(2, tmp_path)
 
-    assert f"WARNING: autotune: {file} cannot be used" in outcomes[0].stderr
+    assert f"WARNING: [RK126] autotune: {file} cannot be used" in outcomes[0].stderr
     assert "(measured in " in said(outcomes)
     assert json.loads(file.read_text())["settings"], "mended"
 

@@ -106,7 +106,7 @@ def test_the_other_ranks_are_told_who_was_interrupted(tmp_path) -> None:
         timeout_s=TIMEOUT_S,
     )
     assert interrupted == "told so"
-    assert peer.startswith("PeerLostError: rank 0 (host ")
+    assert peer.startswith("PeerLostError: [RK201] rank 0 (host ")
     assert "left: its init() failed: it was interrupted: a signal's handler" in peer
 
 
@@ -153,7 +153,7 @@ def test_a_handler_may_call_shutdown(tmp_path) -> None:
     outcome, _ = run_ranks(
         handler_shuts_down, 2, env=ENVIRONMENT, args=(tmp_path,), timeout_s=TIMEOUT_S
     )
-    assert outcome.startswith("RingKerasError: it was interrupted")
+    assert outcome.startswith("RingKerasError: [RK209] it was interrupted")
 
 
 def one_of_two() -> dict[str, str]:

@@ -126,7 +126,7 @@ def test_a_handler_that_raises_ends_the_wait(collective, number, env, tmp_path) 
         handler_raises, 2, env=env, args=(collective, number, tmp_path)
     )
     assert interrupted == "told so"
-    assert "PeerLostError: rank 0 (host" in peer
+    assert "PeerLostError: [RK203] rank 0 (host" in peer
     assert "was interrupted while allreduce 'never' was pending" in peer
 
 
@@ -288,5 +288,5 @@ def test_a_handler_runs_in_fit(tmp_path) -> None:
 def test_ctrl_c_ends_fit(slow_batch, tmp_path) -> None:
     interrupted, peer = run_ranks(interrupted_fit, 2, args=(tmp_path, slow_batch))
     assert interrupted == "KeyboardInterrupt"
-    assert "PeerLostError: rank 0 (host" in peer
+    assert "PeerLostError: [RK203] rank 0 (host" in peer
     assert "was interrupted while" in peer

@@ -34,7 +34,7 @@ def test_ranks_find_each_other(ringrun):
 def test_a_killed_rank_is_named_by_the_others_and_by_ringrun(ringrun):
     script = f"{JOIN}if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n{WAIT}"
 
-    finished = ringrun.run(script, size=3)
+    finished = ringrun.run(script, "--raw", size=3)
 
     assert finished.returncode == 137
     (pid,) = ringrun.pids("pid1")

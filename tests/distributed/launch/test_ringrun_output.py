@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_opened_is_told_at_the_start(ringrun, tmp_path):
     finished = ringrun.run("wait_to_be_ended()", "--output-dir", str(tmp_path))
 
     assert finished.returncode == 1
-    assert finished.verdict.startswith("ringrun: cannot start the ranks: ")
+    assert finished.verdict.startswith("ringrun: [RK810] cannot start the ranks: ")
     assert "rank.1" in finished.verdict
     assert b"Traceback" not in finished.stderr
 

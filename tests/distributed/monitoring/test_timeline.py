@@ -57,7 +57,7 @@ def test_a_file_that_cannot_be_written_is_an_error_on_all(
 ) -> None:
     path = f"{tmp_path}/{name}"
     for message in rank_pool(2).run(cannot_write, args=(path,), timeout_s=60):
-        assert message.startswith("rank 0: cannot write the timeline")
+        assert message.startswith("[RK410] rank 0: cannot write the timeline")
 
 
 def records_as_horovod(directory: str) -> None:

@@ -189,7 +189,10 @@ def test_who_waits_for_rank_0_in_vain_says_where(ranks):
     rank_1 = ranks.start(1, script, env={"RING_KERAS_INIT_TIMEOUT_S": "0.2"})
 
     _, errors = rank_1.communicate(timeout=120)
-    assert "CollectiveTimeoutError: rank 1 waited 0.2 s for rank 0 of the 2" in errors
+    assert (
+        "CollectiveTimeoutError: [RK110] rank 1 waited 0.2 s for rank 0 of the 2"
+        in errors
+    )
     assert f"Open MPI started, which should say in {ranks.rendezvous_dir}" in errors
 
 

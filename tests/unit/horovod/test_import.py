@@ -79,7 +79,7 @@ def test_horovod_itself_is_not_replaced(tmp_path: Path) -> None:
 
     assert ended.returncode == 1
     assert ended.stdout == ""
-    assert "ImportError: ring_keras was asked to stand in for" in ended.stderr
+    assert "ImportError: [RK711] ring_keras was asked to stand in for" in ended.stderr
     assert str(tmp_path) in ended.stderr
 
 

@@ -34,7 +34,7 @@ def test_the_store_knows_better_than_the_order_of_exits():
 
     assert verdict.exit_code == 3
     assert verdict.message == (
-        "rank 1 (host h, pid 101) exited with code 3 after 1.2 s; "
+        "[RK801] rank 1 (host h, pid 101) exited with code 3 after 1.2 s; "
         "the other ranks have ended too"
     )
 
@@ -43,7 +43,9 @@ def test_without_the_stores_word_the_first_exit_counts():
     verdict = judge([ended(0, 1, 2.0), ended(1, -9, 1.0)], [], ())
 
     assert verdict.exit_code == 137
-    assert verdict.message.startswith("rank 1 (host h, pid 101) was killed by SIGKILL")
+    assert verdict.message.startswith(
+        "[RK802] rank 1 (host h, pid 101) was killed by SIGKILL"
+    )
 
 
 @pytest.mark.parametrize("returncode", [0, -15, -9])
@@ -54,7 +56,7 @@ def test_a_rank_that_hung_is_the_cause_although_we_stopped_it(returncode):
     verdict = judge(workers, [(1, silent, True)], {1})
 
     assert verdict.exit_code == (128 - returncode if returncode else 1)
-    assert verdict.message == f"{silent}; the other ranks have ended too"
+    assert verdict.message == f"[RK805] {silent}; the other ranks have ended too"
 
 
 def test_ranks_that_we_stopped_are_not_the_cause():

@@ -98,7 +98,9 @@ def test_it_is_the_same_under_xla():
         np.testing.assert_array_equal(checked, tensor)
     wrong = tf.constant(rows_of([0, 5, 6], [1, 5, 7]))
     with (
-        pytest.raises(errors.CorruptDataError, match=r"^gradient 'b' .* bits differ"),
+        pytest.raises(
+            errors.CorruptDataError, match=r"^\[RK501\] gradient 'b' .* bits differ"
+        ),
         errors.translated(),
     ):
         compiled(wrong, tf.constant(RIGHT[:, None]))
