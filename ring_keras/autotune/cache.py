@@ -42,8 +42,8 @@ def load(key: Mapping[str, Any], names: Sequence[str]) -> dict[str, int] | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         _native.log(
             "warning",
-            f"[RK126] autotune: {path} cannot be used ({type(error).__name__}: {error}); "
-            "measuring anew.",
+            f"[RK126] autotune: {path} cannot be used ({type(error).__name__}: "
+            f"{error}); measuring anew.",
         )
         return None
     return settings

@@ -68,7 +68,7 @@ def test_holds_nothing_else(wheel: Path) -> None:
     bundle = {n.removeprefix(static) for n in names if n.startswith(static)}
     own = [n for n in names if n.startswith("ring_keras/") and not n.startswith(static)]
     kinds = {Path(name).suffix for name in own}
-    assert kinds == {".json", ".py", ".pyi", ".so", ".typed"}
+    assert kinds == {".json", ".md", ".py", ".pyi", ".so", ".typed"}
     assert bundle <= PAGE
 
 

@@ -29,7 +29,7 @@ def test_the_failing_rank_is_named_and_gives_the_exit_code(ringrun, failure, cod
     (pid,) = ringrun.pids("pid1")
     who = f"rank 1 (host {socket.gethostname()}, pid {pid})"
     assert re.fullmatch(
-        rf"ringrun: \[RK80[12]\] "
+        r"ringrun: \[RK80[12]\] "
         + re.escape(f"{who} {how} after ")
         + r"\d+\.\d s; the other ranks have ended too",
         finished.verdict,
