@@ -53,3 +53,25 @@ def test_another_text_is_another_line():
 
     assert lines.select(0, [start + b"GPU:0"]) == [start + b"GPU:0"]
     assert lines.select(1, [start + b"GPU:1"]) == [start + b"GPU:1"]
+
+
+def test_an_error_of_all_ranks_is_logged_of_one():
+    lines = StartLines()
+
+    def logged(rank, what):
+        return [
+            b"W0000 00:00:17955.29%d 7 local_rendezvous.cc:412] Local rendezvous is "
+            b"aborting with status: UNAVAILABLE: PeerLostError: [RK201] %s"
+            % (rank, what),
+            b"\t [[{{node RingKerasAllreduce}}]]",
+            b"Executing non-communication op <RingKerasAllreduce> originally returned",
+            b"\t [[{{node mine}}]] follows",
+        ]
+
+    assert lines.select(1, logged(1, b"rank 3")) == logged(1, b"rank 3")
+    assert lines.select(0, logged(0, b"rank 3")) == []
+    assert lines.select(0, [b"loss: 1", b"\t [[{{node mine}}]]"]) == [
+        b"loss: 1",
+        b"\t [[{{node mine}}]]",
+    ]
+    assert lines.select(0, logged(0, b"rank 2")) == logged(0, b"rank 2")
