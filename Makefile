@@ -20,6 +20,8 @@
 #   make soak-kills  kill SOAK_KILLS ranks of a fit that goes on, and measure it
 #   make versions  build for, and pass the core tests with, each of TENSORFLOWS
 #   make wheel     into dist/, with an op library for each of TENSORFLOWS
+#   make release TAG=v0.2.0  the files of a release, built from its tag and checked; needs
+#                  what docs/releasing.md lists. RELEASE_ARGS="--twice --try" checks more
 #   make clean     forget what was built; `rm -r .venv` forgets the environment
 #
 # PYTHON=python3.12 picks an interpreter, VENV=dir another environment,
@@ -47,6 +49,9 @@ TEST_WORKERS ?= $(shell expr $$(nproc) + 1)
 TENSORFLOWS ?= 2.16 2.18 2.20
 # What `make test-engines` runs, each in an environment of its own, and in its folder of tests/engines.
 ENGINES ?= dask deploy kubernetes ray spark tuners
+# The tag to release, and more for build_support/release.
+TAG ?= $(shell git describe --exact-match --tags 2>/dev/null)
+RELEASE_ARGS ?= --twice --try
 # What `make versions` runs.
 CORE_TESTS ?= tests/unit/keras tests/unit/ops tests/distributed/ops \
   tests/distributed/keras/test_keras_exactness.py tests/distributed/keras/test_keras_hook.py \
@@ -76,6 +81,9 @@ VERSIONS_READY := $(TENSORFLOWS:%=$(VERSIONS_DIR)/%/ready)
 # One for each of ENGINES.
 ENGINES_DIR := build/engines
 ENGINES_READY := $(ENGINES:%=$(ENGINES_DIR)/%/ready)
+# Its tools are pinned, in an environment of their own.
+RELEASE_VENV := build/release/venv
+RELEASE_REQUIREMENTS := build_support/release/requirements.txt
 # The folders that hold their TensorFlow, and VENV's: a list of CMake's.
 TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS_DIR)/%/bin/python); do \
   $$python -c 'import sysconfig; print(end=sysconfig.get_path("platlib") + ";")'; done)
@@ -83,7 +91,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-faults test-board test-docs test-engines board build lint fuzz sanitize soak-exit soak-kills soak-steps versions wheel clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-faults test-board test-docs test-engines board build lint fuzz sanitize soak-exit soak-kills soak-steps versions wheel release clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -208,6 +216,10 @@ wheel: $(INSTALLED) $(VERSIONS_READY) board
 	CMAKE_ARGS='-DRING_KERAS_TENSORFLOW_DIRS=$(TENSORFLOW_DIRS) $(CMAKE_ARGS)' \
 	  $(PIP_INSTALL:install=wheel) --no-deps --no-build-isolation --wheel-dir dist .
 
+release: $(RELEASE_VENV)/ready
+	$(call say,Release $(or $(TAG),without a tag: say TAG=v<version>))
+	$(RELEASE_VENV)/bin/python -m build_support.release $(TAG) $(RELEASE_ARGS)
+
 clean:
 	rm -rf build dist *.egg-info $(INSTALLED) $(TEST_READY) $(LINT_READY) $(TEST_BOARD_READY)
 	rm -rf ring_keras/tensorboard/static
@@ -222,6 +234,12 @@ $(VERSIONS_DIR)/%/ready: pyproject.toml | $(BIN)/python
 	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet \
 	  "$(firstword $(subst ==, ,$(TENSORFLOW)))==$*.*" \
 	  $$($(BIN)/python build_support/requirements.py test $(if $(filter 2.16,$*),io))
+	touch $@
+
+$(RELEASE_VENV)/ready: $(RELEASE_REQUIREMENTS)
+	$(call say,Release tools)
+	@build_support/make_venv.sh $(RELEASE_VENV) $(PYTHON)
+	$(RELEASE_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -r $<
 	touch $@
 
 # It sees what VENV has, and pip leaves that as it is.

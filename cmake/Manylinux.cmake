@@ -18,6 +18,14 @@ if(RING_KERAS_MANYLINUX)
     ${stubs}/libdl.so ${stubs}/libpthread.so ${stubs}/librt.so)
 endif()
 
+# Size matters where there is a copy for each TensorFlow or Python, and speed does
+# not: the core does the work.
+function(ring_keras_adapter target)
+  if(RING_KERAS_MANYLINUX)
+    target_compile_options(${target} PRIVATE -Os)
+  endif()
+endfunction()
+
 # What a library that is installed links last.
 function(ring_keras_old_systems target)
   if(RING_KERAS_MANYLINUX)

@@ -116,9 +116,10 @@ def fitting_tensorflow_command() -> str:
     It names the distribution that is installed: tensorflow, tensorflow-cpu, a
     vendor's.
     """
-    names = importlib.metadata.packages_distributions().get("tensorflow")
+    found = importlib.metadata.packages_distributions().get("tensorflow")
+    name = found[0] if found else "tensorflow"
     newest = build_info().tensorflow_versions.split(", ")[-1]
-    return f'{sys.executable} -m pip install "{names[0] if names else "tensorflow"}=={newest}"'
+    return f'{sys.executable} -m pip install "{name}=={newest}"'
 
 
 def rebuild_command() -> str:

@@ -18,6 +18,10 @@ function(ring_keras_add_tensorflow minor include_dir library)
     ${include_dir}
     ${include_dir}/external/highwayhash
     ${include_dir}/external/farmhash_archive/src)
+  if(minor STREQUAL "2_19")
+    target_include_directories(${target} SYSTEM INTERFACE
+      ${PROJECT_SOURCE_DIR}/third_party/tensorflow_2_19)
+  endif()
   # The wheel's own flag, of tf.sysconfig.get_compile_flags().
   target_compile_definitions(${target} INTERFACE EIGEN_MAX_ALIGN_BYTES=64)
   # No rpath: `import tensorflow` has loaded it before the op library needs it.

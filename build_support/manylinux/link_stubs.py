@@ -1,9 +1,9 @@
 """Makes libraries to link against that have old symbols only.
 
-`link_stubs.py DIR COMPILER [READELF]` writes into DIR what stands, for the linker, for the
-machine's C and C++ run-time libraries: each symbol in the newest version that
-manylinux_2_28 allows, and none that is newer. What is linked against them runs
-where glibc is 2.28 and libstdc++ that of GCC 8; what it needs beyond that,
+`link_stubs.py DIR COMPILER [READELF]` writes into DIR what stands, for the linker,
+for the machine's C and C++ run-time libraries: each symbol in the newest version
+that manylinux_2_28 allows, and none that is newer. What is linked against them
+runs where glibc is 2.28 and libstdc++ that of GCC 8; what it needs beyond that,
 old_symbols.cc has, or the linker says that it is undefined. The headers and the
 compiler stay the machine's own.
 
@@ -18,6 +18,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 # The newest version of each family, as PEP 600 and auditwheel have it.
 NEWEST = {
@@ -41,7 +42,7 @@ MOVED = {
 }
 
 SYMBOL = re.compile(
-    r"(?:FUNC|OBJECT|IFUNC|NOTYPE) +(?:GLOBAL|WEAK|UNIQUE) +DEFAULT +"
+    r"(?P<kind>FUNC|OBJECT|IFUNC|NOTYPE) +(?:GLOBAL|WEAK|UNIQUE) +DEFAULT +"
     r"(?P<section>\w+) +(?P<name>[^@\s]+)@{1,2}(?P<version>[A-Z]+_[\d.]+)$",
     re.MULTILINE,
 )
@@ -68,22 +69,32 @@ def main(directory: Path, compiler: str, readelf: str = "readelf") -> None:
     )
 
 
-def old_symbols(listing: str) -> dict[str, str]:
+class Symbol(NamedTuple):
+    """What a stub says of a symbol."""
+
+    name: str
+    version: str
+    kind: str  # The assembler's word.
+
+
+def old_symbols(listing: str) -> dict[str, Symbol]:
     """The newest version that is old enough, for each symbol that has one."""
-    newest: dict[str, str] = {}
-    for name, version in defined(listing):
-        if is_old(version) and (
-            name not in newest or numbers(version) > numbers(newest[name])
+    newest: dict[str, Symbol] = {}
+    for symbol in defined(listing):
+        before = newest.get(symbol.name)
+        if is_old(symbol.version) and (
+            before is None or numbers(symbol.version) > numbers(before.version)
         ):
-            newest[name] = version
+            newest[symbol.name] = symbol
     return newest
 
 
-def defined(listing: str) -> Iterator[tuple[str, str]]:
+def defined(listing: str) -> Iterator[Symbol]:
     for found in SYMBOL.finditer(listing):
-        # "A" is a version's own entry.
+        # "ABS" is a version's own entry.
         if found["section"] not in ("UND", "ABS"):
-            yield found["name"], found["version"]
+            kind = "object" if found["kind"] == "OBJECT" else "function"
+            yield Symbol(found["name"], found["version"], kind)
 
 
 def is_old(version: str) -> bool:
@@ -96,15 +107,19 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def make_stub(
-    compiler: str, path: Path, soname: str, versions: dict[str, str]
+    compiler: str, path: Path, soname: str, symbols: dict[str, Symbol]
 ) -> None:
     source = path.with_name(f"{path.name}.s")
     script = path.with_name(f"{path.name}.map")
     source.write_text(
-        "".join(f'.globl "{name}"\n"{name}": .byte 0\n' for name in sorted(versions))
+        "".join(
+            f'.globl "{name}"\n.type "{name}", %{kind}\n"{name}": .byte 0\n'
+            f'.size "{name}", 1\n'
+            for name, _, kind in sorted(symbols.values())
+        )
     )
     by_version = defaultdict(list)
-    for name, version in sorted(versions.items()):
+    for name, version, _ in sorted(symbols.values()):
         by_version[version].append(name)
     script.write_text(
         "".join(
@@ -112,7 +127,7 @@ def make_stub(
             for version, names in sorted(by_version.items())
         )
     )
-    options = [f"-Wl,--version-script={script}"] if versions else []
+    options = [f"-Wl,--version-script={script}"] if symbols else []
     output_of(
         *(compiler, "-shared", "-nostdlib", f"-Wl,-soname,{soname}", *options),
         *("-o", str(path), str(source)),

@@ -35,8 +35,7 @@ def output_of(*command: str | Path, cwd: Path | None = None) -> str:
     result = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
     if result.returncode != 0:

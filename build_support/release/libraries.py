@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import cmake
-import ninja
-
-from build_support.cmake_build import job_count
+from build_support.cmake_build import find_tool, job_count
 from build_support.release.commands import run
 
 
@@ -25,11 +23,11 @@ def build_libraries(
     """Gives the folder that holds them, stripped."""
     build_dir = work_dir / f"cmake-{architecture}"
     install_dir = work_dir / f"libraries-{architecture}"
-    program = Path(cmake.CMAKE_BIN_DIR) / "cmake"
+    program = find_tool("cmake", "CMAKE_BIN_DIR")
     headers = ";".join(f"{version}={path}" for version, path in pythons.items())
     run(
         *(program, "-S", tree, "-B", build_dir, "-G", "Ninja"),
-        f"-DCMAKE_MAKE_PROGRAM={Path(ninja.BIN_DIR) / 'ninja'}",
+        f"-DCMAKE_MAKE_PROGRAM={find_tool('ninja', 'BIN_DIR')}",
         f"-DCMAKE_TOOLCHAIN_FILE={tree}/cmake/toolchains/{architecture}.cmake",
         # No path of this machine in what __FILE__ says.
         f"-DCMAKE_CXX_FLAGS={' '.join(_prefix_maps(tree, tensorflows, work_dir))}",
@@ -46,13 +44,11 @@ def build_libraries(
     return install_dir
 
 
-def _prefix_maps(
-    tree: Path, tensorflows: Sequence[Path], work_dir: Path
-) -> list[str]:
+def _prefix_maps(tree: Path, tensorflows: Sequence[Path], work_dir: Path) -> list[str]:
     # Of those that fit, the compiler takes the last.
-    site_packages = Path(cmake.__file__).parent.parent
+    site_packages = Path(sysconfig.get_path("purelib"))
     names = {site_packages: "site-packages", work_dir: "build", tree: "."}
-    names |= {directory: "tensorflow" for directory in tensorflows}
+    names |= dict.fromkeys(tensorflows, "tensorflow")
     return [f"-ffile-prefix-map={path}={name}" for path, name in names.items()]
 
 

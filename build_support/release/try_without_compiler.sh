@@ -19,7 +19,7 @@ mkdir -p "$root"
 debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates \
   bookworm "$root" >"$root.log" || { tail -5 "$root.log" >&2; exit 1; }
 mkdir "$root/try"
-cp "$dist_dir"/ring_keras-"$version"-*.whl "$(dirname "$0")/try.py" "$root/try/"
+cp "$dist_dir"/ring_keras-"$version"-*.whl "$(dirname "$0")/train_on_two.py" "$root/try/"
 # What pip needs to get through where this machine has a proxy.
 for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do
   if [[ -e $file ]]; then cp -L "$file" "$root$file"; fi
@@ -44,5 +44,5 @@ pip install --quiet tensorflow-cpu
 pip install --quiet --find-links . "ring-keras==$1" --only-binary ring-keras
 pip list 2>/dev/null | grep -iE '^(ring|tensorflow|keras)'
 ringrun --check-build
-ringrun -np 2 python try.py
+ringrun -np 2 python train_on_two.py
 USER

@@ -77,7 +77,9 @@ def test_other_minor_version_names_both_and_the_remedy(
     assert "built for TensorFlow 2.5.1" in printed
     assert f"TensorFlow {tf.__version__} is installed" in printed
     # Of the distribution that is there, and what needs a compiler last.
-    assert re.search(r'pip install "tensorflow[\w-]*==2\.5\.1"\. Or, .*rebuild it: ', printed)
+    assert re.search(
+        r'pip install "tensorflow[\w-]*==2\.5\.1"\. Or, .*rebuild it: ', printed
+    )
 
 
 def test_tensorboard_shows_the_page_where_the_ops_do_not_fit(package_dir: Path) -> None:
