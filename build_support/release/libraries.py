@@ -11,6 +11,7 @@ from pathlib import Path
 
 from build_support.cmake_build import find_tool, job_count
 from build_support.release.commands import run
+from build_support.release.sbom import check_headers
 
 
 def build_libraries(
@@ -39,6 +40,7 @@ def build_libraries(
         "-DRING_KERAS_MANYLINUX=ON",
     )
     run(program, "--build", build_dir, "--parallel", str(job_count()))
+    check_headers(build_dir)
     shutil.rmtree(install_dir, ignore_errors=True)
     run(program, "--install", build_dir, "--prefix", install_dir, "--strip")
     return install_dir

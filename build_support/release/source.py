@@ -84,6 +84,7 @@ def _repack(source: Path, target: Path, epoch: int) -> None:
         member.mtime = epoch
         member.uid = member.gid = 0
         member.uname = member.gname = ""
+        member.pax_headers = {}  # A finer time is one of them.
         member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
         return member
 
