@@ -1,6 +1,7 @@
-// What this compiler's headers take from newer C and C++ run-time libraries than
-// manylinux_2_28 has: link_stubs.py says what is missing, the linker says what is
-// needed, and each library of a release has its own copy, which the linker hides
+// What this compiler's headers take from newer C and C++ run-time libraries
+// than manylinux_2_28 has: link_stubs.py says what is missing, the linker says
+// what is needed, and each library of a release has its own copy, which the
+// linker hides
 // (--exclude-libs).
 //
 // Where the machine's own library has the function, that is taken.
@@ -20,9 +21,7 @@
 extern "C" {
 
 // 2.30
-pid_t gettid() noexcept {
-  return static_cast<pid_t>(syscall(SYS_gettid));
-}
+pid_t gettid() noexcept { return static_cast<pid_t>(syscall(SYS_gettid)); }
 
 // 2.32. "No" only means that reference counts are always atomic.
 char __libc_single_threaded = 0;
@@ -43,12 +42,10 @@ int fstat(int descriptor, struct stat* result) noexcept {
 
 // 2.30. An older glibc measures the deadline by a clock that can be set: then
 // waits are cut in pieces, so that setting it delays none by more than one.
-int pthread_cond_clockwait(pthread_cond_t* condition,
-                                             pthread_mutex_t* mutex,
-                                             clockid_t clock,
-                                             const timespec* deadline) {
-  using ClockWait = int (*)(pthread_cond_t*, pthread_mutex_t*, clockid_t,
-                            const timespec*);
+int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
+                           clockid_t clock, const timespec* deadline) {
+  using ClockWait =
+      int (*)(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*);
   static const auto clock_wait = reinterpret_cast<ClockWait>(
       dlsym(RTLD_DEFAULT, "pthread_cond_clockwait"));
   if (clock_wait != nullptr) {
@@ -80,9 +77,7 @@ int pthread_cond_clockwait(pthread_cond_t* condition,
 namespace std {
 
 // GLIBCXX_3.4.29
-void __throw_bad_array_new_length() {
-  throw bad_array_new_length();
-}
+void __throw_bad_array_new_length() { throw bad_array_new_length(); }
 
 // GLIBCXX_3.4.26 and 3.4.29
 template __cxx11::basic_stringstream<char>::basic_stringstream();
@@ -93,24 +88,37 @@ template string __cxx11::basic_stringbuf<char>::str() const&;
 }  // namespace std
 
 // CXXABI_1.3.13: what copies and destroys a std::exception_ptr. Older libraries
-// have the copy constructor and the destructor themselves, by these names.
-extern "C" {
-void CopyExceptionPointer(void* to, const void* from) noexcept __asm__(
-    "_ZNSt15__exception_ptr13exception_ptrC1ERKS0_");
-void DestroyExceptionPointer(void* pointer) noexcept __asm__(
-    "_ZNSt15__exception_ptr13exception_ptrD1Ev");
+// have the copy constructor and the destructor themselves. They are asked for
+// by name, because here the linker would take those that this compiler's
+// headers made, which call what is defined below.
+namespace {
 
-void AddReference(void* pointer) noexcept __asm__(
-    "_ZNSt15__exception_ptr13exception_ptr9_M_addrefEv");
-void ReleaseReference(void* pointer) noexcept __asm__(
-    "_ZNSt15__exception_ptr13exception_ptr10_M_releaseEv");
+template <typename Function>
+Function* OfLibstdcxx(const char* name) {
+  void* library = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD);
+  return reinterpret_cast<Function*>(dlsym(library, name));
+}
+
+}  // namespace
+
+extern "C" {
+
+void AddReference(void* pointer) noexcept
+    __asm__("_ZNSt15__exception_ptr13exception_ptr9_M_addrefEv");
+void ReleaseReference(void* pointer) noexcept
+    __asm__("_ZNSt15__exception_ptr13exception_ptr10_M_releaseEv");
 
 void AddReference(void* pointer) noexcept {
+  static auto* const copy_construct = OfLibstdcxx<void(void*, const void*)>(
+      "_ZNSt15__exception_ptr13exception_ptrC1ERKS0_");
   void* copy;  // Never destroyed: its reference stays.
-  CopyExceptionPointer(&copy, pointer);
+  copy_construct(&copy, pointer);
 }
 
 void ReleaseReference(void* pointer) noexcept {
-  DestroyExceptionPointer(pointer);
+  static auto* const destroy =
+      OfLibstdcxx<void(void*)>("_ZNSt15__exception_ptr13exception_ptrD1Ev");
+  destroy(pointer);
 }
-}
+
+}  // extern "C"

@@ -62,7 +62,8 @@ def make_sbom(tree: Path, libraries: Path, version: str, epoch: int) -> str:
         uuid.NAMESPACE_URL, f"{itself.purl}#{epoch}#{_build_info(libraries)}"
     )
     bom.register_dependency(itself, bom.components)
-    return JsonV1Dot6(bom).output_as_string(indent=2) + "\n"
+    text: str = JsonV1Dot6(bom).output_as_string(indent=2)
+    return text + "\n"
 
 
 def check_headers(build_dir: Path) -> None:

@@ -22,6 +22,9 @@ from build_support.release.commands import ReleaseError
 ROOT_DIR = Path(__file__).resolve().parent.parent.parent
 PACKAGE_DIR = Path(ring_keras.__file__).resolve().parent
 
+# Of old_symbols_user.cc.
+FUNCTIONS_OF_OLD_SYMBOLS = ("ExceptionPointers", "Streams", "WaitsUntil")
+
 CHANGELOG = """# Changelog
 
 ## [Unreleased]
@@ -110,6 +113,47 @@ def test_linked_against_stubs_a_library_wants_old_symbols(tmp_path: Path) -> Non
     )
     assert refused.returncode != 0
     assert "undefined reference to `gettid'" in refused.stderr
+
+
+@pytest.mark.parametrize("without", ["", "pthread_cond_clockwait"])
+def test_what_old_libraries_lack_works(tmp_path: Path, without: str) -> None:
+    """Linked as a release is; and as if this machine's glibc were older than 2.30."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs g++")
+    stubs = tmp_path / "stubs"
+    link_stubs.main(stubs, compiler)
+    shim = tmp_path / "old_symbols.cc"
+    text = (ROOT_DIR / "build_support" / "manylinux" / "old_symbols.cc").read_text()
+    if without:
+        assert f'"{without}"' in text
+        text = text.replace(f'"{without}"', '"ring_keras_no_such_function"')
+    shim.write_text(text)
+    compile_it = [compiler, "-std=c++20", "-Os", "-fPIC"]
+    archive = tmp_path / "libold_symbols.a"
+    library = tmp_path / "library.so"
+    for command in (
+        [*compile_it, "-ffunction-sections", "-c", "-o", tmp_path / "shim.o", shim],
+        ["ar", "qc", archive, tmp_path / "shim.o"],
+        [
+            *(*compile_it, "-shared", "-o", library),
+            *(Path(__file__).with_name("old_symbols_user.cc"), archive, f"-L{stubs}"),
+            *("-Wl,--no-undefined", "-Wl,--gc-sections"),
+            *("-Wl,--exclude-libs,libold_symbols.a",),
+        ],
+    ):
+        subprocess.run(command, check=True, timeout=100)
+    script = (
+        "import ctypes, sys; library = ctypes.CDLL(sys.argv[1]); "
+        "print(*(getattr(library, n)() for n in sys.argv[2:]))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, library, *FUNCTIONS_OF_OLD_SYMBOLS],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "0 0 0\n"), ended.stderr
 
 
 def test_wheel_for_another_python_and_machine(tmp_path: Path) -> None:
