@@ -33,7 +33,9 @@ def make_wheel(
         *(sys.executable, "setup.py", "--quiet"),
         *("build", "--build-base", directory / "build"),
         *("build_ext", "--libraries-from", chosen),
-        *("bdist_wheel", "--for-python", python, "--sbom", sbom),
+        # Which would build again, and forget where the libraries are.
+        *("bdist_wheel", "--skip-build"),
+        *("--for-python", python, "--sbom", sbom),
         *("--plat-name", f"{PLATFORM}_{architecture}"),
         *("--dist-dir", directory),
         cwd=tree,
