@@ -15,9 +15,9 @@ model = keras.Sequential(
     [keras.layers.Dense(32, "relu"), keras.layers.Dense(1, "sigmoid")]
 )
 model.compile(
-    ring.DistributedOptimizer(keras.optimizers.Adam(0.01)),
-    "binary_crossentropy",
-    ["accuracy"],
+    optimizer=ring.DistributedOptimizer(keras.optimizers.Adam(0.01)),
+    loss="binary_crossentropy",
+    metrics=["accuracy"],
 )
 history = model.fit(x[rank::size], y[rank::size], batch_size=64, epochs=5, verbose=2)
 assert history.history["accuracy"][-1] > 0.9, history.history
