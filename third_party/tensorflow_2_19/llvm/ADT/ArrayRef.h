@@ -1,5 +1,6 @@
-// TensorFlow 2.19's xla/stream_executor/gpu/tma_metadata.h includes LLVM's headers, which its
-// wheel does not have. We never make a TmaDescriptor, so that names suffice.
+// TensorFlow 2.19's xla/stream_executor/gpu/tma_metadata.h includes LLVM's
+// headers, which its wheel does not have. We never make a TmaDescriptor, so
+// that names suffice.
 #ifndef RING_KERAS_TENSORFLOW_2_19_LLVM_ADT_ARRAYREF_H_
 #define RING_KERAS_TENSORFLOW_2_19_LLVM_ADT_ARRAYREF_H_
 
