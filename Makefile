@@ -7,6 +7,8 @@
 #   make test-hosts   hosts that are network namespaces, with Debian's sshd and Slurm,
 #                  which it installs if it can; needs root
 #   make test-faults  FAULTS faults of all kinds, drawn at random from FAULT_SEED
+#   make docs      the manual's site into build/site
+#   make plots     draw its plots from what was measured
 #   make board     bundle the page "Ring" for TensorBoard, with npm
 #   make test-board   that page in Chromium, which it installs if it can; needs root
 #   make test-docs follow every page of the manual, each block of code on it
@@ -75,6 +77,7 @@ INSTALLED := $(STAMPS)/installed
 TEST_READY := $(STAMPS)/test
 LINT_READY := $(STAMPS)/lint
 TEST_BOARD_READY := $(STAMPS)/test-board
+DOCS_READY := $(STAMPS)/docs
 # An environment for each of TENSORFLOWS.
 VERSIONS_DIR := build/tensorflow
 VERSIONS_READY := $(TENSORFLOWS:%=$(VERSIONS_DIR)/%/ready)
@@ -91,7 +94,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-faults test-board test-docs test-engines board build lint fuzz sanitize soak-exit soak-kills soak-steps versions wheel release clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-faults test-board test-docs test-engines board build docs plots lint fuzz sanitize soak-exit soak-kills soak-steps versions wheel release clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -135,9 +138,22 @@ test-board: $(TEST_BOARD_READY) build board
 	@build_support/install_board_tools.sh
 	$(BIN)/python -m pytest -m "board and not slow" tests/board $(PYTEST_ARGS)
 
-test-docs: $(TEST_READY) build
+# What cannot run here says so.
+test-docs: $(TEST_READY) $(DOCS_READY) build
 	$(call say,Every page of the manual followed)
+	@build_support/install_board_tools.sh
 	$(PYTEST) -m docs tests/docs $(PYTEST_ARGS)
+
+# Warnings of links that lead nowhere, and the like, are errors. The variable spares
+# its readers an advertisement.
+docs: $(DOCS_READY)
+	$(call say,The manual)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo 'To read it: $(BIN)/python -m http.server --directory build/site'
+
+plots: $(DOCS_READY)
+	$(call say,Plots)
+	$(BIN)/python -m build_support.docs.plots
 
 # One after the other: they share addresses. What cannot run here says so.
 test-engines: $(TEST_READY) build $(ENGINES_READY)
@@ -221,7 +237,7 @@ release: $(RELEASE_VENV)/ready
 	$(RELEASE_VENV)/bin/python -m build_support.release $(TAG) $(RELEASE_ARGS)
 
 clean:
-	rm -rf build dist *.egg-info $(INSTALLED) $(TEST_READY) $(LINT_READY) $(TEST_BOARD_READY)
+	rm -rf build dist *.egg-info $(INSTALLED) $(TEST_READY) $(LINT_READY) $(TEST_BOARD_READY) $(DOCS_READY)
 	rm -rf ring_keras/tensorboard/static
 	rm -f ring_keras/*.so ring_keras/_build_info.json
 
@@ -281,6 +297,11 @@ $(TEST_READY): $(INSTALLED)
 $(TEST_BOARD_READY): $(TEST_READY)
 	$(call say,Test tools for the page)
 	$(PIP_INSTALL) --quiet --no-build-isolation --editable ".[test-board]"
+	$(done)
+
+$(DOCS_READY): $(INSTALLED)
+	$(call say,Tools for the manual)
+	$(PIP_INSTALL) --quiet --no-build-isolation --editable ".[docs]"
 	$(done)
 
 $(LINT_READY): $(INSTALLED)

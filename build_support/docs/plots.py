@@ -17,7 +17,7 @@ import matplotlib
 
 matplotlib.use("svg")
 
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
 ROOT_DIR = Path(__file__).resolve().parents[2]
 RESULTS_DIR = ROOT_DIR / "benchmarks" / "results"
@@ -76,7 +76,7 @@ def _darkened(text: str) -> str:
 
 
 def _write(name: str, draw: Callable[[Any, Colours], None], colours: Colours) -> None:
-    settings = {
+    settings: Any = {
         "axes.edgecolor": colours[LINES],
         "axes.labelcolor": colours[PALE],
         "axes.spines.right": False,

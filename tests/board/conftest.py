@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.board_page import CHROMIUM_OPTIONS, BoardPage
+from support.board_page import BoardPage
+from support.browser import chromium
 from support.tensorboard import tensorboard
 
 STATIC_DIR = Path(__file__).parents[2] / "ring_keras" / "tensorboard" / "static"
@@ -17,18 +17,10 @@ STATIC_DIR = Path(__file__).parents[2] / "ring_keras" / "tensorboard" / "static"
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("needs chromium: `make test-board` installs it, as root")
     if not (STATIC_DIR / "index.js").exists():
         pytest.skip("needs the page: `make board`")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(
-            executable_path=chromium, args=CHROMIUM_OPTIONS
-        )
+    with chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ sys.path[:0] = [str(ROOT_DIR), str(ROOT_DIR / "tests")]
 
 def main() -> None:
     from playwright.sync_api import sync_playwright
-    from support.board_page import CHROMIUM_OPTIONS, BoardPage
+    from support.board_page import BoardPage
+    from support.browser import CHROMIUM_OPTIONS
     from support.run_ranks import run_ranks
     from support.slowed_training import init_and_train
     from support.tensorboard import tensorboard

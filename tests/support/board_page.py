@@ -5,16 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 TIMEOUT_MS = 60_000
-# It runs as root in CI, where Chromium has no sandbox; and it asks nobody outside.
-CHROMIUM_OPTIONS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 class BoardPage:
