@@ -13,6 +13,7 @@ from ring_keras.callbacks.fit_calls import agree_on_calls, insert_callback
 from ring_keras.callbacks.learning_rate_warmup import LearningRateWarmup
 from ring_keras.callbacks.metric_average import MetricAverage
 from ring_keras.callbacks.tensorboard import TensorBoard
+from ring_keras.job.job import current_job
 from ring_keras.job.topology import is_initialized
 from ring_keras.keras_internals import calls
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
@@ -78,6 +79,7 @@ class Distributed(keras.callbacks.Callback):
 
     Raises:
         ValueError: If only one of `base_lr` and `warmup_epochs` is given.
+        NotInitializedError: From `fit`, if `ring_keras.init()` has not run.
     """
 
     def __init__(
@@ -156,7 +158,9 @@ def _prepare_fit(callbacks: keras.callbacks.CallbackList) -> None:
     distributed = next(
         (one for one in callbacks.callbacks if isinstance(one, Distributed)), None
     )
-    if not is_initialized() or not (distributed or _is_distributed(model)):
+    if distributed is not None:
+        current_job()  # There must be one: each rank would train alone.
+    elif not is_initialized() or not _is_distributed(model):
         return
     attach(model, adopt_optimizers=True)
     process_set = process_set_of(model)

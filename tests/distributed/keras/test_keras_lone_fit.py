@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import keras
+import pytest
 import tensorflow as tf
-from support import training
+from support import run_ranks, training
 from support.log_texts import LogTexts
 
 import ring_keras as ring
@@ -89,3 +90,16 @@ def one_rank_worker():
 
 def test_a_job_of_one_rank_is_not_told(rank_pool) -> None:
     assert rank_pool(1).run(one_rank_worker) == [[]]
+
+
+def without_init_worker():
+    ring.shutdown()
+    x, y = (array[:16] for array in training.arrays())
+    model = training.build(1)
+    model.compile("sgd", "mse")
+    with pytest.raises(ring.NotInitializedError, match=r"init\(\)"):
+        model.fit(x, y, verbose=0, callbacks=[ring.callbacks.Distributed()])
+
+
+def test_a_callback_is_no_use_before_init() -> None:
+    run_ranks(without_init_worker, 1)
