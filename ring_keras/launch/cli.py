@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import math
 import os
-import shlex
 import shutil
 import socket
 import sys
@@ -117,10 +116,10 @@ def _run_job(
     except ConfigError as error:
         parser.error(str(error))
     script = Path(command[0])
-    if script.suffix == ".py" and script.is_file() and not os.access(script, os.X_OK):
+    if script.suffix == ".py" and script.is_file() and not shutil.which(script):
         parser.error(
             f"{script} is no program: put the interpreter before it, as in "
-            f"python {shlex.join(command)}"
+            f"python {' '.join(command)}"
         )
     elastic = elastic_options.check(parser, options, config, by_node=nodes is not None)
     if hosts is None and shutil.which(command[0], path=environment.get("PATH")) is None:
