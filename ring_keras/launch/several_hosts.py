@@ -20,7 +20,7 @@ from ring_keras.launch.places import Place, places_of
 from ring_keras.launch.ssh import SshCrew, SshOptions
 from ring_keras.network.addresses import is_own, own_addresses
 
-__all__ = ["HostsJob", "Plan", "common_address", "meet_hosts"]
+__all__ = ["HostsJob", "Plan", "common_address", "meet_hosts", "names_of"]
 
 # ssh gives up by itself; then Python has to start, from a slow disk maybe.
 _HELLO_TIMEOUT_S = 90.0
@@ -76,7 +76,7 @@ def meet_hosts(job: HostsJob) -> Meet:
     def meet(desk: Desk) -> Meeting:
         slots: dict[SshCrew, int] = {}
         for host in job.hosts:
-            reached_as, name = _names(host)
+            reached_as, name = names_of(host)
             crew = (
                 SshCrew(reached_as, name, job.ssh, desk)
                 if job.elastic is None
@@ -150,7 +150,7 @@ def _meet_members(
     return Meeting(options.size, store_host, members)
 
 
-def _names(host: Host) -> tuple[str | None, str]:
+def names_of(host: Host) -> tuple[str | None, str]:
     """As ssh takes it, which is None for this host; as messages call it."""
     user, at, name = host.name.rpartition("@")
     own = not (user or at) and is_own(name)

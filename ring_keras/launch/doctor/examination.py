@@ -18,8 +18,8 @@ from ring_keras.launch.doctor.office import Office
 from ring_keras.launch.doctor.report import HostReport, Report
 from ring_keras.launch.doctor.speed import KEY_NBYTES
 from ring_keras.launch.hosts import Host
+from ring_keras.launch.several_hosts import names_of
 from ring_keras.launch.ssh import SshOptions
-from ring_keras.network.addresses import is_own
 
 __all__ = ["Examination", "examine"]
 
@@ -84,9 +84,7 @@ class _Patients:
         self._office = office
         self.reports: dict[DoctorCrew, HostReport] = {}
         for host in examination.hosts:
-            user, at, name = host.name.rpartition("@")
-            own = not (user or at) and is_own(name)
-            reached_as = None if own else host.name
+            reached_as, name = names_of(host)
             crew = DoctorCrew(reached_as, name, examination.ssh, office.desk)
             office.desk.crews.append(crew)
             self.reports[crew] = HostReport(name, host.slots)
