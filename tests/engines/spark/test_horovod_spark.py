@@ -87,3 +87,11 @@ def test_what_horovods_estimator_has_alone_is_told() -> None:
 def test_what_is_not_there_is_told() -> None:
     with pytest.raises(NotImplementedError, match="executors' logs"):
         hvd_spark.run(print, stdout=sys.stdout)
+
+
+def test_one_interface_may_be_named_alone() -> None:
+    told = hvd_spark._variables({"A": "b"}, "eth0")
+    assert told == {"A": "b", "RING_KERAS_INTERFACES": "eth0"}
+    assert hvd_spark._variables(None, ["eth0", "eth1"]) == {
+        "RING_KERAS_INTERFACES": "eth0,eth1"
+    }
