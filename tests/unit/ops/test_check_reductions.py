@@ -49,7 +49,9 @@ def test_who_differs_from_most_is_named():
     with pytest.raises(errors.CorruptDataError) as caught:
         check(rows, RIGHT)
     message = str(caught.value)
-    assert message.startswith("gradient 'b' (gradients/bucket1): its bits differ")
+    assert message.startswith(
+        "[RK501] gradient 'b' (gradients/bucket1): its bits differ"
+    )
     assert "ranks [0, 1] have the checksum 0x6, ranks [4] have the" in message
     assert "0xff. Most have one, so what ranks [4] got is wrong." in message
     assert "1 of 2 gradients differ" in message
@@ -73,7 +75,8 @@ def test_sums_that_rounding_does_not_explain(came):
     with pytest.raises(errors.CorruptDataError) as caught:
         check(same, RIGHT, wrong)
     assert re.search(
-        r"^gradient 'b' \(gradients/bucket1\): what the ranks brought adds up to 1, "
+        r"^\[RK501\] gradient 'b' \(gradients/bucket1\): what the ranks brought "
+        r"adds up to 1, "
         rf"what came of the reduction to {came}, and rounding explains a difference of "
         r"0.03125 at most\. 1 of 2 blocks .* on all ranks alike",
         str(caught.value),
