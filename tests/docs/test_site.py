@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from support.browser import chromium
+from support.doc_examples import documented_names
 from support.doc_links import Site, is_outside
 from support.doc_pages import DOCS_DIR, ROOT_DIR
 
@@ -72,6 +73,15 @@ def test_every_link_leads_somewhere(site: Site) -> None:
     broken = {name: site.broken(name) for name in site.pages}
     assert {name: links for name, links in broken.items() if links} == {}
     assert len(site.pages) > len(nav_pages())
+
+
+@pytest.mark.docs
+@pytest.mark.timeout(400)
+def test_the_reference_shows_each_name_as_what_it_is(site: Site) -> None:
+    pages = [page for name, page in site.pages.items() if name.startswith("reference/")]
+    shown = set().union(*(page.ids for page in pages))
+    assert set(documented_names()) <= shown
+    assert not [page for page in pages if "doc-symbol-module" in page.text]
 
 
 @pytest.mark.docs
