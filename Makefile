@@ -50,7 +50,7 @@ TEST_WORKERS ?= $(shell expr $$(nproc) + 1)
 # The minor versions of `make versions` and `make wheel`, beside VENV's own.
 TENSORFLOWS ?= 2.16 2.18 2.20
 # What `make test-engines` runs, each in an environment of its own, and in its folder of tests/engines.
-ENGINES ?= dask deploy kubernetes ray spark tuners
+ENGINES ?= dask deploy hub kubernetes ray spark tuners
 # The tag to release, and more for build_support/release.
 TAG ?= $(shell git describe --exact-match --tags 2>/dev/null)
 RELEASE_ARGS ?= --twice --try
@@ -267,6 +267,7 @@ $(ENGINES_DIR)/%/ready: pyproject.toml $(TEST_READY)
 	  >$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
 	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet \
 	  $$($(BIN)/python build_support/requirements.py test-$*)
+	if test $* = hub; then $(@D)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps keras-hub; fi
 	touch $@
 
 $(TENSORFLOW_READY): | $(BIN)/python

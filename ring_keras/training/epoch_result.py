@@ -71,6 +71,7 @@ class EpochResult:
         process_set = process_set_of(self._model)
         if process_set.size() == 1 or not process_set.included():
             return self._local(logs)
+        logs = _flat(logs)
         with state_of_all_ranks(self._model, process_set):
             result = self._local(logs)
             reports_metrics = result is not logs
@@ -82,6 +83,16 @@ class EpochResult:
         is_of_steps = not reports_metrics and isinstance(logs, Mapping)
         of_steps = logs if is_of_steps else {}
         return averaged_logs(of_steps, process_set) or result
+
+
+def _flat(logs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As Keras reports them: a step may return the dict of all compiled metrics."""
+    if not isinstance(logs, Mapping):
+        return logs
+    flat: dict[str, Any] = {}
+    for key, value in logs.items():
+        flat |= _flat(value) if isinstance(value, Mapping) else {key: value}
+    return flat
 
 
 def _value(result: Any) -> Any:

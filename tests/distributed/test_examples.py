@@ -109,6 +109,29 @@ def test_the_gan_makes_up_points_on_the_ring() -> None:
     assert spread < 0.5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("network", "flags"),
+    [("ResNet50", ()), ("EfficientNetB0", ("--synchronize",))],
+)
+def test_networks_of_keras_are_trained(network: str, flags: tuple[str, ...]) -> None:
+    flags = (f"--network={network}", "--count=16", "--batch_size=4", *flags)
+
+    line = same_line(run_example("applications.py", *flags), "loss ")
+
+    first, last = re.search(r"loss ([\d.]+) to ([\d.]+),", line).groups()
+    assert float(last) < float(first)
+
+
+@pytest.mark.slow  # test_tf_keras.py tests what it shows.
+def test_a_model_of_keras_2_learns_digits() -> None:
+    pytest.importorskip("tf_keras")
+
+    line = same_line(run_example("tf_keras_digits.py"), "test accuracy ")
+
+    assert float(re.search(r"([\d.]+)%", line)[1]) >= 85
+
+
 @pytest.mark.slow  # test_keras_resume.py tests what it shows.
 def test_a_killed_job_is_resumed(tmp_path: Path) -> None:
     def run(directory: str) -> str:

@@ -124,6 +124,57 @@ def test_logs_that_are_no_metrics_are_averaged(rank_pool):
     assert rank_pool(2).run(other_keys_worker) == [[0.5], [0.5]]
 
 
+class AllMetrics(keras.Model):
+    """Its steps are those of Keras's guide to a `train_step` of one's own."""
+
+    def train_step(self, data):
+        x, y = data[:2]
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(y=y, y_pred=y_pred)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return self.count(loss, y, y_pred)
+
+    def test_step(self, data):
+        x, y = data[:2]
+        y_pred = self(x, training=False)
+        return self.count(self.compute_loss(y=y, y_pred=y_pred), y, y_pred)
+
+    def count(self, loss, y, y_pred):
+        for metric in self.metrics:
+            if metric.name == "loss":
+                metric.update_state(loss)
+            else:
+                metric.update_state(y, y_pred)
+        # One of them is a dict: all that `compile` was given.
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+def all_metrics_worker():
+    size = ring.size()
+    data, held = training.dataset(16 * size), training.dataset(6 * size)
+
+    def fitted(optimizer, data, held, batch):
+        model = training.build(1, AllMetrics)
+        model.compile(optimizer, "mse", metrics=["mae", keras.metrics.AUC(name="auc")])
+        options = {"epochs": 2, "validation_data": held.batch(batch)}
+        history = training.fit(model, data, batch, **options)
+        return history, ring.evaluate(model, held.batch(batch), return_dict=True)
+
+    optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    ours, _ = fitted(optimizer, ring.data.shard(data), ring.data.shard(held), 4)
+    alone, evaluated = fitted(keras.optimizers.SGD(0.1), data, held, 4 * size)
+    assert {"loss", "mae", "auc", "val_auc"} <= ours.keys()
+    assert training.history_difference(ours, alone) <= LIMIT
+    for key, value in evaluated.items():
+        assert abs(value - alone[f"val_{key}"][-1]) <= LIMIT
+
+
+def test_a_train_step_may_return_all_metrics(rank_pool):
+    rank_pool(2).run(all_metrics_worker)
+
+
 def early_stopping_worker():
     """Each rank's own validation loss would stop it in another epoch."""
     rank = ring.rank()
