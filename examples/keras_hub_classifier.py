@@ -4,8 +4,8 @@
     ringrun -np 2 python examples/keras_hub_classifier.py
 
 The network is made small from its configuration, and nothing is downloaded. With
-`BertTextClassifier.from_preset(...)` the rest stays as it is; have one rank of each host
-download the preset first, inside `with ring.callbacks.RootOnly():`.
+`BertTextClassifier.from_preset(...)` the rest stays as it is; have one rank download
+the preset first, inside `with ring.callbacks.RootOnly():`.
 
 A sentence is of class 1 if the word 1 is in it more often than the word 2.
 """

@@ -29,8 +29,8 @@ class MetricAverage(keras.callbacks.Callback):
     on one rank too. If `train_step` returns other keys than the model's metrics, their
     scalars are averaged. A metric of your own whose state does not add up has a method
     `merge_ranks(states)`, which sets it to that of all ranks: each rank's values of
-    `variables`, or what the metric's `rank_state()` returns. Logs of single batches, and so the progress bar within
-    an epoch, stay this rank's own.
+    `variables`, or what the metric's `rank_state()` returns. Logs of single batches,
+    and so the progress bar within an epoch, stay this rank's own.
 
     All ranks evaluate, and save, the same model: with any callback of ours, moving
     statistics of `keras.layers.BatchNormalization` are averaged at the end of an

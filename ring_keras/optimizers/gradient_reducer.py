@@ -20,7 +20,13 @@ from ring_keras.ops.grouped_allreduce import (
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.agreed_plans import AgreedPlans, source_name
 from ring_keras.optimizers.buckets import BucketPlan, bucket_name
-from ring_keras.optimizers.gradient_values import Gradient, as_tensors, dense, scaled
+from ring_keras.optimizers.gradient_values import (
+    Gradient,
+    as_tensors,
+    dense,
+    scaled,
+    with_shape_of,
+)
 from ring_keras.optimizers.plan_agreement import named_mismatch
 from ring_keras.optimizers.reduction_check import ReductionCheck
 from ring_keras.optimizers.reduction_options import ReductionOptions
@@ -149,7 +155,10 @@ class GradientReducer:
         if not self.active:
             return [scaled(gradient, factor) for gradient in gradients]
         refuse_summed_losses(self._options.op)
-        gradients = [as_tensors(gradient) for gradient in gradients]
+        gradients = [
+            with_shape_of(source, as_tensors(gradient))
+            for gradient, source in zip(gradients, sources, strict=True)
+        ]
         local = [
             index
             for index, source in enumerate(sources)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from ring_keras.ops.arguments import Factor, to_factor
 from ring_keras.ops.scaling import scaled as scaled_values
 
-__all__ = ["Gradient", "as_tensors", "dense", "scaled"]
+__all__ = ["Gradient", "as_tensors", "dense", "scaled", "with_shape_of"]
 
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 
@@ -24,6 +24,17 @@ def as_tensors(gradient: Any) -> Gradient:
     return tf.IndexedSlices(
         *(part if part is None else tf.convert_to_tensor(part) for part in parts)
     )
+
+
+def with_shape_of(source: Any, gradient: Gradient) -> Gradient:
+    """The gradient, of which the graph knows the shape if it knows its variable's.
+
+    TensorFlow may lose it: on the way back through `einsum` for example.
+    """
+    if not isinstance(gradient, tf.Tensor) or gradient.shape.is_fully_defined():
+        return gradient
+    shape = getattr(source, "shape", None)  # Of a name there is none.
+    return gradient if shape is None else tf.ensure_shape(gradient, shape)
 
 
 def dense(gradient: Gradient) -> tf.Tensor | None:
