@@ -47,8 +47,10 @@ def main(_: list[str]) -> None:
     ring.init()
     keras.utils.set_random_seed(1)
 
-    # With weights="imagenet", have one rank download them for the others of its host:
-    #     with ring.callbacks.RootOnly():
+    # With weights="imagenet", have one rank download them before the others do so:
+    #     with ring.callbacks.RootOnly() as is_root:
+    #         if is_root:
+    #             keras.applications.ResNet50(weights="imagenet")
     model = getattr(keras.applications, FLAGS.network)(
         weights=None, input_shape=(SIDE, SIDE, 3), classes=CLASSES
     )

@@ -5,7 +5,7 @@
 
 The network is made small from its configuration, and nothing is downloaded. With
 `BertTextClassifier.from_preset(...)` the rest stays as it is; have one rank download
-the preset first, inside `with ring.callbacks.RootOnly():`.
+the preset first: `with ring.callbacks.RootOnly() as is_root:`, and there `if is_root:`.
 
 A sentence is of class 1 if the word 1 is in it more often than the word 2.
 """
