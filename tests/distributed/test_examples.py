@@ -22,7 +22,7 @@ def run_example(name: str, *flags: str, size: int = 2) -> str:
             *(sys.executable, "-m", "ring_keras.launch", "-np", str(size)),
             *command,
         ]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=540)
     assert ended.returncode == 0, ended.stderr[-4000:]
     return ended.stdout
 
@@ -110,6 +110,7 @@ def test_the_gan_makes_up_points_on_the_ring() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # Tracing such a network takes a minute of two cores.
 @pytest.mark.parametrize(
     ("network", "flags"),
     [("ResNet50", ()), ("EfficientNetB0", ("--synchronize",))],
