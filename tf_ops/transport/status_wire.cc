@@ -5,8 +5,7 @@
 namespace ring_keras {
 
 std::string Encode(const Status& status) {
-  return std::string(1, static_cast<char>(status.code())) +
-         status.CodedMessage();
+  return StrCat(static_cast<char>(status.code()), status.CodedMessage());
 }
 
 Status DecodeStatus(const std::string& bytes) {
