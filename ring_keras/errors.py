@@ -176,6 +176,16 @@ def code_of(error: BaseException) -> str | None:
     Of any error that ring_keras raises: `ValueError`s have codes too, where a call
     needs more than another argument, and so have TensorFlow's errors of a graph.
     docs/troubleshooting.md explains each; so does `ringrun --explain RK302`.
+
+    Examples:
+        >>> ring.errors.code_of(ValueError("not of ring_keras")) is None
+        True
+
+    Args:
+        error: Any exception.
+
+    Returns:
+        "RK" and three digits, or None.
     """
     return next(iter(codes_in(str(error))), None)
 

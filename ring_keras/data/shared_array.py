@@ -41,6 +41,11 @@ def shared_array(source: Any, *, process_set: ProcessSet | None = None) -> Any:
     x = ring.data.shared_array("train.npy")
     ```
 
+    Examples:
+        >>> shared = ring.data.shared_array(lambda: x)
+        >>> shared.shape
+        (32, 2)
+
     Args:
         source: A function without arguments that returns the data, and asks other ranks
             for nothing; the path of a `.npy` file, or of a `.npz`, which gives a dict;
