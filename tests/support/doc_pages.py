@@ -89,7 +89,7 @@ class DocPage:
     path: Path
     blocks: list[Block] = field(default_factory=list)
     ranks: int = 2
-    timeout_s: float = 150
+    timeout_s: float = 300
     files: tuple[str, ...] = ()
 
     def runs(self) -> bool:
