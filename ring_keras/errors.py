@@ -40,7 +40,7 @@ class RingKerasError(CodedMixin, Exception):
         ...     ring.monitoring.stop_timeline()
         ... except ring.RingKerasError as error:
         ...     print(error)
-        no timeline is being recorded. Call start_timeline() first.
+        [RK410] no timeline is being recorded. Call start_timeline() first.
     """
 
     def __init__(self, message: str) -> None:
