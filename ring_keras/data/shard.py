@@ -150,7 +150,8 @@ def _split(
     if process_set.size() > 1:
         if is_part(data) and process_set.rank() == 0:
             logging.warning(
-                "ring_keras.data.shard: these data are a rank's part already. One item "
+                "ring_keras: [RK504] "
+                "shard(): these data are a rank's part already. One item "
                 "in %d of it is left, and no rank trains on the others. Call it once.",
                 process_set.size(),
             )

@@ -76,7 +76,8 @@ class _LoneFit(keras.callbacks.Callback):
             return
         if not any(map(OptimizerHook.of, internals.optimizers_of(self.model))):
             logging.warning(
-                "ring_keras: the optimizer of model '%s' is not distributed, so each "
+                "ring_keras: [RK651] "
+                "the optimizer of model '%s' is not distributed, so each "
                 "rank trains a model of its own, on its part of the data. Compile it "
                 "with ring_keras.DistributedOptimizer(optimizer), or give fit() "
                 "ring_keras.callbacks.Distributed().",

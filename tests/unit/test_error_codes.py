@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 import tensorflow as tf
-import tomllib
 from support.error_codes import (
     PACKAGE_DIR,
     PAGE,
@@ -81,6 +80,7 @@ def test_our_classes_are_raised_with_a_code() -> None:
 
 
 def test_the_page_comes_with_the_package() -> None:
+    tomllib = pytest.importorskip("tomllib")  # Of Python 3.11.
     project = tomllib.loads((ROOT_DIR / "pyproject.toml").read_text())
     data = project["tool"]["setuptools"]["package-data"]
 
