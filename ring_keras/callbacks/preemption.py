@@ -237,6 +237,7 @@ class Preemption(keras.callbacks.Callback):
         if error is not None:
             ours = isinstance(error, RingKerasError)
             reason = str(error) if ours else f"{type(error).__name__}: {error}"
+            reason = reason.removeprefix("[RK610] ")  # It is said in front.
             problem = (
                 f"ring_keras.callbacks.Preemption: rank {self.root_rank} cannot save: "
                 f"{reason}"

@@ -149,6 +149,7 @@ def _require_same(loaded: list[Any], process_set: ProcessSet) -> None:
         if their_digest != digest:
             other = theirs if theirs != words else "others of the same shapes"
             raise RankMismatchError(
+                "[RK329] "
                 f"ring_keras.{_CALL}: the data differ across hosts: rank {first} has "
                 f"loaded {words}, rank {rank} {other}. Have the first rank of each "
                 "host load the same, or give the ranks of each host a `process_set`."

@@ -1,6 +1,7 @@
 """Data that are a rank's part, and what becomes of those who forget that."""
 
 import functools
+import weakref
 from typing import Any
 
 import keras
@@ -45,7 +46,8 @@ def _watch_fit(callbacks: keras.callbacks.CallbackList) -> None:
     run = None if model is None else calls.calling_run(model)
     if run is None or not run.trains or run.callbacks is not callbacks:
         return
-    if is_part(run.data):
+    has_one = any(isinstance(one, _LoneFit) for one in callbacks.callbacks)
+    if is_part(run.data) and not has_one:
         warning = _LoneFit(callbacks)
         warning.set_params(callbacks.params)
         warning.set_model(model)
@@ -56,12 +58,16 @@ class _LoneFit(keras.callbacks.Callback):
     """Warns where each rank would train a model of its own on its part of the data.
 
     Args:
-        callbacks: The list that it is in.
+        callbacks: The list that it is in, for this `fit` and those that take it again.
     """
 
     def __init__(self, callbacks: keras.callbacks.CallbackList) -> None:
         super().__init__()
-        self._callbacks = callbacks
+        self._callbacks = weakref.ref(callbacks)
+        self._is_first = True
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Another `fit` may have the same list."""
         self._is_first = True
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -72,7 +78,10 @@ class _LoneFit(keras.callbacks.Callback):
             return
         # A step of one's own may have a tape that averages.
         steps_itself = type(self.model).train_step is not keras.Model.train_step
-        if steps_itself or DistributedFit.of(self._callbacks) is not None:
+        callbacks = self._callbacks()
+        if steps_itself or callbacks is None:
+            return
+        if DistributedFit.of(callbacks) is not None:
             return
         if not any(map(OptimizerHook.of, internals.optimizers_of(self.model))):
             logging.warning(

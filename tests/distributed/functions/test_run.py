@@ -119,7 +119,9 @@ def test_a_rank_that_is_killed_is_named(tmp_path):
     """
     out, _ = printed(tmp_path, script)
 
-    assert re.match(r"None rank 1 \(host \S+, pid \d+\) was killed by SIGKILL", out)
+    assert re.match(
+        r"None \[RK802\] rank 1 \(host \S+, pid \d+\) was killed by SIGKILL", out
+    )
     assert "Traceback" not in out
 
 
@@ -129,7 +131,10 @@ def test_a_rank_that_is_killed_is_named(tmp_path):
         ("sys.exit(3)", "0 rank 0 (host HOST) raised SystemExit: 3"),
         ("os._exit(0)", "0 rank 0 ended its process before its function returned"),
         # A process that ends badly has not done its work, whatever it has returned.
-        ("atexit.register(os._exit, 4)", "None rank 0 (host HOST) exited with code 4"),
+        (
+            "atexit.register(os._exit, 4)",
+            "None [RK801] rank 0 (host HOST) exited with code 4",
+        ),
         ("threading.Lock()", "0 rank 0 (host HOST) raised TypeError: cannot pickle"),
     ],
 )

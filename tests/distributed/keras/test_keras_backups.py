@@ -15,6 +15,7 @@ import keras
 import pytest
 from support import training
 from support.preempted import EPOCHS, Sends, names, steps_per_epoch, train
+from support.processes import wait_until
 from support.run_ranks import run_ranks
 
 import ring_keras as ring
@@ -260,6 +261,9 @@ def _fill(directory):
         return
     usage = shutil.disk_usage(directory)
     if usage.total > 1 << 20:
+        # The first epoch's backup is written meanwhile.
+        first = _path(directory, steps_per_epoch(ring.size()), ".json")
+        wait_until(first.exists, f"{first} is not there")
         (Path(directory) / UNFINISHED).symlink_to("/dev/full")
         return
     filler = Path(directory) / "filler"

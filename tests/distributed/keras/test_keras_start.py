@@ -150,7 +150,7 @@ def own_list_worker():
 
 
 def test_a_list_of_callbacks_is_used_twice(rank_pool):
-    assert rank_pool(2).run(own_list_worker) == [([2, 3, 2, 3], 7)] * 2
+    assert rank_pool(2).run(own_list_worker) == [([2, 3, 2, 3], 8)] * 2
 
 
 def uneven_steps_worker():

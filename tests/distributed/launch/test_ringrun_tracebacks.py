@@ -28,14 +28,34 @@ def lines_of(finished):
     return finished.stderr.decode().splitlines()
 
 
+def ranks_in(lines, what):
+    """Those of which ringrun says so; who comes late has a line of its own."""
+    pattern = re.compile(rf"ringrun: ranks? ([0-9, -]+):? .*{what}")
+    spans = [
+        span.split("-")
+        for line in lines
+        if (match := pattern.match(line))
+        for span in match[1].split(", ")
+    ]
+    return {rank for span in spans for rank in range(int(span[0]), int(span[-1]) + 1)}
+
+
+def ranks_of_first(lines):
+    """Whose traceback is shown."""
+    return {
+        int(line[1 : line.index("]")]) for line in lines if "Traceback (most" in line
+    }
+
+
 def test_the_same_error_on_all_ranks(ringrun, tmp_path):
     finished = ringrun.run(
         RAISES_EVERYWHERE, "--output-dir", str(tmp_path / "output"), size=4
     )
 
     lines = lines_of(finished)
-    assert "[0] ValueError: no data for rank 0" in lines
-    assert lines.count("ringrun: ranks 0-3 raised this ValueError") == 1
+    (first,) = ranks_of_first(lines)
+    assert f"[{first}] ValueError: no data for rank {first}" in lines
+    assert {first} | ranks_in(lines, "raised (this )?ValueError") == {0, 1, 2, 3}
     # With what led to it.
     assert sum("Traceback (most" in line for line in lines) == 2
     assert sum("ZeroDivisionError: " in line for line in lines) == 1
@@ -66,8 +86,9 @@ def test_different_errors_are_all_shown(ringrun):
     lines = lines_of(ringrun.run(script, size=3))
 
     assert "[0] ValueError: of rank 0" in lines
-    assert "[1] ValueError: of another" in lines
-    assert "ringrun: ranks 1-2 raised this ValueError" in lines
+    (other,) = ranks_of_first(lines) - {0}
+    assert f"[{other}] ValueError: of another" in lines
+    assert {other} | ranks_in(lines, "raised (this )?ValueError") == {1, 2}
     assert sum("Traceback (most" in line for line in lines) == 2
 
 
@@ -94,10 +115,8 @@ mine() if rank == 2 else train()
     lines = lines_of(finished)
     assert "[2] ValueError: no such file" in lines
     assert "[2] second line" in lines
-    (following,) = [line for line in lines if "because of rank 2" in line]
-    assert following.startswith(
-        "ringrun: ranks 0-1, 3: PeerLostError because of rank 2: [RK202] rank 2 (host "
-    )
+    because = r"PeerLostError because of rank 2: \[RK202\] rank 2 \(host "
+    assert ranks_in(lines, because) == {0, 1, 3}
     assert sum("Traceback (most" in line for line in lines) == 1
     assert finished.verdict.startswith("ringrun: [RK801] rank 2 (host ")
 
@@ -109,7 +128,8 @@ def test_a_rank_that_is_killed_is_told_of_once(ringrun):
 
     lines = lines_of(finished)
     assert sum("Traceback (most" in line for line in lines) == 1
-    assert "ringrun: ranks 0, 2-3 raised this PeerLostError" in lines
+    told = ranks_in(lines, "raised this PeerLostError|PeerLostError because of rank 1")
+    assert ranks_of_first(lines) | told == {0, 2, 3}
     assert re.search(r"PeerLostError: \[RK201\] rank 1 \(host ", "\n".join(lines))
     assert lines[-2] == (
         "ringrun: `ringrun --explain RK201,RK802` says what that means, and what to do"
@@ -125,7 +145,8 @@ def test_ranks_that_disagree_say_so_once(ringrun):
     lines = lines_of(ringrun.run(script, size=4))
 
     assert sum("Traceback (most" in line for line in lines) == 1
-    assert "ringrun: ranks 0-3 raised this RankMismatchError" in lines
+    told = ranks_in(lines, "raised (this )?RankMismatchError")
+    assert ranks_of_first(lines) | told == {0, 1, 2, 3}
     assert lines[-2] == (
         "ringrun: `ringrun --explain RK302` says what that means, and what to do"
     )
@@ -151,7 +172,9 @@ def test_a_program_may_print_a_traceback_and_go_on(ringrun, options):
     assert finished.returncode == 0
     lines = lines_of(finished)
     shown = 2 if options else 1
-    assert lines.count("ringrun: ranks 0-1 raised this ValueError") == 2 - shown
+    if not options:
+        told = ranks_in(lines, "raised (this )?ValueError")
+        assert ranks_of_first(lines) | told == {0, 1}
     assert sum("ValueError: caught" in line for line in lines) == shown
     for rank in range(2):
         mine = [line for line in lines if line.startswith(f"[{rank}] ")]

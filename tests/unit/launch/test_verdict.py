@@ -82,6 +82,6 @@ def test_a_host_that_is_gone_is_named():
 
     assert verdict.exit_code == 1
     assert verdict.message == (
-        "host h was lost: its agent was killed by SIGKILL; "
+        "[RK804] host h was lost: its agent was killed by SIGKILL; "
         "the other ranks have ended too"
     )
