@@ -8,8 +8,10 @@ from pyspark.sql import SparkSession
 
 __all__ = ["active_session", "await_slots", "slots_of"]
 
-# Executors that have just been started may take so long to come.
+# Executors that have just been started may take so long to come,
 _SLOTS_S = 10.0
+# and where there is none yet, the first one.
+_FIRST_SLOT_S = 60.0
 _LOOK_INTERVAL_S = 0.25
 
 
@@ -28,9 +30,14 @@ def active_session(given: SparkSession | None) -> SparkSession:
 
 
 def await_slots(session: SparkSession, wanted: int) -> int:
-    """How many tasks can run at once, when they are enough or after 10 s."""
-    deadline = time.monotonic() + _SLOTS_S
-    while (slots := slots_of(session) or 0) < wanted and time.monotonic() < deadline:
+    """How many tasks can run at once, when they are enough.
+
+    Or else after 10 s, or a minute if Spark has no executor so far.
+    """
+    begin = time.monotonic()
+    while (slots := slots_of(session) or 0) < wanted:
+        if time.monotonic() > begin + (_SLOTS_S if slots else _FIRST_SLOT_S):
+            break
         time.sleep(_LOOK_INTERVAL_S)
     return slots
 

@@ -212,7 +212,10 @@ def test_goes_on_with_the_last_checkpoint(
         fitted = estimator(**batches, max_restarts=1).fit(frame(spark))
 
     assert ends.mark.exists()
-    assert fitted.getHistory()["loss"] == whole.getHistory()["loss"][2:]
+    losses = fitted.getHistory()["loss"]
+    # A rank that loses its worker may come to the end of its epoch before it is killed.
+    assert len(losses) == 2 or (how != "dies" and len(losses) == 1)
+    assert losses == whole.getHistory()["loss"][-len(losses) :]
     require_same_weights(fitted.getModel(), whole.getModel(), atol=0)
 
 
