@@ -52,6 +52,7 @@ def test_the_fastest_network_is_taken(make_hosts: Any) -> None:
         assert network.sent_nbytes(0) < NBYTES / 4
 
 
+@pytest.mark.slow
 def test_a_network_that_is_dead_is_not(make_hosts: Any) -> None:
     network = make_hosts(Network(2))
     with tun_link(network, alive=False):
@@ -101,6 +102,7 @@ def test_an_interface_that_does_not_exist(make_hosts: Any) -> None:
     assert any(f"It has {network.addresses[0]} on eth0" in error for error in errors)
 
 
+@pytest.mark.slow
 def test_no_common_network_names_both_hosts_addresses(make_hosts: Any) -> None:
     network = make_hosts(Network(3))
     # Each still reaches the store, on host 0.

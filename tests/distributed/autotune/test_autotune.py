@@ -58,6 +58,7 @@ def said(outcomes: list[RankOutcome]) -> str:
     return line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "transport"),
     [

@@ -96,6 +96,7 @@ def shared_pass_worker(config_file):
     return epochs
 
 
+@pytest.mark.slow
 def test_ranks_share_one_pass_in_as_many_steps(rank_pool, tmp_path):
     with ComputeJob(tmp_path):
         worker = functools.partial(shared_pass_worker, str(tmp_path / "service.json"))

@@ -64,6 +64,7 @@ def chained_worker(*job):
     return said
 
 
+@pytest.mark.slow
 def test_a_later_pass_begins_where_the_model_was(rank_pool, broker, tmp_path):
     arguments = ("chained", str(tmp_path), broker.config)
 

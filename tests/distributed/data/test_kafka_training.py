@@ -92,6 +92,7 @@ def values_of(broker, topic, partitions=4):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backup", "deaths"),
     [

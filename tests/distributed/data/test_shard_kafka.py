@@ -58,8 +58,18 @@ def all_worker(topic, path, config, batch_size):
     return int(part.cardinality()), numbers_of(passes[0])
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("batch_size", [2, np.int64(4), 100])
+@pytest.mark.parametrize(
+    ("size", "batch_size"),
+    [
+        (1, 100),
+        (2, np.int64(4)),
+        (3, 2),
+        *(
+            pytest.param(size, batch_size, marks=pytest.mark.slow)
+            for size, batch_size in [(1, 2), (2, 2), (2, 100), (3, 4), (4, 2), (4, 100)]
+        ),
+    ],
+)
 def test_each_message_is_on_one_rank(rank_pool, broker, tmp_path, size, batch_size):
     topic = f"all-{size}-{batch_size}"
     broker.write(topic, COUNTS)

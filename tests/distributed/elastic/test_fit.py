@@ -198,6 +198,7 @@ def fit(
     return found
 
 
+@pytest.mark.slow
 def test_every_example_is_trained_on_once_an_epoch(ringrun: Ringrun) -> None:
     deaths = [[0, "backward", 3], [1, "begin", 15]]
 
@@ -425,6 +426,7 @@ note("results", json.dumps(results))
 """
 
 
+@pytest.mark.slow
 def test_what_it_cannot_do_is_said(ringrun: Ringrun) -> None:
     finished = ringrun.finish(ringrun.start(_REFUSED, "--min-np", "1", size=1), 120)
 

@@ -47,6 +47,7 @@ note("results", "\\n".join(said))
 """
 
 
+@pytest.mark.slow
 def test_elastic_refuses_them(ringrun: Ringrun) -> None:
     finished = ringrun.finish(ringrun.start(_REFUSED, "--min-np", "1", size=1), 120)
 

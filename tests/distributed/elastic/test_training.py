@@ -53,6 +53,7 @@ note(f"end.{number}", f"{os.getpid()} {applied} {state.sizes} {resets}")
 """
 
 
+@pytest.mark.slow
 def test_a_lost_rank_0_is_replaced_and_no_step_is_lost(ringrun: Ringrun) -> None:
     log = ringrun.directory / "events.jsonl"
     options = ["--min-np", "1", "--max-np", "2", "--event-log", str(log)]

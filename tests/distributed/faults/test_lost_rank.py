@@ -180,6 +180,7 @@ def too_late() -> None:
     ring.init()
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_calls_init_is_named() -> None:
     env = {"RING_KERAS_INIT_TIMEOUT_S": "2"}
     outcomes = run_ranks(too_late, 2, env=env, check=False)

@@ -45,7 +45,9 @@ def move_data(commands: list[list[str]]) -> None:
         _native.allreduce(tensor, "sum", "big")
 
 
-@pytest.mark.parametrize("worker", [only_wait, move_data])
+@pytest.mark.parametrize(
+    "worker", [pytest.param(only_wait, marks=pytest.mark.slow), move_data]
+)
 def test_a_partition_is_found_and_both_ends_are_named(
     make_hosts: Any, worker: Any
 ) -> None:

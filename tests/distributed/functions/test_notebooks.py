@@ -154,6 +154,7 @@ ring.run(work, np=1)
     assert 'raise ValueError(f"no data on rank {rank}")' in reply["evalue"]
 
 
+@pytest.mark.slow
 def test_the_document_s_code_runs(kernel):
     blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
 
@@ -163,6 +164,7 @@ def test_the_document_s_code_runs(kernel):
         assert reply["status"] == "ok", reply
 
 
+@pytest.mark.slow
 def test_the_example_runs():
     notebook = nbformat.read(EXAMPLE, as_version=4)
 

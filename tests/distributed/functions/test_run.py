@@ -80,6 +80,7 @@ def test_a_script_s_own_functions_and_classes_travel_and_come_back(tmp_path):
     assert lines[2:] == ["results [14, 21]", "again ['3', '3', '3']"]
 
 
+@pytest.mark.slow
 def test_what_a_rank_raises_is_shown_once_with_whose_it_is(tmp_path):
     script = """
         def work():
@@ -104,6 +105,7 @@ def test_what_a_rank_raises_is_shown_once_with_whose_it_is(tmp_path):
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_is_named(tmp_path):
     script = """
         def work():

@@ -11,7 +11,14 @@ def test_allreduce(ranks: RankPool, dtype: str) -> None:
     ranks.run(gpu_cases.check_allreduce, args=(dtype,))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "float32",
+        pytest.param("bfloat16", marks=pytest.mark.slow),
+        pytest.param("int64", marks=pytest.mark.slow),
+    ],
+)
 def test_hundreds_of_small_tensors_and_a_large_one(ranks: RankPool, dtype: str) -> None:
     ranks.run(gpu_cases.check_group, args=(dtype,))
 

@@ -101,7 +101,7 @@ def gets_an_asynchronous_error(blamed: int) -> str:
     raise AssertionError("no error came")
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_an_error_of_ncclls_is_everybodys(size: int) -> None:
     env = stand_in_environment()
     messages = run_ranks(gets_an_asynchronous_error, size, env=env, args=(1,))
@@ -128,6 +128,7 @@ def one_device_is_busy(ended: Path) -> str:
     return str(info.value)
 
 
+@pytest.mark.slow
 def test_a_device_that_never_begins_ends_by_the_deadline(tmp_path: Path) -> None:
     env = stand_in_environment(RING_KERAS_COLLECTIVE_TIMEOUT_S="3")
     messages = run_ranks(one_device_is_busy, 2, env=env, args=(tmp_path / "ended",))

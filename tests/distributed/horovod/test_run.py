@@ -30,6 +30,7 @@ horovod.run(work, args=(0,), **options)
 """
 
 
+@pytest.mark.slow
 def test_results_come_back_by_rank_and_a_rank_that_fails_raises(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))

@@ -66,6 +66,7 @@ def test_keras_fit(size: int, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_keras_fit_without_an_edit(tmp_path: Path) -> None:
     model = tmp_path / "model.keras"
     printed = run(

@@ -167,7 +167,7 @@ def check_what_is_not_there() -> None:
 @pytest.mark.parametrize(
     "check",
     [
-        check_training,
+        pytest.param(check_training, marks=pytest.mark.slow),
         check_tape_and_late_variables,
         check_loss_scale,
         check_learning_rates,

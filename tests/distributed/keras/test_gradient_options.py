@@ -96,9 +96,9 @@ def option_worker(case):
 @pytest.mark.parametrize(
     "case",
     [
-        "predivide",
+        pytest.param("predivide", marks=pytest.mark.slow),
         pytest.param("num_groups", marks=pytest.mark.slow),
-        "mean of passes",
+        pytest.param("mean of passes", marks=pytest.mark.slow),
         pytest.param("sum of passes", marks=pytest.mark.slow),
         "sum of passes, all at once",
     ],
@@ -419,6 +419,7 @@ def tape_in_fit_worker():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_passes_of_a_tape_in_fit_match_one_process(rank_pool, size):
     check(rank_pool(size).run(tape_in_fit_worker))
@@ -494,6 +495,7 @@ def process_set_worker():
     )
 
 
+@pytest.mark.slow
 def test_process_sets_train_by_themselves(rank_pool):
     first, second, third = rank_pool(3).run(process_set_worker)
     check([first, third])

@@ -145,6 +145,7 @@ def hanging_worker(directory):
     return str(caught.value), disk.steps_meanwhile, left, resumed == whole
 
 
+@pytest.mark.slow
 def test_training_goes_on_while_a_disk_hangs_and_ends_when_it_fails(
     rank_pool, tmp_path
 ):

@@ -210,6 +210,7 @@ model.fit(ones, ones[:, :1], batch_size=4, verbose=0, callbacks=[
 """
 
 
+@pytest.mark.slow
 def test_ringrun_logs_them(tmp_path):
     log = tmp_path / "events.jsonl"
     ringrun = Ringrun(tmp_path)

@@ -97,6 +97,7 @@ def halving_worker():
     return scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_models_from_one_configuration_train_together(rank_pool, size):
     results = rank_pool(size).run(halving_worker)

@@ -85,7 +85,14 @@ def two_optimizers_worker(cls):
     return training.largest_difference(model.get_weights(), alone.get_weights())
 
 
-@pytest.mark.parametrize("cls", [TwoOptimizers, OneTape, OneTapeClips])
+@pytest.mark.parametrize(
+    "cls",
+    [
+        pytest.param(TwoOptimizers, marks=pytest.mark.slow),
+        pytest.param(OneTape, marks=pytest.mark.slow),
+        OneTapeClips,
+    ],
+)
 def test_a_model_without_call_and_with_two_optimizers(rank_pool, cls):
     results = rank_pool(2).run(two_optimizers_worker, args=(cls,))
 

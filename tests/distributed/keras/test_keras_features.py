@@ -15,13 +15,14 @@ import ring_keras as ring
 # Few enough for a run to take seconds, and a failure to show which.
 PER_RUN = 2
 
-# Of each group the first ones are tested often; all of them by `-m slow`.
+# Of some groups the first ones are tested often; all of them by `-m slow`.
+OFTEN = ["Optimizers", "Ways to train", "Batch normalization", "Metrics"]
 RUNS = [
     pytest.param(
         group,
         features[start : start + PER_RUN],
         id=f"{group}-{start}",
-        marks=pytest.mark.slow if start else (),
+        marks=pytest.mark.slow if start or group not in OFTEN else (),
     )
     for group, features in GROUPS.items()
     for start in range(0, len(features), PER_RUN)

@@ -137,6 +137,7 @@ def shared_files_worker(directory):
     )
 
 
+@pytest.mark.slow
 def test_files_that_some_ranks_write_together_are_named(tmp_path):
     pytest.importorskip("tensorboard")
 

@@ -68,6 +68,7 @@ def saved_file_worker(directory):
     return keras.saving.serialize_keras_object(optimizer)["module"]
 
 
+@pytest.mark.slow
 def test_the_saved_file_loads_without_this_package(rank_pool, tmp_path):
     modules = rank_pool(2).run(saved_file_worker, args=(str(tmp_path),))
 

@@ -12,6 +12,11 @@ import ring_keras as ring
 
 ROWS = 83
 BATCH = 8  # Eleven batches, the last with three rows.
+SIZES = [
+    pytest.param(1, marks=pytest.mark.slow),
+    2,
+    pytest.param(3, marks=pytest.mark.slow),
+]
 
 
 class Batches(keras.utils.PyDataset):
@@ -88,7 +93,7 @@ def predict_worker():
         assert ours is None
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", SIZES)
 def test_predictions_are_those_of_one_process_in_order(rank_pool, size):
     rank_pool(size).run(predict_worker)
 
@@ -158,7 +163,7 @@ def evaluate_worker():
     assert ring.evaluate(model, x, y, **kwargs) != once
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", SIZES)
 def test_metrics_are_those_of_one_process(rank_pool, size):
     rank_pool(size).run(evaluate_worker)
 

@@ -174,6 +174,7 @@ def embedding_worker():
     return difference, 0.0, training.as_bytes(model.get_weights())
 
 
+@pytest.mark.slow
 def test_an_embedding_matches_one_process(rank_pool):
     check(rank_pool(2).run(embedding_worker))
 

@@ -68,6 +68,7 @@ def lone_fits_worker():
     return ring.rank(), found
 
 
+@pytest.mark.slow
 def test_each_rank_that_trains_a_model_of_its_own_is_told(rank_pool) -> None:
     for rank, found in rank_pool(2).run(lone_fits_worker):
         warned = {case for case, texts in found.items() if texts}

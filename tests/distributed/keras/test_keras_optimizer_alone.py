@@ -62,7 +62,7 @@ def as_one_process_worker():
     )
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_it_trains_and_reports_as_one_process(rank_pool, size):
     for weights, history in rank_pool(size).run(as_one_process_worker):
         assert weights < 1e-6

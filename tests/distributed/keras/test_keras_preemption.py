@@ -111,6 +111,7 @@ def alone_in_validation_worker(directory, averages, epoch):
     return caught.value.code, sends.validated, sends.ended, left, resumed == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("averages", "epoch"),
     [

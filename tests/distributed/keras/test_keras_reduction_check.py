@@ -66,7 +66,13 @@ FLIPS = {
 TIMEOUT_S = 150
 
 
-@pytest.mark.parametrize("said", FLIPS)
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param("adds up to", marks=pytest.mark.slow),
+        "its bits differ across ranks",
+    ],
+)
 def test_a_bit_that_flips_on_the_way_is_an_error(make_hosts, said):
     link = make_hosts(ManInTheMiddle(FLIPS[said]()))
     outcomes = run_on(
@@ -111,6 +117,7 @@ def train_on_a_bad_link(jit_compile: bool) -> tuple[str, int]:
     return str(caught.value), int(optimizer.iterations)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "jit_compile", [pytest.param(False, marks=pytest.mark.slow), True]
 )
@@ -182,12 +189,17 @@ def reduce_soundly(dtype_name: str, options: dict[str, Any]) -> int:
     [
         ("float32", {}),
         ("float32", {"compression": "bf16"}),
-        ("float32", {"compression": "fp16"}),
-        ("float32", {"gradient_predivide_factor": 0.001}),
-        ("float32", {"op": ring.Adasum, "sparse_as_dense": True}),
-        ("float16", {"op": ring.Sum}),
-        ("bfloat16", {}),
-        ("float64", {"gradient_predivide_factor": 1000.0}),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                ("float32", {"compression": "fp16"}),
+                ("float32", {"gradient_predivide_factor": 0.001}),
+                ("float32", {"op": ring.Adasum, "sparse_as_dense": True}),
+                ("float16", {"op": ring.Sum}),
+                ("bfloat16", {}),
+                ("float64", {"gradient_predivide_factor": 1000.0}),
+            ]
+        ),
     ],
 )
 @pytest.mark.parametrize("hosts", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -220,6 +232,7 @@ def reduce_while_one_has_joined() -> list[float]:
     return mean.numpy().tolist()
 
 
+@pytest.mark.slow
 def test_who_is_in_a_join_brings_nothing(rank_pool):
     first, _, third = rank_pool(3, env=CHECK).run(reduce_while_one_has_joined)
     assert first == third == [1.0, 3.0]
@@ -272,7 +285,9 @@ def train_half(jit_compile: bool) -> bool:
     return float(optimizer.dynamic_scale) < 2.0**40
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(
+    "jit_compile", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_steps_that_overflow_are_no_error(rank_pool, jit_compile):
     pool = rank_pool(2, env=CHECK | {"RING_KERAS_TRANSPORT": "tcp"})
     assert pool.run(train_half, args=(jit_compile,)) == [True, True]

@@ -52,7 +52,7 @@ def logs_worker():
     )
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_figures_of_all_ranks_are_in_the_logs_of_each(rank_pool, size) -> None:
     results = rank_pool(size).run(logs_worker)
 

@@ -134,6 +134,7 @@ def folds_worker():
     return scores
 
 
+@pytest.mark.slow
 def test_folds_follow_each_other(rank_pool):
     first, second = rank_pool(2).run(folds_worker, timeout_s=120)
 
@@ -153,6 +154,7 @@ def turns_worker():
     return [training.as_bytes(model.get_weights()) for model in models]
 
 
+@pytest.mark.slow
 def test_models_are_trained_in_turns(rank_pool):
     first, second = rank_pool(2).run(turns_worker, timeout_s=120)
 

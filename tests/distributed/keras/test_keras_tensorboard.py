@@ -57,7 +57,9 @@ def what_costs(directory, steps, update_freq):
     return calls
 
 
-@pytest.mark.parametrize("update_freq", [100, "epoch"])
+@pytest.mark.parametrize(
+    "update_freq", [pytest.param(100, marks=pytest.mark.slow), "epoch"]
+)
 def test_a_batch_that_is_not_written_costs_nothing(tmp_path, rank_pool, update_freq):
     costs = [
         rank_pool(2).run(what_costs, args=(tmp_path, steps, update_freq))
@@ -198,9 +200,9 @@ def train_in_buckets(directory, **options):
 @pytest.mark.parametrize(
     ("options", "bytes_and_fills"),
     [
-        ({"bucket_size_bytes": 4}, [(4, 1.0)] * 80),
+        pytest.param({"bucket_size_bytes": 4}, [(4, 1.0)] * 80, marks=pytest.mark.slow),
         ({"bucket_size_bytes": 200}, [(200, 1.0), (120, 0.6)]),
-        ({"num_groups": 2}, [(160, None)] * 2),
+        pytest.param({"num_groups": 2}, [(160, None)] * 2, marks=pytest.mark.slow),
     ],
 )
 def test_buckets_are_those_of_the_plan(tmp_path, rank_pool, options, bytes_and_fills):
@@ -263,6 +265,7 @@ def everything_of_keras(directory):
     return training.as_bytes(model.get_weights())
 
 
+@pytest.mark.slow
 def test_what_keras_writes_holds_nobody_up(tmp_path, rank_pool):
     weights = rank_pool(2).run(everything_of_keras, args=[tmp_path], timeout_s=150)
     assert weights[0] == weights[1]
@@ -359,6 +362,7 @@ def fail_in_the_middle(directory):
     )
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_leaves_nobody_waiting(tmp_path):
     worker = functools.partial(fail_in_the_middle, tmp_path)
     outcomes = run_ranks(worker, 2, check=False, timeout_s=90)
@@ -399,6 +403,7 @@ def predict_inside_fit_and_fit_again(directory):
         model.evaluate(data.batch(4), verbose=0, callbacks=[board])
 
 
+@pytest.mark.slow
 def test_a_predict_inside_fit_does_not_end_the_writing(tmp_path, rank_pool):
     rank_pool(2).run(functools.partial(predict_inside_fit_and_fit_again, tmp_path))
     tags = Counter(

@@ -146,7 +146,9 @@ def evaluates(kind):
     return of_all, alone.evaluate(data.batch(rows), verbose=0, return_dict=True)
 
 
-@pytest.mark.parametrize("kind", ["evaluate", "fit", "xla", "joined"])
+@pytest.mark.parametrize(
+    "kind", ["evaluate", "fit", pytest.param("xla", marks=pytest.mark.slow), "joined"]
+)
 def test_what_is_not_there_counts_for_nothing_in_an_evaluation(rank_pool, kind):
     for of_all, alone in rank_pool(2).run(evaluates, args=(kind,)):
         assert of_all == pytest.approx(alone, abs=1e-6)
@@ -171,6 +173,7 @@ def py_dataset_worker(count, **kwargs):
     return train_on_ranks(part, epochs=EPOCHS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     "how",
@@ -241,6 +244,7 @@ def synchronized_worker(count):
     return training.as_bytes(model.get_weights()), model.get_weights()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_moments_of_all_ranks_are_those_of_real_batches(rank_pool, size):
     count = training.BATCH * size * 3 + 1
@@ -281,6 +285,7 @@ def custom_loop_worker(count):
     return training.as_bytes(model.get_weights()), model.get_weights(), losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_a_custom_loop_with_uneven_data_is_exact(rank_pool, size):
     count = training.BATCH * size * 3 + 1

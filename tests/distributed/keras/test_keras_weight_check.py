@@ -63,9 +63,15 @@ def breaks_worker(what, step, options):
     ("what", "step", "options", "found"),
     [
         ("weight", 4, {}, 6),
-        ("average", 7, {}, 9),
+        pytest.param("average", 7, {}, 9, marks=pytest.mark.slow),
         # After the fourth execution.
-        ("rate", 4, {"steps_per_execution": 2, "jit_compile": True}, 10),
+        pytest.param(
+            "rate",
+            4,
+            {"steps_per_execution": 2, "jit_compile": True},
+            10,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_differs_is_named(rank_pool, what, step, options, found):

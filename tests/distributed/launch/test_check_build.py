@@ -49,6 +49,7 @@ def test_this_host() -> None:
     assert len(re.findall(r"^ +fix: \S", finished.stdout, re.MULTILINE)) == len(bad)
 
 
+@pytest.mark.slow
 def test_two_hosts(tmp_path: Path) -> None:
     shell = tmp_path / "shell"
     shell.write_text(SHELL)

@@ -48,6 +48,7 @@ def test_lines_may_begin_with_the_time(ringrun, option):
     assert re.fullmatch(line, finished.stdout.decode())
 
 
+@pytest.mark.slow
 def test_check_build_has_its_short_name(ringrun):
     finished = ringrun.finish(ringrun.start_raw("-cb"))
     assert b"TensorFlow" in finished.stdout

@@ -48,6 +48,7 @@ def test_a_rank_that_sigkill_ended_is_told_of_with_its_memory(ringrun):
     ), finished.verdict
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_notice_are_stopped(ringrun):
     finished = ringrun.run("sys.exit(3) if rank == 1 else wait_to_be_ended()")
 

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 # Errors are the core's own: to raise ours, TensorFlow would be imported.
 JOIN = """
 import numpy as np
@@ -71,6 +73,7 @@ finally:
     assert b"ValueError: no such file" in finished.stderr
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_is_blamed_for_its_silence(ringrun):
     script = JOIN + (f"if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)\n{WAIT}")
 

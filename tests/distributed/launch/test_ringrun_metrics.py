@@ -85,6 +85,7 @@ def port() -> int:
     return metrics.MetricsServer(options, dict, str).port
 
 
+@pytest.mark.slow
 def test_who_connects_and_says_nothing_keeps_nobody_out(port, monkeypatch) -> None:
     monkeypatch.setattr(metrics._Handler, "timeout", 300)
     before = threading.active_count()

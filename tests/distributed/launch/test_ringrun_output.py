@@ -201,6 +201,7 @@ def read_until(fd: int, end: bytes, timeout_s: float = 30) -> bytes:
     return got
 
 
+@pytest.mark.slow
 def test_what_tensorflow_says_at_its_start_is_shown_once(ringrun, tmp_path):
     script = "import tensorflow"
     files = ["--output-dir", str(tmp_path / "output")]

@@ -88,6 +88,7 @@ def test_children_of_ranks_end_with_the_job(ringrun):
     assert not any(map(is_alive, ringrun.pids(*NAMES)))
 
 
+@pytest.mark.slow
 def test_children_of_a_killed_rank_end_with_the_job(ringrun):
     script = WITH_CHILDREN + (
         "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nwait_to_be_ended()"

@@ -119,6 +119,7 @@ def test_an_event_log_that_cannot_be_written_is_told_at_the_start(ringrun) -> No
     assert not (ringrun.directory / "started").exists()
 
 
+@pytest.mark.slow
 def test_ranks_report_from_fit_and_when_they_leave(ringrun, terminal) -> None:
     script = """
     import keras, numpy as np

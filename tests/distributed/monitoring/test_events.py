@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.processes import wait_until
 from support.rank_pool import RankPools
 from support.ringrun import Ringrun
@@ -26,6 +27,7 @@ ring.barrier(name="the one")
 """
 
 
+@pytest.mark.slow
 def test_stalls_and_checkpoints_are_in_the_event_log(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
     log.touch()

@@ -149,7 +149,9 @@ def environment(directory: Path, **more: str) -> dict[str, str]:
 STALLS = {"RING_KERAS_STALL_TIMEOUT_S": "0.5", "RING_KERAS_COLLECTIVE_TIMEOUT_S": "3"}
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize(
+    "transport", ["auto", pytest.param("tcp", marks=pytest.mark.slow)]
+)
 def test_a_rank_that_skipped_a_collective(tmp_path: Path, transport: str) -> None:
     env = environment(tmp_path, RING_KERAS_TRANSPORT=transport, **STALLS)
     run_ranks(skips_a_collective, 3, env=env, args=(str(tmp_path),))
@@ -169,7 +171,9 @@ def test_a_rank_that_skipped_a_collective(tmp_path: Path, transport: str) -> Non
     assert " tensorflow" not in told.stderr
 
 
-@pytest.mark.parametrize("holds_lock", [False, True])
+@pytest.mark.parametrize(
+    "holds_lock", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_a_rank_that_stays_in_its_own_code(tmp_path: Path, holds_lock: bool) -> None:
     (tmp_path / "data.py").write_text(DATA_PY)
     (tmp_path / "then").mkdir()

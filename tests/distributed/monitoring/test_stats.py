@@ -122,7 +122,7 @@ def fits_slow_data(slow_rank: int, options: dict[str, object]) -> Stats:
     "options",
     [
         {"jit_compile": False},
-        {"jit_compile": True},
+        pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
         {"jit_compile": False, "steps_per_execution": BATCHES},
     ],
     ids=["graph", "xla", "steps_per_execution"],
@@ -196,8 +196,11 @@ def counts_examples(kind: str) -> float:
 @pytest.mark.parametrize(
     "kind",
     [
-        *("plain", "accumulation", "passes", "sum", "one row", "padded", "xla"),
-        "executions",
+        *("plain", "accumulation", "padded"),
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("passes", "sum", "one row", "xla", "executions")
+        ),
     ],
 )
 def test_examples_are_the_rows_of_the_batches(rank_pool: RankPools, kind: str) -> None:

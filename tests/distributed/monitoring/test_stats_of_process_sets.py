@@ -48,6 +48,7 @@ def trains_with_all_and_with_a_team(
     return number, found
 
 
+@pytest.mark.slow
 def test_a_team_has_steps_of_its_own(rank_pool: RankPools, tmp_path: Path) -> None:
     ranks = rank_pool(3).run(
         trains_with_all_and_with_a_team, args=(str(tmp_path),), timeout_s=120

@@ -81,6 +81,7 @@ def test_horovods_is_of_rank_0_alone(rank_pool: RankPools, tmp_path: Path) -> No
     assert any("seen" in event["name"] for event in events)
 
 
+@pytest.mark.slow
 def test_ringrun_writes_one_of_the_whole_job(tmp_path: Path) -> None:
     script = """
     import os, signal

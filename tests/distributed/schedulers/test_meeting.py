@@ -184,6 +184,7 @@ def test_a_card_that_an_earlier_job_left_is_not_believed(ranks):
         assert (process.returncode, output) == (0, "[3.0]\n"), errors
 
 
+@pytest.mark.slow
 def test_who_waits_for_rank_0_in_vain_says_where(ranks):
     script = "store_options(Config.from_environment())"
     rank_1 = ranks.start(1, script, env={"RING_KERAS_INIT_TIMEOUT_S": "0.2"})

@@ -43,6 +43,7 @@ def verified(directory: Path, script: str) -> tuple[int, list[str]]:
     return code, printed.splitlines()
 
 
+@pytest.mark.slow
 def test_a_right_script(tmp_path: Path) -> None:
     # The last of its 4 steps has 4 + 3 examples; each rank begins with other weights.
     code, lines = verified(
@@ -77,6 +78,7 @@ model.fit(data, epochs=2, verbose=0, validation_data=data, callbacks=callbacks)
     ]
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_rounding_alone_is_no_difference(tmp_path: Path) -> None:
     # That of the bias. With this seed one other order of the examples changes little.
     code, lines = verified(

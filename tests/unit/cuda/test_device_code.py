@@ -22,7 +22,11 @@ def test_kernels_are_listed() -> None:
     assert {"ring_keras_copy", "ring_keras_sum_bfloat16"} <= KERNELS
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize(
+    "capability",
+    [pytest.param(c, marks=pytest.mark.slow) for c in CAPABILITIES[:-1]]
+    + CAPABILITIES[-1:],
+)
 def test_compiles_for_the_devices_own_architecture(capability: int) -> None:
     architecture = _native.device_architecture(capability)
     assert architecture == f"sm_{capability}"

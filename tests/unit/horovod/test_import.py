@@ -70,6 +70,7 @@ def test_what_is_not_there_is_named() -> None:
     assert "no horovod.torch;" in ended.stderr
 
 
+@pytest.mark.slow
 def test_horovod_itself_is_not_replaced(tmp_path: Path) -> None:
     """Neither does it run in a job of ours, where each rank would be alone."""
     (tmp_path / "horovod").mkdir()
