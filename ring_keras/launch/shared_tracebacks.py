@@ -168,8 +168,11 @@ class SharedTracebacks:
         for one in following:
             assert one.follows is not None
             followers.setdefault(one.follows, []).append(one)
-        for cause, group in followers.items():
-            shown += self._show_followers(cause, group)
+        while followers:
+            # Those of whose cause has been told; where two blame each other, one.
+            told = (cause for cause in followers if cause in self._failed)
+            cause = next(told, next(iter(followers)))
+            shown += self._show_followers(cause, followers.pop(cause))
         return shown
 
     def _show_own(

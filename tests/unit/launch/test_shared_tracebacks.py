@@ -81,6 +81,22 @@ def test_different_ones_are_all_shown():
     ]
 
 
+def test_who_fails_because_of_one_that_did_gets_a_line():
+    """Whoever comes late to a collective is told of the last that has failed."""
+    exited = "[RK201] rank 2 (host h, pid 9) exited with code 1"
+    terminal = Terminal(3)
+    terminal.prints(1, traceback(exited, "ring_keras.errors.PeerLostError"))
+    terminal.prints(2, traceback(LOST, "ring_keras.errors.PeerLostError"))
+    terminal.prints(0, traceback("no"))
+    terminal.ends(0, 1, 2)
+
+    assert terminal.shown == [
+        *of(0, traceback("no")),
+        f"ringrun: rank 2: PeerLostError because of rank 0: {LOST}",
+        f"ringrun: rank 1: PeerLostError because of rank 2: {exited}",
+    ]
+
+
 def test_who_fails_because_of_another_gets_a_line():
     terminal = Terminal(5)
     for rank in (3, 1, 2):
