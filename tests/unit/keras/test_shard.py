@@ -176,7 +176,10 @@ def real_items(part):
 
 
 @pytest.mark.parametrize("size", [1, 2, pytest.param(3, marks=pytest.mark.slow), 4])
-@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.slow), 5, 23])
+@pytest.mark.parametrize(
+    "count",
+    [1, 5, 23, *(pytest.param(count, marks=pytest.mark.slow) for count in (4, 7))],
+)
 @pytest.mark.parametrize(("known", "seed"), [(True, None), (True, 3), (False, None)])
 def test_pad_gives_every_rank_as_many(size, count, known, seed):
     dataset = weighted(count)
