@@ -122,6 +122,7 @@ def train_on_a_bad_link(jit_compile: bool) -> tuple[str, int]:
     "jit_compile", [pytest.param(False, marks=pytest.mark.slow), True]
 )
 def test_fit_ends_before_the_update(make_hosts, jit_compile):
+    # The exponent of an element: found on its way to the sum, and on that back.
     link = make_hosts(ManInTheMiddle(after(6_000, at=-497)))
     first, second = run_on(
         link,
