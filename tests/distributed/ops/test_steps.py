@@ -11,6 +11,7 @@ import tensorflow as tf
 from support import RankPool
 
 import ring_keras as ring
+from ring_keras import _libraries
 from ring_keras.errors import translated
 from ring_keras.ops.grouped_allreduce import allreduce_start, allreduce_wait
 from ring_keras.ops.step import one_step
@@ -52,7 +53,14 @@ def rank_that_failed_in_the_middle(mode: str) -> str:
     return str(info.value)
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
+needs_xla_kernels = pytest.mark.skipif(
+    not _libraries.has_xla_kernels(), reason="needs TensorFlow 2.20 or newer"
+)
+
+
+@pytest.mark.parametrize(
+    "mode", ["eager", "graph", pytest.param("xla", marks=needs_xla_kernels)]
+)
 def test_a_rank_that_is_a_step_ahead_is_found(
     rank_pool: Callable[..., RankPool], mode: str
 ) -> None:
