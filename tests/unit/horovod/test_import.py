@@ -66,7 +66,7 @@ def test_what_is_not_there_is_named() -> None:
     ended = run("import horovod.torch", IMPORT_DIRECTORY)
 
     assert ended.returncode == 1
-    assert "ModuleNotFoundError: ring_keras, which" in ended.stderr
+    assert "ModuleNotFoundError: [RK430] ring_keras, which" in ended.stderr
     assert "no horovod.torch;" in ended.stderr
 
 
