@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,10 +22,12 @@ USER_CODE = Path(__file__).with_name("user_code")
 
 def mypy_errors(file: str, tmp_path: Path) -> dict[int, str]:
     """By line; as a user has it who is strict, and whose TensorFlow has no types."""
+    (tmp_path / file).write_text((USER_CODE / file).read_text())
     ended = run(
+        tmp_path,
         *("mypy", "--strict", "--ignore-missing-imports", "--no-incremental"),
         *("--python-version", "3.10", "--config-file=", "--no-error-summary"),
-        USER_CODE / file,
+        file,
     )
     found = re.findall(r"^.*?:(\d+): error: (.*)$", ended.stdout, re.MULTILINE)
     assert found or ended.returncode == 0, ended.stdout + ended.stderr
@@ -45,6 +48,7 @@ def pyright_errors(file: str, tmp_path: Path) -> dict[int, str]:
         )
     )
     ended = run(
+        tmp_path,
         *("basedpyright", "--outputjson", "--project", tmp_path),
         *("--pythonpath", sys.executable),
     )
@@ -57,12 +61,20 @@ def pyright_errors(file: str, tmp_path: Path) -> dict[int, str]:
     }
 
 
-def run(module: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run(
+    directory: Path, module: str, *arguments: str | Path
+) -> subprocess.CompletedProcess[str]:
+    """Where this package is an installed one, and not the user's own code.
+
+    mypy judges what it finds in its directory, and not what is on Python's path. It
+    does not find a package there that was installed in setuptools' editable mode.
+    """
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"there is no {module}; the extra `dev` has it")
     return subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=ROOT_DIR,
+        cwd=directory,
+        env=os.environ | {"PYTHONPATH": str(ROOT_DIR)},
         capture_output=True,
         text=True,
         timeout=550,
