@@ -94,6 +94,18 @@ def has_xla_kernels() -> bool:
     return hasattr(library, "RingKerasHasXlaKernels")
 
 
+def share_tensors() -> None:
+    """Has TensorFlow take the memory for tensors on the CPU where peers can read it.
+
+    Without effect if it has computed something before, or if the engine has no
+    such memory.
+    """
+    import tensorflow as tf
+
+    ops()
+    ctypes.CDLL(str(_op_library(tf.__version__))).RingKerasShareTensors()
+
+
 def _op_library(tensorflow_version: str) -> Path:
     major, minor = tensorflow_version.split(".")[:2]
     return _PACKAGE_DIR / f"libring_keras_tf_{major}_{minor}.so"

@@ -26,6 +26,7 @@ def init(
     bind_address: str = ...,
     interfaces: Sequence[str] = ...,
     transport: str = ...,
+    shares_tensors: bool = ...,
     tcp_streams: int = ...,
     tuning: Mapping[str, int | None] = ...,
     autotune: bool = ...,

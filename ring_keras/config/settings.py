@@ -132,6 +132,13 @@ class Config:
         "How ranks on one host reach each other: auto takes shared memory, tcp "
         "forces TCP.",
     )
+    share_tensors: bool = _variable(
+        True,
+        SWITCH,
+        "0: ranks of one host copy tensors to each other, instead of reading large "
+        "ones where TensorFlow has computed them. The tensors of a rank on a GPU are "
+        "no part of this.",
+    )
     tcp_streams: int = _variable(
         2, integer(1, 16), "TCP connections between two ranks."
     )
@@ -301,6 +308,7 @@ class Config:
             "bind_address": self.bind_address or "",
             "interfaces": list(self.interfaces or ()),
             "transport": self.transport,
+            "shares_tensors": self.share_tensors,
             "tcp_streams": self.tcp_streams,
             "tuning": self.tuning(),
             "autotune": self.autotune,

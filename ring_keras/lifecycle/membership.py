@@ -138,6 +138,8 @@ def _join(
             _require_equal("RING_KERAS_CHECK_STEPS", steps)
             _require_equal("RING_KERAS_CHECK_REDUCTIONS", reductions)
         prepare_device(config)
+        if config.share_tensors and job.local_size > 1 and not job.on_gpu:
+            _libraries.share_tensors()
         if config.autotune:
             job.tuned_bucket_bytes = autotune.tune(config)
         add_missing_process_sets(process_sets)

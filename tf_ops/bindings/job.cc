@@ -74,7 +74,7 @@ void Init(int rank, int size, const std::string& store_host, int store_port,
           const py::bytes& token, uint64_t generation, bool encrypts,
           const std::string& host_name, const std::string& bind_address,
           const std::vector<std::string>& interfaces,
-          const std::string& transport, int tcp_streams,
+          const std::string& transport, bool shares_tensors, int tcp_streams,
           const TuningValues& tuning, bool autotune,
           const std::string& cuda_library_path, const std::string& trace_dir,
           double init_timeout_s, double collective_timeout_s,
@@ -91,6 +91,7 @@ void Init(int rank, int size, const std::string& store_host, int store_port,
   options.bind_address = bind_address;
   options.interfaces = interfaces;
   options.transport = transport;
+  options.shares_tensors = shares_tensors;
   options.tcp_streams = tcp_streams;
   options.tuning = ParseTuning(tuning);
   options.autotune = autotune;
@@ -134,6 +135,7 @@ void BindJob(py::module_& module) {
              py::arg("bind_address") = defaults.bind_address,
              py::arg("interfaces") = defaults.interfaces,
              py::arg("transport") = defaults.transport,
+             py::arg("shares_tensors") = defaults.shares_tensors,
              py::arg("tcp_streams") = defaults.tcp_streams,
              py::arg("tuning") = std::map<std::string, size_t>(),
              py::arg("autotune") = defaults.autotune,

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "tf_ops/collectives/collective.h"
 
@@ -30,6 +31,12 @@ MakeAlgorithm MakeAllreduceSharedFlat;
 // a round, 2 x nbytes read per rank whatever the size.
 MakeAlgorithm MakeAllreduceSharedParts;
 
+// Offsets in an arena.
+struct TensorPlace {
+  uint64_t input = 0;
+  uint64_t output = 0;
+};
+
 // Where this rank's one tensor lies among the shared buffers.
 struct SharedBuffers {
   size_t nbytes = 0;
@@ -47,6 +54,19 @@ std::optional<SharedBuffers> FindSharedBuffers(
 std::unique_ptr<Collective> MakeAllreduceSharedBuffers(
     const CollectiveArguments& arguments, Communicator& communicator,
     const SharedBuffers& buffers, MakeAlgorithm* staged);
+
+// Where this rank's tensors lie in its arena, those that are large: nothing if
+// one lies elsewhere, must be scaled first, or has its output on pages with
+// other data, or if a rank has no arena that this one can reach.
+using TensorPlaces = std::vector<TensorPlace>;
+std::optional<TensorPlaces> FindTensorPlaces(
+    const CollectiveArguments& arguments, const Communicator& communicator);
+// Where every rank's large tensors lie in its arena: each rank reduces a part
+// of them in place, for all ranks. Only what is small is staged. Becomes
+// `staged`, as above, if a peer's tensors lie elsewhere.
+std::unique_ptr<Collective> MakeAllreduceSharedTensors(
+    const CollectiveArguments& arguments, Communicator& communicator,
+    TensorPlaces places, MakeAlgorithm* staged);
 
 // For a communicator of one rank.
 MakeAlgorithm MakeAllreduceAlone;

@@ -1,12 +1,13 @@
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <utility>
 
 #include "tf_ops/collectives/algorithms.h"
+#include "tf_ops/collectives/in_place.h"
 #include "tf_ops/collectives/partition.h"
 #include "tf_ops/collectives/scaled_reduction.h"
 #include "tf_ops/collectives/shared_collective.h"
+#include "tf_ops/collectives/withdrawal.h"
 
 namespace ring_keras {
 namespace {
@@ -20,11 +21,6 @@ namespace {
 //   looks there before it publishes a result;
 // - puts private memory in place of its output. What peers still write goes to
 //   pages that nobody sees.
-
-// Reduced by one rank, then copied to the others while in its L1.
-constexpr size_t kBlockBytes = 8 << 10;
-// Between looks at the clock.
-constexpr size_t kSomeBytes = 1 << 20;
 
 class AllreduceSharedBuffers : public Collective {
  public:
@@ -115,47 +111,20 @@ class AllreduceSharedBuffers : public Collective {
       inputs_[peer] = buffers + participants[peer].input_offset;
       outputs_[peer] = buffers + participants[peer].output_offset;
     }
-    const Range lines = Part(CeilDivide(buffers_.nbytes, kCacheLine), size,
-                             communicator_.rank());
-    part_ = {lines.begin * kCacheLine,
-             std::min(buffers_.nbytes, lines.end * kCacheLine)};
+    part_ = InPlacePart(buffers_.nbytes, size, communicator_.rank());
   }
 
   // The next bytes of this rank's part of all buffers, which nobody else
   // touches. Whether there are more.
   bool ReduceSome() {
-    const size_t stop = std::min(part_.end, part_.begin + kSomeBytes);
-    for (size_t& at = part_.begin; at < stop; at += kBlockBytes) {
-      ReduceBlock(at, std::min(kBlockBytes, stop - at));
-    }
+    ReduceInPlace(reduction_, inputs_, outputs_, communicator_.size(),
+                  communicator_.rank(), &part_.begin,
+                  std::min(part_.end, part_.begin + kInPlaceSomeBytes));
     return part_.begin < part_.end;
   }
 
-  void ReduceBlock(size_t at, size_t nbytes) const {
-    const int size = communicator_.size();
-    const int rank = communicator_.rank();
-    const void* sources[kSharedMaxRanks];
-    for (int peer = 0; peer < size; ++peer) sources[peer] = inputs_[peer] + at;
-    reduction_.Combine(outputs_[rank] + at, sources, size, nbytes);
-    for (int peer = 0; peer < size; ++peer) {
-      if (peer == rank) continue;
-      std::memcpy(outputs_[peer] + at, outputs_[rank] + at, nbytes);
-    }
-  }
-
-  // Whether a peer has given up, before all of what this rank read was read.
-  static bool AnyWithdrew(const Participants& participants) {
-    std::atomic_thread_fence(std::memory_order_acquire);
-    return std::any_of(
-        participants.begin(), participants.end(), [](const Participant& peer) {
-          return peer.window->withdrawn.load(std::memory_order_relaxed);
-        });
-  }
-
   void Withdraw() {
-    window_.window->withdrawn.store(true, std::memory_order_relaxed);
-    // Before all that the caller writes.
-    std::atomic_thread_fence(std::memory_order_release);
+    ring_keras::Withdraw(*window_.window);
     communicator_.mesh().buffers().Isolate(buffers_.output_offset,
                                            buffers_.nbytes);
   }

@@ -103,7 +103,8 @@ constexpr std::pair<MakeAlgorithm*, const char*> kNames[] = {
     {MakeAllgatherRing, "ring"},
 };
 constexpr size_t kSharedBuffersNumber = std::size(kNames);
-constexpr size_t kFirstDeviceNumber = kSharedBuffersNumber + 1;
+constexpr size_t kSharedTensorsNumber = kSharedBuffersNumber + 1;
+constexpr size_t kFirstDeviceNumber = kSharedTensorsNumber + 1;
 static_assert(kFirstDeviceNumber + kCollectiveKindCount < kAlgorithmCount);
 
 AlgorithmName NameOf(MakeAlgorithm* make) {
@@ -136,6 +137,11 @@ std::unique_ptr<Collective> MakeCollective(const CollectiveArguments& arguments,
       return Named(
           MakeAllreduceSharedBuffers(arguments, communicator, *buffers, make),
           {kSharedBuffersNumber, "shared_buffers"});
+    }
+    if (auto places = FindTensorPlaces(arguments, communicator)) {
+      return Named(MakeAllreduceSharedTensors(arguments, communicator,
+                                              std::move(*places), make),
+                   {kSharedTensorsNumber, "shared_tensors"});
     }
   }
   return Named(make(arguments, communicator), NameOf(make));

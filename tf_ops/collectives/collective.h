@@ -26,7 +26,8 @@ struct Participant {
   int64_t rows = 0;             // First dimension of its input.
   std::vector<int64_t> splits;  // kAlltoall: rows for each rank.
   double weight = 1.0;          // In an average.
-  // Where its tensors lie among the shared buffers of its segment, if they do.
+  // Where its tensors lie among the shared buffers of its segment, if they do;
+  // or kInArena.
   uint64_t input_offset = WindowPost::kNowhere;
   uint64_t output_offset = WindowPost::kNowhere;
   // Where its data appear, if it shares memory with this rank.

@@ -61,7 +61,7 @@ class Communicator {
   // Only while no collective runs on it, on any rank.
   void set_tuning(const Tuning& tuning) { tuning_ = tuning; }
 
-  Mesh& mesh() { return mesh_; }
+  Mesh& mesh() const { return mesh_; }
   Pair& pair(int rank) { return mesh_.pair(ranks_[rank]); }
   // Only of this host's ranks.
   Segment& segment(int rank) {

@@ -7,6 +7,7 @@
 #include "tf_ops/kernels/gpu_kernels.h"
 #include "tf_ops/kernels/pending.h"
 #include "tf_ops/kernels/reduction.h"
+#include "tf_ops/kernels/shared_cpu_device.h"
 
 namespace ring_keras {
 namespace {
@@ -21,7 +22,9 @@ class AllreduceKernel : public AsyncOpKernel {
       : AsyncOpKernel(construction),
         attributes_(construction),
         reduction_(construction, 1),
-        wire_dtype_(WireDtypeOf(construction)) {}
+        wire_dtype_(WireDtypeOf(construction)) {
+    SayIfTensorsArePrivate();
+  }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     Request request = attributes_.NewRequest(CollectiveKind::kAllreduce);

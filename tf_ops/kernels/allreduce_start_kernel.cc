@@ -9,6 +9,7 @@
 #include "tf_ops/kernels/pending.h"
 #include "tf_ops/kernels/pending_handle.h"
 #include "tf_ops/kernels/reduction.h"
+#include "tf_ops/kernels/shared_cpu_device.h"
 
 namespace ring_keras {
 namespace {
@@ -33,6 +34,7 @@ class AllreduceStartKernel : public OpKernel {
                     "RingKerasAllreduceStart: only an average has weights"));
     OP_REQUIRES_OK(construction,
                    construction->GetAttr("wait_follows", &wait_follows_));
+    SayIfTensorsArePrivate();
   }
 
   void Compute(OpKernelContext* context) override {

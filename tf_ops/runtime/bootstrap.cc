@@ -33,6 +33,29 @@ StatusOr<std::vector<std::string>> Exchange(Store& store,
              "start needs a larger RING_KERAS_INIT_TIMEOUT_S."));
 }
 
+// Null: its tensors are copied, as if it offered none.
+std::unique_ptr<TensorArena> AttachTensors(const PeerCard& card, int rank) {
+  if (card.tensors_descriptor < 0) return nullptr;
+  auto tensors = TensorArena::Attach(card.pid, card.tensors_descriptor,
+                                     card.tensors_nonce);
+  if (tensors.ok()) return std::move(tensors.value());
+  Log(LogLevel::kInfo, StrCat("tensors are copied between this rank and rank ",
+                              rank, ": ", tensors.status().message()));
+  return nullptr;
+}
+
+void ShowTensors(PeerCard* own) {
+  const Status created = TensorArena::CreateForProcess();
+  if (!created.ok()) {
+    Log(LogLevel::kInfo,
+        StrCat("tensors are copied between the ranks of this host: ",
+               created.message()));
+    return;
+  }
+  own->tensors_descriptor = TensorArena::OfProcess()->descriptor();
+  own->tensors_nonce = TensorArena::OfProcess()->nonce();
+}
+
 // Maps the memory of each rank that may share it; a failure means TCP.
 std::vector<MeshPeer> AttachLocalPeers(const std::vector<PeerCard>& cards,
                                        int own_rank) {
@@ -51,6 +74,7 @@ std::vector<MeshPeer> AttachLocalPeers(const std::vector<PeerCard>& cards,
       if (failure.ok()) {
         peers[rank].segment = std::move(segment.value());
         peers[rank].doorbell = std::move(doorbell.value());
+        peers[rank].tensors = AttachTensors(card, rank);
         continue;
       }
     }
@@ -124,6 +148,7 @@ class Bootstrapper {
         own.segment_descriptor = segment->descriptor();
         own.doorbell_descriptor = doorbell_->write_descriptor();
         own.nonce = segment->header().nonce;
+        if (options_.shares_tensors) ShowTensors(&own);
       } else {
         Log(LogLevel::kWarning, StrCat(Prefix(ErrorCode::kNoSharedMemory),
                                        "no shared memory, TCP instead: ",
@@ -150,6 +175,7 @@ class Bootstrapper {
     membership.mesh = std::make_unique<Mesh>(
         options_.rank, std::move(doorbell_), std::move(segment),
         std::move(poller_), std::move(peers_), std::move(hosts_));
+    membership.mesh->set_own_tensors(TensorArena::OfProcess());
     if (late_links_ != nullptr) {
       membership.mesh->MakeWhenNeeded(std::move(late_links_),
                                       options_.max_direct_peers);

@@ -29,6 +29,8 @@ struct InitOptions {
   // Whose addresses other hosts may take; empty: the fastest's that all reach.
   std::vector<std::string> interfaces;
   std::string transport = "auto";  // "auto", or "tcp": no shared memory.
+  // Whether tensors may come from memory that the ranks of the host can read.
+  bool shares_tensors = false;
   int tcp_streams = 2;             // Connections per pair of ranks.
   // A job connects all its ranks when it starts, if none has more than so many
   // on other hosts; else when they first need it. The same on every rank.

@@ -124,14 +124,16 @@ std::string Encode(const PeerCard& card) {
     text += '\n' + *line;
   }
   text += '\n';
-  for (int number :
-       {card.segment_descriptor, card.doorbell_descriptor, card.pid}) {
+  for (int number : {card.segment_descriptor, card.doorbell_descriptor,
+                     card.tensors_descriptor, card.pid}) {
     text += std::to_string(number) + ' ';
   }
   constexpr char kDigits[] = "0123456789abcdef";
-  for (uint8_t byte : card.nonce) {
-    text += kDigits[byte / 16];
-    text += kDigits[byte % 16];
+  for (const SegmentNonce* nonce : {&card.nonce, &card.tensors_nonce}) {
+    for (uint8_t byte : *nonce) {
+      text += kDigits[byte / 16];
+      text += kDigits[byte % 16];
+    }
   }
   return text;
 }
@@ -149,13 +151,15 @@ StatusOr<PeerCard> DecodePeerCard(const std::string& text) {
                             &card.host_id, &card.host_name, &card.boot_id}) {
     *line = TakeUntil('\n', &rest);
   }
-  for (int* number :
-       {&card.segment_descriptor, &card.doorbell_descriptor, &card.pid}) {
+  for (int* number : {&card.segment_descriptor, &card.doorbell_descriptor,
+                      &card.tensors_descriptor, &card.pid}) {
     *number = NumberOf<int>(TakeUntil(' ', &rest));
   }
-  for (uint8_t& byte : card.nonce) {
-    byte = NumberOf<uint8_t>(rest.substr(0, 2), 16);
-    rest.remove_prefix(std::min<size_t>(2, rest.size()));
+  for (SegmentNonce* nonce : {&card.nonce, &card.tensors_nonce}) {
+    for (uint8_t& byte : *nonce) {
+      byte = NumberOf<uint8_t>(rest.substr(0, 2), 16);
+      rest.remove_prefix(std::min<size_t>(2, rest.size()));
+    }
   }
   // What was overlooked, such as a rest, would be missing.
   if (Encode(card) != text) {

@@ -23,6 +23,9 @@ struct PeerCard {
   int segment_descriptor = -1;
   int doorbell_descriptor = -1;
   SegmentNonce nonce{};
+  // The memory of its tensors; -1 if it offers none.
+  int tensors_descriptor = -1;
+  SegmentNonce tensors_nonce{};
   // These must be the same on every rank.
   Tuning tuning;
   bool autotune = false;

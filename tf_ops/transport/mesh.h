@@ -14,6 +14,7 @@
 #include "tf_ops/transport/shm/buffer_allocator.h"
 #include "tf_ops/transport/shm/doorbell.h"
 #include "tf_ops/transport/shm/segment.h"
+#include "tf_ops/transport/shm/tensor_arena.h"
 #include "tf_ops/transport/shm/window.h"
 #include "tf_ops/transport/tcp/poller.h"
 
@@ -25,6 +26,8 @@ struct MeshPeer {
   // Set when the rank shares memory with this one.
   std::unique_ptr<Segment> segment;
   std::unique_ptr<RemoteDoorbell> doorbell;
+  // The memory of its tensors. Null: it has none, or it cannot be mapped.
+  std::unique_ptr<TensorArena> tensors;
 };
 
 class Mesh {
@@ -67,6 +70,15 @@ class Mesh {
   Segment& own_segment() { return *segment_; }
   bool has_segment() const { return segment_ != nullptr; }
 
+  // The memory from which this rank's tensors come, which its peers may have
+  // mapped.
+  void set_own_tensors(TensorArena* tensors) { own_tensors_ = tensors; }
+  // Of a rank that shares memory with this one, or of this one. Null: there is
+  // none that this rank can read.
+  TensorArena* tensors(int rank) const {
+    return rank == rank_ ? own_tensors_ : peers_[rank].tensors.get();
+  }
+
   // Moves what can be moved on every pair; whether anything was.
   bool Pump();
 
@@ -99,6 +111,7 @@ class Mesh {
   std::shared_ptr<Segment> segment_;
   std::unique_ptr<WindowAllocator> windows_;
   std::shared_ptr<BufferAllocator> buffers_;
+  TensorArena* own_tensors_ = nullptr;
   std::unique_ptr<Poller> poller_;
   std::atomic<int> unsent_{0};  // Streams that have something to take.
   std::vector<MeshPeer> peers_;

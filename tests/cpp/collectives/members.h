@@ -18,6 +18,7 @@ namespace ring_keras {
 // One rank, with its connections to all others.
 struct Member {
   Scheduler scheduler;
+  std::unique_ptr<TensorArena> tensors;  // If there are any.
   std::unique_ptr<Mesh> mesh;
   std::unique_ptr<Communicator> communicator;
 };
@@ -67,13 +68,18 @@ inline std::vector<Member> Connect(int size) {
   return members;
 }
 
-// Each sees the others' memory by a mapping of its own. No messages.
-inline std::vector<Member> ConnectByMemory(int size) {
+// Each sees the others' memory by a mapping of its own. No messages. Ranks have
+// arenas for tensors if `with_arenas`.
+inline std::vector<Member> ConnectByMemory(int size, bool with_arenas = false) {
   std::vector<std::unique_ptr<Doorbell>> doorbells;
   std::vector<std::unique_ptr<Segment>> segments;
   for (int rank = 0; rank < size; ++rank) {
     doorbells.push_back(std::move(Doorbell::Create().value()));
     segments.push_back(std::move(Segment::Create(size).value()));
+  }
+  std::vector<std::unique_ptr<TensorArena>> arenas(size);
+  if (with_arenas) {
+    for (auto& arena : arenas) arena = std::move(TensorArena::Create().value());
   }
   std::vector<std::vector<MeshPeer>> peers(size);
   for (int rank = 0; rank < size; ++rank) {
@@ -89,13 +95,20 @@ inline std::vector<Member> ConnectByMemory(int size) {
           RemoteDoorbell::Open(getpid(), doorbells[peer]->write_descriptor(),
                                &seen.segment->header().sleeping)
               .value());
+      if (!with_arenas) continue;
+      seen.tensors =
+          std::move(TensorArena::Attach(getpid(), arenas[peer]->descriptor(),
+                                        arenas[peer]->nonce())
+                        .value());
     }
   }
   std::vector<Member> members(size);
   for (int rank = 0; rank < size; ++rank) {
+    members[rank].tensors = std::move(arenas[rank]);
     Complete(members[rank], rank, size, std::move(doorbells[rank]),
              std::move(segments[rank]), nullptr, std::move(peers[rank]),
              std::vector<int>(size, 0));
+    members[rank].mesh->set_own_tensors(members[rank].tensors.get());
   }
   return members;
 }

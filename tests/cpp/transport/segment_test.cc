@@ -111,7 +111,7 @@ RING_TEST(AWrongNonceIsRefused) {
       Segment::Attach(kSize, getpid(), own.value()->descriptor(), nonce)
           .status();
   EXPECT_EQ(status.code(), StatusCode::kInternal);
-  EXPECT_TRUE(status.message().find("is not the segment that was announced") !=
+  EXPECT_TRUE(status.message().find("is not the memory that was announced") !=
               std::string::npos)
       << status.message();
 }

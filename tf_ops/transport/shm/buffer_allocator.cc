@@ -19,14 +19,6 @@ constexpr size_t WholePages(size_t nbytes) {
   return (nbytes + kPage - 1) / kPage * kPage;
 }
 
-// Memory of this process alone in place of what it has at `data`. Whether it
-// worked.
-bool ReplaceByPrivate(char* data, size_t nbytes) {
-  return mmap(data, nbytes, PROT_READ | PROT_WRITE,
-              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-              0) != MAP_FAILED;
-}
-
 }  // namespace
 
 BufferAllocator::BufferAllocator(std::shared_ptr<Segment> own)

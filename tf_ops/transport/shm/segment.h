@@ -7,8 +7,7 @@
 // its processes. Pages that nobody touches cost nothing, so that is address
 // space.
 //
-// The file's size is sealed: no process can shrink it, which would end all that
-// touch the rest with SIGBUS. The memory is left out of core dumps.
+// The memory is left out of core dumps.
 //
 // In a forked child the segment is not there, but for the buffers, of which
 // arrays may be left: the child reads what its parent has there, and what it
@@ -16,7 +15,6 @@
 #ifndef RING_KERAS_TRANSPORT_SHM_SEGMENT_H_
 #define RING_KERAS_TRANSPORT_SHM_SEGMENT_H_
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -26,6 +24,7 @@
 #include "tf_ops/common/fork.h"
 #include "tf_ops/common/socket.h"
 #include "tf_ops/common/status.h"
+#include "tf_ops/transport/shm/sealed_memory.h"
 
 namespace ring_keras {
 
@@ -34,8 +33,6 @@ constexpr size_t kCacheLine = 64;
 constexpr size_t kInboxBytes = size_t{64} << 10;
 constexpr size_t kWindowAreaBytes = size_t{4} << 30;
 constexpr size_t kBufferAreaBytes = size_t{16} << 30;
-
-using SegmentNonce = std::array<uint8_t, 16>;
 
 struct SegmentHeader {
   SegmentNonce nonce;  // Tells whether a mapping is the segment we meant.
@@ -79,7 +76,6 @@ class Segment {
   Segment(FileDescriptor descriptor, int size, char* base, size_t nbytes);
   static StatusOr<std::unique_ptr<Segment>> Map(FileDescriptor descriptor,
                                                 int size);
-  void KeepBuffersPrivate();
 
   FileDescriptor descriptor_;
   char* base_;

@@ -32,6 +32,8 @@ struct alignas(kCacheLine) WindowPost {
   uint64_t output_offset;
 
   static constexpr uint64_t kNowhere = ~uint64_t{0};
+  // In its arena (tensor_arena.h); a table in its window says where.
+  static constexpr uint64_t kInArena = kNowhere - 1;
 };
 
 struct alignas(kCacheLine) Window {

@@ -1,0 +1,128 @@
+// Memory of tensors that peers have mapped.
+#include "tf_ops/transport/shm/tensor_arena.h"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+
+#include "tests/cpp/support/test.h"
+
+namespace ring_keras {
+namespace {
+
+struct Arenas {
+  Arenas()
+      : own(std::move(TensorArena::Create().value())),
+        peers(std::move(
+            TensorArena::Attach(getpid(), own->descriptor(), own->nonce())
+                .value())) {}
+
+  std::unique_ptr<TensorArena> own;
+  std::unique_ptr<TensorArena> peers;
+};
+
+RING_TEST(APeerSeesTheSameMemory) {
+  const Arenas arenas;
+  char* end = arenas.own->data() + kTensorAreaBytes - 8;
+  std::strcpy(end, "the end");
+  const auto offset = arenas.own->OffsetOf(end, 8);
+  ASSERT_TRUE(offset.has_value());
+  EXPECT_EQ(std::string(arenas.peers->data() + *offset), "the end");
+  std::strcpy(arenas.peers->data() + *offset, "is here");
+  EXPECT_EQ(std::string(end), "is here");
+}
+
+RING_TEST(WhatIsNotThereIsNotFound) {
+  const Arenas arenas;
+  char* data = arenas.own->data();
+  EXPECT_TRUE(arenas.own->OffsetOf(data, kTensorAreaBytes).has_value());
+  EXPECT_FALSE(arenas.own->OffsetOf(data, kTensorAreaBytes + 1).has_value());
+  EXPECT_FALSE(arenas.own->OffsetOf(data + 1, kTensorAreaBytes).has_value());
+  EXPECT_FALSE(arenas.own->OffsetOf(data - 1, 1).has_value());
+  const int elsewhere = 0;
+  EXPECT_FALSE(arenas.own->OffsetOf(&elsewhere, 1).has_value());
+  // A peer's numbers may be anything.
+  EXPECT_TRUE(TensorArena::IsWithin(kTensorAreaBytes - 8, 8));
+  EXPECT_FALSE(TensorArena::IsWithin(kTensorAreaBytes - 8, 9));
+  EXPECT_FALSE(TensorArena::IsWithin(~uint64_t{0}, 8));
+}
+
+RING_TEST(OtherMemoryIsRefused) {
+  const Arenas arenas;
+  SegmentNonce nonce = arenas.own->nonce();
+  nonce[0] ^= 1;
+  const Status other =
+      TensorArena::Attach(getpid(), arenas.own->descriptor(), nonce).status();
+  EXPECT_EQ(other.code(), StatusCode::kInternal);
+  EXPECT_TRUE(other.message().find("is not the memory that was announced") !=
+              std::string::npos)
+      << other.message();
+  FileDescriptor small(memfd_create("small", MFD_CLOEXEC));
+  for (int descriptor : {small.get(), 1 << 20}) {
+    EXPECT_FALSE(
+        TensorArena::Attach(getpid(), descriptor, SegmentNonce{}).ok());
+  }
+}
+
+// As a peer does that was stopped, and has not heard that it is over.
+RING_TEST(WritesToIsolatedPagesAreLost) {
+  const Arenas arenas;
+  constexpr size_t kBegin = 8 * kTensorPageBytes;
+  constexpr size_t kBytes = 2 * kTensorPageBytes - 100;  // Ends within a page.
+  char* own = arenas.own->data();
+  std::memset(own, 1, 16 * kTensorPageBytes);
+  arenas.own->Isolate(kBegin, kBytes);
+  std::memset(arenas.peers->data() + kBegin, 2, 2 * kTensorPageBytes);
+  for (size_t i = 0; i < 16 * kTensorPageBytes; ++i) {
+    const bool isolated = i >= kBegin && i < kBegin + 2 * kTensorPageBytes;
+    ASSERT_EQ(int{own[i]}, isolated ? 0 : 1) << "at " << i;
+  }
+  std::memset(own + kBegin, 3, kBytes);
+  EXPECT_EQ(int{own[kBegin]}, 3);
+  // No peer is told to look there again.
+  EXPECT_TRUE(arenas.own->OffsetOf(own, kBegin).has_value());
+  EXPECT_FALSE(arenas.own->OffsetOf(own, kBegin + 1).has_value());
+  EXPECT_FALSE(arenas.own->OffsetOf(own + kBegin, 1).has_value());
+  EXPECT_FALSE(arenas.own->OffsetOf(own + kBegin + 2 * kTensorPageBytes - 1, 1)
+                   .has_value());
+  EXPECT_TRUE(
+      arenas.own->OffsetOf(own + kBegin + 2 * kTensorPageBytes, 1).has_value());
+}
+
+// The parent's tensors can be read in a child, and stay as they are.
+RING_TEST(AChildHasItsOwn) {
+  const Arenas arenas;
+  char* own = arenas.own->data();
+  std::memset(own, 1, 4 * kTensorPageBytes);
+  arenas.own->Isolate(kTensorPageBytes, kTensorPageBytes);
+  std::memset(own + kTensorPageBytes, 2, kTensorPageBytes);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool reads = own[0] == 1 && own[kTensorPageBytes] == 2 &&
+                       own[2 * kTensorPageBytes] == 1;
+    std::memset(own, 3, 4 * kTensorPageBytes);
+    const bool writes = own[0] == 3 && own[kTensorPageBytes] == 3;
+    _exit(reads && writes ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(int{own[0]}, 1);
+  EXPECT_EQ(int{own[kTensorPageBytes]}, 2);
+  EXPECT_EQ(int{own[2 * kTensorPageBytes]}, 1);
+}
+
+RING_TEST(AProcessHasOneForGood) {
+  EXPECT_TRUE(TensorArena::OfProcess() == nullptr);
+  ASSERT_OK(TensorArena::CreateForProcess());
+  TensorArena* arena = TensorArena::OfProcess();
+  ASSERT_TRUE(arena != nullptr);
+  ASSERT_OK(TensorArena::CreateForProcess());
+  EXPECT_TRUE(TensorArena::OfProcess() == arena);
+}
+
+}  // namespace
+}  // namespace ring_keras

@@ -1,0 +1,13 @@
+// The device "CPU" of TensorFlow whose tensors peers can read.
+#ifndef RING_KERAS_KERNELS_SHARED_CPU_DEVICE_H_
+#define RING_KERAS_KERNELS_SHARED_CPU_DEVICE_H_
+
+namespace ring_keras {
+
+// Says, once and at the level "debug", if this process offers its tensors to
+// peers but has TensorFlow's own device, which was there before.
+void SayIfTensorsArePrivate();
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_KERNELS_SHARED_CPU_DEVICE_H_

@@ -1,0 +1,48 @@
+// Memory that processes of a host share: a file without a name (memfd), whose
+// size is sealed. No process can shrink it, which would end all that touch the
+// rest with SIGBUS.
+#ifndef RING_KERAS_TRANSPORT_SHM_SEALED_MEMORY_H_
+#define RING_KERAS_TRANSPORT_SHM_SEALED_MEMORY_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "tf_ops/common/socket.h"
+#include "tf_ops/common/status.h"
+
+namespace ring_keras {
+
+// Tells whether memory that was opened is the one that was meant.
+using SegmentNonce = std::array<uint8_t, 16>;
+
+// Zeroed; costs what is touched of it. Errors: Internal.
+StatusOr<FileDescriptor> CreateSealedMemory(size_t nbytes);
+
+// What process `pid` of this host has as `descriptor`. Errors: Internal when it
+// cannot be opened, or is no such memory of `nbytes`.
+StatusOr<FileDescriptor> OpenSealedMemory(int pid, int descriptor,
+                                          size_t nbytes);
+
+// What is said of memory that turns out to be another. Internal.
+Status NotTheMemory(int pid, int descriptor);
+
+// All of it. Errors: ResourceExhausted.
+StatusOr<char*> MapSealedMemory(const FileDescriptor& memory, size_t nbytes);
+
+// In a forked child: puts a mapping of its own in place of `nbytes` at `data`,
+// which are those of the memory from `offset` on. The child reads what its
+// parent has there, and what it writes stays its own.
+void KeepPrivateInChild(const FileDescriptor& memory, char* data, size_t nbytes,
+                        size_t offset);
+
+// Memory of this process alone, zeroed, in place of what it has at `data`.
+// Whether it worked.
+bool ReplaceByPrivate(char* data, size_t nbytes);
+
+// Errors: Internal.
+StatusOr<SegmentNonce> NewNonce();
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_TRANSPORT_SHM_SEALED_MEMORY_H_

@@ -1,0 +1,122 @@
+#include "tf_ops/transport/shm/tensor_arena.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+
+#include "tf_ops/common/logging.h"
+
+namespace ring_keras {
+namespace {
+
+// Never destroyed: tensors may be freed while the process ends.
+std::atomic<TensorArena*> of_process{nullptr};
+
+constexpr size_t WholePages(size_t nbytes) {
+  return (nbytes + kTensorPageBytes - 1) / kTensorPageBytes * kTensorPageBytes;
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<TensorArena>> TensorArena::Create() {
+  auto memory = CreateSealedMemory(kBytes);
+  RING_KERAS_RETURN_IF_ERROR(memory.status());
+  auto nonce = NewNonce();
+  RING_KERAS_RETURN_IF_ERROR(nonce.status());
+  auto base = MapSealedMemory(memory.value(), kBytes);
+  RING_KERAS_RETURN_IF_ERROR(base.status());
+  madvise(base.value(), kBytes, MADV_DOFORK);
+  std::memcpy(base.value(), nonce.value().data(), nonce.value().size());
+  std::unique_ptr<TensorArena> arena(
+      new TensorArena(std::move(memory.value()), base.value()));
+  arena->in_child_.emplace([own = arena.get()] { own->KeepPrivate(); });
+  return arena;
+}
+
+StatusOr<std::unique_ptr<TensorArena>> TensorArena::Attach(
+    int pid, int descriptor, const SegmentNonce& nonce) {
+  auto memory = OpenSealedMemory(pid, descriptor, kBytes);
+  RING_KERAS_RETURN_IF_ERROR(memory.status());
+  auto base = MapSealedMemory(memory.value(), kBytes);
+  RING_KERAS_RETURN_IF_ERROR(base.status());
+  std::unique_ptr<TensorArena> arena(
+      new TensorArena(std::move(memory.value()), base.value()));
+  if (arena->nonce() != nonce) return NotTheMemory(pid, descriptor);
+  return arena;
+}
+
+TensorArena* TensorArena::OfProcess() {
+  return of_process.load(std::memory_order_acquire);
+}
+
+Status TensorArena::CreateForProcess() {
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (OfProcess() != nullptr) return Status::Ok();
+  auto arena = Create();
+  RING_KERAS_RETURN_IF_ERROR(arena.status());
+  of_process.store(arena.value().release(), std::memory_order_release);
+  return Status::Ok();
+}
+
+TensorArena::~TensorArena() {
+  // In a forked child other things may be where a peer's was.
+  if (owner_.IsThis()) munmap(base_, kBytes);
+}
+
+// In a forked child, which has what is isolated anyway.
+void TensorArena::KeepPrivate() const {
+  size_t at = 0;
+  const auto keep_until = [&](size_t end) {
+    if (at < end) KeepPrivateInChild(descriptor_, base_ + at, end - at, at);
+  };
+  for (const auto& [offset, nbytes] : isolated_) {
+    keep_until(kHeaderBytes + offset);
+    at = kHeaderBytes + offset + nbytes;
+  }
+  keep_until(kBytes);
+}
+
+const SegmentNonce& TensorArena::nonce() const {
+  return *reinterpret_cast<const SegmentNonce*>(base_);
+}
+
+bool TensorArena::Holds(const void* data) const {
+  const char* at = static_cast<const char*>(data);
+  return at >= this->data() && at < this->data() + kTensorAreaBytes;
+}
+
+std::optional<uint64_t> TensorArena::OffsetOf(const void* data,
+                                              size_t nbytes) const {
+  if (!Holds(data)) return std::nullopt;
+  const uint64_t offset = static_cast<const char*>(data) - this->data();
+  if (!IsWithin(offset, nbytes)) return std::nullopt;
+  if (any_isolated_.load(std::memory_order_acquire)) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto after = isolated_.lower_bound(offset + nbytes);
+    if (after != isolated_.begin()) {
+      const auto last = std::prev(after);
+      if (last->first + last->second > offset) return std::nullopt;
+    }
+  }
+  return offset;
+}
+
+void TensorArena::Isolate(uint64_t offset, size_t nbytes) {
+  char* data = this->data() + offset;
+  const size_t size = WholePages(nbytes);
+  std::lock_guard<std::mutex> lock(mutex_);
+  any_isolated_.store(true, std::memory_order_release);
+  isolated_[offset] = size;
+  madvise(data, size, MADV_REMOVE);
+  if (ReplaceByPrivate(data, size)) return;
+  Log(LogLevel::kError,
+      StrCat("cannot take ", nbytes,
+             " bytes of tensors away from the other ranks, which may still "
+             "write to them: ",
+             ErrnoMessage(errno), ". Restart this process."));
+}
+
+}  // namespace ring_keras
