@@ -23,7 +23,7 @@ class AllreduceKernel : public AsyncOpKernel {
         attributes_(construction),
         reduction_(construction, 1),
         wire_dtype_(WireDtypeOf(construction)) {
-    SayIfTensorsArePrivate();
+    SayIfTensorsArePrivate(*construction);
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {

@@ -34,7 +34,7 @@ class AllreduceStartKernel : public OpKernel {
                     "RingKerasAllreduceStart: only an average has weights"));
     OP_REQUIRES_OK(construction,
                    construction->GetAttr("wait_follows", &wait_follows_));
-    SayIfTensorsArePrivate();
+    SayIfTensorsArePrivate(*construction);
   }
 
   void Compute(OpKernelContext* context) override {

@@ -1,6 +1,5 @@
 #include "tf_ops/kernels/shared_cpu_device.h"
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,8 +24,6 @@ using tensorflow::SessionOptions;
 // Above those of TensorFlow's factories, with and without CUDA: of the
 // factories for a kind of device, the one of the highest priority counts.
 constexpr int kPriority = 500;
-
-std::atomic<bool> is_used{false};
 
 // As tensors are, it lives until the process ends.
 TensorAllocator& Tensors() {
@@ -53,7 +50,6 @@ class SharedCpuFactory final : public DeviceFactory {
           options, StrCat(name_prefix, "/device:CPU:", number), kMemoryLimit,
           tensorflow::DeviceLocality(), &Tensors()));
     }
-    is_used.store(true);
     return absl::OkStatus();
   }
 
@@ -64,13 +60,19 @@ class SharedCpuFactory final : public DeviceFactory {
 
 }  // namespace
 
-void SayIfTensorsArePrivate() {
-  if (TensorArena::OfProcess() == nullptr || is_used.load()) return;
+void SayIfTensorsArePrivate(tensorflow::OpKernelConstruction& construction) {
+  if (TensorArena::OfProcess() == nullptr ||
+      construction.device_type() != tensorflow::DEVICE_CPU) {
+    return;
+  }
+  const tensorflow::Allocator* used =
+      construction.device()->GetAllocator(tensorflow::AllocatorAttributes());
+  if (used == &Tensors()) return;
   static std::once_flag once;
   std::call_once(once, [] {
     Log(LogLevel::kDebug,
         "gradients are copied between the ranks of this host: TensorFlow had "
-        "started before init(), or its device is not this rank's");
+        "started before init()");
   });
 }
 

@@ -2,11 +2,13 @@
 #ifndef RING_KERAS_KERNELS_SHARED_CPU_DEVICE_H_
 #define RING_KERAS_KERNELS_SHARED_CPU_DEVICE_H_
 
+#include "tensorflow/core/framework/op_kernel.h"
+
 namespace ring_keras {
 
 // Says, once and at the level "debug", if this process offers its tensors to
-// peers but has TensorFlow's own device, which was there before.
-void SayIfTensorsArePrivate();
+// peers but the kernel's CPU is TensorFlow's own, which was there before.
+void SayIfTensorsArePrivate(tensorflow::OpKernelConstruction& construction);
 
 }  // namespace ring_keras
 
