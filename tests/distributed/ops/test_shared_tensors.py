@@ -24,7 +24,7 @@ COUNTS = (3, 8192, 100_001, 7, 1 << 20, 9000)
 USES = 5
 
 
-@tf.function
+@tf.function  # type: ignore[untyped-decorator]
 def sums_of(scale: tf.Tensor, counts: Sequence[int] = COUNTS) -> list[tf.Tensor]:
     """As a backward pass: tensors that nobody else uses, reduced together."""
     tensors = [
@@ -104,7 +104,7 @@ def test_it_says_that_they_are_copied() -> None:
 def weighted() -> list[float]:
     ring.init()
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def average(scale: tf.Tensor) -> tf.Tensor:
         tensor = tf.fill([100_000], scale)
         return ring.allreduce(tensor, ring.Average, name="average")
@@ -144,7 +144,7 @@ def a_rank_stops(directory: str) -> list[str]:
     ring.init()
     given_up = Path(directory) / "given_up"
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def reduce(scale: tf.Tensor) -> tf.Tensor:
         tensor = tf.fill([8 << 20], scale)
         return ring.allreduce(tensor, ring.Sum, name="large")
