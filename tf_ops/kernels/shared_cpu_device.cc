@@ -12,6 +12,7 @@
 #include "tensorflow/core/public/session_options.h"
 #include "tf_ops/common/export.h"
 #include "tf_ops/common/logging.h"
+#include "tf_ops/common/status.h"
 #include "tf_ops/kernels/tensor_allocator.h"
 
 namespace ring_keras {
@@ -27,7 +28,7 @@ constexpr int kPriority = 500;
 
 // As tensors are, it lives until the process ends.
 TensorAllocator& Tensors() {
-  static auto* allocator = new TensorAllocator(*TensorArena::OfProcess());
+  static auto* allocator = new TensorAllocator(*SharedTensorMemory());
   return *allocator;
 }
 
@@ -61,7 +62,7 @@ class SharedCpuFactory final : public DeviceFactory {
 }  // namespace
 
 void SayIfTensorsArePrivate(tensorflow::OpKernelConstruction& construction) {
-  if (TensorArena::OfProcess() == nullptr ||
+  if (!SharedTensorMemory() ||
       construction.device_type() != tensorflow::DEVICE_CPU) {
     return;
   }
@@ -78,10 +79,10 @@ void SayIfTensorsArePrivate(tensorflow::OpKernelConstruction& construction) {
 
 }  // namespace ring_keras
 
-// From now on TensorFlow makes its CPU so that tensors lie in the arena of the
-// process, if it has one; without effect on one that it has made.
+// From now on TensorFlow makes its CPU so that tensors lie in shared memory, if
+// there is any; without effect on one that it has made.
 extern "C" RING_KERAS_EXPORT void RingKerasShareTensors() {
-  if (ring_keras::TensorArena::OfProcess() == nullptr) return;
+  if (!ring_keras::SharedTensorMemory()) return;
   static std::once_flag once;
   std::call_once(once, [] {
     tensorflow::DeviceFactory::Register(

@@ -11,19 +11,22 @@ namespace {
 // Below, the ranks copy anyway; a malloc() is faster, and leaves no holes.
 constexpr size_t kLeastBytes = size_t{32} << 10;
 
-// Gives an arena away, from its beginning to its end. Called under the
+// Gives memory away, from its beginning to its end. Called under the
 // allocator's lock.
-class ArenaBlocks final : public tensorflow::SubAllocator {
+class Blocks final : public tensorflow::SubAllocator {
  public:
-  explicit ArenaBlocks(const TensorArena& arena)
-      : tensorflow::SubAllocator({}, {}), arena_(arena) {}
+  explicit Blocks(const TensorMemory& memory)
+      : tensorflow::SubAllocator({}, {}), memory_(memory) {}
 
   void* Alloc(size_t alignment, size_t nbytes, size_t* received) override {
-    const size_t begin = (used_ + alignment - 1) / alignment * alignment;
-    if (!TensorArena::IsWithin(begin, nbytes)) return nullptr;
+    const size_t least = std::max(alignment, memory_.page_nbytes);
+    const size_t begin = (used_ + least - 1) / least * least;
+    if (begin > memory_.nbytes || nbytes > memory_.nbytes - begin) {
+      return nullptr;
+    }
     used_ = begin + nbytes;
     *received = nbytes;
-    return arena_.data() + begin;
+    return memory_.data + begin;
   }
   // Without garbage collection it is asked to only when it is destroyed.
   void Free(void*, size_t) override {}
@@ -31,16 +34,16 @@ class ArenaBlocks final : public tensorflow::SubAllocator {
   bool SupportsCoalescing() const override { return true; }
 
  private:
-  const TensorArena& arena_;
+  const TensorMemory memory_;
   size_t used_ = 0;
 };
 
 // As much as the machine has: what is refused here is asked of the system.
-size_t Limit() {
+size_t LimitOf(const TensorMemory& memory) {
   const long pages = sysconf(_SC_PHYS_PAGES);
   const long page = sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || page <= 0) return kTensorAreaBytes;
-  return std::min(kTensorAreaBytes,
+  if (pages <= 0 || page <= 0) return memory.nbytes;
+  return std::min(memory.nbytes,
                   static_cast<size_t>(pages) * static_cast<size_t>(page));
 }
 
@@ -52,10 +55,10 @@ tensorflow::BFCAllocator::Options WithoutWaiting() {
 
 }  // namespace
 
-TensorAllocator::TensorAllocator(const TensorArena& arena)
-    : arena_(arena),
+TensorAllocator::TensorAllocator(const TensorMemory& shared)
+    : shared_(shared),
       others_(*tensorflow::cpu_allocator()),
-      large_(std::make_unique<ArenaBlocks>(arena), Limit(), Name(),
+      large_(std::make_unique<Blocks>(shared), LimitOf(shared), Name(),
              WithoutWaiting()) {}
 
 void* TensorAllocator::AllocateRaw(size_t alignment, size_t nbytes) {
@@ -67,16 +70,16 @@ void* TensorAllocator::AllocateRaw(
     const tensorflow::AllocationAttributes& how) {
   if (nbytes >= kLeastBytes) {
     // With pages of its own, which can be taken away from peers.
-    const size_t pages = (nbytes + kTensorPageBytes - 1) / kTensorPageBytes;
-    void* data = large_.AllocateRaw(std::max(alignment, kTensorPageBytes),
-                                    pages * kTensorPageBytes, how);
+    const size_t page = shared_.page_nbytes;
+    void* data = large_.AllocateRaw(std::max(alignment, page),
+                                    (nbytes + page - 1) / page * page, how);
     if (data != nullptr) return data;
   }
   return others_.AllocateRaw(alignment, nbytes, how);
 }
 
 void TensorAllocator::DeallocateRaw(void* data) {
-  if (arena_.Holds(data)) {
+  if (shared_.Holds(data)) {
     large_.DeallocateRaw(data);
   } else {
     others_.DeallocateRaw(data);

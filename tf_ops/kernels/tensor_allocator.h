@@ -9,32 +9,31 @@
 
 #include "tensorflow/core/common_runtime/bfc_allocator.h"
 #include "tensorflow/core/framework/allocator.h"
-#include "tf_ops/transport/shm/tensor_arena.h"
+#include "tf_ops/runtime/tensor_memory.h"
 
 namespace ring_keras {
 
-// Large tensors come from an arena, by the allocator that TensorFlow has for
-// large blocks on GPUs and, with oneDNN, on CPUs: it keeps what is freed for
-// the next. The others, and those for which there is no room, come from where
-// they always have.
+// Large tensors come from shared memory, by the allocator that TensorFlow has
+// for large blocks on GPUs and, with oneDNN, on CPUs: it keeps what is freed
+// for the next. The others, and those for which there is no room, come from
+// where they always have.
 class TensorAllocator final : public tensorflow::Allocator {
  public:
-  // The arena outlives it.
-  explicit TensorAllocator(const TensorArena& arena);
+  explicit TensorAllocator(const TensorMemory& shared);
 
   std::string Name() override { return "ring_keras"; }
   void* AllocateRaw(size_t alignment, size_t nbytes) override;
   void* AllocateRaw(size_t alignment, size_t nbytes,
                     const tensorflow::AllocationAttributes& how) override;
   void DeallocateRaw(void* data) override;
-  // Of the arena.
+  // Of the shared memory.
   std::optional<tensorflow::AllocatorStats> GetStats() override {
     return large_.GetStats();
   }
   bool ClearStats() override { return large_.ClearStats(); }
 
  private:
-  const TensorArena& arena_;
+  const TensorMemory shared_;
   tensorflow::Allocator& others_;
   tensorflow::BFCAllocator large_;
 };

@@ -31,7 +31,7 @@ struct InitOptions {
   std::string transport = "auto";  // "auto", or "tcp": no shared memory.
   // Whether tensors may come from memory that the ranks of the host can read.
   bool shares_tensors = false;
-  int tcp_streams = 2;             // Connections per pair of ranks.
+  int tcp_streams = 2;  // Connections per pair of ranks.
   // A job connects all its ranks when it starts, if none has more than so many
   // on other hosts; else when they first need it. The same on every rank.
   int max_direct_peers = 24;

@@ -83,16 +83,12 @@ const SegmentNonce& TensorArena::nonce() const {
   return *reinterpret_cast<const SegmentNonce*>(base_);
 }
 
-bool TensorArena::Holds(const void* data) const {
-  const char* at = static_cast<const char*>(data);
-  return at >= this->data() && at < this->data() + kTensorAreaBytes;
-}
-
 std::optional<uint64_t> TensorArena::OffsetOf(const void* data,
                                               size_t nbytes) const {
-  if (!Holds(data)) return std::nullopt;
-  const uint64_t offset = static_cast<const char*>(data) - this->data();
-  if (!IsWithin(offset, nbytes)) return std::nullopt;
+  const auto begin = reinterpret_cast<uintptr_t>(this->data());
+  const auto at = reinterpret_cast<uintptr_t>(data);
+  if (at < begin || !IsWithin(at - begin, nbytes)) return std::nullopt;
+  const uint64_t offset = at - begin;
   if (any_isolated_.load(std::memory_order_acquire)) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto after = isolated_.lower_bound(offset + nbytes);

@@ -17,7 +17,6 @@
 #include <optional>
 #include <utility>
 
-#include "tf_ops/common/export.h"
 #include "tf_ops/common/fork.h"
 #include "tf_ops/common/socket.h"
 #include "tf_ops/common/status.h"
@@ -32,7 +31,7 @@ constexpr size_t kTensorAreaBytes = size_t{64} << 30;
 constexpr size_t kTensorPageBytes = 4096;
 
 // Thread-safe.
-class RING_KERAS_EXPORT TensorArena {
+class TensorArena {
  public:
   static StatusOr<std::unique_ptr<TensorArena>> Create();
 
@@ -54,7 +53,6 @@ class RING_KERAS_EXPORT TensorArena {
   const SegmentNonce& nonce() const;
   // kTensorAreaBytes.
   char* data() const { return base_ + kHeaderBytes; }
-  bool Holds(const void* data) const;
   // Where peers find a range; none if it is not all here, or isolated.
   std::optional<uint64_t> OffsetOf(const void* data, size_t nbytes) const;
   // Whether a peer's word for where it has a range can be true.
