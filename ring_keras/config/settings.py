@@ -133,11 +133,11 @@ class Config:
         "forces TCP.",
     )
     share_tensors: bool = _variable(
-        True,
+        False,
         SWITCH,
-        "0: ranks of one host copy tensors to each other, instead of reading large "
-        "ones where TensorFlow has computed them. The tensors of a rank on a GPU are "
-        "no part of this.",
+        "1: ranks of one host reduce large tensors on CPUs where TensorFlow has "
+        "computed them, instead of copying them. init() has to come before TensorFlow "
+        "computes anything.",
     )
     tcp_streams: int = _variable(
         2, integer(1, 16), "TCP connections between two ranks."
