@@ -1,5 +1,6 @@
 #include "tf_ops/kernels/shared_cpu_device.h"
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,6 +26,9 @@ using tensorflow::SessionOptions;
 // Above those of TensorFlow's factories, with and without CUDA: of the
 // factories for a kind of device, the one of the highest priority counts.
 constexpr int kPriority = 500;
+
+// Since when TensorFlow is to take it.
+std::atomic<bool> is_offered{false};
 
 // As tensors are, it lives until the process ends.
 TensorAllocator& Tensors() {
@@ -62,7 +66,7 @@ class SharedCpuFactory final : public DeviceFactory {
 }  // namespace
 
 void SayIfTensorsArePrivate(tensorflow::OpKernelConstruction& construction) {
-  if (!SharedTensorMemory() ||
+  if (!is_offered.load() ||
       construction.device_type() != tensorflow::DEVICE_CPU) {
     return;
   }
@@ -85,6 +89,7 @@ extern "C" RING_KERAS_EXPORT void RingKerasShareTensors() {
   if (!ring_keras::SharedTensorMemory()) return;
   static std::once_flag once;
   std::call_once(once, [] {
+    ring_keras::is_offered.store(true);
     tensorflow::DeviceFactory::Register(
         "CPU", std::make_unique<ring_keras::SharedCpuFactory>(),
         ring_keras::kPriority, /*is_pluggable_device=*/false);
