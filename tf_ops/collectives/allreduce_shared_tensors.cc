@@ -263,7 +263,7 @@ std::optional<TensorPlaces> FindTensorPlaces(
     const auto input = own.OffsetOf(arguments.inputs[i].data, nbytes);
     const auto output = own.OffsetOf(arguments.outputs[i], nbytes);
     // What peers write must be such that it can be taken away from them.
-    if (!input || !output || *output % kTensorPageBytes != 0) {
+    if (!input || !output || *output % PageBytes() != 0) {
       return std::nullopt;
     }
     places.push_back({*input, *output});

@@ -7,7 +7,7 @@ namespace ring_keras {
 std::optional<TensorMemory> SharedTensorMemory() {
   const TensorArena* arena = TensorArena::OfProcess();
   if (arena == nullptr) return std::nullopt;
-  return TensorMemory{arena->data(), kTensorAreaBytes, kTensorPageBytes};
+  return TensorMemory{arena->data(), kTensorAreaBytes, PageBytes()};
 }
 
 }  // namespace ring_keras

@@ -133,8 +133,7 @@ class SharedTensors {
       return self.private_tensors.emplace_back(count).data();
     }
     float* taken = reinterpret_cast<float*>(self.at);
-    const size_t pages = CeilDivide(count * sizeof(float), kTensorPageBytes);
-    self.at += pages * kTensorPageBytes;
+    self.at += WholePages(count * sizeof(float));
     return taken;
   }
 
@@ -215,7 +214,7 @@ RING_TEST(OutputsOnSharedPagesAreStaged) {
     return FindTensorPlaces(arguments, *members[0].communicator).has_value();
   };
   EXPECT_TRUE(is_found(0));
-  EXPECT_TRUE(is_found(2 * kTensorPageBytes));
+  EXPECT_TRUE(is_found(2 * PageBytes()));
   EXPECT_FALSE(is_found(64));
 }
 

@@ -70,49 +70,48 @@ RING_TEST(OtherMemoryIsRefused) {
 // As a peer does that was stopped, and has not heard that it is over.
 RING_TEST(WritesToIsolatedPagesAreLost) {
   const Arenas arenas;
-  constexpr size_t kBegin = 8 * kTensorPageBytes;
-  constexpr size_t kBytes = 2 * kTensorPageBytes - 100;  // Ends within a page.
+  const size_t page = PageBytes();
+  const size_t begin = 8 * page;
+  const size_t nbytes = 2 * page - 100;  // Ends within a page.
   char* own = arenas.own->data();
-  std::memset(own, 1, 16 * kTensorPageBytes);
-  arenas.own->Isolate(kBegin, kBytes);
-  std::memset(arenas.peers->data() + kBegin, 2, 2 * kTensorPageBytes);
-  for (size_t i = 0; i < 16 * kTensorPageBytes; ++i) {
-    const bool isolated = i >= kBegin && i < kBegin + 2 * kTensorPageBytes;
+  std::memset(own, 1, 16 * page);
+  arenas.own->Isolate(begin, nbytes);
+  std::memset(arenas.peers->data() + begin, 2, 2 * page);
+  for (size_t i = 0; i < 16 * page; ++i) {
+    const bool isolated = i >= begin && i < begin + 2 * page;
     ASSERT_EQ(int{own[i]}, isolated ? 0 : 1) << "at " << i;
   }
-  std::memset(own + kBegin, 3, kBytes);
-  EXPECT_EQ(int{own[kBegin]}, 3);
+  std::memset(own + begin, 3, nbytes);
+  EXPECT_EQ(int{own[begin]}, 3);
   // No peer is told to look there again.
-  EXPECT_TRUE(arenas.own->OffsetOf(own, kBegin).has_value());
-  EXPECT_FALSE(arenas.own->OffsetOf(own, kBegin + 1).has_value());
-  EXPECT_FALSE(arenas.own->OffsetOf(own + kBegin, 1).has_value());
-  EXPECT_FALSE(arenas.own->OffsetOf(own + kBegin + 2 * kTensorPageBytes - 1, 1)
-                   .has_value());
-  EXPECT_TRUE(
-      arenas.own->OffsetOf(own + kBegin + 2 * kTensorPageBytes, 1).has_value());
+  EXPECT_TRUE(arenas.own->OffsetOf(own, begin).has_value());
+  EXPECT_FALSE(arenas.own->OffsetOf(own, begin + 1).has_value());
+  EXPECT_FALSE(arenas.own->OffsetOf(own + begin, 1).has_value());
+  EXPECT_FALSE(arenas.own->OffsetOf(own + begin + 2 * page - 1, 1).has_value());
+  EXPECT_TRUE(arenas.own->OffsetOf(own + begin + 2 * page, 1).has_value());
 }
 
 // The parent's tensors can be read in a child, and stay as they are.
 RING_TEST(AChildHasItsOwn) {
   const Arenas arenas;
+  const size_t page = PageBytes();
   char* own = arenas.own->data();
-  std::memset(own, 1, 4 * kTensorPageBytes);
-  arenas.own->Isolate(kTensorPageBytes, kTensorPageBytes);
-  std::memset(own + kTensorPageBytes, 2, kTensorPageBytes);
+  std::memset(own, 1, 4 * page);
+  arenas.own->Isolate(page, page);
+  std::memset(own + page, 2, page);
   const pid_t child = fork();
   if (child == 0) {
-    const bool reads = own[0] == 1 && own[kTensorPageBytes] == 2 &&
-                       own[2 * kTensorPageBytes] == 1;
-    std::memset(own, 3, 4 * kTensorPageBytes);
-    const bool writes = own[0] == 3 && own[kTensorPageBytes] == 3;
+    const bool reads = own[0] == 1 && own[page] == 2 && own[2 * page] == 1;
+    std::memset(own, 3, 4 * page);
+    const bool writes = own[0] == 3 && own[page] == 3;
     _exit(reads && writes ? 0 : 1);
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(int{own[0]}, 1);
-  EXPECT_EQ(int{own[kTensorPageBytes]}, 2);
-  EXPECT_EQ(int{own[2 * kTensorPageBytes]}, 1);
+  EXPECT_EQ(int{own[page]}, 2);
+  EXPECT_EQ(int{own[2 * page]}, 1);
 }
 
 RING_TEST(AProcessHasOneForGood) {

@@ -11,15 +11,6 @@
 #include "tf_ops/common/logging.h"
 
 namespace ring_keras {
-namespace {
-
-constexpr size_t kPage = 4096;
-
-constexpr size_t WholePages(size_t nbytes) {
-  return (nbytes + kPage - 1) / kPage * kPage;
-}
-
-}  // namespace
 
 BufferAllocator::BufferAllocator(std::shared_ptr<Segment> own)
     : own_(std::move(own)), free_({{0, kBufferAreaBytes}}) {}
@@ -96,9 +87,9 @@ bool BufferAllocator::Find(const void* data, size_t nbytes,
 bool BufferAllocator::HasPagesAlone(uint64_t offset, size_t nbytes) const {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto buffer = Holding(offset, nbytes);
-  if (buffer == taken_.end() || offset % kPage != 0) return false;
+  if (buffer == taken_.end() || offset % PageBytes() != 0) return false;
   const uint64_t end = offset + nbytes;
-  return end % kPage == 0 || end == buffer->first + buffer->second.nbytes;
+  return end % PageBytes() == 0 || end == buffer->first + buffer->second.nbytes;
 }
 
 void BufferAllocator::Isolate(uint64_t offset, size_t nbytes) {

@@ -26,9 +26,17 @@ Status NotTheMemory(int pid, int descriptor) {
       StrCat(PathOf(pid, descriptor), " is not the memory that was announced"));
 }
 
-StatusOr<FileDescriptor> CreateSealedMemory(size_t nbytes) {
-  FileDescriptor memory(
-      memfd_create("ring_keras", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+size_t PageBytes() {
+  static const auto nbytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return nbytes;
+}
+
+size_t WholePages(size_t nbytes) {
+  return (nbytes + PageBytes() - 1) / PageBytes() * PageBytes();
+}
+
+StatusOr<FileDescriptor> CreateSealedMemory(const char* name, size_t nbytes) {
+  FileDescriptor memory(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory.valid()) {
     return Status(StatusCode::kInternal,
                   StrCat("memfd_create failed: ", ErrnoMessage(errno)));

@@ -16,8 +16,14 @@ namespace ring_keras {
 // Tells whether memory that was opened is the one that was meant.
 using SegmentNonce = std::array<uint8_t, 16>;
 
-// Zeroed; costs what is touched of it. Errors: Internal.
-StatusOr<FileDescriptor> CreateSealedMemory(size_t nbytes);
+// Of this machine: 4 KiB on x86-64, up to 64 KiB on arm64.
+size_t PageBytes();
+// The least of whole pages that hold `nbytes`.
+size_t WholePages(size_t nbytes);
+
+// Zeroed; costs what is touched of it. `name` is what /proc shows. Errors:
+// Internal.
+StatusOr<FileDescriptor> CreateSealedMemory(const char* name, size_t nbytes);
 
 // What process `pid` of this host has as `descriptor`. Errors: Internal when it
 // cannot be opened, or is no such memory of `nbytes`.
@@ -36,7 +42,7 @@ StatusOr<char*> MapSealedMemory(const FileDescriptor& memory, size_t nbytes);
 void KeepPrivateInChild(const FileDescriptor& memory, char* data, size_t nbytes,
                         size_t offset);
 
-// Memory of this process alone, zeroed, in place of what it has at `data`.
+// Memory of this process alone, zeroed, in place of the pages at `data`.
 // Whether it worked.
 bool ReplaceByPrivate(char* data, size_t nbytes);
 

@@ -46,7 +46,7 @@ StatusOr<std::unique_ptr<Segment>> Segment::Map(FileDescriptor descriptor,
 }
 
 StatusOr<std::unique_ptr<Segment>> Segment::Create(int size) {
-  auto descriptor = CreateSealedMemory(SegmentBytes(size));
+  auto descriptor = CreateSealedMemory("ring_keras", SegmentBytes(size));
   RING_KERAS_RETURN_IF_ERROR(descriptor.status());
   auto segment = Map(std::move(descriptor.value()), size);
   if (!segment.ok()) return segment;

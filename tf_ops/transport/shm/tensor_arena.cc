@@ -14,14 +14,10 @@ namespace {
 // Never destroyed: tensors may be freed while the process ends.
 std::atomic<TensorArena*> of_process{nullptr};
 
-constexpr size_t WholePages(size_t nbytes) {
-  return (nbytes + kTensorPageBytes - 1) / kTensorPageBytes * kTensorPageBytes;
-}
-
 }  // namespace
 
 StatusOr<std::unique_ptr<TensorArena>> TensorArena::Create() {
-  auto memory = CreateSealedMemory(kBytes);
+  auto memory = CreateSealedMemory("ring_keras_tensors", kBytes);
   RING_KERAS_RETURN_IF_ERROR(memory.status());
   auto nonce = NewNonce();
   RING_KERAS_RETURN_IF_ERROR(nonce.status());

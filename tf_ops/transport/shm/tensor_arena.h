@@ -27,8 +27,6 @@ namespace ring_keras {
 // For each rank of the host in each of its processes. Pages that nobody touches
 // cost nothing, so this is address space: 16 TiB for 256 ranks.
 constexpr size_t kTensorAreaBytes = size_t{64} << 30;
-// What comes from it has such pages for itself.
-constexpr size_t kTensorPageBytes = 4096;
 
 // Thread-safe.
 class TensorArena {
