@@ -133,11 +133,10 @@ class Config:
         "forces TCP.",
     )
     share_tensors: bool = _variable(
-        False,
+        True,
         SWITCH,
-        "1: ranks of one host reduce large tensors on CPUs where TensorFlow has "
-        "computed them, instead of copying them. init() has to come before TensorFlow "
-        "computes anything.",
+        "0: ranks of one host copy large tensors on CPUs to each other, instead of "
+        "reducing them where TensorFlow has computed them.",
     )
     tcp_streams: int = _variable(
         2, integer(1, 16), "TCP connections between two ranks."

@@ -34,9 +34,6 @@ def sums_of(scale: tf.Tensor, counts: Sequence[int] = COUNTS) -> list[tf.Tensor]
     return sums
 
 
-SHARED = {"RING_KERAS_SHARE_TENSORS": "1"}
-
-
 def algorithms() -> set[str]:
     """What has been run for allreduces, by the engine's own record."""
     return {
@@ -75,18 +72,18 @@ def sums_of_a_rank_that_has_started() -> set[str]:
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_large_tensors_are_reduced_where_they_lie(size: int) -> None:
-    assert run_ranks(sums, size, env=SHARED) == [{"shared_tensors"}] * size
+    assert run_ranks(sums, size) == [{"shared_tensors"}] * size
 
 
 @pytest.mark.parametrize(
     ("worker", "env", "expected"),
     [
-        (sums, {}, ["shared_flat"] * 2),
-        (sums_after_tensorflow_has_started, SHARED, ["shared_flat"] * 2),
+        (sums, {"RING_KERAS_SHARE_TENSORS": "0"}, ["shared_flat"] * 2),
+        (sums_after_tensorflow_has_started, {}, ["shared_flat"] * 2),
         # Rank 0 would, and finds that rank 1 does not.
-        (sums_of_a_rank_that_has_started, SHARED, ["shared_tensors", "shared_flat"]),
+        (sums_of_a_rank_that_has_started, {}, ["shared_tensors", "shared_flat"]),
     ],
-    ids=["not asked for", "late", "late on one rank"],
+    ids=["switched off", "late", "late on one rank"],
 )
 def test_else_they_are_copied(
     worker: Callable[[], set[str]], env: dict[str, str], expected: list[str]
@@ -95,7 +92,7 @@ def test_else_they_are_copied(
 
 
 def test_it_says_that_they_are_copied() -> None:
-    env = SHARED | {"RING_KERAS_LOG_LEVEL": "debug"}
+    env = {"RING_KERAS_LOG_LEVEL": "debug"}
     for outcome in run_ranks(
         sums_after_tensorflow_has_started, 2, env=env, check=False
     ):
@@ -118,7 +115,7 @@ def weighted() -> list[float]:
 
 
 def test_an_average() -> None:
-    assert run_ranks(weighted, 2, env=SHARED) == [[1.5, 3.0]] * 2
+    assert run_ranks(weighted, 2) == [[1.5, 3.0]] * 2
 
 
 def generations() -> set[str]:
@@ -139,7 +136,7 @@ def generations() -> set[str]:
 
 
 def test_another_generation() -> None:
-    assert run_ranks(generations, 2, env=SHARED) == [{"shared_tensors"}] * 2
+    assert run_ranks(generations, 2) == [{"shared_tensors"}] * 2
 
 
 def a_rank_stops(directory: str) -> list[str]:
@@ -182,6 +179,6 @@ def a_rank_stops(directory: str) -> list[str]:
 
 
 def test_a_rank_that_was_stopped_spoils_nothing(tmp_path: Path) -> None:
-    env = SHARED | {"RING_KERAS_COLLECTIVE_TIMEOUT_S": "2"}
+    env = {"RING_KERAS_COLLECTIVE_TIMEOUT_S": "2"}
     outcomes = run_ranks(a_rank_stops, 2, env=env, args=(str(tmp_path),))
     assert all(outcomes), outcomes

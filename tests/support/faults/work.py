@@ -14,6 +14,7 @@ from support.faults.cases import FITS, Case
 from support.faults.commit import commit, commit_beside, commit_in_init
 
 STEPS = 20
+TENSORS = "/memfd:ring_keras_tensors"
 
 
 def work(case: Case, directory: str) -> None:
@@ -45,7 +46,7 @@ def time_of_error(note: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def nothing_left() -> Iterator[None]:
-    """After shutdown() a rank has what it had before init()."""
+    """After shutdown() a rank has what it had before init(), and its tensors."""
     import ring_keras as ring
 
     before = what_the_job_has()
@@ -66,9 +67,14 @@ def what_the_job_has() -> Counter[str]:
             if not target.startswith("/"):
                 kinds[target.partition("[")[0]] += 1
             elif target.startswith("/memfd:ring_keras"):
-                kinds["memfd"] += 1
-    maps = Path("/proc/self/maps").read_text()
-    kinds["segments"] = maps.count("memfd:ring_keras")
+                kinds[target] += 1
+    mappings = Path("/proc/self/maps").read_text().splitlines()
+    kinds["segments"] = sum("/memfd:ring_keras " in line for line in mappings)
+    # In pieces, where some of it has been taken away from peers.
+    tensors = {line.split()[4] for line in mappings if TENSORS in line}
+    kinds["memories of tensors"] = len(tensors)
+    # A process keeps its own.
+    kinds -= Counter({f"{TENSORS} (deleted)": 1, "memories of tensors": 1})
     return kinds
 
 
