@@ -24,7 +24,12 @@ _TIMEOUT_S = 200
 def started(directory: Path, script: str) -> Iterator[subprocess.Popen[str]]:
     """A script that calls it, in a session of its own."""
     path = directory / "script.py"
-    path.write_text("import os, signal, time\nimport ring_keras as ring\n")
+    # A background job of a shell ignores Ctrl-C, and so would what it starts.
+    path.write_text(
+        "import os, signal, time\n"
+        "import ring_keras as ring\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    )
     with path.open("a") as file:
         file.write(textwrap.dedent(script))
     with subprocess.Popen(
