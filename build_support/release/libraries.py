@@ -11,7 +11,7 @@ from pathlib import Path
 
 from build_support.cmake_build import find_tool, job_count
 from build_support.release.commands import run
-from build_support.release.sbom import check_headers
+from build_support.release.compiled_headers import check_headers
 
 
 def build_libraries(

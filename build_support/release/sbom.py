@@ -20,24 +20,11 @@ from cyclonedx.model.license import LicenseExpression
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
-from build_support.cmake_build import find_tool
-from build_support.release.commands import ReleaseError, output_of
+from build_support.release.compiled_headers import IN_TENSORFLOW
 from build_support.release.targets import TENSORFLOWS
 
 FRONTEND = Path("ring_keras", "tensorboard", "frontend")
 
-# In TensorFlow's wheels, beside its own headers. Eigen, Abseil and protobuf are of
-# commits that each TensorFlow picks.
-IN_TENSORFLOW = {
-    "abseil-cpp": "Apache-2.0",
-    "eigen": "MPL-2.0",
-    "ml_dtypes": "Apache-2.0",
-    "protobuf": "BSD-3-Clause",
-}
-# The folders that these and TensorFlow itself have in tensorflow/include/.
-KNOWN_FOLDERS = {
-    *("Eigen", "absl", "google", "ml_dtypes", "tensorflow", "tsl", "unsupported", "xla")
-}
 WITH_EXCEPTION = "GPL-3.0-or-later WITH GCC-exception-3.1"
 
 
@@ -64,25 +51,6 @@ def make_sbom(tree: Path, libraries: Path, version: str, epoch: int) -> str:
     bom.register_dependency(itself, bom.components)
     text: str = JsonV1Dot6(bom).output_as_string(indent=2)
     return text + "\n"
-
-
-def check_headers(build_dir: Path) -> None:
-    """Compares what the compiler read with what the bills list.
-
-    Raises:
-        ReleaseError: If it read a header of something else.
-    """
-    ninja = find_tool("ninja", "BIN_DIR")
-    read = output_of(ninja, "-C", build_dir, "-t", "deps")
-    found = {*re.findall(r"/tensorflow/include/(external/[^/\n]+|[^/\n]+)", read)}
-    if not found:
-        raise ReleaseError(f"{build_dir}: the compiler read no header of TensorFlow's")
-    if found - KNOWN_FOLDERS:
-        raise ReleaseError(
-            f"Headers of {sorted(found - KNOWN_FOLDERS)} are compiled in, which "
-            "sbom.py does not know. Add them there, and a licence to "
-            "third_party/licenses/."
-        )
 
 
 def _parts(tree: Path, libraries: Path) -> Iterator[Component]:

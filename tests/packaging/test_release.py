@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 import ring_keras
+from build_support.cmake_build import BUILD_DIR
 from build_support.manylinux import link_stubs
 from build_support.release import source
 from build_support.release.commands import ReleaseError
+from build_support.release.compiled_headers import check_headers
 
 ROOT_DIR = Path(__file__).resolve().parent.parent.parent
 PACKAGE_DIR = Path(ring_keras.__file__).resolve().parent
@@ -156,6 +158,12 @@ def test_what_old_libraries_lack_works(tmp_path: Path, without: str) -> None:
         timeout=60,
     )
     assert (ended.returncode, ended.stdout) == (0, "0 0 0\n"), ended.stderr
+
+
+def test_bills_list_what_is_compiled_in() -> None:
+    if not (BUILD_DIR / ".ninja_deps").exists():
+        pytest.skip("needs the folder in which the libraries were compiled")
+    check_headers(BUILD_DIR)
 
 
 def test_wheel_for_another_python_and_machine(tmp_path: Path) -> None:
