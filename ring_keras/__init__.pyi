@@ -49,6 +49,8 @@ from .ops.grouped_allreduce import grouped_allreduce as grouped_allreduce
 from .ops.join import join as join
 from .ops.objects import allgather_object as allgather_object
 from .ops.objects import broadcast_object as broadcast_object
+from .ops.prepared_allreduce import prepare_allreduce as prepare_allreduce
+from .ops.prepared_allreduce import shared_empty as shared_empty
 from .ops.reduce_op import Adasum as Adasum
 from .ops.reduce_op import Average as Average
 from .ops.reduce_op import Max as Max

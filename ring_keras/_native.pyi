@@ -1,6 +1,6 @@
 """The C++ core, as tf_ops/bindings exposes it. Imports no TensorFlow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,13 @@ def allreduce(
     postscale: float = 1.0,
     wire_dtype: str | None = None,
 ) -> _Array: ...
+def prepare_allreduce(
+    array: _Array,
+    op: str,
+    name: str,
+    out: _Array,
+    communicator_id: int = 0,
+) -> Callable[[], _Array]: ...
 def shared_empty(shape: Sequence[int], dtype: DTypeLike) -> _Array: ...
 def allgather(array: _Array, name: str = "", communicator_id: int = 0) -> _Array: ...
 def broadcast(

@@ -19,17 +19,21 @@ __all__ = ["serve"]
 
 def serve(socket_path: str, rank: int, size: int) -> None:
     _native.init(**Config.from_environment().init_options())
-    private = array_operations(rank, size, _prepare)
-    shared = array_operations(rank, size, _prepare, _allocate_shared)
+    operations = {
+        (how, where): array_operations(rank, size, prepare, *allocate)
+        for how, prepare in {"": _each_time, "prepared": _prepared}.items()
+        for where, allocate in {"": (), "shared": (_allocate_shared,)}.items()
+    }
 
-    def either(name: str) -> Operation:
+    def any_of(name: str) -> Operation:
         def measure(request: Request) -> list[float]:
-            where = shared if request.text("memory") == "shared" else private
-            return where[name](request)
+            chosen = operations[request.text("call"), request.text("memory")]
+            return chosen[name](request)
 
         return measure
 
-    answer(socket_path, rank, __version__, {name: either(name) for name in private})
+    names = operations["", ""]
+    answer(socket_path, rank, __version__, {name: any_of(name) for name in names})
     _native.shutdown("the benchmark ended")
 
 
@@ -37,5 +41,9 @@ def _allocate_shared(count: int, dtype: np.dtype[Any]) -> Array:
     return _native.shared_empty([count], dtype)
 
 
-def _prepare(array: Array) -> Callable[[], object]:
+def _prepared(array: Array) -> Callable[[], object]:
+    return _native.prepare_allreduce(array, "sum", "prepared", array)
+
+
+def _each_time(array: Array) -> Callable[[], object]:
     return functools.partial(_native.allreduce, array, "sum", "benchmark", array)

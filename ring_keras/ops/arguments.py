@@ -36,16 +36,21 @@ _WIRE_DTYPES = {
 
 
 def to_tensor(value: TensorLike, function: str) -> tf.Tensor:
-    """Converts `value`, and refuses element types that no collective moves."""
+    """Converts `value`. Raises TypeError as `require_collective_dtype` does."""
     tensor = tf.convert_to_tensor(value)
-    if tensor.dtype not in COLLECTIVE_DTYPES:
+    require_collective_dtype(tensor.dtype, function)
+    return tensor
+
+
+def require_collective_dtype(dtype: tf.DType, function: str) -> None:
+    """Raises TypeError for element types that no collective moves."""
+    if dtype not in COLLECTIVE_DTYPES:
         names = ", ".join(dtype.name for dtype in COLLECTIVE_DTYPES)
         raise TypeError(
             "[RK403] "
             f"ring_keras.{function} moves tensors of {names}. "
-            f"Received: dtype={tensor.dtype.name}. Cast the tensor first."
+            f"Received: dtype={dtype.name}. Cast the tensor first."
         )
-    return tensor
 
 
 def to_reduce_op(op: ReduceOp | str, dtype: tf.DType, function: str) -> str:

@@ -82,6 +82,12 @@ py::array NewLike(const py::array& array) {
       std::vector<py::ssize_t>(array.shape(), array.shape() + array.ndim()));
 }
 
+std::string Said(const py::array& array) {
+  return StrCat("shape ",
+                DebugString(Shape(array.shape(), array.shape() + array.ndim())),
+                " and dtype ", std::string(py::str(array.dtype())));
+}
+
 // `out`, if it can take the result for `input`.
 py::array CheckedOutput(const py::array& out, const py::array& input) {
   const bool fits =
@@ -90,10 +96,22 @@ py::array CheckedOutput(const py::array& out, const py::array& input) {
       IsContiguous(out) && out.writeable();
   if (!fits) {
     throw py::value_error(
-        "out must be a writeable C-contiguous array of the input's shape and "
-        "dtype.");
+        StrCat("out must be a writeable, C-contiguous array of ", Said(input),
+               ". Received: ", Said(out), out.writeable() ? "" : ", read-only",
+               IsContiguous(out) ? "" : ", not C-contiguous"));
   }
   return out;
+}
+
+Request AllreduceRequest(const py::array& input, py::array& output,
+                         const std::string& op, const std::string& name,
+                         int communicator_id) {
+  Request request =
+      MakeRequest(CollectiveKind::kAllreduce, name, communicator_id);
+  request.reduce_op = ParseReduceOp(op);
+  AddInput(request, input);
+  request.outputs = {output.mutable_data()};
+  return request;
 }
 
 py::array Allreduce(const py::array& array, const std::string& op,
@@ -104,23 +122,43 @@ py::array Allreduce(const py::array& array, const std::string& op,
   const py::array input = Contiguous(array);
   py::array output =
       out.has_value() ? CheckedOutput(*out, input) : NewLike(input);
-  Request request =
-      MakeRequest(CollectiveKind::kAllreduce, name, communicator_id);
-  request.reduce_op = ParseReduceOp(op);
+  Request request = AllreduceRequest(input, output, op, name, communicator_id);
   request.prescale = prescale;
   request.postscale = postscale;
   if (wire_dtype.has_value()) request.wire_dtype = ParseDataType(*wire_dtype);
-  AddInput(request, input);
-  request.outputs = {output.mutable_data()};
   RunRequest(std::move(request));
   return output;
+}
+
+// A function that reduces `input` into `out` and returns that. It keeps both.
+py::cpp_function PrepareAllreduce(const py::array& input, const std::string& op,
+                                  const std::string& name, const py::array& out,
+                                  int communicator_id) {
+  if (!IsContiguous(input)) {
+    throw py::value_error(
+        "array must be C-contiguous; np.ascontiguousarray makes a copy that "
+        "is.");
+  }
+  py::array output = CheckedOutput(out, input);
+  Request request = AllreduceRequest(input, output, op, name, communicator_id);
+  return py::cpp_function(
+      [request = std::move(request), input, output = std::move(output)] {
+        RunRequest(request);
+        return output;
+      });
 }
 
 py::array SharedEmpty(const std::vector<py::ssize_t>& shape,
                       const py::object& dtype_like) {
   const py::dtype dtype = py::dtype::from_args(dtype_like);
-  size_t nbytes = dtype.itemsize();
-  for (py::ssize_t dimension : shape) nbytes *= dimension;
+  py::ssize_t nbytes = dtype.itemsize();
+  for (py::ssize_t dimension : shape) {
+    if (dimension < 0 || __builtin_mul_overflow(nbytes, dimension, &nbytes)) {
+      throw py::value_error(
+          StrCat("expected a shape of a possible size, got ",
+                 DebugString(Shape(shape.begin(), shape.end()))));
+    }
+  }
   auto buffer = [&] {
     py::gil_scoped_release release;  // shutdown() may be waiting for a thread.
     return Runtime::Get().AllocateBuffer(nbytes);
@@ -203,6 +241,9 @@ void BindCollectives(py::module_& module) {
              py::arg("name") = "", py::arg("out") = py::none(),
              py::arg("communicator_id") = 0, py::arg("prescale") = 1.0,
              py::arg("postscale") = 1.0, py::arg("wire_dtype") = py::none());
+  module.def("prepare_allreduce", &PrepareAllreduce, py::arg("array"),
+             py::arg("op"), py::arg("name"), py::arg("out"),
+             py::arg("communicator_id") = 0);
   module.def("shared_empty", &SharedEmpty, py::arg("shape"), py::arg("dtype"));
   module.def("broadcast", &Broadcast, py::arg("array"), py::arg("root"),
              py::arg("name") = "", py::arg("communicator_id") = 0);

@@ -1,0 +1,104 @@
+"""Allreduces of NumPy arrays that are made again and again."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import DTypeLike, NDArray
+
+from ring_keras import _native
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.ops.arguments import (
+    require_collective_dtype,
+    to_communicator,
+    to_reduce_op,
+)
+from ring_keras.ops.reduce_op import ReduceOp
+
+__all__ = ["prepare_allreduce", "shared_empty"]
+
+
+def prepare_allreduce(
+    array: NDArray[Any],
+    op: ReduceOp | str = ReduceOp.AVERAGE,
+    *,
+    out: NDArray[Any] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> Callable[[], NDArray[Any]]:
+    """Binds an allreduce to the array that it reads and the one that it writes.
+
+    For loops of one's own: each call reduces what the array holds by then, and costs
+    less than `allreduce`, which looks at its arguments in every call. Preparing asks
+    other ranks for nothing. Arrays of `shared_empty` are reduced where they lie.
+
+    Examples:
+        >>> values = np.zeros(2, np.float32)
+        >>> average = ring.prepare_allreduce(values)
+        >>> values[:] = [ring.rank(), 1.0]
+        >>> average()
+        array([0.5, 1. ], dtype=float32)
+
+    Args:
+        array: C-contiguous, of any shape; shape and dtype must agree on every rank.
+        op: How to combine values, as in `allreduce`, but for `ADASUM`.
+        out: Where the result goes: a writeable array like `array`, or `array` itself.
+            Defaults to a new one.
+        name: Pairs the calls with those of the other ranks, as in `allreduce`. Defaults
+            to one that op, dtype and shape make: several that agree in these must be
+            called in the same order on every rank.
+        process_set: Ranks taking part. Defaults to all.
+
+    Returns:
+        A function without arguments that takes part in the allreduce and returns
+        `out`, bitwise equal on every rank. It raises what `allreduce` does. After
+        `shutdown()`, prepare another.
+
+    Raises:
+        NotInitializedError: If `ring_keras.init()` has not run.
+        TypeError: If no collective moves the array's dtype.
+        ValueError: If `array` is not contiguous, `out` does not fit, or `op` means
+            nothing for the dtype.
+    """
+    dtype = tf.as_dtype(array.dtype)
+    require_collective_dtype(dtype, "prepare_allreduce")
+    reduce_op = to_reduce_op(op, dtype, "prepare_allreduce")
+    return _native.prepare_allreduce(
+        array,
+        reduce_op,
+        name or f"allreduce/{reduce_op}/{dtype.name}{list(array.shape)}",
+        np.empty_like(array) if out is None else out,
+        to_communicator(process_set),
+    )
+
+
+def shared_empty(shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
+    """Makes an array in memory that the ranks of this host have mapped.
+
+    As `np.empty`. What `prepare_allreduce` binds to such arrays, for input and `out`,
+    is reduced without copies; elsewhere it is an array as others.
+
+    Examples:
+        >>> values = ring.shared_empty(1000, np.float32)
+        >>> values[:] = ring.rank()
+        >>> total = ring.prepare_allreduce(values, ring.Sum, out=values)
+        >>> total()[-1]
+        np.float32(1.0)
+
+    Args:
+        shape: Of the array.
+        dtype: Of its elements.
+
+    Returns:
+        The array; its values are arbitrary. Its memory, of which a rank has 16 GiB, is
+        free again when nothing refers to it.
+
+    Raises:
+        NotInitializedError: If `ring_keras.init()` has not run.
+        TypeError: If no collective moves the dtype.
+        RingKerasError: If there is no room.
+    """
+    require_collective_dtype(tf.as_dtype(dtype), "shared_empty")
+    sizes = [shape] if isinstance(shape, int) else shape
+    return _native.shared_empty(sizes, dtype)
