@@ -1,7 +1,7 @@
 """The command line: python -m benchmarks [--quick] [SECTION ...].
 
 `python -m benchmarks compare A.json B.json` says what moved between two runs beyond
-noise.
+noise. `python -m benchmarks startup` measures what comes before the first step.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from benchmarks.machine import Load, describe_machine, usable_cores
 from benchmarks.measure import Effort, Results, measure
 from benchmarks.private_network import enter_private_network
 from benchmarks.report import report
+from benchmarks.startup import startup
 from benchmarks.training import training
 
 _SECTIONS: Mapping[str, Callable[[bool], Sequence[Section]]] = {
@@ -36,6 +37,9 @@ _SECTIONS: Mapping[str, Callable[[bool], Sequence[Section]]] = {
 def main() -> int:
     if sys.argv[1:2] == ["compare"]:
         return _compare_files()
+    if sys.argv[1:2] == ["startup"]:
+        enter_private_network()
+        return startup(sys.argv[2:])
     options = _options()
     enter_private_network()
     # As an exception, so that the ranks are ended too.

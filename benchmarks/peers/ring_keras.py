@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.peers.places import OWN_PYTHON, ROOT_DIR, python_ranks
 from benchmarks.program import Job, Program
 
-__all__ = ["ARRAYS", "TENSORS", "of_checkout"]
+__all__ = ["ARRAYS", "STARTUP", "TENSORS", "of_checkout"]
 
 
 def _program(name: str, module: str) -> Program:
@@ -21,6 +21,7 @@ def _program(name: str, module: str) -> Program:
 
 ARRAYS = _program("ring_keras on arrays", "ring_arrays")
 TENSORS = _program("ring_keras in TensorFlow", "ring_tensors")
+STARTUP = _program("ring_keras", "startup_ring")
 
 
 def of_checkout(program: Program, checkout: Path) -> Program:

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.ranks.agent import Request, UnsupportedError
 
-__all__ = ["digest", "train", "train_alone"]
+__all__ = ["digest", "train", "train_alone", "training_steps"]
 
 _CLASSES = 10
 
@@ -25,6 +25,17 @@ def train(request: Request) -> list[float]:
 def train_alone(request: Request) -> list[float]:
     """Steps that no other rank takes part in."""
     return _train(request, with_ddp=False)
+
+
+def training_steps(name: str) -> Callable[[int, int], list[float]]:
+    """What takes steps of a model with DDP: untimed ones first."""
+    _, step = _training(name, True)
+
+    def steps(warmup: int, samples: int) -> list[float]:
+        parameters = {"warmup": str(warmup), "samples": str(samples)}
+        return Request("steps", parameters).time(step)
+
+    return steps
 
 
 def _train(request: Request, with_ddp: bool) -> list[float]:
