@@ -11,6 +11,7 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import generation
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.backward_order import backward_order, first_rank_order
 from ring_keras.optimizers.bucket_size import current_bytes
 from ring_keras.optimizers.buckets import BucketPlan, GradientSpec, plan_buckets
 from ring_keras.optimizers.common_start import start_alike
@@ -91,7 +92,11 @@ class AgreedPlans:
         if key not in self._agreed:
             agreement, buckets = agree_on_plan(own, self._options.process_set), own
             if agreement.of_all:
-                buckets = self._with_choices(own, gradients, groups)
+                order = first_rank_order(
+                    backward_order(gradients), self._options.process_set
+                )
+                specs = self._with_choices(specs, gradients)
+                buckets = self._bucket_plan(specs, groups, order)
             self._agreed[key] = AgreedPlan(buckets, agreement)
         self.latest = plan = self._agreed[key]
         start_alike(
@@ -117,32 +122,35 @@ class AgreedPlans:
         )
 
     def _with_choices(
-        self, plan: BucketPlan, gradients: Sequence[Gradient], groups: list[list[int]]
-    ) -> BucketPlan:
-        """The plan once the ranks have chosen what to make dense."""
+        self, specs: list[GradientSpec], gradients: Sequence[Gradient]
+    ) -> list[GradientSpec]:
+        """What is planned once the ranks have chosen what to make dense."""
         sparse = {
             index: SparseGradient.of(gradient)
             for index, gradient in enumerate(gradients)
             if isinstance(gradient, tf.IndexedSlices)
         }
         if not sparse or not self._sums_duplicates:
-            return plan
+            return specs
         if self._options.sparse_as_dense is not None:
-            return plan
+            return specs
         choices = choose_dense(list(sparse.values()), self._options.process_set)
-        specs = list(plan.specs)
+        specs = list(specs)
         for index, made_dense in zip(sparse, choices, strict=True):
             if made_dense:
                 specs[index] = _spec(dense(gradients[index]), specs[index].name)
-        return self._bucket_plan(specs, groups)
+        return specs
 
     def _bucket_plan(
-        self, specs: Sequence[GradientSpec], groups: list[list[int]]
+        self,
+        specs: Sequence[GradientSpec],
+        groups: list[list[int]],
+        order: Sequence[int] | None = None,
     ) -> BucketPlan:
         size_bytes = self._options.bucket_size_bytes
         if size_bytes is None:
             size_bytes = current_bytes()
-        return plan_buckets(specs, size_bytes, groups=groups)
+        return plan_buckets(specs, size_bytes, groups=groups, order=order)
 
     def _groups(
         self, gradients: Sequence[Gradient], sources: Sequence[Any]

@@ -100,12 +100,12 @@ def plan_buckets(
     bucket_size_bytes: int,
     first_bucket_bytes: int = FIRST_BUCKET_BYTES,
     groups: Sequence[Sequence[int]] = (),
+    order: Sequence[int] | None = None,
 ) -> BucketPlan:
     """Groups gradients into buckets.
 
-    Backpropagation makes the gradients in about the reverse of the order in
-    which their variables were created, so buckets fill from the end of the
-    list, and are issued in the order in which they get full.
+    Buckets fill in the order in which backpropagation makes the gradients, and are
+    issued in the order in which they get full.
 
     Args:
         specs: The gradients, in the order of their variables.
@@ -115,6 +115,8 @@ def plan_buckets(
         groups: Positions of gradients that travel together whatever their
             size; those of one dtype of a group make one bucket. No position is
             in two groups.
+        order: The positions of the gradients, that of the first to be ready first.
+            Defaults to the reverse, in which backpropagation mostly makes them.
 
     Returns:
         The plan. Every dense gradient is in exactly one bucket; sparse ones
@@ -125,11 +127,13 @@ def plan_buckets(
             "`bucket_size_bytes` must be at least 1. "
             f"Received: bucket_size_bytes={bucket_size_bytes}"
         )
+    if order is None:
+        order = range(len(specs))[::-1]
     grouped = [bucket for group in groups for bucket in _group_buckets(specs, group)]
     taken = {index for bucket in grouped for index in bucket.indices}
     full: list[Bucket] = []
     open_: dict[str, Bucket] = {}  # By dtype, in the order of their first gradient.
-    for index in reversed(range(len(specs))):
+    for index in order:
         spec = specs[index]
         if spec.dtype is None or spec.shape is None or index in taken:
             continue
@@ -148,8 +152,10 @@ def plan_buckets(
             bucket.nbytes + spec.nbytes,
             limit,
         )
-    # A bucket is ready with its last gradient, the one with the lowest index.
-    buckets = sorted([*grouped, *full, *open_.values()], key=lambda b: -min(b.indices))
+    # A bucket is ready with its last gradient.
+    place = {index: number for number, index in enumerate(order)}
+    buckets = [*grouped, *full, *open_.values()]
+    buckets.sort(key=lambda bucket: max(place[index] for index in bucket.indices))
     return BucketPlan(tuple(specs), tuple(buckets))
 
 

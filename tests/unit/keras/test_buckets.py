@@ -30,6 +30,15 @@ def test_the_first_bucket_is_small():
     assert [bucket.fill for bucket in plan.buckets] == [1, 1]
 
 
+def test_buckets_fill_in_the_order_that_is_given():
+    specs = [spec(10)] * 5
+
+    plan = plan_buckets(specs, 80, order=[1, 3, 0, 4, 2], groups=[(2, 4)])
+
+    # The group's last gradient is the last of all.
+    assert indices(plan) == [(1, 3), (0,), (4, 2)]
+
+
 def test_a_large_gradient_has_its_own_bucket():
     plan = plan_buckets([spec(1), spec(1000), spec(1)], bucket_size_bytes=16)
 
