@@ -75,6 +75,7 @@ def tensors(quick: bool) -> list[Section]:
         Row("Horovod", HOROVOD, "allreduce"),
         Row("MWMS", MWMS, "allreduce"),
         Row("CollectiveReduceV2", MWMS, "allreduce by=op"),
+        Row("a Snapshot op, which copies", TENSORS, "identity"),
     ]
     columns = [
         Column(title, f"nbytes={nbytes}", nbytes) for title, nbytes in sizes.items()

@@ -7,14 +7,16 @@ What it predicts from is `measurements.json`; `README.md` explains all of it.
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.scaling.costs import (
     announced,
     cost_of,
     hierarchical,
+    hierarchical_in_16_bits,
     hierarchical_rings,
     posts,
     unposted,
@@ -53,7 +55,9 @@ def main() -> int:
     published = [by_name[name] for name in HOROVODS_EFFICIENCIES]
     _print_growth(cluster, published)
     _print_horovod(cluster, published)
-    _print_many(cluster, [by_name["ResNet50"], by_name["VGG16"], bert_large()])
+    large = [by_name["ResNet50"], by_name["VGG16"], bert_large()]
+    _print_many(cluster, large)
+    _print_eights(cluster, large)
     return 0
 
 
@@ -233,10 +237,37 @@ def _print_many(cluster: Cluster, models: Sequence[Model]) -> None:
         "as picked": hierarchical,
         "no posts": unposted,
         "all announced": announced,
+        "bf16 between hosts": hierarchical_in_16_bits,
     }
+    _print_efficiencies(cluster, models, (512, 4096), ways)
+
+
+def _print_eights(cluster: Cluster, models: Sequence[Model]) -> None:
+    print(
+        "\n# The same on hosts with 8 ranks each, by what goes between them, and how "
+        "fast a host's link is\n"
+    )
+    for gbit_per_s in (25, 100):
+        print(f"{gbit_per_s} Gbit/s")
+        eights = dataclasses.replace(
+            cluster, per_host=8, link_bytes_per_s=gbit_per_s * 1e9 / 8
+        )
+        ways: dict[str, Allreduce] = {
+            "float32": hierarchical,
+            "bf16": hierarchical_in_16_bits,
+        }
+        _print_efficiencies(eights, models, (8, 16, 32, 64), ways)
+
+
+def _print_efficiencies(
+    cluster: Cluster,
+    models: Sequence[Model],
+    sizes: Sequence[int],
+    ways: Mapping[str, Allreduce],
+) -> None:
     print(f"{'model':<12} {'ranks':>5}" + "".join(f"{way:>24}" for way in ways))
     for model in models:
-        for ranks in (512, 4096):
+        for ranks in sizes:
             cells = []
             for cost_of_one in ways.values():
                 size, step = predict_tuned_step(cluster, model, ranks, cost_of_one)

@@ -16,6 +16,7 @@ __all__ = [
     "announced",
     "cost_of",
     "hierarchical",
+    "hierarchical_in_16_bits",
     "hierarchical_rings",
     "names",
     "posts",
@@ -246,6 +247,22 @@ def hierarchical(
 def hierarchical_rings(hosts: int, per_host: int, nbytes: float) -> Cost:
     """The same as if lanes could run nothing else, to compare with."""
     return hierarchical(hosts, per_host, nbytes, _lane_in_a_ring)
+
+
+def hierarchical_in_16_bits(hosts: int, per_host: int, nbytes: float) -> Cost:
+    """`hierarchical` with `compression="bf16"`: between hosts half of the bytes."""
+    whole = hierarchical(hosts, per_host, nbytes)
+    if hosts == 1:
+        return whole
+    half = hierarchical(hosts, per_host, nbytes / 2)
+    # A lane rounds its share, and widens the result: 4 bytes and 2 of each number.
+    rounded_bytes = 2 * 1.5 * nbytes / per_host
+    return dataclasses.replace(
+        half,
+        copied_bytes=half.copied_bytes + rounded_bytes,
+        near_bytes=whole.near_bytes,
+        far_bytes=whole.far_bytes,
+    )
 
 
 def unposted(hosts: int, per_host: int, nbytes: float) -> Cost:

@@ -6,7 +6,13 @@ import itertools
 
 import pytest
 
-from benchmarks.scaling.costs import Cost, cost_of, names
+from benchmarks.scaling.costs import (
+    Cost,
+    cost_of,
+    hierarchical,
+    hierarchical_in_16_bits,
+    names,
+)
 
 MIB = 1 << 20
 
@@ -124,3 +130,11 @@ def test_more_hosts_never_cost_less() -> None:
             for fewer, more in itertools.pairwise(costs):
                 assert more.wire_bytes >= fewer.wire_bytes
                 assert more.trips >= fewer.trips
+
+
+def test_16_bits_halve_what_goes_between_hosts_alone() -> None:
+    whole, half = (one(4, 8, MIB) for one in (hierarchical, hierarchical_in_16_bits))
+
+    assert half.wire_bytes == pytest.approx(whole.wire_bytes / 2)
+    assert half.near_bytes + half.far_bytes == whole.near_bytes + whole.far_bytes
+    assert hierarchical_in_16_bits(1, 8, MIB) == hierarchical(1, 8, MIB)
