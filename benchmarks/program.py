@@ -179,7 +179,7 @@ class Ranks:
         listener.listen(self.size)
         self._log_path = directory / "log"
         log = self._resources.enter_context(self._log_path.open("wb"))
-        # It is the benchmark's, and ring_keras warns of variables that it does not know.
+        # It is the benchmark's; ring_keras warns of variables that it does not know.
         inherited = {k: v for k, v in os.environ.items() if k != "RING_KERAS_PEERS"}
         for command, variables in self.program.start(job):
             self._processes.append(
