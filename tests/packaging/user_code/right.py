@@ -73,6 +73,9 @@ def collectives(tensor: tf.Tensor, variables: list[tf.Variable]) -> None:
     ring.allreduce([1.0, 2.0], "min", compression="fp16")
     for op in (ring.Adasum, ring.Max, ring.Min, ring.Product):
         assert_type(op, ring.ReduceOp)
+    values = ring.shared_empty((2, 3), "float32")
+    average = ring.prepare_allreduce(values, out=values, name="values")
+    print(average().mean())
     for reduced in ring.grouped_allreduce([tensor, tensor]):
         print(reduced)
     ring.allgather(tensor)
