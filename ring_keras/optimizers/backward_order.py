@@ -22,9 +22,7 @@ def backward_order(gradients: Sequence[Gradient]) -> list[int]:
     """
     lengths: dict[str, int] = {}
     ready_after = [
-        _longest_way(gradient.op, lengths)
-        if isinstance(gradient, tf.Tensor) and tf.is_symbolic_tensor(gradient)
-        else 0
+        max((_longest_way(op, lengths) for op in _ops_of(gradient)), default=0)
         for gradient in gradients
     ]
     return sorted(range(len(gradients)), key=lambda i: (ready_after[i], -i))
@@ -40,6 +38,18 @@ def first_rank_order(order: Sequence[int], process_set: ProcessSet) -> list[int]
     )
     positions: list[int] = of_first.tolist()
     return positions
+
+
+def _ops_of(gradient: Gradient) -> list[tf.Operation]:
+    """What makes it: a sparse one of its parts, which may be made dense."""
+    parts = (
+        [gradient.values, gradient.indices]
+        if isinstance(gradient, tf.IndexedSlices)
+        else [gradient]
+    )
+    return [
+        part.op for part in parts if part is not None and tf.is_symbolic_tensor(part)
+    ]
 
 
 def _longest_way(op: tf.Operation, lengths: dict[str, int]) -> int:

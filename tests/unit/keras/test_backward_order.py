@@ -59,6 +59,17 @@ def test_a_weight_of_two_layers_waits_for_the_earlier_one() -> None:
     assert order_of(variables, chain(variables, [2, 0, 1, 2])) == [1, 0, 2]
 
 
+def test_rows_of_a_table_that_is_used_first_are_last() -> None:
+    table, *others = weights(3)
+
+    def forward(x: tf.Tensor) -> tf.Tensor:
+        rows = tf.gather(table, tf.cast(x[:, 0], tf.int32) % 8)
+        return chain(others, [0, 1])(rows)
+
+    assert order_of([table, *others], forward) == [2, 1, 0]
+    assert order_of([*others, table], forward) == [1, 0, 2]
+
+
 def test_those_that_are_absent_or_eager_are_in_reverse() -> None:
     variables = weights(2)
     with tf.GradientTape() as tape:
