@@ -66,9 +66,9 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
     it, unless you have set that before. `RING_KERAS_DEVICE` changes this.
     TensorFlow must not have computed anything yet.
 
-    With `RING_KERAS_SHARE_TENSORS=1`, ranks on the CPUs of one host reduce large
-    tensors where TensorFlow has computed them, if it computes its first thing after
-    this; else they copy them.
+    Ranks on the CPUs of one host reduce large tensors where TensorFlow has computed
+    them, if it computes its first thing after this; else, and with
+    `RING_KERAS_SHARE_TENSORS=0`, they copy them.
 
     Examples:
         >>> ring.init()

@@ -1,5 +1,6 @@
 """Allreduces of NumPy arrays that are made again and again."""
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,10 +58,17 @@ def prepare_allreduce(
 
     Raises:
         NotInitializedError: If `ring_keras.init()` has not run.
-        TypeError: If no collective moves the array's dtype.
+        TypeError: If `array` or `out` is no NumPy array, or no collective moves its
+            dtype.
         ValueError: If `array` is not contiguous, `out` does not fit, or `op` means
             nothing for the dtype.
     """
+    for which, given in (("array", array), ("out", array if out is None else out)):
+        if not isinstance(given, np.ndarray):
+            raise TypeError(
+                f"`{which}` of ring_keras.prepare_allreduce must be a NumPy array. "
+                f"Received: {type(given).__name__}"
+            )
     dtype = tf.as_dtype(array.dtype)
     require_collective_dtype(dtype, "prepare_allreduce")
     reduce_op = to_reduce_op(op, dtype, "prepare_allreduce")
@@ -100,5 +108,5 @@ def shared_empty(shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
         RingKerasError: If there is no room.
     """
     require_collective_dtype(tf.as_dtype(dtype), "shared_empty")
-    sizes = [shape] if isinstance(shape, int) else shape
-    return _native.shared_empty(sizes, dtype)
+    sizes = shape if isinstance(shape, Sequence) else [shape]
+    return _native.shared_empty([operator.index(size) for size in sizes], dtype)

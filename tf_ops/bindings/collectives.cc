@@ -91,7 +91,7 @@ std::string Said(const py::array& array) {
 // `out`, if it can take the result for `input`.
 py::array CheckedOutput(const py::array& out, const py::array& input) {
   const bool fits =
-      out.dtype().is(input.dtype()) && out.ndim() == input.ndim() &&
+      out.dtype().equal(input.dtype()) && out.ndim() == input.ndim() &&
       std::equal(out.shape(), out.shape() + out.ndim(), input.shape()) &&
       IsContiguous(out) && out.writeable();
   if (!fits) {

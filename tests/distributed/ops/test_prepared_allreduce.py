@@ -152,6 +152,12 @@ def check_refused() -> None:
     }.items():
         with pytest.raises(ValueError, match=rf"^out must be .*\[4,4\].*{said}"):
             ring.prepare_allreduce(good, out=out)
+    for wrong in ({"array": [1.0]}, {"array": good, "out": [0.0]}):
+        with pytest.raises(TypeError, match=r"must be a NumPy array.*list"):
+            ring.prepare_allreduce(**wrong)
+    # An equal dtype need not be the same object.
+    ring.prepare_allreduce(np.zeros(2, "l"), ring.Sum, out=np.zeros(2, "q"))
+    assert ring.shared_empty(np.int64(3), "float32").shape == (3,)
     with pytest.raises(TypeError, match=r"RK403.*complex128"):
         ring.prepare_allreduce(np.zeros(2, np.complex128))
     with pytest.raises(ValueError, match="RK402"):
