@@ -59,6 +59,7 @@ _LIMIT_ROWS = [
 
 _BEST = [*_MPI, "oneCCL", "torch gloo"]
 _TWO_RANK_TARGETS = [
+    Target(["4 B", "1 KiB", "64 KiB"], _OURS, _BEST, 0.8),
     Target(["4 B", "1 KiB", "64 KiB"], _PREPARED, _BEST, 0.8),
     Target(["4 B", "1 KiB"], _OURS, ["oneCCL"], 3),
     Target(["1 MiB", "16 MiB"], _OURS, _BEST, 1.2),
@@ -66,10 +67,11 @@ _TWO_RANK_TARGETS = [
     Target(["64 MiB", "256 MiB"], _OURS, _CHUNKED, 1),
     Target(
         ["64 KiB", "1 MiB", "16 MiB", "64 MiB", "256 MiB"],
-        _PREPARED_SHARED,
+        _OURS_SHARED,
         _LIMITS_SHARED,
         0.6,
     ),
+    Target(["64 KiB"], _PREPARED_SHARED, _LIMITS_SHARED, 0.6),
 ]
 
 

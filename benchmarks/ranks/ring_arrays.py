@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.ranks.agent import Operation, Request, answer
+from benchmarks.ranks.agent import Operation, Request, UnsupportedError, answer
 from benchmarks.ranks.arrays import Array, array_operations
 from ring_keras import _native
 from ring_keras._version import __version__
@@ -42,6 +42,8 @@ def _allocate_shared(count: int, dtype: np.dtype[Any]) -> Array:
 
 
 def _prepared(array: Array) -> Callable[[], object]:
+    if not hasattr(_native, "prepare_allreduce"):  # Of an earlier checkout.
+        raise UnsupportedError
     return _native.prepare_allreduce(array, "sum", "prepared", array)
 
 

@@ -250,18 +250,20 @@ def hierarchical_rings(hosts: int, per_host: int, nbytes: float) -> Cost:
 
 
 def hierarchical_in_16_bits(hosts: int, per_host: int, nbytes: float) -> Cost:
-    """`hierarchical` with `compression="bf16"`: between hosts half of the bytes."""
-    whole = hierarchical(hosts, per_host, nbytes)
+    """`hierarchical` with `compression="bf16"`: between hosts half of the bytes.
+
+    Rounds and messages stay as many, and lanes go by parts, so that each sum is
+    rounded once.
+    """
+    whole = hierarchical(hosts, per_host, nbytes, _lane_of_parts)
     if hosts == 1:
         return whole
-    half = hierarchical(hosts, per_host, nbytes / 2)
     # A lane rounds its share, and widens the result: 4 bytes and 2 of each number.
     rounded_bytes = 2 * 1.5 * nbytes / per_host
     return dataclasses.replace(
-        half,
-        copied_bytes=half.copied_bytes + rounded_bytes,
-        near_bytes=whole.near_bytes,
-        far_bytes=whole.far_bytes,
+        whole,
+        wire_bytes=whole.wire_bytes / 2,
+        copied_bytes=whole.copied_bytes / 2 + rounded_bytes,
     )
 
 

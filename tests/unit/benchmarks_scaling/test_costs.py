@@ -12,6 +12,7 @@ from benchmarks.scaling.costs import (
     hierarchical,
     hierarchical_in_16_bits,
     names,
+    posts,
 )
 
 MIB = 1 << 20
@@ -138,3 +139,11 @@ def test_16_bits_halve_what_goes_between_hosts_alone() -> None:
     assert half.wire_bytes == pytest.approx(whole.wire_bytes / 2)
     assert half.near_bytes + half.far_bytes == whole.near_bytes + whole.far_bytes
     assert hierarchical_in_16_bits(1, 8, MIB) == hierarchical(1, 8, MIB)
+
+
+def test_16_bits_go_by_parts_however_many_hosts_there_are() -> None:
+    # Two rounds of 16 MiB, in each a message to and from each other host.
+    cost = hierarchical_in_16_bits(128, 4, 32 * MIB)
+
+    assert cost.messages - posts(128, 4).messages == 2 * 2 * 127
+    assert cost.trips - posts(128, 4).trips == 2
