@@ -169,20 +169,21 @@ RING_TEST(BuffersMadeLaterAreElsewhere) {
 RING_TEST(OutputsOnSharedPagesAreStaged) {
   std::vector<Member> members = ConnectByMemory(2);
   Communicator& communicator = *members[0].communicator;
-  auto buffer = members[0].mesh->buffers().Allocate(16384).value();
+  const auto page = static_cast<int64_t>(PageBytes());
+  auto buffer = members[0].mesh->buffers().Allocate(4 * page).value();
   char* data = static_cast<char*>(buffer.get());
-  const auto is_found = [&](size_t begin, int64_t nbytes) {
+  const auto is_found = [&](int64_t begin, int64_t nbytes) {
     CollectiveArguments arguments;
     arguments.kind = CollectiveKind::kAllreduce;
     arguments.inputs = {{data, {nbytes}}};
     arguments.outputs = {data + begin};
     return FindSharedBuffers(arguments, communicator).has_value();
   };
-  EXPECT_TRUE(is_found(0, 16384));
-  EXPECT_TRUE(is_found(4096, 8192));
-  EXPECT_TRUE(is_found(8192, 8192));
-  EXPECT_FALSE(is_found(64, 4096));
-  EXPECT_FALSE(is_found(0, 4000));
+  EXPECT_TRUE(is_found(0, 4 * page));
+  EXPECT_TRUE(is_found(page, 2 * page));
+  EXPECT_TRUE(is_found(2 * page, 2 * page));
+  EXPECT_FALSE(is_found(64, page));
+  EXPECT_FALSE(is_found(0, page - 96));
 }
 
 // A rank with much to do lets others have their turn.
