@@ -20,7 +20,7 @@ Steps = Callable[[int, int], list[float]]
 def serve_startup(
     socket_path: str,
     rank: int,
-    distributions: Sequence[str],
+    packages: Sequence[str],
     import_framework: Callable[[], None],
     join: Callable[[], Callable[[], Steps]],
 ) -> None:
@@ -29,7 +29,7 @@ def serve_startup(
     Args:
         socket_path: Of the benchmark.
         rank: This one.
-        distributions: What is measured; for their versions.
+        packages: What is measured, as it is imported; for their versions.
         import_framework: Imports what the package stands on.
         join: Imports the package and joins; returns what builds the training.
     """
@@ -43,7 +43,7 @@ def serve_startup(
         "later_steps": lambda request: built[0](1, request.number("samples")),
         "memory": _memory,
     }
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in distributions]
+    versions = [f"{name} {_version(name)}" for name in packages]
     answer(socket_path, rank, ", ".join(versions), operations)
 
 
@@ -62,6 +62,12 @@ def fit_steps(rank: int, **how: Any) -> Steps:
     from benchmarks.ranks.models import fit_loop
 
     return fit_loop("mlp", rank, **how).run
+
+
+def _version(package: str) -> str:
+    """That of its distribution, which may be tensorflow or tensorflow-cpu."""
+    found = importlib.metadata.packages_distributions().get(package, [package])
+    return importlib.metadata.version(found[0])
 
 
 def _timed(call: Callable[[], object]) -> list[float]:

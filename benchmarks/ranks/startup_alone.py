@@ -9,6 +9,4 @@ def serve(socket_path: str, rank: int, size: int) -> None:
     def build() -> Steps:
         return fit_steps(rank)
 
-    serve_startup(
-        socket_path, rank, ["tensorflow-cpu"], import_tensorflow, lambda: build
-    )
+    serve_startup(socket_path, rank, ["tensorflow"], import_tensorflow, lambda: build)

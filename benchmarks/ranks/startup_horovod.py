@@ -19,5 +19,5 @@ def serve(socket_path: str, rank: int, size: int) -> None:
             rank, distribute=hvd.DistributedOptimizer, callbacks=[start]
         )
 
-    names = ["horovod", "tensorflow-cpu"]
+    names = ["horovod", "tensorflow"]
     serve_startup(socket_path, rank, names, import_tensorflow, join)

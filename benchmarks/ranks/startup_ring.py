@@ -16,5 +16,5 @@ def serve(socket_path: str, rank: int, size: int) -> None:
         ring.init()
         return lambda: fit_steps(rank, distribute=ring.DistributedOptimizer)
 
-    names = ["ring-keras", "tensorflow-cpu"]
+    names = ["ring_keras", "tensorflow"]
     serve_startup(socket_path, rank, names, import_tensorflow, join)
