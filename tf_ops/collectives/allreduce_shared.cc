@@ -89,7 +89,7 @@ class AllreduceSharedFlat : public AllreduceShared {
   // By way of a block that stays in L1.
   void CombineStreaming(char* out, size_t round, size_t offset, const char* own,
                         size_t nbytes) const {
-    alignas(kCacheLine) char block[size_t{8} << 10];
+    alignas(kCacheLine) char block[kStreamedBlockBytes];
     for (size_t at = 0; at < nbytes; at += sizeof(block)) {
       const size_t length = std::min(sizeof(block), nbytes - at);
       Combine(block, round, offset + at, own == nullptr ? nullptr : own + at,

@@ -77,6 +77,7 @@ class AllreduceSharedBuffers : public Collective {
       RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
       turn = Scheduler::Turn();
     }
+    StreamingCopyFence();
     if (AnyWithdrew(participants)) {
       // Its reason will be everybody's.
       co_await communicator_.Until([] { return false; });
@@ -118,7 +119,9 @@ class AllreduceSharedBuffers : public Collective {
   // touches. Whether there are more.
   bool ReduceSome() {
     ReduceInPlace(reduction_, inputs_, outputs_, communicator_.size(),
-                  communicator_.rank(), &part_.begin,
+                  communicator_.rank(),
+                  OutlastsCaches(buffers_.nbytes, communicator_.size()),
+                  &part_.begin,
                   std::min(part_.end, part_.begin + kInPlaceSomeBytes));
     return part_.begin < part_.end;
   }

@@ -168,6 +168,7 @@ class AllreduceSharedTensors final : public Collective {
       RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
       turn = Scheduler::Turn();
     }
+    StreamingCopyFence();
     if (AnyWithdrew(participants)) {
       // Its reason will be everybody's.
       co_await communicator_.Until([] { return false; });
@@ -221,7 +222,8 @@ class AllreduceSharedTensors final : public Collective {
       const size_t end = std::min(part.end, at + budget);
       budget -= end - at;
       ReduceInPlace(reduction_, tensor.inputs.data(), tensor.outputs.data(),
-                    size, communicator_.rank(), &at, end);
+                    size, communicator_.rank(),
+                    OutlastsCaches(TotalBytes(arguments_), size), &at, end);
       done_of_part_ = at - part.begin;
       if (at < part.end) return true;
       done_of_part_ = 0;

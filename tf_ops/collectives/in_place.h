@@ -10,6 +10,7 @@
 #include "tf_ops/collectives/algorithms.h"
 #include "tf_ops/collectives/partition.h"
 #include "tf_ops/collectives/scaled_reduction.h"
+#include "tf_ops/reduce/streaming_copy.h"
 
 namespace ring_keras {
 
@@ -27,18 +28,33 @@ inline Range InPlacePart(size_t nbytes, int size, int rank) {
 }
 
 // Block by block, from `*at` to `end`: `inputs` of all ranks, to `outputs` of
-// all.
+// all. An output that is not where its rank's input is goes past the caches if
+// `outlasts_caches`: reading it before it is written would be for nothing.
+// Other ranks see such bytes after StreamingCopyFence.
 inline void ReduceInPlace(const ScaledReduction& reduction,
                           const char* const* inputs, char* const* outputs,
-                          int size, int rank, size_t* at, size_t end) {
+                          int size, int rank, bool outlasts_caches, size_t* at,
+                          size_t end) {
+  const auto is_streamed = [&](int peer) {
+    return outlasts_caches && inputs[peer] != outputs[peer];
+  };
+  alignas(kCacheLine) char block[kStreamedBlockBytes];
+  const size_t block_nbytes =
+      is_streamed(rank) ? kStreamedBlockBytes : kInPlaceBlockBytes;
   const void* sources[kSharedMaxRanks];
   while (*at < end) {
-    const size_t nbytes = std::min(kInPlaceBlockBytes, end - *at);
+    const size_t nbytes = std::min(block_nbytes, end - *at);
     for (int peer = 0; peer < size; ++peer) sources[peer] = inputs[peer] + *at;
-    char* own = outputs[rank] + *at;
-    reduction.Combine(own, sources, size, nbytes);
+    char* reduced = is_streamed(rank) ? block : outputs[rank] + *at;
+    reduction.Combine(reduced, sources, size, nbytes);
     for (int peer = 0; peer < size; ++peer) {
-      if (peer != rank) std::memcpy(outputs[peer] + *at, own, nbytes);
+      char* output = outputs[peer] + *at;
+      if (output == reduced) continue;
+      if (is_streamed(peer)) {
+        StreamingCopy(output, reduced, nbytes);
+      } else {
+        std::memcpy(output, reduced, nbytes);
+      }
     }
     *at += nbytes;
   }

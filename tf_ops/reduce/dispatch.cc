@@ -41,12 +41,12 @@ const KernelTable& PickKernels() {
   return kScalarKernels;
 }
 
+}  // namespace
+
 const KernelTable& Kernels() {
   static const KernelTable& kernels = PickKernels();
   return kernels;
 }
-
-}  // namespace
 
 const KernelTable* FindKernels(std::string_view name) {
 #if defined(__x86_64__)

@@ -32,6 +32,12 @@ using ReduceScaledFunction = void (*)(void* out, const void* const* sources,
 using ConvertFunction = void (*)(void* out, const void* in, double factor,
                                  size_t count);
 
+// What a processor writes without having read it, if it writes the whole.
+constexpr size_t kLineBytes = 64;
+
+// As StreamingCopy(), for whole lines at both ends.
+using StreamLinesFunction = void (*)(void* to, const void* from, size_t nbytes);
+
 // Indexed by DataType and ReduceOp; null where Supports() says no,
 // `reduce_scaled` also for integers, `narrow` and `widen` for all but 16-bit
 // floats.
@@ -42,6 +48,7 @@ struct KernelTable {
   ReduceScaledFunction reduce_scaled[kDataTypeCount][kReduceOpCount];
   ConvertFunction narrow[kDataTypeCount];
   ConvertFunction widen[kDataTypeCount];
+  StreamLinesFunction stream_lines;
 };
 
 // The generic vectors of the compiler: what it makes of them is as narrow as
@@ -56,6 +63,9 @@ extern const KernelTable kNeonKernels;
 
 // The table of that name, or null if this processor cannot run it.
 const KernelTable* FindKernels(std::string_view name);
+
+// The table for this processor.
+const KernelTable& Kernels();
 
 // Scale() of integers.
 void ScaleIntegers(DataType dtype, void* out, const void* in, double factor,

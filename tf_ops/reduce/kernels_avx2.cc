@@ -36,6 +36,12 @@ inline void NarrowHalf(unsigned char* half, __m256 value) {
                    _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
 }
 
+inline void StreamVector(unsigned char* to, const unsigned char* from) {
+  _mm256_stream_si256(
+      reinterpret_cast<__m256i*>(to),
+      _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+
 #include "tf_ops/reduce/kernels.inc"
 
 }  // namespace

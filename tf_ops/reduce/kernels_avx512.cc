@@ -41,6 +41,10 @@ inline void NarrowHalf(unsigned char* half, __m512 value) {
       _mm512_maskz_cvtps_ph(kEveryLane, value, _MM_FROUND_TO_NEAREST_INT));
 }
 
+inline void StreamVector(unsigned char* to, const unsigned char* from) {
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
+}
+
 #include "tf_ops/reduce/kernels.inc"
 
 }  // namespace

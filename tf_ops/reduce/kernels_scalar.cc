@@ -1,5 +1,9 @@
 // Kernels for any processor, and the meaning of all others. float16 is
 // converted by integer arithmetic.
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 #include <cstddef>
 #include <cstdint>
 
@@ -60,6 +64,15 @@ inline void NarrowHalf(unsigned char* half, Float4 value) {
   const Half4 packed =
       __builtin_convertvector(result | (bits >> 16 & 0x8000u), Half4);
   __builtin_memcpy(half, &packed, sizeof(packed));
+}
+
+inline void StreamVector(unsigned char* to, const unsigned char* from) {
+#if defined(__x86_64__)
+  _mm_stream_si128(reinterpret_cast<__m128i*>(to),
+                   _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#else
+  __builtin_memcpy(to, from, kVectorBytes);
+#endif
 }
 
 #include "tf_ops/reduce/kernels.inc"

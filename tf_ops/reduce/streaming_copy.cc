@@ -4,46 +4,32 @@
 #include <cstdint>
 #include <cstring>
 
+#include "tf_ops/reduce/kernel_table.h"
+
 #if defined(__x86_64__)
-#include <emmintrin.h>
+#include <xmmintrin.h>
 #endif
 
 namespace ring_keras {
 
-#if defined(__x86_64__)
-
 void StreamingCopy(void* to, const void* from, size_t nbytes) {
-  constexpr size_t kLine = 64;
+  using reduce::kLineBytes;
   auto* target = static_cast<char*>(to);
   auto* source = static_cast<const char*>(from);
-  // Whole lines alone are written without being read.
   const size_t head =
-      std::min(nbytes, -reinterpret_cast<uintptr_t>(target) % kLine);
+      std::min(nbytes, -reinterpret_cast<uintptr_t>(target) % kLineBytes);
+  const size_t lines = (nbytes - head) / kLineBytes * kLineBytes;
   std::memcpy(target, source, head);
-  size_t at = head;
-  for (; at + kLine <= nbytes; at += kLine) {
-    const auto* line = reinterpret_cast<const __m128i*>(source + at);
-    auto* into = reinterpret_cast<__m128i*>(target + at);
-    _mm_stream_si128(into, _mm_loadu_si128(line));
-    _mm_stream_si128(into + 1, _mm_loadu_si128(line + 1));
-    _mm_stream_si128(into + 2, _mm_loadu_si128(line + 2));
-    _mm_stream_si128(into + 3, _mm_loadu_si128(line + 3));
-  }
-  std::memcpy(target + at, source + at, nbytes - at);
+  reduce::Kernels().stream_lines(target + head, source + head, lines);
+  const size_t tail = head + lines;
+  std::memcpy(target + tail, source + tail, nbytes - tail);
 }
 
-void StreamingCopyFence() { _mm_sfence(); }
-
-#else
-
-// Elsewhere the processor finds out by itself that whole lines are written.
-void StreamingCopy(void* to, const void* from, size_t nbytes) {
-  std::memcpy(to, from, nbytes);
-}
-
-void StreamingCopyFence() {}
-
+void StreamingCopyFence() {
+#if defined(__x86_64__)
+  _mm_sfence();
 #endif
+}
 
 bool OutlastsCaches(size_t nbytes, int ranks) {
   // What a few cores share; virtual machines report anything.

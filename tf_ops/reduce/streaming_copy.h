@@ -7,6 +7,10 @@
 
 namespace ring_keras {
 
+// What is best computed, and then copied so, at a time: little, so that reading
+// goes on while what was written before is on its way.
+constexpr size_t kStreamedBlockBytes = size_t{1} << 10;
+
 // Like memcpy. Other threads see the bytes after StreamingCopyFence.
 void StreamingCopy(void* to, const void* from, size_t nbytes);
 void StreamingCopyFence();

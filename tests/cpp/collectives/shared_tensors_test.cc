@@ -19,12 +19,14 @@ namespace {
 const std::vector<int64_t> kCounts = {40'000, 3, 8192, 0, 100'001, 1000};
 
 enum class Where { kArena, kPrivate };
+enum class Result { kElsewhere, kInPlace };
 
 // Ranks that have told each other that their tensors are in their arenas.
 class SharedTensors {
  public:
   SharedTensors(const std::vector<int64_t>& counts,
-                const std::vector<Where>& places, bool in_place,
+                const std::vector<Where>& places,
+                const std::vector<Result>& results,
                 ReduceOp op = ReduceOp::kSum)
       : size_(static_cast<int>(places.size())),
         members_(ConnectByMemory(size_, true)),
@@ -40,8 +42,9 @@ class SharedTensors {
       for (int64_t count : counts) {
         float* input = Take(self, places[rank], count);
         self.arguments.inputs.push_back({input, {count}});
-        self.arguments.outputs.push_back(
-            in_place ? input : Take(self, places[rank], count));
+        self.arguments.outputs.push_back(results[rank] == Result::kInPlace
+                                             ? input
+                                             : Take(self, places[rank], count));
         const size_t tensor = self.arguments.inputs.size() - 1;
         for (int64_t i = 0; i < count; ++i) input[i] = ValueOf(rank, tensor, i);
       }
@@ -159,9 +162,9 @@ void ExpectSums(SharedTensors& shared, float divisor = 1) {
 
 RING_TEST(AllRanksGetTheSums) {
   for (int size : {2, 3}) {
-    for (bool in_place : {false, true}) {
+    for (Result result : {Result::kElsewhere, Result::kInPlace}) {
       SharedTensors shared(kCounts, std::vector<Where>(size, Where::kArena),
-                           in_place);
+                           std::vector<Result>(size, result));
       EXPECT_EQ(shared.algorithm(0), "shared_tensors");
       shared.RunAll();
       ExpectSums(shared);
@@ -174,9 +177,24 @@ RING_TEST(AllRanksGetTheSums) {
   }
 }
 
+// As much as no cache holds, so that results elsewhere are written past them.
+RING_TEST(LargeResultsAreTheSameWhereverTheyGo) {
+  for (int size : {2, 3}) {
+    for (Result result : {Result::kElsewhere, Result::kInPlace}) {
+      std::vector<Result> results(size, Result::kElsewhere);
+      results[0] = result;
+      SharedTensors shared({1'000'003, 8'193, 7, 300'000},
+                           std::vector<Where>(size, Where::kArena), results);
+      EXPECT_EQ(shared.algorithm(0), "shared_tensors");
+      shared.RunAll();
+      ExpectSums(shared);
+    }
+  }
+}
+
 RING_TEST(NothingIsStagedWhereAllIsLarge) {
   SharedTensors shared({40'000, 100'001}, {Where::kArena, Where::kArena},
-                       false);
+                       {Result::kElsewhere, Result::kElsewhere});
   shared.RunAll();
   ExpectSums(shared);
   // One to show where, one for the data.
@@ -188,7 +206,8 @@ RING_TEST(OneRankWithoutAnArenaMakesAllStage) {
   for (int size : {2, 3}) {
     std::vector<Where> places(size, Where::kArena);
     places[1] = Where::kPrivate;
-    SharedTensors shared(kCounts, places, true);
+    SharedTensors shared(kCounts, places,
+                         std::vector<Result>(size, Result::kInPlace));
     EXPECT_EQ(shared.algorithm(0), "shared_tensors");
     EXPECT_EQ(shared.algorithm(1), size == 2 ? "shared_flat" : "shared_parts");
     shared.RunAll();
@@ -197,7 +216,8 @@ RING_TEST(OneRankWithoutAnArenaMakesAllStage) {
 }
 
 RING_TEST(AnAverageIsDivided) {
-  SharedTensors shared(kCounts, {Where::kArena, Where::kArena}, true,
+  SharedTensors shared(kCounts, {Where::kArena, Where::kArena},
+                       {Result::kInPlace, Result::kInPlace},
                        ReduceOp::kAverage);
   shared.RunAll();
   ExpectSums(shared, 2);
@@ -223,7 +243,7 @@ RING_TEST(OutputsOnSharedPagesAreStaged) {
 RING_TEST(WhoGoesOnReachesNobodysTensors) {
   for (int failing : {0, 1}) {
     SharedTensors shared({40'000, 100'001}, {Where::kArena, Where::kArena},
-                         false);
+                         {Result::kElsewhere, Result::kElsewhere});
     const int other = 1 - failing;
     shared.Start(0);
     if (failing == 1) shared.Start(1);
@@ -253,7 +273,8 @@ RING_TEST(WhoGoesOnReachesNobodysTensors) {
 
 // Memory that a peer's number leads out of is not touched.
 RING_TEST(APlaceOutsideOfTheArenaIsAnError) {
-  SharedTensors shared({40'000}, {Where::kArena, Where::kArena}, false);
+  SharedTensors shared({40'000}, {Where::kArena, Where::kArena},
+                       {Result::kElsewhere, Result::kElsewhere});
   Window& window = *shared.participants(0)[1].window;
   const TensorPlace place = {kTensorAreaBytes - 1, 0};
   std::memcpy(window.data(), &place, sizeof(place));
@@ -269,7 +290,8 @@ RING_TEST(APlaceOutsideOfTheArenaIsAnError) {
 // A rank with much to do lets others have their turn.
 RING_TEST(LongOnesGiveWay) {
   SharedTensors shared({int64_t{16} << 20, int64_t{1} << 20},
-                       {Where::kArena, Where::kArena}, true);
+                       {Where::kArena, Where::kArena},
+                       {Result::kInPlace, Result::kInPlace});
   shared.Start(0);
   shared.Start(1);
   EXPECT_FALSE(shared.task(1).done());
