@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras import _libraries
+from ring_keras.job.job import current_job
 from ring_keras.training.uneven_batches import real_example_count
 
 __all__ = ["TimedIterator", "TimedIteratorSpec", "timed_iterator"]
@@ -80,8 +81,12 @@ def _count(batch: Any) -> tf.Tensor:
         with tf.control_dependencies([ops.ring_keras_note_first_batch(batch=tensors)]):
             return tf.constant(True)
 
-    # In a branch, which takes nothing from another device unless it runs.
-    tf.cond(ops.ring_keras_claim_first_batch(), note, lambda: tf.constant(False))
+    if current_job().on_gpu:
+        # In a branch, which takes nothing from another device unless it runs.
+        tf.cond(ops.ring_keras_awaits_first_batch(), note, lambda: tf.constant(False))
+    else:
+        # With a branch anywhere TensorFlow needs longer for each op of the step.
+        note()
     return real_example_count(batch)
 
 

@@ -44,22 +44,23 @@ class NoteInputKernel : public QuickKernel {
   }
 };
 
-class ClaimFirstBatchKernel : public QuickKernel {
+class AwaitsFirstBatchKernel : public QuickKernel {
  public:
   using QuickKernel::QuickKernel;
 
   void Compute(OpKernelContext* context) override {
-    Tensor* claimed = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &claimed));
-    claimed->scalar<bool>()() = ClaimFirstBatch();
+    Tensor* awaited = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &awaited));
+    awaited->scalar<bool>()() = AwaitsFirstBatch();
   }
 };
 
-class NoteFirstBatchKernel : public OpKernel {
+class NoteFirstBatchKernel : public QuickKernel {
  public:
-  using OpKernel::OpKernel;
+  using QuickKernel::QuickKernel;
 
   void Compute(OpKernelContext* context) override {
+    if (!ClaimFirstBatch()) return;
     constexpr size_t kMostBytes = 64 << 10;
     FirstBatchDigest digest;
     for (int input = 0; input < context->num_inputs(); ++input) {
@@ -77,8 +78,8 @@ REGISTER_KERNEL_BUILDER(Name("RingKerasTicks").Device(tensorflow::DEVICE_CPU),
 REGISTER_KERNEL_BUILDER(
     Name("RingKerasNoteInput").Device(tensorflow::DEVICE_CPU), NoteInputKernel);
 REGISTER_KERNEL_BUILDER(
-    Name("RingKerasClaimFirstBatch").Device(tensorflow::DEVICE_CPU),
-    ClaimFirstBatchKernel);
+    Name("RingKerasAwaitsFirstBatch").Device(tensorflow::DEVICE_CPU),
+    AwaitsFirstBatchKernel);
 REGISTER_KERNEL_BUILDER(
     Name("RingKerasNoteFirstBatch").Device(tensorflow::DEVICE_CPU),
     NoteFirstBatchKernel);

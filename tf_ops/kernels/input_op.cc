@@ -27,14 +27,15 @@ until: What RingKerasTicks said when the batch was there.
 examples: In the batch; 0 if that is unknown.
 )doc");
 
-REGISTER_OP("RingKerasClaimFirstBatch")
-    .Output("claimed: bool")
+REGISTER_OP("RingKerasAwaitsFirstBatch")
+    .Output("awaited: bool")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
 Says whether the batch at hand is the first one, which is to be noted.
 
-claimed: True once after each call of await_first_batch().
+awaited: True from each call of await_first_batch() to the next
+  RingKerasNoteFirstBatch.
 )doc");
 
 REGISTER_OP("RingKerasNoteFirstBatch")
@@ -43,7 +44,8 @@ REGISTER_OP("RingKerasNoteFirstBatch")
     .SetIsStateful()  // Never prune.
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
-Keeps a digest of a batch, by which ranks see that theirs are the same.
+Keeps a digest of a batch, by which ranks see that theirs are the same, if it is
+the first one after a call of await_first_batch(); else does nothing.
 
 batch: Its tensors, of which those of numbers count, and 64 KiB of each.
 )doc");

@@ -21,9 +21,11 @@ void AwaitFirstBatch() {
   awaited = true;
 }
 
+bool AwaitsFirstBatch() { return awaited.load(std::memory_order_relaxed); }
+
 bool ClaimFirstBatch() {
   // Most steps only read it.
-  return awaited.load(std::memory_order_relaxed) && awaited.exchange(false);
+  return AwaitsFirstBatch() && awaited.exchange(false);
 }
 
 void NoteFirstBatch(const FirstBatchDigest& digest) { noted = digest.value(); }

@@ -27,6 +27,9 @@ class RING_KERAS_EXPORT FirstBatchDigest {
 // `fit` trains at a time, and each begins with this.
 RING_KERAS_EXPORT void AwaitFirstBatch();
 
+// Whether it has yet to come.
+RING_KERAS_EXPORT bool AwaitsFirstBatch();
+
 // Whether the batch at hand is that one: true to one caller.
 RING_KERAS_EXPORT bool ClaimFirstBatch();
 

@@ -1,0 +1,63 @@
+"""What `fit` adds to the graph of a step that TensorFlow traces."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import training
+
+import ring_keras as ring
+
+BRANCHES = {"If", "StatelessIf", "Case", "Switch", "Merge", "While", "StatelessWhile"}
+
+
+class Traced(keras.Sequential):
+    """Keeps the graphs in which its steps are traced: its own, and those around."""
+
+    def train_step(self, data):
+        graph = tf.compat.v1.get_default_graph()
+        self.graphs = []
+        while isinstance(graph, tf.__internal__.FuncGraph):
+            self.graphs.append(graph)
+            graph = graph.outer_graph
+        return super().train_step(data)
+
+
+def examples():
+    x, y = training.arrays()
+    return x[:16], y[:16]
+
+
+def sharded() -> tf.data.Dataset:
+    data = ring.data.shard(tf.data.Dataset.from_tensor_slices(examples()))
+    return data.batch(4)
+
+
+def generated() -> tf.data.Dataset:
+    """Of which nobody knows how many batches there are."""
+    x, y = (array[:8] for array in examples())
+    spec = tuple(tf.TensorSpec(part.shape[1:], part.dtype) for part in (x, y))
+    return tf.data.Dataset.from_generator(
+        lambda: zip(x + ring.rank(), y, strict=True), output_signature=spec
+    ).batch(4)
+
+
+def ops_of_a_step(data) -> set[str]:
+    model = Traced(training.build(1).layers)
+    optimizer = keras.optimizers.SGD(0.01)
+    model.compile(ring.DistributedOptimizer(optimizer), "mse")
+    model.fit(data(), verbose=0)
+    assert len(model.graphs) > 1
+    assert all(np.isfinite(weights).all() for weights in model.get_weights())
+    return {op.type for graph in model.graphs for op in graph.get_operations()}
+
+
+# With one anywhere TensorFlow needs longer for each op of a step: 2.5 % of one of many
+# small ones.
+@pytest.mark.parametrize("data", [sharded, generated])
+def test_no_branch_comes_into_a_step(rank_pool, data) -> None:
+    for ops in rank_pool(2).run(ops_of_a_step, args=(data,)):
+        assert "RingKerasNoteFirstBatch" in ops
+        assert not ops & BRANCHES
