@@ -14,7 +14,6 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras import _libraries
-from ring_keras.job.job import current_job
 from ring_keras.training.uneven_batches import real_example_count
 
 __all__ = ["TimedIterator", "TimedIteratorSpec", "timed_iterator"]
@@ -81,7 +80,7 @@ def _count(batch: Any) -> tf.Tensor:
         with tf.control_dependencies([ops.ring_keras_note_first_batch(batch=tensors)]):
             return tf.constant(True)
 
-    if current_job().on_gpu:
+    if tf.config.get_visible_devices("GPU"):
         # In a branch, which takes nothing from another device unless it runs.
         tf.cond(ops.ring_keras_awaits_first_batch(), note, lambda: tf.constant(False))
     else:

@@ -90,8 +90,9 @@ class AllreduceSharedFlat : public AllreduceShared {
   void CombineStreaming(char* out, size_t round, size_t offset, const char* own,
                         size_t nbytes) const {
     alignas(kCacheLine) char block[kStreamedBlockBytes];
-    for (size_t at = 0; at < nbytes; at += sizeof(block)) {
-      const size_t length = std::min(sizeof(block), nbytes - at);
+    size_t length = 0;
+    for (size_t at = 0; at < nbytes; at += length) {
+      length = StreamedBlock(out + at, nbytes - at);
       Combine(block, round, offset + at, own == nullptr ? nullptr : own + at,
               length);
       StreamingCopy(out + at, block, length);

@@ -8,6 +8,7 @@
 #include "tf_ops/collectives/scaled_reduction.h"
 #include "tf_ops/collectives/shared_collective.h"
 #include "tf_ops/collectives/withdrawal.h"
+#include "tf_ops/reduce/streaming_copy.h"
 
 namespace ring_keras {
 namespace {
@@ -31,7 +32,8 @@ class AllreduceSharedBuffers : public Collective {
         communicator_(communicator),
         buffers_(buffers),
         make_staged_(staged),
-        reduction_(arguments) {}
+        reduction_(arguments),
+        outlasts_caches_(OutlastsCaches(buffers.nbytes, communicator.size())) {}
 
   ~AllreduceSharedBuffers() override {
     if (peers_may_come_ && !communicator_.status().ok()) Withdraw();
@@ -73,6 +75,8 @@ class AllreduceSharedBuffers : public Collective {
     Scheduler::Turn turn;
     while (ReduceSome()) {
       if (!turn.IsOver()) continue;
+      // Another thread may go on.
+      StreamingCopyFence();
       co_await communicator_.GiveWay();
       RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
       turn = Scheduler::Turn();
@@ -119,9 +123,7 @@ class AllreduceSharedBuffers : public Collective {
   // touches. Whether there are more.
   bool ReduceSome() {
     ReduceInPlace(reduction_, inputs_, outputs_, communicator_.size(),
-                  communicator_.rank(),
-                  OutlastsCaches(buffers_.nbytes, communicator_.size()),
-                  &part_.begin,
+                  communicator_.rank(), outlasts_caches_, &part_.begin,
                   std::min(part_.end, part_.begin + kInPlaceSomeBytes));
     return part_.begin < part_.end;
   }
@@ -137,6 +139,7 @@ class AllreduceSharedBuffers : public Collective {
   const SharedBuffers buffers_;
   MakeAlgorithm* make_staged_;
   ScaledReduction reduction_;
+  const bool outlasts_caches_;
   WindowUse window_;
   // Of all ranks, as this process sees them.
   const char* inputs_[kSharedMaxRanks];

@@ -7,6 +7,7 @@
 #include "tf_ops/collectives/scaled_reduction.h"
 #include "tf_ops/collectives/shared_collective.h"
 #include "tf_ops/collectives/withdrawal.h"
+#include "tf_ops/reduce/streaming_copy.h"
 
 namespace ring_keras {
 namespace {
@@ -113,7 +114,9 @@ class AllreduceSharedTensors final : public Collective {
         communicator_(communicator),
         places_(std::move(places)),
         make_staged_(staged),
-        reduction_(arguments) {}
+        reduction_(arguments),
+        outlasts_caches_(
+            OutlastsCaches(TotalBytes(arguments), communicator.size())) {}
 
   ~AllreduceSharedTensors() override {
     if (!peers_may_come_ || communicator_.status().ok()) return;
@@ -164,6 +167,8 @@ class AllreduceSharedTensors final : public Collective {
     Scheduler::Turn turn;
     while (ReduceSome()) {
       if (!turn.IsOver()) continue;
+      // Another thread may go on.
+      StreamingCopyFence();
       co_await communicator_.GiveWay();
       RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
       turn = Scheduler::Turn();
@@ -222,8 +227,7 @@ class AllreduceSharedTensors final : public Collective {
       const size_t end = std::min(part.end, at + budget);
       budget -= end - at;
       ReduceInPlace(reduction_, tensor.inputs.data(), tensor.outputs.data(),
-                    size, communicator_.rank(),
-                    OutlastsCaches(TotalBytes(arguments_), size), &at, end);
+                    size, communicator_.rank(), outlasts_caches_, &at, end);
       done_of_part_ = at - part.begin;
       if (at < part.end) return true;
       done_of_part_ = 0;
@@ -238,6 +242,7 @@ class AllreduceSharedTensors final : public Collective {
   const TensorPlaces places_;
   MakeAlgorithm* make_staged_;
   ScaledReduction reduction_;
+  const bool outlasts_caches_;
   WindowUse window_;
   uint64_t rounds_ = 0;
   std::vector<SeenTensor> seen_;

@@ -38,12 +38,14 @@ inline void ReduceInPlace(const ScaledReduction& reduction,
   const auto is_streamed = [&](int peer) {
     return outlasts_caches && inputs[peer] != outputs[peer];
   };
+  bool streams = false;
+  for (int peer = 0; peer < size; ++peer) streams |= is_streamed(peer);
   alignas(kCacheLine) char block[kStreamedBlockBytes];
-  const size_t block_nbytes =
-      is_streamed(rank) ? kStreamedBlockBytes : kInPlaceBlockBytes;
   const void* sources[kSharedMaxRanks];
   while (*at < end) {
-    const size_t nbytes = std::min(block_nbytes, end - *at);
+    const size_t nbytes = streams
+                              ? StreamedBlock(outputs[rank] + *at, end - *at)
+                              : std::min(kInPlaceBlockBytes, end - *at);
     for (int peer = 0; peer < size; ++peer) sources[peer] = inputs[peer] + *at;
     char* reduced = is_streamed(rank) ? block : outputs[rank] + *at;
     reduction.Combine(reduced, sources, size, nbytes);

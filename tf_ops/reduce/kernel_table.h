@@ -35,7 +35,8 @@ using ConvertFunction = void (*)(void* out, const void* in, double factor,
 // What a processor writes without having read it, if it writes the whole.
 constexpr size_t kLineBytes = 64;
 
-// As StreamingCopy(), for whole lines at both ends.
+// As StreamingCopy(), for whole lines: `to` is where one begins, `from`
+// anywhere.
 using StreamLinesFunction = void (*)(void* to, const void* from, size_t nbytes);
 
 // Indexed by DataType and ReduceOp; null where Supports() says no,

@@ -12,6 +12,12 @@
 
 namespace ring_keras {
 
+size_t StreamedBlock(const void* to, size_t nbytes) {
+  const size_t in_line = reinterpret_cast<uintptr_t>(to) % reduce::kLineBytes;
+  const bool is_whole = in_line % sizeof(uint64_t) == 0;
+  return std::min(nbytes, kStreamedBlockBytes - (is_whole ? in_line : 0));
+}
+
 void StreamingCopy(void* to, const void* from, size_t nbytes) {
   using reduce::kLineBytes;
   auto* target = static_cast<char*>(to);

@@ -7,9 +7,13 @@
 
 namespace ring_keras {
 
-// What is best computed, and then copied so, at a time: little, so that reading
-// goes on while what was written before is on its way.
+// What is computed just before it is copied so is best done in short blocks:
+// then reading goes on while what was written before is on its way.
 constexpr size_t kStreamedBlockBytes = size_t{1} << 10;
+
+// The length of the next block of the `nbytes` that go to `to`. It ends where a
+// line does, unless that is in the middle of an element of 8 bytes.
+size_t StreamedBlock(const void* to, size_t nbytes);
 
 // Like memcpy. Other threads see the bytes after StreamingCopyFence.
 void StreamingCopy(void* to, const void* from, size_t nbytes);

@@ -99,22 +99,35 @@ class SharedAllreduce {
 
 constexpr int64_t kCount = 5000;
 
-RING_TEST(AllRanksEndWell) {
-  for (int size : {2, 3}) {
-    SharedAllreduce shared(size, kCount);
-    for (int rank = 0; rank < size; ++rank) {
-      std::fill_n(shared.input(rank), kCount, rank + 1.0f);
-    }
-    for (int rank = 0; rank < size; ++rank) shared.Start(rank);
-    for (int rank = 0; rank < size; ++rank) {
-      shared.scheduler(rank).RunReady();
-      ASSERT_TRUE(shared.task(rank).done());
-      EXPECT_OK(shared.task(rank).result());
-      for (int64_t i = 0; i < kCount; ++i) {
-        ASSERT_EQ(shared.output(rank)[i], size * (size + 1) / 2.0f);
-      }
+void ExpectAllEndWell(int size, int64_t count) {
+  SharedAllreduce shared(size, count);
+  for (int rank = 0; rank < size; ++rank) {
+    for (int64_t i = 0; i < count; ++i) {
+      shared.input(rank)[i] = static_cast<float>((rank + 1) * (i % 97));
     }
   }
+  for (int rank = 0; rank < size; ++rank) shared.Start(rank);
+  // Each turn of all takes at least one of them further.
+  for (int turn = 0; turn < 1000; ++turn) {
+    for (int rank = 0; rank < size; ++rank) shared.scheduler(rank).RunReady();
+  }
+  for (int rank = 0; rank < size; ++rank) {
+    ASSERT_TRUE(shared.task(rank).done());
+    EXPECT_OK(shared.task(rank).result());
+    for (int64_t i = 0; i < count; ++i) {
+      ASSERT_EQ(shared.output(rank)[i], size * (size + 1) / 2.0f * (i % 97))
+          << "rank " << rank << " at " << i;
+    }
+  }
+}
+
+RING_TEST(AllRanksEndWell) {
+  for (int size : {2, 3}) ExpectAllEndWell(size, kCount);
+}
+
+// More than caches are taken to hold: it is written past them.
+RING_TEST(LargeOnesEndWell) {
+  for (int size : {2, 3}) ExpectAllEndWell(size, 1'300'003);
 }
 
 // Before the rank that fails has begun, and when it has done its part.

@@ -177,7 +177,7 @@ RING_TEST(AllRanksGetTheSums) {
   }
 }
 
-// As much as no cache holds, so that results elsewhere are written past them.
+// More than caches are taken to hold: results elsewhere are written past them.
 RING_TEST(LargeResultsAreTheSameWhereverTheyGo) {
   for (int size : {2, 3}) {
     for (Result result : {Result::kElsewhere, Result::kInPlace}) {

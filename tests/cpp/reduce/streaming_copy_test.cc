@@ -54,8 +54,8 @@ RING_TEST(EveryProcessorCopiesWholeLines) {
   const Bytes source = Numbered(10 * kLineBytes + 1);
   for (const KernelTable* table : RunnableTables()) {
     for (size_t lines : {0, 1, 2, 9}) {
-      Bytes target(12 * kLineBytes, kUntouched);
-      const size_t begin = FirstLine(target);
+      Bytes target(13 * kLineBytes, kUntouched);
+      const size_t begin = FirstLine(target) + kLineBytes;
       table->stream_lines(target.data() + begin, source.data() + 1,
                           lines * kLineBytes);
       StreamingCopyFence();
@@ -63,9 +63,19 @@ RING_TEST(EveryProcessorCopiesWholeLines) {
         ASSERT_EQ(int{target[begin + i]}, int{source[i + 1]})
             << table->name << " at " << i;
       }
+      EXPECT_EQ(int{target[begin - 1]}, int{kUntouched});
       EXPECT_EQ(int{target[begin + lines * kLineBytes]}, int{kUntouched});
     }
   }
+}
+
+RING_TEST(BlocksEndWhereLinesDo) {
+  alignas(kLineBytes) const unsigned char memory[kLineBytes] = {};
+  EXPECT_EQ(StreamedBlock(memory, 5000), kStreamedBlockBytes);
+  EXPECT_EQ(StreamedBlock(memory + 16, 5000), kStreamedBlockBytes - 16);
+  EXPECT_EQ(StreamedBlock(memory + 16, 100), size_t{100});
+  // Elements of 8 bytes would be cut.
+  EXPECT_EQ(StreamedBlock(memory + 4, 5000), kStreamedBlockBytes);
 }
 
 }  // namespace

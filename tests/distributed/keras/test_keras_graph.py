@@ -32,7 +32,7 @@ def examples():
 
 def sharded() -> tf.data.Dataset:
     data = ring.data.shard(tf.data.Dataset.from_tensor_slices(examples()))
-    return data.batch(4)
+    return data.batch(4, drop_remainder=True)
 
 
 def generated() -> tf.data.Dataset:
@@ -41,7 +41,7 @@ def generated() -> tf.data.Dataset:
     spec = tuple(tf.TensorSpec(part.shape[1:], part.dtype) for part in (x, y))
     return tf.data.Dataset.from_generator(
         lambda: zip(x + ring.rank(), y, strict=True), output_signature=spec
-    ).batch(4)
+    ).batch(4, drop_remainder=True)
 
 
 def ops_of_a_step(data) -> set[str]:

@@ -119,7 +119,7 @@ def test_progress_is_shown_by_the_first_rank(rank_pool):
     assert rank_pool(2).run(progress_worker) == [[True] * 3, [False] * 3]
 
 
-def same_data_worker(kind):
+def same_data_worker(kind, steps_per_execution=1):
     x, y = (array[:32] for array in training.arrays())
     if kind.startswith("part"):
         x, y = ring.data.shard((x, y))
@@ -135,6 +135,7 @@ def same_data_worker(kind):
         },
     }[kind.split()[-1]]
     model = compiled(ring.DistributedOptimizer("sgd"))
+    model.steps_per_execution = steps_per_execution
     with LogTexts() as texts:
         model.fit(**arguments, epochs=2, verbose=0)
         second = len(texts)
@@ -142,9 +143,16 @@ def same_data_worker(kind):
     return texts[:second], texts[second:]
 
 
-@pytest.mark.parametrize("kind", ["arrays", "dataset", "generator"])
-def test_data_that_all_ranks_read_whole_are_noticed(rank_pool, kind):
-    (first, again), others = rank_pool(2).run(same_data_worker, args=(kind,))
+@pytest.mark.parametrize(
+    ("kind", "steps_per_execution"),
+    [("arrays", 1), ("dataset", 1), ("generator", 1), ("dataset", 2)],
+)
+def test_data_that_all_ranks_read_whole_are_noticed(
+    rank_pool, kind, steps_per_execution
+):
+    (first, again), others = rank_pool(2).run(
+        same_data_worker, args=(kind, steps_per_execution)
+    )
 
     for texts in (first, again):
         (text,) = texts
