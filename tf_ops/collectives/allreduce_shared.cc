@@ -3,7 +3,7 @@
 #include "tf_ops/collectives/partition.h"
 #include "tf_ops/collectives/scaled_reduction.h"
 #include "tf_ops/collectives/shared_collective.h"
-#include "tf_ops/reduce/streaming_copy.h"
+#include "tf_ops/reduce/streaming.h"
 
 namespace ring_keras {
 namespace {
@@ -50,14 +50,14 @@ class AllreduceShared : public SharedCollective {
 
   // out = the slots of all ranks at `offset`, combined in rank order; of this
   // rank's slot, `own` is another copy, if not null.
-  void Combine(void* out, size_t round, size_t offset, const void* own,
+  void Combine(ReduceOutput out, size_t round, size_t offset, const void* own,
                size_t nbytes) const {
     const void* sources[kSharedMaxRanks];
     for (int rank = 0; rank < communicator_.size(); ++rank) {
       sources[rank] = slot(rank, round) + offset;
     }
     if (own != nullptr) sources[communicator_.rank()] = own;
-    reduction_.Combine(out, sources, communicator_.size(), nbytes);
+    reduction_.Combine(&out, 1, sources, communicator_.size(), nbytes);
   }
 
   FusedTensors tensors_;
@@ -79,24 +79,20 @@ class AllreduceSharedFlat : public AllreduceShared {
           if (Streams(input, output)) {
             CombineStreaming(output, round, offset, own, nbytes);
           } else {
-            Combine(output, round, offset, own, nbytes);
+            Combine({output}, round, offset, own, nbytes);
           }
         });
-    StreamingCopyFence();
+    StreamingFence();
   }
 
  private:
-  // By way of a block that stays in L1.
   void CombineStreaming(char* out, size_t round, size_t offset, const char* own,
                         size_t nbytes) const {
-    alignas(kCacheLine) char block[kStreamedBlockBytes];
-    size_t length = 0;
-    for (size_t at = 0; at < nbytes; at += length) {
-      length = StreamedBlock(out + at, nbytes - at);
-      Combine(block, round, offset + at, own == nullptr ? nullptr : own + at,
-              length);
-      StreamingCopy(out + at, block, length);
-    }
+    const size_t head =
+        BytesBeforeStream(out, nbytes, reduction_.element_nbytes());
+    Combine({out}, round, offset, own, head);
+    if (own != nullptr) own += head;
+    Combine({out + head, true}, round, offset + head, own, nbytes - head);
   }
 };
 
@@ -111,7 +107,7 @@ class AllreduceSharedParts : public AllreduceShared {
   // it is reduced.
   void Reduce(size_t round) override {
     const Range part = PartOf(round, communicator_.rank());
-    Combine(slot(communicator_.rank(), round) + part.begin, round, part.begin,
+    Combine({slot(communicator_.rank(), round) + part.begin}, round, part.begin,
             nullptr, part.size());
   }
 
@@ -130,7 +126,7 @@ class AllreduceSharedParts : public AllreduceShared {
             }
           });
     }
-    StreamingCopyFence();
+    StreamingFence();
   }
 
  private:

@@ -8,7 +8,7 @@
 #include "tf_ops/collectives/scaled_reduction.h"
 #include "tf_ops/collectives/shared_collective.h"
 #include "tf_ops/collectives/withdrawal.h"
-#include "tf_ops/reduce/streaming_copy.h"
+#include "tf_ops/reduce/streaming.h"
 
 namespace ring_keras {
 namespace {
@@ -73,15 +73,15 @@ class AllreduceSharedBuffers : public Collective {
     }
     MapBuffers(participants);
     Scheduler::Turn turn;
-    while (ReduceSome()) {
+    while (part_.size() > 0 && ReduceSome()) {
       if (!turn.IsOver()) continue;
       // Another thread may go on.
-      StreamingCopyFence();
+      StreamingFence();
       co_await communicator_.GiveWay();
       RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
       turn = Scheduler::Turn();
     }
-    StreamingCopyFence();
+    StreamingFence();
     if (AnyWithdrew(participants)) {
       // Its reason will be everybody's.
       co_await communicator_.Until([] { return false; });
@@ -122,9 +122,11 @@ class AllreduceSharedBuffers : public Collective {
   // The next bytes of this rank's part of all buffers, which nobody else
   // touches. Whether there are more.
   bool ReduceSome() {
-    ReduceInPlace(reduction_, inputs_, outputs_, communicator_.size(),
-                  communicator_.rank(), outlasts_caches_, &part_.begin,
-                  std::min(part_.end, part_.begin + kInPlaceSomeBytes));
+    const size_t end = std::min(part_.end, part_.begin + kInPlaceSomeBytes);
+    ReduceInPlace(reduction_,
+                  {inputs_, outputs_, communicator_.size(), outlasts_caches_},
+                  communicator_.rank(), part_.begin, end);
+    part_.begin = end;
     return part_.begin < part_.end;
   }
 
@@ -161,13 +163,17 @@ std::optional<SharedBuffers> FindSharedBuffers(
   buffers.nbytes =
       ElementCount(arguments.inputs[0].shape) * SizeOf(arguments.dtype);
   const BufferAllocator& own = communicator.mesh().buffers();
-  if (own.Find(arguments.inputs[0].data, buffers.nbytes,
-               &buffers.input_offset) &&
-      own.Find(arguments.outputs[0], buffers.nbytes, &buffers.output_offset) &&
-      own.HasPagesAlone(buffers.output_offset, buffers.nbytes)) {
-    return buffers;
+  const void* const input = arguments.inputs[0].data;
+  const void* const output = arguments.outputs[0];
+  if (!own.FindAlone(output, buffers.nbytes, &buffers.output_offset)) {
+    return std::nullopt;
   }
-  return std::nullopt;
+  buffers.input_offset = buffers.output_offset;
+  if (input != output &&
+      !own.Find(input, buffers.nbytes, &buffers.input_offset)) {
+    return std::nullopt;
+  }
+  return buffers;
 }
 
 std::unique_ptr<Collective> MakeAllreduceSharedBuffers(

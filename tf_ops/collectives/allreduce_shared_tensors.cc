@@ -7,7 +7,7 @@
 #include "tf_ops/collectives/scaled_reduction.h"
 #include "tf_ops/collectives/shared_collective.h"
 #include "tf_ops/collectives/withdrawal.h"
-#include "tf_ops/reduce/streaming_copy.h"
+#include "tf_ops/reduce/streaming.h"
 
 namespace ring_keras {
 namespace {
@@ -168,12 +168,12 @@ class AllreduceSharedTensors final : public Collective {
     while (ReduceSome()) {
       if (!turn.IsOver()) continue;
       // Another thread may go on.
-      StreamingCopyFence();
+      StreamingFence();
       co_await communicator_.GiveWay();
       RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
       turn = Scheduler::Turn();
     }
-    StreamingCopyFence();
+    StreamingFence();
     if (AnyWithdrew(participants)) {
       // Its reason will be everybody's.
       co_await communicator_.Until([] { return false; });
@@ -223,13 +223,15 @@ class AllreduceSharedTensors final : public Collective {
       const SeenTensor& tensor = seen_[at_tensor_];
       const int size = communicator_.size();
       const Range part = InPlacePart(tensor.nbytes, size, communicator_.rank());
-      size_t at = part.begin + done_of_part_;
-      const size_t end = std::min(part.end, at + budget);
-      budget -= end - at;
-      ReduceInPlace(reduction_, tensor.inputs.data(), tensor.outputs.data(),
-                    size, communicator_.rank(), outlasts_caches_, &at, end);
-      done_of_part_ = at - part.begin;
-      if (at < part.end) return true;
+      const size_t begin = part.begin + done_of_part_;
+      const size_t end = std::min(part.end, begin + budget);
+      budget -= end - begin;
+      ReduceInPlace(
+          reduction_,
+          {tensor.inputs.data(), tensor.outputs.data(), size, outlasts_caches_},
+          communicator_.rank(), begin, end);
+      done_of_part_ = end - part.begin;
+      if (end < part.end) return true;
       done_of_part_ = 0;
       ++at_tensor_;
     }

@@ -97,17 +97,23 @@ class ScaledReduction {
     }
   }
 
-  // out = the sources combined in their order, times postscale.
-  void Combine(void* out, const void* const* sources, int source_count,
+  // Each output = the sources combined in their order, times postscale.
+  void Combine(const ReduceOutput* outs, int out_count,
+               const void* const* sources, int source_count,
                size_t nbytes) const {
     const size_t count = nbytes / element_nbytes_;
     if (postscale_ != 1.0 && IsFloatingPoint(dtype_)) {
-      ReduceManyScaled(dtype_, op_, out, sources, source_count, postscale_,
-                       count);
+      ReduceManyScaled(dtype_, op_, outs, out_count, sources, source_count,
+                       postscale_, count);
     } else {
-      ReduceMany(dtype_, op_, out, sources, source_count, count);
-      Finish(out, nbytes);
+      ReduceMany(dtype_, op_, outs, out_count, sources, source_count, count);
+      for (int i = 0; i < out_count; ++i) Finish(outs[i].data, nbytes);
     }
+  }
+  void Combine(void* out, const void* const* sources, int source_count,
+               size_t nbytes) const {
+    const ReduceOutput to = {out};
+    Combine(&to, 1, sources, source_count, nbytes);
   }
 
   // data *= postscale.

@@ -72,34 +72,34 @@ ReduceFunction GetReduceFunction(DataType dtype, ReduceOp op) {
       .reduce[static_cast<int>(dtype)][static_cast<int>(op)];
 }
 
-void ReduceMany(DataType dtype, ReduceOp op, void* out,
-                const void* const* sources, int source_count, size_t count) {
+void ReduceMany(DataType dtype, ReduceOp op, const ReduceOutput* outs,
+                int out_count, const void* const* sources, int source_count,
+                size_t count) {
   if (source_count == 1) {
-    if (out != sources[0] && count > 0) {
-      std::memcpy(out, sources[0], count * SizeOf(dtype));
+    for (int i = 0; i < out_count; ++i) {
+      if (outs[i].data == sources[0] || count == 0) continue;
+      std::memcpy(outs[i].data, sources[0], count * SizeOf(dtype));
     }
     return;
   }
-  if (source_count == 2) {
-    return GetReduceFunction(dtype, op)(out, sources[0], sources[1], count);
-  }
   reduce::Kernels().reduce_many[static_cast<int>(dtype)][static_cast<int>(op)](
-      out, sources, source_count, count);
+      outs, out_count, sources, source_count, count);
 }
 
-void ReduceManyScaled(DataType dtype, ReduceOp op, void* out,
-                      const void* const* sources, int source_count,
-                      double factor, size_t count) {
+void ReduceManyScaled(DataType dtype, ReduceOp op, const ReduceOutput* outs,
+                      int out_count, const void* const* sources,
+                      int source_count, double factor, size_t count) {
   reduce::Kernels()
       .reduce_scaled[static_cast<int>(dtype)][static_cast<int>(op)](
-          out, sources, source_count, factor, count);
+          outs, out_count, sources, source_count, factor, count);
 }
 
 void Scale(DataType dtype, void* out, const void* in, double factor,
            size_t count) {
   if (IsFloatingPoint(dtype)) {
     // One source: a sum has nothing to add.
-    ReduceManyScaled(dtype, ReduceOp::kSum, out, &in, 1, factor, count);
+    const ReduceOutput to = {out};
+    ReduceManyScaled(dtype, ReduceOp::kSum, &to, 1, &in, 1, factor, count);
   } else {
     reduce::ScaleIntegers(dtype, out, in, factor, count);
   }

@@ -20,11 +20,13 @@
 namespace ring_keras::reduce {
 
 // As ReduceMany(), for 2 or more sources.
-using ReduceManyFunction = void (*)(void* out, const void* const* sources,
+using ReduceManyFunction = void (*)(const ReduceOutput* outs, int out_count,
+                                    const void* const* sources,
                                     int source_count, size_t count);
 
-// As ReduceManyScaled().
-using ReduceScaledFunction = void (*)(void* out, const void* const* sources,
+// As ReduceManyScaled(), likewise.
+using ReduceScaledFunction = void (*)(const ReduceOutput* outs, int out_count,
+                                      const void* const* sources,
                                       int source_count, double factor,
                                       size_t count);
 

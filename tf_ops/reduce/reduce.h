@@ -32,19 +32,28 @@ using ReduceFunction = void (*)(void* out, const void* a, const void* b,
 // The fastest function this processor runs. Requires Supports(dtype, op).
 ReduceFunction GetReduceFunction(DataType dtype, ReduceOp op);
 
+// One of the places to which a result goes.
+struct ReduceOutput {
+  void* data;
+  // Past the caches. Requires CanStream(data); see streaming.h.
+  bool streams = false;
+};
+
 // out[i] = ((source[0][i] op source[1][i]) op source[2][i])... in the order
-// of `sources`, for 1 or more sources; float16 and bfloat16 are accumulated in
-// float32 and rounded once at the end. One source is copied bit for bit. `out`
-// may be any one source; no other overlap. One pass over memory.
-void ReduceMany(DataType dtype, ReduceOp op, void* out,
-                const void* const* sources, int source_count, size_t count);
+// of `sources`, for 1 or more sources and each of `outs`; float16 and bfloat16
+// are accumulated in float32 and rounded once at the end. One source is copied
+// bit for bit. An output may be any one source; no other overlap. One pass over
+// memory.
+void ReduceMany(DataType dtype, ReduceOp op, const ReduceOutput* outs,
+                int out_count, const void* const* sources, int source_count,
+                size_t count);
 
 // The same times `factor`, for floating-point types: 16-bit floats are
 // multiplied in float32, before they are rounded, so that a sum beyond their
 // range may well have an average within it.
-void ReduceManyScaled(DataType dtype, ReduceOp op, void* out,
-                      const void* const* sources, int source_count,
-                      double factor, size_t count);
+void ReduceManyScaled(DataType dtype, ReduceOp op, const ReduceOutput* outs,
+                      int out_count, const void* const* sources,
+                      int source_count, double factor, size_t count);
 
 // out[i] = in[i] * factor, computed in float32 for 16-bit floats, in the type
 // itself for float32 and float64, in float64 and rounded toward zero for

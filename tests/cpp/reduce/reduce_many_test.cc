@@ -7,6 +7,7 @@
 #include "tests/cpp/support/test.h"
 #include "tf_ops/reduce/kernel_table.h"
 #include "tf_ops/reduce/reduce.h"
+#include "tf_ops/reduce/streaming.h"
 
 namespace ring_keras::testing {
 namespace {
@@ -43,8 +44,9 @@ RING_TEST(EveryTableMatchesTheReference) {
           const Bytes expected = ReferenceReduce(dtype, op, pointers, count);
           for (const KernelTable* table : RunnableTables()) {
             Buffer out(expected.size(), 1);
+            const ReduceOutput to = {out.data()};
             table->reduce_many[static_cast<int>(dtype)][static_cast<int>(op)](
-                out.data(), pointers.data(), n, count);
+                &to, 1, pointers.data(), n, count);
             EXPECT_EQ(FirstDifference(dtype, expected, out.data()), "")
                 << table->name << " " << NameOf(op) << " of " << n;
             EXPECT_TRUE(out.IsEndIntact())
@@ -68,11 +70,46 @@ RING_TEST(OutMayBeAnySource) {
         // One source is a copy, NaN and all.
         if (n == 1) std::memcpy(expected.data(), pointers[0], expected.size());
         Buffer& out = sources[static_cast<size_t>(in_place)];
-        ReduceMany(dtype, ReduceOp::kMax, out.data(), pointers.data(), n,
-                   kCount);
+        const ReduceOutput to = {out.data()};
+        ReduceMany(dtype, ReduceOp::kMax, &to, 1, pointers.data(), n, kCount);
         EXPECT_EQ(FirstDifference(dtype, expected, out.data()), "")
             << "out is source " << in_place << " of " << n;
         EXPECT_TRUE(out.IsEndIntact());
+      }
+    }
+  }
+}
+
+// As ranks do that write to each other's memory: some outputs are sources, some
+// are elsewhere and stream.
+RING_TEST(EveryOutputGetsTheResult) {
+  constexpr int kSourceCount = 3;
+  for (DataType dtype : AllDataTypes()) {
+    for (size_t count : {0, 1, 67, 515}) {
+      for (const KernelTable* table : RunnableTables()) {
+        std::vector<Buffer> sources = RandomSources(dtype, kSourceCount, count);
+        const auto pointers = Pointers(sources);
+        const Bytes expected =
+            ReferenceReduce(dtype, ReduceOp::kMax, pointers, count);
+        Buffer elsewhere(expected.size(), 7);
+        Buffer streamed(expected.size(), 0);
+        Buffer streamed_too(expected.size(), 0);
+        const ReduceOutput outs[] = {{sources[2].data()},
+                                     {streamed.data(), true},
+                                     {elsewhere.data()},
+                                     {sources[0].data()},
+                                     {streamed_too.data(), true}};
+        table->reduce_many[static_cast<int>(dtype)][static_cast<int>(
+            ReduceOp::kMax)](outs, 5, pointers.data(), kSourceCount, count);
+        StreamingFence();
+        for (const ReduceOutput& out : outs) {
+          EXPECT_EQ(FirstDifference(dtype, expected, out.data), "")
+              << table->name << ", output " << &out - outs;
+        }
+        for (Buffer* out :
+             {&elsewhere, &streamed, &streamed_too, &sources[0], &sources[2]}) {
+          EXPECT_TRUE(out->IsEndIntact()) << table->name;
+        }
       }
     }
   }
@@ -82,9 +119,11 @@ RING_TEST(OneSourceIsCopied) {
   const Bytes in = RandomElements(DataType::kFloat32, 77, 1);
   Bytes out(in.size());
   const void* const sources[] = {in.data()};
-  ReduceMany(DataType::kFloat32, ReduceOp::kSum, out.data(), sources, 1, 77);
+  const ReduceOutput to = {out.data()};
+  ReduceMany(DataType::kFloat32, ReduceOp::kSum, &to, 1, sources, 1, 77);
   EXPECT_EQ(FirstDifference(DataType::kFloat32, in, out.data()), "");
-  ReduceMany(DataType::kFloat32, ReduceOp::kSum, nullptr, sources, 1, 0);
+  const ReduceOutput nowhere = {nullptr};
+  ReduceMany(DataType::kFloat32, ReduceOp::kSum, &nowhere, 1, sources, 1, 0);
 }
 
 RING_TEST(TwoSourcesMatchTheReduceFunction) {
@@ -96,7 +135,8 @@ RING_TEST(TwoSourcesMatchTheReduceFunction) {
       const auto pointers = Pointers(sources);
       Bytes many(kCount * SizeOf(dtype));
       Bytes pair(many.size());
-      ReduceMany(dtype, op, many.data(), pointers.data(), 2, kCount);
+      const ReduceOutput to = {many.data()};
+      ReduceMany(dtype, op, &to, 1, pointers.data(), 2, kCount);
       GetReduceFunction(dtype, op)(pair.data(), pointers[0], pointers[1],
                                    kCount);
       EXPECT_EQ(FirstDifference(dtype, pair, many.data()), "") << NameOf(op);
@@ -113,13 +153,16 @@ RING_TEST(SixteenBitFloatsAreRoundedOnce) {
     std::vector<const void*> sources(static_cast<size_t>(n), &bfloat16_1);
     sources[0] = &bfloat16_256;
     uint16_t out = 0;
-    ReduceMany(DataType::kBfloat16, ReduceOp::kSum, &out, sources.data(), n, 1);
+    const ReduceOutput to = {&out};
+    ReduceMany(DataType::kBfloat16, ReduceOp::kSum, &to, 1, sources.data(), n,
+               1);
     // 256 + (n - 1) is even, and bfloat16 counts in twos there.
     EXPECT_EQ(out, 0x4380 + (n - 1) / 2) << n << " sources";
 
     sources.assign(static_cast<size_t>(n), &float16_1);
     sources[0] = &float16_2048;
-    ReduceMany(DataType::kFloat16, ReduceOp::kSum, &out, sources.data(), n, 1);
+    ReduceMany(DataType::kFloat16, ReduceOp::kSum, &to, 1, sources.data(), n,
+               1);
     EXPECT_EQ(out, 0x6800 + (n - 1) / 2) << n << " sources";
   }
 }

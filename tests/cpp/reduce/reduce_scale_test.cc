@@ -23,9 +23,10 @@ const std::vector<double>& Factors() {
 
 void ScaleWith(const KernelTable& table, DataType dtype, void* out,
                const void* in, double factor, size_t count) {
+  const ReduceOutput to = {out};
   table
       .reduce_scaled[static_cast<int>(dtype)][static_cast<int>(ReduceOp::kSum)](
-          out, &in, 1, factor, count);
+          &to, 1, &in, 1, factor, count);
 }
 
 RING_TEST(EveryFloatTableMatchesTheReference) {

@@ -75,21 +75,27 @@ void BufferAllocator::Free(uint64_t offset) {
 
 bool BufferAllocator::Find(const void* data, size_t nbytes,
                            uint64_t* offset) const {
+  return FindIn(data, nbytes, offset).has_value();
+}
+
+bool BufferAllocator::FindAlone(const void* data, size_t nbytes,
+                                uint64_t* offset) const {
+  const std::optional<uint64_t> buffer_end = FindIn(data, nbytes, offset);
+  if (!buffer_end.has_value() || *offset % PageBytes() != 0) return false;
+  const uint64_t end = *offset + nbytes;
+  return end % PageBytes() == 0 || end == *buffer_end;
+}
+
+std::optional<uint64_t> BufferAllocator::FindIn(const void* data, size_t nbytes,
+                                                uint64_t* offset) const {
   const char* at = static_cast<const char*>(data);
   const char* begin = own_->buffers();
-  if (at < begin || at >= begin + kBufferAreaBytes) return false;
+  if (at < begin || at >= begin + kBufferAreaBytes) return std::nullopt;
   *offset = at - begin;
   std::lock_guard<std::mutex> lock(mutex_);
   const auto buffer = Holding(*offset, nbytes);
-  return buffer != taken_.end() && !buffer->second.isolated;
-}
-
-bool BufferAllocator::HasPagesAlone(uint64_t offset, size_t nbytes) const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto buffer = Holding(offset, nbytes);
-  if (buffer == taken_.end() || offset % PageBytes() != 0) return false;
-  const uint64_t end = offset + nbytes;
-  return end % PageBytes() == 0 || end == buffer->first + buffer->second.nbytes;
+  if (buffer == taken_.end() || buffer->second.isolated) return std::nullopt;
+  return buffer->first + buffer->second.nbytes;
 }
 
 void BufferAllocator::Isolate(uint64_t offset, size_t nbytes) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "tf_ops/common/fork.h"
 #include "tf_ops/common/status.h"
@@ -26,9 +27,8 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   // Offset in the buffer area; nothing if the range is not all in one buffer.
   bool Find(const void* data, size_t nbytes, uint64_t* offset) const;
 
-  // Whether what lies at `offset`, which Find gave, shares no page with other
-  // data of its buffer.
-  bool HasPagesAlone(uint64_t offset, size_t nbytes) const;
+  // The same, of what shares no page with other data of its buffer.
+  bool FindAlone(const void* data, size_t nbytes, uint64_t* offset) const;
   // Puts fresh memory of this process alone, zeroed, in place of such pages,
   // for good: what peers still write to them is lost, and nothing in their
   // buffer is found any more.
@@ -42,6 +42,9 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   using Buffers = std::map<uint64_t, Buffer>;
   // The buffer that holds the range; end() if none does.
   Buffers::const_iterator Holding(uint64_t offset, size_t nbytes) const;
+  // Find(), and where the buffer ends.
+  std::optional<uint64_t> FindIn(const void* data, size_t nbytes,
+                                 uint64_t* offset) const;
   StatusOr<uint64_t> Take(size_t nbytes);
   void Free(uint64_t offset);
 

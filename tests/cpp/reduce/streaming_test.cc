@@ -1,4 +1,4 @@
-#include "tf_ops/reduce/streaming_copy.h"
+#include "tf_ops/reduce/streaming.h"
 
 #include <cstdint>
 #include <vector>
@@ -37,7 +37,7 @@ RING_TEST(CopiesWhateverTheAlignment) {
         Bytes target(kMost + 3 * kLineBytes, kUntouched);
         const size_t begin = FirstLine(target) + to;
         StreamingCopy(target.data() + begin, source.data() + from, nbytes);
-        StreamingCopyFence();
+        StreamingFence();
         for (size_t i = 0; i < target.size(); ++i) {
           const bool is_copied = i >= begin && i < begin + nbytes;
           ASSERT_EQ(int{target[i]},
@@ -58,7 +58,7 @@ RING_TEST(EveryProcessorCopiesWholeLines) {
       const size_t begin = FirstLine(target) + kLineBytes;
       table->stream_lines(target.data() + begin, source.data() + 1,
                           lines * kLineBytes);
-      StreamingCopyFence();
+      StreamingFence();
       for (size_t i = 0; i < lines * kLineBytes; ++i) {
         ASSERT_EQ(int{target[begin + i]}, int{source[i + 1]})
             << table->name << " at " << i;
@@ -69,13 +69,15 @@ RING_TEST(EveryProcessorCopiesWholeLines) {
   }
 }
 
-RING_TEST(BlocksEndWhereLinesDo) {
+RING_TEST(AStreamBeginsWhereALineDoes) {
   alignas(kLineBytes) const unsigned char memory[kLineBytes] = {};
-  EXPECT_EQ(StreamedBlock(memory, 5000), kStreamedBlockBytes);
-  EXPECT_EQ(StreamedBlock(memory + 16, 5000), kStreamedBlockBytes - 16);
-  EXPECT_EQ(StreamedBlock(memory + 16, 100), size_t{100});
-  // Elements of 8 bytes would be cut.
-  EXPECT_EQ(StreamedBlock(memory + 4, 5000), kStreamedBlockBytes);
+  EXPECT_TRUE(CanStream(memory));
+  EXPECT_FALSE(CanStream(memory + 16));
+  EXPECT_EQ(BytesBeforeStream(memory, 5000, 8), size_t{0});
+  EXPECT_EQ(BytesBeforeStream(memory + 16, 5000, 8), kLineBytes - 16);
+  EXPECT_EQ(BytesBeforeStream(memory + 16, 20, 4), size_t{20});
+  // An element would be cut.
+  EXPECT_EQ(BytesBeforeStream(memory + 4, 5000, 8), size_t{5000});
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "tf_ops/reduce/streaming_copy.h"
+#include "tf_ops/reduce/streaming.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -12,18 +12,26 @@
 
 namespace ring_keras {
 
-size_t StreamedBlock(const void* to, size_t nbytes) {
-  const size_t in_line = reinterpret_cast<uintptr_t>(to) % reduce::kLineBytes;
-  const bool is_whole = in_line % sizeof(uint64_t) == 0;
-  return std::min(nbytes, kStreamedBlockBytes - (is_whole ? in_line : 0));
+namespace {
+
+size_t BytesToLine(const void* to) {
+  return -reinterpret_cast<uintptr_t>(to) % reduce::kLineBytes;
+}
+
+}  // namespace
+
+bool CanStream(const void* to) { return BytesToLine(to) == 0; }
+
+size_t BytesBeforeStream(const void* to, size_t nbytes, size_t element_nbytes) {
+  const size_t head = BytesToLine(to);
+  return head % element_nbytes == 0 ? std::min(nbytes, head) : nbytes;
 }
 
 void StreamingCopy(void* to, const void* from, size_t nbytes) {
   using reduce::kLineBytes;
   auto* target = static_cast<char*>(to);
   auto* source = static_cast<const char*>(from);
-  const size_t head =
-      std::min(nbytes, -reinterpret_cast<uintptr_t>(target) % kLineBytes);
+  const size_t head = std::min(nbytes, BytesToLine(target));
   const size_t lines = (nbytes - head) / kLineBytes * kLineBytes;
   std::memcpy(target, source, head);
   reduce::Kernels().stream_lines(target + head, source + head, lines);
@@ -31,7 +39,7 @@ void StreamingCopy(void* to, const void* from, size_t nbytes) {
   std::memcpy(target + tail, source + tail, nbytes - tail);
 }
 
-void StreamingCopyFence() {
+void StreamingFence() {
 #if defined(__x86_64__)
   _mm_sfence();
 #endif
