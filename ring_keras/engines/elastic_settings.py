@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ring_keras.launch.environment import thread_variables
+
 __all__ = ["ElasticSettings", "elastic_settings"]
 
 
@@ -30,7 +32,7 @@ class ElasticSettings:
     def environment(self) -> dict[str, str]:
         """Of ringrun, and of each rank."""
         return {
-            "TF_NUM_INTRAOP_THREADS": str(self.cpus_per_worker),
+            **thread_variables(self.cpus_per_worker),
             "RING_KERAS_DEVICE": "cpu",
             **self.env,
         }

@@ -82,6 +82,10 @@ void ReduceMany(DataType dtype, ReduceOp op, const ReduceOutput* outs,
     }
     return;
   }
+  if (source_count == 2 && out_count == 1 && !outs[0].streams) {
+    return GetReduceFunction(dtype, op)(outs[0].data, sources[0], sources[1],
+                                        count);
+  }
   reduce::Kernels().reduce_many[static_cast<int>(dtype)][static_cast<int>(op)](
       outs, out_count, sources, source_count, count);
 }
