@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ring_keras.launch.environment import thread_variables
-
 __all__ = ["ElasticSettings", "elastic_settings"]
 
 
@@ -32,7 +30,7 @@ class ElasticSettings:
     def environment(self) -> dict[str, str]:
         """Of ringrun, and of each rank."""
         return {
-            **thread_variables(self.cpus_per_worker),
+            "TF_NUM_INTRAOP_THREADS": str(self.cpus_per_worker),
             "RING_KERAS_DEVICE": "cpu",
             **self.env,
         }

@@ -46,17 +46,6 @@ def host_environment(
     return {**own, **shared}
 
 
-def thread_variables(cores: int) -> dict[str, str]:
-    """What gives a rank's TensorFlow as many threads as the rank has cores.
-
-    Of both kinds, those among which it divides one op and those that run ops. It
-    would have as many as the machine has cores; and of the second, those with nothing
-    to do look for work for a while before they sleep, on the cores of the others.
-    """
-    names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-    return dict.fromkeys(names, str(cores))
-
-
 def added_variables(
     *,
     size: int,
@@ -74,9 +63,9 @@ def added_variables(
     """
     added: dict[str, str] = {}
     if not any(name in inherited or name in chosen for name in _THREAD_VARIABLES):
+        # Each rank's TensorFlow would otherwise start a thread per core.
         cores = len(os.sched_getaffinity(0))
-        threads = thread_variables(max(1, cores // size))
-        added |= {k: v for k, v in threads.items() if k not in {**inherited, **chosen}}
+        added["TF_NUM_INTRAOP_THREADS"] = str(max(1, cores // size))
     if "PYTHONUNBUFFERED" not in inherited:
         # To Python a pipe is no terminal: lines would come late and in heaps.
         added["PYTHONUNBUFFERED"] = "1"

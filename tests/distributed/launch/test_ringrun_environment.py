@@ -152,23 +152,3 @@ def test_ranks_run_anywhere_unless_told(ringrun):
     finished = ringrun.run(script, size=1)
 
     assert finished.stdout.decode() == f"[0] {len(os.sched_getaffinity(0))}\n"
-
-
-def test_a_rank_has_as_many_threads_for_ops_as_cores(ringrun, monkeypatch):
-    for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    script = """
-    import glob
-    import tensorflow as tf
-
-    with tf.device("cpu:0"):
-        tf.function(lambda x: tf.matmul(x, x) + tf.reduce_sum(x))(tf.ones((3, 3)))
-    names = [open(path).read().strip() for path in glob.glob("/proc/self/task/*/comm")]
-    print(names.count("tf_Compute"))
-    """
-    share = max(1, len(os.sched_getaffinity(0)) // 2)
-
-    finished = ringrun.run(script, size=2)
-
-    lines = finished.stdout.decode().splitlines()
-    assert sorted(lines) == [f"[{rank}] {share}" for rank in range(2)]

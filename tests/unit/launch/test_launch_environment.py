@@ -15,9 +15,7 @@ def test_ranks_share_the_cores():
 
     for size in (1, 2, 1000):
         added = added_variables(size=size, inherited={}, chosen={})
-        share = str(max(1, cores // size))
-        assert added["TF_NUM_INTRAOP_THREADS"] == share
-        assert added["TF_NUM_INTEROP_THREADS"] == share
+        assert added["TF_NUM_INTRAOP_THREADS"] == str(max(1, cores // size))
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS"])
@@ -26,18 +24,7 @@ def test_a_users_own_division_of_cores_stands(name):
     by_option = added_variables(size=2, inherited={}, chosen={name: "7"})
 
     assert "TF_NUM_INTRAOP_THREADS" not in by_shell
-    assert "TF_NUM_INTEROP_THREADS" not in by_shell
     assert by_option == {name: "7", "PYTHONUNBUFFERED": "1"}
-
-
-def test_a_users_own_number_of_threads_for_ops_stands():
-    name = "TF_NUM_INTEROP_THREADS"
-    by_shell = added_variables(size=1000, inherited={name: "7"}, chosen={})
-    by_option = added_variables(size=1000, inherited={}, chosen={name: "7"})
-
-    assert name not in by_shell
-    assert by_shell["TF_NUM_INTRAOP_THREADS"] == "1"
-    assert by_option[name] == "7"
 
 
 def test_a_users_own_path_stays_behind_horovods():
