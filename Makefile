@@ -6,6 +6,8 @@
 #   make build     compile what changed into ring_keras/
 #   make test-hosts   hosts that are network namespaces, with Debian's sshd and Slurm,
 #                  which it installs if it can; needs root
+#   make test-copies  ops, exactness and faults where ranks copy their tensors to each
+#                  other, as they do if TensorFlow has begun before init()
 #   make test-faults  FAULTS faults of all kinds, drawn at random from FAULT_SEED
 #   make docs      the manual's site into build/site
 #   make plots     draw its plots from what was measured
@@ -59,6 +61,10 @@ CORE_TESTS ?= tests/unit/keras tests/unit/ops tests/distributed/ops \
   tests/distributed/keras/test_keras_exactness.py tests/distributed/keras/test_keras_hook.py \
   tests/distributed/test_tensorflow_io.py
 
+# What `make test-copies` runs.
+COPIES_TESTS ?= tests/distributed/ops --ignore tests/distributed/ops/test_shared_tensors.py tests/distributed/faults \
+  tests/distributed/keras/test_keras_exactness.py tests/distributed/keras/test_keras_failures.py
+
 SHELL := /bin/bash
 # Images often forbid it. Each of the tests' processes would compile every module anew.
 export PYTHONDONTWRITEBYTECODE =
@@ -94,7 +100,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-faults test-board test-docs test-engines board build docs plots lint fuzz sanitize soak-exit soak-kills soak-steps versions wheel release clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-copies test-faults test-board test-docs test-engines board build docs plots lint fuzz sanitize soak-exit soak-kills soak-steps versions wheel release clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -104,6 +110,7 @@ test: test-cpp test-python
 
 test-all: test
 	@$(MAKE) --no-print-directory test-slow
+	@$(MAKE) --no-print-directory test-copies
 	@$(MAKE) --no-print-directory test-hosts PYTEST_ARGS='-m hosts $(PYTEST_ARGS)'
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=3
 
@@ -127,6 +134,10 @@ test-hosts: $(TEST_READY) build
 	$(call say,Several hosts)
 	@build_support/install_host_tools.sh
 	$(BIN)/python -m pytest -m "hosts and not slow" tests/hosts $(PYTEST_ARGS)
+
+test-copies: $(TEST_READY) build
+	$(call say,Tensors that are copied)
+	TESTS_ENVIRONMENT=RING_KERAS_SHARE_TENSORS=0 $(PYTEST) -m "not slow and not gpu" $(COPIES_TESTS) $(PYTEST_ARGS)
 
 test-faults: $(TEST_READY) build
 	$(call say,$(FAULTS) faults drawn from seed $(FAULT_SEED))

@@ -62,9 +62,9 @@ _TWO_RANK_TARGETS = [
     Target(["4 B", "1 KiB", "64 KiB"], _OURS, _BEST, 0.8),
     Target(["4 B", "1 KiB", "64 KiB"], _PREPARED, _BEST, 0.8),
     Target(["4 B", "1 KiB"], _OURS, ["oneCCL"], 3),
-    Target(["1 MiB", "16 MiB"], _OURS, _BEST, 1.2),
+    Target(["1 MiB", "16 MiB", "64 MiB"], _OURS, [*_BEST, *_CHUNKED], 1),
     Target(["64 MiB", "256 MiB"], _OURS, ["oneCCL"], 1.5),
-    Target(["64 MiB", "256 MiB"], _OURS, _CHUNKED, 1),
+    Target(["256 MiB"], _OURS, _CHUNKED, 1),
     Target(
         ["64 KiB", "1 MiB", "16 MiB", "64 MiB", "256 MiB"],
         _OURS_SHARED,

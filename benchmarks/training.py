@@ -13,6 +13,7 @@ __all__ = ["training"]
 
 _OURS = "ring_keras"
 _CEILING = "2 independent processes"
+_OF_CEILING = {"mlp": 0.95, "cnn": 0.98, "deep": 0.97}
 _PEERS = ["Horovod", "MWMS", "MWMS, tf_keras", "torch DDP"]
 
 
@@ -34,12 +35,12 @@ def training(quick: bool) -> list[Section]:
         for model in (("cnn", "deep") if quick else ("mlp", "cnn", "deep"))
         for loop in ("fit", "custom")
     ]
-    cnn = [column.title for column in columns if "cnn" in column.title]
-    others = [column.title for column in columns if "cnn" not in column.title]
     targets = [
         *(Target([c.title for c in columns], _OURS, [peer], 1) for peer in _PEERS),
-        Target(cnn, _OURS, [_CEILING], 0.9),
-        Target(others, _OURS, [_CEILING], 0.75),
+        *(
+            Target([c.title for c in columns if model in c.title], _OURS, [_CEILING], r)
+            for model, r in _OF_CEILING.items()
+        ),
     ]
     ceilings = {
         _OURS: _CEILING,

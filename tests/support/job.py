@@ -100,14 +100,21 @@ class Job:
 
 
 def light_environment() -> dict[str, str]:
-    """What every process of a test gets, before its job says more."""
+    """What every process of a test gets, before its job says more.
+
+    TESTS_ENVIRONMENT, such as "RING_KERAS_SHARE_TENSORS=0", is for whole runs. Jobs of
+    ringrun do not look at it.
+    """
+    chosen = dict(
+        pair.split("=", 1) for pair in os.environ.get("TESTS_ENVIRONMENT", "").split()
+    )
     inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("RING_KERAS_")
     }
     path = os.pathsep.join(_python_path())
-    return inherited | LIGHT_ENVIRONMENT | {"PYTHONPATH": path}
+    return inherited | LIGHT_ENVIRONMENT | chosen | {"PYTHONPATH": path}
 
 
 def _per_rank(env: Environment | None, size: int) -> list[Mapping[str, str]]:

@@ -224,7 +224,9 @@ class AllreduceSharedTensors final : public Collective {
       const int size = communicator_.size();
       const Range part = InPlacePart(tensor.nbytes, size, communicator_.rank());
       const size_t begin = part.begin + done_of_part_;
-      const size_t end = std::min(part.end, begin + budget);
+      // In whole lines, as what streams begins where one does.
+      const size_t end =
+          std::min(part.end, begin + budget / kCacheLine * kCacheLine);
       budget -= end - begin;
       ReduceInPlace(
           reduction_,

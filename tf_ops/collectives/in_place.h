@@ -15,7 +15,7 @@
 namespace ring_keras {
 
 // The results for so many ranks are written one beside the other. Of more, the
-// same bytes of all do not fit into L1, as memory that begins where a page does
+// same bytes of all do not fit into L1: memory that begins where a page does
 // takes the same few places there.
 constexpr int kSideBySideRanks = 8;
 // With more ranks, so much is reduced by one, then copied while in its L1.
@@ -32,8 +32,9 @@ inline Range InPlacePart(size_t nbytes, int size, int rank) {
 
 // Memory of all ranks of a host, `inputs` to be reduced to `outputs`. An output
 // that is not where its rank's input is goes past the caches if
-// `outlasts_caches`: reading it before it is written would be for nothing.
-// Other ranks see such bytes after StreamingFence.
+// `outlasts_caches`, but for one from which others are copied: reading it before
+// it is written would be for nothing. Other ranks see such bytes after
+// StreamingFence.
 struct InPlaceTensor {
   const char* const* inputs;
   char* const* outputs;

@@ -24,7 +24,7 @@ using ReduceManyFunction = void (*)(const ReduceOutput* outs, int out_count,
                                     const void* const* sources,
                                     int source_count, size_t count);
 
-// As ReduceManyScaled(), likewise.
+// As ReduceManyScaled().
 using ReduceScaledFunction = void (*)(const ReduceOutput* outs, int out_count,
                                       const void* const* sources,
                                       int source_count, double factor,

@@ -16,8 +16,10 @@ namespace {
 // Ranks that have told each other where their buffers are.
 class SharedAllreduce {
  public:
-  // `in_buffers`: otherwise the tensors are in private memory.
-  SharedAllreduce(int size, int64_t count, bool in_buffers = true)
+  // `in_buffers`: otherwise the tensors are in private memory. The first
+  // `in_place` ranks' results take the place of their inputs.
+  SharedAllreduce(int size, int64_t count, bool in_buffers = true,
+                  int in_place = 0)
       : members_(ConnectByMemory(size)), ranks_(size) {
     std::vector<uint64_t> windows;
     Participants described(size);
@@ -29,7 +31,7 @@ class SharedAllreduce {
                           : std::shared_ptr<void>(calloc(1, nbytes), free);
       };
       self.input = allocate();
-      self.output = allocate();
+      self.output = rank < in_place ? self.input : allocate();
       self.arguments.kind = CollectiveKind::kAllreduce;
       self.arguments.dtype = DataType::kFloat32;
       self.arguments.inputs = {{self.input.get(), {count}}};
@@ -99,8 +101,8 @@ class SharedAllreduce {
 
 constexpr int64_t kCount = 5000;
 
-void ExpectAllEndWell(int size, int64_t count) {
-  SharedAllreduce shared(size, count);
+void ExpectAllEndWell(int size, int64_t count, int in_place) {
+  SharedAllreduce shared(size, count, true, in_place);
   for (int rank = 0; rank < size; ++rank) {
     for (int64_t i = 0; i < count; ++i) {
       shared.input(rank)[i] = static_cast<float>((rank + 1) * (i % 97));
@@ -123,12 +125,18 @@ void ExpectAllEndWell(int size, int64_t count) {
 
 // More than 8 results are not written side by side.
 RING_TEST(AllRanksEndWell) {
-  for (int size : {2, 3, 8, 9, 17}) ExpectAllEndWell(size, kCount);
+  for (int size : {2, 3, 8, 9, 17}) {
+    for (int in_place : {0, 1, size}) ExpectAllEndWell(size, kCount, in_place);
+  }
 }
 
-// More than caches are taken to hold: it is written past them.
+// More than caches are taken to hold: what lies elsewhere is written past them.
 RING_TEST(LargeOnesEndWell) {
-  for (int size : {2, 3, 9}) ExpectAllEndWell(size, 1'300'003);
+  for (int size : {2, 3, 8, 9}) {
+    for (int in_place : {0, 1, size}) {
+      ExpectAllEndWell(size, 1'300'003, in_place);
+    }
+  }
 }
 
 // Before the rank that fails has begun, and when it has done its part.

@@ -81,36 +81,51 @@ RING_TEST(OutMayBeAnySource) {
 }
 
 // As ranks do that write to each other's memory: some outputs are sources, some
-// are elsewhere and stream.
-RING_TEST(EveryOutputGetsTheResult) {
+// are elsewhere and stream. `reduce(table, outs, out_count, sources)`.
+template <typename Reduce>
+void ExpectEveryOutput(DataType dtype, size_t count, Reduce reduce) {
   constexpr int kSourceCount = 3;
+  for (const KernelTable* table : RunnableTables()) {
+    std::vector<Buffer> sources = RandomSources(dtype, kSourceCount, count);
+    const auto pointers = Pointers(sources);
+    const Bytes expected =
+        ReferenceReduce(dtype, ReduceOp::kMax, pointers, count);
+    Buffer elsewhere(expected.size(), 7);
+    Buffer streamed(expected.size(), 0);
+    Buffer streamed_too(expected.size(), 0);
+    Buffer* const all[] = {&sources[2], &streamed, &elsewhere, &sources[0],
+                           &streamed_too};
+    ReduceOutput outs[5] = {};
+    for (int i = 0; i < 5; ++i) outs[i] = {all[i]->data(), i == 1 || i == 4};
+    reduce(*table, outs, 5, pointers.data());
+    StreamingFence();
+    for (int i = 0; i < 5; ++i) {
+      EXPECT_EQ(FirstDifference(dtype, expected, all[i]->data()), "")
+          << table->name << ", output " << i;
+      EXPECT_TRUE(all[i]->IsEndIntact()) << table->name << ", output " << i;
+    }
+  }
+}
+
+RING_TEST(EveryOutputGetsTheResult) {
+  constexpr int kMax = static_cast<int>(ReduceOp::kMax);
   for (DataType dtype : AllDataTypes()) {
+    const int row = static_cast<int>(dtype);
     for (size_t count : {0, 1, 67, 515}) {
-      for (const KernelTable* table : RunnableTables()) {
-        std::vector<Buffer> sources = RandomSources(dtype, kSourceCount, count);
-        const auto pointers = Pointers(sources);
-        const Bytes expected =
-            ReferenceReduce(dtype, ReduceOp::kMax, pointers, count);
-        Buffer elsewhere(expected.size(), 7);
-        Buffer streamed(expected.size(), 0);
-        Buffer streamed_too(expected.size(), 0);
-        const ReduceOutput outs[] = {{sources[2].data()},
-                                     {streamed.data(), true},
-                                     {elsewhere.data()},
-                                     {sources[0].data()},
-                                     {streamed_too.data(), true}};
-        table->reduce_many[static_cast<int>(dtype)][static_cast<int>(
-            ReduceOp::kMax)](outs, 5, pointers.data(), kSourceCount, count);
-        StreamingFence();
-        for (const ReduceOutput& out : outs) {
-          EXPECT_EQ(FirstDifference(dtype, expected, out.data), "")
-              << table->name << ", output " << &out - outs;
-        }
-        for (Buffer* out :
-             {&elsewhere, &streamed, &streamed_too, &sources[0], &sources[2]}) {
-          EXPECT_TRUE(out->IsEndIntact()) << table->name;
-        }
-      }
+      ExpectEveryOutput(
+          dtype, count,
+          [&](const KernelTable& table, const ReduceOutput* outs, int out_count,
+              const void* const* sources) {
+            table.reduce_many[row][kMax](outs, out_count, sources, 3, count);
+          });
+      if (!IsFloatingPoint(dtype)) continue;
+      ExpectEveryOutput(
+          dtype, count,
+          [&](const KernelTable& table, const ReduceOutput* outs, int out_count,
+              const void* const* sources) {
+            table.reduce_scaled[row][kMax](outs, out_count, sources, 3, 1.0,
+                                           count);
+          });
     }
   }
 }

@@ -91,6 +91,11 @@ def test_else_they_are_copied(
     assert run_ranks(worker, 2, env=env) == [{name} for name in expected]
 
 
+def test_whole_runs_of_tests_copy_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESTS_ENVIRONMENT", "RING_KERAS_SHARE_TENSORS=0")
+    assert run_ranks(sums, 2) == [{"shared_flat"}] * 2
+
+
 def test_it_says_that_they_are_copied() -> None:
     env = {"RING_KERAS_LOG_LEVEL": "debug"}
     for outcome in run_ranks(
