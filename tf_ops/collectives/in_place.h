@@ -32,8 +32,8 @@ inline Range InPlacePart(size_t nbytes, int size, int rank) {
 
 // Memory of all ranks of a host, `inputs` to be reduced to `outputs`. An output
 // that is not where its rank's input is goes past the caches if
-// `outlasts_caches`, but for one from which others are copied: reading it before
-// it is written would be for nothing. Other ranks see such bytes after
+// `outlasts_caches`, but for one from which others are copied: reading it
+// before it is written would be for nothing. Other ranks see such bytes after
 // StreamingFence.
 struct InPlaceTensor {
   const char* const* inputs;

@@ -112,20 +112,19 @@ RING_TEST(EveryOutputGetsTheResult) {
   for (DataType dtype : AllDataTypes()) {
     const int row = static_cast<int>(dtype);
     for (size_t count : {0, 1, 67, 515}) {
-      ExpectEveryOutput(
-          dtype, count,
-          [&](const KernelTable& table, const ReduceOutput* outs, int out_count,
-              const void* const* sources) {
-            table.reduce_many[row][kMax](outs, out_count, sources, 3, count);
-          });
+      ExpectEveryOutput(dtype, count,
+                        [&](const KernelTable& table, const ReduceOutput* outs,
+                            int out_count, const void* const* sources) {
+                          table.reduce_many[row][kMax](outs, out_count, sources,
+                                                       3, count);
+                        });
       if (!IsFloatingPoint(dtype)) continue;
-      ExpectEveryOutput(
-          dtype, count,
-          [&](const KernelTable& table, const ReduceOutput* outs, int out_count,
-              const void* const* sources) {
-            table.reduce_scaled[row][kMax](outs, out_count, sources, 3, 1.0,
-                                           count);
-          });
+      ExpectEveryOutput(dtype, count,
+                        [&](const KernelTable& table, const ReduceOutput* outs,
+                            int out_count, const void* const* sources) {
+                          table.reduce_scaled[row][kMax](
+                              outs, out_count, sources, 3, 1.0, count);
+                        });
     }
   }
 }
