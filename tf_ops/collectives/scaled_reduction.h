@@ -98,6 +98,7 @@ class ScaledReduction {
   }
 
   // Each output = the sources combined in their order, times postscale.
+  // Integers with one are read back, also from where they were streamed to.
   void Combine(const ReduceOutput* outs, int out_count,
                const void* const* sources, int source_count,
                size_t nbytes) const {
