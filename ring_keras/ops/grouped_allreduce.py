@@ -5,6 +5,7 @@ overlaps communication with the rest of a step.
 """
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -116,8 +117,16 @@ def allreduce_start(
 
 
 @translated()
-def allreduce_wait(pending: PendingAllreduce) -> list[tf.Tensor]:
+def allreduce_wait(
+    pending: PendingAllreduce, *, blocks: bool = False
+) -> list[tf.Tensor]:
     """Waits for a started allreduce.
+
+    Args:
+        pending: What a start has returned.
+        blocks: Whether a thread of TensorFlow's waits, if it has others, and this is
+            on a CPU. Then what follows takes no thread that has to be woken, but what
+            TensorFlow has left for that thread to do waits too.
 
     Returns:
         The reduced tensors, in the order they were given to the start.
@@ -131,8 +140,19 @@ def allreduce_wait(pending: PendingAllreduce) -> list[tf.Tensor]:
             reduce_op=pending.reduce_op,
             request_name=pending.name,
             communicator_id=pending.communicator_id,
+            blocks=blocks and _has_other_threads(),
         )
     return reduced
+
+
+def _has_other_threads() -> bool:
+    """Whether TensorFlow has threads for ops besides one that waits."""
+    threads = (
+        tf.config.threading.get_inter_op_parallelism_threads()
+        or int(os.environ.get("TF_NUM_INTEROP_THREADS") or 0)
+        or len(os.sched_getaffinity(0))
+    )
+    return threads > 1
 
 
 @translated()

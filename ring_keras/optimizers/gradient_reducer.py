@@ -326,4 +326,6 @@ def _are_sparse(gradients: Sequence[Gradient]) -> bool:
 
 
 def _wait(pending: PendingAllreduce | list[tf.Tensor]) -> list[tf.Tensor]:
-    return pending if isinstance(pending, list) else allreduce_wait(pending)
+    if isinstance(pending, list):
+        return pending
+    return allreduce_wait(pending, blocks=True)

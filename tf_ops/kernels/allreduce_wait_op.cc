@@ -40,6 +40,7 @@ REGISTER_OP("RingKerasAllreduceWait")
     .Attr("reduce_op: {'sum', 'average', 'min', 'max', 'product'}")
     .Attr("request_name: string")
     .Attr("communicator_id: int = 0")
+    .Attr("blocks: bool = false")
     .SetIsStateful()  // A twin must not be merged: its outputs are written to.
     .SetShapeFn(ShapesFromAttribute)
     .Doc(R"doc(
@@ -52,6 +53,9 @@ reduce_op: As given to the start op, and so are the other two; for the
   gradient, which sees this op alone.
 request_name: As given to the start op.
 communicator_id: As given to the start op.
+blocks: Whether the thread that runs the op waits, on a CPU, where TensorFlow
+  has others. Else, what follows is handed to the pool of threads when the
+  collective has ended, which wakes some of them.
 )doc");
 
 }  // namespace ring_keras

@@ -75,6 +75,9 @@ class Pending : public std::enable_shared_from_this<Pending> {
   void Await(tensorflow::OpKernelContext* context,
              tensorflow::AsyncOpKernel::DoneCallback done);
 
+  // The same for an op that is not asynchronous: this thread waits.
+  void Wait(tensorflow::OpKernelContext* context);
+
  private:
   struct Waiter;
 
@@ -89,8 +92,10 @@ class Pending : public std::enable_shared_from_this<Pending> {
   // The engine's callbacks: the device has all of it; it is over.
   void Settle(const Status& status);
   void Finish(const Status& status);
-  // Waits for Settle in this thread, which handles the program's signals.
-  void AwaitHere();
+  bool IsSettled();
+  // Waits in this thread, which handles the program's signals, for Settle, or
+  // until the step is cancelled. Whether it is settled.
+  bool AwaitHere(tensorflow::CancellationManager* cancellation);
   // Only after Settle.
   void Emit(tensorflow::OpKernelContext* context);
   // What an op does on the stream of `context` comes after the collective.

@@ -24,6 +24,11 @@ bool IsCalledByItself(OpKernelContext* context) {
   return context->executor_type() == "SINGLE_THREADED_EXECUTOR";
 }
 
+absl::Status Cancelled(const std::string& what) {
+  return absl::CancelledError(
+      what + ": the step was cancelled before every rank had entered it");
+}
+
 }  // namespace
 
 // An op that has not called `done` yet. Its context is valid until it does, so
@@ -148,23 +153,53 @@ absl::Status Pending::HoldBack(OpKernelContext* context) const {
   return ToTensorFlow(device_work_->Follow(stream->stream));
 }
 
-void Pending::AwaitHere() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  WaitHandlingSignals(
-      lock, changed_, [this] { return settled_; }, communicator_id_);
+bool Pending::IsSettled() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return settled_;
+}
+
+bool Pending::AwaitHere(CancellationManager* cancellation) {
+  bool cancelled = false;  // Guarded by mutex_, once anybody else knows of it.
+  tensorflow::CancellationToken token = 0;
+  if (cancellation != nullptr) {
+    token = cancellation->get_cancellation_token();
+    const bool registered =
+        cancellation->RegisterCallback(token, [this, &cancelled] {
+          std::lock_guard<std::mutex> lock(mutex_);
+          cancelled = true;
+          changed_.notify_all();
+        });
+    if (!registered) return IsSettled();
+  }
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    WaitHandlingSignals(
+        lock, changed_, [&] { return settled_ || cancelled; },
+        communicator_id_);
+  }
+  // Returns when the callback, if it has begun, has ended.
+  if (cancellation != nullptr) cancellation->DeregisterCallback(token);
+  return IsSettled();
+}
+
+void Pending::Wait(OpKernelContext* context) {
+  if (!IsSettled()) {
+    BeginWait();
+    if (!AwaitHere(context->cancellation_manager())) {
+      context->SetStatus(Cancelled(what_));
+      return;
+    }
+  }
+  Emit(context);
 }
 
 void Pending::Await(OpKernelContext* context,
                     tensorflow::AsyncOpKernel::DoneCallback done) {
-  const auto settled = [this] {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return settled_;
-  };
-  if (!settled()) {
+  if (!IsSettled()) {
     BeginWait();
-    if (IsCalledByItself(context)) AwaitHere();
+    if (IsCalledByItself(context)) AwaitHere(nullptr);
   }
-  if (settled()) {
+  if (IsSettled()) {
     Emit(context);
     done();
     return;
@@ -174,8 +209,7 @@ void Pending::Await(OpKernelContext* context,
   const auto cancel = [what = what_, waiter] {
     if (!waiter->Claim()) return;
     waiter->Schedule([what, waiter] {
-      waiter->context->SetStatus(absl::CancelledError(
-          what + ": the step was cancelled before every rank had entered it"));
+      waiter->context->SetStatus(Cancelled(what));
       waiter->done();
     });
   };

@@ -41,6 +41,16 @@ def test_optimizers_match_one_process(rank_pool, size):
         check(case)
 
 
+def lone_thread_worker():
+    ring.init()
+    return compare(training.OPTIMIZERS["adam"])
+
+
+def test_one_thread_for_ops_matches_one_process():
+    env = {"TF_NUM_INTEROP_THREADS": "1"}
+    check(run_ranks(lone_thread_worker, 2, env=env))
+
+
 def tcp_worker():
     """The same over TCP."""
     ring.init()

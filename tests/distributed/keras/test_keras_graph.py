@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import training
+from support import run_ranks, training
 
 import ring_keras as ring
 
@@ -44,14 +44,31 @@ def generated() -> tf.data.Dataset:
     ).batch(4, drop_remainder=True)
 
 
-def ops_of_a_step(data) -> set[str]:
+def traced(data) -> list[tf.Operation]:
+    """All operations of a step of `fit`."""
     model = Traced(training.build(1).layers)
     optimizer = keras.optimizers.SGD(0.01)
     model.compile(ring.DistributedOptimizer(optimizer), "mse")
     model.fit(data(), verbose=0)
     assert len(model.graphs) > 1
     assert all(np.isfinite(weights).all() for weights in model.get_weights())
-    return {op.type for graph in model.graphs for op in graph.get_operations()}
+    return [op for graph in model.graphs for op in graph.get_operations()]
+
+
+def ops_of_a_step(data) -> set[str]:
+    return {op.type for op in traced(data)}
+
+
+def waits_that_block() -> set[bool]:
+    ring.init()
+    waits = [op for op in traced(sharded) if op.type == "RingKerasAllreduceWait"]
+    return {op.get_attr("blocks") for op in waits}
+
+
+@pytest.mark.parametrize(("threads", "block"), [("1", False), ("2", True)])
+def test_a_thread_waits_where_there_are_others(threads, block) -> None:
+    env = {"TF_NUM_INTEROP_THREADS": threads}
+    assert run_ranks(waits_that_block, 2, env=env) == [{block}] * 2
 
 
 # With one anywhere TensorFlow needs longer for each op of a step: 2.5 % of one of many

@@ -10,6 +10,7 @@ import tensorflow as tf
 from support import RankPool
 
 import ring_keras as ring
+from ring_keras.ops.grouped_allreduce import allreduce_start, allreduce_wait
 
 
 def message_of(call: Callable[[], Any]) -> str:
@@ -114,3 +115,40 @@ def check_cancelled_step() -> None:
 
 def test_a_failing_step_does_not_wait_for_its_collectives(peers: RankPool) -> None:
     peers.run(check_cancelled_step)
+
+
+def check_cancelled_thread() -> None:
+    """The same where a thread of TensorFlow waits, and another finds the error."""
+    rank = ring.rank()
+
+    @tf.function
+    def step(entry: tf.Tensor, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        pending = allreduce_start([tf.ones([3])], "sum", name="thread")
+        with tf.control_dependencies([pending.handle]):
+            # Work that TensorFlow gives to a thread of its own.
+            product = tf.fill([300, 300], entry)
+            for _ in range(8):
+                product = tf.linalg.matmul(product, product) / 300.0
+            found = tf.gather(
+                entry[tf.newaxis], index + tf.cast(product[0, 0], "int32")
+            )
+        return allreduce_wait(pending, blocks=True)[0], found
+
+    entry = tf.constant(1.0)
+    operations = step.get_concrete_function(
+        entry, tf.constant(7)
+    ).graph.get_operations()
+    (wait,) = [op for op in operations if op.type.endswith("AllreduceWait")]
+    assert wait.get_attr("blocks")
+    if rank == 0:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
+            step(entry, tf.constant(7))
+    # The others have not even begun when rank 0 gets here.
+    ring.barrier(name="after the failure of a thread")
+    if rank != 0:
+        assert step(entry, tf.constant(-1))[0][0] == ring.size()
+    assert ring.allreduce(1.0, "sum") == ring.size()
+
+
+def test_a_failing_step_does_not_wait_for_a_waiting_thread(peers: RankPool) -> None:
+    peers.run(check_cancelled_thread)
