@@ -35,7 +35,7 @@ Channel::Channel(Communicator& communicator, Participants participants,
       round_(round) {
   if (has_windows_) {
     communicator.mesh().windows().kept().Add(
-        this, sizeof(Window) + kWindowSlots * slot_nbytes);
+        this, sizeof(Window) + WindowSlots(slot_nbytes) * slot_nbytes);
   } else {
     Forget();
   }
@@ -75,14 +75,15 @@ WindowUse Channel::NextUse() {
   next.window = own_window();
   next.slot_nbytes = slot_nbytes_;
   next.first_round = round_;
-  if (unpacked_ + kWindowSlots <= round_) {
+  const size_t slots = WindowSlots(slot_nbytes_);
+  if (unpacked_ + slots <= round_) {
     unpacked_ = round_;
     for (const Participant& participant : participants_) {
       unpacked_ = std::min(unpacked_, participant.window->unpacked.load(
                                           std::memory_order_acquire));
     }
   }
-  next.first_slot_is_free = round_ < unpacked_ + kWindowSlots;
+  next.first_slot_is_free = round_ < unpacked_ + slots;
   return next;
 }
 

@@ -25,7 +25,7 @@ namespace ring_keras {
 
 class Channel : public WindowKeeper {
  public:
-  // Goes on with the windows of `participants`, each with kWindowSlots slots of
+  // Goes on with the windows of `participants`, each with slots of
   // `slot_nbytes` and counters at `round`, which is the same on every rank; or
   // without any, if none has one. The key of `participants` names it.
   Channel(Communicator& communicator, Participants participants,

@@ -6,6 +6,8 @@
 #ifndef RING_KERAS_COLLECTIVES_COLLECTIVE_H_
 #define RING_KERAS_COLLECTIVES_COLLECTIVE_H_
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -53,8 +55,18 @@ inline uint64_t DecodeWindowOffset(std::string_view payload) {
   return offset;
 }
 
-// Slots in the data of a window.
-constexpr size_t kWindowSlots = 2;
+// How many slots of so many bytes are in a window's data: a power of two.
+//
+// Two let a rank pack while others read. Large ones are as many as come to a
+// mebibyte: what is packed again at once lies in the caches of the cores that
+// have read it, which have to hand it back line by line, and that takes longer
+// than fetching it from a cache that they share.
+constexpr size_t WindowSlots(size_t slot_nbytes) {
+  constexpr size_t kLarge = size_t{64} << 10;
+  constexpr size_t kWindow = size_t{1} << 20;
+  if (slot_nbytes < kLarge) return 2;
+  return std::max<size_t>(2, std::bit_floor(kWindow / slot_nbytes));
+}
 
 // What a collective may use of this rank's window.
 struct WindowUse {

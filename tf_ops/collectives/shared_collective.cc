@@ -18,6 +18,7 @@ void SharedCollective::Prepare(const WindowUse& window) {
   own_ = window.window;
   first_round_ = window.first_round;
   if (can_repeat()) slot_stride_ = window.slot_nbytes;
+  slots_ = WindowSlots(slot_stride_);
   if (pack_rounds() == 0) {
     SayPacked();
   } else if (window.first_slot_is_free) {
@@ -41,7 +42,7 @@ bool SharedCollective::AllDid(Counter stage, int64_t count) const {
 
 bool SharedCollective::CanPack() const {
   // The round that was in the slot before.
-  const int64_t previous = static_cast<int64_t>(packed_) - kWindowSlots;
+  const int64_t previous = static_cast<int64_t>(packed_ - slots_);
   return packed_ < pack_rounds() && AllDid(&Window::unpacked, previous + 1);
 }
 
@@ -70,7 +71,7 @@ void SharedCollective::SayPacked() {
 }
 
 void SharedCollective::PackAnew() {
-  void_rounds_ = kWindowSlots;
+  void_rounds_ = slots_;
   first_round_ += void_rounds_;
   packed_ = 0;
   own_->reduced.store(first_round_, std::memory_order_release);

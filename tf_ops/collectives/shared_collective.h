@@ -2,12 +2,12 @@
 //
 // In each round a rank packs a slot of its window, reduces (if the algorithm
 // has that stage) once every rank has packed, and unpacks once every rank has
-// reduced. Windows have kWindowSlots slots, so packing runs ahead of the peers.
+// reduced. Windows have several slots, so packing runs ahead of the peers.
 // Ranks synchronise by counters in the windows alone; nothing is sent.
 //
 // Why that is safe. Rounds of a window are numbered through all its uses; round
-// k lies in slot k mod S, S = kWindowSlots. Each counter has one writer and
-// only grows, so what a rank has waited for stays true.
+// k lies in slot k mod S, S = WindowSlots. Each counter has one writer and only
+// grows, so what a rank has waited for stays true.
 // 1. Nothing is overwritten that is still to be read: rank r packs round k once
 //    unpacked >= k - S + 1 everywhere, so all have read round k - S.
 // 2. Nothing is read that is not complete: round k is read once packed > k,
@@ -80,15 +80,16 @@ class SharedCollective : public Collective {
   const size_t round_nbytes_;
 
  private:
-  // Two slots of two ranks stay in L2. More ranks wait for more of each other,
-  // and may share cores: fewer rounds are worth a trip to L3.
+  // What a rank has packed is still in its L2 when the other reads it. More
+  // ranks wait for more of each other, and may share cores: fewer rounds are
+  // worth a trip to L3.
   static constexpr size_t RoundBytes(int ranks) {
     return size_t{ranks == 2 ? 128u : 512u} << 10;
   }
   using Counter = std::atomic<uint64_t> Window::*;
   char* SlotOf(Window* window, size_t round) const {
     return window->data() +
-           (first_round_ + round) % kWindowSlots * slot_stride_;
+           ((first_round_ + round) & (slots_ - 1)) * slot_stride_;
   }
   bool AllDid(Counter stage, int64_t count) const;
   bool CanPack() const;
@@ -101,6 +102,7 @@ class SharedCollective : public Collective {
   Window* own_ = nullptr;
   const Participants* participants_ = nullptr;  // From Run on.
   size_t slot_stride_ = round_nbytes_;
+  size_t slots_ = 0;
   uint64_t first_round_ = 0;  // The counters' value before this use.
   size_t void_rounds_ = 0;
   size_t packed_ = 0;

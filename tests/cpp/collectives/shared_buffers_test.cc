@@ -39,8 +39,10 @@ class SharedAllreduce {
       self.collective = MakeCollective(self.arguments, communicator(rank));
       WindowUse use;
       use.slot_nbytes = *self.collective->slot_nbytes();
-      use.window =
-          mesh(rank).windows().Allocate(kWindowSlots * use.slot_nbytes).value();
+      use.window = mesh(rank)
+                       .windows()
+                       .Allocate(WindowSlots(use.slot_nbytes) * use.slot_nbytes)
+                       .value();
       self.window = use.window;
       self.collective->Prepare(use);
       self.collective->Describe(&described[rank]);
