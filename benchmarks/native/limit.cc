@@ -26,7 +26,7 @@ namespace benchmarks {
 namespace {
 
 constexpr size_t kChunk = 32 * 1024;  // In floats: it fits into the L2.
-// As many as do not: lines that the other core has read come back from its
+// More than fit: lines that the other core has read come back from its
 // caches more slowly than from one that both share.
 constexpr size_t kSlots = 16;
 constexpr size_t kMaxCount = (256 << 20) / sizeof(float);

@@ -27,7 +27,7 @@ from ring_keras.ops.arguments import (
 )
 from ring_keras.ops.compression import Compression
 from ring_keras.ops.reduce_op import ReduceOp
-from ring_keras.ops.request_names import to_request_name
+from ring_keras.ops.request_names import in_unordered_graph, to_request_name
 from ring_keras.ops.step import step_plan, step_role
 
 __all__ = [
@@ -124,9 +124,10 @@ def allreduce_wait(
 
     Args:
         pending: What a start has returned.
-        blocks: Whether a thread of TensorFlow's waits, if it has others, and this is
-            on a CPU. Then what follows takes no thread that has to be woken, but what
-            TensorFlow has left for that thread to do waits too.
+        blocks: Whether a thread of TensorFlow's waits, on a CPU, in a `tf.function`, if
+            TensorFlow has others. Then what follows takes no thread that has to be
+            woken. As many functions at once as there are threads could wait for
+            each other.
 
     Returns:
         The reduced tensors, in the order they were given to the start.
@@ -140,16 +141,23 @@ def allreduce_wait(
             reduce_op=pending.reduce_op,
             request_name=pending.name,
             communicator_id=pending.communicator_id,
-            blocks=blocks and _has_other_threads(),
+            blocks=blocks and _may_block(),
         )
     return reduced
 
 
-def _has_other_threads() -> bool:
-    """Whether TensorFlow has threads for ops besides one that waits."""
+def _may_block() -> bool:
+    """Whether TensorFlow has threads besides one that waits for collectives.
+
+    All of these must have been started, as they have in a function; eagerly, the
+    caller's thread waits anyhow.
+    """
+    if tf.executing_eagerly() or in_unordered_graph():
+        return False
+    asked_for = os.environ.get("TF_NUM_INTEROP_THREADS", "")
     threads = (
         tf.config.threading.get_inter_op_parallelism_threads()
-        or int(os.environ.get("TF_NUM_INTEROP_THREADS") or 0)
+        or (int(asked_for) if asked_for.isdecimal() else 0)
         or len(os.sched_getaffinity(0))
     )
     return threads > 1

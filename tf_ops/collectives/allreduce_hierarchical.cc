@@ -67,7 +67,8 @@ class AllreduceHierarchical : public Collective {
 
   std::optional<size_t> slot_nbytes() const override {
     if (is_alone_on_host()) return std::nullopt;
-    return CeilDivide(window_nbytes(), 2);  // Windows have two slots or more.
+    // Windows have two slots or more; what nobody writes takes no memory.
+    return CeilDivide(window_nbytes(), 2);
   }
 
   bool can_repeat() const override { return true; }

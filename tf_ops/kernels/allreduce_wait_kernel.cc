@@ -20,11 +20,12 @@ using tensorflow::Variant;
 // cores, that was half of a step's time. So here the thread waits instead,
 // where there are others.
 //
-// Nobody waits for ever for a thread that waits so: the waits of a function
-// come one after the other, so each run of one holds one thread, and only for a
-// collective that this rank has begun. What is ready besides is not left behind
-// it: the op counts as expensive, which TensorFlow gives to another thread
-// unless there is nothing else to do.
+// Only where stateful ops have an order (a tf.function): all starts of a step
+// come before its waits, which come one after the other. So a run holds one
+// thread, and only for collectives that this rank has begun; nobody waits for
+// ever as long as fewer functions run at once than there are threads. What is
+// ready besides goes to other threads as long as the op is seldom done at once:
+// it counts as expensive by the time that it takes.
 class AllreduceWaitKernel : public AsyncOpKernel {
  public:
   explicit AllreduceWaitKernel(OpKernelConstruction* construction)

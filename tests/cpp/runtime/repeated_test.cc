@@ -9,6 +9,7 @@
 
 #include "tests/cpp/support/run_ranks.h"
 #include "tests/cpp/support/test.h"
+#include "tf_ops/collectives/collective.h"
 #include "tf_ops/runtime/engine.h"
 
 namespace ring_keras {
@@ -17,6 +18,12 @@ namespace {
 using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
+
+// More floats than the slots of a window hold together.
+constexpr int64_t kMoreThanAWindow = 300000;
+constexpr size_t kSlotOfTwoRanks = size_t{128} << 10;
+static_assert(kMoreThanAWindow * sizeof(float) >
+              WindowSlots(kSlotOfTwoRanks) * kSlotOfTwoRanks);
 
 std::vector<RankOptions> AllSetups() {
   std::vector<RankOptions> setups;
@@ -68,7 +75,7 @@ void ExpectSum(const std::vector<float>& data, int size, int use) {
 // One slot, several rounds, nothing, more than the channel has room for, less.
 RING_TEST(AnyCountFollowsAnyOther) {
   const std::vector<int64_t> counts = {1,    1,  1,     2,      40000, 3,
-                                       0,    70, 70000, 200001, 5,     5,
+                                       0,    70, 70000, 600001, 5,     5,
                                        4096, 0,  32768, 1,      32769, 200001};
   for (const RankOptions& setup : AllSetups()) {
     RunRanks(setup, [&](Rank& self) {
@@ -87,9 +94,9 @@ RING_TEST(AnyCountFollowsAnyOther) {
 RING_TEST(RanksOfDifferentSpeedStayInStep) {
   for (const RankOptions& setup : AllSetups()) {
     RunRanks(setup, [](Rank& self) {
-      for (int use = 0; use < 200; ++use) {
-        // Alternately of one and of several rounds.
-        std::vector<float> data(use % 3 == 0 ? 70000 : 33);
+      for (int use = 0; use < 100; ++use) {
+        // Of one round, or of more rounds than there are slots.
+        std::vector<float> data(use % 3 == 0 ? kMoreThanAWindow : 33);
         Fill(&data, self.rank, use);
         if (use % self.size == self.rank) sched_yield();
         ASSERT_OK(

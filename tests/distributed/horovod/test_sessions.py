@@ -33,6 +33,11 @@ def check_training() -> None:
         step = v1.train.get_or_create_global_step()
         optimizer = make_optimizer(v1.train.GradientDescentOptimizer(0.05))
         update = optimizer.minimize(loss, global_step=step)
+        operations = v1.get_default_graph().get_operations()
+        waits = [op for op in operations if op.type == "RingKerasAllreduceWait"]
+        # Another rank's may come in another order, and need the thread for starts.
+        assert not any(op.get_attr("blocks") for op in waits)
+        assert bool(waits) == (bool(hooks) and size > 1)
         variables = [kernel, table, out]
         set_values = [
             v.assign(np.linspace(-1, 1, v.shape.num_elements()).reshape(v.shape))

@@ -34,7 +34,7 @@ class WindowKeeper {
 // they keep windows of the same collectives.
 class KeptWindows {
  public:
-  static constexpr size_t kMaxBytes = size_t{256} << 20;
+  static constexpr size_t kMaxBytes = size_t{512} << 20;
 
   // Lets others go if they have become too many: those unused for longest.
   void Add(WindowKeeper* keeper, size_t nbytes);
