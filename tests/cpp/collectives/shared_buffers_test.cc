@@ -127,7 +127,12 @@ void ExpectAllEndWell(int size, int64_t count, int in_place) {
 
 // More than 8 results are not written side by side.
 RING_TEST(AllRanksEndWell) {
-  for (int size : {2, 3, 8, 9, 17}) {
+  std::vector<int> sizes = {2, 3, 8, 9};
+#if !defined( \
+    __SANITIZE_THREAD__)  // It has too few addresses for 17 x 17 views.
+  sizes.push_back(17);
+#endif
+  for (int size : sizes) {
     for (int in_place : {0, 1, size}) ExpectAllEndWell(size, kCount, in_place);
   }
 }
