@@ -35,7 +35,7 @@ Channel::Channel(Communicator& communicator, Participants participants,
       round_(round) {
   if (has_windows_) {
     communicator.mesh().windows().kept().Add(
-        this, sizeof(Window) + WindowSlots(slot_nbytes) * slot_nbytes);
+        this, sizeof(Window) + WindowBytes(slot_nbytes));
   } else {
     Forget();
   }

@@ -68,6 +68,11 @@ constexpr size_t WindowSlots(size_t slot_nbytes) {
   return std::max<size_t>(2, std::bit_floor(kWindow / slot_nbytes));
 }
 
+// What all of them hold.
+constexpr size_t WindowBytes(size_t slot_nbytes) {
+  return WindowSlots(slot_nbytes) * slot_nbytes;
+}
+
 // What a collective may use of this rank's window.
 struct WindowUse {
   Window* window = nullptr;

@@ -42,7 +42,8 @@ bool SharedCollective::AllDid(Counter stage, int64_t count) const {
 
 bool SharedCollective::CanPack() const {
   // The round that was in the slot before.
-  const int64_t previous = static_cast<int64_t>(packed_ - slots_);
+  const int64_t previous =
+      static_cast<int64_t>(packed_) - static_cast<int64_t>(slots_);
   return packed_ < pack_rounds() && AllDid(&Window::unpacked, previous + 1);
 }
 

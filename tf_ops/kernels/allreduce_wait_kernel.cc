@@ -17,7 +17,7 @@ using tensorflow::Variant;
 // Of an op that is asynchronous, TensorFlow hands each op that follows to its
 // pool of threads by itself. Those that this wakes look for work for a while
 // before they sleep, on cores that others need: with 98 small tensors, on two
-// cores, that was half of a step's time. So here the thread waits instead,
+// cores, that was a third of a step's time. So here the thread waits instead,
 // where there are others.
 //
 // Only where stateful ops have an order (a tf.function): all starts of a step

@@ -108,8 +108,7 @@ Status Operation::TakeWindow() {
     // It may have one, which it has shown to peers that disagreed.
     if (window_ == nullptr) {
       WindowAllocator& windows = communicator_->mesh().windows();
-      StatusOr<Window*> window =
-          windows.Allocate(WindowSlots(*slot_nbytes) * *slot_nbytes);
+      StatusOr<Window*> window = windows.Allocate(WindowBytes(*slot_nbytes));
       RING_KERAS_RETURN_IF_ERROR(window.status());
       window_ = window.value();
     }

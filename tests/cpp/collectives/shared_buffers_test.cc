@@ -39,10 +39,8 @@ class SharedAllreduce {
       self.collective = MakeCollective(self.arguments, communicator(rank));
       WindowUse use;
       use.slot_nbytes = *self.collective->slot_nbytes();
-      use.window = mesh(rank)
-                       .windows()
-                       .Allocate(WindowSlots(use.slot_nbytes) * use.slot_nbytes)
-                       .value();
+      use.window =
+          mesh(rank).windows().Allocate(WindowBytes(use.slot_nbytes)).value();
       self.window = use.window;
       self.collective->Prepare(use);
       self.collective->Describe(&described[rank]);
@@ -128,8 +126,8 @@ void ExpectAllEndWell(int size, int64_t count, int in_place) {
 // More than 8 results are not written side by side.
 RING_TEST(AllRanksEndWell) {
   std::vector<int> sizes = {2, 3, 8, 9};
-#if !defined( \
-    __SANITIZE_THREAD__)  // It has too few addresses for 17 x 17 views.
+  // The thread sanitizer has too few addresses for 17 x 17 views.
+#if !defined(__SANITIZE_THREAD__)
   sizes.push_back(17);
 #endif
   for (int size : sizes) {

@@ -52,10 +52,8 @@ class SharedTensors {
       WindowUse use;
       use.slot_nbytes = *self.collective->slot_nbytes();
       EXPECT_EQ(use.slot_nbytes, *ranks_[0].collective->slot_nbytes());
-      use.window = mesh(rank)
-                       .windows()
-                       .Allocate(WindowSlots(use.slot_nbytes) * use.slot_nbytes)
-                       .value();
+      use.window =
+          mesh(rank).windows().Allocate(WindowBytes(use.slot_nbytes)).value();
       self.collective->Prepare(use);
       self.collective->Describe(&described[rank]);
       windows.push_back(mesh(rank).windows().OffsetOf(use.window));

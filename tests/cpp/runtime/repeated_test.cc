@@ -22,8 +22,7 @@ using testing::RunRanks;
 // More floats than the slots of a window hold together.
 constexpr int64_t kMoreThanAWindow = 300000;
 constexpr size_t kSlotOfTwoRanks = size_t{128} << 10;
-static_assert(kMoreThanAWindow * sizeof(float) >
-              WindowSlots(kSlotOfTwoRanks) * kSlotOfTwoRanks);
+static_assert(kMoreThanAWindow * sizeof(float) > WindowBytes(kSlotOfTwoRanks));
 
 std::vector<RankOptions> AllSetups() {
   std::vector<RankOptions> setups;
