@@ -250,7 +250,7 @@ class Elastic(keras.callbacks.Callback):
         for optimizer in (
             internals.innermost_optimizers(model) if self.scale is not None else ()
         ):
-            if not isinstance(optimizer.learning_rate, keras.Variable):
+            if not internals.is_keras_variable(optimizer.learning_rate):
                 raise ValueError(
                     "[RK620] "
                     "ring_keras.callbacks.Elastic(scale=...) sets the learning rate, "

@@ -71,7 +71,7 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
             fit.when_ranks_have_changed(self, lambda: self.on_train_batch_begin(0))
         self._remove_table()  # A fit that failed may have left one.
         optimizer = self.model.optimizer
-        if not isinstance(optimizer.learning_rate, keras.Variable):
+        if not internals.is_keras_variable(optimizer.learning_rate):
             raise ValueError(
                 "[RK621] "
                 f"{type(self).__name__} sets the learning rate, but the optimizer "

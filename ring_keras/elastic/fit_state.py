@@ -59,7 +59,7 @@ class FitState:
         self._every = list({id(v): v for v in every}.values())
         # One call for all of them. The tensors share the variables' memory, until a
         # step writes there.
-        variables = [_tensorflow_variable(v) for v in self._every]
+        variables = [internals.tensorflow_variable(v) for v in self._every]
         self._read = tf.function(
             lambda: [variable.read_value() for variable in variables], autograph=False
         )
@@ -122,7 +122,7 @@ def _described(optimizer: keras.optimizers.Optimizer) -> str:
     try:
         config = optimizer.get_config()
         config.pop("name", None)
-        if isinstance(optimizer.learning_rate, keras.Variable):
+        if internals.is_keras_variable(optimizer.learning_rate):
             config.pop("learning_rate", None)
         encode(config)
     except (NotImplementedError, TypeError, ValueError):
@@ -133,7 +133,3 @@ def _described(optimizer: keras.optimizers.Optimizer) -> str:
 def _is_seed(variable: Any) -> bool:
     """Whether it is a generator's: its seed, and how often it has drawn."""
     return tuple(variable.shape) == (2,) and tf.as_dtype(variable.dtype).is_integer
-
-
-def _tensorflow_variable(variable: Any) -> Any:
-    return variable.value if isinstance(variable, keras.Variable) else variable

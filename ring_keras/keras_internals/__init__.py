@@ -82,7 +82,6 @@ from ring_keras.keras_internals.optimizers import (
     step_count,
     steps_done,
     trainable_variables,
-    variable_key,
     velocities,
 )
 from ring_keras.keras_internals.replacing import (
@@ -92,6 +91,12 @@ from ring_keras.keras_internals.replacing import (
     restore,
 )
 from ring_keras.keras_internals.saving import weights_file
+from ring_keras.keras_internals.variables import (
+    is_keras_variable,
+    is_variable,
+    tensorflow_variable,
+    variable_key,
+)
 from ring_keras.keras_internals.writing import (
     begin_silent_test_batch,
     begin_silent_train_batch,
@@ -145,7 +150,9 @@ __all__ = [
     "inner_metrics",
     "inner_optimizers",
     "innermost_optimizers",
+    "is_keras_variable",
     "is_silent_after_batch",
+    "is_variable",
     "is_wrapper",
     "keeps_batches",
     "leave_writers",
@@ -172,6 +179,7 @@ __all__ = [
     "stop_data_server",
     "summed_losses",
     "synchronized_statistics",
+    "tensorflow_variable",
     "trace_train_function",
     "train_function",
     "train_writer",

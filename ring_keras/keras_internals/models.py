@@ -14,6 +14,7 @@ from ring_keras.keras_internals.names import (
     TRACED_IN_TRAIN_FUNCTION,
     TRAINABLE_VARIABLES,
 )
+from ring_keras.keras_internals.variables import is_keras_variable
 
 __all__ = [
     "batch_normalizations",
@@ -87,7 +88,7 @@ def recurrent_states(model: keras.Model) -> list[keras.Variable]:
         for layer in model._flatten_layers()
         if getattr(layer, "stateful", False)
         for state in tf.nest.flatten(getattr(layer, "states", None))
-        if isinstance(state, keras.Variable)
+        if is_keras_variable(state)
     ]
 
 

@@ -1,7 +1,7 @@
 """Optimizers: those of a model, those inside of others, and what they hold."""
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -26,7 +26,6 @@ __all__ = [
     "step_count",
     "steps_done",
     "trainable_variables",
-    "variable_key",
     "velocities",
 ]
 
@@ -52,15 +51,6 @@ def inner_optimizers(
 def trainable_variables(optimizer: keras.optimizers.Optimizer) -> Sequence[Any]:
     """Those it was built with; none before that."""
     return getattr(optimizer, TRAINABLE_VARIABLES, ())
-
-
-def variable_key(variable: Any) -> Hashable:
-    """The same for a Keras variable and the TensorFlow variable in it."""
-    if isinstance(variable, keras.Variable):
-        variable = variable.value
-    # Tensors, which a gradient can be taken of too, are told apart as well.
-    key: Hashable = variable.ref()
-    return key
 
 
 def _is_multi_optimizer(optimizer: keras.optimizers.Optimizer) -> bool:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from ring_keras.errors import RankMismatchError, translated
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.broadcast import grouped_broadcast
+from ring_keras.ops.common_order import note_places, require_common_order
 from ring_keras.ops.encoding import encode
 from ring_keras.ops.objects import allgather_object
 from ring_keras.ops.request_names import in_unordered_graph
@@ -37,8 +38,8 @@ def broadcast_variables(
 
     Args:
         variables: `tf.Variable`s or `keras.Variable`s. They are matched by
-            position; number, shapes and dtypes must agree on every rank, names
-            need not.
+            position; number, shapes and dtypes must agree on every rank. Names
+            need not, but the same names in another order are refused.
         root_rank: The rank of the whole job that sends.
         name: See `allreduce`. Defaults to "broadcast_variables".
         process_set: Ranks taking part. Defaults to all.
@@ -49,8 +50,9 @@ def broadcast_variables(
 
     Raises:
         NotInitializedError: If `ring_keras.init()` has not run.
-        RankMismatchError: If the ranks' variables differ. Called eagerly, this
-            names the first variable that does, and none has been changed.
+        RankMismatchError: If the ranks' variables differ, or are in different
+            orders. Called eagerly, this names the first variable that does, and none
+            has been changed.
         PeerLostError: If a rank died or left.
         CollectiveTimeoutError: If a rank stays silent too long.
     """
@@ -58,6 +60,7 @@ def broadcast_variables(
     process_set = process_set or global_process_set
     if tf.executing_eagerly():
         _agree(variables, name, process_set)
+    note_places(variables, process_set)
     by_dtype: dict[tf.DType, list[_Variable]] = {}
     for variable in variables:
         dtype = tf.as_dtype(variable.dtype).base_dtype
@@ -78,9 +81,15 @@ def _agree(variables: Sequence[_Variable], name: str, process_set: ProcessSet) -
         [f"{tf.as_dtype(variable.dtype).name} {list(variable.shape)}", _path(variable)]
         for variable in variables
     ]
-    digest = hashlib.sha256(encode([what for what, _ in described])).digest()
-    digests = allgather_object(digest, name=f"{name}/digest", process_set=process_set)
-    if len(set(digests)) <= 1:
+    digests = [
+        hashlib.sha256(encode(list(column))).hexdigest()
+        for column in zip(*described, strict=True)
+    ]
+    of_all = allgather_object(digests, name=f"{name}/digest", process_set=process_set)
+    if all(theirs == digests for theirs in of_all):
+        return
+    if all(theirs[:1] == digests[:1] for theirs in of_all):
+        require_common_order([path for _, path in described], name, process_set)
         return
     all_described = allgather_object(
         described, name=f"{name}/described", process_set=process_set

@@ -1,22 +1,22 @@
 """The plans that the ranks have agreed on, made where there is none yet."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import keras
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import generation
+from ring_keras.ops.common_order import place_of
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.backward_order import backward_order, first_rank_order
 from ring_keras.optimizers.bucket_size import current_bytes
 from ring_keras.optimizers.buckets import BucketPlan, GradientSpec, plan_buckets
 from ring_keras.optimizers.common_start import start_alike
 from ring_keras.optimizers.gradient_values import Gradient, dense
-from ring_keras.optimizers.plan_agreement import Agreement, agree_on_plan
+from ring_keras.optimizers.plan_agreement import Agreement, Places, agree_on_plan
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.sparse_choice import SparseGradient, choose_dense
 from ring_keras.optimizers.step_scope import current_step
@@ -48,11 +48,19 @@ class AgreedPlans:
     Args:
         options: What the user has chosen.
         sums_duplicates: See `GradientReducer`.
+        all_variables: See `GradientReducer`.
     """
 
-    def __init__(self, options: ReductionOptions, *, sums_duplicates: bool) -> None:
+    def __init__(
+        self,
+        options: ReductionOptions,
+        *,
+        sums_duplicates: bool,
+        all_variables: Callable[[], Sequence[Any]],
+    ) -> None:
         self._options = options
         self._sums_duplicates = sums_duplicates
+        self._all_variables = all_variables
         self._generation = generation()
         # By the digest of what this rank would do by itself, and by whose gradients
         # they are: those of other variables, alike in all else, are another plan.
@@ -90,7 +98,10 @@ class AgreedPlans:
         own = self._bucket_plan(specs, groups)
         key = own.digest(), tuple(map(_variable_number, sources))
         if key not in self._agreed:
-            agreement, buckets = agree_on_plan(own, self._options.process_set), own
+            agreement = agree_on_plan(
+                own, self._options.process_set, self._places(gradients, sources)
+            )
+            buckets = own
             if agreement.of_all:
                 order = first_rank_order(
                     backward_order(gradients), self._options.process_set
@@ -141,6 +152,24 @@ class AgreedPlans:
                 specs[index] = _spec(dense(gradients[index]), specs[index].name)
         return specs
 
+    def _places(
+        self, gradients: Sequence[Gradient], sources: Sequence[Any]
+    ) -> list[Places]:
+        """Where in lists that ranks have in common those are that have gradients."""
+        of_all = {
+            internals.variable_key(variable): place
+            for place, variable in enumerate(self._all_variables())
+        }
+        return [
+            (None, None)
+            if gradient is None or isinstance(source, str)
+            else (
+                of_all.get(internals.variable_key(source)),
+                place_of(source, self._options.process_set),
+            )
+            for gradient, source in zip(gradients, sources, strict=True)
+        ]
+
     def _bucket_plan(
         self,
         specs: Sequence[GradientSpec],
@@ -188,8 +217,7 @@ def source_name(source: Any) -> str:
 
 def _variable_number(source: Any) -> int | None:
     """None for tensors, which are new in every step, and for names."""
-    if isinstance(source, keras.Variable):
-        source = source.value
+    source = internals.tensorflow_variable(source)
     if not isinstance(source, tf.Variable):
         return None
     attributes = vars(source)

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 from absl import logging
 
@@ -20,6 +19,7 @@ from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.ops.broadcast_variables import broadcast_variables
+from ring_keras.ops.common_order import note_places, require_common_order
 from ring_keras.ops.data_order import living_orders, require_common_orders
 from ring_keras.optimizers.plan_agreement import Agreement
 from ring_keras.optimizers.weight_digests import all_digests, variable_name
@@ -50,7 +50,7 @@ def left_to_caller() -> Iterator[None]:
 def set_started(variables: Iterable[Any]) -> None:
     """Notes that the ranks need not compare these."""
     for variable in variables:
-        vars(_tensorflow_variable(variable))[_MARK] = current_job().generation
+        vars(internals.tensorflow_variable(variable))[_MARK] = current_job().generation
 
 
 def start_alike(
@@ -76,9 +76,9 @@ def start_alike(
 
     Raises:
         RankMismatchError: On every rank, if the ranks read their parts of some data
-            in different orders.
+            in different orders, or have the same variables in different orders.
     """
-    trained = [v for v in sources if _is_variable(v) and not is_local(v)]
+    trained = [v for v in sources if internals.is_variable(v) and not is_local(v)]
     if _left.active or all(map(_has_started, trained)):
         return
     without_all = current_job().agreed_without_all[process_set.communicator_id()]
@@ -91,6 +91,8 @@ def start_alike(
         variables = [v for v in _with_model(trained) if not is_local(v)]
         if not all(map(_has_value, variables)):
             return  # TensorFlow traces once more, with values.
+        names = list(map(variable_name, variables))
+        require_common_order(names, "gradients/start", process_set)
         digests = all_digests(variables, "gradients/start", process_set)
         if len(digests) < process_set.size():
             without_all[agreement.digest] = agreement.number
@@ -111,6 +113,7 @@ def start_alike(
                 name="gradients/start",
                 process_set=process_set,
             )
+        note_places(variables, process_set)
         set_started(variables)
 
 
@@ -148,19 +151,12 @@ def _say(differing: list[Any], traced: bool, process_set: ProcessSet) -> None:
     )
 
 
-def _is_variable(source: Any) -> bool:
-    return isinstance(source, (tf.Variable, keras.Variable))
-
-
-def _tensorflow_variable(variable: Any) -> Any:
-    return variable.value if isinstance(variable, keras.Variable) else variable
-
-
 def _has_started(variable: Any) -> bool:
     return bool(
-        vars(_tensorflow_variable(variable)).get(_MARK) == current_job().generation
+        vars(internals.tensorflow_variable(variable)).get(_MARK)
+        == current_job().generation
     )
 
 
 def _has_value(variable: Any) -> bool:
-    return bool(_tensorflow_variable(variable).is_initialized())
+    return bool(internals.tensorflow_variable(variable).is_initialized())

@@ -1,6 +1,6 @@
 """Reduces the gradients of a step: starts first, waits last."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -49,13 +49,22 @@ class GradientReducer:
         sums_duplicates: Whether whoever gets the gradients does with slices of
             the same index what it would do with their sum. Only then a sparse
             gradient is made dense because that costs less.
+        all_variables: Returns those of which some may have gradients, in the same
+            order on every rank, where `reduce` gets only those that have; none if
+            there is no such list.
     """
 
     def __init__(
-        self, options: ReductionOptions, *, sums_duplicates: bool = False
+        self,
+        options: ReductionOptions,
+        *,
+        sums_duplicates: bool = False,
+        all_variables: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
         self._options = options
-        self._plans = AgreedPlans(options, sums_duplicates=sums_duplicates)
+        self._plans = AgreedPlans(
+            options, sums_duplicates=sums_duplicates, all_variables=all_variables
+        )
 
     @property
     def process_set(self) -> ProcessSet:

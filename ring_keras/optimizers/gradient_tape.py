@@ -41,8 +41,7 @@ class _Shared:
     def of(cls, options: ReductionOptions, sources: Sequence[Any]) -> "_Shared":
         """By options; it lives as long as the first variable, and so the model."""
         for source in sources:
-            if isinstance(source, keras.Variable):
-                source = source.value
+            source = internals.tensorflow_variable(source)
             if isinstance(source, tf.Variable):
                 shared: dict[ReductionOptions, _Shared]
                 shared = vars(source).setdefault(_SHARED, {})

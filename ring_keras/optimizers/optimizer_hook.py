@@ -51,7 +51,9 @@ class OptimizerHook:
         self._optimizer = optimizer
         self._install_hook = install_hook
         self._reducer = GradientReducer(
-            options, sums_duplicates=_sums_duplicates(optimizer)
+            options,
+            sums_duplicates=_sums_duplicates(optimizer),
+            all_variables=lambda: internals.trainable_variables(optimizer),
         )
         # While one around this optimizer has reduced already.
         self._suspended = False

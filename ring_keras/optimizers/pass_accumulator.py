@@ -3,7 +3,6 @@
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
@@ -53,7 +52,7 @@ class PassAccumulator:
             What `reduce` returned; zeros in all passes but the last.
         """
         for source in sources:
-            if not isinstance(source, (tf.Variable, keras.Variable)):
+            if not internals.is_variable(source):
                 raise TypeError(
                     "`backward_passes_per_step` adds up gradients by variable. "
                     f"Received: a source of type {type(source).__name__}"

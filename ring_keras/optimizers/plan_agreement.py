@@ -1,9 +1,10 @@
 """Makes sure that every rank reduces the same gradients in the same buckets."""
 
 import contextlib
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -14,19 +15,26 @@ from ring_keras.job.gathering import gather_bytes
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.allgather import allgather
+from ring_keras.ops.common_order import refuse_crossed
 from ring_keras.optimizers.buckets import BucketPlan, bucket_name
 from ring_keras.optimizers.step_scope import reduction_step
 
-__all__ = ["Agreement", "agree_on_plan", "named_mismatch"]
+__all__ = ["Agreement", "Places", "agree_on_plan", "named_mismatch"]
 
 _ADVICE = (
     "Build the same model, with the same trainable variables and bucket size, on "
     "every rank, and take the same branches in every step."
 )
 _COUNT_NBYTES: Final = 8
+_DIGEST_NBYTES: Final = 32
 _ORDER: Final = "big"
 # In place of a name, before the last line of a description.
 _BUCKETS = ""
+
+
+Places: TypeAlias = tuple[int | None, int | None]
+"""Of a variable, in the list of its optimizer, and in the last one that the ranks have
+broadcast or compared; None where it is in none."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,9 @@ class Agreement:
     of_all: bool
 
 
-def agree_on_plan(plan: BucketPlan, process_set: ProcessSet) -> Agreement:
+def agree_on_plan(
+    plan: BucketPlan, process_set: ProcessSet, places: Sequence[Places] = ()
+) -> Agreement:
     """Compares this rank's plan with the others'; collective, and cheap.
 
     The collective has the name of a plan's first bucket. So a rank that has come to
@@ -59,26 +69,32 @@ def agree_on_plan(plan: BucketPlan, process_set: ProcessSet) -> Agreement:
     Args:
         plan: This rank's.
         process_set: The ranks that reduce gradients together.
+        places: Of each gradient's variable: of equal shapes it could be another.
 
     Raises:
-        RankMismatchError: On every rank, if two plans differ. Names the first
-            gradient on which they do; but if this is the only rank that asks, the
-            collective.
+        RankMismatchError: On every rank, if two plans differ, or are of other
+            variables. Names the first gradient on which they do; but if this is the
+            only rank that asks, the collective.
     """
     job, communicator_id = current_job(), process_set.communicator_id()
     without_all = job.agreed_without_all[communicator_id]
     digest = plan.digest()
     if digest in without_all:
         return Agreement(digest, without_all[digest], of_all=False)
-    own = digest + job.agreed_plans[communicator_id].to_bytes(_COUNT_NBYTES, _ORDER)
+    described = _describe(plan, places)
+    own = job.agreed_plans[communicator_id].to_bytes(_COUNT_NBYTES, _ORDER)
+    own = digest + own + hashlib.sha256("\n".join(described).encode()).digest()
     with named_mismatch(plan, process_set), tf.init_scope():
         gathered = _gather_rows(own, process_set)
     if any(not theirs.startswith(digest) for theirs in gathered):
-        difference = _difference(plan, process_set) or "gradients differ"
+        difference = _difference(described, process_set) or "gradients differ"
         raise RankMismatchError(f"[RK311] {difference}")
+    if len({theirs[-_DIGEST_NBYTES:] for theirs in gathered}) > 1:
+        _refuse_other_variables(described, process_set)
     # A rank that was in join() has missed some.
     number = 1 + max(
-        int.from_bytes(theirs[len(digest) :], _ORDER) for theirs in gathered
+        int.from_bytes(theirs[_DIGEST_NBYTES:-_DIGEST_NBYTES], _ORDER)
+        for theirs in gathered
     )
     job.agreed_plans[communicator_id] = number
     # One that is in join() now has no plan.
@@ -118,7 +134,7 @@ def named_mismatch(plan: BucketPlan, process_set: ProcessSet) -> Iterator[None]:
     except RankMismatchError as error:
         if not tf.executing_eagerly() or not _may_be_of_plans(error):
             raise
-        difference = _difference(plan, process_set)
+        difference = _difference(_describe(plan), process_set)
         if difference is None:
             raise
         raise RankMismatchError(f"[RK311] {difference}") from error
@@ -130,21 +146,56 @@ def _may_be_of_plans(error: RankMismatchError) -> bool:
     return not any(text in str(error) for text in others)
 
 
-def _difference(plan: BucketPlan, process_set: ProcessSet) -> str | None:
+def _refuse_other_variables(described: list[str], process_set: ProcessSet) -> None:
+    """Raises if the ranks have equal plans, but of other variables; collective.
+
+    Their names may differ, but neither the places nor the order of the names.
+    """
+    plans, ranks = _of_all(described, process_set)
+    for position in range(1, len(plans)):
+        for index, lines in enumerate(zip(plans[0], plans[position], strict=True)):
+            places = zip(*(line.split("\t")[2:] for line in lines), strict=True)
+            if any(own and other and own != other for own, other in places):
+                raise RankMismatchError(
+                    "[RK311] "
+                    f"gradient {index} is of different variables: rank {ranks[0]} has "
+                    f"{_show(lines[0])}, rank {ranks[position]} has {_show(lines[1])}. "
+                    f"{_ADVICE}"
+                )
+    names = [[line.split("\t")[0] for line in plan] for plan in plans]
+    refuse_crossed("gradients", ranks, names)
+
+
+def _difference(described: list[str], process_set: ProcessSet) -> str | None:
     """The first one between all ranks' plans, in words; collective."""
-    text = "\n".join(_describe(plan)).encode()
-    # Ranks that are in join() have no plan.
+    return _first_difference(*_of_all(described, process_set))
+
+
+def _of_all(
+    described: list[str], process_set: ProcessSet
+) -> tuple[list[list[str]], list[int]]:
+    """Every rank's plan, and the ranks: those that are in join() have none."""
+    text = "\n".join(described).encode()
     gathered = gather_bytes(text, "gradients/plan", process_set.communicator_id())
     plans = [content.decode().split("\n") for _, content in gathered]
-    return _first_difference(plans, [rank for rank, _ in gathered])
+    return plans, [rank for rank, _ in gathered]
 
 
-def _describe(plan: BucketPlan) -> list[str]:
+def _describe(plan: BucketPlan, places: Sequence[Places] = ()) -> list[str]:
+    """A line for each gradient, and one for the buckets.
+
+    A variable's name helps the reader; what comes after it must agree, its places
+    where both ranks know them.
+    """
     names = [spec.name for spec in plan.specs]
-    # A variable's name helps the reader; only what comes after it must agree.
     lines = plan.agreement()
-    described = [f"{name}\t{line}" for name, line in zip(names, lines, strict=False)]
-    return [*described, f"{_BUCKETS}\t{lines[len(names) :]}"]
+    described = [
+        "\t".join([name, line, *("" if at is None else str(at) for at in place)])
+        for name, line, place in zip(
+            names, lines, places or [(None, None)] * len(names), strict=False
+        )
+    ]
+    return [*described, f"{_BUCKETS}\t{lines[len(names) :]}\t\t"]
 
 
 def _first_difference(plans: list[list[str]], ranks: list[int]) -> str | None:
@@ -169,5 +220,5 @@ def _first_difference(plans: list[list[str]], ranks: list[int]) -> str | None:
 def _show(line: str | None) -> str:
     if line is None or line.startswith(f"{_BUCKETS}\t"):
         return "no such gradient"
-    name, described = line.split("\t")
+    name, described, *_ = line.split("\t")
     return f"'{name}' ({described})"

@@ -96,5 +96,4 @@ def _flat(logs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _value(result: Any) -> Any:
-    is_variable = isinstance(result, (tf.Variable, keras.Variable))
-    return result.numpy() if is_variable else result
+    return result.numpy() if internals.is_variable(result) else result

@@ -45,9 +45,7 @@ class TrainedState:
     def ready(self) -> bool:
         """Whether there are variables, and all have values."""
         return bool(self._variables) and all(
-            bool(variable.value.is_initialized())
-            if isinstance(variable, keras.Variable)
-            else bool(variable.is_initialized())
+            bool(internals.tensorflow_variable(variable).is_initialized())
             for variable in self._variables
         )
 

@@ -130,7 +130,7 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
         "schedulers",
         "schedules",
     },
-    "ops": {"job"},
+    "ops": {"job", "keras_internals"},
     "optimizers": {"job", "keras_internals", "ops"},
     "layers": {"job", "keras_internals", "ops", "optimizers"},
     "training": {

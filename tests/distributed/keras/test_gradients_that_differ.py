@@ -172,3 +172,160 @@ def test_a_plan_without_buckets_meets_the_others(rank_pool):
     for message in rank_pool(2).run(sparse_worker, timeout_s=40):
         assert "allreduce 'gradients/bucket0'" in message
         assert "differs across ranks" in message
+
+
+def heads(name="head"):
+    """Variables of one shape, as of a model with a head for each task."""
+    return [keras.Variable([[0.0]], name=f"{name}{number}") for number in range(2)]
+
+
+def optimizer_worker(traces, wrap, accumulates):
+    """Each rank trains another head, and Keras drops gradients that are None."""
+    variables = heads()
+    passes = 2 if accumulates else None
+    inner = keras.optimizers.SGD(1.0, gradient_accumulation_steps=passes)
+    optimizer = ring.DistributedOptimizer(
+        keras.optimizers.LossScaleOptimizer(inner) if wrap else inner
+    )
+
+    def train():
+        gradients = [None, None]
+        gradients[ring.rank()] = tf.constant([[2.0]])
+        optimizer.apply(gradients, variables)
+
+    train = tf.function(train, autograph=False) if traces else train
+    with pytest.raises(ring.RankMismatchError) as caught:
+        for _ in range(2):
+            train()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("traces", "wrap", "accumulates"),
+    [
+        (False, False, False),
+        (True, False, False),
+        (True, True, False),
+        (True, False, True),
+        (False, True, True),
+    ],
+)
+def test_an_optimizer_names_gradients_of_other_variables(
+    rank_pool, traces, wrap, accumulates
+):
+    arguments = traces, wrap, accumulates
+    messages = run_once(rank_pool(2), optimizer_worker, *arguments)
+
+    assert messages[0] == messages[1]
+    assert "[RK311] gradient 0 " in messages[0]
+    assert "rank 0 has 'head0' (float32 [1, 1])" in messages[0]
+    assert "rank 1 has 'head1' (float32 [1, 1])" in messages[0] or wrap
+
+
+class Heads(keras.Model):
+    """Several layers of one shape, made in the order in which they are named."""
+
+    def __init__(self, names, frozen=None):
+        super().__init__(name="heads")
+        self.parts = [keras.layers.Dense(1, name=name) for name in names]
+        for part in self.parts:
+            part.trainable = part.name != frozen
+
+    def build(self, shape):
+        for part in self.parts:
+            part.build(shape)
+
+    def call(self, x):
+        return keras.ops.concatenate([part(x) for part in self.parts], axis=-1)
+
+
+def frozen_worker(in_fit):
+    """Each rank freezes another layer of a model."""
+    names = ["a", "b", "c"]
+    model = Heads(names, frozen=names[1 + ring.rank()])
+    model.build((None, 4))
+    model.compile(ring.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    x, y = tf.random.normal([8, 4]), tf.random.normal([8, 3])
+    with pytest.raises(ring.RankMismatchError) as caught, translated():
+        if in_fit:
+            model.fit(x, y, verbose=0)
+        else:
+            ring.broadcast_variables(model.weights)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x) - y) ** 2)
+            variables = model.trainable_variables
+            model.optimizer.apply(tape.gradient(loss, variables), variables)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("in_fit", [True, False])
+def test_layers_frozen_on_one_rank_alone_are_named(rank_pool, in_fit):
+    messages = run_once(rank_pool(2), frozen_worker, in_fit)
+
+    assert messages[0] == messages[1]
+    assert "[RK311] gradient 2 is of different variables" in messages[0]
+    assert "rank 0 has 'heads/c/kernel' (float32 [4, 1])" in messages[0]
+    assert "rank 1 has 'heads/b/kernel' (float32 [4, 1])" in messages[0]
+
+
+def other_order_worker(how):
+    """One rank makes its layers in another order, as going through a set may do."""
+    process_set = ring.add_process_set([1, 2]) if how == "process set" else None
+    if process_set is not None and not process_set.included():
+        return None
+    names = ["age", "job", "pay"]
+    model = Heads(names[::-1] if ring.rank() == ring.size() - 1 else names)
+    x, y = tf.random.normal([8, 4]), tf.random.normal([8, 3])
+    if how != "fit":
+        model.build((None, 4))
+    with pytest.raises(ring.RankMismatchError) as caught, translated():
+        if how == "fit":
+            model.compile(ring.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+            model.fit(x, y, verbose=0)
+        elif how == "broadcast":
+            ring.broadcast_variables(model.weights)
+        elif how == "tape":
+            with ring.DistributedGradientTape(tf.GradientTape()) as tape:
+                loss = tf.reduce_mean((model(x) - y) ** 2)
+            tape.gradient(loss, model.trainable_variables)
+        else:
+            optimizer = ring.DistributedOptimizer(
+                keras.optimizers.SGD(0.1), process_set=process_set
+            )
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x) - y) ** 2)
+            variables = model.trainable_variables
+            optimizer.apply(tape.gradient(loss, variables), variables)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["fit", "broadcast", "tape", "loop", "process set"])
+def test_layers_made_in_another_order_are_refused(rank_pool, how):
+    size = 3 if how == "process set" else 2
+    first, second = run_once(rank_pool(size), other_order_worker, how)[-2:]
+
+    assert first == second
+    assert "[RK335]" in first
+    assert f"rank {size - 2} has 'heads/age/kernel', rank {size - 1} " in first
+    assert "has 'heads/pay/kernel'" in first
+
+
+def numbered_worker():
+    """Rank 1 has made a model before, so that Keras gives its layers other numbers."""
+    if ring.rank() == 1:
+        keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    layers = [keras.layers.Dense(4) for _ in range(3)]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    model.compile(ring.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    model.fit(tf.random.normal([8, 4]), tf.random.normal([8, 4]), verbose=0)
+    ring.broadcast_variables(model.weights)
+    return [weight.path for weight in model.weights], [
+        weight.numpy().tobytes() for weight in model.weights
+    ]
+
+
+def test_other_numbers_of_layers_are_none_of_that(rank_pool):
+    (first, weights), (second, others) = rank_pool(2).run(numbered_worker)
+
+    assert first != second
+    assert weights == others

@@ -1,0 +1,35 @@
+"""Variables of Keras, and the variables of TensorFlow in them."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["is_keras_variable", "is_variable", "tensorflow_variable", "variable_key"]
+
+
+def is_keras_variable(value: Any) -> bool:
+    """Whether it is one of Keras's.
+
+    By what it has: until Keras 3.6, `keras.Variable` is another class than that of
+    the variables that layers make.
+    """
+    of_class = getattr(type(value), "value", None)
+    return isinstance(of_class, property) and hasattr(value, "path")
+
+
+def is_variable(value: Any) -> bool:
+    """Whether it is one of Keras's or TensorFlow's."""
+    return isinstance(value, tf.Variable) or is_keras_variable(value)
+
+
+def tensorflow_variable(value: Any) -> Any:
+    """The variable of TensorFlow's in one of Keras's; anything else as it is."""
+    return value.value if is_keras_variable(value) else value
+
+
+def variable_key(variable: Any) -> Hashable:
+    """The same for a Keras variable and the TensorFlow variable in it."""
+    # Tensors, which a gradient can be taken of too, are told apart as well.
+    key: Hashable = tensorflow_variable(variable).ref()
+    return key
