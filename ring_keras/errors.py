@@ -43,6 +43,10 @@ class RingKerasError(CodedMixin, Exception):
         [RK410] no timeline is being recorded. Call start_timeline() first.
     """
 
+    # Keras makes a new one of an error that a layer or an operation raises, with that
+    # one's arguments in its text, unless it finds this: it would fail on ours.
+    _keras_call_info_injected = True
+
     def __init__(self, message: str) -> None:
         super().__init__(message)
 

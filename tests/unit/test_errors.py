@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -119,3 +120,25 @@ def test_an_error_of_a_trace_is_found_in_what_autograph_makes_of_it() -> None:
     found = errors.from_tensorflow(raised.value)
     assert type(found) is errors.PeerLostError
     assert found.message == "rank 1 died"
+
+
+class Raises(keras.layers.Layer):
+    """A layer in which the ranks' errors come up."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        raise self.error
+
+
+@pytest.mark.parametrize("kind", [errors.PeerLostError, errors.RankMismatchError])
+def test_an_error_in_a_layer_stays_what_it_is(
+    kind: type[errors.RingKerasError],
+) -> None:
+    error = kind("rank 1 died")
+    with pytest.raises(kind) as raised:
+        Raises(error)(tf.ones([1, 1]))
+
+    assert raised.value is error
