@@ -150,6 +150,7 @@ def _of_the_rate(
 
 def _of_the_steps(recording: Recording, of_all: OfAllRanks, size: int) -> Iterator[str]:
     """The first step that differs."""
+    only_averages = recording.only_averages  # One process has none of ours.
     orders = map(of_all.global_batches, (None, *range(_OTHER_ORDERS)))
     one, *others = run_in_one_process(recording, orders)
     noise = rounding_noise(one.after, [other.after for other in others])
@@ -168,7 +169,7 @@ def _of_the_steps(recording: Recording, of_all: OfAllRanks, size: int) -> Iterat
             recording.state.names, before, after, expected, noise, tolerance
         )
         if found:
-            yield _difference(number, found, size, recording)
+            yield _difference(number, found, size, recording, only_averages)
         if not math.isclose(loss, expected_loss, rel_tol=10 * tolerance) and not (
             math.isnan(loss) or math.isnan(expected_loss)
         ):
@@ -182,7 +183,11 @@ def _of_the_steps(recording: Recording, of_all: OfAllRanks, size: int) -> Iterat
 
 
 def _difference(
-    number: int, found: list[Difference], size: int, recording: Recording
+    number: int,
+    found: list[Difference],
+    size: int,
+    recording: Recording,
+    only_averages: bool,
 ) -> str:
     weights = [one for one in found if one.name in recording.state.weights]
     worst = (weights or found)[0]
@@ -194,6 +199,13 @@ def _difference(
     # Of an optimizer's squares it is another than of the gradients.
     factors = [one.factor for one in found if one.factor is not None]
     if any(math.isclose(factor, size, rel_tol=_NEAR) for factor in factors):
+        if only_averages:
+            return (
+                f"{text}; it is {size} times as large, although the optimizer averages "
+                "gradients: those of different variables may have come together. Make "
+                "layers in the same order on every rank, which a set does not have. "
+                "Nor must the loss be multiplied by the number of ranks."
+            )
         return (
             f"{text}; it is {size} times as large: gradients are added up over the "
             "ranks, not averaged. op=ring_keras.Sum, and backward_passes_per_step, are "

@@ -14,6 +14,7 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks import BroadcastGlobalVariables
 from ring_keras.keras_internals.building import create_variables
+from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.verify.learning_rate import final_learning_rate
 from ring_keras.verify.neutral import Neutralized, neutralize
@@ -128,6 +129,15 @@ class Recording:
     def distributed(self) -> bool:
         """Whether an optimizer of the model averages over the ranks."""
         return any(map(OptimizerHook.of, internals.optimizers_of(self.model)))
+
+    @property
+    def only_averages(self) -> bool:
+        """Whether it does, and none adds gradients up."""
+        hooks = map(OptimizerHook.of, internals.optimizers_of(self.model))
+        options = [hook.options for hook in hooks if hook is not None]
+        return bool(options) and all(
+            one.op is ReduceOp.AVERAGE and one.passes_factor == 1.0 for one in options
+        )
 
     def _begin(self, model: keras.Model, callbacks: Any) -> Any:
         self.model = model

@@ -214,6 +214,35 @@ def trains(op: str, more_callbacks: Sequence[object] = ()) -> None:
     raise AssertionError("it is ended before")
 
 
+def trains_heads_in_another_order() -> None:
+    """On rank 1, where neither has a name of its own; each rank trains one."""
+    import keras
+    import numpy as np
+
+    import ring_keras as ring
+
+    class Heads(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            for name in ["a", "b"] if ring.rank() == 0 else ["b", "a"]:
+                setattr(self, name, keras.layers.Dense(1, kernel_initializer="zeros"))
+
+        def build(self, shape: object) -> None:
+            self.a.build(shape)
+            self.b.build(shape)
+
+        def call(self, x: object) -> object:
+            return keras.ops.concatenate([self.a(x), self.b(x)], axis=-1)
+
+    model = Heads()
+    model.compile(ring.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    x = np.random.default_rng(ring.rank()).normal(size=(4, 5)).astype("float32")
+    y = np.zeros((4, 2), np.float32)
+    y[:, ring.rank()] = 1
+    model.fit(x, y, batch_size=4, verbose=0)
+    raise AssertionError("it is ended before")
+
+
 def compares_functions() -> list[list[str]]:
     """In a job that goes on."""
     import ring_keras as ring
@@ -224,6 +253,7 @@ def compares_functions() -> list[list[str]]:
         comparison = ring.verify.compare(lambda op=op: trains(op), steps=2)
         assert comparison.title.startswith("2 steps of 'sequential")
         found.append(comparison.findings)
+    found.append(ring.verify.compare(trains_heads_in_another_order).findings)
     with pytest.raises(ring.RingKerasError, match=r"no step .* on ranks \[0, 1\]"):
         ring.verify.compare(lambda: None)
     assert len(ring.allgather_object(0)) == 2
@@ -260,9 +290,11 @@ def compares_what_raises() -> str:
 def test_a_function(tmp_path: Path) -> None:
     one, other = run_ranks(compares_functions, 2, timeout_s=240)
     assert one == other
-    right, [added_up] = one
+    right, [added_up], crossed = one
     assert right == []
     assert "it is 2 times as large: gradients are added up" in added_up
+    assert "in the same order on every rank" in crossed[0]
+    assert not any("added up" in text for text in crossed)
 
 
 def test_a_function_that_raises_on_one_rank_ends_it_on_all() -> None:
