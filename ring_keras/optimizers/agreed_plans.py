@@ -1,11 +1,12 @@
 """The plans that the ranks have agreed on, made where there is none yet."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import tensorflow as tf
+from absl import logging
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import generation
@@ -15,10 +16,10 @@ from ring_keras.optimizers.backward_order import backward_order, first_rank_orde
 from ring_keras.optimizers.bucket_size import current_bytes
 from ring_keras.optimizers.buckets import BucketPlan, GradientSpec, plan_buckets
 from ring_keras.optimizers.common_start import start_alike
-from ring_keras.optimizers.gradient_values import Gradient, dense
+from ring_keras.optimizers.gradient_values import Gradient, dense, with_rows
 from ring_keras.optimizers.plan_agreement import Agreement, Places, agree_on_plan
 from ring_keras.optimizers.reduction_options import ReductionOptions
-from ring_keras.optimizers.sparse_choice import SparseGradient, choose_dense
+from ring_keras.optimizers.sparse_choice import Choice, SparseGradient, choose_dense
 from ring_keras.optimizers.step_scope import current_step
 
 __all__ = ["AgreedPlan", "AgreedPlans", "source_name"]
@@ -36,10 +37,13 @@ class AgreedPlan:
     Attributes:
         buckets: The plan, with what the ranks have chosen to make dense.
         agreement: On the plan without that.
+        rows: Of sparse gradients under XLA, by position: how many slices each rank
+            brings, as XLA must know how many all have together.
     """
 
     buckets: BucketPlan
     agreement: Agreement
+    rows: Mapping[int, int]
 
 
 class AgreedPlans:
@@ -74,7 +78,7 @@ class AgreedPlans:
     def plan(
         self, gradients: Sequence[Gradient], sources: Sequence[Any]
     ) -> tuple[list[Gradient], AgreedPlan, BucketPlan]:
-        """The gradients, those made dense that the plan says; it; and the own one.
+        """The gradients as the plan says they travel; it; and the own one.
 
         The own plan is that of this rank before it has asked the others.
 
@@ -101,56 +105,66 @@ class AgreedPlans:
             agreement = agree_on_plan(
                 own, self._options.process_set, self._places(gradients, sources)
             )
-            buckets = own
+            order = None
             if agreement.of_all:
                 order = first_rank_order(
                     backward_order(gradients), self._options.process_set
                 )
-                specs = self._with_choices(specs, gradients)
-                buckets = self._bucket_plan(specs, groups, order)
-            self._agreed[key] = AgreedPlan(buckets, agreement)
+            specs, rows = self._with_choices(specs, gradients, agreement)
+            buckets = self._bucket_plan(specs, groups, order)
+            self._agreed[key] = AgreedPlan(buckets, agreement, rows)
         self.latest = plan = self._agreed[key]
         start_alike(
             sources, self._options.is_local, plan.agreement, self._options.process_set
         )
-        in_buckets = {i for bucket in plan.buckets.buckets for i in bucket.indices}
-        return (
-            [
-                dense(gradient) if index in in_buckets else gradient
-                for index, gradient in enumerate(gradients)
-            ],
-            plan,
-            own,
-        )
+        for index in (i for bucket in plan.buckets.buckets for i in bucket.indices):
+            gradients[index] = dense(gradients[index])
+        for index, rows_of_each in plan.rows.items():
+            gradients[index] = with_rows(gradients[index], rows_of_each)
+        return gradients, plan, own
 
     def _must_be_dense(self) -> bool:
-        step = current_step()
         return (
-            bool(self._options.sparse_as_dense)
-            or self._options.op is ReduceOp.ADASUM
-            # XLA must know how many slices all ranks have together.
-            or (step is not None and step.compiled)
+            bool(self._options.sparse_as_dense) or self._options.op is ReduceOp.ADASUM
         )
 
     def _with_choices(
-        self, specs: list[GradientSpec], gradients: Sequence[Gradient]
-    ) -> list[GradientSpec]:
-        """What is planned once the ranks have chosen what to make dense."""
+        self,
+        specs: list[GradientSpec],
+        gradients: Sequence[Gradient],
+        agreement: Agreement,
+    ) -> tuple[list[GradientSpec], dict[int, int]]:
+        """What is planned once the ranks have chosen what to make dense; the rows.
+
+        XLA must know how many slices all ranks have together, so what ranks do not
+        know when they trace is made dense.
+        """
+        specs, rows = list(specs), dict[int, int]()
+        compiled = _is_compiled()
         sparse = {
             index: SparseGradient.of(gradient)
             for index, gradient in enumerate(gradients)
             if isinstance(gradient, tf.IndexedSlices)
         }
-        if not sparse or not self._sums_duplicates:
-            return specs
-        if self._options.sparse_as_dense is not None:
-            return specs
-        choices = choose_dense(list(sparse.values()), self._options.process_set)
-        specs = list(specs)
-        for index, made_dense in zip(sparse, choices, strict=True):
-            if made_dense:
+        may_choose = self._sums_duplicates and self._options.sparse_as_dense is None
+        if not sparse or not (compiled or (may_choose and agreement.of_all)):
+            return specs, rows
+        if agreement.of_all:
+            choices = choose_dense(list(sparse.values()), self._options.process_set)
+        else:
+            choices = [Choice(None, costs_less=False)] * len(sparse)
+        changed = []
+        for index, choice in zip(sparse, choices, strict=True):
+            is_unknown = compiled and choice.rows is None
+            if is_unknown or (may_choose and choice.costs_less):
                 specs[index] = _spec(dense(gradients[index]), specs[index].name)
-        return specs
+            elif compiled and choice.rows is not None:
+                rows[index] = choice.rows
+            if is_unknown and not self._sums_duplicates:
+                changed.append(specs[index].name)
+        if changed and self._options.process_set.rank() == 0:
+            _warn_of_dense(changed)
+        return specs, rows
 
     def _places(
         self, gradients: Sequence[Gradient], sources: Sequence[Any]
@@ -215,6 +229,26 @@ def source_name(source: Any) -> str:
     return str(path or "source")
 
 
+def _is_compiled() -> bool:
+    """Whether XLA compiles the step of a model."""
+    step = current_step()
+    return step is not None and step.compiled
+
+
+def _warn_of_dense(names: Sequence[str]) -> None:
+    logging.warning(
+        "ring_keras: [RK606] "
+        "the sparse gradient of '%s'%s is made dense, because XLA must know how many "
+        "slices it has, and the number of examples varies. An optimizer that squares "
+        "or clips gradients, as Adam does, then takes other updates than in one "
+        "process. Make batches of one size, by batch(..., drop_remainder=True), or "
+        "compile() with jit_compile=False. If dense gradients are what you want, say "
+        "sparse_as_dense=True.",
+        names[0],
+        f" and of {len(names) - 1} more" if len(names) > 1 else "",
+    )
+
+
 def _variable_number(source: Any) -> int | None:
     """None for tensors, which are new in every step, and for names."""
     source = internals.tensorflow_variable(source)
@@ -233,7 +267,7 @@ def _spec(gradient: Gradient, source: Any) -> GradientSpec:
         return GradientSpec(name, None, 0, None)
     dtype = gradient.dtype
     if isinstance(gradient, tf.IndexedSlices):
-        return GradientSpec(name, dtype.name, dtype.size, None)
+        return GradientSpec(name, dtype.name, dtype.size, None, _is_compiled())
     if not gradient.shape.is_fully_defined():
         raise ValueError(
             f"The gradient of '{name}' must have a static shape, to be put into a "

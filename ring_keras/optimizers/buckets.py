@@ -27,12 +27,14 @@ class GradientSpec:
         itemsize_bytes: Bytes per element.
         shape: Its static shape; None if it is sparse, or none at all, and
             goes into no bucket.
+        compiled: Whether XLA compiles the step, where sparse ones travel otherwise.
     """
 
     name: str
     dtype: str | None
     itemsize_bytes: int
     shape: tuple[int, ...] | None
+    compiled: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -45,7 +47,9 @@ class GradientSpec:
         """Dtype and shape, the part on which the ranks must agree."""
         if self.dtype is None:
             return "no gradient"
-        return f"{self.dtype} {'sparse' if self.shape is None else list(self.shape)}"
+        if self.shape is None:
+            return f"{self.dtype} sparse{' under XLA' if self.compiled else ''}"
+        return f"{self.dtype} {list(self.shape)}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from ring_keras.ops.arguments import Factor, to_factor
 from ring_keras.ops.scaling import scaled as scaled_values
 
-__all__ = ["Gradient", "as_tensors", "dense", "scaled", "with_shape_of"]
+__all__ = ["Gradient", "as_tensors", "dense", "scaled", "with_rows", "with_shape_of"]
 
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 
@@ -42,6 +42,22 @@ def dense(gradient: Gradient) -> tf.Tensor | None:
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     return tf.ensure_shape(tf.convert_to_tensor(gradient), gradient.shape)
+
+
+def with_rows(gradient: Gradient, rows: int) -> Gradient:
+    """A sparse gradient of that many slices: zeros of its first index are appended.
+
+    These change no sum, no square and no norm. One with more slices is as it was.
+    """
+    assert isinstance(gradient, tf.IndexedSlices)
+    missing = tf.maximum(rows - tf.shape(gradient.values)[0], 0)
+    padding = [[0, missing], *[[0, 0]] * (gradient.values.shape.rank - 1)]
+    first = tf.maximum(tf.reduce_max(gradient.indices[:1]), 0)  # 0 if there is none.
+    return tf.IndexedSlices(
+        tf.pad(gradient.values, padding),
+        tf.pad(gradient.indices, padding[:1], constant_values=first),
+        gradient.dense_shape,
+    )
 
 
 def scaled(gradient: Gradient, factor: Factor) -> Gradient:

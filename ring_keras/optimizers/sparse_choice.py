@@ -9,7 +9,7 @@ import tensorflow as tf
 from ring_keras import _native
 from ring_keras.job.process_set import ProcessSet
 
-__all__ = ["SparseGradient", "choose_dense"]
+__all__ = ["Choice", "SparseGradient", "choose_dense"]
 
 # For a number of rows that is known only when the step runs.
 _UNKNOWN = -1
@@ -42,9 +42,22 @@ class SparseGradient:
         )
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What is the same of one sparse gradient on all ranks.
+
+    Attributes:
+        rows: The largest number of slices of any rank; None if one does not know its.
+        costs_less: Whether it does if it is made dense.
+    """
+
+    rows: int | None
+    costs_less: bool
+
+
 def choose_dense(
     gradients: Sequence[SparseGradient], process_set: ProcessSet
-) -> list[bool]:
+) -> list[Choice]:
     """Says which gradients cost less if they are made dense; collective.
 
     An allgather brings every rank the slices of all others; an allreduce moves
@@ -68,9 +81,13 @@ def choose_dense(
         "gradients/plan/rows",
         process_set.communicator_id(),
     )
-    return [
-        bool((of_all[:, index] != _UNKNOWN).all())
-        and int(of_all[:, index].sum()) * gradient.row_nbytes
-        > 2 * (gradient.dense_nbytes or 0)
-        for index, gradient in enumerate(gradients)
-    ]
+    choices = []
+    for gradient, column in zip(gradients, of_all.T, strict=True):
+        if (column == _UNKNOWN).any():
+            choices.append(Choice(None, costs_less=False))
+            continue
+        sparse_nbytes = int(column.sum()) * gradient.row_nbytes
+        choices.append(
+            Choice(int(column.max()), sparse_nbytes > 2 * (gradient.dense_nbytes or 0))
+        )
+    return choices

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import training
+from support.log_texts import LogTexts
 from support.run_ranks import run_ranks
 
 import ring_keras as ring
@@ -177,6 +178,83 @@ def embedding_worker():
 @pytest.mark.slow
 def test_an_embedding_matches_one_process(rank_pool):
     check(rank_pool(2).run(embedding_worker))
+
+
+SLICES = {
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "clipnorm": lambda: keras.optimizers.SGD(0.5, clipnorm=0.01),
+    "loss_scaled": lambda: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.Adam(0.01), initial_scale=4.0
+    ),
+    "accumulation": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2),
+}
+
+
+def slices_worker(names, varies):
+    """Optimizers that look at each slice; batches of one size on each rank, or not."""
+    steps, sizes = 4, [8, 6, 7][: ring.size()]
+    count = steps * sum(sizes)
+    generator = np.random.default_rng(3)
+    words = generator.integers(0, 30, size=(count, 5))
+    labels = generator.integers(0, 2, size=(count, 1)).astype(np.float32)
+    first = sum(sizes[: ring.rank()])
+    of_steps = np.arange(count).reshape(steps, -1)
+    own = of_steps[:, first : first + sizes[ring.rank()]].ravel()
+
+    def fit(seed, optimizer, rows, batch, jit_compile):
+        keras.utils.set_random_seed(seed)
+        layers = [
+            keras.layers.Embedding(30, 4),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
+        model = keras.Sequential(layers)
+        model.compile(optimizer, "mse", jit_compile=jit_compile)
+        data = tf.data.Dataset.from_tensor_slices((words[rows], labels[rows]))
+        data = data.batch(batch, drop_remainder=not varies)
+        model.fit(data, epochs=2, verbose=0)
+        return model.get_weights()
+
+    results = []
+    for name in names:
+        with LogTexts() as texts:
+            optimizer = ring.DistributedOptimizer(SLICES[name]())
+            got = fit(1 + ring.rank(), optimizer, own, sizes[ring.rank()], True)
+        told = [text for text in texts if "RK606" in text]
+        expected = fit(1, SLICES[name](), np.arange(count), sum(sizes), False)
+        difference = training.largest_difference(got, expected)
+        results.append((name, difference, training.as_bytes(got), told))
+    return results
+
+
+@pytest.mark.parametrize(
+    ("size", "names"),
+    [
+        (2, ["adam"]),
+        pytest.param(2, ["clipnorm", "loss_scaled"], marks=pytest.mark.slow),
+        pytest.param(2, ["accumulation"], marks=pytest.mark.slow),
+        pytest.param(3, [*SLICES], marks=pytest.mark.slow),
+    ],
+)
+def test_slices_are_gathered_where_their_number_is_known(rank_pool, size, names):
+    results = rank_pool(size).run(slices_worker, args=(names, False), timeout_s=200)
+
+    for of_optimizer in zip(*results, strict=True):
+        for name, difference, weights, told in of_optimizer:
+            assert difference <= LIMIT, name
+            assert weights == of_optimizer[0][2], f"ranks differ: {name}"
+            assert told == [], name
+
+
+def test_slices_of_unknown_number_are_made_dense_and_that_is_said(rank_pool):
+    first, second = rank_pool(2).run(slices_worker, args=(["adam"], True))
+
+    for (_, _, weights, _), (_, _, others, _) in zip(first, second, strict=True):
+        assert weights == others
+    (text,) = first[0][3]
+    assert "the sparse gradient of 'sequential" in text
+    assert "drop_remainder=True" in text
+    assert second[0][3] == []
 
 
 def overflow_worker():

@@ -179,7 +179,10 @@ def held_up_worker(pipes):
     return while_python_is_held_up(
         pipes,
         "gradients/plan/rows",
-        lambda: choose_dense([gradient], ring.global_process_set),
+        lambda: [
+            choice.costs_less
+            for choice in choose_dense([gradient], ring.global_process_set)
+        ],
     )
 
 
