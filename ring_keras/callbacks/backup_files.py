@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 from absl import logging
 
 from ring_keras import keras_internals as internals
@@ -125,10 +124,8 @@ class BackupFiles:
             if not optimizer.built:  # Else it would not take its state.
                 optimizer.build(model.trainable_variables)
             model.load_weights(weights)
-        for variable in optimizer.variables:
-            # One rank's, of some steps: no rank has the others' parts.
-            if internals.accumulates(variable):
-                variable.assign(np.zeros(variable.shape, variable.dtype))
+        # One rank's, of some steps: no rank has the others' parts.
+        internals.clear_accumulators(internals.optimizers_of(model))
         return noted
 
     def clear(self) -> None:

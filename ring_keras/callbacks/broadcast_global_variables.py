@@ -12,6 +12,9 @@ from ring_keras.keras_internals.building import create_variables
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.ops.objects import broadcast_object
 from ring_keras.optimizers import common_start
+from ring_keras.optimizers.begun_accumulation import keep_own_accumulated
+from ring_keras.optimizers.common_layers import agree_on_layers
+from ring_keras.optimizers.common_variables import common_variables
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.train_step import is_local_in, process_set_of
@@ -23,9 +26,11 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
     """Copies one rank's weights and optimizer state to all, before step 1.
 
     Variables that exist only once the first batch is seen are created first,
-    so the first step runs with equal weights too. State of random generators
-    stays each rank's own: dropout masks differ between ranks that were seeded
-    differently, or not at all.
+    so the first step runs with equal weights too. Layers that compute with constants
+    made of their variables, as `Normalization` does, make them anew; vocabularies and
+    bin boundaries must be the same on all ranks. The model's random generators draw
+    other numbers on each rank: where their seeds are the same, all ranks but the first
+    take others. Gradients that a rank has added up for its next update stay its own.
 
     It also sees to the rest of a common start: an optimizer that
     `DistributedOptimizer` has not seen, a loaded model's for instance, is made
@@ -107,19 +112,29 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         if element_spec is not None:
             with common_start.left_to_caller():
                 create_variables(self.model, element_spec)
-        # Not model.variables, which has the random generators' state.
-        is_local = is_local_in(self.model)
-        variables = [
-            v
-            for v in self.model.weights
-            if internals.variable_key(v) not in self._local and not is_local(v)
-        ]
-        for optimizer in internals.optimizers_of(self.model):
-            variables += optimizer.variables
-        unique = {id(variable): variable for variable in variables}
-        broadcast_variables(
-            list(unique.values()),
-            self.root_rank,
-            process_set=process_set_of(self.model),
+        process_set = process_set_of(self.model)
+        keep_own_accumulated(
+            self.model,
+            process_set.position_of(self.root_rank),
+            "fit/accumulated",
+            process_set,
         )
-        common_start.set_started([*unique.values(), *self.model.weights])
+        before = internals.constants(self.model)
+        variables = common_variables(self.model, self._is_local)
+        broadcast_variables(variables, self.root_rank, process_set=process_set)
+        common_start.set_started([*variables, *self.model.weights])
+        if agree_on_layers(
+            self.model,
+            self._is_local,
+            "fit/layers",
+            process_set,
+            are_new=internals.constants(self.model) != before,
+        ):
+            # What is traced goes on with the old constants.
+            attach(self.model, retrace=True)
+            self.model.test_function = self.model.predict_function = None
+
+    def _is_local(self, variable: Any) -> bool:
+        if internals.variable_key(variable) in self._local:
+            return True
+        return is_local_in(self.model)(variable)

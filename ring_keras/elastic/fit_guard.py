@@ -285,8 +285,11 @@ class FitGuard(Guard):
         require_same("data", self._description, news["data"])
         require_same("variables", self._state.described(), news["variables"])
         require_same("optimizers", self._state.optimizers(), news["optimizers"])
+        require_same("layers", self._state.layers(), news["layers"])
         self._rescale(news["size"], size())
-        self._state.take_from(source)
+        if self._state.take_from(source):
+            attach(self._model, retrace=True)
+            self._model.test_function = self._model.predict_function = None
         self._state.set_drawn(news["drawn"])
         self._state.save()
         self._size = size()
@@ -374,6 +377,7 @@ class FitGuard(Guard):
             "data": self._description,
             "variables": self._state.described(),
             "optimizers": self._state.optimizers(),
+            "layers": self._state.layers(),
             "size": self._size,
             "epoch": self._epoch,
             "items": self._data.items(),

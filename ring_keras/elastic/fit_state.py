@@ -1,14 +1,16 @@
 """The variables of a `fit`: what ranks go back to, and give to each other."""
 
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.job.process_set import global_process_set
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.ops.encoding import encode
 from ring_keras.optimizers import common_start
+from ring_keras.optimizers.common_layers import agree_on_layers, described_layers
+from ring_keras.optimizers.common_variables import common_variables
 
 __all__ = ["FitState"]
 
@@ -32,28 +34,18 @@ class FitState:
     def look(self) -> None:
         """Finds the variables; some exist after the first step only."""
         model = self._model
-        optimizers = internals.optimizers_of(model)
-        of_optimizers = [v for optimizer in optimizers for v in optimizer.variables]
         self._accumulating = [
             (optimizer, passes)
             for optimizer in internals.innermost_optimizers(model)
             if (passes := getattr(optimizer, "gradient_accumulation_steps", None))
         ]
-        weights = {id(v) for v in model.weights}
-        seeds = [v for v in model.variables if id(v) not in weights]
-        recurrent = {id(v) for v in internals.recurrent_states(model)}
-        self._seeds = [v for v in seeds if _is_seed(v)]
-        common = [
-            *(v for v in model.weights if id(v) not in recurrent),
-            *(v for v in seeds if not _is_seed(v)),
-            *(v for v in of_optimizers if not internals.accumulates(v)),
-        ]
-        self._common = list({id(v): v for v in common}.values())
+        self._seeds = internals.seed_states(model)
+        self._common = common_variables(model)
         every = [
             *self._common,
             *self._seeds,
             *internals.recurrent_states(model),
-            *(v for v in of_optimizers if internals.accumulates(v)),
+            *internals.accumulators(internals.optimizers_of(model)),
             *model.metrics_variables,
         ]
         self._every = list({id(v): v for v in every}.values())
@@ -86,16 +78,36 @@ class FitState:
         for variable, value in zip(self._every[:count], self._saved, strict=False):
             variable.assign(value)
 
-    def take_from(self, source: int) -> None:
-        """Takes the common state of that rank; a collective."""
+    def take_from(self, source: int) -> bool:
+        """Takes the common state of that rank; a collective.
+
+        Returns:
+            Whether a layer of any rank computes with other constants now, so that what
+            is traced must be traced again.
+        """
+        before = internals.constants(self._model)
         broadcast_variables(self._common, source, name="elastic/fit/variables")
         for optimizer, passes in self._accumulating:
             if internals.steps_done(optimizer) % passes == 0:
                 # An update that others have done without this rank has used them.
-                for variable in filter(internals.accumulates, optimizer.variables):
-                    variable.assign(tf.zeros_like(variable))
+                internals.clear_accumulators([optimizer])
         # The next trace need not compare them.
         common_start.set_started([*self._common, *self._model.weights])
+        return agree_on_layers(
+            self._model,
+            lambda variable: False,
+            "elastic/fit/layers",
+            global_process_set,
+            are_new=internals.constants(self._model) != before,
+        )
+
+    def layers(self) -> list[str]:
+        """What layers must have from the beginning: no variable gives it to them."""
+        return [
+            f"{what} of checksum {digest}"
+            for _, what, digest in described_layers(self._model)
+            if what != "constants"
+        ]
 
     def described(self) -> list[str]:
         """The common variables' dtypes and shapes."""
@@ -128,8 +140,3 @@ def _described(optimizer: keras.optimizers.Optimizer) -> str:
     except (NotImplementedError, TypeError, ValueError):
         return name  # With a schedule of one's own, perhaps.
     return f"{name} {config}"
-
-
-def _is_seed(variable: Any) -> bool:
-    """Whether it is a generator's: its seed, and how often it has drawn."""
-    return tuple(variable.shape) == (2,) and tf.as_dtype(variable.dtype).is_integer

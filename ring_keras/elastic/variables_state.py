@@ -5,8 +5,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from ring_keras import keras_internals as internals
 from ring_keras.elastic.object_state import ObjectState
 from ring_keras.ops.broadcast_variables import broadcast_variables
+from ring_keras.optimizers.common_variables import common_state, common_variables
 
 __all__ = ["KerasState", "TensorFlowState"]
 
@@ -40,15 +42,22 @@ class TensorFlowState(ObjectState):
     def save(self) -> None:
         """Keeps a copy of variables and values in memory."""
         # All or nothing: an interrupt must not leave half of another step.
-        saved = [tf.convert_to_tensor(v).numpy() for v in self._variables]
+        kept = [*self._variables, *self._own_variables()]
+        saved = [tf.convert_to_tensor(v).numpy() for v in kept]
         super().save()
         self._saved_variables = saved
 
     def restore(self) -> None:
         """Goes back to what was kept last."""
         super().restore()
-        for variable, value in zip(self._variables, self._saved_variables, strict=True):
+        kept = [*self._variables, *self._own_variables()]
+        for variable, value in zip(kept, self._saved_variables, strict=True):
             variable.assign(value)
+        internals.finalize_layers(self._variables)
+
+    def _own_variables(self) -> list[_Variable]:
+        """What each rank has its own of, which is kept and restored as well."""
+        return []
 
     def take_from(self, source: int) -> None:
         """Takes variables and values of that rank; a collective."""
@@ -66,11 +75,13 @@ class KerasState(TensorFlowState):
 
     Args:
         model: A model that is built.
-        optimizer: What trains it. Defaults to the one that it was compiled with.
+        optimizer: What trains it. Defaults to the one that it was compiled with. Others
+            that the model keeps in its attributes are part of the state, too.
         **values: See `ObjectState`.
 
     Raises:
-        ValueError: If the model is not built: it has no variables yet.
+        ValueError: If the model, or an optimizer that it keeps, is not built: it has no
+            variables yet.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, **values: Any) -> None:
@@ -81,10 +92,37 @@ class KerasState(TensorFlowState):
             )
         self.model = model
         self.optimizer = optimizer or getattr(model, "optimizer", None)
-        variables = list(model.weights)
-        if self.optimizer is not None:
-            # A rank that joins has not trained, and its optimizer no variables yet.
-            if not self.optimizer.built:
-                self.optimizer.build(model.trainable_variables)
-            variables += self.optimizer.variables
-        super().__init__(variables, **values)
+        # A rank that joins has not trained, and its optimizer no variables yet.
+        if self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(model.trainable_variables)
+        self._optimizers = internals.optimizers_of(model)
+        if self.optimizer is not None and self.optimizer not in self._optimizers:
+            self._optimizers.append(self.optimizer)
+        for one in self._optimizers:
+            if not one.built:
+                raise ValueError(
+                    f"{type(self).__name__} needs optimizers that are built, and "
+                    f"'{one.name}' is not. Call its build(variables) before."
+                )
+        common = common_variables(model)
+        common += common_state(self._optimizers, model.weights)
+        unique = {internals.variable_key(variable): variable for variable in common}
+        super().__init__(list(unique.values()), **values)
+
+    def _own_variables(self) -> list[Any]:
+        """Gradients that this rank has added up, for an update to come."""
+        return internals.accumulators(self._optimizers)
+
+    def take_from(self, source: int) -> None:
+        """Takes variables and values of that rank; a collective.
+
+        Gradients that have been added up for an update are each rank's own: a rank
+        keeps them if it has taken the same steps, and begins anew if not.
+        """
+        before = self._steps()
+        super().take_from(source)
+        if self._steps() != before:
+            internals.clear_accumulators(self._optimizers)
+
+    def _steps(self) -> list[int]:
+        return [internals.steps_done(optimizer) for optimizer in self._optimizers]

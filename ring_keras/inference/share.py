@@ -16,6 +16,7 @@ from ring_keras.errors import RankMismatchError
 from ring_keras.inference.sources import Source, source_of
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.outcomes import gather_outcomes
+from ring_keras.optimizers.common_layers import described_layers, require_same_layers
 from ring_keras.optimizers.weight_digests import digests, variable_name, who_has_what
 
 __all__ = ["Share"]
@@ -103,11 +104,16 @@ class Share:
                     f"model.{self.name}() on one rank."
                 )
             value, plain = run()
-            return value, [plain, digests(model.weights)]
+            return value, [plain, digests(model.weights), described_layers(model)]
 
         value, everyones = gather_outcomes(self.name, look, self.process_set)
-        self._require_same_weights(model, [theirs for _, theirs in everyones])
-        return value, [plain for plain, _ in everyones]
+        self._require_same_weights(model, [theirs for _, theirs, _ in everyones])
+        require_same_layers(
+            [theirs for _, _, theirs in everyones],
+            f"ring_keras.{self.name}",
+            self.process_set,
+        )
+        return value, [plain for plain, _, _ in everyones]
 
     def _require_same_weights(
         self, model: keras.Model, everyones: list[list[int]]

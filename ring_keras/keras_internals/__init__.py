@@ -22,6 +22,11 @@ from ring_keras.keras_internals.epochs import (
     set_dataset,
     set_steps,
 )
+from ring_keras.keras_internals.fixed_states import (
+    constants,
+    finalize_layers,
+    fixed_states,
+)
 from ring_keras.keras_internals.losses import (
     compiled_losses,
     has_other_losses,
@@ -37,6 +42,7 @@ from ring_keras.keras_internals.models import (
     inner_metrics,
     recurrent_states,
     reduction_axes,
+    seed_states,
     set_initial_epoch,
     set_train_function,
     synchronized_statistics,
@@ -73,6 +79,8 @@ from ring_keras.keras_internals.names import (
 )
 from ring_keras.keras_internals.optimizers import (
     accumulates,
+    accumulators,
+    clear_accumulators,
     inner_optimizers,
     innermost_optimizers,
     is_wrapper,
@@ -134,13 +142,18 @@ __all__ = [
     "TRAIN_WRITER",
     "UNBATCH_DATASET",
     "accumulates",
+    "accumulators",
     "batch_normalizations",
     "begin_silent_test_batch",
     "begin_silent_train_batch",
     "call_before_callbacks",
+    "clear_accumulators",
     "compiled_losses",
+    "constants",
     "data_server_port",
     "dataset_of",
+    "finalize_layers",
+    "fixed_states",
     "flattened_layers",
     "frozen_weights",
     "has_other_losses",
@@ -168,6 +181,7 @@ __all__ = [
     "replacement",
     "reshuffles",
     "restore",
+    "seed_states",
     "set_batches_done",
     "set_dataset",
     "set_initial_epoch",

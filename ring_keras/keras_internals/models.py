@@ -25,6 +25,7 @@ __all__ = [
     "inner_metrics",
     "recurrent_states",
     "reduction_axes",
+    "seed_states",
     "set_initial_epoch",
     "set_train_function",
     "synchronized_statistics",
@@ -89,6 +90,18 @@ def recurrent_states(model: keras.Model) -> list[keras.Variable]:
         if getattr(layer, "stateful", False)
         for state in tf.nest.flatten(getattr(layer, "states", None))
         if is_keras_variable(state)
+    ]
+
+
+def seed_states(model: keras.Model) -> list[keras.Variable]:
+    """Those of a model's random generators: the seed, and how often each has drawn."""
+    weights = {id(variable) for variable in model.weights}
+    return [
+        variable
+        for variable in model.variables
+        if id(variable) not in weights
+        and tuple(variable.shape) == (2,)
+        and tf.as_dtype(variable.dtype).is_integer
     ]
 
 

@@ -1,10 +1,11 @@
 """Optimizers: those of a model, those inside of others, and what they hold."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from ring_keras.keras_internals.names import (
@@ -14,9 +15,12 @@ from ring_keras.keras_internals.names import (
     SGD_MOMENTUM,
     TRAINABLE_VARIABLES,
 )
+from ring_keras.keras_internals.variables import variable_key
 
 __all__ = [
     "accumulates",
+    "accumulators",
+    "clear_accumulators",
     "inner_optimizers",
     "innermost_optimizers",
     "is_wrapper",
@@ -104,6 +108,20 @@ def innermost_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]
 def accumulates(variable: Any) -> bool:
     """Whether it is an optimizer's, and has a rank's own gradients until an update."""
     return GRADIENT_ACCUMULATOR in variable.name
+
+
+def accumulators(
+    optimizers: Iterable[keras.optimizers.Optimizer],
+) -> list[keras.Variable]:
+    """All that accumulate, of these optimizers and of those in them."""
+    found = [v for one in optimizers for v in one.variables if accumulates(v)]
+    return list({variable_key(variable): variable for variable in found}.values())
+
+
+def clear_accumulators(optimizers: Iterable[keras.optimizers.Optimizer]) -> None:
+    """Has them begin to add up gradients anew."""
+    for variable in accumulators(optimizers):
+        variable.assign(np.zeros(variable.shape, variable.dtype))
 
 
 def optimizers_built(model: keras.Model) -> bool:

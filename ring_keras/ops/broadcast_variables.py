@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ring_keras import keras_internals as internals
 from ring_keras.errors import RankMismatchError, translated
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.broadcast import grouped_broadcast
@@ -29,6 +30,9 @@ def broadcast_variables(
     process_set: ProcessSet | None = None,
 ) -> tf.Operation | None:
     """Gives variables the values they have on one rank; one message per dtype.
+
+    Called eagerly, it also has layers compute with the new values that make constants
+    of their variables, as `Normalization` does: before a function of them is traced.
 
     Examples:
         >>> weight = tf.Variable(float(ring.rank()))
@@ -72,6 +76,8 @@ def broadcast_variables(
         )
         for variable, value in zip(group, values, strict=True):
             assignments.append(variable.assign(value))
+    if tf.executing_eagerly():
+        internals.finalize_layers(variables)
     return tf.group(*assignments) if in_unordered_graph() else None
 
 

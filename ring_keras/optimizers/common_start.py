@@ -11,16 +11,20 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 from absl import logging
 
 from ring_keras import keras_internals as internals
+from ring_keras.errors import RankMismatchError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.ops.common_order import note_places, require_common_order
 from ring_keras.ops.data_order import living_orders, require_common_orders
+from ring_keras.optimizers.common_layers import agree_on_layers
+from ring_keras.optimizers.common_variables import common_state, common_weights
 from ring_keras.optimizers.plan_agreement import Agreement
 from ring_keras.optimizers.weight_digests import all_digests, variable_name
 
@@ -76,7 +80,8 @@ def start_alike(
 
     Raises:
         RankMismatchError: On every rank, if the ranks read their parts of some data
-            in different orders, or have the same variables in different orders.
+            in different orders, or have the same variables in different orders, or if
+            layers of the model have other vocabularies, or had other constants.
     """
     trained = [v for v in sources if internals.is_variable(v) and not is_local(v)]
     if _left.active or all(map(_has_started, trained)):
@@ -88,7 +93,8 @@ def start_alike(
     with tf.init_scope():
         if not tf.executing_eagerly():
             return  # A graph of TensorFlow 1, whose variables have no values yet.
-        variables = [v for v in _with_model(trained) if not is_local(v)]
+        model = calls.calling_model()
+        variables = _with_model(trained, model, is_local)
         if not all(map(_has_value, variables)):
             return  # TensorFlow traces once more, with values.
         names = list(map(variable_name, variables))
@@ -105,6 +111,7 @@ def start_alike(
             )
             if not same
         ]
+        before = None if model is None else internals.constants(model)
         if differing:
             _say(differing, traced, process_set)
             broadcast_variables(
@@ -115,20 +122,44 @@ def start_alike(
             )
         note_places(variables, process_set)
         set_started(variables)
+        if model is not None and agree_on_layers(
+            model,
+            is_local,
+            "gradients/layers",
+            process_set,
+            who="the first step",
+            are_new=internals.constants(model) != before,
+        ):
+            _require_untraced(traced, process_set)
 
 
-def _with_model(trained: list[Any]) -> list[Any]:
+def _require_untraced(traced: bool, process_set: ProcessSet) -> None:
+    """The step that is being traced has the old constants of layers in it."""
+    if traced:
+        raise RankMismatchError(
+            "[RK333] "
+            "before the first step the ranks' variables differed of which layers make "
+            "constants, as Normalization does in adapt(). All ranks have taken rank "
+            f"{process_set.ranks[0]}'s by now, but this step is traced with the old "
+            "ones. Call ring_keras.broadcast_variables(model.weights) before the first "
+            "step."
+        )
+
+
+def _with_model(
+    trained: list[Any], model: keras.Model | None, is_local: Callable[[Any], bool]
+) -> list[Any]:
     found = list(trained)
     optimizers = []
-    model = calls.calling_model()
+    weights = trained
     if model is not None:
-        found += model.weights
+        found += common_weights(model, is_local)
+        weights = model.weights
         optimizers += internals.optimizers_of(model)
     optimizer = calls.calling_optimizer()
     if optimizer is not None:
         optimizers.append(optimizer)
-    for optimizer in optimizers:
-        found += optimizer.variables
+    found += common_state(optimizers, weights, is_local)
     unique = {internals.variable_key(variable): variable for variable in found}
     return list(unique.values())
 

@@ -317,11 +317,7 @@ class DistributedFit(keras.callbacks.Callback):
     def _make_one_model(self, when: str | None) -> None:
         """Gives the ranks one state of layers; compares trained weights at times."""
         process_set = self._process_set
-        is_local = self.is_local()
-        state, trained = (
-            [v for v in variables if not is_local(v)]
-            for variables in split_weights(self.model)
-        )
+        state, trained = split_weights(self.model, self.is_local())
         compared = [*state, *(trained if when else ())]
         if not compared:
             return

@@ -1,6 +1,6 @@
 """State of layers that steps change without the optimizer: one for all ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -14,26 +14,24 @@ from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.common_variables import common_weights
 from ring_keras.optimizers.weight_digests import variable_name, who_has_what
 
 __all__ = ["agree_on_state", "split_weights", "warn_of_averages"]
 
 
-def split_weights(model: keras.Model) -> tuple[list[Any], list[Any]]:
-    """What all ranks should have the same of.
+def split_weights(
+    model: keras.Model, is_local: Callable[[Any], bool]
+) -> tuple[list[Any], list[Any]]:
+    """The weights that all ranks should have the same of, of two kinds.
 
     Returns:
         The variables that layers change by themselves, such as moving statistics;
         and those that only the optimizer does, with those of frozen layers.
-
-        Neither has seeds and metrics, which are not weights, nor the states of
-        recurrent layers with `stateful=True`, which belong to the samples that the
-        rank has seen last.
     """
-    of_samples = {id(variable) for variable in internals.recurrent_states(model)}
     trained = {id(v) for v in model.trainable_weights}
     trained |= {id(v) for v in internals.frozen_weights(model)}
-    common = [v for v in model.weights if id(v) not in of_samples]
+    common = common_weights(model, is_local)
     return (
         [v for v in common if id(v) not in trained],
         [v for v in common if id(v) in trained],
@@ -114,6 +112,7 @@ def _average(variables: Sequence[Any], process_set: ProcessSet) -> None:
     parts = np.split(means, ends)
     for variable, value, part in zip(variables, values, parts, strict=True):
         variable.assign(part.reshape(value.shape).astype(value.dtype))
+    internals.finalize_layers(variables)
 
 
 def _no_common_value(

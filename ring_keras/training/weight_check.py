@@ -7,6 +7,7 @@ import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.optimizers.common_variables import common_variables
 from ring_keras.optimizers.equal_weights import require_equal
 from ring_keras.optimizers.weight_digests import all_digests
 from ring_keras.training.layer_state import split_weights
@@ -52,27 +53,23 @@ class WeightCheck:
         self._steps += steps
         if self._steps // self._every == compared:
             return
-        variables = _common_variables(self._model, self._is_local)
+        variables = _updated_variables(self._model, self._is_local)
         digests = all_digests(variables, "fit/check", self._process_set)
         when = f"{self._steps} steps after its beginning"
         require_equal(variables, digests, when, self._process_set)
 
 
-def _common_variables(model: keras.Model, is_local: Callable[[Any], bool]) -> list[Any]:
+def _updated_variables(
+    model: keras.Model, is_local: Callable[[Any], bool]
+) -> list[Any]:
     """What only updates change, and all of them alike.
 
-    That is neither the state of layers, which ranks average once an epoch, nor what
-    accumulates a rank's own gradients until an update.
+    That is not the state of layers, which ranks average once an epoch.
     """
-    _, trained = split_weights(model)
-    local = [v.path.replace("/", "_") for v in trained if is_local(v)]
-    found = [v for v in trained if not is_local(v)]
-    for optimizer in internals.optimizers_of(model):
-        found += [
-            variable
-            for variable in optimizer.variables
-            if not internals.accumulates(variable)
-            and not any(variable.name.startswith(f"{name}_") for name in local)
-        ]
-    unique = {internals.variable_key(variable): variable for variable in found}
-    return list(unique.values())
+    of_layers, _ = split_weights(model, is_local)
+    left_out = set(map(internals.variable_key, of_layers))
+    return [
+        variable
+        for variable in common_variables(model, is_local)
+        if internals.variable_key(variable) not in left_out
+    ]

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from ring_keras import keras_internals as internals
+from ring_keras.optimizers.common_variables import common_variables, common_weights
 from ring_keras.optimizers.weight_digests import variable_name
 from ring_keras.training.train_step import is_local_in
 
@@ -29,15 +30,11 @@ class TrainedState:
     """
 
     def __init__(self, model: keras.Model) -> None:
+        self._model = model
         is_local = is_local_in(model)
-        found = [v for v in model.weights if not is_local(v)]
-        self.weights = {variable_name(variable) for variable in found}
+        self.weights = {variable_name(v) for v in common_weights(model, is_local)}
         """Names of those that are the model's own."""
-        for optimizer in internals.optimizers_of(model):
-            found += optimizer.variables
-        unique = {internals.variable_key(variable): variable for variable in found}
-        self._variables = [v for v in unique.values() if not internals.accumulates(v)]
-        self._accumulators = [v for v in unique.values() if internals.accumulates(v)]
+        self._variables = common_variables(model, is_local)
         self.names = [variable_name(variable) for variable in self._variables]
         self.dtypes = [str(variable.dtype) for variable in self._variables]
 
@@ -63,11 +60,11 @@ class TrainedState:
         """Puts values back."""
         for variable, value in zip(self._variables, values, strict=True):
             variable.assign(value)
+        internals.finalize_layers(self._variables)
 
     def clear_accumulators(self) -> None:
         """Begins to accumulate gradients anew."""
-        for variable in self._accumulators:
-            variable.assign(np.zeros(variable.shape))
+        internals.clear_accumulators(internals.optimizers_of(self._model))
 
 
 def digest(value: Array) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import training
+from support.log_texts import LogTexts
 
 import ring_keras as ring
 
@@ -235,3 +236,116 @@ def test_callbacks_of_some_ranks_only_are_named(rank_pool):
     assert first == second
     assert "'RingMetrics'], rank 1 has ['Broadcast" in first
     assert "callbacks of ring_keras" in first
+
+
+ROWS = 5 * 8  # Of five steps of all ranks.
+
+
+def accumulating(wrap, **kwargs):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.SGD(
+        0.5, momentum=0.5, gradient_accumulation_steps=3, **kwargs
+    )
+    model.compile(wrap(optimizer), loss="mse", run_eagerly=False)
+    return model
+
+
+def twice_worker():
+    """Two fits that end between two updates, and the same in one process."""
+    x, y = (array[:ROWS] for array in training.arrays())
+    ours, alone = accumulating(ring.DistributedOptimizer), accumulating(lambda o: o)
+    mine = [array[ring.rank() :: ring.size()] for array in (x, y)]
+    for _ in range(2):
+        arguments = {"shuffle": False, "verbose": 0}
+        ours.fit(*mine, batch_size=8 // ring.size(), **arguments)
+        alone.fit(x, y, batch_size=8, **arguments)
+    return training.largest_difference(ours.get_weights(), alone.get_weights())
+
+
+def test_gradients_added_up_in_one_fit_are_used_in_the_next(rank_pool):
+    assert max(rank_pool(2).run(twice_worker)) < 1e-6
+
+
+class Restores(keras.callbacks.Callback):
+    """Puts a state into the model, as a callback that reads a file does."""
+
+    def __init__(self, variables):
+        super().__init__()
+        self.variables = variables
+
+    def on_train_begin(self, logs=None):
+        self.model.optimizer.build(self.model.trainable_variables)
+        variables = [*self.model.weights, *self.model.optimizer.variables]
+        for variable, value in zip(variables, self.variables, strict=True):
+            variable.assign(value)
+
+
+def restored_worker(ranks):
+    """What an update uses after one rank's state was restored in between."""
+    x, y = (array[ring.rank() : ROWS : ring.size()] for array in training.arrays())
+    model = accumulating(ring.DistributedOptimizer)
+    arguments = {"batch_size": 4, "shuffle": False, "verbose": 0}
+    model.fit(x, y, **arguments)
+    saved = [v.numpy() for v in [*model.weights, *model.optimizer.variables]]
+    saved = ring.broadcast_object([value.tolist() for value in saved])
+    again, fresh = (accumulating(ring.DistributedOptimizer) for _ in range(2))
+    restores = [Restores(saved)] if ring.rank() in ranks else []
+    with LogTexts() as texts:
+        # Two steps are in the accumulators; the next one makes the update.
+        again.fit(x[:4], y[:4], callbacks=restores, **arguments)
+    said = [text for text in texts if "RK332" in text]
+    without = [
+        value if "accumulator" not in name else np.zeros_like(value).tolist()
+        for name, value in zip(
+            [v.name for v in [*model.weights, *model.optimizer.variables]],
+            saved,
+            strict=True,
+        )
+    ]
+    fresh.fit(x[:4], y[:4], callbacks=[Restores(without)], **arguments)
+    return len(said), training.largest_difference(
+        again.get_weights(), fresh.get_weights()
+    )
+
+
+@pytest.mark.parametrize("ranks", [[0], [0, 1]])
+def test_what_one_rank_has_added_up_is_not_everyones(rank_pool, ranks):
+    results = rank_pool(2).run(restored_worker, args=(ranks,))
+
+    assert [said for said, _ in results] == [1, 0]
+    assert max(difference for _, difference in results) < 1e-7
+
+
+def momentum_worker():
+    """What an optimizer keeps for a layer that each rank trains by itself."""
+    keras.utils.set_random_seed(1)
+    own = keras.layers.Dense(1, name="own")
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(2, name="o"), own])
+    model.compile(
+        ring.DistributedOptimizer(
+            keras.optimizers.SGD(0.1, momentum=0.9), local_layers=[own]
+        ),
+        loss="mse",
+    )
+    x, y = (array[ring.rank() : ROWS : ring.size()] for array in training.arrays())
+    model.fit(x, y, batch_size=4, verbose=0, shuffle=False)
+    kept = {v.name: v.numpy() for v in model.optimizer.variables}
+    model.optimizer.learning_rate = 0.0  # The next step lets momentum decay alone.
+    model.fit(x[:4], y[:4], verbose=0)
+    after = {v.name: v.numpy() for v in model.optimizer.variables}
+    return {
+        name: (kept[name].tolist(), np.allclose(after[name], 0.9 * kept[name]))
+        for name in kept
+        if "momentum" in name
+    }
+
+
+def test_momentum_of_local_layers_stays_local(rank_pool):
+    first, second = rank_pool(2).run(momentum_worker)
+
+    local = [name for name in first if "own_" in name]
+    assert len(local) == 2
+    for name in first:
+        assert (first[name][0] == second[name][0]) == (name not in local), name
+        assert first[name][1] and second[name][1], name

@@ -1,0 +1,60 @@
+"""Gradients that a rank adds up until an update, where training begins."""
+
+import keras
+from absl import logging
+
+from ring_keras import keras_internals as internals
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.ops.objects import allgather_object
+from ring_keras.optimizers.weight_digests import all_digests
+
+__all__ = ["keep_own_accumulated"]
+
+
+def keep_own_accumulated(
+    model: keras.Model, root: int, name: str, process_set: ProcessSet
+) -> None:
+    """Each rank goes on with the gradients that it has added up itself; a collective.
+
+    That is where all ranks have taken the same steps. Otherwise they have restored what
+    one rank has saved in the middle of an accumulation, and nobody has the others'
+    part: then all begin to add up anew, and a warning says so.
+
+    Args:
+        model: One whose ranks are about to take the variables of one of them.
+        root: That one's place among the ranks.
+        name: Of the collective.
+        process_set: The ranks that train together.
+    """
+    accumulating = [
+        (optimizer, int(passes))
+        for optimizer in internals.innermost_optimizers(model)
+        if (passes := getattr(optimizer, "gradient_accumulation_steps", None))
+    ]
+    own = [[internals.steps_done(one), passes] for one, passes in accumulating]
+    everyones = allgather_object(own, name=name, process_set=process_set)
+    roots = everyones[root]
+    are_new = any(theirs != roots for theirs in everyones)
+    begun = [passes for steps, passes in roots if steps % passes]
+    if not are_new and begun:
+        are_new = _are_of_one_rank(model, f"{name}/values", process_set)
+    if not are_new:
+        return
+    internals.clear_accumulators(internals.optimizers_of(model))
+    if begun and process_set.rank() == 0:
+        logging.warning(
+            "ring_keras: [RK332] "
+            "training goes on in the middle of an accumulation of %d steps, with what "
+            "one rank has saved. The gradients of the steps before are lost: the next "
+            "update is that of the steps that are left. Save after a multiple of %d "
+            "steps.",
+            begun[0],
+            begun[0],
+        )
+
+
+def _are_of_one_rank(model: keras.Model, name: str, process_set: ProcessSet) -> bool:
+    """Whether all have the same, as from one file; each adds up its own examples'."""
+    accumulators = internals.accumulators(internals.optimizers_of(model))
+    digests = all_digests(accumulators, name, process_set)
+    return bool((digests == digests[0]).all())

@@ -1,0 +1,87 @@
+"""What all ranks have the same of; whoever copies or compares it asks here."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import keras
+
+from ring_keras import keras_internals as internals
+
+__all__ = ["common_state", "common_variables", "common_weights"]
+
+IsLocal = Callable[[Any], bool]
+
+
+def common_variables(
+    model: keras.Model, is_local: IsLocal = lambda variable: False
+) -> list[Any]:
+    """A model's common weights, and the common state of its optimizers.
+
+    Args:
+        model: The model.
+        is_local: Whether each rank has its own value of a weight, by intent. Then it
+            has its own of what an optimizer keeps for that weight, too.
+    """
+    optimizers = internals.optimizers_of(model)
+    return _unique(
+        [
+            *common_weights(model, is_local),
+            *common_state(optimizers, model.weights, is_local),
+        ]
+    )
+
+
+def common_weights(
+    model: keras.Model, is_local: IsLocal = lambda variable: False
+) -> list[Any]:
+    """Those of a model that all ranks have the same of.
+
+    Random generators and metrics have no weights. The states of recurrent layers with
+    `stateful=True` belong to the samples that the rank has seen last.
+    """
+    of_samples = {id(variable) for variable in internals.recurrent_states(model)}
+    return [v for v in model.weights if id(v) not in of_samples and not is_local(v)]
+
+
+def common_state(
+    optimizers: Iterable[keras.optimizers.Optimizer],
+    weights: Sequence[Any],
+    is_local: IsLocal = lambda variable: False,
+) -> list[Any]:
+    """Variables of optimizers that all ranks have the same of.
+
+    What accumulates a rank's own gradients until an update is none of them.
+
+    Args:
+        optimizers: The optimizers.
+        weights: What they may train.
+        is_local: See `common_variables`.
+    """
+    variables = _unique(v for optimizer in optimizers for v in optimizer.variables)
+    local = {_name_in_optimizers(weight) for weight in weights if is_local(weight)}
+    others = {_name_in_optimizers(weight) for weight in weights} - local
+    return [
+        variable
+        for variable in variables
+        if not internals.accumulates(variable)
+        and not is_local(variable)
+        and not (local and _is_of(variable, local, others))
+    ]
+
+
+def _is_of(variable: Any, names: set[str], others: set[str]) -> bool:
+    """Whether an optimizer keeps it for a weight with one of these names.
+
+    Keras has named it after the weight: of several names that fit, it is the longest.
+    """
+    fitting = [name for name in names | others if variable.name.startswith(f"{name}_")]
+    return bool(fitting) and max(fitting, key=len) in names
+
+
+def _name_in_optimizers(weight: Any) -> str:
+    name = str(getattr(weight, "path", None) or weight.name)
+    return name.replace("/", "_").replace(":", "_")
+
+
+def _unique(variables: Iterable[Any]) -> list[Any]:
+    return list({internals.variable_key(v): v for v in variables}.values())
