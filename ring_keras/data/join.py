@@ -69,7 +69,9 @@ def join(
         missing = max(counts) - counts[process_set.rank()]
         # On ranks that have all theirs too: the batches' spec is the same then.
         return dataset.concatenate(endless.take(missing))
-    return _until_all_have_ended(dataset, endless, process_set)
+    joined = _until_all_have_ended(dataset, endless, process_set)
+    current_job().joined_data[id(joined)] = joined
+    return joined
 
 
 def _until_all_have_ended(

@@ -76,6 +76,11 @@ class Job:
         """Whether data were made some of whose rows are padding."""
         self.has_joined_data = False
         """Whether data were made some of whose batches are empty."""
+        self.joined_data: weakref.WeakValueDictionary[int, Any] = (
+            weakref.WeakValueDictionary()
+        )
+        """Datasets that ask the other ranks for each batch whether there is one, by
+        `id()`."""
         self.others_train = False
         """Whether the others have long begun, and answer only what this rank asks once
         it is where they are."""

@@ -15,7 +15,7 @@ __all__ = ["require_common_epoch", "require_common_fit"]
 
 def require_common_fit(
     params: Mapping[str, Any],
-    batch_count: float | None,
+    batch_count: float | str | None,
     callbacks: Iterable[str],
     process_set: ProcessSet,
 ) -> bool:
@@ -23,7 +23,8 @@ def require_common_fit(
 
     Args:
         params: What Keras tells callbacks of this call.
-        batch_count: How many batches the data have; None if that is unknown.
+        batch_count: How many batches the data have; None if that is unknown, and words
+            if they end with those of the other ranks.
         callbacks: Names of those in it that ask other ranks.
         process_set: The ranks that train together.
 

@@ -24,11 +24,8 @@ from ring_keras.training.layer_state import (
     warn_of_averages,
 )
 from ring_keras.training.noted_saves import noted_saves
-from ring_keras.training.train_step import (
-    DistributedTrainStep,
-    is_local_in,
-    process_set_of,
-)
+from ring_keras.training.taken_batches import TakenBatches
+from ring_keras.training.train_step import is_local_in, process_set_of
 from ring_keras.training.weight_check import WeightCheck
 
 __all__ = ["DistributedFit"]
@@ -48,6 +45,9 @@ class DistributedFit(keras.callbacks.Callback):
         """Around all that the ranks do together in this call."""
         self.epochs = 0
         """How many have ended that several ranks have trained in."""
+        self.batches: TakenBatches | None = None
+        """Takes those of an execution before the ranks ask each other about it, where
+        some may run out of data before others do."""
         self._tasks: dict[Hashable, Callable[[], None]] = {}
         self._first_tasks: dict[Hashable, Callable[[], None]] = {}
         self._end_tasks: dict[Hashable, Callable[[], None]] = {}
@@ -173,6 +173,7 @@ class DistributedFit(keras.callbacks.Callback):
             self.model, self._process_set, lambda: self.guard.others_wait()
         )
         self._check = None
+        self.batches = None
         self.epochs = 0
         self._are_new = True
         self._said.clear()
@@ -196,7 +197,7 @@ class DistributedFit(keras.callbacks.Callback):
     ) -> None:
         self._check = self._new_check()
         if self._has_peers():
-            batch_count = None if run is None else run.batch_count()
+            batch_count = None if run is None else _length(run)
             steps = self.guard.steps()
             if steps is not None:
                 self.params["steps"] = batch_count = steps
@@ -205,7 +206,7 @@ class DistributedFit(keras.callbacks.Callback):
             if not require_common_fit(
                 self.params, batch_count, members, self._process_set
             ):
-                self._watch_end_of_data()
+                self.batches = TakenBatches(self.model.steps_per_execution)
         for task in tasks.values():
             task()
 
@@ -219,9 +220,6 @@ class DistributedFit(keras.callbacks.Callback):
         """Steps are counted from here, and data begin to be read after this."""
         assert self._agreement is not None
         self._agreement.begin_epoch()
-        step = DistributedTrainStep.of(self.model)
-        if step is not None and step.end_of_data is not None:
-            step.end_of_data.begin_epoch()
         if self.epochs == 0 or not self._keeps_iterator:
             self.set_order(epoch)
         self.guard.begin_epoch(epoch, lambda: self._begin_epoch_together(epoch))
@@ -236,10 +234,14 @@ class DistributedFit(keras.callbacks.Callback):
         for order in self._orders:
             order.set_epoch(epoch)
 
-    def goes_on(self) -> bool:
+    def goes_on(self, batches: int | None = None) -> bool:
         """Before an execution: whether all ranks will run it; collective.
 
+        Args:
+            batches: How many this rank has taken for it, if that is asked.
+
         Raises:
+            RankMismatchError: On every rank, if some have run out of data.
             OthersWait: On every rank, if processes wait to join.
         """
         if not self._has_peers():
@@ -247,7 +249,7 @@ class DistributedFit(keras.callbacks.Callback):
                 raise OthersWait
             return True
         assert self._agreement is not None
-        return self._agreement.goes_on()
+        return self._agreement.goes_on(batches)
 
     @property
     def epoch_is_over(self) -> bool:
@@ -351,10 +353,11 @@ class DistributedFit(keras.callbacks.Callback):
     def _has_peers(self) -> bool:
         return self._process_set.size() > 1 and self._process_set.included()
 
-    def _watch_end_of_data(self) -> None:
-        """For generators, whose ends may come at different steps."""
-        step = DistributedTrainStep.of(self.model)
-        if step is not None and step.watch_end_of_data():
-            # A TrainFunction, whose file imports this one.
-            function: Any = internals.train_function(self.model)
-            function.retrace()
+
+def _length(run: calls.Run) -> float | str | None:
+    """How many batches the data have; None if ranks may have different numbers."""
+    joined = current_job().joined_data
+    if any(joined.get(id(one)) is one for one in internals.upstream(run.data)):
+        # To take a batch would be to ask the others, who may have stopped.
+        return "as many as the other ranks'"
+    return run.batch_count()

@@ -13,7 +13,7 @@ from ring_keras.training.guard import OthersWait
 
 __all__ = ["EpochAgreement"]
 
-_GOES_ON, _ENDED, _STOPS = range(3)
+_GOES_ON, _ENDED, _STOPS, _MOST, _LESS = range(5)
 
 # How a rank says that it goes on: the second, if it knows of others that wait to join.
 _YES, _AFTER_OTHERS_HAVE_JOINED = 1, 2
@@ -28,8 +28,9 @@ class EpochAgreement:
     too, after as many steps. An epoch that some rank's data end sooner becomes an
     error of all.
 
-    The question is an allreduce of 12 bytes, in a place where the ranks are
-    about to wait for each other anyway.
+    The question is an allreduce of 20 bytes, in a place where the ranks are
+    about to wait for each other anyway. Ranks that may run out of data at different
+    steps have their next batches before they ask.
 
     Args:
         model: The model that is trained. What the ranks agree on is its attribute
@@ -56,23 +57,35 @@ class EpochAgreement:
         self._executions = 0
         self.over = False
 
-    def goes_on(self) -> bool:
+    def goes_on(self, batches: int | None = None) -> bool:
         """Before an execution: whether all ranks will run it.
 
+        Args:
+            batches: How many this rank has for it, where ranks may have different
+                numbers. If none has any, all will run into the end of the data.
+
         Raises:
-            RankMismatchError: If a rank has none left to run.
+            RankMismatchError: If a rank has none left to run, or fewer batches.
             OthersWait: On every rank, if processes wait to join.
         """
         if self.over:
             return False
+        if batches == 0:
+            self.end_epoch()
+            return True
+        batches = batches or 0
         yes = _AFTER_OTHERS_HAVE_JOINED if self._others_wait() else _YES
-        answers = self._ask("fit/goes_on", _GOES_ON, value=yes)
+        ours = {_GOES_ON: yes, _MOST: batches, _LESS: -batches}
+        answers = self._ask("fit/goes_on", ours)
         if answers[_STOPS]:
             self.over = True
             self._model.stop_training = True
             return False
         if answers[_ENDED]:
             self._raise_uneven(ended=False)
+        least = -int(answers[_LESS])
+        if least < answers[_MOST]:
+            self._raise_uneven(ended=batches < answers[_MOST], batches=least)
         if answers[_GOES_ON] == _AFTER_OTHERS_HAVE_JOINED:
             raise OthersWait
         self._executions += 1
@@ -86,8 +99,7 @@ class EpochAgreement:
         """
         if self.over:
             return
-        stops = [_STOPS] if self._model.stop_training else []
-        answers = self._ask("fit/goes_on", _ENDED, *stops)
+        answers = self._ask("fit/goes_on", {_ENDED: 1, **self._stops()})
         self.over = True
         if answers[_STOPS]:
             self._model.stop_training = True
@@ -96,14 +108,16 @@ class EpochAgreement:
 
     def agree_to_stop(self) -> None:
         """At the end of an epoch: `fit` ends on all ranks if it does on one."""
-        stops = [_STOPS] if self._model.stop_training else []
-        if self._ask("fit/stops", *stops)[_STOPS]:
+        if self._ask("fit/stops", self._stops())[_STOPS]:
             self._model.stop_training = True
 
-    def _ask(self, name: str, *answers: int, value: int = _YES) -> np.ndarray:
-        """Per answer, the highest value that a rank gives; 0: none does."""
-        ours = np.zeros(3, np.int32)
-        ours[list(answers)] = value
+    def _stops(self) -> dict[int, int]:
+        return {_STOPS: 1} if self._model.stop_training else {}
+
+    def _ask(self, name: str, answers: dict[int, int]) -> np.ndarray:
+        """Per answer, the highest value that a rank gives; 0 where it gives none."""
+        ours = np.zeros(5, np.int32)
+        ours[list(answers)] = list(answers.values())
         return _native.allreduce(
             ours,
             op=ReduceOp.MAX.value,
@@ -111,14 +125,15 @@ class EpochAgreement:
             communicator_id=self._process_set.communicator_id(),
         )
 
-    def _raise_uneven(self, *, ended: bool) -> None:
+    def _raise_uneven(self, *, ended: bool, batches: int = 0) -> None:
+        """Of ranks that have run out of data, some maybe within this execution."""
         flags = _native.allgather(
             np.array([ended]), "fit/ended_early", self._process_set.communicator_id()
         )
         ranks = self._process_set.ranks
         have_ended = [r for r, flag in zip(ranks, flags, strict=True) if flag]
         go_on = [r for r, flag in zip(ranks, flags, strict=True) if not flag]
-        steps = self._executions * self._model.steps_per_execution
+        steps = self._executions * self._model.steps_per_execution + batches
         raise RankMismatchError(
             "[RK318] "
             f"fit(): after {steps} steps of the epoch ranks {have_ended} have run out "

@@ -16,9 +16,26 @@ import tensorflow as tf
 from ring_keras import _libraries
 from ring_keras.training.uneven_batches import real_example_count
 
-__all__ = ["TimedIterator", "TimedIteratorSpec", "timed_iterator"]
+__all__ = [
+    "TimedIterator",
+    "TimedIteratorSpec",
+    "is_of_dataset",
+    "timed_iterator",
+    "variant_of",
+]
 
 _Iterator: Any = tf.data.IteratorSpec(tf.TensorSpec(())).value_type
+
+
+def is_of_dataset(iterator: Any) -> bool:
+    """Whether it is what `iter()` makes of a `tf.data.Dataset`, and no other."""
+    return type(iterator) is _Iterator
+
+
+def variant_of(optional: Any) -> tf.Tensor:
+    """The tensor that an optional consists of."""
+    [tensor] = tf.OptionalSpec(optional.element_spec)._to_components(optional)
+    return tensor
 
 
 def timed_iterator(iterator: Any, kind: type["TimedIterator"] | None = None) -> Any:
@@ -28,7 +45,7 @@ def timed_iterator(iterator: Any, kind: type["TimedIterator"] | None = None) -> 
         iterator: Of a step's batches.
         kind: A subclass of `TimedIterator`, or that one by default.
     """
-    if type(iterator) is not _Iterator:
+    if not is_of_dataset(iterator):
         return iterator
     kind = kind or TimedIterator
     # Kept there, so that it lives no longer.

@@ -38,7 +38,7 @@ class TrainFunction:
         self._last_result: Any = {}
         # The function and the kind of data that were called in the main thread,
         # in which TensorFlow traces.
-        self._traced: tuple[Callable[[Any], Any], Any] | None = None
+        self._traced: tuple[Any, ...] | None = None
         self.before_next_call: Callable[[Any], None] | None = None
         """Called once, with the iterator of the next call, before that runs."""
 
@@ -69,11 +69,18 @@ class TrainFunction:
 
     def _execute(self, fit: DistributedFit, iterator: Any) -> Any:
         """An execution of that `fit`; may begin anew if it has failed."""
-        if not fit.goes_on():
+        count = None
+        if fit.batches is not None and not fit.epoch_is_over:
+            # If there are none, the step ends as it would in one process, where
+            # TensorFlow counts it.
+            count, iterator = fit.batches.take(
+                iterator, self._call_beside, for_xla=self._is_for_xla()
+            )
+        if not fit.goes_on(count):
             return self._last_result
         self._prepare(iterator)
         if fit.is_done_already():
-            for _ in range(self._model.steps_per_execution):
+            for _ in range(count or self._model.steps_per_execution):
                 next(iterator)
             return {}
         self._last_result = self._run(iterator)
@@ -92,22 +99,16 @@ class TrainFunction:
         try:
             return self._call(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
-            if step.end_of_data is not None:
-                step.end_of_data.out_of_data()
             raise
-        except BaseException as error:
+        except BaseException:
             step.note_failure()
-            is_of_data = isinstance(error, tf.errors.InvalidArgumentError)
-            if step.end_of_data is not None and is_of_data:
-                step.end_of_data.explain(error)
             raise
 
     def _call(self, iterator: Any) -> Any:
-        step = DistributedTrainStep.of(self._model)
-        for_xla = size() > 1 and step is not None and step.compiled()
+        for_xla = self._is_for_xla()
         spec, iterator = _inspected(iterator, for_xla)
         iterator = timed_iterator(iterator, UnpaddedIterator if for_xla else None)
-        traced = (self._function, spec)
+        traced = (self._function, type(iterator), spec)
         if size() == 1 or not may_leave_main_thread(self._model):
             return self._function(iterator)
         if traced != self._traced:
@@ -117,6 +118,15 @@ class TrainFunction:
                 return result
             self._traced = traced
         return run_beside_main_thread(self._function, iterator)
+
+    def _call_beside(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        if may_leave_main_thread(self._model):
+            return run_beside_main_thread(function, argument)
+        return function(argument)
+
+    def _is_for_xla(self) -> bool:
+        step = DistributedTrainStep.of(self._model)
+        return size() > 1 and step is not None and step.compiled()
 
 
 def _fit_around(run: calls.Run | None) -> DistributedFit | None:

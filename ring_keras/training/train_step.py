@@ -18,7 +18,6 @@ from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
 from ring_keras.training import uneven_batches
-from ring_keras.training.end_of_data import EndOfData
 from ring_keras.training.lone_step import end_lone_step
 from ring_keras.training.summed_loss_scaling import gradients_multiplied
 from ring_keras.training.unreduced_updates import unreduced_updates_refused
@@ -74,8 +73,6 @@ class DistributedTrainStep:
         """Run, in graph mode traced, at the beginning of every step."""
         self.prologues_of_fits: list[tuple[object, Callable[[], None]]] = []
         """The same, each with the one `fit` whose steps it is for."""
-        self.end_of_data: EndOfData | None = None
-        """Told of the end of an epoch that no rank knows beforehand."""
         self.failed_at: int | None = None
         """The model's number of steps after one that failed, of which a part is done.
 
@@ -106,18 +103,6 @@ class DistributedTrainStep:
         before = self.prologues_of_fits
         self.prologues_of_fits = [pair for pair in before if pair[0] is fit]
         return len(self.prologues_of_fits) < len(before)
-
-    def watch_end_of_data(self) -> bool:
-        """Has the ranks ask each other before each step whether there is one.
-
-        Returns:
-            Whether that is new, so that the step must be traced again.
-        """
-        if self.end_of_data is not None or self._model.jit_compile:
-            return False
-        self.end_of_data = EndOfData(self.process_set)
-        self.prologues.append(self.end_of_data.before_step)
-        return True
 
     def outdated(self) -> bool:
         """Whether its trace is of another membership, or asks of no uneven batches."""

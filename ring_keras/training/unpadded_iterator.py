@@ -8,7 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from ring_keras.training.timed_iterator import TimedIterator, TimedIteratorSpec
+from ring_keras.training.timed_iterator import (
+    TimedIterator,
+    TimedIteratorSpec,
+    variant_of,
+)
 from ring_keras.training.uneven_batches import may_have_padding, without_padding
 
 __all__ = ["UnpaddedIterator"]
@@ -35,9 +39,9 @@ class UnpaddedIterator(TimedIterator):
         def unpadded() -> Any:
             batch = without_padding(found.get_value())
             specs.append(tf.nest.map_structure(tf.type_spec_from_value, batch))
-            return _variant(tf.experimental.Optional.from_value(batch))
+            return variant_of(tf.experimental.Optional.from_value(batch))
 
-        variant = tf.cond(found.has_value(), unpadded, lambda: _variant(found))
+        variant = tf.cond(found.has_value(), unpadded, lambda: variant_of(found))
         return tf.OptionalSpec(specs[0])._from_components([variant])
 
 
@@ -47,8 +51,3 @@ class _UnpaddedIteratorSpec(TimedIteratorSpec):
     @property
     def value_type(self) -> type:
         return UnpaddedIterator
-
-
-def _variant(optional: Any) -> tf.Tensor:
-    [tensor] = tf.OptionalSpec(optional.element_spec)._to_components(optional)
-    return tensor

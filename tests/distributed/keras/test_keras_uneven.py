@@ -331,7 +331,7 @@ def test_data_that_end_on_some_ranks_only_are_refused(rank_pool):
     assert "ranks [1] never end, those of ranks [0] do" in messages[0]
 
 
-def generator_worker(counts, per_execution):
+def generator_worker(counts, per_execution, accumulation=None, compiled=False):
     x, y = training.arrays()
 
     def batches():
@@ -340,12 +340,12 @@ def generator_worker(counts, per_execution):
 
     model = training.compile_model(
         training.build(3),
-        keras.optimizers.Adam(0.01),
+        keras.optimizers.Adam(0.01, gradient_accumulation_steps=accumulation),
         steps_per_execution=per_execution,
+        jit_compile=compiled,
     )
     if len(set(counts)) == 1:
-        fit(model, batches(), callbacks=callbacks())
-        return None
+        return fit(model, batches(), callbacks=callbacks())["loss"]
     with pytest.raises(ring.RankMismatchError) as caught:
         fit(model, batches(), callbacks=callbacks())
     return str(caught.value)
@@ -364,6 +364,50 @@ def test_generators_of_different_length_are_told(rank_pool, per_execution):
     assert "ranks [0, 2] have more" in message
 
 
-def test_generators_of_equal_length_run(rank_pool):
-    worker = functools.partial(generator_worker, counts=[5, 5], per_execution=1)
-    assert rank_pool(2).run(worker) == [None, None]
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"per_execution": 1, "compiled": True},
+        {"per_execution": 2, "compiled": True},
+        {"per_execution": 2},  # The last execution of one has a batch less.
+        {"per_execution": 1, "accumulation": 2},
+    ],
+)
+def test_three_batches_and_five_are_told(rank_pool, options):
+    worker = functools.partial(generator_worker, counts=[3, 5], **options)
+    first, second = rank_pool(2).run(worker)
+
+    assert first == second
+    assert "after 3 steps of the epoch ranks [0] have run out of data" in first
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("per_execution", [1, 2])
+def test_generators_of_equal_length_run(rank_pool, per_execution, compiled):
+    worker = functools.partial(
+        generator_worker, [5, 5], per_execution, compiled=compiled
+    )
+    first, second = rank_pool(2).run(worker)
+
+    assert first == second and len(first) == 1
+
+
+def filtered_worker():
+    """Rank 0 keeps 8 of its 12 examples, rank 1 all."""
+    model = training.compile_model(
+        training.build(3), keras.optimizers.SGD(0.1), jit_compile=True
+    )
+    x, y = training.arrays()
+    marks = np.arange(24) % 2 + np.arange(24) % 3
+    dataset = tf.data.Dataset.from_tensor_slices((x[:24], y[:24], marks))
+    part = ring.data.shard(dataset).filter(lambda _x, _y, mark: mark > 0)
+    with pytest.raises(ring.RankMismatchError) as caught:
+        fit(model, part.map(lambda x, y, _: (x, y)).batch(4), callbacks=callbacks())
+    return str(caught.value)
+
+
+def test_a_filter_behind_a_shard_is_told(rank_pool):
+    first, second = rank_pool(2).run(filtered_worker)
+
+    assert first == second
+    assert "after 2 steps of the epoch ranks [0] have run out of data" in first
