@@ -5,13 +5,16 @@ import itertools
 import keras
 from absl import logging
 
+from ring_keras import keras_internals as internals
 from ring_keras.callbacks.metric_average import MetricAverage
 from ring_keras.callbacks.root_only import RootOnly
 from ring_keras.callbacks.same_data import (
     array_digest,
     compare_first_batches,
     may_be_same,
+    source_digest,
     warn_of_same_data,
+    warn_of_shards,
 )
 from ring_keras.callbacks.shared_files import file_of
 from ring_keras.errors import RankMismatchError
@@ -51,6 +54,8 @@ def agree_on_calls(
         "validates": run.validation_data is not None,
         "data": array_digest(run.data),
         "data_may_be_same": may_be_same(run.data),
+        "source": source_digest(run),
+        "shards": internals.shards_behind_shuffles(run.data),
     }
     everyones = allgather_object(ours, name="fit/calls", process_set=process_set)
     for place, callback in enumerate(list(callbacks.callbacks)):
@@ -62,9 +67,13 @@ def agree_on_calls(
     if len(set(validate)) > 1:
         ranks = list(itertools.compress(process_set.ranks, validate))
         _leave_metrics_to_ranks(callbacks, own_metrics, ranks, process_set)
-    data = {theirs["data"] for theirs in everyones}
+    data, source = ({theirs[key] for theirs in everyones} for key in ("data", "source"))
     if len(data) == 1 and None not in data:
         warn_of_same_data("the arrays of all ranks are", process_set)
+    elif warn_of_shards([theirs["shards"] for theirs in everyones], process_set):
+        pass  # Its batches differ.
+    elif len(source) == 1 and None not in source:
+        warn_of_same_data("what all ranks read is", process_set)
     elif all(theirs["data_may_be_same"] for theirs in everyones):
         fit = DistributedFit.begin(own_metrics)
         assert fit is not None

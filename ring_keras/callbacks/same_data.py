@@ -1,7 +1,10 @@
 """Finds out whether all ranks train on the same data, which is hardly ever meant."""
 
+import contextlib
 import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +14,26 @@ from absl import logging
 from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.keras_internals import calls
 from ring_keras.ops.data_order import order_on
+from ring_keras.training.parts import is_part
 
-__all__ = ["array_digest", "compare_first_batches", "may_be_same", "warn_of_same_data"]
+__all__ = [
+    "array_digest",
+    "compare_first_batches",
+    "may_be_same",
+    "source_digest",
+    "warn_of_same_data",
+    "warn_of_shards",
+]
+
+_Array = np.ndarray[Any, Any]
 
 # So many rows stand for an array.
 _ROWS = 64
+# So many files, and bytes of each, for all files.
+_FILES = 8
+_BYTES = 1024
 
 
 def array_digest(data: Any) -> str | None:
@@ -45,6 +62,43 @@ def may_be_same(data: Any) -> bool:
     if isinstance(data, tf.data.Dataset):
         return not any(map(order_on, internals.upstream(data)))
     return callable(getattr(data, "__iter__", None)) and not array_digest(data)
+
+
+def source_digest(run: calls.Run) -> str | None:
+    """Of a dataset that nobody has divided: what is read, and what is done to it.
+
+    Equal on ranks that train on the same items, though each shuffles and augments them
+    in its own way. None if that cannot be told, or if `fit` takes a number of steps out
+    of data without an end: then each rank may mean to draw its items from all.
+    """
+    data = run.data
+    if not isinstance(data, tf.data.Dataset) or not may_be_same(data) or is_part(data):
+        return None
+    is_infinite = int(data.cardinality()) == tf.data.INFINITE_CARDINALITY
+    if is_infinite and run.keeps_iterator:
+        return None
+    recipe = internals.recipe(data)
+    sources = internals.source_tensors(data)
+    texts = [array for array in sources if array.dtype == object]
+    # With names of files the rest are labels, which may be in another order.
+    digest = _digest_of_texts(texts) if texts else array_digest(sources)
+    if recipe is None or digest is None:
+        return None
+    return f"{int(data.cardinality())} {recipe} {digest}"
+
+
+def _digest_of_texts(arrays: Iterable[_Array]) -> str | None:
+    """Of file names, or of texts, in any order; None if there is only one."""
+    texts = sorted(set(np.concatenate([array.ravel() for array in arrays])))
+    if len(texts) < 2:
+        return None
+    digest = hashlib.sha256(b"\0".join(texts))
+    places = np.linspace(0, len(texts) - 1, min(len(texts), _FILES))
+    for path in (Path(os.fsdecode(texts[int(place)])) for place in places):
+        # Another host may have other data by the same name. Not all texts are names.
+        with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
+            digest.update(f"{path.stat().st_size}".encode() + file.read(_BYTES))
+    return digest.hexdigest()
 
 
 def compare_first_batches(process_set: ProcessSet) -> Callable[[], None]:
@@ -76,3 +130,35 @@ def warn_of_same_data(what_is: str, process_set: ProcessSet) -> None:
             what_is,
             process_set.size(),
         )
+
+
+def warn_of_shards(
+    everyones: Iterable[list[tuple[int, int, list[tuple[int, int]]]]],
+    process_set: ProcessSet,
+) -> bool:
+    """Says so on the first rank if ranks divide what each has shuffled by itself.
+
+    Args:
+        everyones: What `shards_behind_shuffles` finds in each rank's data.
+        process_set: The ranks that train together.
+
+    Returns:
+        Whether they do.
+    """
+    for of_ranks in zip(*everyones, strict=False):
+        counts, indices, seeds = zip(*of_ranks, strict=True)
+        if set(counts) == {1} or len(set(counts)) > 1 or len(set(indices)) == 1:
+            continue  # No rank's own part, such as one fold on all of them.
+        is_by_chance = any((0, 0) in pairs for pairs in seeds)
+        if is_by_chance or any(pairs != seeds[0] for pairs in seeds):
+            if process_set.rank() == 0:
+                logging.warning(
+                    "ring_keras: [RK513] "
+                    "the data are divided by dataset.shard(), after a shuffle of which "
+                    "each rank has another order: some examples are on several ranks, "
+                    "and others on none. Leave both to "
+                    "ring_keras.data.shard(dataset, seed=1), or give "
+                    "shuffle(), or list_files(), a seed, the same on every rank."
+                )
+            return True
+    return False

@@ -5,14 +5,20 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.lifecycle.elastic_launcher import is_late
 from ring_keras.ops.outcomes import gather_outcomes
 
-__all__ = ["seen_alike"]
+__all__ = ["Array", "seen_alike"]
 
+Array = np.ndarray[Any, Any]
 _Value = TypeVar("_Value")
+
+# By so much may differ what hosts of several kinds make of the same numbers.
+_ROUNDING = 1e-5
 
 
 def seen_alike(
@@ -22,6 +28,7 @@ def seen_alike(
     *,
     problem: str,
     remedy: str,
+    sample: Callable[[], list[Array]] = list,
 ) -> _Value:
     """What looking brings, once all ranks know that they see the same.
 
@@ -35,6 +42,9 @@ def seen_alike(
         process_set: Ranks that take part.
         problem: What it means that ranks see something else.
         remedy: What to do then.
+        sample: Called after `look`. Returns some of the data, in arrays of numbers,
+            which must be alike where ranks see the same: but for rounding, since hosts
+            of several kinds may compute them.
 
     Raises:
         RankMismatchError: If ranks see something else.
@@ -43,16 +53,32 @@ def seen_alike(
     if is_late():
         return look()[0]
 
-    def described() -> tuple[_Value, list[str]]:
+    def described() -> tuple[_Value, tuple[list[str], list[Array]]]:
         value, words, contents = look()
-        return value, [words, hashlib.sha256(json.dumps(contents).encode()).hexdigest()]
+        digest = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
+        return value, ([words, digest], sample())
 
-    value, everyones = gather_outcomes(name, described, process_set)
-    for rank, theirs in zip(process_set.ranks, everyones, strict=True):
+    value, outcomes = gather_outcomes(name, described, process_set)
+    everyones, samples = zip(*outcomes, strict=True)
+    for rank, theirs, seen in zip(process_set.ranks, everyones, samples, strict=True):
         if theirs != everyones[0]:
             raise RankMismatchError(
                 "[RK320] "
                 f"ring_keras.{name}: {problem}: rank {process_set.ranks[0]} has "
                 f"{everyones[0][0]}, rank {rank} has {theirs[0]}. {remedy}"
             )
+        if not all(map(_are_alike, seen, samples[0])):
+            raise RankMismatchError(
+                "[RK320] "
+                f"ring_keras.{name}: {problem}: ranks {process_set.ranks[0]} and "
+                f"{rank} have {theirs[0]}, but other rows at the same places. {remedy}"
+            )
     return value
+
+
+def _are_alike(ours: Array, theirs: Array) -> bool:
+    if not np.issubdtype(ours.dtype, np.inexact):
+        return np.array_equal(ours, theirs)
+    finite = np.abs(theirs[np.isfinite(theirs)])
+    tolerance = _ROUNDING * float(finite.max(initial=0))
+    return np.allclose(ours, theirs, _ROUNDING, tolerance, equal_nan=True)

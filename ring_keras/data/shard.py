@@ -6,9 +6,10 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from ring_keras import keras_internals as internals
 from ring_keras.data.agreement import seen_alike
 from ring_keras.data.resume import Resume
-from ring_keras.data.shard_arrays import shard_arrays
+from ring_keras.data.shard_arrays import as_arrays, sample_of, shard_arrays
 from ring_keras.data.shard_dataset import shard_dataset, shuffle_seeds
 from ring_keras.data.shard_py_dataset import shard_py_dataset
 from ring_keras.job.job import current_job
@@ -82,13 +83,21 @@ def shard(
         TypeError: If `data` is of another kind.
         RankMismatchError: If the ranks have different numbers of items, or
             different seeds, among which `tf.random.set_seed` and
-            `keras.utils.set_random_seed` count; or one of the errors above is raised
-            on some ranks only.
+            `keras.utils.set_random_seed` count; or arrays, or sources of a dataset,
+            with other rows, of which a few are compared; or one of the errors above is
+            raised on some ranks only.
     """
     process_set = process_set or global_process_set
+    rows: list[Any] = []
 
     def split() -> tuple[Any, str, None]:
-        part, ours = _split(data, seed, remainder, resume, process_set)
+        given = data
+        if isinstance(data, tf.data.Dataset):
+            rows.extend(internals.source_tensors(data))
+        elif not isinstance(data, keras.utils.PyDataset):
+            given = as_arrays(data)
+            rows.append(given)
+        part, ours = _split(given, seed, remainder, resume, process_set)
         return part, " and ".join(ours), None
 
     return seen_alike(  # type: ignore[no-any-return]
@@ -96,9 +105,11 @@ def shard(
         split,
         process_set,
         problem="the data differ across ranks",
-        remedy="Give every rank the same data and seeds; call "
-        "keras.utils.set_random_seed() with a number of each rank's own only after "
-        "this.",
+        remedy="Give every rank the same data and seeds: shuffle and split arrays with "
+        "a seed, as np.random.default_rng(1) and train_test_split(random_state=1) do; "
+        "call keras.utils.set_random_seed() with a number of each rank's own only "
+        "after this.",
+        sample=lambda: sample_of(rows),
     )
 
 
@@ -124,16 +135,16 @@ def _split(
         order = order_on(part)
         if order is not None:
             order.add_to_job(process_set)
-        ours = _described(int(data.cardinality()), _seeds(data, seed))
+        count = int(data.cardinality())
+        ours = _described(count, _seeds(data, seed))
         if is_elastic() and part_of is not None and process_set is global_process_set:
-            count = int(data.cardinality())
             Redivision(tuple(ours), count, remainder, Place(*place), part_of).put_on(
                 part
             )
     elif isinstance(data, keras.utils.PyDataset):
         part = shard_py_dataset(data, seed, remainder, *place, resume=resume)
-        count = data.num_batches
-        ours = _described(-1 if count is None else count, [seed])
+        count = -1 if data.num_batches is None else data.num_batches
+        ours = _described(count, [seed])
     else:
         if resume is not None:
             raise TypeError(
@@ -144,7 +155,16 @@ def _split(
                 f"data of type {type(data).__name__}"
             )
         part = shard_arrays(data, seed, remainder, *place)
-        ours = _described(len(tf.nest.flatten(data)[0]), [seed])
+        count = len(tf.nest.flatten(data)[0])
+        ours = _described(count, [seed])
+    if remainder == "drop" and 0 <= count < process_set.size() > 1:
+        what = "a batch" if isinstance(data, keras.utils.PyDataset) else "an item"
+        raise ValueError(
+            "[RK511] "
+            f"ring_keras.data.shard needs {what} for each rank, of which there are "
+            f"{process_set.size()}. Received: data with {count}. remainder='keep', for "
+            "evaluation, gives ranks none; remainder='pad' gives them padding."
+        )
     if remainder == "pad":
         current_job().has_padded_data = True
     if process_set.size() > 1:

@@ -1,5 +1,6 @@
 """Splits arrays among the ranks."""
 
+import zlib
 from typing import Any
 
 import numpy as np
@@ -7,14 +8,18 @@ import tensorflow as tf
 
 from ring_keras.training.uneven_batches import PADDING_WEIGHT
 
-__all__ = ["shard_arrays"]
+__all__ = ["as_arrays", "sample_of", "shard_arrays"]
+
+# So many rows stand for an array, and so many numbers for a row.
+_SAMPLED_ROWS = 16
+_SAMPLED_NUMBERS = 16
 
 
 def shard_arrays(
     data: Any, seed: int | None, remainder: str, rank: int, size: int
 ) -> Any:
     """Rank `rank`'s rows of every array in a structure; see `shard`."""
-    arrays = tf.nest.map_structure(_to_array, data)
+    arrays = as_arrays(data)
     lengths = [len(array) for array in tf.nest.flatten(arrays)]
     if len(set(lengths)) != 1:
         raise ValueError(
@@ -34,6 +39,38 @@ def shard_arrays(
     if remainder == "pad" and len(mine) * size < count + (-count) % size:
         part = _padded(part, tf.nest.map_structure(lambda array: array[:1], arrays))
     return part
+
+
+def as_arrays(data: Any) -> Any:
+    """The structure, with arrays of NumPy for whatever has rows."""
+    return tf.nest.map_structure(_to_array, data)
+
+
+def sample_of(arrays: Any) -> list[np.ndarray[Any, Any]]:
+    """Of each array a few numbers from a few of its rows, at places by its shape."""
+    return list(map(_sample_of, tf.nest.flatten(arrays)))
+
+
+def _sample_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    array = np.atleast_1d(array)
+    rows: np.ndarray[Any, Any] = array[_places(len(array), _SAMPLED_ROWS)]
+    if not np.issubdtype(rows.dtype, np.number):
+        return np.array([_number_of(item) for item in rows.ravel().tolist()], np.int64)
+    numbers = rows.reshape(len(rows), -1) if rows.size else rows.reshape(0, 0)
+    return np.take(numbers, _places(numbers.shape[1], _SAMPLED_NUMBERS), axis=1)
+
+
+def _number_of(item: Any) -> int:
+    """Of what is no number; 0 if it may look otherwise in each process."""
+    if not isinstance(item, (bool, bytes, str)):
+        return 0
+    # Of a file, its name: hosts may have the same files in other directories.
+    return zlib.crc32(str(item).rpartition("/")[2].encode())
+
+
+def _places(count: int, most: int) -> np.ndarray[Any, Any]:
+    """So many of `count`, from the first to the last."""
+    return np.linspace(0, max(count - 1, 0), min(count, most)).astype(int)
 
 
 def _with_sample_weights(arrays: Any, count: int) -> Any:

@@ -92,6 +92,11 @@ from ring_keras.keras_internals.optimizers import (
     trainable_variables,
     velocities,
 )
+from ring_keras.keras_internals.recipes import (
+    recipe,
+    shards_behind_shuffles,
+    source_tensors,
+)
 from ring_keras.keras_internals.replacing import (
     remove_replacements,
     replace,
@@ -173,6 +178,7 @@ __all__ = [
     "optimizers_built",
     "optimizers_of",
     "overwrites_with_gradient",
+    "recipe",
     "recurrent_states",
     "reduction_axes",
     "remove_progress_bar",
@@ -187,7 +193,9 @@ __all__ = [
     "set_initial_epoch",
     "set_steps",
     "set_train_function",
+    "shards_behind_shuffles",
     "shuffle_seeds",
+    "source_tensors",
     "step_count",
     "steps_done",
     "stop_data_server",

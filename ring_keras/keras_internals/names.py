@@ -27,12 +27,16 @@ __all__ = [
     "OVERWRITE_DIRECTLY",
     "PRIVATE_NAMES",
     "PROFILED_BATCHES",
+    "PYTHON_OPS",
     "REDUCTION_AXES",
     "RMSPROP_MOMENTUM",
     "SGD_MOMENTUM",
+    "SHARD_DATASET",
+    "SHARD_PLACE",
     "SHUFFLE_AGAIN",
     "SHUFFLE_DATASET",
     "SHUFFLE_SEEDS",
+    "SOURCE_TENSORS",
     "TEST_STEP",
     "TRAINABLE_VARIABLES",
     "TRAIN_FUNCTION",
@@ -127,6 +131,11 @@ BATCH_DATASETS = frozenset(
     }
 )
 UNBATCH_DATASET = "_UnbatchDataset"
+SHARD_DATASET = "_ShardDataset"
+SHARD_PLACE = ("_num_shards", "_index")
+# Of a dataset that has its items, or names of files, from the program.
+SOURCE_TENSORS = ("_tensors", "_filenames")
+PYTHON_OPS = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
 ITEM_BY_ITEM_DATASETS = frozenset(
     {"_MapDataset", "_OptionsDataset", "_ParallelMapDataset", "_PrefetchDataset"}
 )

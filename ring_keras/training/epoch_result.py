@@ -72,6 +72,9 @@ class EpochResult:
         if process_set.size() == 1 or not process_set.included():
             return self._local(logs)
         logs = _flat(logs)
+        if not logs and self._has_evaluated_nothing():
+            # A step that finds no data may have counted its batch nevertheless.
+            self._model.reset_metrics()
         with state_of_all_ranks(self._model, process_set):
             result = self._local(logs)
             reports_metrics = result is not logs
@@ -83,6 +86,14 @@ class EpochResult:
         is_of_steps = not reports_metrics and isinstance(logs, Mapping)
         of_steps = logs if is_of_steps else {}
         return averaged_logs(of_steps, process_set) or result
+
+    def _has_evaluated_nothing(self) -> bool:
+        """Of an evaluation without logs, which a step of one's own may leave out."""
+        run = calls.calling_run(self._model)
+        if run is None or run.trains:
+            return False
+        is_kerass = type(self._model).test_step is keras.Model.test_step
+        return is_kerass or run.batch_count() == 0
 
 
 def _flat(logs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -70,6 +70,61 @@ def test_different_data_is_named(rank_pool):
     assert [part for _, part in results] == [[0, 2], [1, 3]]
 
 
+def by_chance(array):
+    return np.random.default_rng(ring.rank()).permutation(array)
+
+
+WHOLES = {
+    "permutation": lambda x, y: (by_chance(x), y),
+    "labels alone": lambda x, y: (x, by_chance(y)),
+    "texts": lambda x, y: by_chance(np.array([f"text {n}" for n in range(len(x))])),
+    "dataset": lambda x, y: tf.data.Dataset.from_tensor_slices((by_chance(x), y)),
+    "file names": lambda x, y: tf.data.Dataset.from_tensor_slices(
+        by_chance(np.array([f"/data/{n}" for n in range(len(x))]))
+    ),
+}
+
+
+def other_wholes_worker():
+    rank = ring.rank()
+    x = np.random.default_rng(9).random((COUNT, 3), dtype=np.float32)
+    y = np.arange(COUNT)
+    messages = {}
+    for name, whole in WHOLES.items():
+        with pytest.raises(ring.RankMismatchError) as caught:
+            ring.data.shard(whole(x, y))
+        messages[name] = str(caught.value)
+    names = np.array([f"/host {rank}/{n}" for n in range(COUNT)])
+    x[0] = np.nan
+    rounded = x * np.float32(1 + 1e-7 * rank)
+    ring.data.shard((rounded, y, np.array(["a", "b"] * 12)[:COUNT]))
+    ring.data.shard(tf.data.Dataset.from_tensor_slices((names, y)))
+    return messages
+
+
+def test_ranks_that_hold_other_rows_are_told(rank_pool):
+    first, second = rank_pool(2).run(other_wholes_worker)
+
+    assert first == second
+    for message in first.values():
+        assert "[RK320]" in message
+        assert "have 23 items and seeds" in message
+        assert "other rows at the same places" in message
+        assert "np.random.default_rng(1)" in message
+
+
+def too_few_worker():
+    x = np.zeros((2, 3))
+    for data in (x, tf.data.Dataset.from_tensor_slices(x)):
+        with pytest.raises(ValueError, match=r"\[RK511\].* an item for each rank"):
+            ring.data.shard(data)
+    return len(ring.data.shard(x, remainder="keep"))
+
+
+def test_fewer_items_than_ranks_are_refused(rank_pool):
+    assert rank_pool(3).run(too_few_worker) == [1, 1, 0]
+
+
 class Keeps(keras.Model):
     """Notes the numbers that it is trained on, and learns nothing."""
 

@@ -509,3 +509,22 @@ def test_a_rank_with_nothing_to_evaluate_reports_the_others(rank_pool, cls, name
     assert first == second
     history, evaluated = first
     assert history[f"val_{name}"] == [evaluated[name]] != [0.0]
+
+
+def empty_arrays_worker():
+    """Rank 0 alone has a row; Keras knows how many rows a batch of arrays has."""
+    x, y = training.arrays()
+    model = training.build(1)
+    training.compile_model(model, ring.DistributedOptimizer(keras.optimizers.SGD(0.0)))
+    history = model.fit(
+        *ring.data.shard((x[:8], y[:8])),
+        verbose=0,
+        validation_data=ring.data.shard((x[:1], y[:1]), remainder="keep"),
+    ).history
+    alone = model.evaluate(x[:1], y[:1], verbose=0, return_dict=True)
+    return {name: history[f"val_{name}"][0] for name in alone}, alone
+
+
+def test_a_rank_without_rows_to_evaluate_counts_for_nothing(rank_pool):
+    for of_all, alone in rank_pool(2).run(empty_arrays_worker):
+        assert of_all == pytest.approx(alone, rel=1e-6)

@@ -166,6 +166,211 @@ def test_parts_are_not_taken_for_the_same(rank_pool, kind):
     assert rank_pool(2).run(same_data_worker, args=(kind,)) == [([], [])] * 2
 
 
+def numbers(line):
+    number = tf.strings.to_number(line)
+    return tf.fill([6], number), tf.fill([1], number)
+
+
+def noisy(x, y):
+    return x + tf.random.normal([6]), y
+
+
+def write_lines(directory):
+    """Eight files of eight lines, for all ranks."""
+    if ring.rank() == 0:
+        for name in range(8):
+            lines = (str(8 * name + line) for line in range(8))
+            Path(directory, str(name)).write_text("\n".join(lines))
+    ring.barrier()
+    return tf.data.Dataset.list_files(f"{directory}/*")
+
+
+def examples_of(x, y):
+    return tf.data.Dataset.from_tensor_slices((x, y))
+
+
+def in_python(x, y):
+    def read(index):
+        return x[index], y[index]
+
+    def mapped(index):
+        one, other = tf.numpy_function(read, [index], (tf.float32, tf.float32))
+        return tf.ensure_shape(one, [6]), tf.ensure_shape(other, [1])
+
+    return tf.data.Dataset.range(32).shuffle(32).map(mapped)
+
+
+def generated(x, y):
+    def examples():
+        order = np.random.default_rng().permutation(32)
+        return ((x[index], y[index]) for index in order)
+
+    spec = (tf.TensorSpec([6]), tf.TensorSpec([1]))
+    return tf.data.Dataset.from_generator(examples, output_signature=spec)
+
+
+# What `fit` is given, of the examples of all ranks, and of a rank's own.
+UNDIVIDED = {
+    "shuffled": lambda x, y, _: examples_of(x, y).shuffle(64).batch(4),
+    "augmented": lambda x, y, _: (
+        examples_of(x, y).shuffle(64).map(noisy, num_parallel_calls=2).batch(4)
+    ),
+    "repeated": lambda x, y, _: examples_of(x, y).shuffle(64).repeat(2).batch(4),
+    "files": lambda x, y, path: (
+        write_lines(path).interleave(tf.data.TextLineDataset).map(numbers).batch(4)
+    ),
+    "one reader": lambda x, y, path: (
+        tf.data.TextLineDataset([f"{path}/{name}" for name in range(8)])
+        .shuffle(64)
+        .map(numbers)
+        .batch(4)
+    ),
+}
+DIVIDED_BY_CHANCE = {
+    "before batch": lambda x, y, _: (
+        examples_of(x, y).shuffle(64).shard(ring.size(), ring.rank()).batch(4)
+    ),
+    "after batch": lambda x, y, _: (
+        examples_of(x, y).shuffle(64).batch(4).shard(ring.size(), ring.rank())
+    ),
+    "other seeds": lambda x, y, _: (
+        examples_of(x, y)
+        .shuffle(64, seed=1 + ring.rank())
+        .shard(ring.size(), ring.rank())
+        .batch(4)
+    ),
+    "files": lambda x, y, path: (
+        write_lines(path)
+        .shard(ring.size(), ring.rank())
+        .interleave(tf.data.TextLineDataset)
+        .map(numbers)
+        .batch(4)
+    ),
+}
+DIVIDED = {
+    "ours": lambda x, y, _: (
+        ring.data.shard(examples_of(x, y), seed=1).map(noisy).batch(4)
+    ),
+    "ours, then shuffled": lambda x, y, _: (
+        ring.data.shard(examples_of(x, y)).shuffle(8).batch(4)
+    ),
+    "ours, with padding": lambda x, y, _: (
+        ring.data.shard(examples_of(x, y), remainder="pad").shuffle(8).batch(4)
+    ),
+    "our files": lambda x, y, path: (
+        ring.data.shard_files(f"{path}/*", seed=1)
+        .interleave(tf.data.TextLineDataset)
+        .map(numbers)
+        .shuffle(8)
+        .batch(4)
+    ),
+    "other files": lambda x, y, path: (
+        tf.data.TextLineDataset(
+            [f"{path}/{name}" for name in range(ring.rank(), 8, ring.size())]
+        )
+        .shuffle(64)
+        .map(numbers)
+        .batch(4)
+    ),
+    "lines of files": lambda x, y, path: (
+        tf.data.Dataset.list_files(f"{path}/*", shuffle=False)
+        .interleave(
+            lambda name: tf.data.TextLineDataset(name).shard(ring.size(), ring.rank())
+        )
+        .shuffle(64)
+        .map(numbers)
+        .batch(4)
+    ),
+    "slices": lambda x, y, _: (
+        examples_of(x[ring.rank() :: 2], y[ring.rank() :: 2]).shuffle(64).batch(4)
+    ),
+    "skipped": lambda x, y, _: (
+        examples_of(x, y).skip(32 * ring.rank()).take(32).shuffle(64).batch(4)
+    ),
+    "filtered": lambda x, y, _: (
+        examples_of(x, y)
+        .enumerate()
+        .filter(lambda place, _: place % ring.size() == ring.rank())
+        .map(lambda _, example: example)
+        .shuffle(64)
+        .batch(4)
+    ),
+    "shuffled with a seed, then tf.data's shard": lambda x, y, _: (
+        examples_of(x, y).shuffle(64, seed=1).shard(ring.size(), ring.rank()).batch(4)
+    ),
+    "a fold, then ours": lambda x, y, _: (
+        ring.data.shard(examples_of(x, y).shard(2, 0)).shuffle(8).batch(4)
+    ),
+    "generated": lambda x, y, _: generated(x, y).batch(4),
+    "in Python": lambda x, y, _: in_python(
+        x[ring.rank() :: 2], y[ring.rank() :: 2]
+    ).batch(4),
+    "made up": lambda x, y, _: (
+        tf.data.Dataset.range(32)
+        .map(lambda _: (tf.random.normal([6]), tf.random.normal([1])))
+        .batch(4)
+    ),
+    "draws without an end": lambda x, y, _: (
+        examples_of(x, y).shuffle(64).repeat().batch(4)
+    ),
+}
+
+
+def shuffled_data_worker(kind, directory):
+    """What each of these warns of."""
+    cases = {
+        "undivided": UNDIVIDED,
+        "divided by chance": DIVIDED_BY_CHANCE,
+        "divided": DIVIDED,
+    }[kind]
+    x, y = (array[:64] for array in training.arrays())
+    write_lines(directory)  # On both ranks before any of them reads.
+    found = {}
+    for name, make in cases.items():
+        model = compiled(ring.DistributedOptimizer("sgd"))
+        tf.random.set_seed(None)  # As most scripts leave it.
+        data = make(x, y, directory)
+        infinite = int(data.cardinality()) == tf.data.INFINITE_CARDINALITY
+        with LogTexts() as found[name]:
+            # The same on all ranks on purpose.
+            model.fit(
+                data,
+                verbose=0,
+                steps_per_epoch=4 if infinite else None,
+                validation_data=(x, y),
+            )
+    return found
+
+
+def test_same_data_are_noticed_behind_a_shuffle(rank_pool, tmp_path):
+    first, second = rank_pool(2).run(
+        shuffled_data_worker, args=("undivided", str(tmp_path))
+    )
+
+    for name, texts in first.items():
+        assert len(texts) == 1, (name, texts)
+        assert "[RK503] what all ranks read is the same" in texts[0]
+    assert not any(second.values())
+
+
+def test_a_shard_behind_a_shuffle_by_chance_is_noticed(rank_pool, tmp_path):
+    first, second = rank_pool(2).run(
+        shuffled_data_worker, args=("divided by chance", str(tmp_path))
+    )
+
+    for name, texts in first.items():
+        assert len(texts) == 1, (name, texts)
+        assert "[RK513] the data are divided by dataset.shard()" in texts[0]
+    assert not any(second.values())
+
+
+def test_data_that_are_divided_raise_no_alarm(rank_pool, tmp_path):
+    for found in rank_pool(2).run(
+        shuffled_data_worker, args=("divided", str(tmp_path))
+    ):
+        assert found == {name: [] for name in DIVIDED}
+
+
 def one_validates_worker(callbacks):
     x, y = training.arrays()
     model = compiled(ring.DistributedOptimizer("sgd"))

@@ -1,0 +1,99 @@
+"""What a pipeline of tf.data is made of, in a form that ranks can compare."""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ring_keras.keras_internals.datasets import shuffle_seeds, upstream
+from ring_keras.keras_internals.names import (
+    PYTHON_OPS,
+    SHARD_DATASET,
+    SHARD_PLACE,
+    SHUFFLE_SEEDS,
+    SOURCE_TENSORS,
+)
+
+__all__ = ["recipe", "shards_behind_shuffles", "source_tensors"]
+
+Array = np.ndarray[Any, Any]
+
+
+def source_tensors(dataset: tf.data.Dataset) -> list[Array]:
+    """What the program has given the dataset to read: items, or names of files."""
+    found = []
+    for one in upstream(dataset):
+        for value in tf.nest.flatten([vars(one).get(name) for name in SOURCE_TENSORS]):
+            if isinstance(value, tf.data.Dataset):
+                found += source_tensors(value)
+            elif _has_value(value):
+                found.append(np.asarray(value))
+    return found
+
+
+def shards_behind_shuffles(
+    dataset: tf.data.Dataset,
+) -> list[tuple[int, int, list[tuple[int, int]]]]:
+    """Of each `dataset.shard` after a shuffle: its arguments, the shuffles' seeds."""
+    found = []
+    for one in upstream(dataset):
+        if type(one).__name__ == SHARD_DATASET:
+            shards, index = (int(getattr(one, name)) for name in SHARD_PLACE)
+            seeds = [pair for pair in map(shuffle_seeds, upstream(one)) if pair]
+            if seeds:
+                found.append((shards, index, seeds))
+    return found
+
+
+def recipe(dataset: tf.data.Dataset) -> str | None:
+    """A digest of all that is done to the source's tensors, but for seeds.
+
+    None where a function calls Python, of which nothing can be told.
+    """
+    digest = hashlib.sha256()
+    for one in upstream(dataset):
+        digest.update(type(one).__name__.encode())
+        for name, value in sorted(vars(one).items()):
+            if name in (*SOURCE_TENSORS, *SHUFFLE_SEEDS):
+                continue
+            if _has_value(value) and value.dtype.is_numeric:
+                digest.update(np.asarray(value).tobytes())
+            function = getattr(value, "function", None)
+            if hasattr(function, "captured_inputs"):
+                for part in _parts_of(function):
+                    if part is None:
+                        return None
+                    digest.update(part)
+    return digest.hexdigest()
+
+
+def _parts_of(function: Any) -> Iterator[bytes | None]:
+    """Its operations and constants, without names; None for what calls Python."""
+    for captured in function.captured_inputs:
+        if _has_value(captured):
+            yield np.asarray(captured).tobytes()
+    graph = function.graph.as_graph_def()
+    inner = (called.node_def for called in graph.library.function)
+    digests = []
+    for nodes in (graph.node, *inner):
+        digest = hashlib.sha256()
+        for node in nodes:
+            if node.op in PYTHON_OPS:
+                yield None
+            digest.update(node.op.encode())
+            if node.op == "Const":
+                digest.update(node.attr["value"].tensor.SerializeToString())
+        digests.append(digest.digest())
+    # The inner functions' order is that of their names, in which numbers count up.
+    yield from sorted(digests)
+
+
+def _has_value(value: Any) -> bool:
+    """Whether it is a tensor with numbers or strings, of this process."""
+    return (
+        tf.is_tensor(value)
+        and hasattr(value, "numpy")
+        and value.dtype not in (tf.variant, tf.resource)
+    )
