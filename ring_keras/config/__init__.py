@@ -7,7 +7,11 @@ can use them.
 from ring_keras.config.errors import ConfigError
 from ring_keras.config.openssl import share_openssl
 from ring_keras.config.readers import split_address
-from ring_keras.config.scheduled_rank import ScheduledRank, scheduled_rank
+from ring_keras.config.scheduled_rank import (
+    ScheduledRank,
+    is_slurm_task,
+    scheduled_rank,
+)
 from ring_keras.config.settings import TUNING_SETTINGS, Config, Variable, variables
 from ring_keras.config.slurm import expand_counts, expand_nodes
 from ring_keras.config.surroundings import cache_directory, inherited_environment
@@ -23,6 +27,7 @@ __all__ = [
     "expand_counts",
     "expand_nodes",
     "inherited_environment",
+    "is_slurm_task",
     "read_token",
     "scheduled_rank",
     "share_openssl",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ring_keras.config.errors import ConfigError
 from ring_keras.config.slurm import expand_counts
 
-__all__ = ["ScheduledRank", "scheduled_rank"]
+__all__ = ["ScheduledRank", "is_slurm_task", "scheduled_rank"]
 
 Environment = Mapping[str, str]
 
@@ -154,11 +154,16 @@ def _hydra(environment: Environment) -> ScheduledRank | None:
     )
 
 
-def _slurm(environment: Environment) -> ScheduledRank | None:
+def is_slurm_task(environment: Environment) -> bool:
+    """Whether srun has started this process."""
     # A batch script has SLURM_PROCID too, but is no task of a step.
     if "SLURM_PROCID" not in environment or "SLURM_STEP_ID" not in environment:
-        return None
-    if _integer(environment, "SLURM_STEP_ID") >= _FIRST_SPECIAL_STEP:
+        return False
+    return _integer(environment, "SLURM_STEP_ID") < _FIRST_SPECIAL_STEP
+
+
+def _slurm(environment: Environment) -> ScheduledRank | None:
+    if not is_slurm_task(environment):
         return None
     return ScheduledRank(
         rank=_integer(environment, "SLURM_PROCID"),

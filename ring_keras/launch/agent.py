@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from ring_keras._libraries import rebuild_command
 from ring_keras._version import __version__
-from ring_keras.config import inherited_environment
+from ring_keras.config import inherited_environment, is_slurm_task
 from ring_keras.launch.addresses import reached_addresses
 from ring_keras.launch.connection import Connection
 from ring_keras.launch.crew import HostJob, LocalCrew, RankOutput, write_private
@@ -29,7 +29,7 @@ from ring_keras.launch.elastic_host import ElasticHost, start_process
 from ring_keras.launch.environment import added_variables, host_environment
 from ring_keras.launch.forwarding import ForwardedOutput
 from ring_keras.launch.frames import GREETING, Message, Output, ProtocolError, field
-from ring_keras.launch.guard import reap, run_guarded
+from ring_keras.launch.guard import RANKS_SIGNALS, reap, run_guarded
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import say
 from ring_keras.launch.places import Place
@@ -131,7 +131,11 @@ class Agent:
         elif message["type"] == "signal":
             rank, number = field(message, "rank", int), field(message, "number", int)
             for worker in self.workers():
-                if worker.rank == rank:
+                if worker.rank != rank:
+                    continue
+                if number in RANKS_SIGNALS:
+                    worker.pass_on(number)
+                else:
                     worker.signal(number)
         elif message["type"] == "check":
             self._doctor = HostProgram(self.loop, _environment(message), self._answer)
@@ -184,9 +188,18 @@ class Agent:
         return field(message, "token", str)
 
     def take_signal(self, number: int) -> None:
-        """Somebody wants an end, here."""
-        if number != signal.SIGCHLD:
+        """Somebody wants an end, here, or something of the ranks."""
+        if number in RANKS_SIGNALS:
+            self.pass_on(number)
+        elif number != signal.SIGCHLD:
             self.end_ranks(f"the agent got {signal_name(number)}")
+
+    def pass_on(self, number: int) -> None:
+        """Gives the ranks of this host one of `RANKS_SIGNALS`."""
+        # Slurm signals all processes of a step: the ranks have had it.
+        if not is_slurm_task(inherited_environment()):
+            for worker in self.workers():
+                worker.pass_on(number)
 
     def end_ranks(self, reason: str) -> None:
         """What the launcher would do, now that it cannot."""

@@ -55,8 +55,9 @@ behind are killed in the end.
 
 _EPILOG = """\
 Ctrl-C, or SIGTERM, asks the ranks to end, and kills them after the grace
-period; a second one kills them at once. `ringrun --print-env` lists the
-environment variables that ring_keras reads.
+period; a second one kills them at once. SIGUSR1, SIGUSR2 and SIGXCPU are passed
+on to the ranks. Under nohup, SIGHUP ends nothing. `ringrun --print-env` lists
+the environment variables that ring_keras reads.
 """
 
 _USAGE_ERROR = 2

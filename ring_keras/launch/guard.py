@@ -23,8 +23,12 @@ from typing import NamedTuple
 
 PR_SET_CHILD_SUBREAPER = 36
 
+# They are for the ranks: a scheduler's warning that the time is nearly up, or what
+# the user's script takes them for.
+RANKS_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+
 # Passed on to the launcher, which alone decides what they mean.
-FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *RANKS_SIGNALS)
 
 # A process that does not die of SIGKILL hangs in the kernel: give up on it.
 KILL_TIMEOUT_S = 5.0
@@ -75,6 +79,19 @@ def run_guarded(
         return _be_front(launcher_pid, what)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def heard_signals() -> list[signal.Signals]:
+    """Those of `FORWARDED_SIGNALS` that act; to ask before any handler is there.
+
+    What was ignored when this process began stays so: nohup, and a shell that starts
+    a command in the background, protect it in this way.
+    """
+    return [
+        number
+        for number in FORWARDED_SIGNALS
+        if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN
+    ]
 
 
 def kill_descendants() -> None:
@@ -132,7 +149,7 @@ def _be_front(launcher_pid: int, what: str) -> int:
         with contextlib.suppress(ProcessLookupError):
             os.kill(launcher_pid, number)
 
-    for number in FORWARDED_SIGNALS:
+    for number in heard_signals():
         signal.signal(number, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
     # It stays a zombie until the handlers above are harmless: no other process

@@ -17,7 +17,7 @@ from ring_keras._libraries import rebuild_command
 from ring_keras.config import share_openssl
 from ring_keras.launch.addresses import host_port
 from ring_keras.launch.crew import GENERATION, Crew, write_private
-from ring_keras.launch.guard import kill_descendants, reap
+from ring_keras.launch.guard import RANKS_SIGNALS, kill_descendants, reap
 from ring_keras.launch.job_watch import JobWatch
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import OutputPump, say
@@ -362,6 +362,10 @@ class Launcher:
 
     def _take_signal(self, number: int) -> None:
         if number == signal.SIGCHLD:
+            return
+        if number in RANKS_SIGNALS:
+            for worker in self._workers():
+                worker.pass_on(number)
             return
         if self._state is _State.ENDED and number != signal.SIGPIPE:
             os._exit(128 + number)  # Whoever reads our output does not.

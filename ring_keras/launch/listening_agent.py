@@ -21,7 +21,13 @@ from ring_keras.launch.agent import Agent, build_problem, hello
 from ring_keras.launch.connection import Connection, tls_buffer
 from ring_keras.launch.forwarding import ForwardedOutput
 from ring_keras.launch.frames import GREETING, Message, ProtocolError, field
-from ring_keras.launch.guard import FORWARDED_SIGNALS, reap, run_guarded
+from ring_keras.launch.guard import (
+    FORWARDED_SIGNALS,
+    RANKS_SIGNALS,
+    heard_signals,
+    reap,
+    run_guarded,
+)
 from ring_keras.launch.output import say
 from ring_keras.launch.secret_proof import (
     CALLED,
@@ -159,16 +165,19 @@ class _Reception:
         for fd in (self._wake_fd, self._wake_write):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        for number in (*FORWARDED_SIGNALS, signal.SIGCHLD):
+        for number in (*heard_signals(), signal.SIGCHLD):
             signal.signal(number, lambda _number, _frame: None)
         while True:
             fds = [self._listener.fileno(), self._wake_fd]
             readable, _, _ = select.select(fds, [], [])
             if self._wake_fd in readable:
                 asked = set(os.read(self._wake_fd, 4096)) - {signal.SIGCHLD}
+                self._reap()
+                for warning in asked.intersection(RANKS_SIGNALS):
+                    self._signal_calls(warning)
+                asked.difference_update(RANKS_SIGNALS)
                 if asked:
                     return self._end(min(asked))
-                self._reap()
             if self._listener.fileno() in readable:
                 self._accept()
 
@@ -237,11 +246,14 @@ class _Reception:
                 self._told += 1
                 say(f"dropped a connection from {call.address}: it has not the secret")
 
+    def _signal_calls(self, number: int) -> None:
+        for call in self._calls:
+            os.kill(call.pid, number)
+
     def _end(self, number: int) -> int:
         """Agents end their ranks, and are waited for."""
         self._listener.close()
-        for call in self._calls:
-            os.kill(call.pid, number)
+        self._signal_calls(number)
         for call in self._calls:
             os.waitpid(call.pid, 0)
         return 128 + number

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from ring_keras.launch.guard import FORWARDED_SIGNALS, kill_descendants
+from ring_keras.launch.guard import FORWARDED_SIGNALS, heard_signals, kill_descendants
 
 __all__ = ["TICK_S", "Loop"]
 
@@ -27,7 +27,7 @@ class Loop:
     Args:
         front_fd: Reads end of file once the front has died: see guard.py. Then
             this process kills all that is below it, and itself.
-        on_signal: Gets each signal's number.
+        on_signal: Gets the number of each of `FORWARDED_SIGNALS`, and SIGCHLD.
     """
 
     def __init__(self, front_fd: int, on_signal: Callable[[int], None]) -> None:
@@ -122,7 +122,7 @@ def _wake_on_signals() -> tuple[int, int]:
     for fd in (wake_read, wake_write):
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    for number in (*FORWARDED_SIGNALS, signal.SIGCHLD):
+    for number in (*heard_signals(), signal.SIGCHLD):
         signal.signal(number, lambda _number, _frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
     return wake_read, wake_write

@@ -13,6 +13,7 @@ from ring_keras.launch.agent import Agent, build_problem, hello
 from ring_keras.launch.connection import Connection, tls_buffer
 from ring_keras.launch.crew import HostJob
 from ring_keras.launch.frames import Message, ProtocolError, field
+from ring_keras.launch.guard import RANKS_SIGNALS
 from ring_keras.launch.launcher import LaunchOptions
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.nodes import NodeOptions, encryption_differs
@@ -169,6 +170,9 @@ class NodeAgent(Agent):
     def take_signal(self, number: int) -> None:
         """Ends the whole job: node 0 decides how."""
         if number == signal.SIGCHLD:
+            return
+        if number in RANKS_SIGNALS:
+            self.pass_on(number)
             return
         again = self._interrupt is not None
         self._interrupt = self._interrupt or number

@@ -81,6 +81,11 @@ class Worker:
             self.told_to_stop = True
             self.deliver(number)
 
+    def pass_on(self, number: int) -> None:
+        """Gives them a signal that is not ours, while the process runs."""
+        if self.running:
+            self.deliver(number)
+
 
 class Started(NamedTuple):
     """A rank's process, and where what it prints is to be read."""

@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # It is not needed, and errors would bring it: without, they are RuntimeErrors.
     sys.modules["tensorflow"] = None  # type: ignore[assignment]
     # Before the store has its thread, which must not get them.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    # What is ignored already stays so: nohup protects a process in this way.
+    asked = {n for n in _SIGNALS if signal.getsignal(n) != signal.SIG_IGN}
+    signal.pthread_sigmask(signal.SIG_BLOCK, asked)
     try:
         if options.encrypt:
             share_openssl()
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(
         f"{parser.prog}: {options.size} ranks may come to {options.listen}", flush=True
     )
-    signal.sigwait(_SIGNALS)
+    signal.sigwait(asked)
     store.close()
     return 0
 

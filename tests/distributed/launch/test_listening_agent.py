@@ -43,7 +43,7 @@ class Waiting:
             self.port = free.getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
         self._log = directory / "said"
-        command = [sys.executable, "-m", "ring_keras.launch.listening_agent"]
+        command = ["nohup", sys.executable, "-m", "ring_keras.launch.listening_agent"]
         self.process = subprocess.Popen(
             [*command, "--listen", self.address, "--secret-file", str(secret)],
             stderr=self._log.open("wb"),
@@ -166,6 +166,16 @@ def test_one_that_is_asked_to_end_ends_its_agents(
     assert waiting.process.wait(30) == 128 + signal.SIGTERM
     wait_until_dead(agents)
     call.communicate(timeout=30)
+
+
+def test_one_that_nohup_protects_takes_calls(waiting: Waiting, secret: Path) -> None:
+    os.kill(waiting.process.pid, signal.SIGHUP)
+
+    call = waiting.call(secret)
+
+    assert greeted(call)
+    call.communicate(timeout=30)
+    assert waiting.process.poll() is None
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def store(secret: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def serve(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "ring_keras.rendezvous", *arguments],
+        ["nohup", sys.executable, "-m", "ring_keras.rendezvous", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -80,6 +80,16 @@ def test_ranks_come_one_job_after_another(
     for _ in range(2):
         assert run_ranks(address, secret) == ["[2. 2.]\n"] * 2
     process.send_signal(number)
+    assert process.wait(timeout=30) == 0
+
+
+def test_one_that_nohup_protects_serves_on(
+    store: tuple[subprocess.Popen[str], str], secret: Path
+) -> None:
+    process, address = store
+    process.send_signal(signal.SIGHUP)
+    assert run_ranks(address, secret) == ["[2. 2.]\n"] * 2
+    process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 0
 
 

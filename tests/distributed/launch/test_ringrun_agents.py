@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,12 @@ def start(ringrun: Ringrun, tmp_path: Path):
     ssh = tmp_path / "bin" / "ssh"
     ssh.write_text(SSH)
     ssh.chmod(0o755)
-    env = {"PATH": f"{ssh.parent}:{os.environ['PATH']}"}
+    path = {"PATH": f"{ssh.parent}:{os.environ['PATH']}"}
 
-    def start(script: str, *options: str, **streams: int) -> subprocess.Popen[bytes]:
+    def start(
+        script: str, *options: str, env: Mapping[str, str] = path, **streams: int
+    ) -> subprocess.Popen[bytes]:
+        env = {**path, **env}
         return ringrun.start(script, *HOSTS, *options, size=None, env=env, **streams)
 
     return start
@@ -93,6 +97,43 @@ wait_for("done")
     terminal.read_until(rb"3 ranks \| [^\r\x1b]*slowest: rank 1 \(second\.invalid\)")
     (ringrun.directory / "done").touch()
 
+    assert ringrun.finish(process).returncode == 0
+
+
+WARNED = """
+got = []
+signal.signal(signal.SIGUSR1, lambda number, _frame: got.append(number))
+note(f"agent{rank}", os.getppid())
+wait_until(lambda: got, "the signal")
+note(f"got{rank}")
+"""
+
+
+def test_a_warning_reaches_the_ranks_of_all_hosts(ringrun: Ringrun, start) -> None:
+    process = start(WARNED)
+    ringrun.pids("agent0", "agent1", "agent2")
+
+    process.send_signal(signal.SIGUSR1)
+
+    assert ringrun.finish(process).returncode == 0
+
+
+@pytest.mark.parametrize("in_slurm", [False, True])
+def test_a_warning_to_an_agent_is_for_its_ranks(
+    ringrun: Ringrun, start, in_slurm: bool
+) -> None:
+    """In a step, Slurm itself has told the ranks."""
+    slurm = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "1"} if in_slurm else {}
+    process = start(WARNED, env=slurm)
+    agents = ringrun.pids("agent0", "agent1", "agent2")
+
+    os.kill(agents[1], signal.SIGUSR1)
+
+    if not in_slurm:
+        ringrun.noted("got1")
+        ringrun.noted("got2")
+        assert not (ringrun.directory / "got0").exists()
+    process.send_signal(signal.SIGUSR1)
     assert ringrun.finish(process).returncode == 0
 
 

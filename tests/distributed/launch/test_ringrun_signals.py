@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.processes import is_alive, stop, wait_until_dead
+from support.ringrun import Ringrun
 
 # A child of its own, and one that leaves the rank's session.
 WITH_CHILDREN = f"""
@@ -43,6 +44,40 @@ def test_a_signal_lets_ranks_clean_up(ringrun, number):
     ]
     assert finished.verdict == f"ringrun: stopped by {number.name}"
     assert not any(map(is_alive, pids))
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_what_is_ignored_at_the_start_stays_so(tmp_path, number):
+    """nohup, and the & of a shell's script."""
+    name = number.name.removeprefix("SIG")
+    ignoring = Ringrun(tmp_path, ["sh", "-c", f'trap "" {name}; exec "$@"', "sh"])
+    process = ignoring.start("note(f'pid{rank}', os.getpid())\nwait_for('go')")
+    try:
+        ignoring.pids("pid0", "pid1")
+        process.send_signal(number)
+        (tmp_path / "go").touch()
+
+        finished = ignoring.finish(process)
+    finally:
+        ignoring.close()
+    assert finished.returncode == 0, finished.stderr.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU])
+def test_a_warning_reaches_the_ranks_and_ends_nothing(ringrun, number):
+    script = f"""
+    got = []
+    signal.signal({int(number)}, lambda number, _frame: got.append(number))
+    note(f"pid{{rank}}", os.getpid())
+    wait_until(lambda: got, "the signal")
+    """
+    process = ringrun.start(script)
+    ringrun.pids("pid0", "pid1")
+
+    process.send_signal(number)
+
+    finished = ringrun.finish(process)
+    assert finished.returncode == 0, finished.stderr.decode()
 
 
 STUBBORN = """
