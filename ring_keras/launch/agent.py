@@ -78,6 +78,7 @@ class Agent:
         self._elastic: ElasticHost | None = None
         self._doctor: HostProgram | None = None
         self._grace_s = _DEFAULT_GRACE_S
+        self._ended_because: str | None = None
 
     def run(self, read_fd: int, write_fd: int) -> int:
         """Serves the launcher at the other end; returns the exit code."""
@@ -208,6 +209,7 @@ class Agent:
             self.kill_at = time.monotonic()
             return
         if any(worker.running for worker in self.workers()):
+            self._ended_because = reason
             say(f"{reason}: ending the ranks of this host")
         for worker in self.workers():
             worker.signal(signal.SIGTERM)
@@ -296,6 +298,7 @@ class Agent:
                 "rank": worker.rank,
                 "returncode": worker.returncode,
                 "remark": worker.remark,
+                "because": self._ended_because,
             }
         )
 

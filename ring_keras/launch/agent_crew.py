@@ -173,9 +173,13 @@ class AgentCrew:
         elif message["type"] == "ended":
             worker = self._worker(field(message, "rank", int))
             if worker.running:
-                worker.end(
-                    field(message, "returncode", int), field(message, "remark", str)
-                )
+                code = field(message, "returncode", int)
+                because = message.get("because")
+                if code == 0 and because is not None and not worker.told_to_stop:
+                    # It has obeyed its agent: its work is not done.
+                    worker.lose(f"{self.title} was lost: {because}")
+                else:
+                    worker.end(code, field(message, "remark", str))
                 self._desk.on_end(worker)
         else:
             raise ProtocolError(f"no agent says {message['type']!r}")

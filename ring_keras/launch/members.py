@@ -75,6 +75,14 @@ class _Process:
     killed: bool = False
     left_at: float | None = None
     """Since when the others do without it, because its host is given back."""
+    lost: bool = False
+    """Whether it has ended, and the others are not done."""
+
+    @property
+    def seems_done(self) -> bool:
+        """Whether it has ended well, as far as is known."""
+        worker = self.worker
+        return worker.returncode == 0 and not worker.told_to_stop and not self.lost
 
 
 class Members:
@@ -116,7 +124,6 @@ class Members:
         self._stillborn = 0
         self._next_call_at = 0.0
         self._next_start_at = 0.0
-        self._finished = False
         self._ending: Ending | None = None
 
     def begin(self) -> None:
@@ -147,18 +154,13 @@ class Members:
             self._store.report_exit(process.rank, how)
         if worker.told_to_stop:
             return
-        if worker.returncode == 0 and is_member:
-            self._finished = True
-            return
+        if process.seems_done and is_member:
+            return  # What the others do will tell.
         if process.rank is None and not is_member:
             worker.outlived = True  # Nobody has ever counted on it.
             if worker.lost_with is None:  # Else it says nothing of the command.
                 self._stillborn += 1
-        self._losses += 1
-        self._last_loss = f"{_named(process)} {how}"
-        self._next_start_at = time.monotonic() + self._cooldown_s()
-        if not self._finished and self._ending is None:
-            self._say(f"elastic: {self._last_loss}")
+        self._lose(process, how)
 
     def advance(self, now: float) -> Ending | None:
         """Does what is due; whether the job must end."""
@@ -167,13 +169,20 @@ class Members:
             # Those that came later have nothing to go on from.
             return Ending()
         everyone_waits = all(process.waits for process in living)
-        if self._finished:
-            # The job is done. Who waits would wait for one that has ended well.
-            return Ending() if everyone_waits else None
+        early = [process for process in self._members if process.seems_done]
+        if early and not everyone_waits:
+            # The others may be about to end, too, in whatever time that takes.
+            self._give_up_silent(living, now)
+            return None
+        for process in early:
+            self._lose(process, "exited with code 0 while the others were not done")
         if everyone_waits and self._had_state and not any(p.has_state for p in living):
             # Nor have those that have joined, and have not taken the others' state.
-            self._say("elastic: all processes that had the state of the job are lost")
-            return Ending()
+            why = "all processes that had the state of the job are lost"
+            if any(process.worker.failed for process in self._members):
+                self._say(f"elastic: {why}")
+                return Ending()
+            return Ending(f"{why}. {self._last_loss}", 1)
         self._dismiss([p for p in self._newcomers() if p.worker.leaving], now)
         self._fill(now)
         self._kill_stragglers(now)
@@ -198,6 +207,14 @@ class Members:
         if now - self._forming_since < self._options.timeout_s:
             return None
         return self._give_up_late(living, len(coming))
+
+    def _lose(self, process: _Process, how: str) -> None:
+        process.lost = True
+        self._losses += 1
+        self._last_loss = f"{_named(process)} {how}"
+        self._next_start_at = time.monotonic() + self._cooldown_s()
+        if self._ending is None:
+            self._say(f"elastic: {self._last_loss}")
 
     def ended_ranks(self) -> list[tuple[int, str, bool]]:
         """What the store says of the generation there is: see its `ended_ranks`."""

@@ -106,6 +106,7 @@ signal.signal(signal.SIGUSR1, lambda number, _frame: got.append(number))
 note(f"agent{rank}", os.getppid())
 wait_until(lambda: got, "the signal")
 note(f"got{rank}")
+wait_for("go")
 """
 
 
@@ -115,6 +116,9 @@ def test_a_warning_reaches_the_ranks_of_all_hosts(ringrun: Ringrun, start) -> No
 
     process.send_signal(signal.SIGUSR1)
 
+    for rank in range(3):
+        ringrun.noted(f"got{rank}")
+    (ringrun.directory / "go").touch()
     assert ringrun.finish(process).returncode == 0
 
 
@@ -134,7 +138,30 @@ def test_a_warning_to_an_agent_is_for_its_ranks(
         ringrun.noted("got2")
         assert not (ringrun.directory / "got0").exists()
     process.send_signal(signal.SIGUSR1)
+    ringrun.noted("got0")
+    (ringrun.directory / "go").touch()
     assert ringrun.finish(process).returncode == 0
+
+
+def test_ranks_that_obey_their_agent_are_not_done(ringrun: Ringrun, start) -> None:
+    """All machines are taken away at once, and every script ends with code 0."""
+    script = """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    note(f"agent{rank}", os.getppid())
+    wait_to_be_ended()
+    """
+    process = start(script)
+    agents = ringrun.pids("agent0", "agent1", "agent2")
+
+    for agent in {agents[0], agents[1]}:
+        os.kill(agent, signal.SIGTERM)
+
+    finished = ringrun.finish(process)
+    assert finished.returncode == 1
+    assert re.search(
+        r"\[RK804\] host \w+\.invalid was lost: the agent got SIGTERM",
+        finished.verdict,
+    )
 
 
 @pytest.mark.parametrize("killed", ["agent1", "launcher"])

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.processes import stop, wait_until
+from support.processes import stop, wait_until, wait_until_dead
 from support.ringrun import Finished, Ringrun
 
 # `rank` is the process's number here, which it keeps.
@@ -214,19 +214,49 @@ end()
     assert not (ringrun.directory / "born.4").exists()
 
 
-def test_an_end_of_one_that_is_done_ends_the_job(ringrun: Ringrun) -> None:
-    script = """
+# Such as a handler of SIGTERM that calls `sys.exit(0)`.
+_LEAVES = """
 join()
 if rank == 0:
-    _native.shutdown("it is done")
+    _native.shutdown("it leaves")
     sys.exit(0)
 meet_until_lost()
 join()
-note("joined")
+end()
 """
-    finish(ringrun, start(ringrun, script, "--min-np", "1"), 0)
 
-    assert not (ringrun.directory / "joined").exists()
+
+def test_who_leaves_early_with_code_0_is_lost(ringrun: Ringrun) -> None:
+    finished = finish(ringrun, start(ringrun, _LEAVES, "--min-np", "1", size=3), 0)
+
+    assert [met for _, met in ended(ringrun, 1, 2).values()] == [[1, 2], [1, 2]]
+    assert b"exited with code 0 while the others were not done" in finished.stderr
+
+
+def test_who_leaves_early_with_code_0_may_be_one_too_many(ringrun: Ringrun) -> None:
+    finished = finish(ringrun, start(ringrun, _LEAVES, "--min-np", "2"), 75)
+
+    assert "exited with code 0 while the others were not done" in finished.verdict
+
+
+def test_who_is_done_may_end_before_the_others(ringrun: Ringrun) -> None:
+    """It is not replaced meanwhile."""
+    script = """
+join()
+meet()
+_native.shutdown("it is done")
+if rank == 0:
+    note("pid", os.getpid())
+else:
+    wait_for("go")
+"""
+    options = ["--max-np", "2", "--blacklist-cooldown-range", "0", "0"]
+    job = start(ringrun, script, *options)
+    wait_until_dead(ringrun.pids("pid"))
+    (ringrun.directory / "go").touch()
+
+    finished = finish(ringrun, job, 0)
+    assert b"elastic:" not in finished.stderr
 
 
 def test_a_rank_that_fails_counts_as_lost(ringrun: Ringrun) -> None:
