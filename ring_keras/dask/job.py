@@ -20,6 +20,7 @@ from ring_keras.dask.workers import workers_of
 from ring_keras.engines import pickling
 from ring_keras.engines.outcomes import Outcome, results_of
 from ring_keras.engines.rank_places import places_by_host
+from ring_keras.engines.rank_start import rank_variables
 
 __all__ = ["run"]
 
@@ -75,7 +76,7 @@ def run(
     task = RankTask(
         job=f"ring-keras-{secrets.token_hex(8)}",
         call=pickling.dumps(call),
-        env={"RING_KERAS_INIT_TIMEOUT_S": f"{start_timeout:g}", **(env or {})},
+        env=rank_variables(start_timeout, env),
         timeout_s=start_timeout,
     )
     futures = [

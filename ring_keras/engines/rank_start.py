@@ -5,20 +5,32 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ring_keras.config import Config, ScheduledRank
+from ring_keras.config import Config, ScheduledRank, inherited_environment
 from ring_keras.engines.secret_file import secret_file
 from ring_keras.launch.addresses import host_port
 from ring_keras.launch.crew import GENERATION
-from ring_keras.launch.environment import added_variables, job_variables
+from ring_keras.launch.environment import added_variables, hash_seed, job_variables
 from ring_keras.launch.places import Place
 from ring_keras.schedulers.addresses import own_address
 from ring_keras.schedulers.store_card import StoreCard
 from ring_keras.schedulers.store_start import start_store
 
-__all__ = ["RankStart", "start_rank_store"]
+__all__ = ["RankStart", "rank_variables", "start_rank_store"]
+
+
+def rank_variables(
+    start_timeout_s: float, env: Mapping[str, str] | None
+) -> dict[str, str]:
+    """What all ranks of a job get; `env` is what the user gives."""
+    own = dict(env or {})
+    return {
+        "RING_KERAS_INIT_TIMEOUT_S": f"{start_timeout_s:g}",
+        **hash_seed(inherited_environment() | own),
+        **own,
+    }
 
 
 def start_rank_store(place: Place, starter: str, reach: str) -> StoreCard:

@@ -26,7 +26,11 @@ from ring_keras.launch.connection import Connection
 from ring_keras.launch.crew import HostJob, LocalCrew, RankOutput, write_private
 from ring_keras.launch.doctor.agent_side import HostProgram
 from ring_keras.launch.elastic_host import ElasticHost, start_process
-from ring_keras.launch.environment import added_variables, host_environment
+from ring_keras.launch.environment import (
+    added_variables,
+    environment_for_ranks,
+    host_environment,
+)
 from ring_keras.launch.forwarding import ForwardedOutput
 from ring_keras.launch.frames import GREETING, Message, Output, ProtocolError, field
 from ring_keras.launch.guard import RANKS_SIGNALS, reap, run_guarded
@@ -333,7 +337,7 @@ def _tensorflow_version() -> str:
 def _environment(plan: dict[str, Any]) -> Mapping[str, str]:
     """What ranks get here: this host's own, the launcher's, and what was chosen."""
     inherited = host_environment(
-        inherited_environment(), field(plan, "environment", dict)
+        environment_for_ranks(), field(plan, "environment", dict)
     )
     added = added_variables(
         size=len(field(plan, "places", list)),

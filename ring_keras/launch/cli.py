@@ -9,7 +9,7 @@ import shutil
 import socket
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ring_keras._codes import explain
@@ -33,7 +33,12 @@ from ring_keras.launch.doctor.examination import Examination
 from ring_keras.launch.doctor.job_shape import DEFAULT_RANKS
 from ring_keras.launch.dry_run import planned_variables, print_node_plan, print_plan
 from ring_keras.launch.elastic_crew import meet_elastic
-from ring_keras.launch.environment import added_variables
+from ring_keras.launch.environment import (
+    added_variables,
+    environment_for_ranks,
+    hash_seed,
+    launchers_names,
+)
 from ring_keras.launch.guard import run_guarded
 from ring_keras.launch.hosts import Host
 from ring_keras.launch.launcher import Launcher, LaunchOptions
@@ -101,8 +106,10 @@ def _run_job(
     nodes: NodeOptions | None,
 ) -> int:
     """Runs a job on these hosts, or this one's part of it; None: on this one alone."""
-    command, inherited = options.command, inherited_environment()
+    command, inherited = options.command, environment_for_ranks()
     chosen = _chosen(options)
+    # All nodes of a job must have the same, and each asks for itself.
+    chosen |= hash_seed(inherited | chosen, None if nodes is None else nodes.token)
     added = added_variables(
         size=options.size,
         inherited=inherited,
@@ -131,12 +138,20 @@ def _run_job(
         say(options.allocation.describe())
     watch = watch_options.check(parser, options)
     ssh = host_options.ssh_options(options)
+
+    def shown(variables: Mapping[str, str]) -> dict[str, str]:
+        """What the user gives may be a secret."""
+        own = {name: "..." for name, _ in options.env if name in variables}
+        return {**variables, **own}
+
     if options.dry_run and nodes is not None:
         node = nodes
-        return to_reader(lambda: print_node_plan(node, command, added))
+        return to_reader(lambda: print_node_plan(node, command, shown(added)))
     if options.dry_run:
         return to_reader(
-            lambda: print_plan(options.size, hosts, ssh, command, added, chosen)
+            lambda: print_plan(
+                options.size, hosts, ssh, command, shown(added), shown(chosen)
+            )
         )
     launch = LaunchOptions(
         grace_period_s=options.grace_period_s,
@@ -149,7 +164,7 @@ def _run_job(
         encrypt=config.encrypt,
     )
     if options.verbose:
-        for name, value in (added if hosts is None else chosen).items():
+        for name, value in shown(added if hosts is None else chosen).items():
             say(f"every rank gets {name}={value}")
     bind_to_cores = options.bind_to == "cores"
     job = HostJob(command, environment, bind_to_cores, options.verbose)
@@ -230,7 +245,7 @@ def _check_build(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     examination = Examination(
         hosts=hosts,
         ssh=host_options.ssh_options(options),
-        environment=inherited_environment(),
+        environment=environment_for_ranks(),
         chosen=_chosen(options),
         as_horovod=options.as_horovod,
         bind_to_cores=options.bind_to == "cores",
@@ -267,8 +282,9 @@ def make_parser() -> argparse.ArgumentParser:
         type=_assignment,
         action="append",
         default=[],
-        metavar="NAME=VALUE",
-        help="set a variable for every rank; may be repeated",
+        metavar="NAME[=VALUE]",
+        help="set a variable for every rank; without =VALUE, to the value that it has "
+        "here, which then stands in no list of processes. May be repeated",
     )
     add(
         "--output-dir",
@@ -403,22 +419,24 @@ def _log_level(text: str) -> str:
     return horovodrun.LOG_LEVELS.get(level, level)
 
 
-def _assignment(text: str) -> tuple[str, str]:
+def _assignment(text: str) -> tuple[str, str | None]:
     name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, not {text}")
-    if any(
-        variable.name == name
-        and variable.set_by_launcher
-        and name != "RING_KERAS_HOST_NAME"
-        for variable in variables()
-    ):
+    if not name:
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE or NAME, not {text}")
+    if name in launchers_names():
         raise argparse.ArgumentTypeError(f"{name} is for ringrun itself to set")
-    return name, value
+    return name, value if equals else None
 
 
 def _chosen(options: argparse.Namespace) -> dict[str, str]:
-    chosen = dict(options.env) | horovodrun.chosen_variables(options)
+    chosen, here = {}, inherited_environment()
+    for name, given in options.env:
+        value = here.get(name) if given is None else given
+        if value is None:
+            say(f"-x {name}: it is not set here, so no rank gets it")
+        else:
+            chosen[name] = value
+    chosen |= horovodrun.chosen_variables(options)
     for name, value in (
         ("RING_KERAS_INIT_TIMEOUT_S", options.start_timeout),
         ("RING_KERAS_INTERFACES", options.network_interface),

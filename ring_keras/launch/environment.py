@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import re
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from ring_keras.config import inherited_environment, variables
 from ring_keras.launch.places import Place
 
 # Either one says that the user has divided the cores already.
@@ -25,6 +28,36 @@ _OF_A_HOST = re.compile(
 
 # What Slurm says to a task, and which GPUs it gives to it.
 _OF_A_TASK = re.compile("SLURMD?_.*|(CUDA|ROCR|ZE)_(VISIBLE_DEVICES|AFFINITY_MASK)")
+
+
+_HASH_SEED = "PYTHONHASHSEED"
+
+
+def launchers_names() -> set[str]:
+    """Variables that are for a launcher of ours to set."""
+    names = {variable.name for variable in variables() if variable.set_by_launcher}
+    return names - {"RING_KERAS_HOST_NAME"}  # A user may know better.
+
+
+def environment_for_ranks() -> dict[str, str]:
+    """This process's own; if it is a rank itself, without what makes it one."""
+    dropped = launchers_names()
+    return {k: v for k, v in inherited_environment().items() if k not in dropped}
+
+
+def hash_seed(given: Mapping[str, str], secret: bytes | None = None) -> dict[str, str]:
+    """Has `hash` of a text, and so the order of a set, be the same on all ranks.
+
+    Args:
+        given: What the user has set; a seed in it stands.
+        secret: What all who ask for this job have; None: nobody else asks.
+    """
+    seed = given.get(_HASH_SEED)
+    if not seed:
+        drawn = secret or secrets.token_bytes()
+        digest = hashlib.sha256(_HASH_SEED.encode() + drawn).digest()
+        seed = str(int.from_bytes(digest[:4], "big") or 1)  # 0 would be no seed.
+    return {_HASH_SEED: seed}
 
 
 def host_environment(

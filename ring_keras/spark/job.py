@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ring_keras.engines.outcomes import Outcome, RankFailedError, results_of
+from ring_keras.engines.rank_start import rank_variables
 from ring_keras.spark.rank_task import SCHEMA, RankTask
 from ring_keras.spark.slots import active_session, await_slots, slots_of
 
@@ -65,7 +66,7 @@ def run(
     num_proc = _choose_size(session, num_proc)
     task = RankTask(
         call=cloudpickle.dumps(partial(fn, *args, **(kwargs or {}))),
-        env={"RING_KERAS_INIT_TIMEOUT_S": f"{start_timeout:g}", **(env or {})},
+        env=rank_variables(start_timeout, env),
     )
     stage = session.range(0, num_proc, 1, num_proc).mapInArrow(
         task, SCHEMA, barrier=True

@@ -31,6 +31,53 @@ def test_options_become_variables(ringrun):
     ]
 
 
+def test_a_variable_may_be_taken_from_here(ringrun):
+    script = "print(os.environ['HOME'], 'NOWHERE' in os.environ)"
+
+    finished = ringrun.run(
+        script, "-x", "HOME", "-x", "NOWHERE", size=1, env={"HOME": "/a home"}
+    )
+
+    assert finished.stdout == b"[0] /a home False\n"
+    assert b"ringrun: -x NOWHERE: it is not set here" in finished.stderr
+
+
+def test_sets_have_one_order_on_all_ranks(ringrun):
+    words = "print(list({f'word {i}' for i in range(100)}))"
+
+    def orders(*options, **env):
+        out = ringrun.run(words, *options, env=env, size=3).stdout.decode()
+        return [line[4:] for line in out.splitlines()]
+
+    first, second = orders(PYTHONHASHSEED=""), orders(PYTHONHASHSEED="")
+    assert first == first[:1] * 3
+    assert second == second[:1] * 3
+    assert first != second
+    assert orders(PYTHONHASHSEED="7") == orders("-x", "PYTHONHASHSEED=7")
+
+
+def test_a_job_within_a_rank_is_a_job_of_its_own(ringrun):
+    command = f"{sys.executable} -m ring_keras.launch -np 2 env"
+
+    finished = ringrun.finish(
+        ringrun.start_raw(
+            *("-np", "1", "--min-np", "1"),
+            *("--event-log", str(ringrun.directory / "events")),
+            *("sh", "-c", command),
+            env={"OWN": "1"},
+        )
+    )
+
+    lines = finished.stdout.decode().splitlines()
+    for rank in range(2):
+        assert f"[0] [{rank}] RING_KERAS_SIZE=2" in lines, lines
+        assert f"[0] [{rank}] OWN=1" in lines
+    for name in ("RING_KERAS_ELASTIC_SOCKET", "RING_KERAS_REPORT_PIPE"):
+        assert not any(name in line for line in lines), lines
+    seeds = {line for line in lines if "PYTHONHASHSEED" in line}
+    assert len({line.partition("=")[2] for line in seeds}) == 1
+
+
 def test_ranks_find_horovods_variables(ringrun):
     script = """
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
@@ -115,7 +162,7 @@ def test_dry_run_shows_the_plan_without_running_it(ringrun):
     assert finished.returncode == 0
     assert len(lines) == 3
     for rank, line in enumerate(lines):
-        assert line.startswith(f"[{rank}] NAME='a b' ")
+        assert line.startswith(f"[{rank}] NAME=... ")  # It may be a secret.
         assert f"RING_KERAS_RANK={rank} RING_KERAS_SIZE=3" in line
         assert line.endswith(f"{sys.executable} {ringrun.directory}/script.py")
     assert not (ringrun.directory / "ran").exists()
@@ -123,9 +170,12 @@ def test_dry_run_shows_the_plan_without_running_it(ringrun):
 
 
 def test_verbose_tells_of_starts_and_ends(ringrun):
-    finished = ringrun.run("pass", "-v", size=1, env={"OMP_NUM_THREADS": "1"})
+    finished = ringrun.run(
+        "pass", "-v", "-x", "NAME=a b", size=1, env={"OMP_NUM_THREADS": "1"}
+    )
 
     text = finished.stderr.decode()
+    assert "ringrun: every rank gets NAME=...\n" in text
     assert "ringrun: rank 0 is pid " in text
     assert "exited with code 0 after " in text
     assert "TF_NUM_INTRAOP_THREADS" not in text

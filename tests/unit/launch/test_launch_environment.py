@@ -7,7 +7,7 @@ import pytest
 from ring_keras.config import variables
 from ring_keras.horovod._import_hook import IMPORT_DIRECTORY
 from ring_keras.launch.cli import main
-from ring_keras.launch.environment import added_variables
+from ring_keras.launch.environment import added_variables, hash_seed
 
 
 def test_ranks_share_the_cores():
@@ -37,6 +37,13 @@ def test_a_users_own_path_stays_behind_horovods():
         assert directory == IMPORT_DIRECTORY
         assert mine == "mine"
     assert "PYTHONPATH" not in added_variables(size=1, inherited={}, chosen={})
+
+
+def test_all_ranks_hash_alike():
+    assert hash_seed({"PYTHONHASHSEED": "7"}) == {"PYTHONHASHSEED": "7"}
+    assert hash_seed({"PYTHONHASHSEED": ""}) != hash_seed({})
+    assert hash_seed({}, b"secret") == hash_seed({}, b"secret")
+    assert hash_seed({}, b"secret") != hash_seed({}, b"another")
 
 
 def test_print_env_lists_every_variable(capsys, monkeypatch):
