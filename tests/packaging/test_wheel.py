@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import zipfile
 from collections.abc import Callable
@@ -101,6 +102,38 @@ def test_installs_and_works(
     assert (tmp_path / "venv" / "share" / "man" / "man1" / "ringrun.1").is_file()
     printed = run_command(bin_dir / "python", "-c", TRAIN_ON_ONE_RANK, cwd=tmp_path)
     assert f"works on {tmp_path / 'venv'}" in printed
+
+
+def test_a_script_beside_the_clone_finds_an_editable_install(
+    tmp_path: Path,
+    make_environment: Callable[[Path], Path],
+    run_command: RunCommand,
+) -> None:
+    """There the clone's own folder looks like a package of that name, and is none."""
+    root_dir = Path(__file__).resolve().parent.parent.parent
+    clone = tmp_path / "ring_keras"
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(root_dir / "ring_keras", clone / "ring_keras", ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(root_dir / name, clone)
+    # Where the libraries are is not what this is about: none is compiled.
+    (clone / "setup.py").write_text("import setuptools\nsetuptools.setup()\n")
+    bin_dir = make_environment(tmp_path / "venv")
+    pip = (bin_dir / "python", "-m", "pip")
+    # An old one that hides the outer environment's.
+    run_command(*pip, "uninstall", "--yes", "setuptools")
+    run_command(
+        *(*pip, "install", "--no-deps", "--no-index"),
+        *("--no-build-isolation", "--editable", clone),
+        timeout_s=300,
+    )
+    script = tmp_path / "train.py"
+    script.write_text("import ring_keras\nprint(ring_keras.__file__)\n")
+
+    # A folder on it may hide what is wrong.
+    printed = run_command(bin_dir / "python", script, env={"PYTHONPATH": ""})
+
+    assert printed.strip() == str(clone / "ring_keras" / "__init__.py")
 
 
 @pytest.mark.slow
