@@ -130,6 +130,8 @@ def _be_launcher(
         # passes it on once.
         os.setsid()
         become_subreaper()
+        # It is not needed, and errors would bring it: without, they are RuntimeErrors.
+        sys.modules.setdefault("tensorflow", None)  # type: ignore[arg-type]
         status = launcher(alive_fd, directory)
     except SystemExit as leave:
         status = leave.code if isinstance(leave.code, int) else 1

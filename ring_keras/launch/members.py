@@ -246,9 +246,12 @@ class Members:
             if self._encrypt:
                 share_openssl()
             host = self._store_host
-            self._store = _native.StoreServer(
-                host, 0, size, self._generation, self._token, self._encrypt
-            )
+            try:
+                self._store = _native.StoreServer(
+                    host, 0, size, self._generation, self._token, self._encrypt
+                )
+            except (OSError, RuntimeError) as error:
+                return self._end(f"there is no store for {size} ranks: {error}")
             address = host_port(host, self._store.port)
         for process in self._members:
             process.worker.outlived |= not process.worker.running

@@ -4,6 +4,7 @@ import re
 import socket
 
 import pytest
+from support.ringrun import Ringrun
 
 
 @pytest.mark.parametrize(
@@ -123,6 +124,31 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_period(ringrun):
     assert finished.returncode == 7
     ringrun.noted("asked")
     assert not (ringrun.directory / "own_end").exists()
+
+
+_JOIN = """
+sys.modules["tensorflow"] = None
+from ring_keras.config import Config
+from ring_keras.lifecycle.elastic_launcher import launcher_of
+launcher_of(Config.from_environment()).join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "names"), [([], 1, "RK810"), (["--min-np", "1"], 75, "RK806")]
+)
+def test_a_store_that_cannot_be_is_a_line(tmp_path, options, code, names):
+    """Without TensorFlow, which errors would else bring, in many seconds."""
+    few = Ringrun(tmp_path, ["sh", "-c", 'ulimit -n 300 && exec "$@"', "sh"])
+    try:
+        finished = few.finish(few.start(_JOIN, *options))
+    finally:
+        few.close()
+
+    assert finished.returncode == code
+    assert f"[{names}] " in finished.verdict
+    assert "[RK130] " in finished.verdict
+    assert b"ring_keras/launch/" not in finished.stderr, finished.stderr.decode()
 
 
 def test_a_script_without_its_interpreter(ringrun, tmp_path):
