@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ControlGroup", "groups_of_this_process", "own_group"]
+__all__ = [
+    "ControlGroup",
+    "cpu_limit",
+    "groups_of_this_process",
+    "own_group",
+    "usable_cores",
+]
+
+_PROC = Path("/proc")
+_CPU_LIMITS = {1: "cpu.cfs_quota_us", 2: "cpu.max"}
 
 
 @dataclass(frozen=True)
@@ -33,22 +45,52 @@ class ControlGroup:
                 break
 
 
-def own_group(controller: str, file_names: Mapping[int, str]) -> ControlGroup | None:
+def usable_cores(proc: Path = _PROC) -> int:
+    """How many threads that compute have a core each."""
+    allowed = len(os.sched_getaffinity(0))
+    limit = cpu_limit(proc)
+    # What a container may use of its host's cores is seldom a matter of affinity.
+    return allowed if limit is None else min(allowed, max(1, math.ceil(limit[0])))
+
+
+def cpu_limit(proc: Path = _PROC) -> tuple[float, Path] | None:
+    """How many cores' time this process's groups give, and which file says so.
+
+    None: as much as there is.
+    """
+    group = own_group("cpu", _CPU_LIMITS, proc)
+    if group is None:
+        return None
+    limits = []
+    for path in group.files(_CPU_LIMITS[group.version]):
+        with contextlib.suppress(OSError, ValueError, IndexError, ZeroDivisionError):
+            words = path.read_text().split()
+            if group.version == 1:
+                words.append((path.parent / "cpu.cfs_period_us").read_text())
+            if words[0] not in ("max", "-1"):
+                limits.append((int(words[0]) / int(words[1]), path))
+    return min(limits, key=lambda limit: limit[0], default=None)
+
+
+def own_group(
+    controller: str, file_names: Mapping[int, str], proc: Path = _PROC
+) -> ControlGroup | None:
     """This process's, to which a controller applies; None if none does.
 
     Args:
         controller: Such as `pids`.
         file_names: By version, a file of the group, or of one around it, that shows
             that the controller is on.
+        proc: Where the kernel tells of processes.
     """
-    for group in groups_of_this_process(controller):
+    for group in groups_of_this_process(controller, proc):
         if any(True for _ in group.files(file_names[group.version])):
             return group
     return None
 
 
 def groups_of_this_process(
-    controller: str, proc: Path = Path("/proc")
+    controller: str, proc: Path = _PROC
 ) -> Iterator[ControlGroup]:
     """Those to which a controller may apply."""
     for version, path in _groups(proc, controller):
@@ -60,8 +102,8 @@ def groups_of_this_process(
 
 def _groups(proc: Path, controller: str) -> Iterator[tuple[int, str]]:
     """Version and path."""
-    with contextlib.suppress(OSError):
-        for line in (proc / "self" / "cgroup").read_text().splitlines():
+    for line in _lines(proc / "self" / "cgroup"):
+        with contextlib.suppress(ValueError):
             _, controllers, path = line.split(":", 2)
             if controller in controllers.split(","):
                 yield 1, path
@@ -71,12 +113,27 @@ def _groups(proc: Path, controller: str) -> Iterator[tuple[int, str]]:
 
 def _mounts(proc: Path, version: int, controller: str) -> Iterator[tuple[str, Path]]:
     """Where groups are shown: the outermost group's path, and the directory."""
-    with contextlib.suppress(OSError):
-        for line in (proc / "self" / "mountinfo").read_text().splitlines():
+    for line in _lines(proc / "self" / "mountinfo"):
+        with contextlib.suppress(ValueError):
             before, _, after = line.partition(" - ")
-            inner, mount_point = before.split()[3:5]
-            kind, _, options = after.split()[:3]
+            # Between two spaces there may be nothing: a mount may have no source.
+            inner, mount_point = map(_unescaped, before.split(" ")[3:5])
+            kind, _, options = after.split(" ")[:3]
             if kind == ("cgroup" if version == 1 else "cgroup2") and (
                 version == 2 or controller in options.split(",")
             ):
                 yield inner, Path(mount_point)
+
+
+def _lines(path: Path) -> list[str]:
+    """Others' paths stand there, too, which are bytes: in any encoding, or in none."""
+    try:
+        text = os.fsdecode(path.read_bytes())
+    except OSError:
+        return []
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _unescaped(field: str) -> str:
+    """A space, which would end a field, is three octal digits, as are some more."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)

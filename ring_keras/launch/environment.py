@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ring_keras.config import inherited_environment, variables
+from ring_keras.launch.control_group import usable_cores
 from ring_keras.launch.places import Place
 
 # Either one says that the user has divided the cores already.
@@ -96,8 +97,8 @@ def added_variables(
     """
     added: dict[str, str] = {}
     if not any(name in inherited or name in chosen for name in _THREAD_VARIABLES):
-        # Each rank's TensorFlow would otherwise start a thread per core.
-        cores = len(os.sched_getaffinity(0))
+        # Each rank's TensorFlow would otherwise start a thread per core of the host.
+        cores = usable_cores()
         added["TF_NUM_INTRAOP_THREADS"] = str(max(1, cores // size))
     if "PYTHONUNBUFFERED" not in inherited:
         # To Python a pipe is no terminal: lines would come late and in heaps.

@@ -7,11 +7,12 @@ import pytest
 from ring_keras.config import variables
 from ring_keras.horovod._import_hook import IMPORT_DIRECTORY
 from ring_keras.launch.cli import main
+from ring_keras.launch.control_group import usable_cores
 from ring_keras.launch.environment import added_variables, hash_seed
 
 
 def test_ranks_share_the_cores():
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
 
     for size in (1, 2, 1000):
         added = added_variables(size=size, inherited={}, chosen={})

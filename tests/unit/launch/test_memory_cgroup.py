@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from ring_keras.launch.control_group import cpu_limit, usable_cores
 from ring_keras.launch.memory_cgroup import MemoryCgroup
 from ring_keras.launch.oom_kills import OomKills
 
@@ -74,6 +76,51 @@ def test_version_1_in_a_container(tmp_path: Path, cgroup: str, mount: str) -> No
     assert group is not None
     assert group.oom_counter == (own / "memory.oom_control", "oom_kill")
     assert group.limit_nbytes() is None
+
+
+def test_mounts_of_others_are_no_matter(tmp_path: Path) -> None:
+    """A path in another encoding, a mount without a source, a path with a space."""
+    proc = make_proc(
+        tmp_path, cgroup="0::/own\n", mount="/ cgroup2 cgroup2 rw,nsdelegate"
+    )
+    mounts = proc / "self" / "mountinfo"
+    line = mounts.read_bytes().splitlines()[1].replace(b"/sys", b"/a\\040place")
+    strange = b"29 25 0:40 / /media/caf\xe9 rw - vfat /dev/sdb1 rw\n"
+    nameless = b"31 25 0:41 / /mnt rw - tmpfs  rw\n"
+    mounts.write_bytes(strange + nameless + line + b"\n")
+    own = write_group(
+        tmp_path / "a place" / "own", memory__events="oom_kill 0\n", memory__max="4096"
+    )
+
+    group = MemoryCgroup.of_this_process(proc)
+
+    assert group is not None
+    assert group.oom_counter == (own / "memory.events", "oom_kill")
+    assert group.limit_nbytes() == 4096
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("max", None), ("150000", 2), ("1", 1)])
+def test_the_time_of_cores_in_version_2(
+    tmp_path: Path, quota: str, cores: int | None
+) -> None:
+    proc = make_proc(tmp_path, cgroup="0::/pod/own\n", mount="/ cgroup2 cgroup2 rw")
+    write_group(tmp_path / "sys" / "pod", cpu__max=f"{quota} 100000\n")
+    write_group(tmp_path / "sys" / "pod" / "own", cpu__max="max 100000\n")
+
+    allowed = len(os.sched_getaffinity(0))
+    assert usable_cores(proc) == min(cores or allowed, allowed)
+
+
+def test_the_time_of_cores_in_version_1(tmp_path: Path) -> None:
+    proc = make_proc(tmp_path, cgroup="3:cpu:/\n", mount="/ cgroup cgroup rw,cpu")
+    write_group(tmp_path / "sys", cpu__cfs_quota_us="-1\n")
+    files = {"cpu__cfs_quota_us": "50000\n", "cpu__cfs_period_us": "100000\n"}
+    assert usable_cores(proc) == len(os.sched_getaffinity(0))
+
+    own = write_group(tmp_path / "sys", **files)
+
+    assert cpu_limit(proc) == (0.5, own / "cpu.cfs_quota_us")
+    assert usable_cores(proc) == 1
 
 
 def test_no_group(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 import time
 
+from ring_keras.launch.control_group import usable_cores
 from ring_keras.launch.doctor.finding import Finding, State
 from ring_keras.launch.doctor.host.memory import spare_nbytes
 from ring_keras.launch.doctor.host.settings import config
@@ -33,7 +33,7 @@ def check(job: JobShape) -> list[Finding]:
 
 
 def _memory(job: JobShape) -> Finding:
-    rate = _copy_rate(min(job.local_size, len(os.sched_getaffinity(0))))
+    rate = _copy_rate(min(job.local_size, usable_cores()))
     measured = {"copied_bytes_per_s": rate}
     text = f"cores copy {rate / _GB:.1f} GB/s together"
     if job.local_size > 1 and job.hosts == 1:

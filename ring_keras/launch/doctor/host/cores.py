@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-from ring_keras.launch.control_group import own_group
+from ring_keras.launch.control_group import cpu_limit
 from ring_keras.launch.doctor.finding import Finding, State
 from ring_keras.launch.doctor.host.fixes import in_container, write_file
 from ring_keras.launch.doctor.job_shape import JobShape
@@ -43,13 +42,7 @@ def _cores(job: JobShape) -> Finding:
 def _quota(job: JobShape) -> Finding:
     """How many cores' time the control groups give."""
     title = "cgroup cores"
-    group = own_group("cpu", {1: "cpu.cfs_quota_us", 2: "cpu.max"})
-    tightest: tuple[float, Path] | None = None
-    name = "cpu.cfs_quota_us" if group is not None and group.version == 1 else "cpu.max"
-    for path in group.files(name) if group is not None else ():
-        cores = _cores_of(path)
-        if cores is not None and (tightest is None or cores < tightest[0]):
-            tightest = (cores, path)
+    tightest = cpu_limit()
     if tightest is None:
         return Finding(title, State.OK, "no control group limits their time")
     cores, path = tightest
@@ -65,17 +58,7 @@ def _quota(job: JobShape) -> Finding:
         fix=(
             f"docker run --cpus={job.local_size} ..."
             if in_container()
-            else write_file(path, "-1" if name == "cpu.cfs_quota_us" else "max")
+            else write_file(path, "-1" if path.name == "cpu.cfs_quota_us" else "max")
         ),
         measured=measured,
     )
-
-
-def _cores_of(path: Path) -> float | None:
-    """None: as many as there are."""
-    words = path.read_text().split()
-    if path.name == "cpu.cfs_quota_us":
-        words.append((path.parent / "cpu.cfs_period_us").read_text())
-    if words[0] in ("max", "-1"):
-        return None
-    return int(words[0]) / int(words[1])
