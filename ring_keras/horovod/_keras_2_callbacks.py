@@ -111,7 +111,7 @@ class _LearningRate(tf.keras.callbacks.Callback):  # type: ignore[misc]
             return
         backend.set_value(optimizer.learning_rate, rate)
         if self._rule.momentum_correction and before > 0.0:
-            for velocity in _velocities(optimizer, self.model.trainable_variables):
+            for velocity in _velocities(self.model):
                 backend.set_value(
                     velocity, backend.get_value(velocity) * (rate / before)
                 )
@@ -162,13 +162,16 @@ def _with_steps(params: dict[str, Any]) -> dict[str, Any]:
     return params | {"steps": math.ceil(params["samples"] / params["batch_size"])}
 
 
-def _velocities(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
-    """What holds gradients times the rate of their time."""
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+def _velocities(model: Any) -> list[Any]:
+    """What holds gradients times the rate of their time; none before the first step."""
+    if not model.built:
+        return []
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     if type(optimizer).__name__ != "SGD":
         return []
     if hasattr(optimizer, "get_slot"):  # Of the older kind.
         if "momentum" not in optimizer.get_slot_names():
             return []
+        variables = model.trainable_variables
         return [optimizer.get_slot(variable, "momentum") for variable in variables]
     return list(getattr(optimizer, "momentums", ()))

@@ -121,3 +121,16 @@ def test_keras_2_without_eager_execution() -> None:
     options = ["--horovod", "-x", "TF_USE_LEGACY_KERAS=1"]
     printed = run(SCRIPTS / "keras_2_graph.py", 2, options=options, says=1)
     assert printed == ["as one process: True True", "rates: [0.2, 0.2]"]
+
+
+def test_keras_2_with_a_model_that_fit_builds(tmp_path: Path) -> None:
+    pytest.importorskip("tf_keras")
+    options = ["--horovod", "-x", "TF_USE_LEGACY_KERAS=1"]
+    checkpoint = str(tmp_path / "checkpoint-{epoch}.h5")
+    printed = run(SCRIPTS / "keras_2_images.py", 2, checkpoint, options=options, says=1)
+    assert "same weights: True" in printed
+    assert "rates: True True" in printed
+    (accuracy,) = [line for line in printed if line.startswith("accuracy: ")]
+    assert float(accuracy.split()[1]) > 0.9
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert written == [f"checkpoint-{epoch}.h5" for epoch in (1, 2, 3, 4)]
