@@ -210,6 +210,8 @@ class Launcher:
         if problem is not None and self._interrupt is None:
             exit_code, message = 1, problem
         if message is not None:
+            for hint in self._pump.hints:
+                say(hint)
             self._say_where_explained(message)
             say(message)
         self._job_watch.conclude(message)

@@ -144,6 +144,8 @@ class NodeAgent(Agent):
         elif message["type"] == "verdict":
             self._exit_code = field(message, "exit_code", int)
             if message.get("message") is not None:
+                for hint in self._pump.hints:
+                    say(hint)
                 say(f"{message['message']} (said by node 0)")
             self.end_ranks("the job is over")
         else:

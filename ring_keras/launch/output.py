@@ -16,6 +16,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from ring_keras.launch.console import OWN_PREFIX, Console, Footer, write_all
+from ring_keras.launch.hints import hints_in
 from ring_keras.launch.lines import LineBuffer
 from ring_keras.launch.shared_tracebacks import SharedTracebacks
 from ring_keras.launch.start_lines import StartLines
@@ -122,6 +123,8 @@ class OutputPump:
         self._tracebacks = None if raw else SharedTracebacks()
         self.codes: dict[bytes, None] = {}
         """Those of the errors that were shown, in order."""
+        self.hints: dict[str, None] = {}
+        """What to say about those that have no code."""
         self._on_broken = on_broken
         self._broken = False
         footer = Footer()
@@ -345,6 +348,9 @@ class OutputPump:
         for line in lines:
             for code in _ERROR_CODE.findall(line.text):
                 self.codes.setdefault(code)
+        # A traceback comes in one piece.
+        text = b"\n".join(line.text for line in lines)
+        self.hints |= dict.fromkeys(hints_in(text))
         console.write([line.prefix + line.text for line in lines])
 
     def _now(self) -> bytes:

@@ -200,3 +200,43 @@ def test_a_rank_that_dies_in_the_middle_of_a_traceback(ringrun):
             f"[{rank}]   File x, line 1",
             f"[{rank}]     f(",
         ]
+
+
+@pytest.mark.parametrize("options", [[], ["--raw"]])
+@pytest.mark.parametrize(
+    "of_keras_2",
+    [
+        "compile(optimizer='sgd', experimental_run_tf_function=False)",
+        "print(optimizer.variables())",
+    ],
+)
+def test_a_script_for_keras_2_is_told_how_to_keep_it(ringrun, of_keras_2, options):
+    finished = ringrun.run(
+        f"""
+        class optimizer:
+            variables = []
+        def compile(optimizer):
+            pass
+        {of_keras_2}
+        """,
+        *options,
+    )
+
+    assert finished.returncode == 1
+    *_, hint, verdict = lines_of(finished)
+    assert hint.startswith("ringrun: a script for Keras 2?")
+    assert "TF_USE_LEGACY_KERAS=1" in hint and "docs/horovod.md" in hint
+    assert verdict == finished.verdict
+
+
+def test_nothing_is_said_of_keras_2_to_others(ringrun):
+    finished = ringrun.run(
+        """
+        variables = [1]
+        print("variables()", file=sys.stderr)
+        variables[0]()
+        """
+    )
+
+    assert finished.returncode == 1
+    assert "Keras 2" not in finished.stderr.decode()

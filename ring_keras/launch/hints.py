@@ -1,0 +1,30 @@
+"""What to do about errors of Python and Keras whose own text does not say it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+__all__ = ["hints_in"]
+
+_HINTS = (
+    (
+        # What Keras 3 says to `compile` of scripts for Keras 2, and to calls of what
+        # was a method.
+        re.compile(
+            rb"TypeError: .* unexpected keyword argument 'experimental_run_tf_function'"
+            rb"|\bvariables\(\).*(?:\n[\s~^|]*)*\n\s*"
+            rb"TypeError: 'list' object is not callable"
+        ),
+        "a script for Keras 2? It needs `pip install tf_keras` and "
+        'TF_USE_LEGACY_KERAS=1: see docs/horovod.md, "Keep Keras 2"',
+    ),
+)
+
+
+def hints_in(text: bytes) -> Iterator[str]:
+    """What to say about a rank's lines, once the job has failed."""
+    if b"Error: " in text:
+        for pattern, hint in _HINTS:
+            if pattern.search(text):
+                yield hint
