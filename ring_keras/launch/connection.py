@@ -146,7 +146,7 @@ class Connection:
             if not data:
                 self._end(CLOSED)
                 return
-            self._take(data)
+            self.take(data)
 
     def close(self) -> None:
         """Ends it, without a word."""
@@ -158,7 +158,8 @@ class Connection:
             self._loop.forget(fd)
             os.close(fd)
 
-    def _take(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
+        """Takes bytes that have come; from outside, those of before it was there."""
         try:
             if self._tls is not None:
                 data = self._decrypted(data)

@@ -11,6 +11,7 @@ from ring_keras._version import __version__
 from ring_keras.launch.agent_crew import AgentCrew
 from ring_keras.launch.connection import Connection, tls_buffer
 from ring_keras.launch.crew import HostJob, LocalCrew
+from ring_keras.launch.door import Door, Guest
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
 from ring_keras.launch.launcher import CannotStartError, Desk, Meet, Meeting
 from ring_keras.launch.listening import await_name, listen_at
@@ -19,17 +20,11 @@ from ring_keras.launch.secret_proof import (
     CONNECTED,
     LISTENER,
     connection_key,
-    is_proof,
-    new_nonce,
     proof,
 )
 
 __all__ = ["NodeOptions", "encryption_differs", "meet_nodes"]
 
-# Untrusted peers may connect as well, and cost no more than this.
-_MAX_CANDIDATES = 64
-_CANDIDATE_TICKS = 10
-_MAX_UNTRUSTED_TOLD = 10
 _READY_TIMEOUT_S = 30.0
 
 
@@ -192,41 +187,29 @@ class _Reception:
         """Whether all have come."""
         self._options = options
         self._desk = desk
-        self._candidates: list[_Candidate] = []
-        self._untrusted = 0
         where = f"--rendezvous {options.rendezvous}"
         await_name(options.host, where, options.init_timeout_s, desk)
-        self._listener = listen_at(options.host, options.port, where)
-        self.address: str = self._listener.getsockname()[0]
+        listener = listen_at(options.host, options.port, where)
+        self.address: str = listener.getsockname()[0]
         """On which it listens, numeric."""
-        desk.loop.on_readable(self._listener.fileno(), self._accept)
-
-    def _accept(self) -> None:
-        try:
-            peer, address = self._listener.accept()
-        except OSError:
-            return
-        self._candidates = [one for one in self._candidates if one.waits]
-        if len(self._candidates) >= _MAX_CANDIDATES:
-            self._candidates.pop(0).leave()
-        self._candidates.append(
-            _Candidate(
-                peer,
-                address[0],
-                self._options,
-                self._desk,
-                self._welcome,
-                self._note_untrusted,
-                self._note_problem,
-            )
+        door = Door(
+            listener,
+            options.token,
+            CONNECTED,
+            {"encrypt": options.encrypt},
+            self._admit,
+            desk.output.say,
         )
+        desk.loop.on_readable(door.fileno(), door.serve)
+        desk.loop.on_tick(door.tick)
 
-    def _note_untrusted(self, address: str) -> None:
-        self._untrusted += 1
-        if self._untrusted <= _MAX_UNTRUSTED_TOLD:
-            self._desk.output.say(
-                f"dropped a connection from {address}: it has not the secret"
-            )
+    def _admit(self, guest: Guest) -> None:
+        if guest.encrypts == self._options.encrypt:
+            _Node(guest, self._options.token, self._desk, self._welcome)
+            return
+        guest.peer.close()
+        other = f"the node at {guest.address}"
+        self._note_problem(encryption_differs(self._options.encrypt, other))
 
     def _note_problem(self, problem: str) -> None:
         if not self.full:
@@ -276,92 +259,43 @@ class _Reception:
         return None
 
 
-class _Candidate:
-    """Somebody who has connected, and may hold the secret."""
+class _Node:
+    """Somebody who holds the secret, and will say which node they are."""
 
     def __init__(
         self,
-        peer: socket.socket,
-        address: str,
-        options: NodeOptions,
+        guest: Guest,
+        token: bytes,
         desk: Desk,
         welcome: Callable[[Connection, dict[str, object]], NodeCrew | None],
-        note_untrusted: Callable[[str], None],
-        note_problem: Callable[[str], None],
     ) -> None:
-        self.waits = True
-        """Whether it has not proven yet who it is."""
-        self._address = address
-        self._token = options.token
-        self._encrypts = options.encrypt
-        self._loop = desk.loop
         self._welcome = welcome
-        self._note_untrusted = note_untrusted
-        self._note_problem = note_problem
-        self._nonce = new_nonce()
-        self._known = False
         self._crew: NodeCrew | None = None
-        self._ticks = _CANDIDATE_TICKS
-        read_fd = peer.detach()
+        read_fd = guest.peer.detach()
         self._connection = Connection(
             desk.loop,
             read_fd,
             os.dup(read_fd),
             on_message=self._take,
             on_end=self._note_end,
-            trusted=False,
         )
-        self._connection.send(
-            {"type": "challenge", "nonce": self._nonce, "encrypt": self._encrypts}
-        )
-        desk.loop.on_tick(self._tick)
-
-    def leave(self) -> None:
-        """Drops it."""
-        self.waits = False
-        self._loop.no_tick(self._tick)
-        self._connection.close()
-
-    def _tick(self) -> None:
-        self._ticks -= 1
-        if self._ticks <= 0:
-            self.leave()
+        nonces = (guest.own_nonce, guest.nonce)
+        if guest.encrypts:
+            key = connection_key(token, *nonces)
+            self._connection.encrypt(tls_buffer(server=True, key=key))
+        answer = proof(token, LISTENER, *nonces, guest.encrypts)
+        self._connection.send({"type": "welcome", "proof": answer})
+        self._connection.take(guest.came)
 
     def _take(self, message: Message) -> None:
         if self._crew is not None:
             self._crew.take(message)
         elif isinstance(message, Output):
             raise ProtocolError("it is no node yet")
-        elif not self._known:
-            self._check(message)
         elif message["type"] == "hello":
             self._crew = self._welcome(self._connection, message)
 
-    def _check(self, message: dict[str, object]) -> None:
-        nonce = field(message, "nonce", str)
-        given = field(message, "proof", str)
-        encrypts = field(message, "encrypt", bool)
-        if not is_proof(given, self._token, CONNECTED, self._nonce, nonce, encrypts):
-            self._note_untrusted(self._address)
-            self.leave()
-            return
-        if encrypts != self._encrypts:
-            other = f"the node at {self._address}"
-            self._note_problem(encryption_differs(self._encrypts, other))
-            self.leave()
-            return
-        self._known = True
-        self.waits = False
-        self._loop.no_tick(self._tick)
-        if encrypts:
-            key = connection_key(self._token, self._nonce, nonce)
-            self._connection.encrypt(tls_buffer(server=True, key=key))
-        self._connection.trust()
-        answer = proof(self._token, LISTENER, self._nonce, nonce, encrypts)
-        self._connection.send({"type": "welcome", "proof": answer})
-
     def _note_end(self, reason: str) -> None:
-        self.leave()
         if self._crew is not None:
             self._crew.lose(reason)
 

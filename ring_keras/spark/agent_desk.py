@@ -14,12 +14,17 @@ import socketserver
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["AgentDesk", "DeskCard", "JobIsOverError", "Visit"]
 
 # For a proof of the secret: of who has none, no more is kept.
 _PROOF_S = 10.0
 _PROOF_NBYTES = 4096
+# So many may be without one. Tasks take milliseconds for it: those who come at the same
+# time wait for so long before the oldest has to go.
+_MAX_UNPROVEN = 64
+_ROOM_S = 1.0
 _CONNECT_S = 30.0
 # A host that is gone without a word is noticed after 25 s.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
@@ -121,13 +126,14 @@ class AgentDesk:
         self.losses: list[str] = []
         self._job = secrets.token_hex(4)
         self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        # The oldest first.
+        self._unproven: dict[socket.socket, None] = {}
         self._is_over = False
         self._lines: set[socket.socket] = set()
         # The newest attempt of each partition, and where its agent is.
         self._agents: dict[int, tuple[int, str]] = {}
-        self._server = _server_class(host)(
-            (host, 0), functools.partial(_Visitor, self, token)
-        )
+        self._server = _Server(self, host, token)
         self.card = DeskCard(host, self._server.server_address[1], token)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -155,6 +161,25 @@ class AgentDesk:
                 with contextlib.suppress(OSError):  # It has gone by itself.
                     line.shutdown(socket.SHUT_RDWR)
 
+    def await_room(self, line: socket.socket) -> None:
+        """Somebody has come, who has proven nothing yet."""
+        with self._room:
+            if not self._room.wait_for(
+                lambda: len(self._unproven) < _MAX_UNPROVEN, _ROOM_S
+            ):
+                oldest = next(iter(self._unproven))
+                del self._unproven[oldest]
+                with contextlib.suppress(OSError):  # It has gone by itself.
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._unproven[line] = None
+
+    def give_room(self, line: socket.socket) -> None:
+        """Who came with it has proven who it is, or has gone."""
+        with self._room:
+            if line in self._unproven:
+                del self._unproven[line]
+                self._room.notify()
+
     @contextlib.contextmanager
     def taking(self, line: socket.socket) -> Iterator[bool]:
         """Somebody has come, and stays for a while; yields whether that is welcome."""
@@ -165,6 +190,7 @@ class AgentDesk:
         try:
             yield welcome
         finally:
+            self.give_room(line)
             with self._lock:
                 self._lines.discard(line)
 
@@ -207,6 +233,7 @@ class _Visitor(socketserver.StreamRequestHandler):
             expected = _proof(self._token, nonce, told.decode().rstrip("\n"))
             if not hmac.compare_digest(given, expected.encode()):
                 return
+            self._desk.give_room(line)
             partition, attempt, address = json.loads(told)
             line.settimeout(None)
             _keep_alive(line)
@@ -214,14 +241,22 @@ class _Visitor(socketserver.StreamRequestHandler):
                 self.rfile.read(1)  # Nothing comes but the end.
 
 
-def _server_class(host: str) -> type[socketserver.ThreadingTCPServer]:
-    class Server(socketserver.ThreadingTCPServer):
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        daemon_threads = True
-        block_on_close = False
-        request_queue_size = socket.SOMAXCONN
+class _Server(socketserver.ThreadingTCPServer):
+    """Has a thread for each visitor, and few for those who prove nothing."""
 
-    return Server
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = socket.SOMAXCONN
+
+    def __init__(self, desk: AgentDesk, host: str, token: bytes) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._desk = desk
+        super().__init__((host, 0), functools.partial(_Visitor, desk, token))
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts the thread, once there is room."""
+        self._desk.await_room(request)
+        super().process_request(request, client_address)
 
 
 def _proof(token: bytes, nonce: bytes, told: str) -> str:

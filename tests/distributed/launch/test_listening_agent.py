@@ -142,16 +142,51 @@ def test_a_caller_finds_out_who_has_not_the_secret(
     assert b"the agent at 127.0.0.1:" in stderr
 
 
-def test_strangers_do_not_keep_a_launcher_out(waiting: Waiting, secret: Path) -> None:
+@pytest.mark.parametrize("count", [40, 80])
+def test_strangers_cost_no_process_and_keep_no_launcher_out(
+    waiting: Waiting, secret: Path, count: int
+) -> None:
     with contextlib.ExitStack() as stack:
-        for _ in range(80):
-            stack.enter_context(waiting.knock())
+        strangers = [stack.enter_context(waiting.knock()) for _ in range(count)]
+        for stranger in strangers:
+            stranger.settimeout(30)
+        # All that may stay have been taken, the last of them too.
+        assert b'"challenge"' in strangers[-1].recv(1 << 10)
+        assert waiting.children() == []
         call = waiting.call(secret)
         assert greeted(call)
-        wait_until(lambda: len(waiting.children()) <= 66, "the oldest had to go")
+        assert len(waiting.children()) == 1
+        # What was said to them is all that the oldest have got.
+        for stranger in strangers[: max(0, count + 1 - 64)]:
+            while stranger.recv(1 << 10):
+                pass
         call.communicate(timeout=30)
-    wait_until(lambda: not waiting.children(), "nothing is left of them")
+    wait_until(lambda: not waiting.children(), "nothing is left of the call")
     assert waiting.said.count("\n") == 1, waiting.said
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        encode({"type": "answer", "nonce": "1", "proof": "0" * 64}),
+        encode({"type": "answer", "nonce": "1" * 4000, "proof": "0"}),
+        encode({"type": "plan"}) * 100,
+    ],
+    ids=["http", "a wrong proof", "a long answer", "a plan"],
+)
+def test_who_says_something_else_is_dropped(
+    waiting: Waiting, secret: Path, said: bytes
+) -> None:
+    with waiting.knock() as stranger, contextlib.suppress(ConnectionResetError):
+        stranger.settimeout(30)
+        stranger.sendall(said)
+        while stranger.recv(1 << 10):
+            pass
+    assert waiting.children() == []
+    call = waiting.call(secret)
+    assert greeted(call)
+    call.communicate(timeout=30)
 
 
 def test_one_that_is_asked_to_end_ends_its_agents(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import socket
+import threading
 
 import pytest
 from support.processes import wait_until
@@ -79,3 +81,18 @@ def test_who_has_not_the_secret_is_nobody() -> None:
 
         assert desk.agents() == {}
     assert desk.losses == []
+
+
+def test_strangers_cost_few_threads_and_keep_no_task_out() -> None:
+    with (
+        contextlib.ExitStack() as stack,
+        AgentDesk("127.0.0.1", TOKEN) as desk,
+    ):
+        before = threading.active_count()
+        for _ in range(70):
+            line = socket.create_connection((desk.card.host, desk.card.port), 30)
+            stack.enter_context(line)
+        visit = stack.enter_context(desk.card.visited())
+        visit.say(3, 17, "192.0.2.1:5")
+        wait_until(lambda: bool(desk.agents()), "it is there")
+        wait_until(lambda: threading.active_count() <= before + 66, "the oldest left")
