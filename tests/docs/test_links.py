@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,16 +45,34 @@ def test_anchors_are_those_of_a_forge() -> None:
     assert "named" in markdown_anchors('<a id="named"></a>\n')
 
 
+def prose_lines(page: Path) -> Iterator[tuple[str, str, str]]:
+    """Lines outside of code: where each is, its text, and that of the one before."""
+    in_code = False
+    before = ""
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            in_code = not in_code
+        if not in_code:
+            yield f"{name_of(page)}:{number}", line, before
+        before = "" if in_code else line
+
+
 def test_pages_of_the_manual_are_plain_to_read() -> None:
     """A list or a table needs an empty line before it in Python's Markdown."""
     for page in DOCS_DIR.rglob("*.md"):
-        in_code = False
-        before = ""
-        for number, line in enumerate(page.read_text().splitlines(), 1):
-            if line.lstrip().startswith("```"):
-                in_code = not in_code
+        for where, line, before in prose_lines(page):
             begins = line.startswith(("- ", "1. ", "* ", "| "))
             goes_on = before.startswith(("- ", "* ", "|", " ")) or before[:1].isdigit()
-            where = f"{name_of(page)}:{number}: needs an empty line before it"
-            assert in_code or not begins or not before.strip() or goes_on, where
-            before = "" if in_code else line
+            assert not begins or not before.strip() or goes_on, (
+                f"{where}: needs an empty line before it"
+            )
+
+
+def test_lists_in_lists_are_indented_by_fours() -> None:
+    """Python's Markdown takes less for the outer list's next item."""
+    for page in DOCS_DIR.rglob("*.md"):
+        for where, line, _ in prose_lines(page):
+            item = re.match(r"( +)(?:[-*]|\d+\.) ", line)
+            assert item is None or len(item[1]) % 4 == 0, (
+                f"{where}: needs 4 spaces for each level"
+            )
