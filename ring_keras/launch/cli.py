@@ -305,7 +305,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--raw",
         action="store_true",
         help="show every line of every rank as it comes. Otherwise what TensorFlow "
-        "says when it starts, and a traceback that several ranks have, are shown once",
+        "says when it starts, and warnings of Python and tracebacks that several ranks "
+        "have, are shown once",
     )
     add(
         "--grace-period",

@@ -1,4 +1,4 @@
-"""What TensorFlow logs in the same words on every rank, of which one is enough."""
+"""What all ranks say in the same words, of which one is enough."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 __all__ = ["StartLines"]
 
-# Where it says so: of instructions that it could use, of oneDNN, of libraries for GPUs
-# that are there or not, and of XLA. Only these: a warning about a step must not be
-# missed because another rank had the same.
+# Where TensorFlow says so: of instructions that it could use, of oneDNN, of libraries
+# for GPUs that are there or not, and of XLA. Only these: a warning about a step must not
+# be missed because another rank had the same.
 _SOURCES = b"|".join(
     map(
         re.escape,
@@ -50,17 +50,24 @@ _ABORTS = re.compile(
     rb"(Local rendezvous is aborting with status: .*\b(?:CollectiveTimeout|CorruptData"
     rb"|NotInitialized|PeerLost|RankMismatch|RingKeras)Error: .*)"
 )
-_MAX_ERRORS = 100
+# Python shows each once in a process, and the line that it is about below it.
+_WARNING = re.compile(rb"\S.*:\d+: \w*Warning: ")
+_MAX_REMEMBERED = 100
 _OF_ABORT = (b"\t [[{{node ", b"Executing non-communication op <")
 
 
 class StartLines:
-    """Shows what it says when it starts, and of errors of ours, of the first rank."""
+    """Shows what TensorFlow says when it starts, and Python's warnings, of one rank.
+
+    Of the first that says it. The same of what TensorFlow says of errors of ours.
+    """
 
     def __init__(self) -> None:
         self._said_by: dict[bytes, int] = {}
         self._said_of_errors: dict[bytes, int] = {}
+        self._warned: dict[bytes, int] = {}
         self._hides_abort: set[int] = set()
+        self._hides_source: set[int] = set()
 
     def select(self, rank: int, lines: Sequence[bytes]) -> list[bytes]:
         """What to show of a rank's lines: all but those that another has said."""
@@ -70,10 +77,17 @@ class StartLines:
         if rank in self._hides_abort and line.startswith(_OF_ABORT):
             return False
         self._hides_abort.discard(rank)
+        if rank in self._hides_source:
+            self._hides_source.discard(rank)
+            if line.startswith(b"  "):
+                return False
+        if _WARNING.match(line):
+            if _is_first(self._warned, line, rank):
+                return True
+            self._hides_source.add(rank)
+            return False
         if aborts := _ABORTS.match(line):
-            if self._said_of_errors.setdefault(aborts[1], rank) == rank:
-                while len(self._said_of_errors) > _MAX_ERRORS:
-                    del self._said_of_errors[next(iter(self._said_of_errors))]
+            if _is_first(self._said_of_errors, aborts[1], rank):
                 return True
             self._hides_abort.add(rank)
             return False
@@ -82,3 +96,11 @@ class StartLines:
             return True
         said = _ADDRESS.sub(b"", line if logged is None else logged[1])
         return self._said_by.setdefault(said, rank) == rank
+
+
+def _is_first(said_by: dict[bytes, int], said: bytes, rank: int) -> bool:
+    """Whether no other rank has said it of late."""
+    first = said_by.setdefault(said, rank)
+    while len(said_by) > _MAX_REMEMBERED:
+        del said_by[next(iter(said_by))]
+    return first == rank

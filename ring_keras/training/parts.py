@@ -1,6 +1,7 @@
 """Data that are a rank's part, and what becomes of those who forget that."""
 
 import functools
+import warnings
 import weakref
 from typing import Any
 
@@ -22,6 +23,8 @@ def note_part(data: Any) -> None:
     parts = current_job().parts
     for one in tf.nest.flatten(data):
         parts[id(one)] = one
+        if isinstance(one, tf.data.Dataset):
+            _expect_its_own_order()
     _watch_fits()
 
 
@@ -33,6 +36,13 @@ def is_part(data: Any) -> bool:
     is_dataset = isinstance(data, tf.data.Dataset)
     sources = internals.upstream(data) if is_dataset else tf.nest.flatten(data)
     return any(job.parts.get(id(one)) is one for one in sources)
+
+
+def _expect_its_own_order() -> None:
+    """Keras says of `fit`'s default that it does not shuffle, as if nobody had."""
+    warnings.filterwarnings(
+        "ignore", "`shuffle=True` was passed, but will be ignored .* tf.data.Dataset"
+    )
 
 
 @functools.cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import keras
 import pytest
 import tensorflow as tf
@@ -104,3 +106,18 @@ def without_init_worker():
 
 def test_a_callback_is_no_use_before_init() -> None:
     run_ranks(without_init_worker, 1)
+
+
+def warned_of_order_worker() -> list[str]:
+    """What `fit` says of data that `shard` shuffles."""
+    x, y = (array[:16] for array in training.arrays())
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        part = ring.data.shard(tf.data.Dataset.from_tensor_slices((x, y)), seed=1)
+        told(part, distributed=True)
+    return [str(one.message) for one in found]
+
+
+def test_nobody_is_told_that_the_order_of_shard_is_no_order(rank_pool) -> None:
+    for texts in rank_pool(2).run(warned_of_order_worker):
+        assert [text for text in texts if "shuffle" in text] == []

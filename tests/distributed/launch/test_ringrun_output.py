@@ -216,3 +216,22 @@ def test_what_tensorflow_says_at_its_start_is_shown_once(ringrun, tmp_path):
     for rank in range(3):
         file = tmp_path / "output" / f"rank.{rank}" / "stderr"
         assert len(file.read_text().splitlines()) == len(alone), "it is as it is"
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_warning_that_all_ranks_have_is_shown_once(ringrun, raw):
+    finished = ringrun.run(
+        """
+        import warnings
+        warnings.warn("the same")
+        warnings.warn(f"of rank {rank}")
+        """,
+        *(["--raw"] if raw else []),
+        size=3,
+    )
+
+    assert finished.returncode == 0
+    stderr = finished.stderr.decode()
+    assert stderr.count("UserWarning: the same\n") == (3 if raw else 1)
+    assert stderr.count('  warnings.warn("the same")\n') == (3 if raw else 1)
+    assert [f"of rank {rank}\n" in stderr for rank in range(3)] == [True] * 3

@@ -75,3 +75,26 @@ def test_an_error_of_all_ranks_is_logged_of_one():
         b"\t [[{{node mine}}]]",
     ]
     assert lines.select(0, logged(0, b"rank 2")) == logged(0, b"rank 2")
+
+
+WARNING = [
+    b"/site-packages/keras/x.py:70: UserWarning: `shuffle=True` was passed",
+    b"  warnings.warn(",
+]
+
+
+def test_a_warning_of_python_is_shown_of_one_rank_with_its_line():
+    lines = StartLines()
+
+    assert lines.select(0, WARNING) == WARNING
+    assert lines.select(1, [*WARNING, b"  indented", b"loss"]) == [
+        b"  indented",
+        b"loss",
+    ]
+    # Its two lines may come apart.
+    assert lines.select(2, WARNING[:1]) == []
+    assert lines.select(2, [*WARNING[1:], b"loss"]) == [b"loss"]
+    # One that has no such line, and one of another rank that is not the same.
+    other = WARNING[0].replace(b"shuffle", b"repeat")
+    assert lines.select(1, [WARNING[0], b"loss", other]) == [b"loss", other]
+    assert lines.select(0, WARNING) == WARNING
