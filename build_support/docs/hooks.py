@@ -5,6 +5,8 @@ MkDocs calls the `on_` functions. Besides what they say below:
 - A link to a file outside docs/ leads to a page that shows the file, so the site is
   whole by itself wherever it is put.
 - A `<picture>` with a dark variant follows the site's scheme, not only the system's.
+- The contents of a page say what an error's code means: in headings, as those who link
+  there and `ringrun --explain` know them, it stands alone.
 - Comments for those who test the pages, as `<!-- not run: ... -->`, are left out.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,7 @@ _PICTURE = re.compile(
     r"<picture>\s*<source[^>]*srcset=\"(?P<dark>[^\"]+)\"[^>]*>\s*"
     r"<img alt=\"(?P<alt>[^\"]*)\" src=\"(?P<light>[^\"]+)\"[^>]*>\s*</picture>"
 )
+_ENTRY = re.compile(r"^### (RK\d{3})\n\n\*\*(.+?)\.?\*\*", re.M)
 _LANGUAGES = {
     ".cc": "cpp",
     ".h": "cpp",
@@ -97,6 +101,21 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return _SOURCE.sub(relink, _LINK.sub(relink, text))
 
     return _outside_code(_FOR_TESTS.sub("", markdown), adapt)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Completes the contents of the page that lists errors."""
+    meanings = dict(_ENTRY.findall(page.markdown))
+
+    def complete(items: Any) -> None:
+        for item in items:
+            if item.title in meanings:
+                meaning = meanings[item.title].replace("`", "")
+                item.title = f"{item.title}: {escape(meaning)}"
+            complete(item.children)
+
+    complete(page.toc)
+    return html
 
 
 def _with_design_records(entry: Any) -> Any:

@@ -86,6 +86,14 @@ def test_the_reference_shows_each_name_as_what_it_is(site: Site) -> None:
 
 @pytest.mark.docs
 @pytest.mark.timeout(400)
+def test_contents_say_what_codes_mean(site: Site) -> None:
+    (page,) = (page for name, page in site.pages.items() if name.startswith("trouble"))
+    assert "RK101: init() has not run" in page.text
+    assert "rk101" in page.ids
+
+
+@pytest.mark.docs
+@pytest.mark.timeout(400)
 def test_pages_load_nothing_from_elsewhere(site: Site) -> None:
     for name, page in site.pages.items():
         assert not [url for url in page.loads if is_outside(url)], name
