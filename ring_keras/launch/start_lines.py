@@ -8,8 +8,8 @@ from collections.abc import Sequence
 __all__ = ["StartLines"]
 
 # Where TensorFlow says so: of instructions that it could use, of oneDNN, of libraries
-# for GPUs that are there or not, and of XLA. Only these: a warning about a step must not
-# be missed because another rank had the same.
+# for GPUs that are there or not, and of XLA. Only these: a warning about a step must
+# not be missed because another rank had the same.
 _SOURCES = b"|".join(
     map(
         re.escape,
