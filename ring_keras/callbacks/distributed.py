@@ -27,9 +27,9 @@ __all__ = ["Distributed", "prepare_fits"]
 class Distributed(keras.callbacks.Callback):
     """Has `fit` train on several ranks as it would on one.
 
-    A `fit` whose optimizer is a `ring_keras.DistributedOptimizer` has one without
-    being given it. Give it one for its arguments, or for an optimizer, such as a
-    loaded model's, that is to become distributed:
+    If the optimizer is a `ring_keras.DistributedOptimizer`, `fit` adds one by itself.
+    Pass one yourself to give it arguments, or to make another optimizer, such as that
+    of a loaded model, distributed:
 
     ```python
     model.fit(data, epochs=90, callbacks=[

@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         dest="min_size",
         type=int,
         metavar="M",
-        help="go on while there are so many ranks",
+        help="keep training while at least M ranks are left",
     )
     add(
         "--max-np",
@@ -67,13 +67,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         dest="max_size",
         type=int,
         metavar="N",
-        help="start ranks, anew for those that were lost, until there are so many",
+        help="start more ranks, also in place of lost ones, up to N",
     )
     add(
         "--elastic-timeout",
         type=float,
         metavar="SECONDS",
-        help="time for the ranks to meet after a change, and to be M (default: 600)",
+        help="after a change, wait so long for M ranks to meet (default: 600)",
     )
     add(
         "--host-discovery-script",

@@ -84,7 +84,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds what is not ringrun's anyway."""
     group = parser.add_argument_group(
         "horovodrun's options",
-        "Others of its options are taken too: ringrun says what becomes of them.",
+        "ringrun accepts its other options, too, and says what each of them does here.",
     )
     group.add_argument(
         "--fusion-threshold-mb",
