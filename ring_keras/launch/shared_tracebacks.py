@@ -191,7 +191,7 @@ class SharedTracebacks:
         known |= ranks
         while len(self._known) > _MAX_KNOWN:
             del self._known[next(iter(self._known))]
-        shown = _as_it_is([first])
+        shown = first.shown_lines()
         if len(group) > 1:
             shown.append(_own(f"{_name(ranks)} raised this {first.name}"))
         for other in group[1:]:
@@ -206,7 +206,7 @@ class SharedTracebacks:
             text = f"{_name(ranks)}: {first.name} because of rank {cause}"
             return [_own(_with_message(text, first)), *_beyond(group)]
         self._failed.add(cause)
-        shown = _as_it_is([first])
+        shown = first.shown_lines()
         if len(group) > 1:
             shown.append(_own(f"{_name(ranks)} raised this {first.name}"))
         return shown + _beyond(group[1:])

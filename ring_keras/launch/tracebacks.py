@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from pathlib import Path
 
 __all__ = ["START", "Traceback"]
 
@@ -40,6 +42,12 @@ _OWN = [
 ]
 # TensorFlow's errors of graphs go on for many lines, the last of which is such.
 _END_OF_GRAPH_ERROR = re.compile(rb"\[Op:\w+\]")
+
+
+# Of the package's own frames, on this host.
+_FRAME = b'  File "'
+_OUR_FRAME = _FRAME + os.fsencode(f"{Path(__file__).parent.parent}{os.sep}")
+_CODE = re.compile(rb"\[RK\d{3}\] ")
 
 
 class _Part(Enum):
@@ -111,6 +119,26 @@ class Traceback:
             for index in range(end)
             if not _LOGGED.match(self.lines[index].text)
         )
+
+    def shown_lines(self) -> list[Line]:
+        """All but our own frames, if the error has a code: its text says enough."""
+        end = 0 if self._raised_at is None else self._raised_at
+        raised = self.lines[end:]
+        if not any(_CODE.search(line.text) for line in raised):
+            return list(self.lines)
+        frames: list[Line] = []
+        is_ours = False
+        for line in self.lines[:end]:
+            if _LOGGED.match(line.text):
+                frames.append(line)
+                continue
+            if not line.text.startswith(b"   "):  # The frame that was has ended.
+                is_ours = line.text.startswith(_OUR_FRAME)
+            if not is_ours:
+                frames.append(line)
+        if not any(line.text.startswith(_FRAME) for line in frames):
+            return list(self.lines)
+        return frames + raised
 
     def beyond(self, shown: Traceback) -> list[Line]:
         """The lines that the other, of the same key, does not show as well."""

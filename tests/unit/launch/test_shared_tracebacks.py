@@ -1,10 +1,14 @@
 """A traceback that several ranks have is one, and no line is lost."""
 
+from pathlib import Path
+
 import pytest
 
+import ring_keras
 from ring_keras.launch.shared_tracebacks import SharedTracebacks
 
 LATER = 100.0
+PACKAGE_DIR = Path(ring_keras.__file__).parent
 
 
 def traceback(message, name="ValueError", function="work", rank=0):
@@ -265,3 +269,38 @@ def test_a_rank_alone_is_not_kept_waiting():
     terminal.prints(0, traceback("x"))
 
     assert terminal.shown == of(0, traceback("x"))
+
+
+OUR_FRAMES = [
+    f'  File "{PACKAGE_DIR}/data/shard.py", line 99, in shard',
+    "    part = _split(data)",
+    "           ^^^^^^^^^^^^",
+    f'  File "{PACKAGE_DIR}/data/shard.py", line 150, in _split',
+    "    raise ValueError(",
+]
+
+
+@pytest.mark.parametrize("is_coded", [True, False])
+def test_our_own_frames_are_left_out_where_a_code_says_more(is_coded):
+    terminal = Terminal(2)
+    printed = traceback("[RK510] batched" if is_coded else "a fault of ours")
+    logged = "W0000 00:00:17955.29 7 x.cc:1] patience"
+    printed[-1:-1] = [*OUR_FRAMES, logged]
+    for rank in range(2):
+        terminal.prints(rank, printed)
+
+    terminal.ends(0, 1)
+
+    told = [line for line in printed if not is_coded or line not in OUR_FRAMES]
+    assert terminal.shown[: len(told)] == of(0, told)
+
+
+def test_a_traceback_of_nothing_but_our_own_frames_is_shown():
+    terminal = Terminal(2)
+    printed = [traceback("")[0], *OUR_FRAMES, "ValueError: [RK510] batched"]
+    for rank in range(2):
+        terminal.prints(rank, printed)
+
+    terminal.ends(0, 1)
+
+    assert terminal.shown[:-1] == of(0, printed)
