@@ -1,6 +1,5 @@
 """The variables of a `fit`: what ranks go back to, and give to each other."""
 
-
 import keras
 import tensorflow as tf
 
