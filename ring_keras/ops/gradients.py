@@ -114,7 +114,11 @@ def _broadcast_gradient(
         request_name=name,
         communicator_id=operation.get_attr("communicator_id"),
     )
-    return sums if is_root else [tf.zeros_like(upstream) for upstream in upstreams]
+    if is_root:
+        return sums
+    # In a session's graph nothing runs that is not fetched, and the root waits for it.
+    with tf.control_dependencies(sums):
+        return [tf.zeros_like(upstream) for upstream in upstreams]
 
 
 def _reduce_scatter_gradient(operation: _Operation, upstream: tf.Tensor) -> list[Any]:

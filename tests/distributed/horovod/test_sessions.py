@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import ring_keras as ring
 import ring_keras.horovod.tensorflow as hvd
 
 v1 = tf.compat.v1
@@ -151,6 +152,32 @@ def check_other_collectives() -> None:
         assert session.run(hvd.allreduce(1.0)) == 1.0
 
 
+def check_gradients() -> None:
+    """Each fetched alone: what a rank throws away it must reduce all the same."""
+    size, rank = hvd.size(), hvd.rank()
+    with tf.Graph().as_default(), v1.Session() as session:
+        mine = tf.fill([size], float(rank))
+        results = {
+            "allreduce": ring.allreduce(mine, op=ring.Sum),
+            "broadcast": ring.broadcast(mine, size - 1),
+            "grouped": ring.grouped_allreduce([mine], op=ring.Sum)[0],
+            "gather": ring.allgather(mine)[:size],
+            "scatter": ring.reducescatter(mine, op=ring.Sum)[0],
+            "alltoall": ring.alltoall(mine),
+        }
+        for name, result in results.items():
+            gradient = tf.gradients(tf.reduce_sum(result * (rank + 1.0)), mine)[0]
+            results[name] = session.run(gradient).tolist()
+        total = size * (size + 1) / 2
+        is_first, is_last = float(rank == 0), float(rank == size - 1)
+        assert results["allreduce"] == [total] * size
+        assert results["broadcast"] == [is_last * total] * size
+        assert results["grouped"] == [total] * size
+        assert results["gather"] == [is_first * total] * size
+        assert results["scatter"] == [n + 1.0 for n in range(size)]
+        assert results["alltoall"] == [n + 1.0 for n in range(size)]
+
+
 def check_optimizer() -> None:
     size, rank = hvd.size(), hvd.rank()
     sgd = v1.train.GradientDescentOptimizer(1.0)
@@ -183,6 +210,7 @@ def check_optimizer() -> None:
         check_training,
         check_order_does_not_matter,
         check_other_collectives,
+        check_gradients,
         check_optimizer,
     ],
 )
