@@ -1,7 +1,8 @@
 """Every private name of Keras and tf.data that this package relies on.
 
-Nothing else in the package touches one. A test compares `PRIVATE_NAMES` with
-the installed releases and fails by name when one is gone.
+Nothing else in the package touches one, but for classes that override a method of
+`tf.data`. `init()` compares `PRIVATE_NAMES` with the installed releases, and names what
+is gone; what only instances have is read by `private`, which does the same.
 """
 
 from ring_keras.keras_internals.callback_lists import (
@@ -27,6 +28,7 @@ from ring_keras.keras_internals.fixed_states import (
     finalize_layers,
     fixed_states,
 )
+from ring_keras.keras_internals.iterators import OWNED_ITERATOR
 from ring_keras.keras_internals.losses import (
     compiled_losses,
     has_other_losses,
@@ -58,10 +60,13 @@ from ring_keras.keras_internals.names import (
     CLIP_GRADIENTS,
     INITIAL_EPOCH,
     ITERATIONS,
+    ITERATOR_RESOURCE,
     LOSS_CALL,
     MASK,
     METRICS_RESULT,
     MOMENTS,
+    NEWEST_KERAS,
+    OLDEST_KERAS,
     OVERWRITE_DIRECTLY,
     PRIVATE_NAMES,
     REDUCTION_AXES,
@@ -91,6 +96,11 @@ from ring_keras.keras_internals.optimizers import (
     steps_done,
     trainable_variables,
     velocities,
+)
+from ring_keras.keras_internals.private_names import (
+    owner_of,
+    private,
+    require_private_names,
 )
 from ring_keras.keras_internals.recipes import (
     recipe,
@@ -128,11 +138,15 @@ __all__ = [
     "CLIP_GRADIENTS",
     "INITIAL_EPOCH",
     "ITERATIONS",
+    "ITERATOR_RESOURCE",
     "LOSS_CALL",
     "MASK",
     "METRICS_RESULT",
     "MOMENTS",
+    "NEWEST_KERAS",
+    "OLDEST_KERAS",
     "OVERWRITE_DIRECTLY",
+    "OWNED_ITERATOR",
     "PRIVATE_NAMES",
     "REDUCTION_AXES",
     "RMSPROP_MOMENTUM",
@@ -178,6 +192,8 @@ __all__ = [
     "optimizers_built",
     "optimizers_of",
     "overwrites_with_gradient",
+    "owner_of",
+    "private",
     "recipe",
     "recurrent_states",
     "reduction_axes",
@@ -185,6 +201,7 @@ __all__ = [
     "remove_replacements",
     "replace",
     "replacement",
+    "require_private_names",
     "reshuffles",
     "restore",
     "seed_states",

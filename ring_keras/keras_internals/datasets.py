@@ -12,6 +12,7 @@ from ring_keras.keras_internals.names import (
     SHUFFLE_DATASET,
     SHUFFLE_SEEDS,
 )
+from ring_keras.keras_internals.private_names import private
 
 __all__ = [
     "data_server_port",
@@ -40,7 +41,7 @@ def shuffle_seeds(dataset: tf.data.Dataset) -> tuple[int, int] | None:
     """
     if type(dataset).__name__ != SHUFFLE_DATASET:
         return None
-    first, second = (int(getattr(dataset, name)) for name in SHUFFLE_SEEDS)
+    first, second = (int(private(dataset, name)) for name in SHUFFLE_SEEDS)
     return first, second
 
 
@@ -48,7 +49,7 @@ def reshuffles(dataset: tf.data.Dataset) -> bool:
     """Whether it is a shuffle that has another order in each pass."""
     if type(dataset).__name__ != SHUFFLE_DATASET:
         return False
-    return bool(getattr(dataset, SHUFFLE_AGAIN, True))
+    return bool(private(dataset, SHUFFLE_AGAIN))
 
 
 def keeps_batches(dataset: Any) -> bool:

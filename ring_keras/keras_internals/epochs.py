@@ -10,17 +10,20 @@ from ring_keras.keras_internals.names import (
     EPOCH_DATASET,
     EPOCH_STEPS,
 )
+from ring_keras.keras_internals.private_names import private
 
 __all__ = ["dataset_of", "has_steps", "set_dataset", "set_steps"]
 
 
 def dataset_of(epoch_iterator: Any) -> Any:
-    """The dataset from which each epoch makes an iterator."""
-    return getattr(epoch_iterator, EPOCH_DATASET, None)
+    """The dataset from which each epoch makes an iterator; None if there is none."""
+    return None if epoch_iterator is None else private(epoch_iterator, EPOCH_DATASET)
 
 
 def set_dataset(epoch_iterator: Any, dataset: tf.data.Dataset) -> None:
     """Replaces it, before an epoch, by one with a known number of batches."""
+    for name in (EPOCH_DATASET, EPOCH_BATCH_COUNT):
+        private(epoch_iterator, name)  # Else nobody would read them.
     setattr(epoch_iterator, EPOCH_DATASET, dataset)
     setattr(epoch_iterator, EPOCH_BATCH_COUNT, int(dataset.cardinality()))
 

@@ -14,6 +14,7 @@ from ring_keras.keras_internals.names import (
     TRACED_IN_TRAIN_FUNCTION,
     TRAINABLE_VARIABLES,
 )
+from ring_keras.keras_internals.private_names import private
 from ring_keras.keras_internals.variables import is_keras_variable
 
 __all__ = [
@@ -65,7 +66,7 @@ def frozen_weights(model: keras.Model) -> list[keras.Variable]:
     return [
         variable
         for layer in model._flatten_layers()
-        for variable in getattr(layer, TRAINABLE_VARIABLES)
+        for variable in private(layer, TRAINABLE_VARIABLES)
         if not variable.trainable
     ]
 
@@ -78,7 +79,7 @@ def in_order_of_metrics(model: keras.Model, logs: dict[str, Any]) -> Any:
 def inner_metrics(metric: keras.metrics.Metric) -> list[keras.metrics.Metric]:
     """Those of which a metric consists, as that which `compile()` makes of all."""
     compiled = getattr(metric, "metrics", None)
-    inner = getattr(metric, METRICS_OF_METRIC, ()) if compiled is None else compiled
+    inner = private(metric, METRICS_OF_METRIC) if compiled is None else compiled
     return list(inner)
 
 
@@ -107,7 +108,7 @@ def seed_states(model: keras.Model) -> list[keras.Variable]:
 
 def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
     """The axes over which a built layer takes mean and variance."""
-    return list(getattr(layer, REDUCTION_AXES))
+    return list(private(layer, REDUCTION_AXES))
 
 
 def train_function(model: keras.Model) -> Callable[[Any], Any]:
@@ -150,10 +151,11 @@ def set_train_function(
 
 def initial_epoch(model: keras.Model) -> int | None:
     """The epoch that a callback wants `fit` to begin with."""
-    epoch = getattr(model, INITIAL_EPOCH, None)
+    epoch = private(model, INITIAL_EPOCH)
     return None if epoch is None else int(epoch)
 
 
 def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:
     """Makes `fit` begin with that epoch."""
+    private(model, INITIAL_EPOCH)  # Else nobody would read it.
     setattr(model, INITIAL_EPOCH, epoch)

@@ -19,11 +19,15 @@ __all__ = [
     "IS_PROFILING",
     "ITEM_BY_ITEM_DATASETS",
     "ITERATIONS",
+    "ITERATOR",
+    "ITERATOR_RESOURCE",
     "LOSS_CALL",
     "MASK",
     "METRICS_OF_METRIC",
     "METRICS_RESULT",
     "MOMENTS",
+    "NEWEST_KERAS",
+    "OLDEST_KERAS",
     "OVERWRITE_DIRECTLY",
     "PRIVATE_NAMES",
     "PROFILED_BATCHES",
@@ -46,13 +50,19 @@ __all__ = [
 ]
 
 
-# Where Keras or TensorFlow defines it -> what we call, replace or read there.
+# Between these our tests have run, with the first and the last of them.
+OLDEST_KERAS = "3.7"
+NEWEST_KERAS = "3.15"
+
+# The class of what `iter()` of a dataset makes, which has no public name.
+ITERATOR = "tf.data.IteratorSpec(...).value_type"
+
+# Where Keras or TensorFlow defines it -> what we call, replace, override or read there.
 PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     # Public, but replaced on the instance: `train_step`, `test_step`,
     # `train_function`, `make_train_function`, `make_test_function`, `apply`, `build`,
     # `check_finite` and `call` must keep their meaning.
     "keras.Model": (
-        "_compile_loss",
         "_flatten_metrics_in_order",
         "_get_metrics_result_or_logs",
         "_symbolic_build",
@@ -74,7 +84,26 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     "keras.losses.Loss": ("call",),
     "keras.optimizers.LossScaleOptimizer": ("check_finite",),
     "keras.src.saving.saving_lib": ("H5IOStore", "_save_state"),
+    "tensorflow.python.autograph.core.config": ("CONVERSION_RULES", "DoNotConvert"),
+    "tensorflow.python.data.ops.batch_op": ("_BatchDataset", "_ParallelBatchDataset"),
+    "tensorflow.python.data.ops.dataset_ops": ("_OptionsDataset",),
+    "tensorflow.python.data.ops.map_op": ("_MapDataset", "_ParallelMapDataset"),
+    "tensorflow.python.data.ops.padded_batch_op": ("_PaddedBatchDataset",),
+    "tensorflow.python.data.ops.prefetch_op": ("_PrefetchDataset",),
+    "tensorflow.python.data.ops.ragged_batch_op": ("_DenseToRaggedDataset",),
+    "tensorflow.python.data.ops.shuffle_op": ("_ShuffleDataset",),
+    "tensorflow.python.data.ops.unbatch_op": ("_UnbatchDataset",),
+    "tensorflow.python.ops.summary_ops_v2": ("_summary_state",),
+    "tf.OptionalSpec": ("_to_components",),
+    "tf.__internal__": ("EagerTensor",),
     "tf.data.Dataset": ("_inputs",),
+    "tf.data.IteratorSpec": ("_from_components", "value_type"),
+    ITERATOR: (
+        "_create_iterator",
+        "_next_internal",
+        "_type_spec",
+        "get_next_as_optional",
+    ),
     "tf.data.experimental.service.DispatchServer": ("_stop",),
     "tf.data.experimental.service.WorkerServer": ("_address", "_stop"),
 }
@@ -85,6 +114,7 @@ BATCHES_OF_TESTS = "_global_test_batch"
 GRAPH_IS_MISSING = "_should_write_train_graph"
 PROFILED_BATCHES = ("_start_batch", "_stop_batch")
 IS_PROFILING = "_is_tracing"
+ITERATOR_RESOURCE = "_iterator_resource"
 TRAIN_FUNCTION = "train_function"
 # Which the train function refers to, where it is not itself a `tf.function`.
 TRACED_IN_TRAIN_FUNCTION = "multi_step_on_iterator"

@@ -15,6 +15,7 @@ from ring_keras.keras_internals.names import (
     SGD_MOMENTUM,
     TRAINABLE_VARIABLES,
 )
+from ring_keras.keras_internals.private_names import private
 from ring_keras.keras_internals.variables import variable_key
 
 __all__ = [
@@ -54,7 +55,8 @@ def inner_optimizers(
 
 def trainable_variables(optimizer: keras.optimizers.Optimizer) -> Sequence[Any]:
     """Those it was built with; none before that."""
-    return getattr(optimizer, TRAINABLE_VARIABLES, ())
+    found: Sequence[Any] = private(optimizer, TRAINABLE_VARIABLES)
+    return found
 
 
 def _is_multi_optimizer(optimizer: keras.optimizers.Optimizer) -> bool:
@@ -145,10 +147,12 @@ def velocities(optimizer: keras.optimizers.Optimizer) -> list[tf.Variable]:
     """
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     found: Sequence[keras.Variable] = ()
+    if not optimizer.built:
+        return []
     if isinstance(optimizer, keras.optimizers.SGD):
-        found = getattr(optimizer, SGD_MOMENTUM, ())
+        found = private(optimizer, SGD_MOMENTUM)
     elif isinstance(optimizer, keras.optimizers.RMSprop):
-        found = getattr(optimizer, RMSPROP_MOMENTUM, ())
+        found = private(optimizer, RMSPROP_MOMENTUM)
     return [variable.value for variable in found]
 
 
@@ -160,8 +164,8 @@ def steps_done(optimizer: keras.optimizers.Optimizer) -> int:
     """
     inner = inner_optimizers(optimizer)
     if inner and not _is_multi_optimizer(optimizer):
-        return max(steps_done(inner[0]), int(getattr(optimizer, ITERATIONS)))
-    return int(getattr(optimizer, ITERATIONS))
+        return max(steps_done(inner[0]), int(private(optimizer, ITERATIONS)))
+    return int(private(optimizer, ITERATIONS))
 
 
 def step_count(optimizer: keras.optimizers.Optimizer) -> keras.Variable | None:
@@ -171,5 +175,5 @@ def step_count(optimizer: keras.optimizers.Optimizer) -> keras.Variable | None:
     """
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return None
-    count: keras.Variable = getattr(optimizer, ITERATIONS)
+    count: keras.Variable = private(optimizer, ITERATIONS)
     return count

@@ -7,6 +7,7 @@ import keras
 
 from ring_keras.keras_internals import names
 from ring_keras.keras_internals.optimizers import inner_optimizers, optimizers_of
+from ring_keras.keras_internals.private_names import require_method
 
 __all__ = ["remove_replacements", "replace", "replacement", "restore"]
 
@@ -28,7 +29,11 @@ def replace(target: Any, name: str, value: Callable[..., Any]) -> None:
     """Puts `value` before the method `name` of this one instance.
 
     Past `__setattr__`, so that neither Keras nor TensorFlow tracks it.
+
+    Raises:
+        RingKerasError: If its class has no such method, so that nobody calls it.
     """
+    require_method(target, name)
     vars(target)[name] = value
 
 

@@ -16,6 +16,7 @@ from ring_keras.keras_internals.names import (
     WRITERS,
     WRITERS_BEFORE,
 )
+from ring_keras.keras_internals.private_names import private
 
 __all__ = [
     "begin_silent_test_batch",
@@ -33,7 +34,7 @@ def train_writer(callback: keras.callbacks.TensorBoard) -> Any:
     A second writer would make a second file in that folder, and TensorBoard reads on
     in the newest file alone.
     """
-    return getattr(callback, TRAIN_WRITER)
+    return private(callback, TRAIN_WRITER)
 
 
 def leave_writers(callback: keras.callbacks.TensorBoard) -> None:
@@ -42,8 +43,8 @@ def leave_writers(callback: keras.callbacks.TensorBoard) -> None:
     Keras does so in `on_train_end`, to which such a `fit` does not come: a later one
     would write its summaries to the failed one's file.
     """
-    pushed = getattr(callback, WRITERS_BEFORE)
-    own = getattr(callback, WRITERS).values()
+    pushed = private(callback, WRITERS_BEFORE)
+    own = private(callback, WRITERS).values()
     while pushed and any(
         writer is summary_ops_v2._summary_state.writer for writer in own
     ):
@@ -68,7 +69,7 @@ def begin_silent_train_batch(callback: keras.callbacks.TensorBoard) -> bool:
     Returns:
         Whether it is such a batch; else Keras's own method is to be called.
     """
-    number = getattr(callback, BATCHES_OF_TRAINING) + 1
+    number = private(callback, BATCHES_OF_TRAINING) + 1
     if _is_profiled(callback, number):
         return False
     return _begin_silently(callback, BATCHES_OF_TRAINING)
@@ -84,8 +85,8 @@ def is_silent_after_batch(callback: keras.callbacks.TensorBoard) -> bool:
 
     It makes an op or two of each value of the logs before it sees that.
     """
-    number = getattr(callback, BATCHES_OF_TRAINING)
-    if getattr(callback, GRAPH_IS_MISSING) or _is_profiled(callback, number):
+    number = private(callback, BATCHES_OF_TRAINING)
+    if private(callback, GRAPH_IS_MISSING) or _is_profiled(callback, number):
         return False
     if callback.update_freq == "epoch":
         # Nothing goes to its own writer; the program may have set another one.
@@ -94,7 +95,7 @@ def is_silent_after_batch(callback: keras.callbacks.TensorBoard) -> bool:
 
 
 def _begin_silently(callback: keras.callbacks.TensorBoard, count: str) -> bool:
-    number = getattr(callback, count) + 1
+    number = private(callback, count) + 1
     every = callback.update_freq
     # After one that was recorded, Keras's method says that this one is not.
     if every == "epoch" or number % every == 0 or (number - 1) % every == 0:
@@ -105,5 +106,5 @@ def _begin_silently(callback: keras.callbacks.TensorBoard, count: str) -> bool:
 
 
 def _is_profiled(callback: keras.callbacks.TensorBoard, number: int) -> bool:
-    first, last = (getattr(callback, name) for name in PROFILED_BATCHES)
-    return bool(first <= number <= last or getattr(callback, IS_PROFILING))
+    first, last = (private(callback, name) for name in PROFILED_BATCHES)
+    return bool(first <= number <= last or private(callback, IS_PROFILING))

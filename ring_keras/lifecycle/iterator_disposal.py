@@ -18,9 +18,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from ring_keras import keras_internals as internals
+
 __all__ = ["IteratorDisposal"]
 
-_Iterator: Any = tf.data.IteratorSpec(tf.TensorSpec(())).value_type
+_Iterator: Any = internals.OWNED_ITERATOR
 _LOOK_S = 0.001
 _MOST_LOOKS = 1000
 
@@ -75,7 +77,7 @@ class IteratorDisposal:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _keep(self, iterator: Any) -> None:
-        handle = iterator._iterator_resource
+        handle = internals.private(iterator, internals.ITERATOR_RESOURCE)
         if type(handle) is tf.__internal__.EagerTensor:  # Not in a graph.
             reference = weakref.ref(iterator, self._on_end)
             self._kept[id(reference)] = (reference, handle)

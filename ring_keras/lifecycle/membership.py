@@ -23,6 +23,7 @@ from ring_keras.job.job import (
 )
 from ring_keras.job.process_set import ProcessSet, add_missing_process_sets
 from ring_keras.job.topology import is_initialized
+from ring_keras.keras_internals import require_private_names
 from ring_keras.lifecycle.elastic_launcher import (
     NoGenerationError,
     is_late,
@@ -86,7 +87,8 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
             elastic job only if too few are left.
         RankMismatchError: If a variable that must be the same on every rank is
             not.
-        RingKerasError: If ranks cannot have a GPU each, or only some can.
+        RingKerasError: If ranks cannot have a GPU each, or only some can; or if Keras
+            or TensorFlow is of a release that ring_keras does not know.
         CollectiveTimeoutError: If a rank has not joined, or has not left the last
             generation, within `RING_KERAS_INIT_TIMEOUT_S` seconds; in an elastic job
             the others then meet anew.
@@ -94,6 +96,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
     if is_initialized():
         add_missing_process_sets(process_sets)
         return
+    require_private_names()
     config = Config.from_environment()
     options = config.init_options()
     if config.elastic_socket is None:

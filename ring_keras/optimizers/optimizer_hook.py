@@ -6,6 +6,7 @@ files stay free of this package, and copies are unhooked.
 """
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional, TypeAlias
 
@@ -23,6 +24,14 @@ from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.step_scope import StepWeight, current_step
 
 __all__ = ["InstallHook", "OptimizerHook", "sources_of"]
+
+
+class _Passed(threading.local):
+    count = 0
+
+
+# How often a hook of this thread has seen gradients where it reduces or adds them up.
+_passed = _Passed()
 
 
 class OptimizerHook:
@@ -116,6 +125,7 @@ class OptimizerHook:
         sources: Sequence[Any],
         weight: StepWeight | None,
     ) -> list[Gradient]:
+        self._note_passed()
         self._refuse_inside_loss_scaling()
         factor = self.options.passes_factor
         step = current_step()
@@ -129,6 +139,41 @@ class OptimizerHook:
             g if mine is None else r
             for g, mine, r in zip(grads, own, reduced, strict=True)
         ]
+
+    def _note_passed(self) -> None:
+        """Gradients have come to where they are reduced, or added up before that."""
+        _passed.count += 1
+
+    @contextlib.contextmanager
+    def _must_be_passed(
+        self, gradients: Sequence[Gradient], variables: Sequence[Any]
+    ) -> Iterator[None]:
+        """Raises where no hook has seen the gradients of an update.
+
+        A class that overrides `apply` may hand them on to another optimizer, or apply
+        them itself: then every rank would train alone.
+        """
+        before = _passed.count
+        yield
+        if _passed.count > before or not self._reducer.active:
+            return
+        step = current_step()
+        reduced = set() if step is None else step.reduced
+        if any(
+            gradient is not None
+            and not internals.overwrites_with_gradient(variable)
+            and internals.variable_key(variable) not in reduced
+            for gradient, variable in zip(gradients, variables, strict=False)
+        ):
+            raise RingKerasError(
+                "[RK608] "
+                f"optimizer '{self._optimizer.name}' of class "
+                f"{type(self._optimizer).__name__} has taken an update that no rank "
+                "has reduced, so every rank would train alone: it does not apply its "
+                "gradients as Keras's own optimizers do. Give ring_keras."
+                "DistributedOptimizer the optimizer that it hands its gradients to, "
+                "or use ring_keras.DistributedGradientTape instead."
+            )
 
     def _refuse_inside_loss_scaling(self) -> None:
         """Where one rank may not come: see `LossScaleHook`."""

@@ -27,9 +27,24 @@ class UpdateHook(OptimizerHook):
     def install(self) -> None:
         """Puts the hook into the optimizer."""
         super().install()
+        self._replace(internals.APPLY, self._apply)
         self._replace(internals.OVERWRITE_DIRECTLY, self._overwrite_directly)
         self._replace(internals.BACKEND_APPLY_GRADIENTS, self._backend_apply_gradients)
         self._replace(internals.CLIP_GRADIENTS, self._clip_gradients)
+
+    def _apply(
+        self,
+        grads: Sequence[Gradient],
+        trainable_variables: Sequence[Any] | None = None,
+    ) -> Any:
+        apply = type(self._optimizer).apply
+        if self._suspended:
+            return apply(self._optimizer, grads, trainable_variables)
+        grads = list(grads)
+        variables = None if trainable_variables is None else list(trainable_variables)
+        known = variables or internals.trainable_variables(self._optimizer)
+        with self._must_be_passed(grads, known):
+            return apply(self._optimizer, grads, variables)
 
     def _overwrite_directly(
         self, grads: Sequence[Gradient], variables: Sequence[Any]
@@ -44,6 +59,8 @@ class UpdateHook(OptimizerHook):
         self, grads: Sequence[Gradient], trainable_variables: Sequence[Any]
     ) -> None:
         """Runs outside of the conditional that accumulation makes."""
+        if self._accumulates():
+            self._note_passed()
         if self._accumulates() and not self._suspended:
             step = current_step()
             if step is not None and self._reducer.active and tf.executing_eagerly():

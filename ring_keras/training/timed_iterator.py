@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras import _libraries
+from ring_keras import keras_internals as internals
 from ring_keras.training.uneven_batches import real_example_count
 
 __all__ = [
@@ -24,7 +25,7 @@ __all__ = [
     "variant_of",
 ]
 
-_Iterator: Any = tf.data.IteratorSpec(tf.TensorSpec(())).value_type
+_Iterator: Any = internals.OWNED_ITERATOR
 
 
 def is_of_dataset(iterator: Any) -> bool:
@@ -52,7 +53,7 @@ def timed_iterator(iterator: Any, kind: type["TimedIterator"] | None = None) -> 
     kept = vars(iterator).setdefault("_ring_keras_timed", {})
     if kind not in kept:
         kept[kind] = kind(
-            components=[iterator._iterator_resource],
+            components=[internals.private(iterator, internals.ITERATOR_RESOURCE)],
             element_spec=iterator.element_spec,
         )
     return kept[kind]

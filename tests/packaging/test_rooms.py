@@ -126,6 +126,7 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
         "autotune",
         "devices",
         "job",
+        "keras_internals",
         "monitoring",
         "schedulers",
         "schedules",

@@ -232,3 +232,58 @@ def sum_worker():
 
 def test_sum(rank_pool):
     assert rank_pool(2).run(sum_worker) == [-3.0, -3.0]
+
+
+class Lookahead(keras.optimizers.Optimizer):
+    """As of somebody else: hands its gradients on, past Keras's own `apply`."""
+
+    def __init__(self, optimizer):
+        super().__init__(0.1, name="lookahead")
+        self.inside = optimizer
+
+    def apply(self, grads, trainable_variables=None):
+        return self.inside.apply(grads, trainable_variables)
+
+
+def handing_on_worker(how, distributes_inner):
+    optimizer = keras.optimizers.SGD(0.1)
+    if distributes_inner:
+        optimizer = Lookahead(ring.DistributedOptimizer(optimizer))
+    else:
+        optimizer = ring.DistributedOptimizer(Lookahead(optimizer))
+    model = training.build(1)
+    model.build((None, 6))
+    x, y = ring.data.shard(training.arrays())
+
+    def train():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - y) ** 2)
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+    if how == "fit":
+        model.compile(optimizer, "mse")
+        callbacks = [ring.callbacks.BroadcastGlobalVariables()]
+        model.fit(x, y, verbose=0, callbacks=callbacks)
+    else:
+        (tf.function(train, autograph=False) if how == "traced" else train)()
+    return training.as_bytes(model.get_weights())
+
+
+def refused_worker(how):
+    with pytest.raises(ring.RingKerasError) as caught:
+        handing_on_worker(how, distributes_inner=False)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["fit", "traced", "eager"])
+def test_an_optimizer_that_hands_gradients_past_the_hook_is_refused(rank_pool, how):
+    for message in rank_pool(2).run(refused_worker, args=(how,)):
+        assert "[RK608] optimizer 'lookahead' of class Lookahead has" in message
+
+
+@pytest.mark.parametrize("how", ["fit", "eager"])
+def test_what_it_hands_them_to_may_be_distributed(rank_pool, how):
+    first, second = rank_pool(2).run(handing_on_worker, args=(how, True))
+
+    assert first == second

@@ -7,6 +7,7 @@ the one file to mend.
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -14,27 +15,43 @@ import pytest
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.errors import RingKerasError
 from ring_keras.keras_internals import calls
 from ring_keras.keras_internals.building import create_variables
 
-NAMES = [
-    (owner, name) for owner, names in internals.PRIVATE_NAMES.items() for name in names
-]
+
+def test_the_names_exist():
+    """This release has them all, and the package may say so of a newer one."""
+    internals.require_private_names.__wrapped__()
 
 
-@pytest.mark.parametrize(("owner", "name"), NAMES)
-def test_the_name_exists(owner, name):
-    package, *parts = owner.split(".")
-    target = {"keras": keras, "tf": tf}[package]
-    for part in parts:
-        target = getattr(target, part)
-    if name == "_compile_loss":  # Made by the constructor.
-        target = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    if name == "_reduction_axes":  # Made by build().
-        target = keras.layers.BatchNormalization()
-        target.build((None, 1))
+def test_names_that_are_gone_are_told(monkeypatch):
+    optimizer = keras.optimizers.SGD()
+    for owner, name in (
+        (keras.optimizers.SGD, "_clip_gradients"),
+        (keras.Model, "_symbolic_build"),
+    ):
+        for cls in owner.__mro__:
+            if name in vars(cls):
+                monkeypatch.delattr(cls, name)
+    with pytest.raises(RingKerasError) as caught:
+        internals.require_private_names.__wrapped__()
 
-    assert hasattr(target, name), f"{owner}.{name} is gone"
+    assert "keras.Model._symbolic_build, " in str(caught.value)
+    assert "keras.optimizers.Optimizer._clip_gradients. " in str(caught.value)
+    assert f"Keras {keras.__version__} with TensorFlow {tf.__version__}" in str(
+        caught.value
+    )
+    with pytest.raises(RingKerasError, match=r"need.*: SGD\._clip_gradients\."):
+        internals.replace(optimizer, internals.CLIP_GRADIENTS, lambda grads: grads)
+    with pytest.raises(RingKerasError, match=r"need.*: SGD\._gone\."):
+        internals.private(optimizer, "_gone")
+
+
+def test_the_package_asks_for_the_oldest_keras_that_is_tested():
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+
+    assert f'"keras>={internals.OLDEST_KERAS}"' in text
 
 
 @pytest.mark.parametrize(

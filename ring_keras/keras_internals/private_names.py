@@ -1,0 +1,76 @@
+"""Says at once which private names an installed release does not have."""
+
+import functools
+import pkgutil
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ring_keras.errors import RingKerasError
+from ring_keras.keras_internals.iterators import OWNED_ITERATOR
+from ring_keras.keras_internals.names import (
+    ITERATOR,
+    NEWEST_KERAS,
+    OLDEST_KERAS,
+    PRIVATE_NAMES,
+)
+
+__all__ = ["owner_of", "private", "require_method", "require_private_names"]
+
+
+@functools.cache
+def require_private_names() -> None:
+    """Raises if a name of PRIVATE_NAMES is gone: nothing here would work, or be right.
+
+    Raises:
+        RingKerasError: Names all of them.
+    """
+    missing = []
+    for path, names in PRIVATE_NAMES.items():
+        try:
+            owner = owner_of(path)
+        except (AttributeError, ImportError):
+            missing.append(path)
+            continue
+        missing += [f"{path}.{name}" for name in names if not hasattr(owner, name)]
+    if missing:
+        raise _gone(missing)
+
+
+def owner_of(path: str) -> Any:
+    """What a key of PRIVATE_NAMES stands for."""
+    if path == ITERATOR:
+        return OWNED_ITERATOR
+    return pkgutil.resolve_name(path.replace("tf.", "tensorflow.", 1))
+
+
+def private(target: Any, name: str) -> Any:
+    """The attribute of an object, whose class may not have it before it is made.
+
+    Raises:
+        RingKerasError: If there is none.
+    """
+    try:
+        return getattr(target, name)
+    except AttributeError:
+        raise _gone([f"{type(target).__name__}.{name}"]) from None
+
+
+def require_method(target: Any, name: str) -> None:
+    """Raises if the class of an object has no such method, which nobody would call.
+
+    Raises:
+        RingKerasError: If it has none.
+    """
+    if not hasattr(type(target), name):
+        raise _gone([f"{type(target).__name__}.{name}"])
+
+
+def _gone(names: list[str]) -> RingKerasError:
+    return RingKerasError(
+        "[RK607] "
+        f"Keras {keras.__version__} with TensorFlow {tf.__version__} has not all that "
+        f"ring_keras needs: {', '.join(names)}. It knows Keras {OLDEST_KERAS} to "
+        f"{NEWEST_KERAS}. Install one of these, or a newer ring_keras."
+    )
