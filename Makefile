@@ -22,7 +22,8 @@
 #   make soak-exit start SOAK_JOBS jobs that leave in every way; none may hang or crash
 #   make soak-steps train SOAK_STEPS steps, and more with ever new names: nothing may grow
 #   make soak-kills  kill SOAK_KILLS ranks of a fit that goes on, and measure it
-#   make versions  build for, and pass the core tests with, each of TENSORFLOWS
+#   make versions  build for, and pass the core tests with, each of TENSORFLOWS and KERASES
+#   make nightly   the core tests with last night's Keras, and TensorFlow if there is one
 #   make wheel     into dist/, with an op library for each of TENSORFLOWS
 #   make release TAG=v0.2.0  the files of a release, built from its tag and checked; needs
 #                  what docs/releasing.md lists. RELEASE_ARGS="--twice --try" checks more
@@ -51,12 +52,15 @@ FUZZ_SECONDS ?= 0
 TEST_WORKERS ?= $(shell expr $$(nproc) + 1)
 # The minor versions of `make versions` and `make wheel`, beside VENV's own.
 TENSORFLOWS ?= 2.16 2.18 2.20
+# Releases of Keras that `make versions` runs with VENV's TensorFlow: the oldest that
+# pyproject.toml allows.
+KERASES ?= $(shell sed -n 's/^  "keras>=\(.*\)",$$/\1/p' pyproject.toml)
 # What `make test-engines` runs, each in an environment of its own, and in its folder of tests/engines.
 ENGINES ?= dask deploy hub kubernetes ray spark tuners
 # The tag to release, and more for build_support/release.
 TAG ?= $(shell git describe --exact-match --tags 2>/dev/null)
 RELEASE_ARGS ?= --twice --try
-# What `make versions` runs.
+# What `make versions` and `make nightly` run.
 CORE_TESTS ?= tests/unit/keras tests/unit/ops tests/distributed/ops \
   tests/distributed/keras/test_keras_exactness.py tests/distributed/keras/test_keras_hook.py \
   tests/distributed/test_tensorflow_io.py
@@ -72,6 +76,9 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 BUILD_EXT := $(BIN)/python setup.py --quiet build_ext --inplace
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist worksteal
+# One after the other, with the interpreter of another environment.
+CORE_PYTEST = PYTHONPATH=$(CURDIR) $(1)/bin/python -m pytest \
+  -m "not slow and not gpu and not peers and not hosts and not board and not docs and not engines" $(CORE_TESTS) $(PYTEST_ARGS)
 # One per Python, as build_support/cmake_build.py has it.
 BUILD_DIR = build/cmake-$(shell $(BIN)/python -c "import sys; print(sys.implementation.cache_tag)")
 
@@ -87,6 +94,9 @@ DOCS_READY := $(STAMPS)/docs
 # An environment for each of TENSORFLOWS.
 VERSIONS_DIR := build/tensorflow
 VERSIONS_READY := $(TENSORFLOWS:%=$(VERSIONS_DIR)/%/ready)
+# One for each of KERASES.
+KERASES_DIR := build/keras
+KERASES_READY := $(KERASES:%=$(KERASES_DIR)/%/ready)
 # One for each of ENGINES.
 ENGINES_DIR := build/engines
 ENGINES_READY := $(ENGINES:%=$(ENGINES_DIR)/%/ready)
@@ -100,7 +110,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-copies test-faults test-board test-docs test-engines board build docs plots lint fuzz sanitize soak-exit soak-kills soak-steps versions wheel release clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-copies test-faults test-board test-docs test-engines board build docs plots lint fuzz sanitize soak-exit soak-kills soak-steps versions nightly wheel release clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -229,14 +239,27 @@ soak-kills: build
 	$(call say,$(SOAK_KILLS) kills)
 	$(BIN)/python tests/soak/kills.py $(SOAK_KILLS)
 
-versions: $(INSTALLED) $(VERSIONS_READY)
+versions: $(INSTALLED) $(VERSIONS_READY) $(KERASES_READY)
 	$(call say,Compiling for TensorFlow $(TENSORFLOWS))
 	CMAKE_ARGS='-DRING_KERAS_TENSORFLOW_DIRS=$(TENSORFLOW_DIRS) $(CMAKE_ARGS)' $(BUILD_EXT)
 	set -e; for version in $(TENSORFLOWS); do \
 	  printf '\n== Core tests with TensorFlow %s\n' $$version; \
-	  PYTHONPATH=$(CURDIR) $(VERSIONS_DIR)/$$version/bin/python -m pytest \
-	    -m "not slow and not gpu and not peers and not hosts and not board and not docs and not engines" $(CORE_TESTS) $(PYTEST_ARGS); \
+	  $(call CORE_PYTEST,$(VERSIONS_DIR)/$$version); \
 	done
+	set -e; for version in $(KERASES); do \
+	  printf '\n== Core tests with Keras %s\n' $$version; \
+	  $(call CORE_PYTEST,$(KERASES_DIR)/$$version); \
+	done
+
+# TensorFlow is not built every night for every Python.
+nightly: $(TEST_READY) build
+	rm -rf $(KERASES_DIR)/nightly $(VERSIONS_DIR)/nightly
+	@$(MAKE) --no-print-directory $(KERASES_DIR)/nightly/ready
+	$(call say,Core tests with last night's Keras)
+	$(call CORE_PYTEST,$(KERASES_DIR)/nightly)
+	if $(MAKE) --no-print-directory $(VERSIONS_DIR)/nightly/ready; then set -e; \
+	  $(MAKE) --no-print-directory versions TENSORFLOWS=nightly KERASES=; \
+	else printf '\n== There is no tf-nightly for this Python\n'; fi
 
 wheel: $(INSTALLED) $(VERSIONS_READY) board
 	$(call say,A wheel for TensorFlow $(TENSORFLOWS) and that of $(VENV))
@@ -259,8 +282,10 @@ $(VERSIONS_DIR)/%/ready: pyproject.toml | $(BIN)/python
 	$(call say,TensorFlow $* in $(@D))
 	$(BIN)/python -m venv $(@D)
 	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet \
-	  "$(firstword $(subst ==, ,$(TENSORFLOW)))==$*.*" \
+	  $(if $(filter nightly,$*),tf-nightly,"$(firstword $(subst ==, ,$(TENSORFLOW)))==$*.*") \
 	  $$($(BIN)/python build_support/requirements.py test $(if $(filter 2.16,$*),io))
+	@# Over the release, which the tests' tools bring.
+	if test $* = nightly; then $(@D)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --force-reinstall keras-nightly; fi
 	touch $@
 
 $(RELEASE_VENV)/ready: $(RELEASE_REQUIREMENTS)
@@ -269,13 +294,24 @@ $(RELEASE_VENV)/ready: $(RELEASE_REQUIREMENTS)
 	$(RELEASE_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -r $<
 	touch $@
 
-# It sees what VENV has, and pip leaves that as it is.
-$(ENGINES_DIR)/%/ready: pyproject.toml $(TEST_READY)
-	$(call say,Test tools for $* in $(@D))
+# An environment that sees what VENV has, and pip leaves that as it is.
+define seeing_venv
 	$(BIN)/python -m venv $(@D)
 	site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	  echo "import site; site.addsitedir('$$site')" \
 	  >$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+endef
+
+$(KERASES_DIR)/%/ready: pyproject.toml $(TEST_READY)
+	$(call say,Keras $* in $(@D))
+	$(seeing_venv)
+	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps \
+	  $(if $(filter nightly,$*),keras-nightly,"keras==$*.*")
+	touch $@
+
+$(ENGINES_DIR)/%/ready: pyproject.toml $(TEST_READY)
+	$(call say,Test tools for $* in $(@D))
+	$(seeing_venv)
 	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet \
 	  $$($(BIN)/python build_support/requirements.py test-$*)
 	if test $* = hub; then $(@D)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps keras-hub; fi

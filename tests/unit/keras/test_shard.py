@@ -255,7 +255,7 @@ def py_parts(count, size, seed, remainder, epochs=1):
     ]
     orders = []
     for epoch in range(epochs):
-        orders.append([list(part) for part in parts])
+        orders.append([[part[k] for k in range(part.num_batches)] for part in parts])
         for part, one in zip(parts, data, strict=True):
             part.on_epoch_end()
             assert one.ends == epoch + 1
