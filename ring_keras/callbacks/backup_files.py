@@ -114,15 +114,14 @@ class BackupFiles:
             What was noted with it; None if there was none.
 
         Raises:
-            RingKerasError: If a remote directory cannot be read.
+            RingKerasError: If a remote directory cannot be read, or an optimizer of
+                the model's own is not built.
         """
         with self._newest_whole() as newest:
             if newest is None:
                 return None
             weights, noted = newest
-            optimizer: Any = model.optimizer
-            if not optimizer.built:  # Else it would not take its state.
-                optimizer.build(model.trainable_variables)
+            _require_built(model)
             model.load_weights(weights)
         # One rank's, of some steps: no rank has the others' parts.
         internals.clear_accumulators(internals.optimizers_of(model))
@@ -176,6 +175,21 @@ class BackupFiles:
             for stem in self._stems(ending):
                 if stem not in kept:
                     self._directory.remove(stem + ending)
+
+
+def _require_built(model: keras.Model) -> None:
+    """Builds its optimizer; those that are not built would not take their state."""
+    if model.optimizer is not None and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    for optimizer in internals.training_optimizers(model):
+        if not optimizer.built:
+            raise RingKerasError(
+                "[RK334] "
+                f"optimizer '{optimizer.name}' of model '{model.name}' has no "
+                "variables yet, so the backup's cannot be restored. Build the model's "
+                "own optimizers before fit(), in compile() for instance: "
+                "optimizer.build(variables)."
+            )
 
 
 def _sealed(noted: Mapping[str, Any]) -> bytes:

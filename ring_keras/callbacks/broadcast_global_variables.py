@@ -1,6 +1,6 @@
 """Starts every rank from the same state."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -62,6 +62,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         super().__init__()
         self.root_rank = root_rank
         self._local = {internals.variable_key(v) for v in local_variables}
+        self._fit: DistributedFit | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -73,6 +74,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         attach(self.model, adopt_optimizers=True)
         callbacks = calls.calling_callback_list()
         fit = DistributedFit.begin(self)
+        self._fit = fit
         if callbacks is None or fit is None:
             self._begin([])
         else:
@@ -100,7 +102,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         function: Any = internals.train_function(self.model)
         pending = getattr(function, "before_next_call", None)
         if pending is not None and pending == self._broadcast:
-            function.before_next_call = None
+            function.before_next_call = self._fit = None
             optimizer = self.model.optimizer
             # The root's may be built, by what it has restored; a model may have none.
             if optimizer is not None and not optimizer.built:
@@ -113,6 +115,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
             with common_start.left_to_caller():
                 create_variables(self.model, element_spec)
         process_set = process_set_of(self.model)
+        is_local = self._is_local()
         keep_own_accumulated(
             self.model,
             process_set.position_of(self.root_rank),
@@ -120,12 +123,12 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
             process_set,
         )
         before = internals.constants(self.model)
-        variables = common_variables(self.model, self._is_local)
+        variables = common_variables(self.model, is_local)
         broadcast_variables(variables, self.root_rank, process_set=process_set)
         common_start.set_started([*variables, *self.model.weights])
         if agree_on_layers(
             self.model,
-            self._is_local,
+            is_local,
             "fit/layers",
             process_set,
             are_new=internals.constants(self.model) != before,
@@ -133,8 +136,12 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
             # What is traced goes on with the old constants.
             attach(self.model, retrace=True)
             self.model.test_function = self.model.predict_function = None
+        fit, self._fit = self._fit, None
+        if fit is not None:
+            fit.ranks_are_alike()
 
-    def _is_local(self, variable: Any) -> bool:
-        if internals.variable_key(variable) in self._local:
-            return True
-        return is_local_in(self.model)(variable)
+    def _is_local(self) -> Callable[[Any], bool]:
+        of_optimizers = is_local_in(self.model)
+        return lambda variable: (
+            internals.variable_key(variable) in self._local or of_optimizers(variable)
+        )

@@ -323,7 +323,7 @@ class _Backup:
         self._files = files
 
     def save(self, place: dict[str, int]) -> None:
-        steps = internals.steps_done(self._model.optimizer)
+        steps = internals.steps_done_of(self._model) or 0
         try:
             weights = internals.weights_file(self._model)
             self._files.save_if_newest(weights, steps, place)

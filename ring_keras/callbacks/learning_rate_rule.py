@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.momentum import scale_momentum
+from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
 
@@ -19,10 +20,14 @@ __all__ = ["LearningRateRule"]
 class LearningRateRule(keras.callbacks.Callback, abc.ABC):
     """Base of the learning rate callbacks.
 
-    The rate is a pure function of `optimizer.iterations`, so a restored run
-    goes on where it stopped. It is kept in the optimizer's own variable, so
-    saved files stay ordinary ones, and other callbacks may set it outside of
-    the steps that the rule covers.
+    The rate is a pure function of the number of steps that the optimizer has
+    taken, so a restored run goes on where it stopped. It is kept in the optimizer's
+    own variable, so saved files stay ordinary ones, and other callbacks may set it
+    outside of the steps that the rule covers.
+
+    A step is a batch here, as in the epochs of `fit`, also where the optimizer
+    accumulates gradients and updates only after several. A model's own optimizers,
+    as those of a GAN, all get the rate; they must begin with one.
 
     With `steps_per_execution=n`, Keras calls back every n steps only. The rates
     of the next n steps are then put into a table beforehand, from which each
@@ -46,10 +51,24 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         self.momentum_correction = momentum_correction
         self._table: tf.Variable | None = None
         self._first_step: tf.Variable | None = None
+        self._optimizers: list[keras.optimizers.Optimizer] = []
+        # Of one call of `fit`: its first epoch, and the batches that it has had.
+        self._initial_epoch: int | None = None
+        self._steps_now = 0
+        self._batches = 0
+        self._batches_before_epoch = 0
 
     @abc.abstractmethod
     def learning_rate_at(self, step: int) -> float | None:
-        """The rate for the step after `step` updates; None leaves it alone."""
+        """The rate for the step after `step` others; None leaves it alone.
+
+        Steps that only accumulate gradients count like others.
+        """
+
+    def steps_per_update(self) -> int:
+        """How many steps an optimizer takes for one update."""
+        passes = [one.gradient_accumulation_steps for one in self._optimizers]
+        return max((int(count) for count in passes if count), default=1)
 
     def known_steps_per_epoch(self) -> int:
         """As given, or else as `fit` counts them."""
@@ -67,18 +86,15 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         """Checks that the rate can be set, and makes room for the table."""
         fit = DistributedFit.begin(self)
         if fit is not None:
-            # A rate may follow from the number of ranks.
+            # A rate may follow from the number of ranks, and from a restored step.
             fit.when_ranks_have_changed(self, lambda: self.on_train_batch_begin(0))
+            fit.when_ranks_are_alike(self, lambda: self.on_train_batch_begin(0))
         self._remove_table()  # A fit that failed may have left one.
-        optimizer = self.model.optimizer
-        if not internals.is_keras_variable(optimizer.learning_rate):
-            raise ValueError(
-                "[RK621] "
-                f"{type(self).__name__} sets the learning rate, but the optimizer "
-                f"'{optimizer.name}' follows a LearningRateSchedule or a callable. "
-                "Give the optimizer a float learning_rate, or drop the callback. "
-                f"Received: {optimizer.get_config().get('learning_rate')}"
-            )
+        self._initial_epoch = None
+        self._batches = self._batches_before_epoch = 0
+        training = internals.training_optimizers(self.model)
+        self._optimizers = internals.innermost(training)
+        self._require_one_rate()
         count = self.model.steps_per_execution
         if count == 1:
             attach(self.model)
@@ -90,11 +106,78 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         step, _ = attach(self.model, retrace=True)
         step.prologues_of_fits.append((fit, self._assign_from_table))
 
+    def _require_one_rate(self) -> None:
+        name = type(self).__name__
+        rates = {}
+        for optimizer in self._optimizers:
+            if not internals.is_keras_variable(optimizer.learning_rate):
+                raise ValueError(
+                    "[RK621] "
+                    f"{name} sets the learning rate, but the optimizer "
+                    f"'{optimizer.name}' follows a LearningRateSchedule or a callable. "
+                    "Give the optimizer a float learning_rate, or drop the callback. "
+                    f"Received: {optimizer.get_config().get('learning_rate')}"
+                )
+            rates[float(optimizer.learning_rate.numpy())] = optimizer.name
+        if len(rates) != 1:
+            found = [f"'{owner}' has {rate:g}" for rate, owner in rates.items()]
+            raise ValueError(
+                "[RK621] "
+                f"{name} sets one learning rate, but the model's optimizers have "
+                f"{len(rates)}: {', '.join(found) or 'there is no optimizer'}. Give "
+                "them the same, or each a ring_keras.schedules.Warmup in place of the "
+                "callback."
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Counts the batches of this `fit`, and notes where it began."""
+        if self._initial_epoch is None:
+            self._initial_epoch = epoch
+        self._batches_before_epoch = self._batches
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Counts."""
+        self._batches = self._batches_before_epoch + batch + 1
+
+    def steps_taken(self) -> int:
+        """How many steps the optimizers have taken."""
+        counts = [int(internals.iterations(one)) for one in self._optimizers]
+        if len(set(counts)) > 1 and not self._may_skip():
+            names = [optimizer.name for optimizer in self._optimizers]
+            raise ValueError(
+                "[RK621] "
+                f"{type(self).__name__} counts steps, but the model's optimizers "
+                f"{names} have taken different numbers: {counts}. Give each a "
+                "ring_keras.schedules.Warmup in place of the callback."
+            )
+        self._steps_now = max(counts)
+        return self._steps_now
+
+    def steps_since_first_epoch(self, step: int) -> int:
+        """The same, if an optimizer that is new had taken those of earlier epochs.
+
+        Of `fit(initial_epoch=...)`, which may begin with one.
+        """
+        if not self._initial_epoch or is_elastic():  # Epochs have other numbers there.
+            return step
+        earlier = self._initial_epoch * self.known_steps_per_epoch()
+        ahead = step - self._steps_now
+        return max(step, earlier + self._batches + ahead)
+
+    def _may_skip(self) -> bool:
+        """Whether an optimizer skips steps whose gradients are not finite."""
+        return any(
+            isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+            for optimizer in internals.training_optimizers(self.model)
+        )
+
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Sets the rate of the next step, or of the next few."""
-        step = int(self.model.optimizer.iterations)
+        step = self.steps_taken()
         if self._table is None or self._first_step is None:
             rate = self.learning_rate_at(step)
             if rate is not None:
@@ -108,21 +191,26 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds the rate to the epoch's logs, as Keras's own scheduler does."""
         if logs is not None:
-            logs["learning_rate"] = float(self.model.optimizer.learning_rate.numpy())
+            logs["learning_rate"] = self.learning_rate()
+
+    def learning_rate(self) -> float:
+        """What it is now."""
+        return float(self._optimizers[0].learning_rate.numpy())
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Takes the table out of the step again."""
         self._remove_table()
 
     def _set(self, rate: float) -> None:
-        variable = self.model.optimizer.learning_rate
-        before = float(variable.numpy())
-        if np.float32(rate) == before:
-            return
-        # The optimizer's setter does the same, and takes 0.1 ms a step.
-        variable.assign(rate)
-        if self.momentum_correction and before > 0.0:
-            scale_momentum(self.model.optimizer, rate / before)
+        for optimizer in self._optimizers:
+            variable = optimizer.learning_rate
+            before = float(variable.numpy())
+            if np.float32(rate) == before:
+                continue
+            # The optimizer's setter does the same, and takes 0.1 ms a step.
+            variable.assign(rate)
+            if self.momentum_correction and before > 0.0:
+                scale_momentum(optimizer, rate / before)
 
     def _remove_table(self) -> None:
         if self._table is None:
@@ -138,13 +226,17 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
     def _assign_from_table(self) -> None:
         """Part of the traced step."""
         assert self._table is not None and self._first_step is not None
-        optimizer = self.model.optimizer
-        step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64)
+        counts = [internals.iterations(one).value for one in self._optimizers]
+        step = tf.reduce_max([tf.cast(count, tf.int64) for count in counts])
         place = step - self._first_step
         last = tf.size(self._table, tf.int64) - 1
         rate = tf.gather(self._table, tf.clip_by_value(place, 0, last))
         # A callback may take steps of its own, by train_on_batch().
         rate = tf.where(tf.logical_and(place >= 0, place <= last), rate, math.nan)
+        for optimizer in self._optimizers:
+            self._assign(optimizer, rate)
+
+    def _assign(self, optimizer: keras.optimizers.Optimizer, rate: tf.Tensor) -> None:
         before = tf.convert_to_tensor(optimizer.learning_rate)
         rate = tf.cast(rate, before.dtype)
         rate = tf.where(tf.math.is_nan(rate), before, rate)

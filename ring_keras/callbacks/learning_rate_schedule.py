@@ -13,7 +13,9 @@ class LearningRateSchedule(LearningRateRule):
     """Sets the rate to `scale * base_lr * multiplier(epoch)` in some epochs.
 
     Several can follow each other, and a `LearningRateWarmup` go before them,
-    each in its own epochs. The epoch is computed from `optimizer.iterations`.
+    each in its own epochs. The epoch follows from the number of steps that the
+    optimizer has taken, so a second `fit` goes on in it. With `fit(initial_epoch=)`,
+    it is no earlier one than that.
 
     Examples:
         Twice the rate of one rank, and a tenth of that from epoch 30 on:
@@ -71,8 +73,9 @@ class LearningRateSchedule(LearningRateRule):
         self.scale = scale
 
     def learning_rate_at(self, step: int) -> float | None:
-        """The rate after `step` updates; None outside of the epochs."""
-        epoch = step / self.known_steps_per_epoch()
+        """The rate after `step` steps; None outside of the epochs."""
+        steps = self.steps_since_first_epoch(step)
+        epoch = steps / self.known_steps_per_epoch()
         if epoch < self.start_epoch:
             return None
         if self.end_epoch is not None and epoch >= self.end_epoch:

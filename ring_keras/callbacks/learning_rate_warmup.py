@@ -28,8 +28,9 @@ class LearningRateWarmup(LearningRateRule):
 
     Args:
         base_lr: Learning rate tuned for one rank.
-        warmup_steps: Length of the ramp, in optimizer steps; this or
-            `warmup_epochs`.
+        warmup_steps: Length of the ramp, in updates of the optimizer; this or
+            `warmup_epochs`. With `gradient_accumulation_steps=n` (or
+            `backward_passes_per_step=n`) one is made every n batches.
         warmup_epochs: Length of the ramp, in epochs.
         momentum_correction: Whether to scale the momentum of `SGD` and `RMSprop`
             along with the rate.
@@ -71,27 +72,32 @@ class LearningRateWarmup(LearningRateRule):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Notes whether the ramp goes on in this epoch."""
-        self._ramping = int(self.model.optimizer.iterations) < self._length()
+        super().on_epoch_begin(epoch, logs)
+        self._ramping = not self._is_over()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Says in whose epoch the ramp has ended."""
         super().on_epoch_end(epoch, logs)
-        over = int(self.model.optimizer.iterations) >= self._length()
-        if self.verbose and self._ramping and over and rank() == 0:
-            rate = float(self.model.optimizer.learning_rate.numpy())
+        if self.verbose and self._ramping and self._is_over() and rank() == 0:
+            rate = self.learning_rate()
             print(f"Epoch {epoch + 1}: the learning rate has warmed up to {rate:g}.")
 
     def learning_rate_at(self, step: int) -> float | None:
-        """The rate after `step` updates; None once the ramp is over."""
-        length = self._length()
-        if step > length:
+        """The rate after `step` steps; None once the ramp is over."""
+        done, length = self._place(step)
+        if done > length:
             return None
         scale = global_process_set.size() if self.scale is None else self.scale
-        return self.base_lr * (1.0 + step / length * (scale - 1.0))
+        return self.base_lr * (1.0 + done / length * (scale - 1.0))
 
-    def _length(self) -> float:
-        """In optimizer steps."""
+    def _place(self, step: int) -> tuple[int, float]:
+        """How many updates, or steps, are done after that one; of how many."""
         if self.warmup_steps is not None:
-            return self.warmup_steps
+            return step // self.steps_per_update(), self.warmup_steps
         assert self.warmup_epochs is not None
-        return self.warmup_epochs * self.known_steps_per_epoch()
+        length = self.warmup_epochs * self.known_steps_per_epoch()
+        return self.steps_since_first_epoch(step), length
+
+    def _is_over(self) -> bool:
+        done, length = self._place(self.steps_taken())
+        return done >= length

@@ -264,7 +264,7 @@ class Preemption(keras.callbacks.Callback):
         return None
 
     def _save(self) -> None:
-        self._writer.save(self.model, internals.steps_done(self.model.optimizer))
+        self._writer.save(self.model, internals.steps_done_of(self.model) or 0)
 
     def _save_and_wait(self) -> None:
         self._save()

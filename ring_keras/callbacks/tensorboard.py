@@ -192,8 +192,8 @@ class TensorBoard(keras.callbacks.TensorBoard):
 
     def _steps_done(self) -> int:
         # A copy to the host, as rare as updates are.
-        optimizers = internals.optimizers_of(self.model)
-        return max(map(internals.steps_done, optimizers), default=self._batches)
+        steps = internals.steps_done_of(self.model)
+        return self._batches if steps is None else steps
 
     def _update(self) -> None:
         if self._ring is not None:

@@ -98,14 +98,17 @@ class Resume(keras.callbacks.Callback):
         fit = DistributedFit.begin(self)
         self._require_whole_passes()
         attach(self.model, adopt_optimizers=True, retrace=self._count_steps())
-        done = self._agree(internals.steps_done(self.model.optimizer))
-        count = internals.step_count(self.model.optimizer)
-        if count is not None:
+        done = self._agree()
+        for count in self._counts():
             count.assign(done)  # A file of a run without this callback has 0.
         self._done = done
         since = done if self._messages is None else done - self._begin_messages(done)
-        epoch, step = self._place(since) if since else (None, 0)
-        internals.set_initial_epoch(self.model, epoch)
+        step = 0
+        if since:
+            epoch, step = self._place(since)
+            internals.set_initial_epoch(self.model, epoch)
+        elif self._messages is not None:
+            internals.set_initial_epoch(self.model, None)  # Of other messages.
         if fit is not None:
             fit.when_all_have_begun(id(self), self._require_restored_before)
             fit.skip(self._executions(step))
@@ -137,7 +140,7 @@ class Resume(keras.callbacks.Callback):
 
     def _require_restored_before(self) -> None:
         """Refuses a callback that restores the model behind this one."""
-        done = self._agree(internals.steps_done(self.model.optimizer))
+        done = self._agree()
         if done != self._done:
             raise ValueError(
                 "[RK512] "
@@ -185,19 +188,23 @@ class Resume(keras.callbacks.Callback):
         return divmod(done, int(steps))
 
     def _count_steps(self) -> bool:
-        """Has a `LossScaleOptimizer` count the steps that it skips, too.
+        """Has each `LossScaleOptimizer` count the steps that it skips, too.
 
         Returns:
             Whether that is new to the model's step.
         """
-        count = internals.step_count(self.model.optimizer)
-        if count is None:
+        counts = self._counts()
+        if not counts:
             return False
         step, _ = attach(self.model, adopt_optimizers=True)
-        if any(isinstance(p, _Count) and p.variable is count for p in step.prologues):
-            return False
-        step.prologues.append(_Count(count))
-        return True
+        known = [p.variable for p in step.prologues if isinstance(p, _Count)]
+        new = [c for c in counts if all(c is not other for other in known)]
+        step.prologues += map(_Count, new)
+        return bool(new)
+
+    def _counts(self) -> list[keras.Variable]:
+        optimizers = internals.training_optimizers(self.model)
+        return [c for c in map(internals.step_count, optimizers) if c is not None]
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Tells the data which epoch it is."""
@@ -208,15 +215,25 @@ class Resume(keras.callbacks.Callback):
         if self._messages is not None:
             self._messages.end()
 
-    def _agree(self, steps: int) -> int:
+    def _agree(self) -> int:
         """The root's number of steps."""
+        optimizers = internals.training_optimizers(self.model)
+        steps = [internals.steps_done(optimizer) for optimizer in optimizers] or [0]
+        message = np.array([min(steps), max(steps)], np.int64)
         process_set = process_set_of(self.model)
-        if process_set.size() == 1 or not process_set.included():
-            return steps
-        root = process_set.position_of(self.root_rank)
-        message = np.array([steps], np.int64)
-        communicator_id = process_set.communicator_id()
-        return int(_native.broadcast(message, root, "resume/steps", communicator_id)[0])
+        if process_set.size() > 1 and process_set.included():
+            root = process_set.position_of(self.root_rank)
+            communicator_id = process_set.communicator_id()
+            message = _native.broadcast(message, root, "resume/steps", communicator_id)
+        if message[0] != message[1]:
+            raise ValueError(
+                "[RK512] "
+                "ring_keras.data.Resume reads off the optimizers how many steps a "
+                "model has taken, but its optimizers have taken different numbers, "
+                f"from {message[0]} to {message[1]}. Go on at the beginning of an "
+                "epoch, without Resume."
+            )
+        return int(message[1])
 
 
 class _Count:

@@ -23,16 +23,25 @@ __all__ = [
     "accumulators",
     "clear_accumulators",
     "inner_optimizers",
+    "innermost",
     "innermost_optimizers",
     "is_wrapper",
+    "iterations",
     "optimizers_built",
     "optimizers_of",
     "overwrites_with_gradient",
     "step_count",
     "steps_done",
+    "steps_done_of",
     "trainable_variables",
+    "training_optimizers",
     "velocities",
 ]
+
+
+# Where `optimizers_of` looks, and the longest container that it looks into.
+_WALKED = (keras.optimizers.Optimizer, keras.Model, dict, list, tuple, set)
+_MOST_OPTIMIZERS = 1000
 
 
 def is_wrapper(optimizer: keras.optimizers.Optimizer) -> bool:
@@ -73,31 +82,70 @@ def overwrites_with_gradient(variable: Any) -> bool:
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """The compiled optimizer, and others a custom model keeps (as GANs do).
 
-    Those in attributes, in lists and dicts there, and of models in it.
+    Those in attributes, in lists and dicts there, and of models in it. Nobody keeps
+    them in a container with thousands of things, such as a vocabulary.
     """
     found: dict[int, keras.optimizers.Optimizer] = {}
     seen: set[int] = set()
-    waiting: deque[Any] = deque([getattr(model, "optimizer", None), model])
+    waiting: deque[Any] = deque([model])
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        waiting.appendleft(optimizer)
     waiting += _models_in(model)
     while waiting:
         value = waiting.popleft()
         if isinstance(value, keras.optimizers.Optimizer):
             found.setdefault(id(value), value)
-        elif (
-            isinstance(value, (dict, list, tuple, set, keras.Model))
-            and id(value) not in seen
-        ):
+        elif id(value) not in seen:
             seen.add(id(value))
             if isinstance(value, keras.Model):
                 value = vars(value)
-            waiting.extend(value.values() if isinstance(value, dict) else value)
+            elif len(value) > _MOST_OPTIMIZERS:
+                continue
+            values = value.values() if isinstance(value, dict) else value
+            waiting.extend(one for one in values if isinstance(one, _WALKED))
     return list(found.values())
+
+
+def training_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """Those of `optimizers_of` that train the model, and are in no other one.
+
+    A model with optimizers of its own may have one more in `model.optimizer`: the
+    default of Keras's `compile()`, which never takes a step.
+    """
+    found = optimizers_of(model)
+    inner = {id(one) for optimizer in found for one in inner_optimizers(optimizer)}
+    outer = [optimizer for optimizer in found if id(optimizer) not in inner]
+    if len(outer) == 1:
+        return outer
+    return [o for o in outer if o is not model.optimizer or not _is_unused_default(o)]
+
+
+def _is_unused_default(optimizer: keras.optimizers.Optimizer) -> bool:
+    for inner in inner_optimizers(optimizer):  # Of a LossScaleOptimizer.
+        return _is_unused_default(inner)
+    if type(optimizer) is not keras.optimizers.RMSprop or steps_done(optimizer):
+        return False
+    default = keras.optimizers.RMSprop(name=optimizer.name)
+    return bool(optimizer.get_config() == default.get_config())
+
+
+def steps_done_of(model: keras.Model) -> int | None:
+    """How many steps a model has been trained for; None if it has no optimizer."""
+    return max(map(steps_done, training_optimizers(model)), default=None)
 
 
 def innermost_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """Those of `optimizers_of`, or in them, that apply gradients themselves."""
+    return innermost(optimizers_of(model))
+
+
+def innermost(
+    optimizers: Iterable[keras.optimizers.Optimizer],
+) -> list[keras.optimizers.Optimizer]:
+    """Those of these, or in them, that apply gradients themselves."""
     found: dict[int, keras.optimizers.Optimizer] = {}
-    waiting = optimizers_of(model)
+    waiting = list(optimizers)
     while waiting:
         optimizer = waiting.pop(0)
         inner = inner_optimizers(optimizer)
@@ -166,6 +214,15 @@ def steps_done(optimizer: keras.optimizers.Optimizer) -> int:
     if inner and not _is_multi_optimizer(optimizer):
         return max(steps_done(inner[0]), int(private(optimizer, ITERATIONS)))
     return int(private(optimizer, ITERATIONS))
+
+
+def iterations(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
+    """Counts the steps of one that applies gradients itself.
+
+    Those included that only accumulated, which its property `iterations` leaves out.
+    """
+    count: keras.Variable = private(optimizer, ITERATIONS)
+    return count
 
 
 def step_count(optimizer: keras.optimizers.Optimizer) -> keras.Variable | None:

@@ -24,7 +24,10 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
     ```
 
     It does not correct momentum, which the callback does, since a schedule knows
-    only the step. A model that was compiled with it loads where `ring_keras` has
+    only the step. That is the number of batches, as for all schedules of Keras: with
+    `gradient_accumulation_steps=n` an update is made every n of them.
+
+    A model that was compiled with it loads where `ring_keras` has
     been imported and `ring_keras.init()` called, or with `compile=False`.
 
     Examples:
@@ -34,7 +37,7 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
 
     Args:
         learning_rate: Rate tuned for one rank: a number or a schedule.
-        warmup_steps: Length of the ramp, in optimizer steps; 0 for none.
+        warmup_steps: Length of the ramp, in batches; 0 for none.
         scale: Factor after the ramp. Defaults to the number of ranks when it is
             made, which a saved file keeps.
     """
@@ -56,7 +59,7 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
         self.scale = float(size() if scale is None else scale)
 
     def __call__(self, step: Any) -> tf.Tensor:
-        """The rate for the step after `step` updates."""
+        """The rate for the step after `step` others."""
         rate = self.learning_rate
         if callable(rate):
             rate = rate(step)

@@ -134,7 +134,7 @@ class _Checkpoint(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves."""
         if rank() == 0:
-            steps = internals.steps_done(self.model.optimizer)
+            steps = internals.steps_done_of(self.model) or 0
             weights = internals.weights_file(self.model)
             self._files.save(weights, steps, {"epochs": epoch + 1})
 

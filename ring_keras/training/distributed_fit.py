@@ -53,6 +53,7 @@ class DistributedFit(keras.callbacks.Callback):
         self._end_tasks: dict[Hashable, Callable[[], None]] = {}
         self._validation_tasks: dict[Hashable, Callable[[], None]] = {}
         self._change_tasks: dict[Hashable, Callable[[], None]] = {}
+        self._alike_tasks: dict[Hashable, Callable[[], None]] = {}
         self._local: set[Hashable] = set()
         self._members: dict[int, str] = {}
         # Of this call; on_train_begin finds out.
@@ -136,6 +137,18 @@ class DistributedFit(keras.callbacks.Callback):
         After this rank has the others' state, before it goes on. One for each owner.
         """
         self._change_tasks[owner] = task
+
+    def when_ranks_are_alike(self, owner: Hashable, task: Callable[[], None]) -> None:
+        """Has a task run when all have taken one's variables; one for each owner.
+
+        That is before the first step, when callbacks have heard of its beginning.
+        """
+        self._alike_tasks[owner] = task
+
+    def ranks_are_alike(self) -> None:
+        """All ranks have the same variables, which may be others than before."""
+        for task in self._alike_tasks.values():
+            task()
 
     def ranks_have_changed(self) -> None:
         """There are other ranks than before, and this one has their state."""

@@ -70,7 +70,5 @@ class _NotedSave:
             path = args[0] if args else kwargs.get("filepath")
             callback = calls.calling_callback()
             who = "A callback" if callback is None else type(callback).__name__
-            optimizers = internals.optimizers_of(self._model)
-            steps = max(map(internals.steps_done, optimizers), default=None)
-            add_checkpoint(who, str(path), steps)
+            add_checkpoint(who, str(path), internals.steps_done_of(self._model))
         return result

@@ -91,8 +91,7 @@ class DistributedTrainStep:
 
     def note_failure(self) -> None:
         """A step has not come to its end."""
-        if self._model.optimizer is not None:
-            self.failed_at = internals.steps_done(self._model.optimizer)
+        self.failed_at = internals.steps_done_of(self._model)
 
     def drop_other_fits(self, fit: object) -> bool:
         """Forgets the prologues of all `fit`s but this one, which have failed.

@@ -178,3 +178,115 @@ def test_a_schedule_is_saved_with_its_model(rank_pool):
     for rates, found, later in rank_pool(2).run(saved_schedule_worker):
         np.testing.assert_allclose(rates, [0.1, 0.15, 0.2, 0.2, 0.02], rtol=1e-6)
         np.testing.assert_allclose([found, later], [0.175, 0.2], rtol=1e-6)
+
+
+def accumulating_worker(passes, by_us, per_execution):
+    """Rates at the ends of epochs, with updates in few of the steps."""
+    sgd = keras.optimizers.SGD(
+        7.0, gradient_accumulation_steps=None if by_us else passes
+    )
+    model = training.build(1)
+    training.compile_model(
+        model,
+        ring.DistributedOptimizer(sgd, backward_passes_per_step=passes)
+        if by_us
+        else ring.DistributedOptimizer(sgd),
+        steps_per_execution=per_execution,
+    )
+    rates = Rates()
+    history = training.fit(
+        model,
+        ring.data.shard(training.dataset(6 * 4 * ring.size())),
+        4,
+        epochs=5,
+        callbacks=[
+            ring.callbacks.LearningRateWarmup(0.1, warmup_epochs=2),
+            ring.callbacks.LearningRateSchedule(0.1, 0.1, start_epoch=3),
+            rates,
+        ],
+    )
+    return history["learning_rate"], rates.rates
+
+
+@pytest.mark.parametrize(
+    ("passes", "by_us", "per_execution"), [(4, True, 1), (4, False, 1), (4, False, 3)]
+)
+def test_epochs_are_epochs_with_accumulation(rank_pool, passes, by_us, per_execution):
+    results = rank_pool(2).run(accumulating_worker, args=(passes, by_us, per_execution))
+
+    ramp = [0.1 + 0.1 * step / 12 for step in range(12)] + [0.2] * 6 + [0.02] * 12
+    for by_epoch, rates in results:
+        np.testing.assert_allclose(by_epoch, ramp[5::6], rtol=1e-6)
+        np.testing.assert_allclose(rates, ramp[per_execution - 1 :: per_execution])
+
+
+def updates_worker():
+    """The rates of updates, of which each takes three steps."""
+    model = training.build(1)
+    optimizer = keras.optimizers.SGD(7.0, gradient_accumulation_steps=3)
+    training.compile_model(model, ring.DistributedOptimizer(optimizer))
+    rates = Rates()
+    warmup = ring.callbacks.LearningRateWarmup(0.1, warmup_steps=4)
+    data = ring.data.shard(training.dataset(7 * 4 * ring.size()))
+    for _ in range(2):
+        training.fit(model, data, 4, callbacks=[warmup, rates])
+    return rates.rates
+
+
+def test_a_ramp_in_steps_counts_updates(rank_pool):
+    ramp = [0.1] * 3 + [0.125] * 3 + [0.15] * 3 + [0.175] * 3 + [0.2] * 2
+
+    for rates in rank_pool(2).run(updates_worker):
+        np.testing.assert_allclose(rates, ramp, rtol=1e-6)
+
+
+def initial_epoch_worker():
+    """The rates of epochs that a fresh optimizer begins with."""
+    model = training.distributed_model(1)
+    data = ring.data.shard(training.dataset(3 * 4 * ring.size()))
+    callbacks = [
+        ring.callbacks.LearningRateWarmup(0.1, warmup_epochs=2),
+        ring.callbacks.LearningRateSchedule(
+            0.1, lambda epoch: 0.5**epoch, start_epoch=2
+        ),
+    ]
+    arguments = {"initial_epoch": 4, "epochs": 6, "callbacks": callbacks}
+    history = training.fit(model, data, 4, **arguments)
+    return history["learning_rate"]
+
+
+def test_epochs_begin_with_the_initial_one(rank_pool):
+    for rates in rank_pool(2).run(initial_epoch_worker):
+        np.testing.assert_allclose(rates, [0.2 / 16, 0.2 / 32], rtol=1e-6)
+
+
+class RestoresSteps(keras.callbacks.Callback):
+    """As a callback that reads a file does, on one rank."""
+
+    def on_train_begin(self, logs=None):
+        self.model.optimizer.build(self.model.trainable_variables)
+        self.model.optimizer.iterations.assign(2)
+
+
+def restored_table_worker():
+    """The rates that the steps of the first execution ran with."""
+    model = training.build(1, RateLog)
+    model.total = keras.Variable(0.0, trainable=False)
+    optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(7.0))
+    training.compile_model(model, optimizer, steps_per_execution=2)
+    training.fit(
+        model,
+        ring.data.shard(training.dataset(2 * 4 * ring.size())),
+        4,
+        callbacks=[
+            *([RestoresSteps()] if ring.rank() == 0 else []),
+            ring.callbacks.LearningRateWarmup(0.1, warmup_steps=10),
+        ],
+    )
+    return float(model.total.numpy())
+
+
+def test_ranks_that_are_given_a_step_take_its_rate(rank_pool):
+    totals = rank_pool(2).run(restored_table_worker)
+
+    np.testing.assert_allclose(totals, [0.12 + 0.13] * 2, rtol=1e-5)

@@ -8,6 +8,8 @@ import tensorflow as tf
 from support import training
 
 import ring_keras as ring
+from ring_keras import keras_internals as internals
+from ring_keras.callbacks.backup_files import BackupFiles
 
 
 class InContainers(keras.Model):
@@ -96,3 +98,130 @@ def test_other_options_for_the_same_optimizer_are_refused():
     wrapper = keras.optimizers.LossScaleOptimizer(optimizer)
     with pytest.raises(ValueError, match=r"bucket_size_bytes=4096, and before"):
         ring.DistributedOptimizer(wrapper, op=ring.Sum, bucket_size_bytes=4096)
+
+
+class Adversaries(keras.Model):
+    """Two networks with an optimizer each, beside the one that Keras makes."""
+
+    def __init__(self, rates=(0.01, 0.01), times=1):
+        super().__init__()
+        keras.utils.set_random_seed(1)
+        self.networks = [keras.layers.Dense(1), keras.layers.Dense(1)]
+        for network in self.networks:
+            network.build((None, 6))
+        self.built = True
+        self.times = times
+        self.rates = rates
+
+    def compile(self):
+        super().compile()
+        self.first, self.second = (keras.optimizers.SGD(r) for r in self.rates)
+        for optimizer, network in zip(self.both, self.networks, strict=True):
+            optimizer.build(network.trainable_variables)
+
+    @property
+    def both(self):
+        return self.first, self.second
+
+    def train_step(self, data):
+        x, y = data
+        for network, optimizer in zip(self.networks, self.both, strict=True):
+            for _ in range(self.times if optimizer is self.first else 1):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(network(x) - y))
+                variables = network.trainable_variables
+                optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def adversaries(**kwargs):
+    model = Adversaries(**kwargs)
+    model.compile()
+    return model
+
+
+def rates_worker(per_execution):
+    """A ramp reaches the optimizers that train, and what it cannot set is said."""
+    data = ring.data.shard(training.dataset(4 * 4 * ring.size()))
+    model = adversaries()
+    model.steps_per_execution = per_execution
+    warmup = ring.callbacks.Distributed(base_lr=0.1, warmup_epochs=2)
+    history = training.fit(model, data, 4, epochs=3, callbacks=[warmup])
+    rates = [float(one.learning_rate) for one in (*model.both, model.optimizer)]
+    errors = []
+    for others in ({"rates": (0.01, 0.02)}, {"times": 5}):
+        try:
+            callbacks = [ring.callbacks.Distributed(base_lr=0.1, warmup_epochs=2)]
+            training.fit(adversaries(**others), data, 4, callbacks=callbacks)
+        except ValueError as error:
+            errors.append(str(error))
+    return history["learning_rate"], rates, errors
+
+
+@pytest.mark.parametrize("per_execution", [1, 2])
+def test_a_ramp_is_that_of_the_optimizers_that_train(rank_pool, per_execution):
+    for logged, rates, errors in rank_pool(2).run(rates_worker, args=(per_execution,)):
+        assert rates == pytest.approx([0.2, 0.2, 0.001])
+        assert logged == pytest.approx([0.1 + 0.1 * 3 / 8, 0.1 + 0.1 * 7 / 8, 0.2])
+        assert ["RK621" in error for error in errors] == [True, True]
+        assert "'sgd" in errors[0] and "0.02" in errors[0]
+        assert "[5, 1]" in errors[1]
+
+
+class SetsEpoch(keras.callbacks.Callback):
+    """As BackupAndRestore does."""
+
+    def on_train_begin(self, logs=None):
+        self.model._initial_epoch = 1
+
+
+class Epochs(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.run = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.run.append(epoch)
+
+
+def resumed_adversaries_worker():
+    """The epochs that are run, by models with optimizers of their own."""
+    data = ring.data.shard(training.dataset(4 * 4 * ring.size()))
+    model, epochs = adversaries(), Epochs()
+    for number in (2, 3):
+        callbacks = [ring.data.Resume(), ring.callbacks.Distributed(), epochs]
+        training.fit(model, data, 4, epochs=number, callbacks=callbacks)
+    others = Epochs()
+    callbacks = [SetsEpoch(), ring.data.Resume(), ring.callbacks.Distributed(), others]
+    training.fit(adversaries(), data, 4, epochs=2, callbacks=callbacks)
+    uneven = adversaries(times=2)
+    training.fit(uneven, data, 4, callbacks=[ring.callbacks.Distributed()])
+    with pytest.raises(ValueError, match=r"RK512.*different numbers, from 4 to 8"):
+        callbacks = [ring.data.Resume(), ring.callbacks.Distributed()]
+        training.fit(uneven, data, 4, epochs=2, callbacks=callbacks)
+    return epochs.run, others.run
+
+
+def test_models_with_their_own_optimizers_resume(rank_pool):
+    assert rank_pool(2).run(resumed_adversaries_worker) == [([0, 1, 2], [1])] * 2
+
+
+def restored_adversaries_worker(directory):
+    """The state of an optimizer of the model's own, from a backup."""
+    files = BackupFiles(f"{directory}/{ring.rank()}")
+    saved = adversaries()
+    saved.first.iterations.assign(7)
+    files.save(internals.weights_file(saved), internals.steps_done_of(saved))
+    restored = adversaries()
+    files.restore(restored)
+    unbuilt = adversaries()
+    unbuilt.second = keras.optimizers.SGD(0.01)
+    with pytest.raises(ring.RingKerasError, match="RK334"):
+        files.restore(unbuilt)
+    return int(restored.first.iterations), internals.steps_done_of(restored)
+
+
+def test_backups_have_each_optimizer(rank_pool, tmp_path):
+    results = rank_pool(2).run(restored_adversaries_worker, args=(str(tmp_path),))
+
+    assert results == [(7, 7)] * 2

@@ -327,3 +327,36 @@ def test_what_keeps_batches_at_their_places_has_known_class_names():
 
     assert all(map(internals.keeps_batches, keeps))
     assert not any(map(internals.keeps_batches, others))
+
+
+class Unread(list):
+    """A vocabulary, say."""
+
+    def __iter__(self):
+        raise AssertionError("somebody walks through it")
+
+
+def test_optimizers_are_not_looked_for_among_thousands_of_things():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd")
+    mine = [keras.optimizers.Adam(), keras.optimizers.Adam()]
+    model.kept = {"a": [mine[0]], "b": {"c": (mine[1], None, "text")}}
+    vars(model)["vocabulary"] = Unread(range(5000))
+
+    assert internals.optimizers_of(model) == [model.optimizer, *mine]
+
+
+def test_the_default_optimizer_trains_if_there_is_no_other_or_once_it_has():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile()
+    default = model.optimizer
+    assert internals.training_optimizers(model) == [default]
+
+    model.mine = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    model.inside = model.mine.inner_optimizer
+    assert internals.training_optimizers(model) == [model.mine]
+
+    default.build(model.trainable_variables)
+    default.iterations.assign_add(1)
+    assert internals.training_optimizers(model) == [default, model.mine]
+    assert internals.steps_done_of(model) == 1
