@@ -162,6 +162,7 @@ def _run_job(
         raw=options.raw,
         watch=watch,
         encrypt=config.encrypt,
+        expects_join=_is_script(command),
     )
     if options.verbose:
         for name, value in shown(added if hosts is None else chosen).items():
@@ -427,6 +428,14 @@ def _assignment(text: str) -> tuple[str, str | None]:
     if name in launchers_names():
         raise argparse.ArgumentTypeError(f"{name} is for ringrun itself to set")
     return name, value if equals else None
+
+
+def _is_script(command: Sequence[str]) -> bool:
+    """Whether it is Python that runs a file or a module: no other program trains."""
+    program = Path(command[0])
+    if program.suffix == ".py":
+        return True
+    return program.name.startswith("python") and command[1:2] != ["-c"]
 
 
 def _chosen(options: argparse.Namespace) -> dict[str, str]:

@@ -52,6 +52,7 @@ class LaunchOptions:
             share, are shown of each.
         watch: What it tells besides the ranks' output.
         encrypt: Whether what ranks say to the store is encrypted.
+        expects_join: Whether the command is one that trains, as far as its name tells.
     """
 
     grace_period_s: float
@@ -62,6 +63,7 @@ class LaunchOptions:
     raw: bool
     watch: WatchOptions
     encrypt: bool
+    expects_join: bool = False
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,8 @@ class Launcher:
                 say(hint)
             self._say_where_explained(message)
             say(message)
+        elif exit_code == 0 and self._options.expects_join:
+            self._say_if_none_joined()
         self._job_watch.conclude(message)
         self._part(exit_code, message)
         return exit_code
@@ -406,6 +410,24 @@ class Launcher:
 
     def _ended_ranks(self) -> list[tuple[int, str, bool]]:
         return [] if self._store is None else self._store.ended_ranks()
+
+    def _say_if_none_joined(self) -> None:
+        size = sum(1 for _ in self._workers())
+        if self._members is not None:
+            joined = self._members.joined
+        else:
+            # The store has been told how each process ended.
+            alone = [
+                text.endswith("before it joined the job")
+                for _, text, _ in self._ended_ranks()
+            ]
+            joined = len(alone) < size or not all(alone)
+        if size > 1 and not joined:
+            say(
+                f"[RK817] none of the {size} ranks has joined the job: each has run "
+                "the script by itself, as if it were alone. A script joins by "
+                "ring_keras.init()"
+            )
 
     def _conclude(self) -> tuple[int, str | None]:
         """The exit code, and why, if it is bad."""

@@ -126,6 +126,11 @@ class Members:
         self._next_start_at = 0.0
         self._ending: Ending | None = None
 
+    @property
+    def joined(self) -> bool:
+        """Whether a process has been in a generation."""
+        return any(process.rank is not None for process in self._processes.values())
+
     def begin(self) -> None:
         """Starts the processes that the job begins with, and those to come."""
         for _ in range(self._options.size):

@@ -91,7 +91,9 @@ class Ringrun:
         file = self.directory / "script.py"
         file.write_text(PROLOGUE + textwrap.dedent(script))
         number = [] if size is None else ["-np", str(size)]
-        command = [*number, *options, sys.executable, str(file)]
+        # By env: most scripts of tests do not join the job, of which ringrun would
+        # tell if the command were Python.
+        command = [*number, *options, "env", sys.executable, str(file)]
         return self.start_raw(*command, env=env, stdout=stdout, stderr=stderr)
 
     def start_raw(

@@ -2,9 +2,10 @@
 
 import re
 import socket
+import sys
 
 import pytest
-from support.ringrun import Ringrun
+from support.ringrun import Finished, Ringrun
 
 
 @pytest.mark.parametrize(
@@ -149,6 +150,49 @@ def test_a_store_that_cannot_be_is_a_line(tmp_path, options, code, names):
     assert f"[{names}] " in finished.verdict
     assert "[RK130] " in finished.verdict
     assert b"ring_keras/launch/" not in finished.stderr, finished.stderr.decode()
+
+
+def run_python(ringrun: Ringrun, script: str, *options: str, size: int = 2) -> Finished:
+    file = ringrun.directory / "train.py"
+    file.write_text(
+        f"import os, sys\nrank = int(os.environ['RING_KERAS_RANK'])\n{script}"
+    )
+    command = ["-np", str(size), *options, sys.executable, str(file)]
+    return ringrun.finish(ringrun.start_raw(*command))
+
+
+@pytest.mark.parametrize("options", [[], ["--min-np", "1"]])
+def test_ranks_that_never_join_are_told_of(ringrun, options):
+    """Each has trained for itself."""
+    finished = run_python(ringrun, "print('trained')", *options)
+
+    assert finished.returncode == 0
+    assert finished.stderr.count(b"\n") == 1
+    assert "[RK817] none of the 2 ranks has joined the job" in finished.verdict
+
+
+@pytest.mark.parametrize(
+    ("size", "script"),
+    [
+        (1, ""),
+        (2, "sys.exit(rank)"),  # The verdict says enough.
+        (
+            2,
+            "from ring_keras import _native\n"
+            "from ring_keras.config import Config\n"
+            "_native.init(**Config.from_environment().init_options())\n"
+            "_native.shutdown('done')",
+        ),
+    ],
+)
+def test_others_are_not_told_of(ringrun, size, script):
+    assert b"RK817" not in run_python(ringrun, script, size=size).stderr
+
+
+def test_a_program_is_not_told_of(ringrun):
+    finished = ringrun.finish(ringrun.start_raw("-np", "2", "hostname"))
+
+    assert finished.stderr == b""
 
 
 def test_a_script_without_its_interpreter(ringrun, tmp_path):
