@@ -35,6 +35,7 @@ enum class ErrorCode : int {
   kNoSharedMemory = 132,
   kConnectionDropped = 133,
   kNoDump = 134,
+  kCalledInWait = 135,
 
   // Ranks that were lost, or do not come.
   kRankLost = 201,

@@ -6,6 +6,15 @@ namespace ring_keras {
 
 MembershipSlot* MembershipSlot::of_process = nullptr;
 
+Status CalledInWait(const char* what) {
+  return Status(
+      StatusCode::kInvalidArgument, ErrorCode::kCalledInWait,
+      StrCat("a signal handler called ", what,
+             " while its own thread waits within ring_keras, and that call "
+             "must return first. Let the handler set a flag or raise, and call "
+             "it in the main program."));
+}
+
 Status MembershipSlot::NotInitialized() const {
   if (!parents_topology.has_value()) {
     return Status(

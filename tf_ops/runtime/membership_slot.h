@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
+#include <utility>
 
 #include "tf_ops/common/status.h"
 #include "tf_ops/runtime/job.h"
@@ -18,12 +19,18 @@ namespace ring_keras {
 
 // A handler of signals may call anything, also shutdown(): from within a call
 // that uses the job that can only begin it, for the job is in use until that
-// call returns.
+// call returns. So there is no init() then, and while this thread changes what
+// all ranks agree on, no other change of that: each would wait for a lock that
+// its own thread holds.
 struct ThreadState {
   int calls = 0;
+  bool is_agreeing = false;
   bool has_shut_down = false;
 };
 inline thread_local ThreadState this_thread;
+
+// What a handler called within a wait of its own thread.
+Status CalledInWait(const char* what);
 
 // The membership of this process, if it is in one.
 struct MembershipSlot {
@@ -69,6 +76,16 @@ struct MembershipSlot {
       this_thread.has_shut_down = false;
       End();
     }
+    return result;
+  }
+
+  // The same of a function that changes what all ranks agree on.
+  template <typename Function>
+  auto Change(const char* what, Function function) -> decltype(function(*job)) {
+    if (this_thread.is_agreeing) return CalledInWait(what);
+    this_thread.is_agreeing = true;
+    auto result = WithJob(std::move(function));
+    this_thread.is_agreeing = false;
     return result;
   }
 };

@@ -57,6 +57,7 @@ void Runtime::ForgetInChild() {
 }
 
 Status Runtime::Init(const InitOptions& options) {
+  if (this_thread.calls > 0) return CalledInWait("init()");
   InitOptions own = options;
   // Also where memory or threads are short.
   struct Initializing {
@@ -183,12 +184,13 @@ void Runtime::Interrupt(int communicator_id) {
 void Runtime::InterruptAll() { Interrupt(Engine::kEveryCommunicator); }
 
 StatusOr<int> Runtime::AddCommunicator(const std::vector<int>& ranks) {
-  return impl_->WithJob([&](Job& job) { return job.AddCommunicator(ranks); });
+  return impl_->Change("add_process_set()",
+                       [&](Job& job) { return job.AddCommunicator(ranks); });
 }
 
 Status Runtime::RemoveCommunicator(int communicator_id) {
   // Of another membership: no communicator of this one, as all ranks agree.
-  return impl_->WithJob([&](Job& job) {
+  return impl_->Change("remove_process_set()", [&](Job& job) {
     return job.RemoveCommunicator(
         IsOfMembership(communicator_id, job.communicator_base())
             ? LocalCommunicatorId(communicator_id)
@@ -220,7 +222,8 @@ StatusOr<std::shared_ptr<void>> Runtime::AllocateBuffer(size_t nbytes) {
 }
 
 Status Runtime::SetTuning(const Tuning& tuning) {
-  return impl_->WithJob([&](Job& job) { return job.SetTuning(tuning); });
+  return impl_->Change("set_tuning()",
+                       [&](Job& job) { return job.SetTuning(tuning); });
 }
 
 StatusOr<Tuning> Runtime::GetTuning() const {

@@ -182,6 +182,56 @@ def test_a_handler_may_leave_the_job(tmp_path) -> None:
     assert not left
 
 
+def handler_calls(held: str, called: str, directory: Path) -> str:
+    """Rank 0's handler calls one thing while its thread waits in another."""
+    calls = {
+        "collective": lambda: reduce_array("held"),
+        "add": lambda: _native.add_communicator([1]),
+        "remove": lambda: _native.remove_communicator(1),
+        "tune": lambda: _native.set_tuning({}),
+        "rejoin": lambda: (_native.shutdown("to rejoin"), engine_only.join()),
+    }
+    said = []
+
+    def handler(number, frame):
+        try:
+            calls[called]()
+        except ValueError as error:
+            said.append(str(error))
+        (directory / "called").touch()
+
+    if join() == 0:
+        signal.signal(signal.SIGTERM, handler)
+        threading.Timer(WAITING_S, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    else:
+        wait_for(directory / "called")
+    if called == "rejoin":
+        with pytest.raises(RuntimeError, match="shutdown"):
+            calls[held]()
+    else:
+        calls[held]()
+        reduce_array("usable")
+    return "".join(said)
+
+
+@pytest.mark.parametrize(
+    ("held", "called", "name"),
+    [
+        ("add", "add", "add_process_set()"),
+        ("add", "remove", "remove_process_set()"),
+        ("tune", "tune", "set_tuning()"),
+        ("collective", "rejoin", "init()"),
+    ],
+)
+def test_a_handler_cannot_call_what_its_thread_is_in(
+    held, called, name, tmp_path
+) -> None:
+    said, _ = run_ranks(
+        handler_calls, 2, env=WITHOUT_TENSORFLOW, args=(held, called, tmp_path)
+    )
+    assert said.startswith(f"[RK135] a signal handler called {name} while")
+
+
 class OfOneRank:
     """What a rank's training data do before each batch; rank 1's may be slow."""
 
