@@ -5,8 +5,10 @@
 #include <pybind11/pybind11.h>
 
 #include <string>
+#include <utility>
 
 #include "tf_ops/bindings/errors.h"
+#include "tf_ops/bindings/gil.h"
 #include "tf_ops/bindings/signals.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/runtime/request.h"
@@ -28,10 +30,7 @@ inline Request MakeRequest(CollectiveKind kind, const std::string& name,
 template <typename Wait>
 void Await(Wait wait) {
   ForgetRaised();
-  const Status status = [&] {
-    pybind11::gil_scoped_release release;
-    return wait();
-  }();
+  const Status status = WithoutGil(std::move(wait));
   ThrowIfHandlerRaised();
   ThrowIfError(status);
 }

@@ -13,6 +13,7 @@
 
 #include "tf_ops/bindings/calls.h"
 #include "tf_ops/bindings/errors.h"
+#include "tf_ops/bindings/gil.h"
 #include "tf_ops/bindings/numpy_types.h"
 #include "tf_ops/runtime/runtime.h"
 
@@ -160,7 +161,7 @@ py::array SharedEmpty(const std::vector<py::ssize_t>& shape,
     }
   }
   auto buffer = [&] {
-    py::gil_scoped_release release;  // shutdown() may be waiting for a thread.
+    GilRelease release;  // shutdown() may be waiting for a thread.
     return Runtime::Get().AllocateBuffer(nbytes);
   }();
   ThrowIfError(buffer.status());

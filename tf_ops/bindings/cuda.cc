@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tf_ops/bindings/errors.h"
+#include "tf_ops/bindings/gil.h"
 #include "tf_ops/bindings/numpy_types.h"
 #include "tf_ops/cuda/device_code.h"
 #include "tf_ops/cuda/library_paths.h"
@@ -29,14 +30,14 @@ T* At(uint64_t address) {
 
 py::bytes Compile(const std::string& architecture) {
   return ValueOrThrow([&] {
-    py::gil_scoped_release release;  // Takes a second.
+    GilRelease release;  // Takes a second.
     return cuda::CompileDeviceCode(architecture);
   }());
 }
 
 void PrepareDevice(int device) {
   ThrowIfError([&] {
-    py::gil_scoped_release release;  // Compiles.
+    GilRelease release;  // Compiles.
     return cuda::PrepareDevice(device);
   }());
 }

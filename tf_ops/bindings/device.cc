@@ -11,6 +11,7 @@
 
 #include "tf_ops/bindings/calls.h"
 #include "tf_ops/bindings/errors.h"
+#include "tf_ops/bindings/gil.h"
 #include "tf_ops/bindings/numpy_types.h"
 #include "tf_ops/collectives/nccl/device_work.h"
 #include "tf_ops/runtime/runtime.h"
@@ -70,7 +71,7 @@ void SetOutput(Request* request, const OutputMemory& memory) {
 std::shared_ptr<SubmittedCall> Submit(Request request, int device,
                                       uintptr_t stream) {
   auto work = [&] {
-    py::gil_scoped_release release;
+    GilRelease release;
     return DeviceWork::After(device, ToPointer(stream));
   }();
   if (!work.ok()) {
@@ -78,7 +79,7 @@ std::shared_ptr<SubmittedCall> Submit(Request request, int device,
     Await([&] { return Runtime::Get().Run(std::move(request)); });
   }
   request.device_work = ValueOrThrow(std::move(work));
-  py::gil_scoped_release release;
+  GilRelease release;
   return SubmittedCall::Submit(std::move(request));
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "tf_ops/bindings/errors.h"
+#include "tf_ops/bindings/gil.h"
 #include "tf_ops/cuda/runtime_api.h"
 #include "tf_ops/cuda/stream.h"
 
@@ -48,17 +49,14 @@ class DeviceBuffer {
                                    nbytes_, " bytes, got one of ", nbytes,
                                    "."));
     }
-    py::gil_scoped_release release;
-    auto stream = cuda::Stream::Create(device_);
-    Status status = stream.status();
-    if (status.ok()) {
-      status = cuda::ToStatus(
+    ThrowIfError(WithoutGil([&]() -> Status {
+      auto stream = cuda::Stream::Create(device_);
+      RING_KERAS_RETURN_IF_ERROR(stream.status());
+      RING_KERAS_RETURN_IF_ERROR(cuda::ToStatus(
           Cuda().MemcpyAsync(to, from, nbytes, kind, stream.value()->handle()),
-          "copying to or from the GPU");
-    }
-    if (status.ok()) status = stream.value()->Synchronize();
-    py::gil_scoped_acquire acquire;
-    ThrowIfError(status);
+          "copying to or from the GPU"));
+      return stream.value()->Synchronize();
+    }));
   }
 
   const int device_;
@@ -90,11 +88,7 @@ void BindDeviceMemory(py::module_& module) {
             return reinterpret_cast<uintptr_t>(stream.handle());
           })
       .def("synchronize", [](cuda::Stream& stream) {
-        const Status status = [&] {
-          py::gil_scoped_release release;
-          return stream.Synchronize();
-        }();
-        ThrowIfError(status);
+        ThrowIfError(WithoutGil([&] { return stream.Synchronize(); }));
       });
 }
 

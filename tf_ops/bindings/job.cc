@@ -10,6 +10,7 @@
 
 #include "tf_ops/bindings/calls.h"
 #include "tf_ops/bindings/errors.h"
+#include "tf_ops/bindings/gil.h"
 #include "tf_ops/bindings/signals.h"
 #include "tf_ops/common/interfaces.h"
 #include "tf_ops/common/logging.h"
@@ -30,14 +31,6 @@ LogLevel ParseLogLevel(const std::string& name) {
   throw py::value_error(
       "expected a log level of debug, info, warning, error, off, got '" + name +
       "'.");
-}
-
-// Calls that wait, for peers or for a mutex held by one that does, let other
-// Python threads run.
-template <typename Function>
-auto WithoutGil(Function function) {
-  py::gil_scoped_release release;
-  return function();
 }
 
 using TuningValues = std::map<std::string, std::optional<size_t>>;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tf_ops/bindings/errors.h"
+#include "tf_ops/bindings/gil.h"
 #include "tf_ops/common/ticks.h"
 #include "tf_ops/monitoring/dump_format.h"
 #include "tf_ops/monitoring/stacks.h"
@@ -19,12 +20,6 @@ namespace py = pybind11;
 
 namespace ring_keras {
 namespace {
-
-template <typename Function>
-auto WithoutGil(Function function) {
-  py::gil_scoped_release release;
-  return function();
-}
 
 py::dict StepDict(const StepRecord& step, const TickScale& scale) {
   py::dict values;

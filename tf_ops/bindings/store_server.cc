@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tf_ops/bindings/errors.h"
+#include "tf_ops/bindings/gil.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/store.h"
 #include "tf_ops/rendezvous/tcp_store_server.h"
@@ -26,7 +27,7 @@ std::unique_ptr<TcpStoreServer> Start(const std::string& bind_address, int port,
   options.token = token;
   options.encrypts = encrypts;
   auto server = [&] {
-    py::gil_scoped_release release;  // A host name may take long to resolve.
+    GilRelease release;  // A host name may take long to resolve.
     return TcpStoreServer::Start(options);
   }();
   return ValueOrThrow(std::move(server));
@@ -55,8 +56,7 @@ void BindStoreServer(py::module_& module) {
            py::arg("size"), py::arg("generation"), py::arg("token"),
            py::arg("encrypts") = false)
       .def_property_readonly("port", &TcpStoreServer::port)
-      .def("close", &TcpStoreServer::Close,
-           py::call_guard<py::gil_scoped_release>())
+      .def("close", &TcpStoreServer::Close, py::call_guard<GilRelease>())
       .def("ended_ranks", &EndedRanks)
       .def("connected_ranks", &TcpStoreServer::connected_ranks)
       .def("report_exit", &ReportExit, py::arg("rank"), py::arg("description"));

@@ -11,7 +11,11 @@ import time
 import types
 
 import pytest
+from support import engine_only
+from support.engine_only import WITHOUT_TENSORFLOW
 from support.run_ranks import run_ranks
+
+from ring_keras import _native
 
 
 def leave_a_generator_behind(
@@ -97,6 +101,25 @@ def test_ends_when_ctrl_c_is_pressed_again() -> None:
 
 def test_ends_after_a_fit_had_the_iterator() -> None:
     run_ranks(leave_a_generator_behind, 1, args=(0.5, False, True), timeout_s=60)
+
+
+def leave_threads_in_calls() -> None:
+    engine_only.join()
+
+    def call_without_end() -> None:
+        while True:
+            _native.stats()
+
+    for _ in range(4):
+        threading.Thread(target=call_without_end, daemon=True).start()
+
+
+def test_ends_while_daemon_threads_come_back_from_calls() -> None:
+    """Python has them end where they ask for its lock, which must not abort."""
+    (outcome,) = run_ranks(
+        leave_threads_in_calls, 1, env=WITHOUT_TENSORFLOW, timeout_s=60, check=False
+    )
+    assert outcome.returncode == 0, outcome.describe()
 
 
 def finalize_a_graph() -> None:
