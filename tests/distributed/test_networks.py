@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.engine_only import join
+from support import run_ranks
+from support.engine_only import WITHOUT_TENSORFLOW, join
 from support.hosts import run_on
 from support.network import Network
 from support.tun_link import TunLink
@@ -122,3 +126,40 @@ def test_hosts_with_ipv6_only(make_hosts: Any) -> None:
     network = make_hosts(Network(2, ipv6=True))
     assert run_on(network, reduce, [0, 1]) == [3.0, 3.0]
     assert network.sent_nbytes(0) > NBYTES / 2
+
+
+@pytest.fixture
+def two_addresses(tmp_path: Path) -> list[str]:
+    """What runs a command on a host that knows two addresses of `twohomed`."""
+    if subprocess.run(["unshare", "--mount", "true"]).returncode != 0:
+        pytest.skip("this user may make no mount namespaces")
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n127.0.0.5 twohomed\n127.0.0.6 twohomed\n")
+    script = f'mount --bind {hosts} /etc/hosts && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", script, "sh"]
+
+
+def join_by_name() -> float:
+    port = int(os.environ["RING_KERAS_STORE_ADDRESS"].rpartition(":")[2])
+    os.environ["RING_KERAS_STORE_ADDRESS"] = f"twohomed:{port}"
+    sockets = [socket.socket() for _ in range(5)]
+    if os.environ["RING_KERAS_RANK"] == "0":
+        # The kernel drops what else comes to one whose queue is full.
+        silent = sockets.pop()
+        silent.bind(("127.0.0.5", port))
+        silent.listen(0)
+        for client in sockets:
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.5", port))
+    return reduce()
+
+
+def test_of_a_stores_addresses_one_may_not_answer(two_addresses: list[str]) -> None:
+    totals = run_ranks(
+        join_by_name,
+        2,
+        env=WITHOUT_TENSORFLOW | {"RING_KERAS_INIT_TIMEOUT_S": "20"},
+        bind_address="127.0.0.6",
+        command_prefix=[two_addresses] * 2,
+    )
+    assert totals == [3.0, 3.0]

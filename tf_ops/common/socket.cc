@@ -20,6 +20,10 @@
 namespace ring_keras {
 namespace {
 
+// How long one of several addresses may take to answer: twice what the kernel
+// waits before it asks again.
+constexpr double kAddressTimeoutS = 3;
+
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 Status SystemError(const std::string& what) {
@@ -150,10 +154,20 @@ StatusOr<FileDescriptor> ConnectOnce(const std::string& host, int port,
                                      Deadline deadline) {
   StatusOr<AddressList> list = Resolve(host, port, 0);
   RING_KERAS_RETURN_IF_ERROR(list.status());
-  Status last;
+  int left = 0;
   for (const addrinfo* address = list.value().get(); address != nullptr;
        address = address->ai_next) {
-    StatusOr<FileDescriptor> fd = ConnectTo(*address, deadline);
+    ++left;
+  }
+  Status last;
+  for (const addrinfo* address = list.value().get(); address != nullptr;
+       address = address->ai_next, --left) {
+    // One that does not answer leaves time for the others.
+    const Deadline attempt =
+        left == 1 ? deadline
+                  : deadline.Within(std::min(
+                        kAddressTimeoutS, deadline.RemainingSeconds() / left));
+    StatusOr<FileDescriptor> fd = ConnectTo(*address, attempt);
     if (fd.ok()) {
       DisableNagle(fd.value().get());
       return fd;

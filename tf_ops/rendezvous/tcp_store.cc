@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <random>
 #include <string_view>
 #include <utility>
 
@@ -19,15 +20,31 @@ using rendezvous::Frame;
 using rendezvous::FrameType;
 using rendezvous::PeerSocket;
 
+// Of thousands of ranks that wait for one to leave each asks more and more
+// rarely, and not all at once.
 constexpr double kConnectRetryS = 0.1;
+constexpr double kMaxConnectRetryS = 1;
+constexpr double kRetryGrowth = 1.3;
+
+// Of a name with several addresses the first may be of no use for a while.
+constexpr double kConnectAttemptS = 10;
+
+// From half of `pause_s` to all of it.
+double Jittered(double pause_s) {
+  static thread_local std::minstd_rand random{std::random_device{}()};
+  return pause_s * std::uniform_real_distribution<double>(0.5, 1)(random);
+}
 
 // A connection whose two ends have proven themselves.
 StatusOr<PeerSocket> ConnectAndProve(const TcpStoreOptions& options) {
   StatusOr<FileDescriptor> fd =
-      ConnectOnce(options.host, options.port, options.connect_deadline);
+      ConnectOnce(options.host, options.port,
+                  options.connect_deadline.Within(kConnectAttemptS));
   RING_KERAS_RETURN_IF_ERROR(fd.status());
   // The pings make sure that there is something to acknowledge.
-  LimitUnacknowledged(fd.value().get(), kAnswerTimeoutS);
+  LimitUnacknowledged(fd.value().get(),
+                      std::max(kAnswerTimeoutS, options.heartbeat_timeout_s +
+                                                    kBeyondHeartbeatS));
   const HandshakeParty self = {options.rank, options.generation, 0,
                                options.encrypts};
   StatusOr<HandshakeParty> server = HandshakeAsClient(
@@ -46,7 +63,8 @@ StatusOr<PeerSocket> ConnectAndProve(const TcpStoreOptions& options) {
 StatusOr<PeerSocket> ConnectUntilDeadline(const TcpStoreOptions& options) {
   const std::string server = HostPort(options.host, options.port);
   Status remains;  // Who has not left; the latest news.
-  while (true) {
+  for (double retry_s = kConnectRetryS; true;
+       retry_s = std::min(retry_s * kRetryGrowth, kMaxConnectRetryS)) {
     StatusOr<PeerSocket> socket = ConnectAndProve(options);
     if (socket.ok()) return socket;
     const Status& status = socket.status();
@@ -70,8 +88,8 @@ StatusOr<PeerSocket> ConnectUntilDeadline(const TcpStoreOptions& options) {
                  ". Is the launcher running, and its port "
                  "open to this host?"));
     }
-    const double pause_s =
-        std::min(kConnectRetryS, options.connect_deadline.RemainingSeconds());
+    const double pause_s = std::min(
+        Jittered(retry_s), options.connect_deadline.RemainingSeconds());
     std::this_thread::sleep_for(std::chrono::duration<double>(pause_s));
     if (options.connect_deadline.Interrupted()) return Interrupted();
   }
