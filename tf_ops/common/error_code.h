@@ -36,6 +36,7 @@ enum class ErrorCode : int {
   kConnectionDropped = 133,
   kNoDump = 134,
   kCalledInWait = 135,
+  kForkWithoutCopies = 136,
 
   // Ranks that were lost, or do not come.
   kRankLost = 201,

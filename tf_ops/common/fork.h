@@ -15,20 +15,26 @@
 
 #include <functional>
 
+#include "tf_ops/common/export.h"
+
 namespace ring_keras {
 
 // Runs a function in every child forked while this lives. The function may take
 // no mutex of the parent's, nor wait. In the child the handler is spent.
+// `before` and `in_parent` run in the thread that forks; they may make or
+// destroy nothing that forks concern.
 class ForkHandler {
  public:
-  explicit ForkHandler(std::function<void()> in_child);
+  explicit ForkHandler(std::function<void()> in_child,
+                       std::function<void()> before = {},
+                       std::function<void()> in_parent = {});
   ~ForkHandler();
   ForkHandler(const ForkHandler&) = delete;
   ForkHandler& operator=(const ForkHandler&) = delete;
 };
 
 // Remembers the process that it was made in.
-class OwnerProcess {
+class RING_KERAS_EXPORT OwnerProcess {
  public:
   OwnerProcess();
   // False in a child that was forked since.

@@ -68,18 +68,23 @@ void* TensorAllocator::AllocateRaw(size_t alignment, size_t nbytes) {
 void* TensorAllocator::AllocateRaw(
     size_t alignment, size_t nbytes,
     const tensorflow::AllocationAttributes& how) {
-  if (nbytes >= kLeastBytes) {
+  if (nbytes >= kLeastBytes && owner_.IsThis()) {
     // With pages of its own, which can be taken away from peers.
     const size_t page = shared_.page_nbytes;
-    void* data = large_.AllocateRaw(std::max(alignment, page),
-                                    (nbytes + page - 1) / page * page, how);
-    if (data != nullptr) return data;
+    const size_t size = (nbytes + page - 1) / page * page;
+    void* data = large_.AllocateRaw(std::max(alignment, page), size, how);
+    if (data != nullptr) {
+      NoteTensorTaken(data, size);
+      return data;
+    }
   }
   return others_.AllocateRaw(alignment, nbytes, how);
 }
 
 void TensorAllocator::DeallocateRaw(void* data) {
   if (shared_.Holds(data)) {
+    if (!owner_.IsThis()) return;
+    NoteTensorReturned(data);
     large_.DeallocateRaw(data);
   } else {
     others_.DeallocateRaw(data);

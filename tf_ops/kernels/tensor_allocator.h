@@ -9,6 +9,7 @@
 
 #include "tensorflow/core/common_runtime/bfc_allocator.h"
 #include "tensorflow/core/framework/allocator.h"
+#include "tf_ops/common/fork.h"
 #include "tf_ops/runtime/tensor_memory.h"
 
 namespace ring_keras {
@@ -34,6 +35,8 @@ class TensorAllocator final : public tensorflow::Allocator {
 
  private:
   const TensorMemory shared_;
+  // A forked child has copies of the tensors alone, and gives nothing back.
+  const OwnerProcess owner_;
   tensorflow::Allocator& others_;
   tensorflow::BFCAllocator large_;
 };

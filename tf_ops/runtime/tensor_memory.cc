@@ -10,4 +10,12 @@ std::optional<TensorMemory> SharedTensorMemory() {
   return TensorMemory{arena->data(), kTensorAreaBytes, PageBytes()};
 }
 
+void NoteTensorTaken(void* data, size_t nbytes) {
+  TensorArena::OfProcess()->NoteTaken(data, nbytes);
+}
+
+void NoteTensorReturned(void* data) {
+  TensorArena::OfProcess()->NoteReturned(data);
+}
+
 }  // namespace ring_keras

@@ -24,6 +24,11 @@ struct TensorMemory {
 // None where no init() has asked for it, or there is none to be had.
 RING_KERAS_EXPORT std::optional<TensorMemory> SharedTensorMemory();
 
+// What is in use of it; a process that is forked gets copies of that, and none
+// of the rest.
+RING_KERAS_EXPORT void NoteTensorTaken(void* data, size_t nbytes);
+RING_KERAS_EXPORT void NoteTensorReturned(void* data);
+
 }  // namespace ring_keras
 
 #endif  // RING_KERAS_RUNTIME_TENSOR_MEMORY_H_

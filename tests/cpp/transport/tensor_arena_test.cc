@@ -2,12 +2,15 @@
 #include "tf_ops/transport/shm/tensor_arena.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <memory>
+#include <string>
 
+#include "tests/cpp/support/standard_error_capture.h"
 #include "tests/cpp/support/test.h"
 
 namespace ring_keras {
@@ -91,27 +94,72 @@ RING_TEST(WritesToIsolatedPagesAreLost) {
   EXPECT_TRUE(arenas.own->OffsetOf(own + begin + 2 * page, 1).has_value());
 }
 
-// The parent's tensors can be read in a child, and stay as they are.
-RING_TEST(AChildHasItsOwn) {
+// What a child has is as it was when it was forked, whatever the parent, or a
+// peer, writes later; and what it writes stays its own.
+RING_TEST(AChildHasCopiesOfWhatIsInUse) {
   const Arenas arenas;
   const size_t page = PageBytes();
   char* own = arenas.own->data();
-  std::memset(own, 1, 4 * page);
+  std::memset(own, 1, 8 * page);
   arenas.own->Isolate(page, page);
   std::memset(own + page, 2, page);
+  arenas.own->NoteTaken(own, 2 * page);
+  arenas.own->NoteTaken(own + 4 * page, page);
+  arenas.own->NoteTaken(own + 6 * page, page);
+  arenas.own->NoteReturned(own + 6 * page);
+  int overwritten[2];
+  ASSERT_EQ(pipe(overwritten), 0);
   const pid_t child = fork();
   if (child == 0) {
-    const bool reads = own[0] == 1 && own[page] == 2 && own[2 * page] == 1;
-    std::memset(own, 3, 4 * page);
-    const bool writes = own[0] == 3 && own[page] == 3;
-    _exit(reads && writes ? 0 : 1);
+    char told = 0;
+    if (read(overwritten[0], &told, 1) != 1) _exit(2);
+    const bool reads = own[0] == 1 && own[page] == 2 && own[5 * page - 1] == 1;
+    std::memset(own, 3, 2 * page);
+    _exit(reads && own[0] == 3 && own[page] == 3 ? 0 : 1);
   }
+  std::memset(own, 4, page);
+  std::memset(arenas.peers->data() + 4 * page, 4, page);
+  ASSERT_EQ(write(overwritten[1], "!", 1), 1);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  EXPECT_EQ(int{own[0]}, 1);
+  EXPECT_EQ(int{own[0]}, 4);
   EXPECT_EQ(int{own[page]}, 2);
-  EXPECT_EQ(int{own[2 * page]}, 1);
+  // What nobody uses is not there, rather than another's.
+  const pid_t other = fork();
+  if (other == 0) {
+    const volatile char* free_page = own + 6 * page;
+    _exit(*free_page);
+  }
+  ASSERT_EQ(waitpid(other, &status, 0), other);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  close(overwritten[0]);
+  close(overwritten[1]);
+}
+
+// A child that cannot have them is not told another's numbers, and its parent
+// says so before.
+RING_TEST(AForkWithoutMemoryForCopiesIsReported) {
+  const Arenas arenas;
+  char* own = arenas.own->data();
+  own[0] = 1;
+  arenas.own->NoteTaken(own, kTensorAreaBytes);
+  const testing::StandardErrorCapture capture;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit none = {size_t{1} << 20, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &none), 0);
+  const pid_t child = fork();
+  if (child == 0) _exit(*static_cast<volatile char*>(own));
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  const std::string said = capture.Text();
+  EXPECT_TRUE(said.find("[RK136] this process forks, and there is no memory "
+                        "for the child's copies of large tensors, 65536 MiB") !=
+              std::string::npos)
+      << said;
 }
 
 RING_TEST(AProcessHasOneForGood) {

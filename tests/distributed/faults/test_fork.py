@@ -147,6 +147,74 @@ def test_a_child_has_shared_arrays_of_its_own() -> None:
     assert results == [[1.0, 3.0, 3.0], [2.0, 3.0, 3.0]]
 
 
+def child_sums(views: list[np.ndarray], overwrite: Callable[[], None]) -> list[float]:
+    """The sum of what a child sees in the view, at first and once it is overwritten."""
+    told_read, told_write = os.pipe()
+    said_read, said_write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(said_write, np.float64(views[0].sum()).tobytes())
+            os.read(told_read, 1)
+            os.write(said_write, np.float64(views[0].sum()).tobytes())
+        finally:
+            os._exit(0)
+    first = os.read(said_read, 8)
+    overwrite()
+    os.write(told_write, b"!")
+    second = os.read(said_read, 8)
+    assert status_of(child) == 0
+    for fd in (told_read, told_write, said_read, said_write):
+        os.close(fd)
+    return [float(np.frombuffer(said)[0]) for said in (first, second)]
+
+
+def overwritten_buffers() -> list[list[float]]:
+    join()
+    kept = [_native.shared_empty([1 << 18], np.float32)]
+    freed = [_native.shared_empty([1 << 18], np.float32)]
+    kept[0][:] = 1
+    freed[0][:] = 2
+    return [
+        child_sums(kept, lambda: kept[0].fill(3)),
+        child_sums(freed, freed.clear),
+    ]
+
+
+def test_a_child_has_shared_buffers_as_they_were() -> None:
+    count = float(1 << 18)
+    for sums in run_ranks(overwritten_buffers, 2):
+        assert sums == [[count, count], [2 * count, 2 * count]]
+
+
+def overwritten_tensor() -> tuple[bool, list[float]]:
+    import ring_keras as ring
+
+    ring.init()
+    import tensorflow as tf
+
+    views = [np.asarray(tf.ones([1 << 18]) + tf.ones([1 << 18]))]
+    address = views[0].ctypes.data
+    later = []
+
+    def overwrite() -> None:
+        views.clear()
+        for value in range(3, 40):
+            later.append(tf.fill([1 << 18], float(value)) * 1.0)
+
+    sums = child_sums(views, overwrite)
+    reused = any(np.asarray(tensor).ctypes.data == address for tensor in later)
+    ring.barrier()
+    return reused, sums
+
+
+def test_a_child_has_large_tensors_as_they_were() -> None:
+    count = float(1 << 18)
+    for reused, sums in run_ranks(overwritten_tensor, 2):
+        assert reused, "the test shows nothing"
+        assert sums == [2 * count, 2 * count]
+
+
 def sample(index: int) -> tuple[int, int]:
     rank, *_ = _native.topology()
     return rank, index * index

@@ -13,7 +13,19 @@
 namespace ring_keras {
 
 BufferAllocator::BufferAllocator(std::shared_ptr<Segment> own)
-    : own_(std::move(own)), free_({{0, kBufferAreaBytes}}) {}
+    : own_(std::move(own)),
+      free_({{0, kBufferAreaBytes}}),
+      child_copies_("shared buffers", own_->buffers(), kBufferAreaBytes,
+                    [this] { return InUse(); }) {}
+
+std::vector<UsedBlock> BufferAllocator::InUse() const {
+  std::vector<UsedBlock> blocks;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [offset, buffer] : taken_) {
+    blocks.push_back({own_->buffers() + offset, buffer.nbytes});
+  }
+  return blocks;
+}
 
 StatusOr<std::shared_ptr<void>> BufferAllocator::Allocate(size_t nbytes) {
   StatusOr<uint64_t> offset = Take(nbytes);

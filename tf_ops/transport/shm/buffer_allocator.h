@@ -8,9 +8,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "tf_ops/common/fork.h"
 #include "tf_ops/common/status.h"
+#include "tf_ops/transport/shm/child_copies.h"
 #include "tf_ops/transport/shm/segment.h"
 
 namespace ring_keras {
@@ -47,6 +49,7 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
                                  uint64_t* offset) const;
   StatusOr<uint64_t> Take(size_t nbytes);
   void Free(uint64_t offset);
+  std::vector<UsedBlock> InUse() const;
 
   std::shared_ptr<Segment> own_;
   // A forked child that drops its copy of a buffer gives nothing back.
@@ -54,6 +57,7 @@ class BufferAllocator : public std::enable_shared_from_this<BufferAllocator> {
   mutable std::mutex mutex_;         // Guards the rest.
   Buffers taken_;                    // By offset.
   std::map<uint64_t, size_t> free_;  // The gaps between them: size by offset.
+  ChildCopies child_copies_;
 };
 
 }  // namespace ring_keras

@@ -36,12 +36,6 @@ Status NotTheMemory(int pid, int descriptor);
 // All of it. Errors: ResourceExhausted.
 StatusOr<char*> MapSealedMemory(const FileDescriptor& memory, size_t nbytes);
 
-// In a forked child: puts a mapping of its own in place of `nbytes` at `data`,
-// which are those of the memory from `offset` on. The child reads what its
-// parent has there, and what it writes stays its own.
-void KeepPrivateInChild(const FileDescriptor& memory, char* data, size_t nbytes,
-                        size_t offset);
-
 // Memory of this process alone, zeroed, in place of the pages at `data`.
 // Whether it worked.
 bool ReplaceByPrivate(char* data, size_t nbytes);

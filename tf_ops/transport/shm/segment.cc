@@ -50,12 +50,6 @@ StatusOr<std::unique_ptr<Segment>> Segment::Create(int size) {
   RING_KERAS_RETURN_IF_ERROR(descriptor.status());
   auto segment = Map(std::move(descriptor.value()), size);
   if (!segment.ok()) return segment;
-  Segment* own = segment.value().get();
-  madvise(own->buffers(), kBufferAreaBytes, MADV_DOFORK);
-  own->in_child_.emplace([own] {
-    KeepPrivateInChild(own->descriptor_, own->buffers(), kBufferAreaBytes,
-                       own->windows_offset_ + kWindowAreaBytes);
-  });
   auto nonce = NewNonce();
   RING_KERAS_RETURN_IF_ERROR(nonce.status());
   // Fresh pages are zero, which is every counter's first value.

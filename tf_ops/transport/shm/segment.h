@@ -9,16 +9,14 @@
 //
 // The memory is left out of core dumps.
 //
-// In a forked child the segment is not there, but for the buffers, of which
-// arrays may be left: the child reads what its parent has there, and what it
-// writes stays its own.
+// In a forked child the segment is not there, but for copies of the buffers, of
+// which arrays may be left.
 #ifndef RING_KERAS_TRANSPORT_SHM_SEGMENT_H_
 #define RING_KERAS_TRANSPORT_SHM_SEGMENT_H_
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "tf_ops/common/fork.h"
@@ -82,7 +80,6 @@ class Segment {
   size_t nbytes_;
   size_t windows_offset_;
   OwnerProcess owner_;
-  std::optional<ForkHandler> in_child_;  // Of the rank's own.
 };
 
 // Whether a peer's word for where its buffer is can be true.

@@ -23,11 +23,11 @@ StatusOr<std::unique_ptr<TensorArena>> TensorArena::Create() {
   RING_KERAS_RETURN_IF_ERROR(nonce.status());
   auto base = MapSealedMemory(memory.value(), kBytes);
   RING_KERAS_RETURN_IF_ERROR(base.status());
-  madvise(base.value(), kBytes, MADV_DOFORK);
   std::memcpy(base.value(), nonce.value().data(), nonce.value().size());
   std::unique_ptr<TensorArena> arena(
       new TensorArena(std::move(memory.value()), base.value()));
-  arena->in_child_.emplace([own = arena.get()] { own->KeepPrivate(); });
+  arena->child_copies_.emplace("large tensors", arena->data(), kTensorAreaBytes,
+                               [own = arena.get()] { return own->Taken(); });
   return arena;
 }
 
@@ -62,17 +62,21 @@ TensorArena::~TensorArena() {
   if (owner_.IsThis()) munmap(base_, kBytes);
 }
 
-// In a forked child, which has what is isolated anyway.
-void TensorArena::KeepPrivate() const {
-  size_t at = 0;
-  const auto keep_until = [&](size_t end) {
-    if (at < end) KeepPrivateInChild(descriptor_, base_ + at, end - at, at);
-  };
-  for (const auto& [offset, nbytes] : isolated_) {
-    keep_until(kHeaderBytes + offset);
-    at = kHeaderBytes + offset + nbytes;
-  }
-  keep_until(kBytes);
+void TensorArena::NoteTaken(void* data, size_t nbytes) {
+  std::lock_guard<std::mutex> lock(taken_mutex_);
+  taken_[static_cast<char*>(data)] = nbytes;
+}
+
+void TensorArena::NoteReturned(void* data) {
+  std::lock_guard<std::mutex> lock(taken_mutex_);
+  taken_.erase(static_cast<char*>(data));
+}
+
+std::vector<UsedBlock> TensorArena::Taken() const {
+  std::vector<UsedBlock> blocks;
+  std::lock_guard<std::mutex> lock(taken_mutex_);
+  for (const auto& [data, nbytes] : taken_) blocks.push_back({data, nbytes});
+  return blocks;
 }
 
 const SegmentNonce& TensorArena::nonce() const {

@@ -4,7 +4,7 @@
 // It lives as long as its process: TensorFlow's devices do, and their tensors
 // outlast shutdown().
 //
-// In a forked child it is as a segment's buffers are (segment.h).
+// In a forked child there are copies of the tensors, and nothing else of it.
 #ifndef RING_KERAS_TRANSPORT_SHM_TENSOR_ARENA_H_
 #define RING_KERAS_TRANSPORT_SHM_TENSOR_ARENA_H_
 
@@ -15,11 +15,14 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "tf_ops/common/fork.h"
 #include "tf_ops/common/socket.h"
 #include "tf_ops/common/status.h"
+#include "tf_ops/transport/shm/child_copies.h"
 #include "tf_ops/transport/shm/sealed_memory.h"
 
 namespace ring_keras {
@@ -58,6 +61,11 @@ class TensorArena {
     return offset <= kTensorAreaBytes && nbytes <= kTensorAreaBytes - offset;
   }
 
+  // The allocator of tensors says which there are, for children that are
+  // forked. In such a child it must take no memory from here.
+  void NoteTaken(void* data, size_t nbytes);
+  void NoteReturned(void* data);
+
   // Puts fresh memory of this process alone, zeroed, in place of whole pages,
   // for good: what peers still write to them is lost. The owner's.
   void Isolate(uint64_t offset, size_t nbytes);
@@ -69,17 +77,20 @@ class TensorArena {
 
   TensorArena(FileDescriptor descriptor, char* base)
       : descriptor_(std::move(descriptor)), base_(base) {}
-  void KeepPrivate() const;
+  std::vector<UsedBlock> Taken() const;
 
   FileDescriptor descriptor_;
   char* base_;
   OwnerProcess owner_;
-  std::optional<ForkHandler> in_child_;  // Of the process's own.
 
   std::atomic<bool> any_isolated_{false};
-  mutable std::mutex mutex_;  // Guards the rest.
+  mutable std::mutex mutex_;  // Guards isolated_.
   // Sizes by offset. What is isolated is found no more, so no two overlap.
   std::map<uint64_t, size_t> isolated_;
+
+  mutable std::mutex taken_mutex_;  // Guards taken_.
+  std::unordered_map<char*, size_t> taken_;
+  std::optional<ChildCopies> child_copies_;  // Of the process's own.
 };
 
 }  // namespace ring_keras
