@@ -93,9 +93,13 @@ def check_wire(wire_dtype: str) -> None:
     rank, size = rank_and_size()
     exact = [small_values(other, (4099,), "float32") for other in range(size)]
     arrays = [exact[rank], exact[rank][:10]]
-    results = gpu().allreduce(arrays, wire_dtype=wire_dtype).results()
-    np.testing.assert_array_equal(results[0], reduced(exact, "sum"))
-    np.testing.assert_array_equal(results[1], reduced(exact, "sum")[:10])
+    for op in ("sum", "min", "max", "product"):
+        results = gpu().allreduce(arrays, op=op, wire_dtype=wire_dtype).results()
+        np.testing.assert_array_equal(results[0], reduced(exact, op))
+        np.testing.assert_array_equal(results[1], reduced(exact, op)[:10])
+    average = gpu().allreduce(arrays, op="average", wire_dtype=wire_dtype).results()[0]
+    exactly = np.mean(exact, axis=0, dtype=np.float64)
+    assert_close(average, exactly, 2.0 ** {"float16": -9, "bfloat16": -6}[wire_dtype])
 
     # Summed in float32: one rounding on the way there, one on the way back.
     values = [random_values(other, 4099, "float32") for other in range(size)]
