@@ -64,13 +64,19 @@ void Completion::Main() {
       watched.swap(watched_);
       broken.swap(broken_);
       if (stopping_ && watched.empty() && broken.empty() && flights_.empty()) {
-        return;
+        break;
       }
     }
     for (Launch* launch : watched) {
       flights_[launch->communicator().device()].launches.push_back(launch);
     }
-    for (const auto& communicator : broken) communicator->Abort();
+    // NCCL's abort waits for the stream, and so for other communicators' work
+    // before it, which may end by their own abort alone: none waits for
+    // another.
+    for (auto& communicator : broken) {
+      aborts_.emplace_back(
+          [communicator = std::move(communicator)] { communicator->Abort(); });
+    }
     bool ended = false;
     for (auto flight = flights_.begin(); flight != flights_.end();) {
       ended |= EndFinished(flight->first, flight->second);
@@ -79,6 +85,7 @@ void Completion::Main() {
     }
     if (ended) wake_();
   }
+  for (std::thread& abort : aborts_) abort.join();
 }
 
 bool Completion::IsGivenUp(const Launch& first, Flight& flight) {

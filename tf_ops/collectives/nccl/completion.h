@@ -33,7 +33,8 @@ class Completion {
   // Ends the launch when the device has. In the order of the launches; from the
   // launch thread.
   void Watch(Launch* launch);
-  // The communicator is broken: ends what it has on the device. Any thread.
+  // The communicator is broken: ends what it has on the device, in a thread
+  // of its own. Any thread.
   void Abort(std::shared_ptr<DeviceCommunicator> communicator);
 
  private:
@@ -61,7 +62,9 @@ class Completion {
   std::vector<std::shared_ptr<DeviceCommunicator>> broken_;
   bool stopping_ = false;
 
-  std::map<int, Flight> flights_;  // By device; the thread's own.
+  // The thread's own.
+  std::map<int, Flight> flights_;  // By device.
+  std::vector<std::thread> aborts_;
   std::thread thread_;
 };
 

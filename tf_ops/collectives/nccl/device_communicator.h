@@ -9,7 +9,8 @@
 //   break it, and never wait for NCCL or a device;
 // - the launch thread (device_communicator_launch.cc): connects, launches and
 //   closes;
-// - the completion thread (device_communicator_completion.cc): aborts.
+// - the completion thread (device_communicator_completion.cc): looks for
+//   errors, and starts a thread that aborts.
 //
 // `broken_` is set once and stays; from then on only Abort() calls NCCL.
 #ifndef RING_KERAS_COLLECTIVES_NCCL_DEVICE_COMMUNICATOR_H_
@@ -84,7 +85,8 @@ class DeviceCommunicator
   // Leaves the other ranks: when all do, or not for long.
   Task Close();
 
-  // The completion thread: ends what NCCL has on the device.
+  // A thread of its own: ends what NCCL has on the device, and returns when the
+  // stream has come past it, which other communicators may hold up.
   void Abort();
   // After a Break(): whether that has been done.
   bool aborted() const { return aborted_.load(); }
@@ -127,8 +129,8 @@ class DeviceCommunicator
 
   // Set in Prepare().
   const Api* api_ = nullptr;
-  int device_ = kNoDevice;
   static constexpr int kNoDevice = -1;
+  std::atomic<int> device_{kNoDevice};
 
   // The launch thread's.
   StreamHandle stream_ = nullptr;  // The launcher's.

@@ -1,6 +1,6 @@
 // The completion thread's part of a communicator: it notices what NCCL finds
-// out by itself, and aborts, also while the launch thread is held up by a
-// stream that is full.
+// out by itself, and has a thread abort, also while the launch thread is held
+// up by a stream that is full.
 //
 // After Break() the launch thread calls NCCL no more; the handle is taken out
 // under the mutex of such calls, so none is under way, and none comes later.
@@ -26,13 +26,19 @@ void DeviceCommunicator::CheckForErrors() {
 }
 
 void DeviceCommunicator::Abort() {
-  std::lock_guard<std::mutex> lock(handle_mutex_);
-  if (device_ != kNoDevice) {
-    cuda::GetRuntime().value()->SetDevice(device_);
+  CommHandle handles[2];
+  {
+    std::lock_guard<std::mutex> lock(handle_mutex_);
+    handles[0] = std::exchange(handle_, nullptr);
+    handles[1] = std::exchange(split_off_, nullptr);
   }
-  for (CommHandle* handle : {&handle_, &split_off_}) {
-    if (*handle == nullptr) continue;
-    const int result = api_->CommAbort(std::exchange(*handle, nullptr));
+  if (const int device = device_; device != kNoDevice) {
+    cuda::GetRuntime().value()->SetDevice(device);
+  }
+  // Not under the mutex: it may take long, and AsyncError() must not.
+  for (CommHandle handle : handles) {
+    if (handle == nullptr) continue;
+    const int result = api_->CommAbort(handle);
     if (result != kSuccess && result != kInProgress) {
       Log(LogLevel::kWarning,
           ToStatus(result, "aborting a communicator", nullptr).message());

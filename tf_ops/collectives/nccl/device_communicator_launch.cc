@@ -85,7 +85,7 @@ Task DeviceCommunicator::Split(DeviceCommunicator* part) {
     part->handle_ = std::exchange(split_off_, nullptr);
   }
   part->api_ = api_;
-  part->device_ = device_;
+  part->device_ = device_.load();
   Task part_settled = part->Settle(kWhat);
   RING_KERAS_CO_RETURN_IF_ERROR(co_await part_settled);
   std::lock_guard<std::mutex> lock(part->mutex_);

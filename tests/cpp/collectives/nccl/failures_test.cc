@@ -349,6 +349,39 @@ void Barrier(DeviceRank& self, const char* name) {
   EXPECT_OK(self.engine().Run(std::move(barrier)));
 }
 
+// NCCL's abort of one returns when the stream has come past its last
+// collective, which is behind the other's, which its own abort ends.
+RING_TEST(ALostRankEndsWhatTwoCommunicatorsHaveOnTheDevice) {
+  std::latch over(2);
+  RunDeviceRanks(Ranks(3), [&](DeviceRank& self) {
+    self.engine().AddCommunicator(1, {0, 1, 2});
+    const DeviceArray<float> data(std::vector<float>(kCount, 1));
+    void* gate = self.rank == 1 ? RingKerasStandInHold(self.stream) : nullptr;
+    std::vector<std::unique_ptr<Submitted>> submitted;
+    for (const int communicator : {1, 0, 1}) {
+      Request request = AllreduceInPlace(
+          self, StrCat("launch ", submitted.size()), data.get(), kCount);
+      request.communicator_id = communicator;
+      submitted.push_back(
+          std::make_unique<Submitted>(self, std::move(request)));
+    }
+    for (const auto& one : submitted) {
+      EXPECT_TRUE(WaitFor([&] { return one->launched(); }));
+    }
+    Barrier(self, "all are held up");
+    self.engine().OnRankEvent({RankEvent::Kind::kLost, 1, "rank 1 died"});
+    if (self.rank != 1) {
+      for (const auto& one : submitted) {
+        EXPECT_EQ(one->Outcome().message(), "rank 1 died");
+      }
+      over.count_down();
+    } else {
+      over.wait();
+      RingKerasStandInOpen(gate);
+    }
+  });
+}
+
 // A rank without what it takes is no failure: GPUs connect later then.
 RING_TEST(ASplitThatARankCannotTakePartInIsLeftOut) {
   RunDeviceRanks(Ranks(2), [](DeviceRank& self) {
