@@ -23,6 +23,7 @@ enum CudaError : int {
   kCudaNotFound = 500,
   kCudaNotReady = 600,
   kCudaIllegalAddress = 700,
+  kCudaCaptureUnsupported = 900,
 };
 
 enum CudaFlag : unsigned {
@@ -91,6 +92,7 @@ RING_KERAS_CUDA cudaEventCreateWithFlags(void** event, unsigned flags);
 RING_KERAS_CUDA cudaEventDestroy(void* event);
 RING_KERAS_CUDA cudaEventRecord(void* event, void* stream);
 RING_KERAS_CUDA cudaEventQuery(void* event);
+RING_KERAS_CUDA cudaThreadExchangeStreamCaptureMode(int* mode);
 RING_KERAS_CUDA cudaEventSynchronize(void* event);
 RING_KERAS_CUDA cudaEventElapsedTime(float* milliseconds, void* start,
                                      void* end);

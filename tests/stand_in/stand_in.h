@@ -9,8 +9,11 @@
 //   - freed memory cannot be touched any more: whoever does is told so and the
 //     process ends;
 //   - a kernel is the text given to NVRTC, compiled for the host beforehand;
+//   - while a graph is captured, threads that have not asked to be left alone
+//     are told that their call is not allowed;
 //   - NCCL runs between processes and between threads, pairs calls by their
-//     order alone, waits for ever where orders differ or a peer is gone, and
+//     order alone, waits for ever where orders differ, where some ranks bring
+//     registered memory and others do not, or a peer is gone, and
 //     ends that wait on ncclCommAbort only.
 // They link to this library, libring_keras_stand_in.so, which holds the
 // devices. What follows is for tests; the vendors' libraries have nothing like
@@ -51,6 +54,10 @@ RING_KERAS_EXPORT int RingKerasStandInTakeBack(void* memory);
 // From now on calls that ask about finished work return this error, as after a
 // fault on the device; 0 ends that.
 RING_KERAS_EXPORT void RingKerasStandInFailDevice(int error);
+
+// From now on, until `capturing` is 0, it is as if a thread captured a graph in
+// CUDA's global mode: what other threads ask about events is an error.
+RING_KERAS_EXPORT void RingKerasStandInCapture(int capturing);
 
 // Gives every communicator of this process this asynchronous error.
 RING_KERAS_EXPORT void RingKerasStandInFailCommunicators(int error);

@@ -32,6 +32,8 @@ StatusOr<const RuntimeApi*> Load() {
   symbols.Find("cudaEventCreateWithFlags", &api.EventCreateWithFlags);
   symbols.Find("cudaEventRecord", &api.EventRecord);
   symbols.Find("cudaEventQuery", &api.EventQuery);
+  symbols.Find("cudaThreadExchangeStreamCaptureMode",
+               &api.ThreadExchangeStreamCaptureMode);
   symbols.Find("cudaMalloc", &api.Malloc);
   symbols.Find("cudaFree", &api.Free);
   symbols.Find("cudaMemcpyAsync", &api.MemcpyAsync);
@@ -53,6 +55,11 @@ StatusOr<const RuntimeApi*> Load() {
 StatusOr<const RuntimeApi*> GetRuntime() {
   static const StatusOr<const RuntimeApi*> runtime = Load();
   return runtime;
+}
+
+void IgnoreCaptures() {
+  int mode = kCaptureModeRelaxed;
+  GetRuntime().value()->ThreadExchangeStreamCaptureMode(&mode);
 }
 
 Status ToStatus(int cuda_error, const char* what) {

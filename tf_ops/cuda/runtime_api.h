@@ -28,6 +28,8 @@ constexpr int kMemcpyDeviceToDevice = 3;
 // Flags
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventDisableTiming = 2;
+// cudaStreamCaptureMode
+constexpr int kCaptureModeRelaxed = 2;
 
 // Functions are named as in libcudart, without their "cuda".
 struct RuntimeApi {
@@ -48,6 +50,7 @@ struct RuntimeApi {
   int (*EventCreateWithFlags)(EventHandle* event, unsigned flags);
   int (*EventRecord)(EventHandle event, StreamHandle stream);
   int (*EventQuery)(EventHandle event);
+  int (*ThreadExchangeStreamCaptureMode)(int* mode);
   int (*Malloc)(void** memory, size_t nbytes);
   int (*Free)(void* memory);
   int (*MemcpyAsync)(void* to, const void* from, size_t nbytes, int kind,
@@ -59,6 +62,11 @@ struct RuntimeApi {
 // The runtime, opened by the first call; any thread. Internal: there is none,
 // or no driver, or it is older than CUDA 12.0; the same answer to every call.
 RING_KERAS_EXPORT StatusOr<const RuntimeApi*> GetRuntime();
+
+// For a thread of ours, when it begins: what it asks of CUDA neither disturbs
+// another thread that captures a graph, which ours is no part of, nor is
+// refused. Requires that GetRuntime() has succeeded.
+void IgnoreCaptures();
 
 // What a call to the runtime returned, with `what` (as in "recording an event")
 // and CUDA's own words if it failed. ResourceExhausted: out of memory;

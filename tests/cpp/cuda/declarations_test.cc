@@ -33,6 +33,7 @@ CHECK_RUNTIME(StreamWaitEvent);
 CHECK_RUNTIME(EventCreateWithFlags);
 CHECK_RUNTIME(EventRecord);
 CHECK_RUNTIME(EventQuery);
+CHECK_RUNTIME(ThreadExchangeStreamCaptureMode);
 CHECK_RUNTIME(Malloc);
 CHECK_RUNTIME(Free);
 CHECK_RUNTIME(MemcpyAsync);

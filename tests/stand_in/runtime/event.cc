@@ -1,7 +1,9 @@
 // libcudart: events.
 #include "tests/stand_in/device/event.h"
 
+#include <atomic>
 #include <chrono>
+#include <utility>
 
 #include "tests/stand_in/cuda_abi.h"
 #include "tests/stand_in/device/device.h"
@@ -20,6 +22,15 @@ Registry<Event>& Events() {
 }  // namespace ring_keras::stand_in
 
 using namespace ring_keras::stand_in;
+
+namespace {
+
+constexpr int kRelaxed = 2;  // cudaStreamCaptureModeRelaxed
+
+std::atomic<bool> capturing{false};
+thread_local int capture_mode = 0;  // cudaStreamCaptureModeGlobal
+
+}  // namespace
 
 int cudaEventCreateWithFlags(void** event, unsigned flags) {
   if (DeviceCount() == 0) return Returned(kCudaNoDevice);
@@ -51,6 +62,9 @@ int cudaEventQuery(void* event) {
   const auto found = Events().Find(event);
   if (found == nullptr) return Returned(kCudaInvalidHandle);
   if (DeviceFault() != kCudaSuccess) return Returned(DeviceFault());
+  if (capturing && capture_mode != kRelaxed) {
+    return Returned(kCudaCaptureUnsupported);
+  }
   const auto moment = found->Recorded();
   const bool done = moment == nullptr || moment->IsReached();
   return done ? kCudaSuccess : kCudaNotReady;
@@ -79,5 +93,12 @@ int cudaEventElapsedTime(float* milliseconds, void* start, void* end) {
           .count();
   return kCudaSuccess;
 }
+
+int cudaThreadExchangeStreamCaptureMode(int* mode) {
+  capture_mode = std::exchange(*mode, capture_mode);
+  return kCudaSuccess;
+}
+
+void RingKerasStandInCapture(int is_on) { capturing = is_on != 0; }
 
 int64_t RingKerasStandInEvents() { return Events().Count(); }

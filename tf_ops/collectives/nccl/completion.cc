@@ -48,6 +48,7 @@ void Completion::Abort(std::shared_ptr<DeviceCommunicator> communicator) {
 }
 
 void Completion::Main() {
+  cuda::IgnoreCaptures();
   while (true) {
     std::vector<Launch*> watched;
     std::vector<std::shared_ptr<DeviceCommunicator>> broken;
@@ -74,8 +75,10 @@ void Completion::Main() {
     // before it, which may end by their own abort alone: none waits for
     // another.
     for (auto& communicator : broken) {
-      aborts_.emplace_back(
-          [communicator = std::move(communicator)] { communicator->Abort(); });
+      aborts_.emplace_back([communicator = std::move(communicator)] {
+        cuda::IgnoreCaptures();
+        communicator->Abort();
+      });
     }
     bool ended = false;
     for (auto flight = flights_.begin(); flight != flights_.end();) {

@@ -71,6 +71,7 @@ StatusOr<StreamHandle> Launcher::StreamOf(int device) {
 }
 
 void Launcher::Main() {
+  cuda::IgnoreCaptures();
   int idle_turns = 0;
   while (true) {
     bool progress = TakePosted();

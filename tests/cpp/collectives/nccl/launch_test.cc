@@ -249,6 +249,26 @@ RING_TEST(MemoryIsFreeWhenTheCollectiveHasEnded) {
   });
 }
 
+// CUDA allows other threads little meanwhile, unless they say that they are no
+// part of it.
+RING_TEST(AGraphMayBeCapturedMeanwhile) {
+  RunDeviceRanks(Ranks(2), [](DeviceRank& self) {
+    const DeviceArray<float> data(std::vector<float>(kCount, 1));
+    void* gate = RingKerasStandInHold(self.stream);
+    Submitted submitted(self,
+                        AllreduceInPlace(self, "grads", data.get(), kCount));
+    EXPECT_TRUE(WaitFor([&] { return submitted.launched(); }));
+    RingKerasStandInCapture(1);
+    RingKerasStandInOpen(gate);
+    EXPECT_OK(submitted.Outcome());
+    Request barrier;
+    barrier.name = "both have ended";
+    EXPECT_OK(self.engine().Run(std::move(barrier)));
+    RingKerasStandInCapture(0);
+    EXPECT_EQ(data.Read(), std::vector<float>(kCount, self.size));
+  });
+}
+
 // Memory for an output comes from the caller's pool, where the stream may still
 // have to read what was there before.
 RING_TEST(LateOutputsWaitForTheCallersStream) {
