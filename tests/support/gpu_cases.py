@@ -68,6 +68,12 @@ def check_scales() -> None:
     for arrays in ([values[rank]], [values[rank], values[rank][:7]]):
         results = gpu().allreduce(arrays, prescale=0.5, postscale=4.0).results()
         np.testing.assert_array_equal(results[0], total * 2)
+    # Each rank has a factor of its own, of which some are 1.
+    rows = [small_values(other, (2 * size, 5), "float32") for other in range(size)]
+    prescale = 2.0 if rank == 0 else 1.0
+    result = gpu().reduce_scatter(rows[rank], prescale=prescale).result
+    expected = reduced([rows[0] * 2, *rows[1:]], "sum")[2 * rank : 2 * rank + 2]
+    np.testing.assert_array_equal(result, expected)
     # Integers are cut after each factor, as on the host.
     ones = np.full((10,), 3, np.int32)
     result = gpu().allreduce([ones], prescale=0.5, postscale=1.5).result
@@ -108,6 +114,18 @@ def check_wire(wire_dtype: str) -> None:
     step = 2.0 ** {"float16": -11, "bfloat16": -8}[wire_dtype]
     largest = np.sum(np.abs(values), axis=0, dtype=np.float64)
     assert np.all(np.abs(result - exactly) <= 2.01 * step * largest)
+
+
+def check_nan() -> None:
+    """What NCCL's least and largest make of a NaN is left to it; see docs/gpu.md."""
+    rank, size = rank_and_size()
+    values = np.ones(5, np.float32)
+    if rank == size - 1:
+        values[3] = np.nan
+    for op in ("sum", "average", "product"):
+        for wire_dtype in (None, "bfloat16"):
+            result = gpu().allreduce([values], op=op, wire_dtype=wire_dtype).result
+            np.testing.assert_array_equal(np.isnan(result), [False] * 3 + [True, False])
 
 
 def check_same_bits() -> None:
@@ -204,6 +222,16 @@ def check_process_sets() -> None:
         assert sent[0] == members[root]
     everyone = gpu().allreduce([np.ones(3, np.float32)]).result
     assert everyone[0] == size
+    # One goes while the job's collective is under way.
+    ones = np.ones(100_000, np.float32)
+    for _ in range(3):
+        passing = _native.add_communicator(range(size - 1))
+        if rank < size - 1:
+            alone = gpu().allreduce([ones], communicator_id=passing)
+            assert (alone.result == size - 1).all()
+        pending = gpu().allreduce([ones])
+        _native.remove_communicator(passing)
+        assert (pending.result == size).all()
     if odd is not None:
         _native.remove_communicator(odd)
     _native.remove_communicator(upper)

@@ -41,6 +41,10 @@ def test_wire_dtypes(ranks: RankPool, wire_dtype: str) -> None:
     ranks.run(gpu_cases.check_wire, args=(wire_dtype,))
 
 
+def test_nan(ranks: RankPool) -> None:
+    ranks.run(gpu_cases.check_nan)
+
+
 def test_every_rank_gets_the_same_bits(peers: RankPool) -> None:
     peers.run(gpu_cases.check_same_bits)
 

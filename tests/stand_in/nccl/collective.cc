@@ -22,6 +22,8 @@ struct Header {
   int32_t op;
   int32_t root;
   uint64_t count;
+  // NCCL's results are undefined where ranks of one call differ in that.
+  bool reads_registered;
   bool operator==(const Header&) const = default;
 };
 
@@ -88,8 +90,12 @@ class Performance {
   bool Meet() {
     // Each rank has factors of its own.
     const int op = call_.is_pre_mul_sum ? kNcclFirstCustomOp : call_.op;
-    const Header mine = {static_cast<int32_t>(call_.kind), call_.dtype, op,
-                         call_.root, call_.count};
+    const Header mine = {static_cast<int32_t>(call_.kind),
+                         call_.dtype,
+                         op,
+                         call_.root,
+                         call_.count,
+                         ReadsRegistered()};
     std::vector<Header> headers(static_cast<size_t>(size_), mine);
     Exchange exchange(communicator_);
     ForPeers([&](int peer) {
@@ -103,6 +109,13 @@ class Performance {
       return false;
     }
     return true;
+  }
+
+  // Of the collectives to which every rank brings memory that we register.
+  bool ReadsRegistered() const {
+    return (call_.kind == CallKind::kAllReduce ||
+            call_.kind == CallKind::kReduceScatter) &&
+           communicator_.IsRegistered(call_.input);
   }
 
   // Every rank sums up one part, in order of rank, and gives it to all.
@@ -277,7 +290,7 @@ void PerformPointToPoint(Communicator& communicator,
   for (size_t i = 0; i < calls.size(); ++i) {
     const Call& call = calls[i];
     const size_t size = call.count * ElementSize(call.dtype);
-    headers[i] = {static_cast<int32_t>(CallKind::kSend), 0, 0, 0, size};
+    headers[i] = {static_cast<int32_t>(CallKind::kSend), 0, 0, 0, size, false};
     received[i] = headers[i];
     const bool is_send = call.kind == CallKind::kSend;
     CheckAccess(is_send ? call.input : call.output, size, NameOf(call.kind));

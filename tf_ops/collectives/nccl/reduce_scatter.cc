@@ -33,8 +33,9 @@ class ReduceScatter : public DeviceCollective {
   }
 
  private:
-  // Equal parts, in one call. What multiplies the input here, and perhaps on no
-  // other rank, needs a copy of it.
+  // Equal parts, in one call. Where NCCL does not scale, every rank reads from
+  // the buffer, whether anything multiplies its input or not: NCCL must not get
+  // registered memory from some ranks and other memory from the rest.
   Task AtOnce(const DeviceReduction& reduction, char* output) {
     const DataType dtype = arguments().dtype;
     const Shape& shape = arguments().inputs[0].shape;
@@ -45,7 +46,7 @@ class ReduceScatter : public DeviceCollective {
       StatusOr<int> made = device().MakeScaledSum(dtype, reduction.before);
       RING_KERAS_CO_RETURN_IF_ERROR(made.status());
       op = made.value();
-    } else if (reduction.before != 1) {
+    } else {
       StatusOr<char*> buffer = device().GetBuffer();
       RING_KERAS_CO_RETURN_IF_ERROR(buffer.status());
       RING_KERAS_CO_RETURN_IF_ERROR(CopyScaled(
