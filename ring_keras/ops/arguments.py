@@ -96,10 +96,15 @@ def to_wire_dtype(
 
 
 def to_factor(value: Factor) -> tf.Tensor:
-    """A scalar of float64: exact for every float, whatever the tensor's type."""
-    if tf.is_tensor(value):
-        return tf.cast(value, tf.float64)
-    return tf.constant(value, tf.float64)
+    """A scalar of float64: exact for every float, whatever the tensor's type.
+
+    In host memory, where the engine reads it: from a GPU it would come by a copy,
+    which waits for all that the GPU has been given.
+    """
+    with tf.device("CPU:0"):
+        if tf.is_tensor(value):
+            return tf.cast(value, tf.float64)
+        return tf.constant(value, tf.float64)
 
 
 def to_communicator(process_set: ProcessSet | None) -> int:

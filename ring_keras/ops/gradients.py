@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from ring_keras import _libraries, _native
 from ring_keras.errors import translated
+from ring_keras.ops.arguments import to_factor
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.request_names import unique_in_graph
 
@@ -43,7 +44,7 @@ def _linear_op_of(operation: _Operation, function: str) -> str:
 
 
 def _one() -> tf.Tensor:
-    return tf.constant(1.0, tf.float64)
+    return to_factor(1.0)
 
 
 def _ranks_of(operation: _Operation) -> list[int]:
@@ -187,15 +188,16 @@ def _allreduce_start_gradient(
 def _share(operation: _Operation, weight: tf.Tensor) -> tf.Tensor:
     """This rank's part of all weights, times the number of ranks."""
     communicator_id = operation.get_attr("communicator_id")
-    total = _libraries.ops().ring_keras_allreduce(
-        tensor=weight,
-        prescale=_one(),
-        postscale=_one(),
-        reduce_op=ReduceOp.SUM.value,
-        request_name=f"{_name_of(operation)}/weight",
-        communicator_id=communicator_id,
-    )
-    return tf.math.divide_no_nan(weight * len(_ranks_of(operation)), total)
+    with tf.device("CPU:0"):  # Where the weight is.
+        total = _libraries.ops().ring_keras_allreduce(
+            tensor=weight,
+            prescale=_one(),
+            postscale=_one(),
+            reduce_op=ReduceOp.SUM.value,
+            request_name=f"{_name_of(operation)}/weight",
+            communicator_id=communicator_id,
+        )
+        return tf.math.divide_no_nan(weight * len(_ranks_of(operation)), total)
 
 
 def _check_gradient(_: _Operation, *upstream: tf.Tensor) -> list[Any]:

@@ -66,6 +66,10 @@ class LossScaleHook(WrapperHook):
         finite = type(self._optimizer).check_finite(self._optimizer, grads)
         if self._equal_on_all_ranks or not self._reducer.active:
             return finite
-        return allreduce(
-            finite, ReduceOp.MIN, name="gradients/finite", process_set=self.process_set
-        )
+        with tf.device("CPU:0"):  # The optimizer decides on the host.
+            return allreduce(
+                finite,
+                ReduceOp.MIN,
+                name="gradients/finite",
+                process_set=self.process_set,
+            )

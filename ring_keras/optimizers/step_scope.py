@@ -36,12 +36,13 @@ class StepWeight:
 
     def total(self) -> tf.Tensor:
         """The amounts of all ranks together; a collective of its own."""
-        return allreduce(
-            self.amount,
-            ReduceOp.SUM,
-            name="train_step/weight",
-            process_set=self.process_set,
-        )
+        with tf.device("CPU:0"):  # A number, which the host knows.
+            return allreduce(
+                self.amount,
+                ReduceOp.SUM,
+                name="train_step/weight",
+                process_set=self.process_set,
+            )
 
     def share(self) -> tf.Tensor:
         """This rank's part of all amounts, times the number of ranks.
@@ -49,8 +50,9 @@ class StepWeight:
         For gradients that are not reduced by a collective that takes `amount`
         along. 0 if all amounts are.
         """
-        scaled_amount = self.amount * self.process_set.size()
-        return tf.math.divide_no_nan(scaled_amount, self.total())
+        with tf.device("CPU:0"):
+            scaled_amount = self.amount * self.process_set.size()
+            return tf.math.divide_no_nan(scaled_amount, self.total())
 
 
 @dataclass

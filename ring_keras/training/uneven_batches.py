@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras.job.job import current_job
+from ring_keras.ops.arguments import to_factor
 
 __all__ = [
     "PADDING_WEIGHT",
@@ -64,22 +65,23 @@ def is_of_unknown_length(data: Any) -> bool:
 
 
 def example_count(data: Any) -> tf.Tensor | None:
-    """Rows of the first input that has any, as float64; None if none has."""
+    """Rows of the first input that has any, as float64; None if none has.
+
+    In host memory, where the engine reads it.
+    """
     for leaf in tf.nest.flatten(data):
         if isinstance(leaf, tf.RaggedTensor):
-            return tf.cast(leaf.nrows(), tf.float64)
+            return to_factor(leaf.nrows())
         if isinstance(leaf, tf.SparseTensor):
-            return tf.cast(leaf.dense_shape[0], tf.float64)
+            return to_factor(leaf.dense_shape[0])
         if leaf is None:
             continue
         shape = tf.TensorShape(leaf.shape)
         if shape.rank is None:
             # The 1 is for one that turns out to be a scalar.
-            return tf.cast(tf.concat([tf.shape(leaf), [1]], 0)[0], tf.float64)
-        if shape.rank > 0 and shape[0] is not None:
-            return tf.constant(shape[0], tf.float64)
+            return to_factor(tf.concat([tf.shape(leaf), [1]], 0)[0])
         if shape.rank > 0:
-            return tf.cast(tf.shape(leaf)[0], tf.float64)
+            return to_factor(shape[0] or tf.shape(leaf)[0])
     return None
 
 

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import ring_keras as ring
+from ring_keras.ops.grouped_allreduce import allreduce_start, allreduce_wait
 
 # A number of rows that leaves open how many there are.
 _ROWS = tf.TensorSpec([None, 3])
@@ -54,6 +55,28 @@ def job() -> Iterator[None]:
     ring.init()
     yield
     ring.shutdown()
+
+
+@pytest.mark.usefixtures("job")
+def test_numbers_are_where_the_engine_reads_them() -> None:
+    """Anywhere else, as on the GPU of the tensors, they would be copied each step."""
+
+    @tf.function(input_signature=[_ROWS, tf.TensorSpec([])])
+    def reduce(rows: tf.Tensor, weight: tf.Tensor) -> list[tf.Tensor]:
+        tensor = ring.allreduce(rows, prescale_factor=0.5, postscale_factor=weight)
+        return allreduce_wait(allreduce_start([tensor], weight=weight))
+
+    numbers = [
+        tensor.op
+        for operation in reduce.get_concrete_function().graph.get_operations()
+        if operation.type.startswith("RingKeras")
+        for tensor in operation.inputs
+        if tensor.dtype == tf.float64
+    ]
+    assert len(numbers) == 5
+    for number in numbers:
+        device = tf.DeviceSpec.from_string(number.device)
+        assert (device.device_type, device.device_index) == ("CPU", 0), number
 
 
 @pytest.mark.usefixtures("job")
