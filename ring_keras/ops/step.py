@@ -5,9 +5,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import tensorflow as tf
+
 from ring_keras.ops.request_names import in_unordered_graph
 
-__all__ = ["one_step", "step_plan", "step_role"]
+__all__ = ["in_order", "one_step", "step_plan", "step_role"]
 
 
 @dataclass
@@ -47,6 +49,35 @@ def one_step(plan: int = 0, *, is_of_training: bool = True) -> Iterator[None]:
         yield
     finally:
         _scope.step = outer
+
+
+# Of a graph: what its next collectives must come after.
+_LAST = "_ring_keras_last_collectives"
+
+
+@contextlib.contextmanager
+def in_order() -> Iterator[None]:
+    """Has steps that are traced inside come after those traced before in this graph.
+
+    TensorFlow runs the collectives of a function in the order in which they were
+    traced; but not conditionals with collectives in them, as an optimizer makes that
+    accumulates gradients: those it orders by the variables that they use. Two of them
+    would begin their steps in another order on each rank.
+    """
+    if tf.executing_eagerly() or in_unordered_graph():
+        yield
+        return
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    yield
+    traced = graph.get_operations()[before:]
+    conditionals = [op for op in traced if op.type == "If"]
+    collectives = [op for op in traced if op.type.startswith("RingKeras")]
+    # Not by tf.control_dependencies(): variables may have been made inside.
+    for op in (*conditionals, *collectives[:1]):
+        op._add_control_inputs(getattr(graph, _LAST, []))
+    if conditionals or collectives:
+        setattr(graph, _LAST, [*conditionals, *collectives[-1:]])
 
 
 def step_role() -> str:

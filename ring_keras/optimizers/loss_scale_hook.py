@@ -8,6 +8,7 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.ops.step import in_order
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.wrapper_hook import WrapperHook
@@ -43,10 +44,12 @@ class LossScaleHook(WrapperHook):
         grads: Sequence[Gradient],
         trainable_variables: Sequence[Any] | None = None,
     ) -> None:
-        if self._inner_accumulates():
-            type(self._optimizer).apply(self._optimizer, grads, trainable_variables)
-            return
-        super()._apply(grads, trainable_variables)
+        with in_order():
+            if self._inner_accumulates():
+                apply = type(self._optimizer).apply
+                apply(self._optimizer, grads, trainable_variables)
+            else:
+                super()._apply(grads, trainable_variables)
 
     def _hand_on(self, grads: list[Gradient], variables: list[Any] | None) -> None:
         self._equal_on_all_ranks = not self.options.keeps_local

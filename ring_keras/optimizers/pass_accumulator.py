@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.ops.step import in_order
 from ring_keras.optimizers.gradient_values import Gradient
 
 __all__ = ["PassAccumulator"]
@@ -81,6 +82,8 @@ class PassAccumulator:
 
         is_last = kept.passes.assign_add(1) % self._passes == 0
         results: list[Gradient] = list(gradients)
-        for index, result in zip(present, tf.cond(is_last, last, another), strict=True):
+        with in_order():
+            of_pass = tf.cond(is_last, last, another)
+        for index, result in zip(present, of_pass, strict=True):
             results[index] = result
         return results

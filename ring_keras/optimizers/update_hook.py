@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.ops.step import in_order
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, sources_of
 from ring_keras.optimizers.step_scope import current_step
@@ -43,7 +44,7 @@ class UpdateHook(OptimizerHook):
         grads = list(grads)
         variables = None if trainable_variables is None else list(trainable_variables)
         known = variables or internals.trainable_variables(self._optimizer)
-        with self._must_be_passed(grads, known):
+        with in_order(), self._must_be_passed(grads, known):
             return apply(self._optimizer, grads, variables)
 
     def _overwrite_directly(
