@@ -11,10 +11,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Bucket", "BucketPlan", "GradientSpec", "bucket_name", "plan_buckets"]
+__all__ = [
+    "NO_GRADIENT",
+    "Bucket",
+    "BucketPlan",
+    "GradientSpec",
+    "bucket_name",
+    "plan_buckets",
+]
 
 # The first bucket is small: the wire has work soon after backward starts.
 FIRST_BUCKET_BYTES = 1 << 20
+NO_GRADIENT = "no gradient"
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class GradientSpec:
     def describe(self) -> str:
         """Dtype and shape, the part on which the ranks must agree."""
         if self.dtype is None:
-            return "no gradient"
+            return NO_GRADIENT
         if self.shape is None:
             return f"{self.dtype} sparse{' under XLA' if self.compiled else ''}"
         return f"{self.dtype} {list(self.shape)}"

@@ -94,10 +94,11 @@ def start_alike(
         if not tf.executing_eagerly():
             return  # A graph of TensorFlow 1, whose variables have no values yet.
         model = calls.calling_model()
-        variables = _with_model(trained, model, is_local)
+        weights = _with_model(trained, model, is_local)
+        variables = _unique([*weights, *_of_optimizers(trained, model, is_local)])
         if not all(map(_has_value, variables)):
             return  # TensorFlow traces once more, with values.
-        names = list(map(variable_name, variables))
+        names = list(map(variable_name, weights))
         require_common_order(names, "gradients/start", process_set)
         digests = all_digests(variables, "gradients/start", process_set)
         if len(digests) < process_set.size():
@@ -149,18 +150,23 @@ def _require_untraced(traced: bool, process_set: ProcessSet) -> None:
 def _with_model(
     trained: list[Any], model: keras.Model | None, is_local: Callable[[Any], bool]
 ) -> list[Any]:
-    found = list(trained)
-    optimizers = []
-    weights = trained
-    if model is not None:
-        found += common_weights(model, is_local)
-        weights = model.weights
-        optimizers += internals.optimizers_of(model)
+    of_model = [] if model is None else common_weights(model, is_local)
+    return _unique([*trained, *of_model])
+
+
+def _of_optimizers(
+    trained: list[Any], model: keras.Model | None, is_local: Callable[[Any], bool]
+) -> list[Any]:
+    optimizers = [] if model is None else internals.optimizers_of(model)
     optimizer = calls.calling_optimizer()
     if optimizer is not None:
         optimizers.append(optimizer)
-    found += common_state(optimizers, weights, is_local)
-    unique = {internals.variable_key(variable): variable for variable in found}
+    weights = trained if model is None else model.weights
+    return common_state(optimizers, weights, is_local)
+
+
+def _unique(variables: Iterable[Any]) -> list[Any]:
+    unique = {internals.variable_key(variable): variable for variable in variables}
     return list(unique.values())
 
 

@@ -16,7 +16,7 @@ from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.allgather import allgather
 from ring_keras.ops.common_order import refuse_crossed
-from ring_keras.optimizers.buckets import BucketPlan, bucket_name
+from ring_keras.optimizers.buckets import NO_GRADIENT, BucketPlan, bucket_name
 from ring_keras.optimizers.step_scope import reduction_step
 
 __all__ = ["Agreement", "Places", "agree_on_plan", "named_mismatch"]
@@ -162,7 +162,11 @@ def _refuse_other_variables(described: list[str], process_set: ProcessSet) -> No
                     f"{_show(lines[0])}, rank {ranks[position]} has {_show(lines[1])}. "
                     f"{_ADVICE}"
                 )
-    names = [[line.split("\t")[0] for line in plan] for plan in plans]
+    # Those without a gradient may be ones that each rank has of its own.
+    names = [
+        [line.split("\t")[0] for line in plan if line.split("\t")[1] != NO_GRADIENT]
+        for plan in plans
+    ]
     refuse_crossed("gradients", ranks, names)
 
 

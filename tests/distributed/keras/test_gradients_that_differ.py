@@ -329,3 +329,27 @@ def test_other_numbers_of_layers_are_none_of_that(rank_pool):
 
     assert first != second
     assert weights == others
+
+
+def own_layers_worker():
+    """Each rank has layers of its own, named as others are elsewhere in the list."""
+    names = ["a", "b"] if ring.rank() == 0 else ["b", "a"]
+    model = Heads([*names, "common"])
+    model.build((None, 4))
+    optimizer = ring.DistributedOptimizer(
+        keras.optimizers.Adam(0.1), local_layers=model.parts[:2]
+    )
+    x, y = tf.random.normal([8, 4]), tf.random.normal([8, 3])
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - y) ** 2)
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+    return [weight.numpy().tolist() for weight in model.weights]
+
+
+def test_layers_of_each_rank_may_be_in_any_order(rank_pool):
+    first, second = rank_pool(2).run(own_layers_worker)
+
+    assert first[:2] != second[:2]
+    assert first[4:] == second[4:]
