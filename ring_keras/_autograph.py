@@ -8,6 +8,8 @@ the first one took five seconds of a core, instead of a third of one.
 
 from __future__ import annotations
 
+import contextlib
+
 __all__ = ["leave_unconverted"]
 
 
@@ -15,7 +17,8 @@ def leave_unconverted(package: str) -> None:
     """Adds a package to those that AutoGraph calls as they are."""
     # TensorFlow has no public name for the list; do_not_convert() takes functions
     # one by one, and the methods that we put into optimizers are not functions.
-    from tensorflow.python.autograph.core import config
+    with contextlib.suppress(AttributeError, ImportError):  # init() says so.
+        from tensorflow.python.autograph.core import config
 
-    rule = config.DoNotConvert(package)
-    config.CONVERSION_RULES = (rule, *config.CONVERSION_RULES)
+        rule = config.DoNotConvert(package)
+        config.CONVERSION_RULES = (rule, *config.CONVERSION_RULES)

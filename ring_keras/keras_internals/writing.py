@@ -4,7 +4,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.ops import summary_ops_v2
 
 from ring_keras.keras_internals.names import (
     BATCHES_OF_TESTS,
@@ -43,6 +42,9 @@ def leave_writers(callback: keras.callbacks.TensorBoard) -> None:
     Keras does so in `on_train_end`, to which such a `fit` does not come: a later one
     would write its summaries to the failed one's file.
     """
+    # Here, so that init() can say so where it is gone.
+    from tensorflow.python.ops import summary_ops_v2
+
     pushed = private(callback, WRITERS_BEFORE)
     own = private(callback, WRITERS).values()
     while pushed and any(

@@ -360,3 +360,26 @@ def test_the_default_optimizer_trains_if_there_is_no_other_or_once_it_has():
     default.iterations.assign_add(1)
     assert internals.training_optimizers(model) == [default, model.mine]
     assert internals.steps_done_of(model) == 1
+
+
+def test_accumulated_gradients_are_known_by_their_names():
+    model = compiled()
+    model.optimizer.build(model.trainable_variables)
+
+    found = list(filter(internals.accumulates, model.optimizer.variables))
+
+    assert [list(v.shape) for v in found] == [[2, 1], [1]]
+
+
+@pytest.mark.parametrize("kind", [keras.Variable, tf.Variable])
+def test_variables_of_either_kind_are_known(kind):
+    made_by_layer = compiled().trainable_variables[0]
+    variable = kind([[1.0]])
+
+    assert internals.is_keras_variable(made_by_layer)
+    assert internals.is_keras_variable(variable) == (kind is keras.Variable)
+    assert internals.is_variable(variable)
+    assert isinstance(internals.tensorflow_variable(variable), tf.Variable)
+    for other in (tf.ones(1), "path", keras.layers.Dense(1), keras.Input((1,)), None):
+        assert not internals.is_variable(other)
+        assert internals.tensorflow_variable(other) is other
