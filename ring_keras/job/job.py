@@ -81,6 +81,11 @@ class Job:
         )
         """Datasets that ask the other ranks for each batch whether there is one, by
         `id()`."""
+        self.has_shared_file = False
+        """Whether this rank has said that another one saves to the same path."""
+        self.is_used = False
+        """Whether the program has asked for more than `init()`: its rank, other ranks'
+        data, process sets. Before that all ranks do the same, and know of no other."""
         self.others_train = False
         """Whether the others have long begun, and answer only what this rank asks once
         it is where they are."""

@@ -57,7 +57,9 @@ class ProcessSet:
     def ranks(self) -> list[int]:
         """The members, as ranks of the whole job, ascending."""
         if self._ranks is None:
-            return list(range(current_job().size))
+            job = current_job()
+            job.is_used = True
+            return list(range(job.size))
         return list(self._ranks)
 
     @property
@@ -128,7 +130,9 @@ class ProcessSet:
                 "Call ring_keras.add_process_set() with it, on every rank of the "
                 "job, before its first collective."
             )
-        return current_job().communicator_base + self.process_set_id
+        job = current_job()
+        job.is_used = True
+        return job.communicator_base + self.process_set_id
 
     def __repr__(self) -> str:
         if self._ranks is None:

@@ -97,4 +97,5 @@ def _job(function: str) -> Job:
             f"ring_keras.{function}() has no answer yet: call ring_keras.init() "
             "once, at the start of the script."
         )
+    job.is_used = True
     return job

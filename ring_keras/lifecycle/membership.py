@@ -164,6 +164,9 @@ def _join(
     if "keras" in sys.modules:
         # So that models load that were compiled with our schedules.
         importlib.import_module("ring_keras.schedules")
+        if job.size > 1:
+            # What a script does with Keras alone is looked at, too.
+            importlib.import_module("ring_keras.training.lone_scripts").watch()
 
 
 def shutdown(reason: str = "called ring_keras.shutdown()") -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from support import run_ranks, training
@@ -84,6 +86,134 @@ def test_each_rank_that_trains_a_model_of_its_own_is_told(rank_pool) -> None:
             assert "ring_keras.DistributedOptimizer(optimizer)" in text
         (text,) = found["divided twice"]
         assert "are a rank's part already" in text
+
+
+def plain():
+    model = training.build(1)
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    return model
+
+
+def asks_its_rank():
+    """As a tuner does, of which each rank tries another rate."""
+    model = plain()
+    model.optimizer.learning_rate = 0.01 * (1 + ring.rank())
+    return model, {}
+
+
+def has_sets_of_one():
+    alone = [ring.add_process_set([rank]) for rank in (0, 1)]
+    assert sum(one.included() for one in alone) == 1
+    return plain(), {}
+
+
+def averages_in_its_step():
+    model = TapeModel()
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    return model, {}
+
+
+def has_an_optimizer_of_ours():
+    model = plain()
+    model.compile(ring.DistributedOptimizer("sgd"), "mse")
+    return model, {}
+
+
+def has_asked_others():
+    model = plain()
+    ring.broadcast_variables(model.weights)
+    return model, {}
+
+
+JOINED = {
+    "init() alone": lambda: (plain(), {}),
+    "rank": asks_its_rank,
+    "sets": has_sets_of_one,
+    "tape": averages_in_its_step,
+    "optimizer": has_an_optimizer_of_ours,
+    "callback": lambda: (plain(), {"callbacks": [ring.callbacks.Distributed()]}),
+    "collective": has_asked_others,
+}
+
+
+def joined_worker():
+    """Fits in jobs of which nothing else is used, on data of each rank's own."""
+    found = {}
+    for case, make in JOINED.items():
+        ring.shutdown()
+        ring.init()
+        model, arguments = make()
+        x, y = (array[:16] for array in training.arrays())
+        if case not in ("init() alone", "rank"):
+            x, y = (array[ring.rank() :: 2] for array in (x, y))
+        with LogTexts() as found[case]:
+            for _ in range(2):
+                model.fit(x, y, epochs=2, verbose=0, **arguments)
+    return found
+
+
+def test_a_script_that_only_joins_is_told_once(rank_pool) -> None:
+    first, second = rank_pool(2).run(joined_worker)
+
+    [text] = first.pop("init() alone")
+    assert "[RK652] each of the 2 ranks trains model" in text
+    assert "ring_keras.callbacks.Distributed()" in text
+    assert not any(first.values())
+    assert not any(second.values())
+
+
+class SlowlySaved(keras.layers.Layer):
+    """Is saved once all ranks save it, and only then."""
+
+    def build(self, shape):
+        self.weight = self.add_weight(shape=(100_000,), initializer="ones")
+
+    def call(self, x):
+        return x
+
+    def save_own_variables(self, store):
+        ring.barrier()
+        super().save_own_variables(store)
+        ring.barrier()
+
+
+def saving_worker(directory, suffix, alike):
+    ring.shutdown()
+    ring.init()  # It is said once in a job.
+    keras.utils.clear_session(free_memory=False)
+    model = keras.Sequential([keras.Input((6,)), SlowlySaved(name="slow")])
+    model.build()
+    model.layers[0].weight.assign(np.full(100_000, 1.0 + ring.rank()))
+    place = Path(directory, "" if alike else str(ring.rank()))
+    place.mkdir(exist_ok=True)
+    path = str(place / f"model{suffix}")
+    save = model.save_weights if suffix.startswith(".weights") else model.save
+    with LogTexts() as texts:
+        save(path)
+    ring.barrier()
+    model.load_weights(path)
+    weight = model.layers[0].weight.numpy()
+    assert len(set(weight.tolist())) == 1, "that of one rank"
+    return texts, sorted(file.name for file in place.iterdir())
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
+def test_a_model_that_all_ranks_save_is_whole(rank_pool, tmp_path, suffix) -> None:
+    results = rank_pool(2).run(saving_worker, args=(str(tmp_path), suffix, True))
+
+    texts = [text for texts, _ in results for text in texts]
+    assert texts
+    for text in texts:
+        assert "[RK653] rank " in text
+        assert f"has saved '{tmp_path}" in text
+        assert "if ring_keras.rank() == 0" in text
+    assert [names for _, names in results] == [[f"model{suffix}"]] * 2
+
+
+def test_a_model_of_each_rank_is_saved_without_a_word(rank_pool, tmp_path) -> None:
+    results = rank_pool(2).run(saving_worker, args=(str(tmp_path), ".keras", False))
+
+    assert results == [([], ["model.keras"])] * 2
 
 
 def one_rank_worker():

@@ -1,0 +1,106 @@
+"""Scripts of several ranks that use Keras as one process would: they are told."""
+
+import functools
+import weakref
+from typing import Any
+
+import keras
+from absl import logging
+
+from ring_keras import keras_internals as internals
+from ring_keras.job.job import Job, job_or_none
+from ring_keras.keras_internals import calls
+from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.parts import is_part
+from ring_keras.training.whole_save import whole_save
+
+__all__ = ["watch"]
+
+
+@functools.cache
+def watch() -> None:
+    """From now on, each `fit` of this process, and each model that is saved."""
+    internals.call_before_callbacks("on_train_begin", _watch_fit)
+    for name in ("save", "save_weights"):
+        setattr(keras.Model, name, whole_save(getattr(keras.Model, name)))
+
+
+def _watch_fit(callbacks: keras.callbacks.CallbackList) -> None:
+    model = callbacks.model
+    run = None if model is None else calls.calling_run(model)
+    if run is None or not run.trains or run.callbacks is not callbacks:
+        return
+    job = job_or_none()
+    if job is None or job.size == 1:
+        return
+    has_one = any(isinstance(one, _LoneFit) for one in callbacks.callbacks)
+    is_divided = is_part(run.data)
+    if (is_divided or not _is_used(job)) and not has_one:
+        warning = _LoneFit(callbacks, is_divided)
+        warning.set_params(callbacks.params)
+        warning.set_model(model)
+        callbacks.callbacks.append(warning)
+
+
+def _is_used(job: Job) -> bool:
+    """Whether ranks may do different things, or have asked each other something."""
+    return job.is_used or bool(job.process_sets)
+
+
+class _LoneFit(keras.callbacks.Callback):
+    """Warns where each rank would train a model of its own, and hardly means to.
+
+    Args:
+        callbacks: The list that it is in, for this `fit` and those that take it again.
+        is_divided: Whether the data are a rank's part, or the program has joined the
+            job and done nothing more.
+    """
+
+    def __init__(
+        self, callbacks: keras.callbacks.CallbackList, is_divided: bool
+    ) -> None:
+        super().__init__()
+        self._is_divided = is_divided
+        self._callbacks = weakref.ref(callbacks)
+        self._is_first = True
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Another `fit` may have the same list."""
+        self._is_first = True
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """All callbacks have begun, those that make optimizers distributed too."""
+        is_first, self._is_first = self._is_first, False
+        job = job_or_none()
+        if not is_first or job is None or job.rank != 0:
+            return
+        # A step of one's own may have a tape that averages.
+        steps_itself = type(self.model).train_step is not keras.Model.train_step
+        callbacks = self._callbacks()
+        if steps_itself or callbacks is None:
+            return
+        if DistributedFit.of(callbacks) is not None:
+            return
+        if any(map(OptimizerHook.of, internals.optimizers_of(self.model))):
+            return
+        if self._is_divided:
+            logging.warning(
+                "ring_keras: [RK651] "
+                "the optimizer of model '%s' is not distributed, so each "
+                "rank trains a model of its own, on its part of the data. Compile it "
+                "with ring_keras.DistributedOptimizer(optimizer), or give fit() "
+                "ring_keras.callbacks.Distributed().",
+                self.model.name,
+            )
+        elif not _is_used(job):
+            job.is_used = True  # Said once.
+            logging.warning(
+                "ring_keras: [RK652] "
+                "each of the %d ranks trains model '%s' alone, on all of the data: the "
+                "script calls ring_keras.init(), and nothing else of ring_keras. "
+                "Divide the data with ring_keras.data.shard(), and give fit() "
+                "ring_keras.callbacks.Distributed().",
+                job.size,
+                self.model.name,
+            )

@@ -1,0 +1,93 @@
+"""Models that all ranks save to one path."""
+
+import contextlib
+import functools
+import glob
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+from absl import logging
+
+from ring_keras.job.job import Job, job_or_none
+
+__all__ = ["whole_save"]
+
+_ONE_FILE = (".h5", ".hdf5", ".keras")
+
+
+def whole_save(save: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of `keras.Model` that puts a file in its place once it is whole.
+
+    So ranks that save to one path at the same time leave the file of one of them, and
+    not a mixture; the first two of a host say that there was another. That goes for
+    single files by a path of the host, on any file system. The rest is as in Keras.
+    """
+
+    @functools.wraps(save)
+    def saved(self: keras.Model, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        job = job_or_none()
+        path = None if job is None or job.size == 1 else _file(filepath)
+        overwrites = all([*args, *kwargs.values()])
+        is_plain = len(args) <= 1 and kwargs.keys() <= {"overwrite"} and overwrites
+        if job is None or path is None or not is_plain:
+            return save(self, filepath, *args, **kwargs)
+        before, began = _version(path), time.time()
+        beside = path.with_name(f".{job.rank}-{os.getpid()}.{path.name}")
+        try:
+            result = save(self, str(beside), *args, **kwargs)
+            is_shared = _version(path) != before or _has_others(beside, path, began)
+            beside.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise
+        if is_shared:
+            _warn_once(job, str(filepath))
+        return result
+
+    return saved
+
+
+def _file(filepath: Any) -> Path | None:
+    """Where one file is, or will be; None for all else that Keras saves to."""
+    text = str(filepath)
+    if "://" in text or not text.endswith(_ONE_FILE):
+        return None
+    path = Path(text).resolve()
+    is_free = path.is_file() or not path.exists()
+    return path if is_free and path.parent.is_dir() else None
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Another one once a file has been put, or written, there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _has_others(beside: Path, path: Path, began: float) -> bool:
+    """Whether other processes have written to what they will put there, too."""
+    for other in path.parent.glob(f".*-*.{glob.escape(path.name)}"):
+        with contextlib.suppress(OSError):  # It is in its place by now.
+            if other != beside and other.stat().st_mtime >= began:
+                return True
+    return False
+
+
+def _warn_once(job: Job, path: str) -> None:
+    if job.local_rank <= 1 and not job.has_shared_file:  # They have seen each other.
+        job.has_shared_file = True
+        logging.warning(
+            "ring_keras: [RK653] "
+            "rank %d has saved '%s' while another process saved it, too: the file is "
+            "that of the last one. Save on one rank: if ring_keras.rank() == 0: "
+            "model.save(...), or give fit() a keras.callbacks.ModelCheckpoint.",
+            job.rank,
+            path,
+        )
