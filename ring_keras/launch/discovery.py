@@ -37,6 +37,22 @@ class DiscoveryOptions:
     script: Path
     default_slots: int
 
+    @property
+    def command(self) -> list[str]:
+        """What runs it: its interpreter where files are not to be run, as on many /tmp.
+
+        Raises:
+            OSError: If it cannot be read.
+        """
+        is_program = self.script.stat().st_mode & 0o111
+        if is_program and not os.access(self.script, os.X_OK):
+            with self.script.open("rb") as file:
+                mark, _, interpreter = file.readline().partition(b"#!")
+            if not mark and interpreter.strip():
+                words = os.fsdecode(interpreter).split(maxsplit=1)
+                return [*(word.strip() for word in words), str(self.script)]
+        return [str(self.script)]
+
     def parse(self, text: str) -> list[Host]:
         """What it printed; nothing is no host.
 
@@ -61,18 +77,12 @@ def first_hosts(
     while True:
         problem = f"it names fewer than {least_slots} slots"
         try:
-            run = subprocess.run(
-                [str(options.script)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                timeout=_TIMEOUT_S,
-                check=False,
-            )
+            returncode, printed = _run(options)
             hosts = []
-            if run.returncode == 0:
-                hosts = options.parse(run.stdout.decode(errors="replace"))
+            if returncode == 0:
+                hosts = options.parse(printed.decode(errors="replace"))
             else:
-                problem = f"it {how_ended(run.returncode)}"
+                problem = f"it {how_ended(returncode)}"
         except OSError as error:
             raise HostsError(f"{options.script}: {error.strerror}") from None
         except subprocess.TimeoutExpired:
@@ -85,6 +95,22 @@ def first_hosts(
             say(f"waiting for hosts: {options.script}: {problem}")
             told = True
         time.sleep(_PERIOD_S)
+
+
+def _run(options: DiscoveryOptions) -> tuple[int, bytes]:
+    """How it ended, and what it printed."""
+    with subprocess.Popen(
+        options.command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            printed, _ = process.communicate(timeout=_TIMEOUT_S)
+        except BaseException:
+            signal_group(process.pid, signal.SIGKILL)  # With what it has started.
+            raise
+    return process.returncode, printed
 
 
 class HostScript:
@@ -162,6 +188,7 @@ class HostScript:
             return
         self._started_at = now
         try:
+            command = self._options.command
             self._fd, write_fd = os.pipe()
         except OSError as error:
             self._complain(str(error.strerror))
@@ -169,8 +196,8 @@ class HostScript:
         os.set_blocking(self._fd, False)
         try:
             self._pid = os.posix_spawn(
-                self._options.script,
-                [str(self._options.script)],
+                command[0],
+                command,
                 os.environ,
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

@@ -377,6 +377,43 @@ def three_met(ringrun: Ringrun, survivor: int, newest: int) -> list[int]:
 
 
 @pytest.mark.slow
+def test_a_script_may_be_where_nothing_may_be_executed(tmp_path: Path) -> None:
+    """As /tmp is on many a machine, where engines put theirs."""
+    if subprocess.run(["unshare", "--mount", "true"]).returncode != 0:
+        pytest.skip("needs a namespace of mounts")
+    place = tmp_path / "noexec"
+    place.mkdir()
+    shell = f"""
+mount -t tmpfs -o noexec none {place} &&
+printf '#!/bin/sh\necho localhost slots=1\n' >{place}/hosts &&
+chmod 700 {place}/hosts && exec "$@"
+"""
+    ringrun = Ringrun(tmp_path, ["unshare", "--mount", "sh", "-c", shell, "sh"])
+    options = ["--host-discovery-script", str(place / "hosts")]
+    command = [*options, "--min-np", "1", "--max-np", "1", "echo", "hi"]
+
+    finished = ringrun.finish(ringrun.start_raw(*command))
+
+    assert finished.stdout == b"[0] hi\n", finished.stderr.decode()
+
+
+def test_what_a_script_has_started_ends_with_it(ringrun: Ringrun) -> None:
+    script = ringrun.directory / "hosts"
+    pid = ringrun.directory / "pid"
+    script.write_text(
+        f"#!/bin/sh\nsleep 600 &\necho $! >{pid}.new\nmv {pid}.new {pid}\nwait\n"
+    )
+    script.chmod(0o700)
+    options = ["--host-discovery-script", str(script), "--min-np", "1", "--max-np", "1"]
+    process = ringrun.start_raw(*options, "true")
+    started = ringrun.pids("pid")
+
+    process.send_signal(signal.SIGINT)
+
+    assert ringrun.finish(process).returncode == 128 + signal.SIGINT
+    wait_until_dead(started)
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_any_rank_may_be_killed_at_any_time(ringrun: Ringrun, seed: int) -> None:
     options = ["--min-np", "1", "--max-np", "3"]
