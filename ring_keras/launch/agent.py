@@ -70,7 +70,7 @@ class Agent:
     """
 
     def __init__(self, front_fd: int, directory: Path) -> None:
-        self.loop = Loop(front_fd, self.take_signal)
+        self.loop = Loop(front_fd, directory, self.take_signal)
         self.plan: dict[str, Any] = {}
         """What the launcher wants."""
         self.kill_at: float | None = None

@@ -39,7 +39,7 @@ from ring_keras.launch.environment import (
     hash_seed,
     launchers_names,
 )
-from ring_keras.launch.guard import run_guarded
+from ring_keras.launch.guard import open_standard_descriptors, run_guarded
 from ring_keras.launch.hosts import Host
 from ring_keras.launch.launcher import Launcher, LaunchOptions
 from ring_keras.launch.node_agent import NodeAgent
@@ -71,6 +71,7 @@ _NOT_FOUND = 127
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs ringrun; returns its exit code."""
+    open_standard_descriptors()
     parser = make_parser()
     options = parser.parse_args(arguments)
     if (

@@ -22,7 +22,10 @@ def main() -> None:
     if os.getppid() != launcher_pid:  # It died before the call above.
         sys.exit("ringrun: the launcher has died")
     if cpus:
-        os.sched_setaffinity(0, map(int, cpus.split(",")))
+        try:
+            os.sched_setaffinity(0, map(int, cpus.split(",")))
+        except OSError as error:
+            sys.exit(f"ringrun: --bind-to cores: CPUs {cpus}: {error.strerror}")
     # Python ignores these, and an ignored signal stays so through exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)

@@ -63,10 +63,15 @@ def run_guarded(
         what: How a message calls it.
 
     Returns:
-        What `launcher` returned, or 128 plus the signal that killed it.
+        What `launcher` returned, or 128 plus the signal that killed it; 1, once that
+        is said, if this machine does not let it run.
     """
-    become_subreaper()
-    directory = Path(tempfile.mkdtemp(prefix="ringrun-"))
+    try:
+        become_subreaper()
+        directory = _private_directory()
+    except OSError as error:
+        print(f"ringrun: [RK818] cannot begin: {error}", file=sys.stderr)
+        return 1
     alive_read, alive_write = os.pipe()
     # Until both sides are ready, a signal waits.
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)
@@ -78,7 +83,22 @@ def run_guarded(
         os.close(alive_read)
         return _be_front(launcher_pid, what)
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_directory(directory)
+
+
+def open_standard_descriptors() -> None:
+    """Opens those that are closed: what is opened next would be taken for one."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # The lowest that is free.
+            os.set_inheritable(null, True)
+
+
+def remove_directory(directory: Path) -> None:
+    """Removes what `run_guarded` has made."""
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def heard_signals() -> list[signal.Signals]:
@@ -139,11 +159,14 @@ def _be_launcher(
         sys.excepthook(*sys.exc_info())
     finally:
         # The front's own frames are on this stack: they must not run twice.
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        kill_descendants()
-        os._exit(status)
+        try:
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:  # It was closed when this process began.
+                    with contextlib.suppress(OSError):
+                        stream.flush()
+            kill_descendants()
+        finally:
+            os._exit(status)
 
 
 def _be_front(launcher_pid: int, what: str) -> int:
@@ -155,8 +178,12 @@ def _be_front(launcher_pid: int, what: str) -> int:
         signal.signal(number, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
     # It stays a zombie until the handlers above are harmless: no other process
-    # can get its pid meanwhile.
-    os.waitid(os.P_PID, launcher_pid, os.WEXITED | os.WNOWAIT)
+    # can get its pid meanwhile. As a container's first process, this one has others'
+    # orphans for children, too.
+    while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)) is not None:
+        if ended.si_pid == launcher_pid:
+            break
+        os.waitpid(ended.si_pid, 0)
     for number in FORWARDED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     _, status = os.waitpid(launcher_pid, 0)
@@ -165,10 +192,16 @@ def _be_front(launcher_pid: int, what: str) -> int:
     if code >= 0:
         return code
     name = signal.Signals(-code).name
-    sys.stderr.write(
-        f"ringrun: its {what} was killed by {name}; the ranks were killed\n"
-    )
+    text = f"ringrun: its {what} was killed by {name}; the ranks were killed"
+    print(text, file=sys.stderr)
     return 128 - code
+
+
+def _private_directory() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="ringrun-"))
+    except OSError:  # In a container whose file system is only to be read, say.
+        return Path(tempfile.mkdtemp(prefix="ringrun-", dir="/dev/shm"))
 
 
 def become_subreaper() -> None:

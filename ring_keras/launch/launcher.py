@@ -181,7 +181,7 @@ class Launcher:
         self._make_store = _native.StoreServer
         token_file = self._directory / "token"
         write_private(token_file, self._token.hex())
-        self._loop = Loop(self._front_fd, self._take_signal)
+        self._loop = Loop(self._front_fd, self._directory, self._take_signal)
         self._pump = OutputPump(
             self._options.output_directory,
             colour=self._options.colour,

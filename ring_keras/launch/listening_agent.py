@@ -25,6 +25,7 @@ from ring_keras.launch.guard import (
     FORWARDED_SIGNALS,
     RANKS_SIGNALS,
     heard_signals,
+    open_standard_descriptors,
     reap,
     run_guarded,
 )
@@ -169,6 +170,7 @@ class _Reception:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Waits for calls; returns the exit code."""
+    open_standard_descriptors()
     parser = _parser()
     options = parser.parse_args(arguments)
     try:

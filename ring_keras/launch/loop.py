@@ -9,8 +9,14 @@ import selectors
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from ring_keras.launch.guard import FORWARDED_SIGNALS, heard_signals, kill_descendants
+from ring_keras.launch.guard import (
+    FORWARDED_SIGNALS,
+    heard_signals,
+    kill_descendants,
+    remove_directory,
+)
 
 __all__ = ["TICK_S", "Loop"]
 
@@ -27,10 +33,14 @@ class Loop:
     Args:
         front_fd: Reads end of file once the front has died: see guard.py. Then
             this process kills all that is below it, and itself.
+        directory: Is removed then, as the front cannot.
         on_signal: Gets the number of each of `FORWARDED_SIGNALS`, and SIGCHLD.
     """
 
-    def __init__(self, front_fd: int, on_signal: Callable[[int], None]) -> None:
+    def __init__(
+        self, front_fd: int, directory: Path, on_signal: Callable[[int], None]
+    ) -> None:
+        self._directory = directory
         self._on_signal = on_signal
         self._selector = selectors.DefaultSelector()
         self._writers: dict[int, _Callback] = {}
@@ -39,7 +49,7 @@ class Loop:
         self._soon: collections.deque[_Callback] = collections.deque()
         self._next_tick = time.monotonic() + TICK_S
         self._wake_fd, self._wake_write = _wake_on_signals()
-        self.on_readable(front_fd, _end_with_front)
+        self.on_readable(front_fd, self._end_with_front)
         self.on_readable(self._wake_fd, self._take_signals)
 
     def on_readable(self, fd: int, callback: _Callback | None) -> None:
@@ -115,6 +125,12 @@ class Loop:
             if number:
                 self._on_signal(number)
 
+    def _end_with_front(self) -> None:
+        """The front was killed, so the ranks are."""
+        kill_descendants()
+        remove_directory(self._directory)
+        os._exit(128 + signal.SIGKILL)
+
 
 def _wake_on_signals() -> tuple[int, int]:
     """Makes signals readable as bytes of a descriptor, instead of acting."""
@@ -126,9 +142,3 @@ def _wake_on_signals() -> tuple[int, int]:
         signal.signal(number, lambda _number, _frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
     return wake_read, wake_write
-
-
-def _end_with_front() -> None:
-    """The front was killed, so the ranks are."""
-    kill_descendants()
-    os._exit(128 + signal.SIGKILL)

@@ -40,7 +40,7 @@ class Office:
 
     def __init__(self, front_fd: int, directory: Path) -> None:
         self._crews: list[Crew] = []
-        self._loop = Loop(front_fd, _take_signal)
+        self._loop = Loop(front_fd, directory, _take_signal)
         self.desk = Desk(
             options=_OPTIONS,
             loop=self._loop,

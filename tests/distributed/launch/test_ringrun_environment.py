@@ -2,10 +2,14 @@
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.ringrun import Ringrun
+
+from ring_keras.launch import exec_rank
 
 
 def test_options_become_variables(ringrun):
@@ -179,6 +183,39 @@ def test_verbose_tells_of_starts_and_ends(ringrun):
     assert "ringrun: rank 0 is pid " in text
     assert "exited with code 0 after " in text
     assert "TF_NUM_INTRAOP_THREADS" not in text
+
+
+_NO_ROOM = "mount -t tmpfs -o ro none /tmp && mount -t tmpfs -o ro none /var/tmp"
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_file_system_that_is_only_to_be_read(tmp_path, shared_memory):
+    """As of `docker run --read-only`."""
+    if subprocess.run(["unshare", "--mount", "true"]).returncode != 0:
+        pytest.skip("needs a namespace of mounts")
+    also = "" if shared_memory else " && mount -t tmpfs -o ro none /dev/shm"
+    script = f'{_NO_ROOM}{also} && cd /proc && exec "$@"'
+    ringrun = Ringrun(tmp_path, ["unshare", "--mount", "sh", "-c", script, "sh"])
+    finished = ringrun.finish(
+        ringrun.start_raw("-np", "1", "echo", "hi", env={"TMPDIR": ""})
+    )
+
+    if shared_memory:
+        assert finished.stdout == b"[0] hi\n", finished.stderr.decode()
+    else:
+        assert finished.returncode == 1
+        assert finished.verdict.startswith("ringrun: [RK818] cannot begin: ")
+        assert finished.stderr.count(b"\n") == 1
+
+
+def test_cores_that_cannot_be_had_are_a_line():
+    command = [sys.executable, "-I", "-S", exec_rank.__file__]
+    finished = subprocess.run(
+        [*command, str(os.getpid()), "1023", "true"], capture_output=True, timeout=30
+    )
+
+    assert finished.returncode == 1
+    assert finished.stderr == b"ringrun: --bind-to cores: CPUs 1023: Invalid argument\n"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

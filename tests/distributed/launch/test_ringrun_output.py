@@ -6,6 +6,7 @@ import time
 
 import pytest
 from support.processes import wait_until
+from support.ringrun import Ringrun
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -124,6 +125,21 @@ def test_lines_appear_while_the_rank_still_runs(ringrun):
     assert process.stdout.readline() == b"[0] first\n"
     (ringrun.directory / "go").touch()
     assert ringrun.finish(process).stdout == b"[0] last\n"
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+def test_a_closed_output_is_none(tmp_path, closed):
+    """Nothing else is taken for it, and the job goes its way."""
+    ringrun = Ringrun(tmp_path, ["sh", "-c", f'exec "$@" {closed}', "sh"])
+    try:
+        finished = ringrun.run("print('hello')\nnote(f'ran{rank}')\nsys.exit(0)")
+    finally:
+        ringrun.close()
+
+    assert finished.returncode == 0
+    assert b"Traceback" not in finished.stderr
+    for rank in range(2):
+        ringrun.noted(f"ran{rank}")
 
 
 def test_ranks_read_no_input(ringrun):

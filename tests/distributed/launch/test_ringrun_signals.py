@@ -2,11 +2,12 @@
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.processes import is_alive, stop, wait_until_dead
+from support.processes import is_alive, stop, wait_until, wait_until_dead
 from support.ringrun import Ringrun
 
 # A child of its own, and one that leaves the rank's session.
@@ -142,6 +143,7 @@ def test_nothing_is_left_when_ringrun_is_killed(ringrun):
     process.kill()
 
     wait_until_dead(pids)
+    wait_until(lambda: not [*ringrun.temporary.iterdir()], "no file is left")
 
 
 def test_nothing_is_left_when_the_launcher_process_is_killed(ringrun):
@@ -159,6 +161,27 @@ def test_nothing_is_left_when_the_launcher_process_is_killed(ringrun):
     assert list(ringrun.temporary.iterdir()) == []
 
 
+def test_a_containers_first_process_reaps_orphans(ringrun, tmp_path):
+    namespace = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*namespace, "true"]).returncode != 0:
+        pytest.skip("needs a namespace of processes")
+    first = Ringrun(tmp_path, [*namespace, "--kill-child"])
+    process = first.start("note(f'pid{rank}', '')\nwait_for('go')")
+    try:
+        first.noted("pid0")
+        (front,) = _children(process.pid)
+        enter = ["nsenter", "--target", str(front), "--pid", "--mount"]
+        orphan = "sleep 0 & echo left"
+        subprocess.run([*enter, "sh", "-c", orphan], check=True, timeout=30)
+
+        wait_until(lambda: len(_children(front)) == 1, "the launcher alone is left")
+        (tmp_path / "go").touch()
+
+        assert first.finish(process).returncode == 0
+    finally:
+        first.close()
+
+
 def test_ranks_die_when_both_processes_of_ringrun_are_killed(ringrun):
     process = ringrun.start("note(f'pid{rank}', os.getpid())\nwait_to_be_ended()")
     pids = ringrun.pids("pid0", "pid1")
@@ -170,6 +193,10 @@ def test_ranks_die_when_both_processes_of_ringrun_are_killed(ringrun):
     process.kill()
 
     wait_until_dead(pids)
+
+
+def _children(pid: int) -> list[int]:
+    return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
 
 def _parent(pid: int) -> int:

@@ -8,16 +8,17 @@ import pytest
 
 from ring_keras.launch.connection import SILENCE_TICKS, Connection
 from ring_keras.launch.frames import Output, encode
+from ring_keras.launch.guard import FORWARDED_SIGNALS
 from ring_keras.launch.loop import Loop
 
 
 @pytest.fixture
-def loop():
+def loop(tmp_path):
     """A loop that leaves signals as they were."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+    numbers = (*FORWARDED_SIGNALS, signal.SIGCHLD)
     handlers = {number: signal.getsignal(number) for number in numbers}
     reading, writing = os.pipe()
-    yield Loop(reading, lambda _number: None)
+    yield Loop(reading, tmp_path, lambda _number: None)
     signal.set_wakeup_fd(-1)
     for number, handler in handlers.items():
         signal.signal(number, handler)
