@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -120,6 +121,19 @@ class Meeting:
 
 class CannotStartError(Exception):
     """Why there will be no job, in words."""
+
+
+def _require_route(host: str) -> None:
+    """Raises CannotStartError where none of the ranks of this host could join."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as line:
+        try:
+            line.connect((host, 9))  # Nothing is sent: the kernel looks for a way.
+        except OSError as error:
+            raise CannotStartError(
+                f"this host does not reach its own address {host}: {error.strerror}. "
+                "Is the interface lo up? `ip link set lo up`"
+            ) from None
 
 
 # Makes hosts ready; raises CannotStartError.
@@ -257,6 +271,8 @@ class Launcher:
                 run_until=self._run_until,
             )
         )
+        if meeting.size > 1:
+            _require_route(meeting.store_host)
         if meeting.members is not None:
             self._store = self._members = meeting.members
             address = ""  # Members learn it when they join.

@@ -29,6 +29,9 @@ _SSH_OPTIONS = (
     "ConnectTimeout=10",
     "ServerAliveInterval=5",
     "ServerAliveCountMax=2",
+    # One that others share is used; what ringrun starts ends with the job, which a
+    # new one that others begin to share must not.
+    "ControlMaster=no",
 )
 _SSH_FAILED = 255
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127

@@ -2,6 +2,7 @@
 
 import re
 import socket
+import subprocess
 import sys
 
 import pytest
@@ -133,6 +134,19 @@ from ring_keras.config import Config
 from ring_keras.lifecycle.elastic_launcher import launcher_of
 launcher_of(Config.from_environment()).join()
 """
+
+
+def test_a_host_without_loopback_is_told_at_once(tmp_path):
+    """As a namespace of networks begins."""
+    if subprocess.run(["unshare", "--net", "true"]).returncode != 0:
+        pytest.skip("needs a namespace of networks")
+    alone = Ringrun(tmp_path, ["unshare", "--net"])
+
+    finished = alone.finish(alone.start_raw("-np", "2", "sleep", "600"))
+
+    assert finished.returncode == 1
+    assert "[RK810] cannot start the ranks: this host does not" in finished.verdict
+    assert "`ip link set lo up`" in finished.verdict
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,7 @@ def check(job: JobShape) -> list[Finding]:
     if config().transport == "tcp":
         text = "RING_KERAS_TRANSPORT=tcp: ranks do not share memory"
         return [Finding("transport shm", State.NOT_APPLICABLE, text)]
-    try:
-        problem, fix = _problem()
-    except OSError as error:
-        problem, fix = f"memfd_create: {error.strerror}", "uname -r"
+    problem, fix = _problem()
     if problem:
         return [
             Finding(
@@ -55,9 +52,15 @@ def check(job: JobShape) -> list[Finding]:
 def _problem() -> tuple[str, str]:
     """What goes wrong, and what fixes it; empty if nothing does."""
     nonce = secrets.token_bytes(_NONCE_NBYTES)
-    fd = os.memfd_create("ring_keras")
     try:
-        os.ftruncate(fd, _SEGMENT_NBYTES)
+        fd = os.memfd_create("ring_keras")
+    except OSError as error:
+        return f"memfd_create: {error.strerror}", "uname -r"
+    try:
+        try:
+            os.ftruncate(fd, _SEGMENT_NBYTES)
+        except OSError as error:
+            return f"a file of 20 GiB: {error.strerror}", "ulimit -f unlimited"
         flags = mmap.MAP_SHARED | _NORESERVE
         try:
             memory = mmap.mmap(fd, _SEGMENT_NBYTES, flags=flags)
@@ -67,14 +70,17 @@ def _problem() -> tuple[str, str]:
             memory[:_NONCE_NBYTES] = nonce
             path = f"/proc/{os.getpid()}/fd/{fd}"
             sizes = (str(_SEGMENT_NBYTES), str(_NONCE_NBYTES))
-            peer = subprocess.run(
-                [sys.executable, "-I", "-S", "-c", _ATTACH, path, *sizes],
-                capture_output=True,
-                stdin=subprocess.DEVNULL,
-                text=True,
-                timeout=_TIMEOUT_S,
-                check=False,
-            )
+            try:
+                peer = subprocess.run(
+                    [sys.executable, "-I", "-S", "-c", _ATTACH, path, *sizes],
+                    capture_output=True,
+                    stdin=subprocess.DEVNULL,
+                    text=True,
+                    timeout=_TIMEOUT_S,
+                    check=False,
+                )
+            except (OSError, subprocess.TimeoutExpired) as error:
+                return f"another process could not try it: {error}", "ulimit -u"
             if peer.returncode == 0 and peer.stdout == nonce.hex():
                 return "", ""
             said = peer.stderr.strip().splitlines() or ["it read something else"]

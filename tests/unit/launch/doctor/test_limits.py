@@ -180,6 +180,17 @@ def test_no_room_to_map_shared_memory() -> None:
     assert found["fix"] == "ulimit -v unlimited"
 
 
+def test_a_limit_of_files_is_one_of_memory() -> None:
+    """Grid Engine's h_fsize, say."""
+    limited = ["prlimit", "--fsize=1000000"]
+
+    found = findings_of("memfd", before=limited)["transport shm"]
+
+    assert found["state"] == "warning"
+    assert "a file of 20 GiB: File too large" in found["found"]
+    assert found["fix"] == "ulimit -f unlimited"
+
+
 def test_settings_that_no_rank_would_take() -> None:
     env = {"RING_KERAS_TCP_STREAMS": "many"}
 
