@@ -133,7 +133,16 @@ class AgentDesk:
         self._lines: set[socket.socket] = set()
         # The newest attempt of each partition, and where its agent is.
         self._agents: dict[int, tuple[int, str]] = {}
-        self._server = _Server(self, host, token)
+        try:
+            self._server = _Server(self, host, token)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"spark.driver.host is {host}, and the driver cannot listen there: "
+                f"{error.strerror}. Ranks come to free ports of the driver's host, by "
+                "an address of its own; behind NAT, as in a container's network, there "
+                "is none",
+            ) from None
         self.card = DeskCard(host, self._server.server_address[1], token)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 

@@ -33,6 +33,11 @@ def test_an_agent_is_there_while_its_task_is() -> None:
     assert desk.losses == ["Spark's task 3 at 192.0.2.1:5 ended"]
 
 
+def test_a_driver_behind_nat_is_told_of() -> None:
+    with pytest.raises(OSError, match=r"spark.driver.host is 192.0.2.9, .* NAT"):
+        AgentDesk("192.0.2.9", TOKEN)
+
+
 def test_the_newest_attempt_counts() -> None:
     """Of a host that is gone without a word, the desk still has a connection."""
     with (
