@@ -42,6 +42,20 @@ total("x")
 Path(sys.argv[1], f"rank{rank}").touch()
 time.sleep(60) if rank == 0 else total("y")
 """
+# Until a warning has come to all.
+WARNED = """
+import signal
+got = []
+signal.signal(signal.SIGUSR1, lambda number, _frame: got.append(number))
+Path(sys.argv[1], f"rank{rank}").touch()
+deadline = time.monotonic() + 60
+while not got:
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+Path(sys.argv[1], f"warned{rank}").touch()
+total("x")
+_native.shutdown("done")
+"""
 LONG = timedelta(seconds=10)
 MPICH = MPIS[1]
 TWO_HOSTS = ["--nodes=2", "--ntasks=3", "--overcommit"]
@@ -96,6 +110,26 @@ def test_ringrun_takes_the_hosts_of_its_job(jobs: Jobs) -> None:
     assert sorted(line[4:] for line in lines if line.startswith("[")) == THREE_RANKS
     assert "has slots (SLURM_JOB_NODELIST): node0:2 (" in printed
     jobs.wait_until_none_is_left()
+
+
+def test_a_warning_reaches_ringruns_ranks(jobs: Jobs) -> None:
+    """To the steps, as without `B:`, and to the script's own process."""
+    python = " ".join(jobs.script(WARNED))
+    ringrun = f"{sys.executable} -m ring_keras.launch"
+    job = jobs.submit(f"exec {ringrun} {python}\n", *TWO_HOSTS)
+    jobs.wait_for_ranks(3)
+
+    def warned() -> set[str]:
+        return {path.name for path in jobs.directory.glob("warned*")}
+
+    jobs.run("scancel", "--signal=USR1", job)
+    wait_until(lambda: bool(warned()), "the rank of the other host is warned")
+    assert warned() == {"warned2"}
+    jobs.run("scancel", "--signal=USR1", "--batch", job)
+    wait_until(lambda: len(warned()) == 3, "all are warned")
+
+    jobs.wait_until_none_is_left()
+    assert "RK8" not in (jobs.directory / "output").read_text()
 
 
 def test_salloc_and_the_plan(jobs: Jobs) -> None:
