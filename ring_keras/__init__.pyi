@@ -32,6 +32,7 @@ from .job.topology import rank as rank
 from .job.topology import size as size
 from .lifecycle.membership import init as init
 from .lifecycle.membership import shutdown as shutdown
+from .monitoring.debugger import breakpoint as breakpoint
 from .monitoring.stats import stats as stats
 from .monitoring.timeline.control import start_timeline as start_timeline
 from .monitoring.timeline.control import stop_timeline as stop_timeline

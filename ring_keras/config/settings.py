@@ -126,6 +126,12 @@ class Config:
         "Where this rank says each second how far it is.",
         launcher=True,
     )
+    terminal: str | None = _variable(
+        None,
+        Reader("the path of a terminal", str),
+        "Where a rank's debugger asks: ringrun's own.",
+        launcher=True,
+    )
     transport: str = _variable(
         "auto",
         choice("auto", "tcp"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 from collections.abc import Sequence
@@ -31,6 +32,10 @@ class Footer:
         count, self._shown_count = self._shown_count, 0
         return b"\x1b[1A".join([_CLEAR_LINE] * count)
 
+    def forget(self) -> None:
+        """Somebody else has written below it: it stays where it is."""
+        self._shown_count = 0
+
     def draw(self) -> bytes:
         """What shows it again."""
         lines = [line for line in (self.progress, self.status) if line]
@@ -56,7 +61,7 @@ class Console:
         if not lines:
             return
         text = b"".join(line + b"\n" for line in lines)
-        if self.is_terminal:
+        if self.is_terminal and not self._is_taken():
             text = self._footer.erase() + text + self._footer.draw()
         write_all(self._fd, text)
 
@@ -74,7 +79,21 @@ class Console:
             self._footer.status = status[: width - 1]
             self._redraw()
 
+    def _is_taken(self) -> bool:
+        """Whether a rank's debugger asks there, and writes where it likes."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._footer.forget()
+            return True
+        except OSError:  # It cannot be locked.
+            return False
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        return False
+
     def _redraw(self) -> None:
+        if self._is_taken():
+            return
         clear = self._footer.erase() or _CLEAR_LINE
         write_all(self._fd, clear + self._footer.draw())
 

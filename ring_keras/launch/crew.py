@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ring_keras.launch.binding import allowed_processors, share_out
-from ring_keras.launch.environment import job_variables
+from ring_keras.launch.environment import job_variables, terminal_variables
 from ring_keras.launch.guard import Ended, kill_descendants
 from ring_keras.launch.oom_kills import OomKills
 from ring_keras.launch.output import say
@@ -145,7 +145,12 @@ class LocalCrew:
             generation=GENERATION,
             report_pipe=self._report_pipe,
         )
-        environment = {**job.environment, **variables, **(more or {})}
+        environment = {
+            **job.environment,
+            **terminal_variables(job.environment),
+            **variables,
+            **(more or {}),
+        }
         started = start_rank(job.command, environment, cpus)
         worker = Worker(
             rank=place.rank,

@@ -110,6 +110,22 @@ def added_variables(
     return added
 
 
+def terminal_variables(inherited: Mapping[str, str]) -> dict[str, str]:
+    """What lets `breakpoint()` in a rank ask at this process's terminal, if any.
+
+    Args:
+        inherited: What the rank gets besides.
+    """
+    try:
+        terminal = os.ttyname(0)
+    except OSError:  # There is none.
+        return {}
+    variables = {"RING_KERAS_TERMINAL": terminal}
+    if "PYTHONBREAKPOINT" not in inherited:
+        variables["PYTHONBREAKPOINT"] = "ring_keras.breakpoint"
+    return variables
+
+
 def job_variables(
     place: Place,
     *,

@@ -19,12 +19,17 @@ _HINTS = (
         "a script for Keras 2? It needs `pip install tf_keras` and "
         'TF_USE_LEGACY_KERAS=1: see docs/horovod.md, "Keep Keras 2"',
     ),
+    (
+        re.compile(rb"^bdb\.BdbQuit$", re.MULTILINE),
+        "a debugger found no input, or was told to quit. breakpoint() asks at this "
+        "terminal, for rank 0; see docs/debugging.md",
+    ),
 )
 
 
 def hints_in(text: bytes) -> Iterator[str]:
     """What to say about a rank's lines, once the job has failed."""
-    if b"Error: " in text:
+    if b"Error: " in text or b"BdbQuit" in text:
         for pattern, hint in _HINTS:
             if pattern.search(text):
                 yield hint

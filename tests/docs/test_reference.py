@@ -36,6 +36,8 @@ LEAVE = {
 }
 # What no example here can do, and which test does instead.
 CANNOT_RUN = {
+    "ring_keras.breakpoint": "asks at a terminal; "
+    "tests/distributed/launch/test_ringrun_debugger.py",
     "ring_keras.data.service.compute_worker_fn": "returns when its job's registry is "
     "shut down; tests/distributed/data/test_data_service.py",
     "ring_keras.data.tensorflow_io": "needs TensorFlow 2.16; "

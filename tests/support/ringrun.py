@@ -81,6 +81,7 @@ class Ringrun:
         *options: str,
         size: int | None = 2,
         env: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
         stdout: int = subprocess.PIPE,
         stderr: int = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
@@ -94,19 +95,22 @@ class Ringrun:
         # By env: most scripts of tests do not join the job, of which ringrun would
         # tell if the command were Python.
         command = [*number, *options, "env", sys.executable, str(file)]
-        return self.start_raw(*command, env=env, stdout=stdout, stderr=stderr)
+        return self.start_raw(
+            *command, env=env, stdin=stdin, stdout=stdout, stderr=stderr
+        )
 
     def start_raw(
         self,
         *arguments: str,
         env: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
         stdout: int = subprocess.PIPE,
         stderr: int = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
         """Starts ringrun with exactly these arguments."""
         process = subprocess.Popen(
             [*self._prefix, sys.executable, "-m", "ring_keras.launch", *arguments],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=stdout,
             stderr=stderr,
             env=os.environ | {"TMPDIR": str(self.temporary)} | dict(env or {}),

@@ -168,6 +168,12 @@ void BindMonitoring(py::module_& module) {
       },
       py::arg("why"));
   module.def(
+      "set_debugged",
+      [](bool on) {
+        ThrowIfError(WithoutGil([on] { return SetDebugged(on); }));
+      },
+      py::arg("on"));
+  module.def(
       "set_recording",
       [](bool on) {
         ThrowIfError(WithoutGil([on] { return SetRecording(on); }));

@@ -76,6 +76,10 @@ class Engine {
   // Writes down what is under way, on every rank, and waits some seconds for
   // this one's. From any thread that is no driver.
   void Dump(const std::string& why);
+  // See ProgressEngine. From any thread that is no driver.
+  void TellDebugged(bool is_debugged) {
+    WithDriver([&] { progress_.TellDebugged(is_debugged); });
+  }
   // With the driver; see ProgressEngine.
   std::vector<PendingCollective> UnderWay(bool with_missing) const {
     return progress_.UnderWay(with_missing);

@@ -78,6 +78,14 @@ Status DumpAll(const std::string& why) {
   });
 }
 
+Status SetDebugged(bool is_debugged) {
+  Runtime::Get();
+  return MembershipSlot::of_process->WithJob([&](Job& job) {
+    job.engine().TellDebugged(is_debugged);
+    return Status::Ok();
+  });
+}
+
 void AddInput(Ticks from, Ticks to, double examples) {
   Runtime::Get();
   (void)MembershipSlot::of_process->WithJob([&](Job& job) {

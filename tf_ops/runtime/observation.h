@@ -52,6 +52,10 @@ RING_KERAS_EXPORT Status SetRecording(bool on);
 // Has every rank write down what it is doing, for `why`. NotInitialized.
 RING_KERAS_EXPORT Status DumpAll(const std::string& why);
 
+// While somebody debugs this rank no rank gives up waiting, or warns of it.
+// NotInitialized.
+RING_KERAS_EXPORT Status SetDebugged(bool is_debugged);
+
 // As StepBook::AddInput. Without effect outside of a job.
 RING_KERAS_EXPORT void AddInput(Ticks from, Ticks to, double examples);
 

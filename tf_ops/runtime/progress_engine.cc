@@ -243,7 +243,13 @@ void ProgressEngine::Watch() {
     // What it sent last may say why it left.
     if (ReadWhatHasCome()) peers_.FailWhatNeedsLeft();
   }
-  for (auto& operation : operations_.adopted) WatchAge(*operation, now);
+  for (auto& operation : operations_.adopted) {
+    if (debugged_.empty()) {
+      WatchAge(*operation, now);
+    } else {  // That time does not count.
+      operation->Watch(now, options_.stall_warning_s);
+    }
+  }
 }
 
 bool ProgressEngine::ReadWhatHasCome() {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,9 @@ class ProgressEngine {
   // Writes down what is under way, on every rank.
   using Asker = FlightRecorder::Asker;
   void WriteDump(DumpCause cause, const std::string& why, Asker asker);
+  // Whether somebody debugs this rank, at whose prompt it stands. No rank tires
+  // of waiting, nor speaks of it, meanwhile.
+  void TellDebugged(bool is_debugged);
   // Waits some seconds for this rank's. From any thread.
   void AwaitDumps() { flight_recorder_.Await(); }
   // The operations, as far as they have come. `with_missing`: and for whom each
@@ -104,6 +108,8 @@ class ProgressEngine {
   void HandleRelayed(int job_rank, int communicator_id,
                      const std::string& bytes);
 
+  void NoteDebugged(int job_rank, bool is_debugged);
+
   void Watch();
   // Reads what peers have sent, but not without end; whether that was all.
   bool ReadWhatHasCome();
@@ -122,6 +128,7 @@ class ProgressEngine {
   StepAgreement steps_;
   Joins joins_;
   FlightRecorder flight_recorder_;
+  std::set<int> debugged_;
   // What losses of which this rank has heard do to communicators. What had come
   // before is used first: an operation to which a rank had given its part is
   // none that breaks when that rank ends.

@@ -43,8 +43,25 @@ void ProgressEngine::HandleControl(int job_rank, FrameType type, uint64_t key,
       return HandlePost(job_rank, key, std::move(payload));
     case FrameType::kWaiting:
       return HandleWaiting(job_rank, key, std::move(payload));
+    case FrameType::kDebugged:
+      return NoteDebugged(job_rank, key != 0);
     case FrameType::kData:
       break;  // Is the pair's own.
+  }
+}
+
+void ProgressEngine::TellDebugged(bool is_debugged) {
+  NoteDebugged(mesh_.rank(), is_debugged);
+  const std::shared_ptr<Member> everyone = shared_.MemberOf(0);
+  if (everyone == nullptr) return;
+  everyone->communicator->Tell(FrameType::kDebugged, is_debugged ? 1 : 0, "");
+}
+
+void ProgressEngine::NoteDebugged(int job_rank, bool is_debugged) {
+  if (is_debugged) {
+    debugged_.insert(job_rank);
+  } else {
+    debugged_.erase(job_rank);
   }
 }
 

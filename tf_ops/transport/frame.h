@@ -15,10 +15,11 @@ enum class FrameType : uint16_t {
   kGivenUp = 4,  // Steps of the communicator `key` that this rank gives up.
   kDump =
       5,  // Write down what is under way, for the cause `key`; payload: why.
-  kRelayed = 6,  // Another rank's frame (relayed_frame.h), to be passed on to
-                 // those of the communicator `key`.
-  kPost = 7,     // This rank is in the next use of the channel `key`.
-  kWaiting = 8,  // It has been there for long: for those it tells not at once.
+  kRelayed = 6,   // Another rank's frame (relayed_frame.h), to be passed on to
+                  // those of the communicator `key`.
+  kPost = 7,      // This rank is in the next use of the channel `key`.
+  kWaiting = 8,   // It has been there for long: for those it tells not at once.
+  kDebugged = 9,  // Somebody debugs this rank, if `key` is 1, or no longer.
 };
 
 // In the byte order of the host. Ranks of one job share an architecture; where
