@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <string>
 #include <thread>
@@ -382,6 +383,21 @@ RING_TEST(AnotherNumberOfStreamsIsAnErrorOnEveryRank) {
   EXPECT_TRUE(links.status().message().find("it is 3 on rank 0 and 2 on "
                                             "rank 1") != std::string::npos)
       << links.status().message();
+}
+
+// In a large job some hear of it by way of others.
+RING_TEST(NobodyTiresOfWaitingForARankThatIsDebugged) {
+  RankOptions setup = Late(12, 12);
+  setup.collective_timeout_s = 3;
+  RunRanks(setup, [](Rank& self) {
+    EXPECT_OK(Sum(self, "before", 10));
+    if (self.rank == 5) {
+      self.engine->TellDebugged(true);
+      std::this_thread::sleep_for(std::chrono::seconds(5));
+      self.engine->TellDebugged(false);
+    }
+    EXPECT_OK(Sum(self, "after", 10));
+  });
 }
 
 }  // namespace
