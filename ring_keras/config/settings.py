@@ -197,7 +197,9 @@ class Config:
         120.0, SECONDS, "How long init() waits for all ranks to join."
     )
     collective_timeout_s: float = _variable(
-        600.0, SECONDS, "How long a collective waits for the other ranks."
+        600.0,
+        SECONDS,
+        "How long a collective waits for the other ranks, or for its data to move.",
     )
     stall_timeout_s: float = _variable(
         60.0,

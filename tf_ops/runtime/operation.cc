@@ -260,6 +260,19 @@ bool Operation::Needs(int rank) const {
   return name_.channel != nullptr && name_.channel->posts().Needs(rank);
 }
 
+// The ranks share the way, and what is ahead on it is not this operation's. All
+// ranks are there, so nothing but what moves can keep it.
+bool Operation::HasMoved() {
+  if (stage_ == Stage::kQueued) return true;
+  if (stage_ != Stage::kRuns) return false;
+  uint64_t moves = collective_->rounds();
+  for (int rank = 0; rank < communicator_->size(); ++rank) {
+    if (rank == communicator_->rank()) continue;
+    moves += communicator_->pair(rank).moves();
+  }
+  return std::exchange(moves_, moves) != moves;
+}
+
 void Operation::TellWaiting() {
   if (stage_ != Stage::kPosted || has_told_waiting_) return;
   has_told_waiting_ = true;

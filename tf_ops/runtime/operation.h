@@ -113,11 +113,14 @@ class Operation {
   // thread did nothing else meanwhile.
   void Record(bool alone);
 
-  // Begins to count its age; the stall watch speaks at `stall_warning_s`.
+  // Begins to count its age anew; the stall watch speaks at `stall_warning_s`.
   void Watch(Clock::time_point now, double stall_warning_s) {
     watched_since_ = now;
     next_stall_warning_s = stall_warning_s;
   }
+  // Whether something has moved since the last call, or what comes before it
+  // may move: then it does not stand still, however long it takes.
+  bool HasMoved();
   double AgeSeconds(Clock::time_point now) const {
     return std::chrono::duration<double>(now - watched_since_).count();
   }
@@ -213,6 +216,7 @@ class Operation {
   const std::shared_ptr<Communicator> communicator_;
   DoneCallback done_;
   Clock::time_point watched_since_;
+  uint64_t moves_ = 0;  // So many at the last HasMoved().
   CollectiveRecord record_;
   cuda::Range range_;
 

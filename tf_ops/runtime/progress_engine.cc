@@ -263,16 +263,18 @@ bool ProgressEngine::ReadWhatHasCome() {
 
 void ProgressEngine::WatchAge(Operation& operation, Clock::time_point now) {
   const double age_s = operation.AgeSeconds(now);
-  // So that who speaks of it next can name the ranks that are not there.
   if (2 * age_s >
       std::min(options_.stall_warning_s, options_.collective_timeout_s)) {
+    if (operation.HasMoved()) {
+      operation.Watch(now, options_.stall_warning_s);
+      return;
+    }
+    // So that who speaks of it next can name the ranks that are not there.
     operation.TellWaiting();
   }
   if (age_s > options_.collective_timeout_s) {
-    const std::string why = StrCat(
-        operation.description(), ": gave up after ", age_s, " s waiting for ",
-        DescribeWait(operation, operations_),
-        ". If slow input is expected, raise RING_KERAS_COLLECTIVE_TIMEOUT_S.");
+    const std::string why =
+        DescribeGivingUp(operation, age_s, operations_, matcher_, shared_);
     WriteDump(DumpCause::kOther, why, Asker::kEngine);
     operation.communicator().Break(Status(StatusCode::kDeadlineExceeded,
                                           ErrorCode::kCollectiveTimeout, why));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 namespace ring_keras {
 namespace {
@@ -12,10 +13,13 @@ constexpr size_t kMostNamed = 16;
 // One sentence for each of the first; how many more there are.
 class Sentences {
  public:
+  // `here`: what this rank is called.
+  explicit Sentences(std::string here) : here_(std::move(here)) {}
+
   void Add(int rank, const std::string& what) {
     if (++count_ > kMostNamed) return;
-    text_ += StrCat(" Rank ", rank, " waits in ", what,
-                    ", which this rank has not entered.");
+    text_ += StrCat(" Rank ", rank, " waits in ", what, ", which ", here_,
+                    " has not entered.");
   }
   std::string Text() const {
     if (count_ <= kMostNamed) return text_;
@@ -23,14 +27,15 @@ class Sentences {
   }
 
  private:
+  const std::string here_;
   std::string text_;
   size_t count_ = 0;
 };
 
 // Where ranks that it waits for have announced what this one has not.
 std::string DescribeAnnounced(const std::vector<int>& missing,
-                              const Matcher& matcher) {
-  Sentences sentences;
+                              const Matcher& matcher, const std::string& here) {
+  Sentences sentences(here);
   matcher.ForEachKept([&](int rank, const Announcement& peer) {
     if (!std::binary_search(missing.begin(), missing.end(), rank)) return;
     sentences.Add(rank, Describe(peer.kind, peer.use.name));
@@ -40,8 +45,8 @@ std::string DescribeAnnounced(const std::vector<int>& missing,
 
 // The same for what they have posted in channels.
 std::string DescribePosted(const std::vector<int>& missing,
-                           const SharedState& shared) {
-  Sentences sentences;
+                           const SharedState& shared, const std::string& here) {
+  Sentences sentences(here);
   std::lock_guard<std::mutex> lock(shared.mutex);
   for (const auto& [id, member] : shared.members) {
     if (member == nullptr) continue;
@@ -111,8 +116,28 @@ std::string DescribeStall(const Operation& operation, double age_s,
         " A rank that skips a step or branches differently never enters it. If "
         "slow input is expected, raise RING_KERAS_STALL_TIMEOUT_S.";
   }
-  text += DescribeAnnounced(missing, matcher);
-  return text + DescribePosted(missing, shared);
+  const std::string here = "this rank";
+  text += DescribeAnnounced(missing, matcher, here);
+  return text + DescribePosted(missing, shared, here);
+}
+
+std::string DescribeGivingUp(const Operation& operation, double age_s,
+                             const ActiveOperations& all,
+                             const Matcher& matcher,
+                             const SharedState& shared) {
+  const std::string here =
+      StrCat("rank ", operation.communicator().mesh().rank());
+  const std::vector<int> missing = operation.MissingRanks();
+  const std::string elsewhere = DescribeAnnounced(missing, matcher, here) +
+                                DescribePosted(missing, shared, here);
+  const std::string advice =
+      elsewhere.empty()
+          ? " If slow input is expected, raise RING_KERAS_COLLECTIVE_TIMEOUT_S."
+          : StrCat(elsewhere,
+                   " They wait for each other: every rank must make the same "
+                   "collective calls in the same order.");
+  return StrCat(operation.description(), ": ", here, " gave up after ", age_s,
+                " s waiting for ", DescribeWait(operation, all), ".", advice);
 }
 
 }  // namespace ring_keras

@@ -26,6 +26,11 @@ std::string DescribeStall(const Operation& operation, double age_s,
                           const ActiveOperations& all, const Matcher& matcher,
                           const SharedState& shared);
 
+// Why it is given up after `age_s` seconds; all ranks are told so.
+std::string DescribeGivingUp(const Operation& operation, double age_s,
+                             const ActiveOperations& all,
+                             const Matcher& matcher, const SharedState& shared);
+
 }  // namespace ring_keras
 
 #endif  // RING_KERAS_RUNTIME_WAIT_TEXT_H_

@@ -100,7 +100,7 @@ void Pair::CountUnsentIn(std::atomic<int>* unsent) {
 
 void Pair::Write(Connection& connection) {
   if (closed_ || !connected_) return;
-  connection.outgoing.WriteTo(*connection.stream);
+  moves_ += connection.outgoing.WriteTo(*connection.stream);
 }
 
 void Pair::SendControl(FrameType type, uint64_t key,
@@ -179,10 +179,11 @@ bool Pair::Pump() {
   if (!connected_) return false;
   bool moved = false;
   for (auto& connection : connections_) {
-    if (closed_) return moved;
+    if (closed_) break;
     moved |= connection->outgoing.WriteTo(*connection->stream);
     moved |= ReadFrom(*connection);
   }
+  moves_ += moved;
   return moved;
 }
 

@@ -92,6 +92,9 @@ class Pair {
   // Writes what can be written.
   void WriteQueued();
 
+  // How often bytes have gone, in either direction.
+  uint64_t moves() const { return moves_; }
+
   // The peer reads nothing more. What it has sent may still come.
   void StopSending();
 
@@ -166,6 +169,7 @@ class Pair {
   // yet may send for it at any time.
   std::unordered_set<uint64_t> cancelled_;
   ControlHandler control_handler_;
+  uint64_t moves_ = 0;
   size_t ended_count_ = 0;  // Connections that brought their last byte.
   bool closed_ = false;
   Status failure_;

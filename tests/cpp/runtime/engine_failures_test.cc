@@ -447,5 +447,68 @@ RING_TEST(ALostRankTakesNothingBackThatItHadDone) {
            [](Rank& self) { LosesARankThatWasThrough(self, "store"); });
 }
 
+// Each waits for as long as the limit allows, but not while those before it
+// move on.
+RING_TEST(WhatIsQueuedGrowsNoOlder) {
+  constexpr int kUses = 7;
+  RankOptions setup = Setup(2, "tcp");
+  setup.collective_timeout_s = 4;
+  RunRanks(setup, [&](Rank& self) {
+    std::vector<std::vector<float>> data(kUses, std::vector<float>(100, 1.0f));
+    std::atomic<int> ended{0};
+    std::atomic<int> failed{0};
+    for (int use = 0; use < kUses; ++use) {
+      // Later than the one before, and all together later than the limit.
+      if (self.rank == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+      self.engine->Submit(Allreduce("again", data[use]),
+                          [&](const Status& status) {
+                            failed += status.ok() ? 0 : 1;
+                            ++ended;
+                          });
+    }
+    ASSERT_TRUE(WaitFor([&] { return ended == kUses; })) << self.rank;
+    EXPECT_EQ(failed.load(), 0);
+  });
+}
+
+// Rank 0 waits in one collective, rank 1 in another: both are told both.
+RING_TEST(TwoThatWaitForEachOtherAreBothNamed) {
+  for (const char* transport : {"auto", "tcp"}) {
+    RankOptions setup = Setup(2, transport);
+    setup.collective_timeout_s = 1;
+    RunRanks(setup, [&](Rank& self) {
+      std::vector<float> data(100, 1.0f);
+      Meet(self, "start");
+      const Status status =
+          self.engine->Run(Allreduce(self.rank == 0 ? "left" : "right", data));
+      EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+      const std::string& text = status.message();
+      const bool by_0 = text.find("'left': rank 0 gave up") != text.npos &&
+                        text.find(
+                            "Rank 1 waits in allreduce 'right', which "
+                            "rank 0 has not entered.") != text.npos;
+      const bool by_1 = text.find("'right': rank 1 gave up") != text.npos &&
+                        text.find(
+                            "Rank 0 waits in allreduce 'left', which "
+                            "rank 1 has not entered.") != text.npos;
+      EXPECT_TRUE(by_0 || by_1) << text;
+      EXPECT_TRUE(text.find("They wait for each other") != text.npos) << text;
+      EXPECT_TRUE(text.find("raise RING_KERAS") == text.npos) << text;
+    });
+  }
+}
+
+// A rank that is told that it is lost says so, as the others do.
+RING_TEST(ARankThatWasGivenUpBlamesItself) {
+  RunRanks(Setup(2, "auto"), [&](Rank& self) {
+    std::vector<float> data(100, 1.0f);
+    self.engine->OnRankEvent(
+        {RankEvent::Kind::kLost, 1, "rank 1 has been silent"});
+    const Status status = self.engine->Run(Allreduce("never", data));
+    EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+    EXPECT_EQ(status.message(), "rank 1 has been silent");
+  });
+}
+
 }  // namespace
 }  // namespace ring_keras

@@ -30,7 +30,9 @@ def test_the_stall_watch_names_who_is_missing(transport: str) -> None:
     # The deadline that passed first is told to all; two may pass together.
     for outcome in outcomes:
         assert "gave up after" in outcome.result, outcome.describe()
-        assert "RING_KERAS_COLLECTIVE_TIMEOUT_S" in outcome.result
+        # Which is no matter of time.
+        assert "They wait for each other" in outcome.result, outcome.describe()
+        assert "RING_KERAS_COLLECTIVE_TIMEOUT_S" not in outcome.result
     warning = outcomes[0].stderr
     assert "allreduce 'all but rank 1': waited" in warning
     assert "ranks {1} of 3" in warning
