@@ -72,4 +72,17 @@ void Matcher::Keep(uint64_t key, int rank, Announcement&& announcement) {
   ++uses.open;
 }
 
+void Matcher::ForgetCommunicator(int communicator_id) {
+  for (auto entry = uses_.begin(); entry != uses_.end();) {
+    Uses& uses = entry->second;
+    if (uses.communicator_id == communicator_id) {
+      for (Peer& peer : uses.peers) {
+        uses.open -= peer.kept.size();
+        peer.kept.clear();
+      }
+    }
+    entry = uses.open == 0 ? uses_.erase(entry) : std::next(entry);
+  }
+}
+
 }  // namespace ring_keras

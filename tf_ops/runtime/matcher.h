@@ -50,6 +50,9 @@ class Matcher {
   template <typename Drop>
   void DropStepsBefore(int communicator_id, uint64_t step, Drop drop);
 
+  // Forgets what is kept for a communicator that was removed.
+  void ForgetCommunicator(int communicator_id);
+
   // `visit(rank, announcement)` for all that are kept.
   template <typename Visit>
   void ForEachKept(Visit visit) const;

@@ -94,6 +94,10 @@ bool ProgressEngine::TakeNews() {
       operation->member().names.ForgetUnused();
     }
   }
+  for (const auto& member : news.removed) {
+    if (member == nullptr) continue;  // This rank was not in it.
+    matcher_.ForgetCommunicator(member->communicator->id());
+  }
   RunCalls(news.calls);
   for (const RankEvent& event : news.events) OnRankEvent(event);
   if (news.stopping) OnStop();

@@ -97,8 +97,12 @@ void ProgressEngine::HandleAnnouncement(int job_rank, uint64_t key,
       shared_.MemberOf(announcement.use.communicator_id);
   const bool in_step = announcement.use.in_step();
   bool passed_more = false;
+  if (member == nullptr &&
+      (in_step || shared_.WasRemoved(announcement.use.communicator_id))) {
+    return;
+  }
   if (in_step) {
-    if (member == nullptr || !member->communicator->Contains(job_rank)) return;
+    if (!member->communicator->Contains(job_rank)) return;
     passed_more = member->steps.OnAnnounced(
         member->communicator->PlaceOf(job_rank), announcement.use.step);
   }
@@ -110,7 +114,9 @@ void ProgressEngine::HandleAnnouncement(int job_rank, uint64_t key,
   } else if (found == Matcher::Found::kNone) {
     matcher_.Keep(key, job_rank, std::move(announcement));
   }
-  if (passed_more) steps_.FailLost(*member);
+  if (passed_more) {
+    steps_.FailLost(*member, member->communicator->PlaceOf(job_rank));
+  }
 }
 
 void ProgressEngine::HandlePost(int job_rank, uint64_t key, std::string bytes) {

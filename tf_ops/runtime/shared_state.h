@@ -25,6 +25,7 @@ struct SharedState {
   int active = 0;        // Those that have not ended.
   // By communicator; null if this rank is not in it.
   std::map<int, std::shared_ptr<Member>> members;
+  int newest_id = -1;  // Of all that there have been.
   // The first connection that broke while both ranks were alive, in words.
   std::string broken_link;
 
@@ -34,6 +35,11 @@ struct SharedState {
     std::lock_guard<std::mutex> lock(mutex);
     const auto found = members.find(id);
     return found == members.end() ? nullptr : found->second;
+  }
+  // Whether there was such a communicator. The same about the mutex.
+  bool WasRemoved(int id) const {
+    std::lock_guard<std::mutex> lock(mutex);
+    return id <= newest_id && members.count(id) == 0;
   }
   // What connects the GPUs of that communicator. A thread of the program keeps
   // no more of it: a member's end is the driver's. The same about the mutex.

@@ -47,19 +47,21 @@ void StepAgreement::DropPast(Member& member, uint64_t step) {
                            });
 }
 
-void StepAgreement::FailLost(Member& member) {
+void StepAgreement::FailLost(Member& member, std::optional<int> moved_on) {
   const Communicator& communicator = *member.communicator;
+  // Of thousands of ranks each is looked at once, not once for each other.
+  const int first = moved_on.value_or(0);
+  const int end = moved_on ? first + 1 : communicator.size();
   for (auto& operation : operations_.adopted) {
     const UseId& use = operation->use();
     if (&operation->member() != &member || !use.in_step()) continue;
     if (!operation->started() || operation->ended()) continue;
-    int ahead = 0;
-    while (ahead < communicator.size() &&
-           !(operation->LacksAnnouncement(ahead) &&
-             member.steps.HasPassed(ahead, use.step))) {
+    int ahead = first;
+    while (ahead < end && !(operation->LacksAnnouncement(ahead) &&
+                            member.steps.HasPassed(ahead, use.step))) {
       ++ahead;
     }
-    if (ahead == communicator.size()) continue;
+    if (ahead == end) continue;
     if (member.steps.GaveUp(use.step)) {
       if (member.steps.AllGaveUp(use.step)) {
         operation->Lose(member.steps.why());

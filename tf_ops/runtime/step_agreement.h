@@ -4,6 +4,7 @@
 #define RING_KERAS_RUNTIME_STEP_AGREEMENT_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "tf_ops/matching/announcement.h"
 #include "tf_ops/matching/step_ledger.h"
@@ -32,8 +33,9 @@ class StepAgreement {
   bool IsPast(const Member& member, const UseId& use) const;
   // An operation was adopted, and has started.
   void OnAdopted(const Operation& operation);
-  // Ends the operations that can find no partners.
-  void FailLost(Member& member);
+  // Ends the operations that can find no partners. If it is known whose place
+  // has moved on since the last time, no other is looked at.
+  void FailLost(Member& member, std::optional<int> moved_on = std::nullopt);
   // The same for what has begun to wait for announcements in this turn.
   void FailNewLostWaits();
   // The rank with this place has.
