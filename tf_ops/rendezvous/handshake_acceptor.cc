@@ -90,7 +90,7 @@ std::vector<TrustedConnection> HandshakeAcceptor::Serve() {
     selector_.Change(listener_.get(), kListener, EPOLLIN);
     may_accept = true;
   }
-  if (may_accept && !resting_) AcceptAll();
+  if (may_accept && !resting_) AcceptSome();
   return admitted;
 }
 
@@ -155,8 +155,10 @@ Status HandshakeAcceptor::Decide(UntrustedPeer& peer) {
       StrCat("it proved to be rank ", client.rank, ", but ", admission.why));
 }
 
-void HandshakeAcceptor::AcceptAll() {
-  while (true) {
+// Who connects without end must not keep the owner from its other work: what
+// still waits is there at the next turn.
+void HandshakeAcceptor::AcceptSome() {
+  for (int accepted = 0; accepted < kMaxAcceptsPerTurn; ++accepted) {
     FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr,
                                   SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.valid()) {

@@ -89,7 +89,7 @@ class HandshakeAcceptor {
   void ServePeer(Untrusted::iterator found,
                  std::vector<TrustedConnection>* admitted);
   void DropOverdue();
-  void AcceptAll();
+  void AcceptSome();
   void MakeRoom();
   void Drop(Untrusted::iterator found, const std::string& why);
   // Its socket, which nobody watches any more.

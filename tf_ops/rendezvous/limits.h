@@ -36,6 +36,9 @@ inline constexpr size_t kMaxAnswerFrameBytes =
 // job: all ranks may connect at the same moment.
 inline constexpr size_t kSpareUnauthenticatedConnections = 64;
 
+// How many connections one turn of a server accepts.
+inline constexpr int kMaxAcceptsPerTurn = 64;
+
 // What one call reads of a connection at the most.
 inline constexpr size_t kReadBytes = size_t{64} << 10;
 
