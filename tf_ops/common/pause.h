@@ -8,7 +8,8 @@ inline void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  asm volatile("yield");
+  // `yield` does nothing on most cores.
+  asm volatile("isb" ::: "memory");
 #endif
 }
 

@@ -68,6 +68,8 @@ StatusOr<std::unique_ptr<Segment>> Segment::Attach(int size, int pid,
   if (segment.ok() && segment.value()->header().nonce != nonce) {
     return NotTheMemory(pid, descriptor);
   }
+  // Mapped is enough: there may be hundreds on a host.
+  if (segment.ok()) segment.value()->descriptor_.Close();
   return segment;
 }
 

@@ -40,6 +40,8 @@ StatusOr<std::unique_ptr<TensorArena>> TensorArena::Attach(
   std::unique_ptr<TensorArena> arena(
       new TensorArena(std::move(memory.value()), base.value()));
   if (arena->nonce() != nonce) return NotTheMemory(pid, descriptor);
+  // Mapped is enough: there may be hundreds on a host.
+  arena->descriptor_.Close();
   return arena;
 }
 
