@@ -35,6 +35,7 @@ def init(
     init_timeout_s: float = ...,
     collective_timeout_s: float = ...,
     stall_warning_s: float = ...,
+    heartbeat_timeout_s: float = ...,
     log_level: str = ...,
 ) -> None: ...
 def shutdown(reason: str) -> None: ...
@@ -220,6 +221,7 @@ class StoreServer:
         generation: int,
         token: bytes,
         encrypts: bool = ...,
+        heartbeat_timeout_s: float = ...,
     ) -> None: ...
     @property
     def port(self) -> int: ...

@@ -12,12 +12,19 @@ from ring_keras.config.scheduled_rank import (
     is_slurm_task,
     scheduled_rank,
 )
-from ring_keras.config.settings import TUNING_SETTINGS, Config, Variable, variables
+from ring_keras.config.settings import (
+    HEARTBEAT_S,
+    TUNING_SETTINGS,
+    Config,
+    Variable,
+    variables,
+)
 from ring_keras.config.slurm import expand_counts, expand_nodes
 from ring_keras.config.surroundings import cache_directory, inherited_environment
 from ring_keras.config.token import read_token
 
 __all__ = [
+    "HEARTBEAT_S",
     "TUNING_SETTINGS",
     "Config",
     "ConfigError",

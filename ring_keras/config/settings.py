@@ -28,10 +28,21 @@ from ring_keras.config.readers import (
 )
 from ring_keras.config.token import read_token
 
-__all__ = ["PREFIX", "TUNING_SETTINGS", "Config", "Variable", "variables"]
+__all__ = [
+    "HEARTBEAT_S",
+    "PREFIX",
+    "TUNING_SETTINGS",
+    "Config",
+    "Variable",
+    "variables",
+]
 
 PREFIX = "RING_KERAS_"
 _MAX_BYTES = 1 << 62
+# What pauses machines, such as a live migration, takes less than the first. An elastic
+# job waits for who is silent, and goes on without it.
+HEARTBEAT_S = 30.0
+_ELASTIC_HEARTBEAT_S = 5.0
 
 # Which of the fields below go to the engine as its `tuning`.
 TUNING_SETTINGS = (
@@ -206,6 +217,14 @@ class Config:
         SECONDS,
         "After how long a waiting collective logs which ranks have not joined it.",
     )
+    heartbeat_timeout_s: float | None = _variable(
+        None,
+        SECONDS,
+        "How long a rank may be silent (stopped, swapped out, cut off) until it counts "
+        "as lost; another rank's host 2 s longer, and an agent of ringrun 5 s longer. "
+        "Default: 30, and 5 in elastic jobs, which go on without it. The same in every "
+        "process of the job.",
+    )
     shared_flat_max_bytes: int | None = _variable(
         None,
         integer(0, _MAX_BYTES),
@@ -324,6 +343,7 @@ class Config:
             "init_timeout_s": self.init_timeout_s,
             "collective_timeout_s": self.collective_timeout_s,
             "stall_warning_s": self.stall_timeout_s,
+            "heartbeat_timeout_s": self.heartbeat_s(self.elastic_socket is not None),
             "log_level": self.log_level,
         }
         if self.encrypt:
@@ -335,6 +355,12 @@ class Config:
                 options["store_host"], options["store_port"] = address
             options["token"] = read_token(self.token_file)
         return options
+
+    def heartbeat_s(self, elastic: bool = False) -> float:
+        """How long a rank of such a job may be silent."""
+        if self.heartbeat_timeout_s is not None:
+            return self.heartbeat_timeout_s
+        return _ELASTIC_HEARTBEAT_S if elastic else HEARTBEAT_S
 
     def tuning(self) -> dict[str, int]:
         """The thresholds that are set; the engine has defaults for the others."""

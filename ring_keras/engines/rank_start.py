@@ -61,7 +61,7 @@ def start_rank_store(place: Place, starter: str, reach: str) -> StoreCard:
     )
     deadline = time.monotonic() + config.init_timeout_s
     address = own_address(config, own)
-    return start_store(address, place.size, None, deadline, config.encrypt)
+    return start_store(config, address, place.size, None, deadline)
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ class AgentCrew:
     def attach(self, connection: Connection) -> None:
         """Takes the line to the agent."""
         self._connection = connection
+        connection.heartbeat_s = self._desk.options.heartbeat_s
 
     def send(self, message: Message) -> None:
         """Tells the agent, if it is there."""
@@ -77,6 +78,7 @@ class AgentCrew:
                 "type": "plan",
                 "places": [asdict(place) for place in places],
                 "grace_period_s": self._desk.options.grace_period_s,
+                "heartbeat_s": self._desk.options.heartbeat_s,
                 **plan,
             }
         )

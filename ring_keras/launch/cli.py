@@ -138,7 +138,10 @@ def _run_job(
     if options.allocation is not None:
         say(options.allocation.describe())
     watch = watch_options.check(parser, options)
-    ssh = host_options.ssh_options(options)
+    heartbeat_s = config.heartbeat_s(elastic=elastic is not None)
+    ssh = dataclasses.replace(
+        host_options.ssh_options(options), heartbeat_s=heartbeat_s
+    )
 
     def shown(variables: Mapping[str, str]) -> dict[str, str]:
         """What the user gives may be a secret."""
@@ -164,6 +167,7 @@ def _run_job(
         watch=watch,
         encrypt=config.encrypt,
         expects_join=_is_script(command),
+        heartbeat_s=heartbeat_s,
     )
     if options.verbose:
         for name, value in shown(added if hosts is None else chosen).items():

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ring_keras.config import share_openssl
+from ring_keras.config import HEARTBEAT_S, share_openssl
 from ring_keras.launch.frames import (
     MAX_FRAME_NBYTES,
     FrameReader,
@@ -19,14 +19,14 @@ from ring_keras.launch.loop import TICK_S, Loop
 if TYPE_CHECKING:
     from ring_keras import _native
 
-__all__ = ["CLOSED", "SILENCE_TICKS", "Connection", "tls_buffer"]
+__all__ = ["BEYOND_HEARTBEAT_S", "CLOSED", "Connection", "tls_buffer"]
 
 CLOSED = "the connection was closed"
 """Why a connection ends whose other end has ended."""
 
-# After so many ticks without a word the other end is given up. Ticks are one's own:
-# after a pause of this machine the other has as long as ever to speak.
-SILENCE_TICKS = 10
+# The other end is given up so much later than a rank is: what the store says of its
+# ranks comes first.
+BEYOND_HEARTBEAT_S = 5.0
 
 _READ_NBYTES = 1 << 16
 _MAX_UNTRUSTED_NBYTES = 1024
@@ -89,6 +89,8 @@ class Connection:
         self._tls: _native.TlsBuffer | None = None
         self._listening = greeted
         self._silent_ticks = 0
+        self.heartbeat_s = HEARTBEAT_S
+        """How long a rank may be silent; who is at the other end, a little longer."""
         self._outgoing = bytearray()
         self._writable = True
         self.is_open = True
@@ -200,9 +202,15 @@ class Connection:
 
     def _tick(self) -> None:
         if self._listening:
+            # One's own ticks: after a pause of this machine the other has as long as
+            # ever to speak.
             self._silent_ticks += 1
-            if self._silent_ticks > SILENCE_TICKS:
-                self._end(f"there was no word from it for {SILENCE_TICKS * TICK_S:g} s")
+            limit_s = self.heartbeat_s + BEYOND_HEARTBEAT_S
+            if self._silent_ticks * TICK_S > limit_s:
+                self._end(
+                    f"there was no word from it for {limit_s:g} s "
+                    f"(RING_KERAS_HEARTBEAT_TIMEOUT_S and {BEYOND_HEARTBEAT_S:g} s)"
+                )
                 return
         # Or what waits will tell. Until both know each other each has one thing to
         # say, and what follows it may be encrypted.

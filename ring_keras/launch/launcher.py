@@ -54,6 +54,7 @@ class LaunchOptions:
         watch: What it tells besides the ranks' output.
         encrypt: Whether what ranks say to the store is encrypted.
         expects_join: Whether the command is one that trains, as far as its name tells.
+        heartbeat_s: How long a rank may be silent.
     """
 
     grace_period_s: float
@@ -64,6 +65,7 @@ class LaunchOptions:
     raw: bool
     watch: WatchOptions
     encrypt: bool
+    heartbeat_s: float
     expects_join: bool = False
 
 
@@ -295,7 +297,15 @@ class Launcher:
         if encrypt:
             share_openssl()
         try:
-            return self._make_store(host, 0, size, GENERATION, self._token, encrypt)
+            return self._make_store(
+                host,
+                0,
+                size,
+                GENERATION,
+                self._token,
+                encrypt,
+                self._options.heartbeat_s,
+            )
         except RuntimeError as error:
             raise CannotStartError(f"the job's store: {error}") from None
 

@@ -108,6 +108,7 @@ class Members:
         self._options = options
         self._token = desk.token
         self._encrypt = desk.options.encrypt
+        self._heartbeat_s = desk.options.heartbeat_s
         self._say = desk.output.say
         self._on_start = desk.on_start
         self._on_ranks = desk.on_ranks
@@ -253,7 +254,13 @@ class Members:
             host = self._store_host
             try:
                 self._store = _native.StoreServer(
-                    host, 0, size, self._generation, self._token, self._encrypt
+                    host,
+                    0,
+                    size,
+                    self._generation,
+                    self._token,
+                    self._encrypt,
+                    self._heartbeat_s,
                 )
             except (OSError, RuntimeError) as error:
                 return self._end(f"there is no store for {size} ranks: {error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shlex
 import signal
@@ -11,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ring_keras._version import __version__
-from ring_keras.config import inherited_environment
+from ring_keras.config import HEARTBEAT_S, inherited_environment
 from ring_keras.launch.agent_crew import AgentCrew
-from ring_keras.launch.connection import CLOSED, Connection
+from ring_keras.launch.connection import BEYOND_HEARTBEAT_S, CLOSED, Connection
 from ring_keras.launch.frames import Output
 from ring_keras.launch.guard import Ended
 from ring_keras.launch.launcher import Desk
@@ -27,7 +28,6 @@ __all__ = ["SshCrew", "SshOptions", "agent_command"]
 _SSH_OPTIONS = (
     "BatchMode=yes",  # Nobody could answer.
     "ConnectTimeout=10",
-    "ServerAliveInterval=5",
     "ServerAliveCountMax=2",
     # One that others share is used; what ringrun starts ends with the job, which a
     # new one that others begin to share must not.
@@ -57,6 +57,8 @@ class SshOptions:
         waiting_port: Where agents wait on the other hosts, which none has to start;
             None: they do not.
         secret_file: With the secret that those hold too.
+        heartbeat_s: How long a rank may be silent; ssh is no more impatient than the
+            line through it.
     """
 
     arguments: Sequence[str] = ()
@@ -66,6 +68,7 @@ class SshOptions:
     instead: Sequence[str] = ()
     waiting_port: int | None = None
     secret_file: str = ""
+    heartbeat_s: float = HEARTBEAT_S
 
     @property
     def by_ssh(self) -> bool:
@@ -90,7 +93,8 @@ def agent_command(host: str | None, options: SshOptions) -> list[str]:
         command += ["-p", str(options.port)]
     if options.identity_file is not None:
         command += ["-i", options.identity_file]
-    for option in _SSH_OPTIONS:
+    alive_s = math.ceil((options.heartbeat_s + BEYOND_HEARTBEAT_S) / 2)
+    for option in (*_SSH_OPTIONS, f"ServerAliveInterval={alive_s}"):
         command += ["-o", option]
     return [*command, "--", host, shlex.join(words)]
 

@@ -13,7 +13,13 @@ import sys
 from collections.abc import Sequence
 
 from ring_keras._libraries import rebuild_command
-from ring_keras.config import ConfigError, read_token, share_openssl, split_address
+from ring_keras.config import (
+    Config,
+    ConfigError,
+    read_token,
+    share_openssl,
+    split_address,
+)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -23,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
+        heartbeat_s = Config.from_environment().heartbeat_s()
         token = read_token(options.secret_file, "--secret-file")
         host, port = split_address(options.listen)
     except ConfigError as error:
@@ -45,7 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.encrypt:
             share_openssl()
-        store = _native.StoreServer(host, port, options.size, 0, token, options.encrypt)
+        store = _native.StoreServer(
+            host, port, options.size, 0, token, options.encrypt, heartbeat_s
+        )
     except (RuntimeError, ValueError, OSError) as error:
         parser.error(f"--listen {options.listen}: {error}")
     print(

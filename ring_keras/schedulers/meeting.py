@@ -76,7 +76,7 @@ def _meet_by_pmi(
         if own.rank == 0:
             try:
                 card = start_store(
-                    own_address(config, own), own.size, None, deadline, config.encrypt
+                    config, own_address(config, own), own.size, None, deadline
                 )
             except Exception as error:
                 # The others wait: they fail for the same reason.
@@ -101,7 +101,7 @@ def _meet_by_file(config: Config, own: ScheduledRank, deadline: float) -> StoreC
     path = path_of_card(config, own)
     if own.rank == 0:
         address = own_address(config, own)
-        return start_store(address, own.size, path, deadline, config.encrypt)
+        return start_store(config, address, own.size, path, deadline)
     file = CardFile(path)
     while (card := file.read()) is None:
         if time.monotonic() > deadline:

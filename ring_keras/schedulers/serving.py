@@ -30,6 +30,7 @@ def serve(
     size: int,
     path: str | None,
     encrypts: bool,
+    heartbeat_s: float,
 ) -> None:
     """Serves; returns when rank 0's process has ended and no other is in the job.
 
@@ -40,11 +41,12 @@ def serve(
         size: Ranks of the job.
         path: Where the card is to lie until all ranks have joined, if anywhere.
         encrypts: Whether what ranks say to it is encrypted.
+        heartbeat_s: How long a rank may be silent.
     """
     token = secrets.token_bytes(32)
     if encrypts:
         share_openssl()
-    store = _native.StoreServer(bind_address, 0, size, 0, token, encrypts)
+    store = _native.StoreServer(bind_address, 0, size, 0, token, encrypts, heartbeat_s)
     card = StoreCard.of_this_process(bind_address, store.port, token)
     file = None if path is None else CardFile(Path(path))
     try:

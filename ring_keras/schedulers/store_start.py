@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ring_keras.config import ConfigError
+from ring_keras.config import Config, ConfigError
 from ring_keras.schedulers.store_card import MAX_NBYTES, StoreCard
 from ring_keras.schedulers.waiting import is_readable
 
@@ -18,7 +18,7 @@ _SCRIPT = str(Path(__file__).with_name("store_process.py"))
 
 
 def start_store(
-    bind_address: str, size: int, path: Path | None, deadline: float, encrypts: bool
+    config: Config, bind_address: str, size: int, path: Path | None, deadline: float
 ) -> StoreCard:
     """Starts it; returns once it serves.
 
@@ -26,11 +26,11 @@ def start_store(
     job then.
 
     Args:
+        config: Of this process.
         bind_address: Where it listens.
         size: Ranks of the job.
         path: Where it leaves its card for the other ranks, if anywhere.
         deadline: On the monotonic clock.
-        encrypts: Whether what ranks say to it is encrypted.
 
     Raises:
         ConfigError: If it cannot be started. It has said why itself.
@@ -41,7 +41,8 @@ def start_store(
         "bind_address": bind_address,
         "size": size,
         "path": None if path is None else str(path),
-        "encrypts": encrypts,
+        "encrypts": config.encrypt,
+        "heartbeat_s": config.heartbeat_s(),
     }
     process = subprocess.Popen(
         [sys.executable, "-I", _SCRIPT, json.dumps(options)],

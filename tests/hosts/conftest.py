@@ -8,9 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.job import HEARTBEAT_S
 from support.ringrun import Ringrun
 from support.slurm import MISSING, Slurm
 from support.ssh_hosts import SSHD, SshHosts
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts that are cut off are given up sooner than in a user's job."""
+    monkeypatch.setenv("RING_KERAS_HEARTBEAT_TIMEOUT_S", HEARTBEAT_S)
 
 
 @pytest.fixture(scope="session")

@@ -15,9 +15,6 @@ from support.processes import is_alive
 from support.ringrun import Ringrun
 from support.ssh_hosts import SshHosts
 
-from ring_keras.launch.connection import SILENCE_TICKS
-from ring_keras.launch.loop import TICK_S
-
 pytestmark = pytest.mark.hosts
 
 JOIN = """
@@ -293,10 +290,16 @@ def test_a_terminal_that_is_held_up_holds_up_the_ranks_but_no_ping(
         print(number, file=sys.stderr)
     note(f"done{rank}")
     """
-    process = ringrun.start(script, "-v", *on(hosts, "node0:1", "node1:1"), size=None)
+    process = ringrun.start(
+        script,
+        "-v",
+        *on(hosts, "node0:1", "node1:1"),
+        size=None,
+        env={"RING_KERAS_HEARTBEAT_TIMEOUT_S": "3"},
+    )
     (pid,) = ringrun.pids("pid1")
     # Nobody reads for longer than the silence after which a host is given up.
-    time.sleep(1.3 * SILENCE_TICKS * TICK_S)
+    time.sleep(1.3 * (3 + 5))
     assert is_alive(pid)
     assert not (ringrun.directory / "done1").exists()
 

@@ -28,6 +28,10 @@ LIGHT_ENVIRONMENT = {
     "TF_NUM_INTRAOP_THREADS": "1",
 }
 
+# Tests stop ranks, and do not want to wait for as long as a job does.
+_HEARTBEAT = "RING_KERAS_HEARTBEAT_TIMEOUT_S"
+HEARTBEAT_S = "5"
+
 
 class Job:
     """Hosts the store in this process, as ringrun does, for `size` ranks.
@@ -64,7 +68,10 @@ class Job:
             file.write(token.hex())
         # Like the first rank.
         encrypts = self._env[0].get("RING_KERAS_ENCRYPT") == "1"
-        self.store = _native.StoreServer(bind_address, 0, size, 0, token, encrypts)
+        heartbeat_s = float(self._env[0].get(_HEARTBEAT, HEARTBEAT_S))
+        self.store = _native.StoreServer(
+            bind_address, 0, size, 0, token, encrypts, heartbeat_s
+        )
         self.store_address = f"{bind_address}:{self.store.port}"
 
     def environment(self, rank: int) -> dict[str, str]:
@@ -72,6 +79,7 @@ class Job:
         return (
             light_environment()
             | {
+                _HEARTBEAT: HEARTBEAT_S,
                 "RING_KERAS_GENERATION": "0",
                 "RING_KERAS_RANK": str(rank),
                 "RING_KERAS_SIZE": str(self.size),

@@ -39,6 +39,11 @@ def stop(pid: int) -> None:
     a processor: on a loaded machine long enough to answer somebody.
     """
     os.kill(pid, signal.SIGSTOP)
+    wait_until_stopped(pid)
+
+
+def wait_until_stopped(pid: int) -> None:
+    """Waits for a process that was stopped, or stops itself."""
     tasks = Path(f"/proc/{pid}/task")
     wait_until(
         lambda: all(_state(task / "stat") == b"T" for task in tasks.iterdir()),

@@ -194,3 +194,14 @@ def test_anything_but_a_token_is_refused_and_not_shown(token_file, content):
     with pytest.raises(ConfigError, match="64 hexadecimal digits") as caught:
         read_token(token_file)
     assert not content or content not in str(caught.value)
+
+
+def test_a_job_that_cannot_go_on_without_a_rank_has_more_patience():
+    def heartbeat_s(environment: dict[str, str], elastic: bool) -> float:
+        return Config.from_environment(environment).heartbeat_s(elastic)
+
+    assert heartbeat_s({}, False) > heartbeat_s({}, True)
+    chosen = {"RING_KERAS_HEARTBEAT_TIMEOUT_S": "90"}
+    assert heartbeat_s(chosen, False) == heartbeat_s(chosen, True) == 90
+    options = Config.from_environment(chosen).init_options()
+    assert options["heartbeat_timeout_s"] == 90

@@ -71,7 +71,8 @@ void Init(int rank, int size, const std::string& store_host, int store_port,
           const TuningValues& tuning, bool autotune,
           const std::string& cuda_library_path, const std::string& trace_dir,
           double init_timeout_s, double collective_timeout_s,
-          double stall_warning_s, const std::string& log_level) {
+          double stall_warning_s, double heartbeat_timeout_s,
+          const std::string& log_level) {
   InitOptions options;
   options.rank = rank;
   options.size = size;
@@ -93,6 +94,7 @@ void Init(int rank, int size, const std::string& store_host, int store_port,
   options.init_timeout_s = init_timeout_s;
   options.collective_timeout_s = collective_timeout_s;
   options.stall_warning_s = stall_warning_s;
+  options.heartbeat_timeout_s = heartbeat_timeout_s;
   options.log_level = ParseLogLevel(log_level);
   Await([&] { return Runtime::Get().Init(options); });
 }
@@ -137,6 +139,7 @@ void BindJob(py::module_& module) {
              py::arg("init_timeout_s") = defaults.init_timeout_s,
              py::arg("collective_timeout_s") = defaults.collective_timeout_s,
              py::arg("stall_warning_s") = defaults.stall_warning_s,
+             py::arg("heartbeat_timeout_s") = defaults.heartbeat_timeout_s,
              py::arg("log_level") = "info");
   module.def(
       "shutdown",

@@ -199,15 +199,19 @@ void DisableNagle(int fd) {
 }
 
 void LimitUnacknowledged(int fd, double limit_s) {
-  const auto limit_ms = static_cast<unsigned>(limit_s * 1e3);
+  constexpr double kMostS = 1e6;  // What milliseconds have room for.
+  const auto limit_ms = static_cast<unsigned>(std::min(limit_s, kMostS) * 1e3);
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
 }
 
 void ProbeWhenIdle(int fd, double limit_s) {
   constexpr int kIntervalS = 1;
-  const int probes = std::max(1, static_cast<int>(limit_s / 2));
-  const int idle_s =
-      std::max(1, static_cast<int>(limit_s) - probes * kIntervalS);
+  constexpr double kMostProbes = 100;  // The kernel takes no more than 127,
+  constexpr double kMostIdleS = 3e4;   // and 32,767 s.
+  const int probes =
+      std::max(1, static_cast<int>(std::min(limit_s / 2, kMostProbes)));
+  const int idle_s = std::max(
+      1, static_cast<int>(std::min(limit_s, kMostIdleS)) - probes * kIntervalS);
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kIntervalS, sizeof(kIntervalS));

@@ -14,7 +14,7 @@
 
 namespace ring_keras {
 
-// What the store says about another rank of the job.
+// What the store says about a rank of the job.
 struct RankEvent {
   enum class Kind { kLost, kLeft };
   Kind kind = Kind::kLost;
@@ -23,6 +23,14 @@ struct RankEvent {
   // 4711) was killed by SIGKILL".
   std::string description;
 };
+
+// A rank that is silent for so long is lost, where no other time is set: what
+// pauses machines (a live migration, a switch that fails over) takes less, and
+// most jobs have no way back.
+inline constexpr double kHeartbeatTimeoutS = 30;
+// A host that does not answer its peers is given up so much later: what the
+// store says of it is the same on all other ranks.
+inline constexpr double kBeyondHeartbeatS = 2;
 
 // How long the store may take to say why a rank's connections ended. Its words
 // name the rank, and are the same on all others.

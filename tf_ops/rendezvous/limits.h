@@ -51,7 +51,6 @@ inline constexpr double kHandshakeTimeoutS = 10;
 // A rank pings this often at the least; silent for longer than the heartbeat
 // timeout it is declared lost.
 inline constexpr double kPingIntervalS = 1;
-inline constexpr double kHeartbeatTimeoutS = 5;
 
 // How long the server waits, after a rank's connection closed, for the launcher
 // to say how the process ended.

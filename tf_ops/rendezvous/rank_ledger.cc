@@ -87,7 +87,8 @@ void RankLedger::Close(int rank, const std::string& how, TimePoint now) {
 void RankLedger::Silence(int rank, double seconds) {
   End(rank, RankEvent::Kind::kLost,
       StrCat("has been silent for ", seconds,
-             " s: stopped, swapped out, or cut off"));
+             " s (RING_KERAS_HEARTBEAT_TIMEOUT_S): stopped, swapped out, or "
+             "cut off"));
 }
 
 void RankLedger::ReportExit(int rank, const std::string& how, TimePoint now) {

@@ -1,6 +1,7 @@
 #include "tf_ops/rendezvous/store_connection.h"
 
 #include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include <string_view>
 #include <utility>
@@ -17,9 +18,9 @@ StoreConnection::StoreConnection(uint64_t id, PeerSocket socket, int rank,
       address_(std::move(address)),
       deadline_(deadline) {}
 
-void StoreConnection::Drain() {
+void StoreConnection::Drain(double timeout_s) {
   state_ = State::kDraining;
-  deadline_ = Deadline::After(kDrainTimeoutS);
+  deadline_ = Deadline::After(timeout_s);
 }
 
 bool StoreConnection::Overdue() const {
@@ -28,7 +29,7 @@ bool StoreConnection::Overdue() const {
 
 uint32_t StoreConnection::Events() const {
   uint32_t events = 0;
-  if (IsMember() && queued_nbytes_ < kMaxQueuedBytes) events |= EPOLLIN;
+  if (!IsMember() || queued_nbytes_ < kMaxQueuedBytes) events |= EPOLLIN;
   if (socket_.AwaitsRoom(!queued_.empty())) events |= EPOLLOUT;
   return events;
 }
@@ -36,7 +37,7 @@ uint32_t StoreConnection::Events() const {
 Status StoreConnection::Receive() {
   std::string bytes;
   RING_KERAS_RETURN_IF_ERROR(socket_.Receive(&bytes));
-  if (bytes.empty()) return Status::Ok();
+  if (bytes.empty() || !IsMember()) return Status::Ok();
   silent_ticks = 0;
   reader_.Append(bytes);
   return Status::Ok();
@@ -71,8 +72,10 @@ void StoreConnection::Flush() {
     queued_.pop_front();
     sent_nbytes_ = 0;
   }
-  const bool done = queued_.empty() && socket_.drained();
-  if (state_ == State::kDraining && done) state_ = State::kClosed;
+  if (state_ != State::kDraining || has_said_all_) return;
+  if (!queued_.empty() || !socket_.drained()) return;
+  has_said_all_ = true;
+  shutdown(fd(), SHUT_WR);
 }
 
 }  // namespace ring_keras::rendezvous

@@ -41,8 +41,10 @@ class StoreConnection {
     return state_ == State::kNaming || state_ == State::kReady;
   }
 
-  // Stops reading; closes once everything queued is sent, or soon.
-  void Drain();
+  // What comes is dropped. Once everything queued is sent, this end says that
+  // there is no more, and waits for the peer's: a socket that is closed before
+  // takes with it what the peer has not read. Closes after `timeout_s` at last.
+  void Drain(double timeout_s);
 
   // By when this state must be over; meaningless when ready.
   bool Overdue() const;
@@ -52,8 +54,8 @@ class StoreConnection {
   // The same, as it was told last.
   uint32_t watched_events = 0;
 
-  // Reads what is there, at most one chunk, into the reader. Error: there is no
-  // more.
+  // Reads what is there, at most one chunk, into the reader, or drops it.
+  // Error: there is no more.
   Status Receive();
 
   // Queues bytes that others may have to send as well.
@@ -76,6 +78,7 @@ class StoreConnection {
   std::deque<std::shared_ptr<const std::string>> queued_;  // None is empty.
   size_t queued_nbytes_ = 0;
   size_t sent_nbytes_ = 0;  // Of the first.
+  bool has_said_all_ = false;
 };
 
 }  // namespace ring_keras::rendezvous

@@ -206,13 +206,10 @@ StatusOr<PeerSocket> StoreServerLoop::Secure(FileDescriptor socket, int rank) {
 }
 
 void StoreServerLoop::Serve(StoreConnection& connection) {
-  if (!connection.IsMember()) {
-    // One that drains, and is ready for more than writing, has lost its peer.
-    connection.set_state(State::kClosed);
-    return;
-  }
   const Status status = connection.Receive();
-  if (status.ok()) {
+  if (!connection.IsMember()) {
+    if (!status.ok()) connection.set_state(State::kClosed);
+  } else if (status.ok()) {
     ServeFrames(connection);
   } else {
     CloseMember(connection,
@@ -290,7 +287,8 @@ void StoreServerLoop::AnnounceEvents(RankLedger::TimePoint now) {
   for (const RankEvent& event : fresh) {
     if (StoreConnection* member = MemberOf(event.rank)) {
       Expel(*member);
-      member->Drain();
+      // It may hear of it when the network is back, and then says the same.
+      member->Drain(std::max(kDrainTimeoutS, options_.heartbeat_timeout_s));
     }
   }
   FailWaits();

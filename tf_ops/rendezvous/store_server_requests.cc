@@ -69,7 +69,7 @@ Status StoreServerLoop::Handle(StoreConnection& connection,
     case FrameType::kLeave:
       ledger_.Leave(rank, Cut(frame.payload));
       Expel(connection);
-      connection.Drain();
+      connection.Drain(kDrainTimeoutS);
       return Status::Ok();
     default:
       return Status(StatusCode::kInvalidArgument,

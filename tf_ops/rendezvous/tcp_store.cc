@@ -278,11 +278,9 @@ void TcpStore::Handle(const Frame& frame) {
     }
     case FrameType::kEvent: {
       const RankEvent event = rendezvous::EventOf(frame);
-      if (event.rank == rank_) {
-        own_end_ = event.description;
-      } else {
-        events_.push_back(event);
-      }
+      // Of this rank too: the others are told the same, in the same order.
+      if (event.rank == rank_) own_end_ = event.description;
+      if (event.rank != rank_ || !left_) events_.push_back(event);
       break;
     }
     default:
@@ -300,7 +298,9 @@ void TcpStore::Lose(const std::string& how) {
           ? StrCat("the store at ", server_, " ", how)
           : StrCat("the store at ", server_, " gave this rank up: ", own_end_);
   gone_ = Status(StatusCode::kPeerLost, ErrorCode::kStoreGone, text);
-  if (!left_) events_.push_back({RankEvent::Kind::kLost, -1, text});
+  if (!left_ && own_end_.empty()) {
+    events_.push_back({RankEvent::Kind::kLost, -1, text});
+  }
   FailCalls(gone_);
   changed_.notify_all();
 }

@@ -30,6 +30,8 @@ struct TcpStoreOptions {
   uint64_t generation = 0;  // The job's first, as its launcher says.
   bool encrypts = false;    // What follows the handshake.
   std::string host_name;    // How other ranks' messages call this host.
+  // As the store has it: for so long it may be silent, too.
+  double heartbeat_timeout_s = kHeartbeatTimeoutS;
   Deadline connect_deadline = Deadline::After(120);
 };
 
@@ -52,8 +54,9 @@ class TcpStore : public Store {
 
   Status Pause(Deadline deadline) override;
 
-  // When the store itself is gone, the watcher gets one event more, kLost with
-  // rank -1. `on_event` must not block, nor call anything but Leave.
+  // Also if it is this one that the store has given up. When the store itself
+  // is gone, the watcher gets one event more, kLost with rank -1. `on_event`
+  // must not block, nor call anything but Leave.
   void Watch(std::function<void(const RankEvent&)> on_event) override;
 
   void Leave(const std::string& reason) override;

@@ -239,6 +239,8 @@ class Bootstrapper {
     link_options.token = options_.token;
     link_options.encrypts = options_.encrypts;
     link_options.streams = options_.tcp_streams;
+    link_options.unreachable_after_s =
+        options_.heartbeat_timeout_s + kBeyondHeartbeatS;
     auto addresses = FindBindAddresses(NetworkOptionsOf(options_, *store_),
                                        cards_, *store_, deadline_);
     RING_KERAS_RETURN_IF_ERROR(addresses.status());
@@ -327,6 +329,7 @@ StatusOr<Membership> Bootstrap(const InitOptions& options) {
   store_options.generation = options.generation;
   store_options.encrypts = options.encrypts;
   store_options.host_name = MakePeerCard(options.host_name).host_name;
+  store_options.heartbeat_timeout_s = options.heartbeat_timeout_s;
   store_options.connect_deadline = deadline;
   auto store = ConnectTcpStore(store_options);
   RING_KERAS_RETURN_IF_ERROR(store.status());

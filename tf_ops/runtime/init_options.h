@@ -9,6 +9,7 @@
 #include "tf_ops/collectives/tuning.h"
 #include "tf_ops/common/deadline.h"
 #include "tf_ops/common/logging.h"
+#include "tf_ops/common/store.h"
 
 namespace ring_keras {
 
@@ -50,6 +51,8 @@ struct InitOptions {
   Interruption interruption;  // Ends init() early; may be empty.
   double collective_timeout_s = 600;
   double stall_warning_s = 60;
+  // The store's, on every rank.
+  double heartbeat_timeout_s = kHeartbeatTimeoutS;
   LogLevel log_level = LogLevel::kInfo;
 };
 

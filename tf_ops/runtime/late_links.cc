@@ -250,10 +250,12 @@ StatusOr<FileDescriptor> LateLinks::Connect(const SocketAddress& address,
   const Interruption interruption = [this, peer] { return IsGivenUp(peer); };
   const Deadline deadline =
       Deadline::After(kConnectTimeoutS).EndedBy(&interruption);
-  // Two attempts, as the kernel loses the first packet now and then; the time
-  // is over in the second.
-  const double attempt_s = options_.unreachable_after_s / 2;
-  const Deadline cut_off = Deadline::After(1.5 * attempt_s);
+  // Two attempts at least, as the kernel loses the first packet now and then;
+  // the time is over in the last.
+  const double attempt_s =
+      std::min(options_.unreachable_after_s / 2, options_.connect_attempt_s);
+  const Deadline cut_off =
+      Deadline::After(options_.unreachable_after_s - attempt_s / 2);
   const HandshakeParty self{options_.rank, options_.generation, stream,
                             options_.encrypts};
   while (true) {
@@ -285,8 +287,7 @@ StatusOr<FileDescriptor> LateLinks::Connect(const SocketAddress& address,
 Status LateLinks::NotReached(const Status& last) const {
   switch (last.code()) {
     case StatusCode::kDeadlineExceeded:
-      return Status(last.code(), StrCat("the other host has not answered for ",
-                                        options_.unreachable_after_s, " s"));
+      return Status(last.code(), UnansweredFor(options_.unreachable_after_s));
     case StatusCode::kResourceExhausted:
       return Status(last.code(),
                     StrCat("rank ", options_.rank, " ", last.message()));

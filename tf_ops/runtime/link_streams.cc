@@ -74,7 +74,8 @@ StatusOr<std::vector<std::unique_ptr<Stream>>> MakeStreams(
     std::vector<FileDescriptor> sockets, Poller& poller) {
   std::vector<std::unique_ptr<Stream>> streams;
   for (FileDescriptor& socket : sockets) {
-    auto tcp = TcpStream::Create(std::move(socket), poller);
+    auto tcp = TcpStream::Create(std::move(socket), poller,
+                                 options.unreachable_after_s);
     RING_KERAS_RETURN_IF_ERROR(tcp.status());
     if (!options.encrypts) {
       streams.push_back(std::move(tcp.value()));

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from signal import SIGCHLD
 
+from ring_keras.config import HEARTBEAT_S
 from ring_keras.launch.crew import Crew
 from ring_keras.launch.guard import kill_descendants, reap
 from ring_keras.launch.launcher import Desk, LaunchOptions
@@ -27,6 +28,7 @@ _OPTIONS = LaunchOptions(
     raw=True,
     watch=WatchOptions(status=False, event_log=None, metrics=None),
     encrypt=False,
+    heartbeat_s=HEARTBEAT_S,
 )
 
 

@@ -137,9 +137,10 @@ RING_TEST(ARankThatNeverJoinedIsLostAtOnce) {
 RING_TEST(SilenceIsAVerdict) {
   RankLedger ledger = NewLedger();
   ledger.Silence(1, 10);
-  ExpectOneEvent(ledger, kNow, RankEvent::Kind::kLost,
-                 "rank 1 (host node7, pid 4711) has been silent for 10 s: "
-                 "stopped, swapped out, or cut off");
+  ExpectOneEvent(
+      ledger, kNow, RankEvent::Kind::kLost,
+      "rank 1 (host node7, pid 4711) has been silent for 10 s "
+      "(RING_KERAS_HEARTBEAT_TIMEOUT_S): stopped, swapped out, or cut off");
 }
 
 }  // namespace

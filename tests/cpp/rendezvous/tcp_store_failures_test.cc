@@ -93,8 +93,8 @@ RING_TEST(ASilentRankIsLostAndTheOthersAreNot) {
   store->Watch(log.Watcher());
   RawConnection silent = RawConnection::AsRank(*server, 1);
   const std::string expected =
-      "rank 1 (host node7, pid 4711) has been silent for 1 s: stopped, "
-      "swapped out, or cut off";
+      "rank 1 (host node7, pid 4711) has been silent for 1 s "
+      "(RING_KERAS_HEARTBEAT_TIMEOUT_S): stopped, swapped out, or cut off";
   EXPECT_EQ(log.WaitFor(1)[0].description, expected);
   // It learns why, in case that it wakes up.
   EXPECT_EQ(silent.ReadFrame(FrameType::kEvent).payload, expected);
@@ -153,10 +153,13 @@ RING_TEST(ARankThatIsGivenUpLearnsWhy) {
   EventLog log;
   store->Watch(log.Watcher());
   EXPECT_OK(server->ReportExit(0, "exited with code 0"));
+  // As the others are told.
   const RankEvent event = log.WaitFor(1)[0];
-  EXPECT_EQ(event.rank, -1);
-  EXPECT_TRUE(Has(event.description, "gave this rank up: rank 0 (host node7"))
+  EXPECT_EQ(event.rank, 0);
+  EXPECT_TRUE(Has(event.description, "rank 0 (host node7"))
       << event.description;
+  const std::string said = store->Pause(Soon()).message();
+  EXPECT_TRUE(Has(said, event.description)) << said;
 }
 
 RING_TEST(AVanishedStoreFailsWhoWaitsAndTellsTheWatcher) {

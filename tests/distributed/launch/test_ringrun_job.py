@@ -77,7 +77,13 @@ finally:
 def test_a_stopped_rank_is_blamed_for_its_silence(ringrun):
     script = JOIN + (f"if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)\n{WAIT}")
 
-    finished = ringrun.run(script, "--grace-period", "0.5", size=2)
+    finished = ringrun.run(
+        script,
+        "--grace-period",
+        "0.5",
+        size=2,
+        env={"RING_KERAS_HEARTBEAT_TIMEOUT_S": "2"},
+    )
 
     assert finished.returncode == 137
-    assert re.search(r"rank 1 \(.*\) has been silent for", finished.verdict)
+    assert re.search(r"rank 1 \(.*\) has been silent for 2 s", finished.verdict)

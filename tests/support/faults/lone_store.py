@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from support.job import HEARTBEAT_S
 
 
 @contextlib.contextmanager
@@ -24,6 +27,7 @@ def lone_store(size: int, directory: Path) -> Iterator[tuple[int, dict[str, str]
         [sys.executable, "-m", "ring_keras.rendezvous", "--listen", address, *options],
         stdout=subprocess.PIPE,
         text=True,
+        env=os.environ | {"RING_KERAS_HEARTBEAT_TIMEOUT_S": HEARTBEAT_S},
     )
     try:
         assert process.stdout is not None

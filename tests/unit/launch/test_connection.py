@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from ring_keras.launch.connection import SILENCE_TICKS, Connection
+from ring_keras.launch.connection import Connection
 from ring_keras.launch.frames import Output, encode
 from ring_keras.launch.guard import FORWARDED_SIGNALS
 from ring_keras.launch.loop import Loop
@@ -87,22 +87,24 @@ def test_more_than_fits_is_sent_as_there_is_room(loop):
 
 def test_the_other_end_is_given_up_after_its_silence(ticking):
     end = End(ticking)
-    for _ in range(SILENCE_TICKS):
+    end.connection.heartbeat_s = 7.0
+    ticks = 7 + 5  # Of a second.
+    for _ in range(ticks):
         ticking.turn(0)
     assert end.reasons == []
     end.other.send(encode({"type": "ping"}))
-    for _ in range(SILENCE_TICKS):
+    for _ in range(ticks):
         ticking.turn(0)
     assert end.reasons == []
     ticking.turn(0)
     ticking.turn(0)
     (reason,) = end.reasons
-    assert "no word from it" in reason
+    assert "no word from it for 12 s (RING_KERAS_HEARTBEAT_TIMEOUT_S" in reason
 
 
 def test_silence_before_the_greeting_has_no_end(ticking):
     end = End(ticking, greeted=False)
-    for _ in range(3 * SILENCE_TICKS):
+    for _ in range(100):
         ticking.turn(0)
     assert end.reasons == []
 

@@ -134,8 +134,7 @@ Status TcpStream::DescribeError(int error) const {
   if (error == 0) return Status(StatusCode::kPeerLost, "it was closed");
   if (error == ETIMEDOUT) {
     return Status(StatusCode::kDeadlineExceeded,
-                  StrCat("the other host has not answered for ",
-                         unreachable_after_s_, " s"));
+                  UnansweredFor(unreachable_after_s_));
   }
   return Status(StatusCode::kPeerLost, ErrnoMessage(error));
 }

@@ -8,6 +8,7 @@
 
 #include "tf_ops/common/socket.h"
 #include "tf_ops/common/status.h"
+#include "tf_ops/common/store.h"
 #include "tf_ops/transport/stream.h"
 #include "tf_ops/transport/tcp/poller.h"
 
@@ -15,7 +16,13 @@ namespace ring_keras {
 
 // How long a peer's host may not answer until it counts as cut off: longer than
 // a rank may be silent for the store, whose word about a dead host comes first.
-constexpr double kUnreachableAfterS = 7;
+constexpr double kUnreachableAfterS = kHeartbeatTimeoutS + kBeyondHeartbeatS;
+// How messages call that time.
+inline std::string UnansweredFor(double unreachable_after_s) {
+  return StrCat("the other host has not answered for ", unreachable_after_s,
+                " s (RING_KERAS_HEARTBEAT_TIMEOUT_S and ", kBeyondHeartbeatS,
+                " s)");
+}
 
 // Two things find a peer that has been cut off. While the stream is idle, as
 // when this rank only waits to receive, the kernel probes the peer's and breaks
