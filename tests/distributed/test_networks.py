@@ -128,6 +128,25 @@ def test_hosts_with_ipv6_only(make_hosts: Any) -> None:
     assert network.sent_nbytes(0) > NBYTES / 2
 
 
+def send_for_longer_than_the_timeout() -> float:
+    rank, _ = join()
+    data = np.full(3 * NBYTES // 4, rank + 1, np.float32)
+    return float(_native.broadcast(data, 0, "state").max())
+
+
+def test_what_moves_slowly_is_not_given_up(make_hosts: Any) -> None:
+    network = make_hosts(Network(2))
+    # That is 4 s for 3 MiB.
+    add = ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf"]
+    limit = ["rate", "6mbit", "burst", "32kb", "latency", "200ms"]
+    for host in range(2):
+        if subprocess.run([*network.command(host), *add, *limit]).returncode != 0:
+            pytest.skip("this kernel slows no networks down")
+
+    env = {"RING_KERAS_COLLECTIVE_TIMEOUT_S": "2"}
+    assert run_on(network, send_for_longer_than_the_timeout, [0, 1], env) == [1.0, 1.0]
+
+
 @pytest.fixture
 def two_addresses(tmp_path: Path) -> list[str]:
     """What runs a command on a host that knows two addresses of `twohomed`."""
