@@ -195,6 +195,8 @@ void Pending::Wait(OpKernelContext* context) {
 
 void Pending::Await(OpKernelContext* context,
                     tensorflow::AsyncOpKernel::DoneCallback done) {
+  // A step that is cancelled lets go of the handle that the caller has.
+  const auto self = shared_from_this();
   if (!IsSettled()) {
     BeginWait();
     if (IsCalledByItself(context)) AwaitHere(nullptr);
