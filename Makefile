@@ -56,7 +56,7 @@ TENSORFLOWS ?= 2.16 2.18 2.20
 # pyproject.toml allows.
 KERASES ?= $(shell sed -n 's/^  "keras>=\(.*\)",$$/\1/p' pyproject.toml)
 # What `make test-engines` runs, each in an environment of its own, and in its folder of tests/engines.
-ENGINES ?= dask deploy hub kubernetes ray spark tuners
+ENGINES ?= dask deploy hub jax kubernetes ray spark tuners
 # The tag to release, and more for build_support/release.
 TAG ?= $(shell git describe --exact-match --tags 2>/dev/null)
 RELEASE_ARGS ?= --twice --try

@@ -32,7 +32,7 @@ class CheckReductionsKernel : public OpKernel {
         {bits.flat<double>().data(), bits.dim_size(0), num_outputs(),
          sums.flat<double>().data(), sums.dim_size(1)},
         names_);
-    OP_REQUIRES(context, fault.empty(), CorruptData(fault));
+    OP_REQUIRES(context, fault.empty(), ToTensorFlow(CorruptData(fault)));
     for (int i = 0; i < num_outputs(); ++i) {
       context->set_output(i, context->input(2 + i));
     }

@@ -12,6 +12,7 @@
 #include "tf_ops/common/reduce_op.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/tensor_view.h"
+#include "tf_ops/kernels/named_status.h"
 
 namespace ring_keras {
 
@@ -79,43 +80,12 @@ inline Status FromTensorFlow(const absl::Status& status) {
   return Status(code, std::string(status.message()));
 }
 
-// The status as TensorFlow carries it. Where ring_keras has a class of its own,
-// the text begins with its name, by which ring_keras/errors.py finds it.
-inline absl::Status ToTensorFlow(const Status& status) {
-  const auto named = [&status](const std::string& name) {
-    return name + ": " + status.CodedMessage();
-  };
-  switch (status.code()) {
-    case StatusCode::kOk:
-      return absl::OkStatus();
-    case StatusCode::kInvalidArgument:
-      return absl::InvalidArgumentError(status.CodedMessage());
-    case StatusCode::kRankMismatch:
-      return absl::FailedPreconditionError(named("RankMismatchError"));
-    case StatusCode::kPeerLost:
-    case StatusCode::kPeerStopped:
-      return absl::UnavailableError(named("PeerLostError"));
-    case StatusCode::kDeadlineExceeded:
-      return absl::DeadlineExceededError(named("CollectiveTimeoutError"));
-    case StatusCode::kNotInitialized:
-      return absl::FailedPreconditionError(named("NotInitializedError"));
-    case StatusCode::kUnauthenticated:
-      return absl::UnauthenticatedError(named("RingKerasError"));
-    case StatusCode::kResourceExhausted:
-      return absl::ResourceExhaustedError(named("RingKerasError"));
-    case StatusCode::kAborted:
-    case StatusCode::kInterrupted:
-      return absl::AbortedError(named("RingKerasError"));
-    case StatusCode::kInternal:
-      break;
-  }
-  return absl::InternalError(named("RingKerasError"));
+// The status as TensorFlow carries it.
+inline absl::Status ToTensorFlow(const NamedStatus& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.code), status.text);
 }
-
-// What has been changed on its way, by nobody's intention.
-inline absl::Status CorruptData(const std::string& message) {
-  return absl::DataLossError(
-      "CorruptDataError: " + Prefix(ErrorCode::kCorruptData) + message);
+inline absl::Status ToTensorFlow(const Status& status) {
+  return ToTensorFlow(Named(status));
 }
 
 }  // namespace ring_keras

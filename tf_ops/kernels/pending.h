@@ -16,13 +16,10 @@
 #include "tf_ops/collectives/nccl/device_work.h"
 #include "tf_ops/common/ticks.h"
 #include "tf_ops/kernels/activity.h"
+#include "tf_ops/kernels/drive_time.h"
 #include "tf_ops/runtime/request.h"
 
 namespace ring_keras {
-
-// What a thread of TensorFlow's may wait for peers that are in step: about what
-// handing the collective to the engine's thread, and its result back, costs.
-constexpr double kDriveForS = 100e-6;
 
 // Owns the memory that the engine works on. It depends on no kernel's context,
 // because a step may end, by an error elsewhere, while the engine still works.

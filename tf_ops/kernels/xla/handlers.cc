@@ -1,4 +1,5 @@
-// What XLA calls when a computation with our custom calls runs.
+#include "tf_ops/kernels/xla/handlers.h"
+
 #include <cstring>
 #include <optional>
 #include <string>
@@ -9,29 +10,21 @@
 #include "tf_ops/collectives/nccl/device_work.h"
 #include "tf_ops/common/logging.h"
 #include "tf_ops/cuda/runtime_api.h"
-#include "tf_ops/kernels/activity.h"
-#include "tf_ops/kernels/conversions.h"
-#include "tf_ops/kernels/device_stream.h"
+#include "tf_ops/kernels/drive_time.h"
+#include "tf_ops/kernels/named_status.h"
 #include "tf_ops/kernels/owned_copies.h"
-#include "tf_ops/kernels/pending.h"
 #include "tf_ops/kernels/reduction_fault.h"
+#include "tf_ops/kernels/xla/call_trace.h"
 #include "tf_ops/kernels/xla/custom_calls.h"
 #include "tf_ops/kernels/xla/started_calls.h"
 #include "tf_ops/runtime/runtime.h"
 #include "tf_ops/runtime/submitted_call.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace xla::ffi {
-// TensorFlow has the function of this name, not the one that its C header
-// declares; its own header of it comes with all of XLA's.
-const XLA_FFI_Api* GetXlaFfiApi();
-}  // namespace xla::ffi
-
 namespace ring_keras {
 namespace {
 
 namespace ffi = xla::ffi;
-using tsl::profiler::TraceMe;
 
 // Only types of RING_KERAS_DTYPES come here.
 DataType ToDataType(ffi::DataType dtype) {
@@ -72,8 +65,13 @@ int64_t Integer(const ffi::Dictionary& attributes, const char* name,
   return value.has_value() ? *value : otherwise;
 }
 
+struct GpuStream {
+  int device;    // As CUDA numbers it.
+  void* stream;  // A cudaStream_t.
+};
+
 // Where a call's buffers are: in host memory if it has no value.
-using Place = std::optional<DeviceStream>;
+using Place = std::optional<GpuStream>;
 
 // Numbers that only the running computation knows: all of `buffer`, as many as
 // `values` holds.
@@ -159,19 +157,31 @@ Request ToRequest(const Place& place, const ffi::Dictionary& attributes,
 
 // The end of a call. A run that fails first lets its other collectives end: its
 // memory ends with it.
-ffi::Error Ended(const absl::Status& status) {
-  if (status.ok()) return ffi::Error::Success();
+ffi::Error Ended(const NamedStatus& status) {
+  if (status.code == FrameworkCode::kOk) return ffi::Error::Success();
   StartedCalls::Get().Drain();
-  return ffi::Error(static_cast<ffi::ErrorCode>(status.code()),
-                    std::string(status.message()));
+  return ffi::Error(static_cast<ffi::ErrorCode>(status.code), status.text);
 }
 
-ffi::Error Ended(const Status& status) { return Ended(ToTensorFlow(status)); }
+ffi::Error Ended(const Status& status) { return Ended(Named(status)); }
+
+// The two halves of an allreduce rely on XLA giving them the same memory.
+Status OtherMemory(const std::string& what) {
+  return Status(StatusCode::kInternal,
+                StrCat("XLA gave ", what,
+                       ", though the call says that they share it. The result "
+                       "would be wrong. Turn jit_compile off, and report it."));
+}
+
+// Whether `buffer` is the memory at `data`; where there is none, it is.
+bool IsAt(const ffi::AnyBuffer& buffer, const void* data) {
+  return buffer.size_bytes() == 0 || buffer.untyped_data() == data;
+}
 
 ffi::Error Run(const Place& place, ffi::RemainingArgs operands,
                ffi::RemainingRets results, ffi::Dictionary attributes) {
   Request request = ToRequest(place, attributes, operands, results);
-  const TraceMe trace([&] { return Activity(request); });
+  const CallTrace trace("", &request);
   if (request.device_work == nullptr) {
     return Ended(Runtime::Get().Run(std::move(request)));
   }
@@ -202,30 +212,53 @@ ffi::Error StartDropped(Request request, const Place& place) {
 ffi::Error Start(const Place& place, ffi::RemainingArgs operands,
                  ffi::RemainingRets results, ffi::Dictionary attributes) {
   Request request = ToRequest(place, attributes, operands, results);
-  const TraceMe trace([&] { return "start of " + Activity(request); });
+  const CallTrace trace("start of ", &request);
   const int64_t number = Integer(attributes, xla_calls::kNumber, 0);
   if (!StartedCalls::Get().HasWait(number)) {
     return StartDropped(std::move(request), place);
   }
+  const size_t first = operands.size() - request.inputs.size();
+  for (size_t i = 0; i < request.outputs.size(); ++i) {
+    if (!IsAt(*operands.get<ffi::AnyBuffer>(first + i), request.outputs[i])) {
+      // The peers are told.
+      request.able = OtherMemory(
+          StrCat("operand ", i, " of the start of allreduce '", request.name,
+                 "' and its result different memory"));
+    }
+  }
   auto token = *results.get<ffi::AnyBuffer>(0);
   const bool wait_follows = Integer(attributes, xla_calls::kWaitFollows, 0);
-  StartedCalls::Get().Add(
-      number, token->untyped_data(),
-      SubmittedCall::Submit(std::move(request), wait_follows ? kDriveForS : 0));
+  StartedCall started;
+  started.memory.assign(request.outputs.begin(), request.outputs.end());
+  started.call =
+      SubmittedCall::Submit(std::move(request), wait_follows ? kDriveForS : 0);
+  StartedCalls::Get().Add(number, token->untyped_data(), std::move(started));
   return ffi::Error::Success();
 }
 
 ffi::Error Wait(const Place& place, ffi::RemainingArgs operands,
                 ffi::RemainingRets, ffi::Dictionary attributes) {
-  const TraceMe trace("wait for a collective");
+  const CallTrace trace("wait for a collective", nullptr);
   const ffi::AnyBuffer token = *operands.get<ffi::AnyBuffer>(1);
-  const auto call = StartedCalls::Get().Take(
+  const StartedCall started = StartedCalls::Get().Take(
       Integer(attributes, xla_calls::kNumber, 0), token.untyped_data());
-  if (call == nullptr) {
+  if (started.call == nullptr) {
     return Ended(Status(StatusCode::kInternal,
                         "XLA ran the wait of an allreduce before its start."));
   }
-  return Ended(call->Follow(place.has_value() ? place->stream : nullptr));
+  const Status status =
+      started.call->Follow(place.has_value() ? place->stream : nullptr);
+  if (!status.ok()) return Ended(status);
+  for (size_t i = 0; i < started.memory.size(); ++i) {
+    if (2 + i >= operands.size() ||
+        !IsAt(*operands.get<ffi::AnyBuffer>(2 + i), started.memory[i])) {
+      return Ended(OtherMemory(
+          StrCat("the start and the wait of an allreduce different memory for "
+                 "tensor ",
+                 i)));
+    }
+  }
+  return Ended(Status::Ok());
 }
 
 ffi::Error Check(const Place& place, ffi::RemainingArgs operands,
@@ -244,7 +277,7 @@ ffi::Error Check(const Place& place, ffi::RemainingArgs operands,
       {bits.data(), static_cast<int64_t>(bits.size()) / (tensors + 1), tensors,
        sums.data(), static_cast<int64_t>(sums.size()) / 4},
       std::string(names.has_value() ? *names : ""));
-  return Ended(fault.empty() ? absl::OkStatus() : CorruptData(fault));
+  return Ended(fault.empty() ? NamedStatus() : CorruptData(fault));
 }
 
 using Call = ffi::Error(const Place& place, ffi::RemainingArgs operands,
@@ -259,10 +292,10 @@ ffi::Error OnHost(ffi::RemainingArgs operands, ffi::RemainingRets results,
 template <Call* call>
 ffi::Error OnGpu(void* stream, int32_t device, ffi::RemainingArgs operands,
                  ffi::RemainingRets results, ffi::Dictionary attributes) {
-  return call(DeviceStream{device, stream}, operands, results, attributes);
+  return call(GpuStream{device, stream}, operands, results, attributes);
 }
 
-#define RING_KERAS_HANDLERS(target, call)                       \
+#define RING_KERAS_HANDLERS(call)                               \
   XLA_FFI_DEFINE_HANDLER(k##call##OnHost, OnHost<call>,         \
                          ffi::Ffi::Bind()                       \
                              .RemainingArgs()                   \
@@ -274,15 +307,24 @@ ffi::Error OnGpu(void* stream, int32_t device, ffi::RemainingArgs operands,
                              .Ctx<ffi::DeviceOrdinal>()         \
                              .RemainingArgs()                   \
                              .RemainingRets()                   \
-                             .Attrs<ffi::Dictionary>());        \
-  XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), target, "Host", \
-                           k##call##OnHost);                    \
-  XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), target, "CUDA", k##call##OnGpu)
+                             .Attrs<ffi::Dictionary>())
 
-RING_KERAS_HANDLERS(xla_calls::kRun, Run);
-RING_KERAS_HANDLERS(xla_calls::kStart, Start);
-RING_KERAS_HANDLERS(xla_calls::kWait, Wait);
-RING_KERAS_HANDLERS(xla_calls::kCheck, Check);
+RING_KERAS_HANDLERS(Run);
+RING_KERAS_HANDLERS(Start);
+RING_KERAS_HANDLERS(Wait);
+RING_KERAS_HANDLERS(Check);
 
 }  // namespace
+
+const XlaHandler kXlaHandlers[kXlaHandlerCount] = {
+    {xla_calls::kRun, "Host", kRunOnHost},
+    {xla_calls::kRun, "CUDA", kRunOnGpu},
+    {xla_calls::kStart, "Host", kStartOnHost},
+    {xla_calls::kStart, "CUDA", kStartOnGpu},
+    {xla_calls::kWait, "Host", kWaitOnHost},
+    {xla_calls::kWait, "CUDA", kWaitOnGpu},
+    {xla_calls::kCheck, "Host", kCheckOnHost},
+    {xla_calls::kCheck, "CUDA", kCheckOnGpu},
+};
+
 }  // namespace ring_keras

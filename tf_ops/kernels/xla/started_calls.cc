@@ -1,7 +1,5 @@
 #include "tf_ops/kernels/xla/started_calls.h"
 
-#include <vector>
-
 namespace ring_keras {
 
 StartedCalls& StartedCalls::Get() {
@@ -9,18 +7,16 @@ StartedCalls& StartedCalls::Get() {
   return *calls;
 }
 
-void StartedCalls::Add(int64_t number, const void* token,
-                       std::shared_ptr<SubmittedCall> call) {
+void StartedCalls::Add(int64_t number, const void* token, StartedCall call) {
   std::lock_guard<std::mutex> lock(mutex_);
   calls_[{number, token}] = std::move(call);
 }
 
-std::shared_ptr<SubmittedCall> StartedCalls::Take(int64_t number,
-                                                  const void* token) {
+StartedCall StartedCalls::Take(int64_t number, const void* token) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = calls_.find({number, token});
-  if (found == calls_.end()) return nullptr;
-  std::shared_ptr<SubmittedCall> call = std::move(found->second);
+  if (found == calls_.end()) return {};
+  StartedCall call = std::move(found->second);
   calls_.erase(found);
   return call;
 }
@@ -29,7 +25,7 @@ void StartedCalls::Drain() {
   std::vector<std::shared_ptr<SubmittedCall>> calls;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [start, call] : calls_) calls.push_back(call);
+    for (const auto& [start, started] : calls_) calls.push_back(started.call);
   }
   for (const auto& call : calls) (void)call->Wait();
 }

@@ -8,10 +8,16 @@
 #include <mutex>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "tf_ops/runtime/submitted_call.h"
 
 namespace ring_keras {
+
+struct StartedCall {
+  std::shared_ptr<SubmittedCall> call;  // Null: none.
+  std::vector<const void*> memory;      // Of its results.
+};
 
 // Those of all runs in the process. XLA has ids for runs, but TensorFlow leaves
 // them all at 0. What tells apart two runs of one computation is where the
@@ -21,11 +27,10 @@ class StartedCalls {
  public:
   static StartedCalls& Get();
 
-  void Add(int64_t number, const void* token,
-           std::shared_ptr<SubmittedCall> call);
+  void Add(int64_t number, const void* token, StartedCall call);
 
-  // The one that start `number` gave with `token`; null if there is none.
-  std::shared_ptr<SubmittedCall> Take(int64_t number, const void* token);
+  // The one that start `number` gave with `token`, if there is one.
+  StartedCall Take(int64_t number, const void* token);
 
   // For a run that fails: returns when all of now have ended, its own among
   // them. The others' waits still find theirs. Its own stay, at most one for
@@ -41,8 +46,7 @@ class StartedCalls {
 
  private:
   std::mutex mutex_;
-  std::map<std::pair<int64_t, const void*>, std::shared_ptr<SubmittedCall>>
-      calls_;
+  std::map<std::pair<int64_t, const void*>, StartedCall> calls_;
   std::set<int64_t> with_wait_;
 };
 
