@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorflow/compiler/tf2xla/type_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf_ops/collectives/partition.h"
@@ -23,6 +24,8 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::XlaOpKernel;
 using tensorflow::XlaOpKernelContext;
 using xla::XlaOp;
+
+constexpr char kXlaGpu[] = "XLA_GPU_JIT";
 
 // An op that takes part in a collective.
 class CollectiveXlaKernel : public XlaOpKernel {
@@ -66,9 +69,21 @@ class ReductionXlaKernel : public CollectiveXlaKernel {
     std::string name;
     OP_REQUIRES_OK(construction, construction->GetAttr("reduce_op", &name));
     reduce_op_ = ToReduceOp(name);
+    on_gpu_ = construction->device_type().type_string() == kXlaGpu;
   }
 
  protected:
+  // An input of the op as it is reduced. NCCL computes with no booleans and no
+  // integers of 16 bits: on a GPU they go as integers of 32.
+  XlaOp ToReduce(XlaOpKernelContext* context, int index) const {
+    const tensorflow::DataType dtype = context->input_type(index);
+    const bool widens = on_gpu_ && (dtype == tensorflow::DT_BOOL ||
+                                    dtype == tensorflow::DT_INT16 ||
+                                    dtype == tensorflow::DT_UINT16);
+    return widens ? xla::ConvertElementType(context->Input(index), xla::S32)
+                  : context->Input(index);
+  }
+
   // `first_factor` is the input with the prescale; the postscale follows.
   void SetReduction(CallBuilder* call, int first_factor) const {
     call->Set(xla_calls::kReduceOp, static_cast<int64_t>(reduce_op_));
@@ -78,7 +93,17 @@ class ReductionXlaKernel : public CollectiveXlaKernel {
 
  private:
   ReduceOp reduce_op_ = ReduceOp::kSum;
+  bool on_gpu_ = false;
 };
+
+// Sets an output of the op to what came of ToReduce.
+void SetReduced(XlaOpKernelContext* context, int index, XlaOp reduced) {
+  xla::PrimitiveType type;
+  OP_REQUIRES_OK(context, tensorflow::DataTypeToPrimitiveType(
+                              context->expected_output_dtype(index), &type));
+  // Where it is of that type this changes nothing.
+  context->SetOutput(index, xla::ConvertElementType(reduced, type));
+}
 
 int64_t NumberOf(const std::optional<DataType>& dtype) {
   return dtype.has_value() ? static_cast<int64_t>(*dtype) : -1;
@@ -94,9 +119,9 @@ class AllreduceXlaKernel : public ReductionXlaKernel {
     CallBuilder call = NewCall(context, xla_calls::kRun);
     SetReduction(&call, 1);
     call.Set(xla_calls::kWireDtype, NumberOf(wire_dtype_));
-    call.AddTensor(context->Input(0), true);
+    call.AddTensor(ToReduce(context, 0), true);
     const std::vector<XlaOp> results = call.Build();
-    if (context->status().ok()) context->SetOutput(0, results[0]);
+    if (context->status().ok()) SetReduced(context, 0, results[0]);
   }
 
  private:
@@ -123,7 +148,7 @@ class AllreduceStartXlaKernel : public ReductionXlaKernel {
     call.Set(xla_calls::kWireDtype, NumberOf(wire_dtype_));
     call.Set(xla_calls::kWaitFollows, wait_follows_);
     for (int i = 0; i < tensor_count_; ++i) {
-      call.AddTensor(context->Input(i), true);
+      call.AddTensor(ToReduce(context, i), true);
     }
     call.Build(NewStartNumber());
     // Of all kinds of values it is the one that may hold several tensors.
@@ -160,7 +185,7 @@ class AllreduceWaitXlaKernel : public CollectiveXlaKernel {
     }
     const std::vector<XlaOp> results = call.Build();
     if (!context->status().ok()) return;
-    for (int i = 0; i < num_outputs(); ++i) context->SetOutput(i, results[i]);
+    for (int i = 0; i < num_outputs(); ++i) SetReduced(context, i, results[i]);
   }
 };
 
@@ -197,15 +222,17 @@ absl::StatusOr<xla::Shape> InputWithRows(XlaOpKernelContext* context) {
              "[1] first."));
 }
 
-// Ends `call`, whose result has `rows` rows and is like input 0 for the rest.
-void CompileRows(XlaOpKernelContext* context, CallBuilder call,
-                 const xla::Shape& input, int64_t rows) {
-  call.AddTensor(context->Input(0), false);
-  xla::Shape output = input;
+// Ends `call`, whose result has `rows` rows and is like `input` for the rest.
+void CompileRows(XlaOpKernelContext* context, CallBuilder call, XlaOp input,
+                 int64_t rows) {
+  const auto shape = context->builder()->GetShape(input);
+  OP_REQUIRES_OK(context, shape.status());
+  call.AddTensor(input, false);
+  xla::Shape output = *shape;
   output.set_dimensions(0, rows);
   call.AddResult(output);
   const std::vector<XlaOp> results = call.Build();
-  if (context->status().ok()) context->SetOutput(0, results[0]);
+  if (context->status().ok()) SetReduced(context, 0, results[0]);
 }
 
 // The number of rows that all ranks together have is known only when they
@@ -219,7 +246,7 @@ class AllgatherXlaKernel : public CollectiveXlaKernel {
     const auto input = InputWithRows(context);
     OP_REQUIRES_OK(context, input.status());
     const int64_t size = Ranks(context).size();
-    CompileRows(context, NewCall(context, xla_calls::kRun), *input,
+    CompileRows(context, NewCall(context, xla_calls::kRun), context->Input(0),
                 size * input->dimensions(0));
   }
 };
@@ -245,7 +272,7 @@ class ReduceScatterXlaKernel : public ReductionXlaKernel {
     CallBuilder call = NewCall(context, xla_calls::kRun);
     SetReduction(&call, 1);
     CompileRows(
-        context, std::move(call), *input,
+        context, std::move(call), ToReduce(context, 0),
         Part(input->dimensions(0), ranks.size(), own - ranks.begin()).size());
   }
 };
@@ -269,7 +296,7 @@ class AlltoallXlaKernel : public CollectiveXlaKernel {
             "out of the compiled function (jit_compile).")));
     const int64_t size = Ranks(context).size();
     if (!context->status().ok()) return;
-    CompileRows(context, NewCall(context, xla_calls::kRun), *input,
+    CompileRows(context, NewCall(context, xla_calls::kRun), context->Input(0),
                 input->dimensions(0));
     tensorflow::Tensor received(tensorflow::DT_INT64,
                                 tensorflow::TensorShape({size}));
@@ -315,7 +342,7 @@ class CheckReductionsXlaKernel : public XlaOpKernel {
 // anything.
 #define RING_KERAS_REGISTER_XLA(op, kernel)                        \
   REGISTER_KERNEL_BUILDER(Name(op).Device("XLA_CPU_JIT"), kernel); \
-  REGISTER_KERNEL_BUILDER(Name(op).Device("XLA_GPU_JIT"), kernel)
+  REGISTER_KERNEL_BUILDER(Name(op).Device(kXlaGpu), kernel)
 
 RING_KERAS_REGISTER_XLA("RingKerasAllgather", AllgatherXlaKernel);
 RING_KERAS_REGISTER_XLA("RingKerasAllreduce", AllreduceXlaKernel);
