@@ -116,31 +116,107 @@ def test_torch(ranks: RankPool, worker: Any) -> None:
 def dies_while_the_others_device_waits() -> None:
     import torch
 
-    rank, _ = join()
+    rank, size = join()
+    ids = [0]
+    if size > 2:  # Of a process set first.
+        ids.insert(0, _native.add_communicator([0, 1]))
+        if rank > 1:
+            ids = [0]
     tensor = torch.ones(1000, device="cuda")
-    operation = submit_allreduce([tensor], name="connect")
-    operation.wait()
+    for number in ids:
+        submit_allreduce([tensor], name="connect", communicator_id=number).wait()
     if rank == 1:
         torch.cuda._sleep(20_000_000_000)  # Some seconds: rank 0 waits in NCCL.
-    operation = submit_allreduce([tensor], name="grads")
-    follow(operation)
+    # With two communicators the abort of either waits for the other's.
+    operations = [
+        submit_allreduce([tensor], name="grads", communicator_id=number)
+        for number in [*ids, *ids[:-1]]
+    ]
+    for operation in operations:
+        follow(operation)
+    for gradient, average in zip(gradients, together, strict=True):
+        # Of each alone, by way of the host.
+        one = _native.allreduce(gradient.cpu().numpy(), "sum", "reference") / size
+        torch.testing.assert_close(average.cpu(), torch.from_numpy(one))
+    for operation in operations:
+        operation.wait()
+
+
+def gather_into_torchs_memory() -> None:
+    """torch's allocator hands out memory that its stream may still use."""
+    import torch
+
+    rank, size = rank_and_size()
+    for repeat in range(20):
+        scratch = torch.ones(size * 1000, 100, device="cuda")
+        torch.cuda._sleep(5_000_000)
+        scratch.mul_(3)
+        del scratch  # The next tensor of this size takes its place.
+        mine = torch.full((1000, 100), float(rank + repeat), device="cuda")
+        output = torch.empty((size * 1000, 100), device="cuda")
+        operation = _native.device_allgather(
+            (mine.data_ptr(), tuple(mine.shape)),
+            (output.data_ptr(), output.nbytes),
+            "float32",
+            mine.device.index,
+            torch.cuda.current_stream().cuda_stream,
+        )
+        follow(operation)
+        gathered = output.reshape(size, -1).cpu()
+        for other in range(size):
+            assert bool((gathered[other] == other + repeat).all())
+        operation.wait()
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [compute_before_and_after, gradients_in_buckets, gather_into_torchs_memory],
+    ids=lambda worker: worker.__name__,
+)
+def test_torch(ranks: RankPool, worker: Any) -> None:
+    ranks.run(worker, timeout_s=120)
+
+
+def dies_while_the_others_device_waits() -> None:
+    import torch
+
+    rank, size = join()
+    ids = [0]
+    if size > 2:  # Of a process set first.
+        ids.insert(0, _native.add_communicator([0, 1]))
+        if rank > 1:
+            ids = [0]
+    tensor = torch.ones(1000, device="cuda")
+    for number in ids:
+        submit_allreduce([tensor], name="connect", communicator_id=number).wait()
+    if rank == 1:
+        torch.cuda._sleep(20_000_000_000)  # Some seconds: rank 0 waits in NCCL.
+    # With two communicators the abort of either waits for the other's.
+    operations = [
+        submit_allreduce([tensor], name=f"grads {use}", communicator_id=number)
+        for use, number in enumerate([*ids, *ids[:-1]])
+    ]
+    for operation in operations:
+        follow(operation)
     _native.barrier("launched")
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    operation.wait()
+    for operation in operations:
+        operation.wait()
 
 
-def test_a_killed_rank_is_named() -> None:
+@pytest.mark.parametrize("size", [2, 3], ids=["one set", "two sets"])
+def test_a_killed_rank_is_named(size: int) -> None:
     if not has_gpu():
         pytest.skip("needs an NVIDIA GPU, and nvidia-smi lists none")
     outcomes = run_ranks(
         dies_while_the_others_device_waits,
-        2,
-        env=real_gpu_environment(2),
+        size,
+        env=real_gpu_environment(size),
         check=False,
     )
     assert outcomes[1].signal == signal.SIGKILL
-    survivor = outcomes[0]
-    assert survivor.message.startswith("PeerLostError: "), survivor.describe()
-    assert "rank 1 (host " in survivor.message, survivor.describe()
-    assert not survivor.timed_out, survivor.describe()
+    for survivor in (outcome for outcome in outcomes if outcome.rank != 1):
+        assert survivor.message.startswith("PeerLostError: "), survivor.describe()
+        assert "rank 1 (host " in survivor.message, survivor.describe()
+        assert not survivor.timed_out, survivor.describe()

@@ -79,6 +79,39 @@ def test_a_killed_rank_is_named(worker, size: int, victim: int, notices: str) ->
     assert_survivors_blame(outcomes, victim)
 
 
+def dies_while_two_sets_wait(victim: int) -> None:
+    """The abort of either set's communicator waits for the other's collective."""
+    rank, _ = join()
+    ones = np.ones(10, np.float32)
+    members = [0, victim]
+    sets = [_native.add_communicator(members), 0]
+    if rank not in members:
+        sets = [0]
+    for number in sets:
+        gpu().allreduce([ones], name="connect", communicator_id=number).results()
+    if rank == victim:
+        Control().hold(gpu().stream.handle)
+    pending = [
+        gpu().allreduce([ones], name="grads", communicator_id=number)
+        for number in [*sets, *sets[:-1]]
+    ]
+    for each in pending:
+        each.operation.follow(gpu().stream.handle)
+    _native.barrier("launched")
+    if rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for each in pending:
+        each.operation.wait()
+
+
+def test_a_killed_rank_ends_what_two_sets_wait_for() -> None:
+    env = stand_in_environment(STAND_IN_NCCL_KERNELS="8")
+    outcomes = run_ranks(
+        dies_while_two_sets_wait, 3, env=env, args=(1,), check=False, timeout_s=60
+    )
+    assert_survivors_blame(outcomes, 1)
+
+
 def gets_an_asynchronous_error(blamed: int) -> str:
     rank, _ = join()
     ones = np.ones(10, np.float32)
