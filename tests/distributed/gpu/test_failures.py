@@ -12,6 +12,7 @@ from support import RankOutcome, run_ranks
 from support.engine_only import join
 from support.gpu_calls import gpu
 from support.processes import wait_until
+from support.real_gpu import has_gpu, real_gpu_environment
 from support.stand_in import Control, stand_in_environment
 
 from ring_keras import _native
@@ -55,6 +56,22 @@ def dies_before_its_device_takes_part(victim: int) -> None:
     pending.operation.wait()
 
 
+def dies_in_the_last_step(victim: int) -> None:
+    """Nobody waits for the collective: who reads a result, and asks, is told."""
+    rank, _ = join()
+    ones = np.ones(1000, np.float32)
+    gpu().allreduce([ones], name="connect").results()
+    if rank == victim:
+        Control().hold(gpu().stream.handle)
+    pending = gpu().allreduce([ones], name="grads")
+    pending.operation.follow(gpu().stream.handle)
+    _native.barrier("launched")
+    if rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    pending.outputs[0].read()
+    _native.barrier("before saving")
+
+
 def dies_before_connecting(victim: int) -> None:
     rank, _ = join()
     if rank == victim:
@@ -68,7 +85,12 @@ def dies_before_connecting(victim: int) -> None:
 )
 @pytest.mark.parametrize(
     "worker",
-    [dies_while_others_wait, dies_before_its_device_takes_part, dies_before_connecting],
+    [
+        dies_while_others_wait,
+        dies_before_its_device_takes_part,
+        dies_in_the_last_step,
+        dies_before_connecting,
+    ],
     ids=lambda worker: worker.__name__,
 )
 def test_a_killed_rank_is_named(worker, size: int, victim: int, notices: str) -> None:
@@ -110,6 +132,31 @@ def test_a_killed_rank_ends_what_two_sets_wait_for() -> None:
         dies_while_two_sets_wait, 3, env=env, args=(1,), check=False, timeout_s=60
     )
     assert_survivors_blame(outcomes, 1)
+
+
+def leaves_and_comes_back() -> None:
+    from ring_keras.config import Config
+
+    _, size = join()
+    for _ in range(3):
+        result = gpu().allreduce([np.ones(10, np.float32)], name="grads").result
+        assert (result == size).all()
+        _native.shutdown("this part ended")
+        _native.init(**Config.from_environment().init_options())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("stand-in", id="stand-in-2"),
+        pytest.param("real", id="real-2", marks=pytest.mark.gpu),
+    ],
+)
+def test_ranks_that_come_back_connect_anew(kind: str) -> None:
+    if kind == "real" and not has_gpu():
+        pytest.skip("needs an NVIDIA GPU, and nvidia-smi lists none")
+    env = stand_in_environment() if kind == "stand-in" else real_gpu_environment(2)
+    run_ranks(leaves_and_comes_back, 2, env=env)
 
 
 def gets_an_asynchronous_error(blamed: int) -> str:
