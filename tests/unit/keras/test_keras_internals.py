@@ -7,6 +7,8 @@ the one file to mend.
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import keras
@@ -46,6 +48,32 @@ def test_names_that_are_gone_are_told(monkeypatch):
         internals.replace(optimizer, internals.CLIP_GRADIENTS, lambda grads: grads)
     with pytest.raises(RingKerasError, match=r"need.*: SGD\._gone\."):
         internals.private(optimizer, "_gone")
+
+
+RENAMED = """
+import keras
+import ring_keras as ring
+
+delattr(keras.callbacks.TensorBoard, "_train_writer")
+try:
+    ring.init()
+except ring.RingKerasError as error:
+    print(error)
+assert not ring.is_initialized()
+"""
+
+
+def test_init_refuses_a_release_without_them():
+    ended = subprocess.run(
+        [sys.executable, "-c", RENAMED],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+
+    assert ended.stdout.startswith("[RK607] ")
+    assert "needs: keras.callbacks.TensorBoard._train_writer. " in ended.stdout
 
 
 def test_the_package_asks_for_the_oldest_keras_that_is_tested():
