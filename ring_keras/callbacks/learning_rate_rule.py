@@ -162,9 +162,10 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         """
         if not self._initial_epoch or is_elastic():  # Epochs have other numbers there.
             return step
-        earlier = self._initial_epoch * self.known_steps_per_epoch()
+        # The epochs of `fit`, whatever this callback is to take for one.
+        per_epoch = (self.params or {}).get("steps") or self.known_steps_per_epoch()
         ahead = step - self._steps_now
-        return max(step, earlier + self._batches + ahead)
+        return max(step, self._initial_epoch * per_epoch + self._batches + ahead)
 
     def _may_skip(self) -> bool:
         """Whether an optimizer skips steps whose gradients are not finite."""

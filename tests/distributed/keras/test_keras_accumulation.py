@@ -7,6 +7,7 @@ import pytest
 from support import training
 
 import ring_keras as ring
+from ring_keras import keras_internals as internals
 from ring_keras.optimizers import gradient_reducer
 
 STEPS = 6
@@ -53,3 +54,28 @@ def count_worker(accumulation, scaled):
 )
 def test_gradients_are_sent_once_per_update(rank_pool, accumulation, scaled, sent):
     assert rank_pool(2).run(count_worker, args=(accumulation, scaled)) == [sent] * 2
+
+
+def kept_worker():
+    """What each rank has added up, after it has taken another's state."""
+    rank = ring.rank()
+    model = training.build(1)
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
+    model.compile(optimizer, loss="mse")
+    state = ring.elastic.KerasState(model)
+    own = internals.accumulators([optimizer])[0]
+    values = []
+    # In the second case the others have updated once more.
+    for steps in ((2, 2), (5, 3), (7, 7)):
+        internals.iterations(optimizer).assign(steps[rank])
+        own.assign(own * 0.0 + rank + 1.0)
+        state.save()
+        own.assign(own * 0.0)
+        state.restore()
+        state.take_from(0)
+        values.append(float(own.numpy().ravel()[0]))
+    return values
+
+
+def test_a_state_has_what_its_rank_has_added_up(rank_pool):
+    assert rank_pool(2).run(kept_worker) == [[1.0, 1.0, 1.0], [2.0, 0.0, 2.0]]

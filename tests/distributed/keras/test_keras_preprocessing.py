@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import ring_keras as ring
+from ring_keras.elastic.fit_state import FitState
 
 ROWS = np.arange(16, dtype=np.float32)[:, None] + 3.0
 
@@ -184,3 +185,34 @@ def test_ranks_of_one_seed_draw_apart(rank_pool, seed):
     assert first == alone, "the first rank draws as one process does"
     assert [seeds[0][0], others[0][0]] == [seeds[1][0], others[1][0]]
     assert again == results, "another run draws the same"
+
+
+def newcomer_worker():
+    """What a rank that comes later is given by those that train already."""
+    model = keras.Sequential(
+        [
+            keras.Input((1,)),
+            keras.layers.Normalization(),
+            keras.layers.Dropout(0.5, seed=3),
+            keras.layers.Dense(1, kernel_initializer="ones", use_bias=False),
+        ]
+    )
+    model.compile(ring.DistributedOptimizer(keras.optimizers.SGD(0.0)), loss="mse")
+    model.optimizer.build(model.trainable_variables)
+    state = FitState(model)
+    if ring.rank() == 1:
+        model.layers[0].adapt(ROWS)
+    taken = [state.take_from(1), state.take_from(1)]
+    output = model(ROWS).numpy()
+    seed = int(model.layers[1].seed_generator.state.numpy()[0])
+    return taken, float(np.abs(output - right(ROWS, ROWS)).max()), seed
+
+
+def test_a_rank_that_comes_later_normalizes_alike_and_draws_apart(rank_pool):
+    results = rank_pool(2).run(newcomer_worker)
+
+    for taken, difference, _ in results:
+        assert taken == [True, False]
+        assert difference < 1e-5
+    assert results[0][2] == 3
+    assert results[1][2] != 3
