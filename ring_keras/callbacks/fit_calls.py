@@ -6,6 +6,7 @@ import keras
 from absl import logging
 
 from ring_keras import keras_internals as internals
+from ring_keras.callbacks.changing import changing_callbacks, warn_of_missing
 from ring_keras.callbacks.metric_average import MetricAverage
 from ring_keras.callbacks.root_only import RootOnly
 from ring_keras.callbacks.same_data import (
@@ -36,7 +37,8 @@ def agree_on_calls(
     """Compares what the ranks' calls were given, before any callback is called.
 
     Collective. A file of all ranks is written by one, metrics are of all ranks' data
-    where all validate, and ranks that train on the same data are told.
+    where all validate, and ranks are told that train on the same data, or without a
+    callback that changes others' training.
 
     Args:
         callbacks: Of this rank's call; changed.
@@ -49,7 +51,9 @@ def agree_on_calls(
         RankMismatchError: On every rank, if some do not validate, and the user's own
             `MetricAverage` would wait for them.
     """
+    changing = changing_callbacks(callbacks.callbacks)
     ours = {
+        "changing": changing,
         "files": [file for file in map(file_of, callbacks.callbacks) if file],
         "validates": run.validation_data is not None,
         "data": array_digest(run.data),
@@ -58,6 +62,7 @@ def agree_on_calls(
         "shards": internals.shards_behind_shuffles(run.data),
     }
     everyones = allgather_object(ours, name="fit/calls", process_set=process_set)
+    warn_of_missing([theirs["changing"] for theirs in everyones], process_set)
     for place, callback in enumerate(list(callbacks.callbacks)):
         file = file_of(callback)
         if file and all(file in theirs["files"] for theirs in everyones):

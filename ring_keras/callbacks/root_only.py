@@ -101,6 +101,10 @@ class RootOnly(keras.callbacks.Callback):
             if error is None:
                 raise
 
+    def running(self) -> keras.callbacks.Callback | None:
+        """The callback, on the rank that runs it."""
+        return self.callback if self._runs else None
+
     def set_params(self, params: dict[str, Any] | None) -> None:
         """Passed on."""
         super().set_params(params)

@@ -1,8 +1,10 @@
 """What the ranks' calls of `fit` must have in common."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 
 from ring_keras import _native
@@ -58,12 +60,48 @@ def require_common_fit(
     return None not in batch_counts and len(set(batch_counts)) == 1
 
 
-def require_common_epoch(epoch: int, process_set: ProcessSet) -> None:
-    """Raises on every rank if they are about to begin different ones; collective."""
-    epochs = _native.allgather(
-        np.array([epoch]), "fit/epoch", process_set.communicator_id()
+def require_common_epoch(
+    epoch: int,
+    optimizers: Sequence[keras.optimizers.Optimizer],
+    process_set: ProcessSet,
+) -> None:
+    """Raises on every rank if they would begin an epoch differently; collective.
+
+    Args:
+        epoch: Its number.
+        optimizers: Those whose learning rates all ranks have in common by now.
+        process_set: The ranks that train together.
+
+    Raises:
+        RankMismatchError: On every rank.
+    """
+    rates = [_learning_rate(optimizer) for optimizer in optimizers]
+    rows = _native.allgather(
+        np.array([[epoch, *rates]], np.float64),
+        "fit/epoch",
+        process_set.communicator_id(),
     )
-    _require_equal(epochs.tolist(), "epoch", "initial_epoch of fit()", process_set)
+    epochs = rows[:, 0].astype(int).tolist()
+    _require_equal(epochs, "epoch", "initial_epoch of fit()", process_set)
+    for optimizer, of_ranks in zip(optimizers, rows[:, 1:].T, strict=True):
+        differ = np.flatnonzero(of_ranks != of_ranks[0])
+        if differ.size and not np.isnan(of_ranks).any():
+            ranks = process_set.ranks
+            raise RankMismatchError(
+                "[RK341] "
+                f"fit(): before epoch {epoch + 1} the learning rates of optimizer "
+                f"'{optimizer.name}' differ across ranks: rank {ranks[0]} has "
+                f"{of_ranks[0]:g}, rank {ranks[differ[0]]} has "
+                f"{of_ranks[differ[0]]:g}. Give callbacks that set it, such as "
+                "ReduceLROnPlateau, to every rank, and validation data too; or set it "
+                "on all ranks alike."
+            )
+
+
+def _learning_rate(optimizer: keras.optimizers.Optimizer) -> float:
+    """NaN if it follows a schedule, from steps that all ranks have in common."""
+    rate = optimizer.learning_rate
+    return float(rate.numpy()) if isinstance(rate, keras.Variable) else math.nan
 
 
 def _require_equal(

@@ -14,6 +14,7 @@ from ring_keras.keras_internals import calls
 from ring_keras.layers.moving_statistics import average_moving_statistics
 from ring_keras.ops.data_order import order_on, require_common_orders
 from ring_keras.optimizers.equal_weights import require_equal
+from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.weight_digests import all_digests
 from ring_keras.training.common_fit import require_common_epoch, require_common_fit
 from ring_keras.training.epoch_agreement import EpochAgreement
@@ -240,7 +241,18 @@ class DistributedFit(keras.callbacks.Callback):
 
     def _begin_epoch_together(self, epoch: int) -> None:
         if self._has_peers():
-            require_common_epoch(epoch, self._process_set)
+            # Before the first one, ranks may not have begun alike.
+            optimizers = self._common_optimizers() if self.epochs else []
+            require_common_epoch(epoch, optimizers, self._process_set)
+
+    def _common_optimizers(self) -> list[keras.optimizers.Optimizer]:
+        """Those that apply the same gradients on all ranks of this `fit`."""
+        return [
+            optimizer
+            for optimizer in internals.innermost_optimizers(self.model)
+            if (hook := OptimizerHook.of(optimizer)) is not None
+            and hook.process_set.key() == self._process_set.key()
+        ]
 
     def set_order(self, epoch: int) -> None:
         """The next pass over the data has the order of that epoch."""

@@ -300,3 +300,53 @@ def test_states_of_samples_stay_on_their_rank(rank_pool):
     first, second = rank_pool(2).run(stateful_worker)
 
     assert first != second
+
+
+def lone_callback_worker(make):
+    """Some callbacks are on the first rank only; of the last fit, none."""
+    model = training.distributed_model(1)
+    data = ring.data.shard(training.dataset(16))
+    mine = [make()] if ring.rank() == 0 else []
+    with Warnings() as warnings:
+        try:
+            training.fit(model, data, 4, epochs=6, callbacks=mine)
+        except ring.RankMismatchError as error:
+            return warnings.texts, str(error)
+    return warnings.texts, None
+
+
+def falls_at_once():
+    return keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1, min_delta=9)
+
+
+def falls_on_root():
+    return ring.callbacks.RootOnly(falls_at_once())
+
+
+def stops():
+    return keras.callbacks.EarlyStopping(monitor="loss", patience=9)
+
+
+@pytest.mark.parametrize(
+    ("make", "said", "raised"),
+    [
+        (falls_at_once, "ReduceLROnPlateau", True),
+        (falls_on_root, "ReduceLROnPlateau", True),
+        (stops, "EarlyStopping", False),
+        (keras.callbacks.LambdaCallback, None, False),
+        (keras.callbacks.TerminateOnNaN, None, False),
+    ],
+)
+def test_a_callback_of_one_rank_that_changes_training_is_named(
+    rank_pool, make, said, raised
+):
+    results = rank_pool(2).run(lone_callback_worker, args=(make,))
+
+    for rank, (texts, message) in enumerate(results):
+        told = [text for text in texts if "[RK340]" in text]
+        assert len(told) == (1 if said and rank == 0 else 0)
+        assert all(f"callback {said} is on ranks [0] only" in text for text in told)
+        assert (message is not None) == raised
+        if message is not None:  # After the epoch in which the rate fell.
+            assert "[RK341] fit(): before epoch 3 the learning rates" in message
+            assert "rank 0 has 0.01, rank 1 has 0.1" in message
