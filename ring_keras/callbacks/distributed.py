@@ -14,7 +14,7 @@ from ring_keras.callbacks.learning_rate_warmup import LearningRateWarmup
 from ring_keras.callbacks.metric_average import MetricAverage
 from ring_keras.callbacks.tensorboard import TensorBoard
 from ring_keras.job.job import current_job
-from ring_keras.job.topology import is_initialized
+from ring_keras.job.topology import is_initialized, size
 from ring_keras.keras_internals import calls
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.training.attachment import attach
@@ -145,9 +145,25 @@ class Distributed(keras.callbacks.Callback):
 @functools.cache
 def prepare_fits() -> None:
     """From now on, each `fit` that has, or is to have, a distributed optimizer."""
-    internals.call_before_callbacks("on_train_begin", _prepare_fit)
+    internals.call_before_callbacks("on_train_begin", _begin_fit)
+    internals.postpone_writing(_is_to_be_prepared)
     internals.call_before_callbacks("on_test_begin", _show_progress_once)
     internals.call_before_callbacks("on_predict_begin", _show_progress_once)
+
+
+def _is_to_be_prepared(
+    callbacks: keras.callbacks.CallbackList, model: keras.Model
+) -> bool:
+    """Whether it is the list of such a `fit`, in which ranks may write one file."""
+    if not is_initialized() or size() == 1 or not calls.is_calling_fit(model):
+        return False
+    return _has(callbacks.callbacks, Distributed) or _is_distributed(model)
+
+
+def _begin_fit(callbacks: keras.callbacks.CallbackList) -> None:
+    _prepare_fit(callbacks)
+    for callback in callbacks.callbacks:
+        internals.begin_writing(callback)
 
 
 def _prepare_fit(callbacks: keras.callbacks.CallbackList) -> None:

@@ -127,8 +127,10 @@ from ring_keras.keras_internals.variables import (
 from ring_keras.keras_internals.writing import (
     begin_silent_test_batch,
     begin_silent_train_batch,
+    begin_writing,
     is_silent_after_batch,
     leave_writers,
+    postpone_writing,
     set_batches_done,
     train_writer,
 )
@@ -169,6 +171,7 @@ __all__ = [
     "batch_normalizations",
     "begin_silent_test_batch",
     "begin_silent_train_batch",
+    "begin_writing",
     "call_before_callbacks",
     "clear_accumulators",
     "compiled_losses",
@@ -199,6 +202,7 @@ __all__ = [
     "optimizers_of",
     "overwrites_with_gradient",
     "owner_of",
+    "postpone_writing",
     "private",
     "recipe",
     "recurrent_states",

@@ -16,6 +16,7 @@ __all__ = [
     "calling_model",
     "calling_optimizer",
     "calling_run",
+    "is_calling_fit",
     "is_fitting",
 ]
 
@@ -115,6 +116,18 @@ def calling_run(model: keras.Model) -> Run | None:
             return None
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def is_calling_fit(model: keras.Model) -> bool:
+    """Whether it is `fit` by which `model` has called us; it may have no list yet."""
+    frame = sys._getframe(1)
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            return False
+        if frame.f_locals.get("self") is model:
+            return frame.f_code.co_name == "fit"
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def is_fitting(model: keras.Model, callbacks: keras.callbacks.CallbackList) -> bool:

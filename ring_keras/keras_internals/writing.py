@@ -1,5 +1,8 @@
 """Where callbacks of Keras write, and when."""
 
+import functools
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -20,11 +23,16 @@ from ring_keras.keras_internals.private_names import private
 __all__ = [
     "begin_silent_test_batch",
     "begin_silent_train_batch",
+    "begin_writing",
     "is_silent_after_batch",
     "leave_writers",
+    "postpone_writing",
     "set_batches_done",
     "train_writer",
 ]
+
+
+_IS_POSTPONED = "_ring_keras_is_postponed"
 
 
 def train_writer(callback: keras.callbacks.TensorBoard) -> Any:
@@ -53,6 +61,42 @@ def leave_writers(callback: keras.callbacks.TensorBoard) -> None:
         as_default, record_if = pushed.pop()
         record_if.__exit__(None, None, None)
         as_default.__exit__(None, None, None)
+
+
+def postpone_writing(
+    is_meant: Callable[[keras.callbacks.CallbackList, keras.Model], bool],
+) -> None:
+    """Has Keras's callback not write before a list of callbacks begins.
+
+    Keras has it open a file, and write the model into it, as soon as a list is made: on
+    every rank, before it can be known which is to write. For as long as the process
+    lives.
+
+    Args:
+        is_meant: Says so of a list that is being made, and its model. Then
+            `begin_writing` must follow.
+    """
+    replaced = keras.callbacks.TensorBoard.set_model
+
+    @functools.wraps(replaced)
+    def set_model(self: keras.callbacks.TensorBoard, model: keras.Model) -> None:
+        caller = sys._getframe(1).f_locals.get("self")
+        is_listed = isinstance(caller, keras.callbacks.CallbackList)
+        is_plain = type(self) is keras.callbacks.TensorBoard
+        postponed = is_plain and is_listed and is_meant(caller, model)
+        vars(self)[_IS_POSTPONED] = postponed
+        if postponed:
+            keras.callbacks.Callback.set_model(self, model)
+        else:
+            replaced(self, model)
+
+    keras.callbacks.TensorBoard.set_model = set_model
+
+
+def begin_writing(callback: keras.callbacks.Callback) -> None:
+    """What was postponed, if anything was, for a callback that is to write."""
+    if vars(callback).get(_IS_POSTPONED):
+        callback.set_model(callback.model)
 
 
 def set_batches_done(callback: keras.callbacks.TensorBoard, count: int) -> None:

@@ -151,3 +151,18 @@ def test_files_that_some_ranks_write_together_are_named(tmp_path):
     assert f"ranks [0, 1] all write '{tmp_path}' (TensorBoard)" in warnings[0]
     assert "RootOnly()" in warnings[0]
     assert "may spoil it" not in outcomes[1].stderr
+
+
+def plain_tensorboard_worker(folder):
+    model = training.distributed_model(1)
+    fit(model, keras.callbacks.TensorBoard(str(folder)))
+    own = keras.callbacks.TensorBoard(str(folder / f"rank{ring.rank()}"))
+    fit(model, own)
+
+
+def test_one_process_writes_for_tensorboard(rank_pool, tmp_path):
+    rank_pool(2).run(plain_tensorboard_worker, args=(tmp_path,))
+
+    assert len(list((tmp_path / "train").glob("events*"))) == 1
+    for rank in range(2):
+        assert len(list((tmp_path / f"rank{rank}" / "train").glob("events*"))) == 1
