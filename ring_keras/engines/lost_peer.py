@@ -8,11 +8,17 @@ __all__ = ["lost_a_peer"]
 
 
 def lost_a_peer(error: BaseException) -> bool:
-    """Whether it says that another rank was lost, in TensorFlow's words or in ours."""
+    """Whether it says that another rank was lost, or failed in a step of Keras's.
+
+    In TensorFlow's words or in ours.
+    """
     if str(error).startswith("PeerLostError: "):
         return True  # From the core, where there is no TensorFlow.
     if "ring_keras.errors" not in sys.modules:
         return False
     from ring_keras.errors import PeerLostError, from_tensorflow
 
-    return isinstance(from_tensorflow(error), PeerLostError)
+    ours = from_tensorflow(error)
+    # The rank that has failed raises its own error.
+    has_failed = "cannot take part: its step raised" in str(ours)
+    return isinstance(ours, PeerLostError) or has_failed

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ring_keras._causes import in_one_line
 from ring_keras.engines.lost_peer import lost_a_peer
 
 __all__ = ["Outcome", "RankFailedError", "failure_of", "results_of"]
@@ -38,9 +39,8 @@ class Outcome:
 
 def failure_of(error: BaseException) -> dict[str, Any]:
     """The arguments of an `Outcome` that say how a function failed."""
-    lines = str(error).splitlines() or [""]
     return {
-        "failure": f"raised {type(error).__name__}: {lines[0]}",
+        "failure": f"raised {in_one_line(error)}",
         "details": "".join(traceback.format_exception(error)),
         "follows": lost_a_peer(error),
     }

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ring_keras import _libraries, _native, autotune
+from ring_keras._causes import in_one_line
 from ring_keras.config import Config
 from ring_keras.devices.choice import prepare_device
 from ring_keras.errors import CommunicationError, PeerLostError, RankMismatchError
@@ -156,7 +157,7 @@ def _join(
         _disposal.begin()
     except BaseException as error:
         # Ranks that are still at it learn why this one is not.
-        shutdown(f"its init() failed: {_described(error)}")
+        shutdown(f"its init() failed: {in_one_line(error)}")
         raise
     # Once, however often a process joins a job.
     atexit.unregister(_shutdown_at_exit)
@@ -249,9 +250,4 @@ def _reason_of_exit() -> str:
     error = getattr(sys, "last_value", None)
     if error is None:
         return "its script ended"
-    return f"raised {_described(error)}"
-
-
-def _described(error: BaseException) -> str:
-    lines = str(error).splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"[:500]
+    return f"raised {in_one_line(error)}"

@@ -160,12 +160,15 @@ class DistributedFit(keras.callbacks.Callback):
 
     def execution_is_done(self) -> None:
         """One or more steps have been taken; may be collective."""
-        if self._check is not None:
-            self._check.count(self.model.steps_per_execution)
-        if self._first_tasks:
-            tasks, self._first_tasks = self._first_tasks, {}
-            for task in tasks.values():
-                task()
+        tasks, self._first_tasks = list(self._first_tasks.values()), {}
+        check = self._check
+        if check is not None and check.count(self.model.steps_per_execution):
+            tasks.insert(0, check.compare)
+        if tasks and self._has_peers():
+            assert self._agreement is not None
+            self._agreement.meet()
+        for task in tasks:
+            task()
 
     def _find_orders(self, run: calls.Run | None) -> None:
         """Of the data of this call."""
@@ -221,6 +224,8 @@ class DistributedFit(keras.callbacks.Callback):
                 self.params, batch_count, members, self._process_set
             ):
                 self.batches = TakenBatches(self.model.steps_per_execution)
+            # Of a `fit` that failed: all ranks have left it.
+            _native.forget_given_up(self._process_set.communicator_id())
         for task in tasks.values():
             task()
 

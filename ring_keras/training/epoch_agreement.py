@@ -15,6 +15,8 @@ __all__ = ["EpochAgreement"]
 
 _GOES_ON, _ENDED, _STOPS, _MOST, _LESS = range(5)
 
+_NAME, _MEETING = "fit/goes_on", "fit/meeting"
+
 # How a rank says that it goes on: the second, if it knows of others that wait to join.
 _YES, _AFTER_OTHERS_HAVE_JOINED = 1, 2
 
@@ -76,7 +78,7 @@ class EpochAgreement:
         batches = batches or 0
         yes = _AFTER_OTHERS_HAVE_JOINED if self._others_wait() else _YES
         ours = {_GOES_ON: yes, _MOST: batches, _LESS: -batches}
-        answers = self._ask("fit/goes_on", ours)
+        answers = self._ask(_NAME, ours)
         if answers[_STOPS]:
             self.over = True
             self._model.stop_training = True
@@ -91,6 +93,13 @@ class EpochAgreement:
         self._executions += 1
         return True
 
+    def meet(self) -> None:
+        """After an execution that all ranks have begun: raises if one has failed in it.
+
+        Other collectives would wait for that rank.
+        """
+        self._ask(_MEETING, {})
+
     def end_epoch(self) -> None:
         """After the last execution, before metrics and validation.
 
@@ -99,7 +108,7 @@ class EpochAgreement:
         """
         if self.over:
             return
-        answers = self._ask("fit/goes_on", {_ENDED: 1, **self._stops()})
+        answers = self._ask(_NAME, {_ENDED: 1, **self._stops()})
         self.over = True
         if answers[_STOPS]:
             self._model.stop_training = True
@@ -123,6 +132,8 @@ class EpochAgreement:
             op=ReduceOp.MAX.value,
             name=name,
             communicator_id=self._process_set.communicator_id(),
+            # A rank that fails in a step has the others leave this question, too.
+            precedes_step=name in (_NAME, _MEETING),
         )
 
     def _raise_uneven(self, *, ended: bool, batches: int = 0) -> None:

@@ -1,7 +1,8 @@
 """A model's train function, with the ring's errors and what callbacks need."""
 
+import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -73,9 +74,10 @@ class TrainFunction:
         if fit.batches is not None and not fit.epoch_is_over:
             # If there are none, the step ends as it would in one process, where
             # TensorFlow counts it.
-            count, iterator = fit.batches.take(
-                iterator, self._call_beside, for_xla=self._is_for_xla()
-            )
+            with self._failures_noted():
+                count, iterator = fit.batches.take(
+                    iterator, self._call_beside, for_xla=self._is_for_xla()
+                )
         if not fit.goes_on(count):
             return self._last_result
         self._prepare(iterator)
@@ -93,15 +95,19 @@ class TrainFunction:
             task(iterator)
 
     def _run(self, iterator: Any) -> Any:
-        step = DistributedTrainStep.of(self._model)
-        if step is None:
+        with self._failures_noted():
             return self._call(iterator)
+
+    @contextlib.contextmanager
+    def _failures_noted(self) -> Iterator[None]:
         try:
-            return self._call(iterator)
+            yield
         except (StopIteration, tf.errors.OutOfRangeError):
-            raise
-        except BaseException:
-            step.note_failure()
+            raise  # The end of the data.
+        except BaseException as error:
+            step = DistributedTrainStep.of(self._model)
+            if step is not None:
+                step.note_failure(error)
             raise
 
     def _call(self, iterator: Any) -> Any:

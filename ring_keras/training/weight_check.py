@@ -42,17 +42,19 @@ class WeightCheck:
         self._every = every
         self._steps = 0
 
-    def count(self, steps: int) -> None:
-        """Counts steps that are done, and compares when it is time; collective then.
+    def count(self, steps: int) -> bool:
+        """Counts steps that are done; whether it is time to compare."""
+        compared = self._steps // self._every
+        self._steps += steps
+        return self._steps // self._every > compared
+
+    def compare(self) -> None:
+        """Compares; collective.
 
         Raises:
             RankMismatchError: On every rank, if a variable differs by more than
                 rounding.
         """
-        compared = self._steps // self._every
-        self._steps += steps
-        if self._steps // self._every == compared:
-            return
         variables = _updated_variables(self._model, self._is_local)
         digests = all_digests(variables, "fit/check", self._process_set)
         when = f"{self._steps} steps after its beginning"

@@ -102,6 +102,7 @@ PACKAGE_DIR = ROOT_DIR / "ring_keras"
 FACE = {
     "__init__",
     "_autograph",
+    "_causes",
     "_codes",
     "_libraries",
     "_native",

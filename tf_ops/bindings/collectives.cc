@@ -119,7 +119,8 @@ py::array Allreduce(const py::array& array, const std::string& op,
                     const std::string& name,
                     const std::optional<py::array>& out, int communicator_id,
                     double prescale, double postscale,
-                    const std::optional<std::string>& wire_dtype) {
+                    const std::optional<std::string>& wire_dtype,
+                    bool precedes_step) {
   const py::array input = Contiguous(array);
   py::array output =
       out.has_value() ? CheckedOutput(*out, input) : NewLike(input);
@@ -127,6 +128,7 @@ py::array Allreduce(const py::array& array, const std::string& op,
   request.prescale = prescale;
   request.postscale = postscale;
   if (wire_dtype.has_value()) request.wire_dtype = ParseDataType(*wire_dtype);
+  if (precedes_step) request.step_role = StepRole::kPrecedes;
   RunRequest(std::move(request));
   return output;
 }
@@ -241,7 +243,8 @@ void BindCollectives(py::module_& module) {
   module.def("allreduce", &Allreduce, py::arg("array"), py::arg("op") = "sum",
              py::arg("name") = "", py::arg("out") = py::none(),
              py::arg("communicator_id") = 0, py::arg("prescale") = 1.0,
-             py::arg("postscale") = 1.0, py::arg("wire_dtype") = py::none());
+             py::arg("postscale") = 1.0, py::arg("wire_dtype") = py::none(),
+             py::arg("precedes_step") = false);
   module.def("prepare_allreduce", &PrepareAllreduce, py::arg("array"),
              py::arg("op"), py::arg("name"), py::arg("out"),
              py::arg("communicator_id") = 0);

@@ -150,6 +150,20 @@ void BindJob(py::module_& module) {
   module.def("raise_from_handler", &ThrowIfHandlerRaised);
   module.def("interrupt",
              [] { WithoutGil([] { Runtime::Get().InterruptAll(); }); });
+  module.def(
+      "give_up_step",
+      [](int communicator_id, const std::string& why) {
+        ThrowIfError(WithoutGil(
+            [&] { return Runtime::Get().GiveUpStep(communicator_id, why); }));
+      },
+      py::arg("communicator_id"), py::arg("why"));
+  module.def(
+      "forget_given_up",
+      [](int communicator_id) {
+        ThrowIfError(WithoutGil(
+            [&] { return Runtime::Get().ForgetGivenUp(communicator_id); }));
+      },
+      py::arg("communicator_id"));
   module.def("is_initialized", [] {
     return WithoutGil([] { return Runtime::Get().initialized(); });
   });

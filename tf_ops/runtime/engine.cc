@@ -142,6 +142,19 @@ void Engine::Interrupt(int communicator_id) {
   WakeDriver();
 }
 
+void Engine::GiveUpStep(int communicator_id, const std::string& why) {
+  const std::shared_ptr<Member> member = shared_.MemberOf(communicator_id);
+  if (member == nullptr) return;
+  WithDriver([&] { progress_.GiveUpStep(*member, why); });
+}
+
+void Engine::ForgetGivenUp(int communicator_id) {
+  std::lock_guard<std::mutex> lock(shared_.mutex);
+  const auto found = shared_.members.find(communicator_id);
+  if (found == shared_.members.end() || found->second == nullptr) return;
+  found->second->reported = true;
+}
+
 void Engine::OnRankEvent(const RankEvent& event) {
   {
     std::lock_guard<std::mutex> lock(shared_.mutex);
@@ -196,7 +209,9 @@ StatusOr<std::unique_ptr<Operation>> Engine::Accept(Request& request,
   UseId use;
   use.communicator_id = request.communicator_id;
   if (request.step_role != StepRole::kNone) {
-    use.step = begins_step ? member->NextStep() : member->step;
+    const bool is_next =
+        begins_step || request.step_role == StepRole::kPrecedes;
+    use.step = is_next ? member->NextStep() : member->step;
   }
   if (!driving_) member->names.ForgetUnused();
   NameUse& name = member->names.Of(request.name, use.in_step());

@@ -65,6 +65,14 @@ class Engine {
   static constexpr int kEveryCommunicator = InterruptedWait::kEveryCommunicator;
   void Interrupt(int communicator_id);
 
+  // This rank's program has failed in a step of a communicator, and goes on to
+  // something else: all ranks give up that step, the one before which they may
+  // be about to meet, in these words. They begin with an error code. From any
+  // thread that is no driver.
+  void GiveUpStep(int communicator_id, const std::string& why);
+  // What was given up by now, the program has heard of, or will not ask for.
+  void ForgetGivenUp(int communicator_id);
+
   // Another rank ended. From any thread.
   void OnRankEvent(const RankEvent& event);
 

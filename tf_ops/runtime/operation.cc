@@ -114,7 +114,8 @@ void Operation::StampArrived() {
 }
 
 void Operation::Identify() {
-  record_.step = use_.step;
+  // What precedes a step is none of it.
+  if (request_.step_role != StepRole::kPrecedes) record_.step = use_.step;
   record_.nbytes = TotalBytes(request_);
   record_.communicator_id = communicator_->id();
   record_.size = communicator_->size();

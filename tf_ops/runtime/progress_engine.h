@@ -60,6 +60,11 @@ class ProgressEngine {
   // Looks whether somebody has asked by a signal for what is under way.
   void ServeDumpSignal();
 
+  // This rank's program has failed in a step.
+  void GiveUpStep(Member& member, const std::string& why) {
+    if (member.communicator->status().ok()) steps_.GiveUpNext(member, why);
+  }
+
   // Writes down what is under way, on every rank.
   using Asker = FlightRecorder::Asker;
   void WriteDump(DumpCause cause, const std::string& why, Asker asker);

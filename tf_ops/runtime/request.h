@@ -21,6 +21,8 @@ enum class StepRole : uint8_t {
   kContinues,    // It belongs to the step that was begun last.
   kBeginsApart,  // As kBegins, of none of the steps that the rank is said to
                  // take.
+  kPrecedes,     // The ranks meet before the next step: who gives that up, or
+                 // has, gives this up too. It begins nothing.
 };
 
 constexpr bool Begins(StepRole role) {

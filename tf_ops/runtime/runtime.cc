@@ -181,6 +181,24 @@ void Runtime::Interrupt(int communicator_id) {
   }
 }
 
+Status Runtime::GiveUpStep(int communicator_id, const std::string& why) {
+  return impl_->WithJob([&](Job& job) {
+    if (IsOfMembership(communicator_id, job.communicator_base())) {
+      job.engine().GiveUpStep(LocalCommunicatorId(communicator_id), why);
+    }
+    return Status::Ok();
+  });
+}
+
+Status Runtime::ForgetGivenUp(int communicator_id) {
+  return impl_->WithJob([&](Job& job) {
+    if (IsOfMembership(communicator_id, job.communicator_base())) {
+      job.engine().ForgetGivenUp(LocalCommunicatorId(communicator_id));
+    }
+    return Status::Ok();
+  });
+}
+
 void Runtime::InterruptAll() { Interrupt(Engine::kEveryCommunicator); }
 
 StatusOr<int> Runtime::AddCommunicator(const std::vector<int>& ranks) {

@@ -55,6 +55,10 @@ class RING_KERAS_EXPORT Runtime {
   void Interrupt(int communicator_id);
   void InterruptAll();
 
+  // See Engine.
+  Status GiveUpStep(int communicator_id, const std::string& why);
+  Status ForgetGivenUp(int communicator_id);
+
   // Makes a communicator of `ranks` (of the whole job, ascending). Every rank
   // of the job must call it, members or not, in the same order. Returns the
   // same id on each. InvalidArgument: out of range, unordered, or the same

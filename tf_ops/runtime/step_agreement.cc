@@ -110,6 +110,17 @@ void StepAgreement::GiveUp(Member& member, const GivenUp& given_up) {
   FailLost(member);
 }
 
+void StepAgreement::GiveUpNext(Member& member, const std::string& why) {
+  uint64_t through;
+  {
+    std::lock_guard<std::mutex> lock(shared_.mutex);
+    through = member.step + 1;
+  }
+  GiveUp(member, {through, why});
+  std::lock_guard<std::mutex> lock(shared_.mutex);
+  member.reported = true;
+}
+
 void StepAgreement::OnGivenUp(Member& member, int rank,
                               const GivenUp& given_up) {
   member.steps.OnGivenUp(rank, given_up);

@@ -38,6 +38,10 @@ class StepAgreement {
   void FailLost(Member& member, std::optional<int> moved_on = std::nullopt);
   // The same for what has begun to wait for announcements in this turn.
   void FailNewLostWaits();
+  // This rank's program has failed, in the step that it began last or on its
+  // way to the next: gives up through that one, in these words. The others are
+  // in neither any later one. The program knows.
+  void GiveUpNext(Member& member, const std::string& why);
   // The rank with this place has.
   void OnGivenUp(Member& member, int rank, const GivenUp& given_up);
   // An operation has ended; its caller has not been told.

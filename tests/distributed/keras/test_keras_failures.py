@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from support import training
@@ -106,3 +108,87 @@ def test_a_lost_rank_ends_fit_with_its_name():
     assert first.exception_type == "PeerLostError", first.describe()
     assert "rank 1" in first.message
     assert str(second.pid) in first.message
+
+
+def checked(x, y):
+    return tf.debugging.check_numerics(x, "img_0042 is no image"), y
+
+
+def bad_part(known):
+    """Rank 1 has one bad record, in its third batch."""
+    x, y = (array[:40].copy() for array in training.arrays())
+    if ring.rank() == 1:
+        x[9] = np.nan
+    data = tf.data.Dataset.from_tensor_slices((x, y)).map(checked)
+    return data if known else data.filter(lambda *_: True)
+
+
+class RaisesInMetric(keras.metrics.Mean):
+    """Fails on rank 1 when it has seen some batches; nothing waits for it."""
+
+    def __init__(self):
+        super().__init__(name="raises")
+        self.seen = self.add_variable((), "zeros", name="seen")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.seen.assign_add(1.0)
+        last = 3.0 if ring.rank() == 1 else 1e9
+        with tf.control_dependencies(
+            [tf.debugging.assert_less(tf.convert_to_tensor(self.seen), last, "label")]
+        ):
+            return super().update_state(tf.identity(y_pred))
+
+
+def caught_worker(kind):
+    """A fit that fails on one rank is caught; the next trains."""
+    model = training.compile_model(
+        training.build(1),
+        ring.DistributedOptimizer(keras.optimizers.SGD(0.1)),
+        jit_compile=kind == "compiled",
+        steps_per_execution=2 if kind == "execution of two" else 1,
+    )
+    if kind == "metric":
+        model.compile(
+            model.optimizer, "binary_crossentropy", metrics=[RaisesInMetric()]
+        )
+    data = training.dataset(40)
+    if kind != "metric":
+        data = bad_part(known=kind != "unknown length")
+    caught = []
+    for _ in range(2):  # It fails again.
+        try:
+            training.fit(model, data, 4, epochs=3)
+        except Exception as error:
+            caught.append(f"{type(error).__name__}: {error}")
+    good = training.distributed_model(3)
+    history = training.fit(good, ring.data.shard(training.dataset(48)), 4, epochs=2)
+    return caught, good.get_weights(), history
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "known length",
+        "unknown length",
+        "compiled",
+        "execution of two",
+        "metric",
+    ],
+)
+def test_a_fit_that_fails_on_one_rank_can_be_caught(rank_pool, kind, size):
+    worker = functools.partial(caught_worker, kind=kind)
+    results = rank_pool(size).run(worker, timeout_s=150)
+
+    model = training.compile_model(training.build(3), training.OPTIMIZERS["sgd"]())
+    history = training.fit(model, training.dataset(48), 4 * size, epochs=2)
+    cause = "label" if kind == "metric" else "img_0042 is no image"
+    for rank, (caught, weights, theirs) in enumerate(results):
+        assert len(caught) == 2
+        for message in caught:
+            assert cause in message
+            if rank != 1:
+                assert message.startswith("RankMismatchError: [RK310] "), message
+                assert "rank 1 cannot take part: its step raised Invalid" in message
+        assert training.largest_difference(weights, model.get_weights()) < 1e-6
+        assert training.history_difference(theirs, history) < 1e-6
