@@ -10,7 +10,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.data.agreement import seen_alike
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import as_arrays, sample_of, shard_arrays
-from ring_keras.data.shard_dataset import shard_dataset, shuffle_seeds
+from ring_keras.data.shard_dataset import item_bytes, shard_dataset, shuffle_seeds
 from ring_keras.data.shard_py_dataset import shard_py_dataset
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
@@ -23,6 +23,9 @@ __all__ = ["Remainder", "shard"]
 
 Remainder = Literal["drop", "keep", "pad"]
 _Data = TypeVar("_Data")
+
+# A rank's share of the memory of a small host.
+_MOST_SHUFFLED_BYTES = 2 << 30
 
 
 def shard(
@@ -55,7 +58,8 @@ def shard(
             `keras.utils.PyDataset`, whose batches are dealt out whole and which
             keeps its workers. The same on every rank.
         seed: Shuffles all items before they are split, on every rank alike;
-            the same number on every rank. A dataset and a `PyDataset` are
+            the same number on every rank. For that each rank reads all items of a
+            dataset, and has them in memory. A dataset and a `PyDataset` are
             shuffled anew in each epoch, of which a `fit` with a callback of ours
             tells them the number. Otherwise each pass that begins over a dataset
             has another order, so every rank must begin as many; that they have is
@@ -137,6 +141,17 @@ def _split(
             order.add_to_job(process_set)
         count = int(data.cardinality())
         ours = _described(count, _seeds(data, seed))
+        shuffled_bytes = 0 if seed is None else count * item_bytes(data)
+        if shuffled_bytes > _MOST_SHUFFLED_BYTES and process_set.rank() == 0:
+            logging.warning(
+                "ring_keras: [RK514] "
+                "shard(seed=...) has all %d items in memory on every rank to shuffle "
+                "them, %s GB, before each epoch's first batch. Shard what is smaller, "
+                "such as numbers or names of files, before map(); or shuffle some at a "
+                "time: shard(dataset).shuffle(10_000).",
+                count,
+                f"{shuffled_bytes / 1e9:.1f}",
+            )
         if is_elastic() and part_of is not None and process_set is global_process_set:
             Redivision(tuple(ours), count, remainder, Place(*place), part_of).put_on(
                 part

@@ -75,9 +75,17 @@ def _places(count: int, most: int) -> np.ndarray[Any, Any]:
 
 def _with_sample_weights(arrays: Any, count: int) -> Any:
     require_pair_or_triple(arrays)
-    if len(arrays) == 3:
-        return tuple(arrays)
-    return (*arrays, np.ones(count, np.float32))
+    if len(arrays) == 2:
+        return (*arrays, np.ones(count, np.float32))
+    x, y, weights = arrays
+    return x, y, tf.nest.map_structure(without_marks, weights)
+
+
+def without_marks(weights: Any) -> np.ndarray[Any, Any]:
+    """Sample weights of which no -0.0 of the user's own says that a row is padding."""
+    copy = np.array(weights)
+    copy[copy == 0] = 0
+    return copy
 
 
 def require_pair_or_triple(data: Any) -> None:

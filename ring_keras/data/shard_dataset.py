@@ -1,6 +1,7 @@
 """Splits a tf.data pipeline among the ranks."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from ring_keras.ops.data_order import DataOrder
 from ring_keras.ops.redivision import Place
 from ring_keras.training.uneven_batches import PADDING_WEIGHT
 
-__all__ = ["shard_dataset", "shuffle_seeds"]
+__all__ = ["item_bytes", "shard_dataset", "shuffle_seeds"]
 
 _GRAPH_SEED = 1
 
@@ -82,6 +83,16 @@ def shard_dataset(
     return shuffled_part(place), shuffled_part
 
 
+def item_bytes(dataset: tf.data.Dataset) -> int:
+    """What an item takes in memory, as far as the dataset knows: not of strings."""
+    total = 0
+    for spec in tf.nest.flatten(dataset.element_spec):
+        if isinstance(spec, tf.TensorSpec) and spec.dtype.is_numpy_compatible:
+            sizes = [] if spec.shape.rank is None else spec.shape.as_list()
+            total += spec.dtype.size * math.prod(size or 1 for size in sizes)
+    return total
+
+
 def shuffle_seeds(dataset: tf.data.Dataset) -> list[tuple[int, int]]:
     """The seeds of every shuffle that the dataset reads from."""
     seeds = map(internals.shuffle_seeds, internals.upstream(dataset))
@@ -132,9 +143,14 @@ def _item_of_each_round(
 
 def _with_sample_weights(dataset: tf.data.Dataset) -> tf.data.Dataset:
     require_pair_or_triple(dataset.element_spec)
-    if len(dataset.element_spec) == 3:
-        return dataset
-    return dataset.map(lambda x, y: (x, y, tf.constant(1.0)))
+    if len(dataset.element_spec) == 2:
+        return dataset.map(lambda x, y: (x, y, tf.constant(1.0)))
+
+    def without_marks(x: Any, y: Any, weights: Any) -> Any:
+        """A -0.0 of the user's own is no padding."""
+        return x, y, tf.nest.map_structure(_positive_zeros, weights)
+
+    return dataset.map(without_marks)
 
 
 def _with_last_twice(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
@@ -162,6 +178,12 @@ def _as_padding(*item: Any) -> Any:
     *example, weights = item
     marks = tf.nest.map_structure(_negative_zeros, weights)
     return (*example, marks)
+
+
+def _positive_zeros(weights: Any) -> tf.Tensor:
+    if not isinstance(weights, tf.Tensor) or not weights.dtype.is_floating:
+        return weights  # What is to be padded is refused by `_negative_zeros`.
+    return tf.where(weights == 0, tf.zeros_like(weights), weights)
 
 
 def _negative_zeros(weights: Any) -> tf.Tensor:

@@ -7,7 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 from ring_keras.data.resume import Resume
-from ring_keras.data.shard_arrays import padding_like, require_pair_or_triple
+from ring_keras.data.shard_arrays import (
+    padding_like,
+    require_pair_or_triple,
+    without_marks,
+)
 
 __all__ = ["shard_py_dataset"]
 
@@ -122,6 +126,5 @@ def _weighted(batch: Any, is_real: bool) -> Any:
     else:
         x, y = batch
         weights = np.ones(len(tf.nest.flatten(x)[0]), np.float32)
-    if not is_real:
-        weights = tf.nest.map_structure(padding_like, weights)
-    return x, y, weights
+    marks = without_marks if is_real else padding_like
+    return x, y, tf.nest.map_structure(marks, weights)

@@ -2,14 +2,16 @@
 
 Two things stand for examples that are not there. A *padding row* is a copy of an
 example with the sample weight -0.0: arithmetic sees 0, and its sign tells it
-from a 0 of the user's. An *empty batch* has no rows: its rank has no more data.
-Many layers fail on one, so a step runs on a row of zeros in its place.
+from a 0 of the user's, which `shard` makes +0.0. An *empty batch* has no rows: its
+rank has no more data. Many layers fail on one, so a step runs on a row of zeros in its
+place.
 
 Neither may count in an average, a metric or a moving statistic. A step looks for
 them only after data have been made that can hold them, and where its own batches
 can, so that others pay nothing.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -55,34 +57,30 @@ def is_weighted_by_row(data: Any) -> bool:
 
 def is_of_unknown_length(data: Any) -> bool:
     """Whether the graph does not know that the batch has rows."""
-    for leaf in tf.nest.flatten(data):
-        if leaf is None:
-            continue
-        shape = tf.TensorShape(leaf.shape)
-        if shape.rank != 0:
-            return shape.rank is None or not shape[0]
-    return False
+    leaf = _leaf_of_rows(data)
+    if leaf is None:
+        return False
+    shape = tf.TensorShape(leaf.shape)
+    return shape.rank is None or not shape[0]
 
 
 def example_count(data: Any) -> tf.Tensor | None:
-    """Rows of the first input that has any, as float64; None if none has.
+    """Rows of the batch, as float64; None if it has none.
 
     In host memory, where the engine reads it.
     """
-    for leaf in tf.nest.flatten(data):
-        if isinstance(leaf, tf.RaggedTensor):
-            return to_factor(leaf.nrows())
-        if isinstance(leaf, tf.SparseTensor):
-            return to_factor(leaf.dense_shape[0])
-        if leaf is None:
-            continue
-        shape = tf.TensorShape(leaf.shape)
-        if shape.rank is None:
-            # The 1 is for one that turns out to be a scalar.
-            return to_factor(tf.concat([tf.shape(leaf), [1]], 0)[0])
-        if shape.rank > 0:
-            return to_factor(shape[0] or tf.shape(leaf)[0])
-    return None
+    leaf = _leaf_of_rows(data)
+    if leaf is None:
+        return None
+    if isinstance(leaf, tf.RaggedTensor):
+        return to_factor(leaf.nrows())
+    if isinstance(leaf, tf.SparseTensor):
+        return to_factor(leaf.dense_shape[0])
+    shape = tf.TensorShape(leaf.shape)
+    if shape.rank is None:
+        # The 1 is for one that turns out to be a scalar.
+        return to_factor(tf.concat([tf.shape(leaf), [1]], 0)[0])
+    return to_factor(shape[0] or tf.shape(leaf)[0])
 
 
 def real_example_count(data: Any) -> tf.Tensor:
@@ -141,6 +139,22 @@ class undone_if:  # noqa: N801  Reads as a statement.
             return tf.constant(True)
 
         tf.cond(self._condition, undo, lambda: tf.constant(False))
+
+
+def _leaf_of_rows(data: Any) -> Any:
+    """What has a row for each example: targets rather than inputs, and as most do.
+
+    A batch may have other things besides, such as a graph or a table.
+    """
+    if isinstance(data, tuple) and len(data) in (2, 3):
+        data = (data[1], data[0], *data[2:])
+    leaves = []
+    for leaf in tf.nest.flatten(data):
+        shape = None if leaf is None else tf.TensorShape(leaf.shape)
+        if shape is not None and shape.rank != 0:
+            leaves.append((leaf, None if shape.rank is None else shape[0]))
+    counts = Counter(count for _, count in leaves)
+    return max(leaves, key=lambda one: counts[one[1]], default=(None, None))[0]
 
 
 def _sample_weights(data: Any) -> list[Any]:

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.log_texts import LogTexts
 
 import ring_keras as ring
 
@@ -123,6 +124,27 @@ def too_few_worker():
 
 def test_fewer_items_than_ranks_are_refused(rank_pool):
     assert rank_pool(3).run(too_few_worker) == [1, 1, 0]
+
+
+def large_worker():
+    items = tf.data.Dataset.range(1_000_000)
+    large = items.map(lambda _: tf.zeros([1024]))
+    with LogTexts() as texts:
+        ring.data.shard(large, seed=1)
+    with LogTexts() as no_texts:
+        ring.data.shard(large).shuffle(10_000)
+        ring.data.shard(items, seed=1)
+    assert no_texts == []
+    return texts
+
+
+def test_a_shuffle_of_more_than_memory_holds_is_told(rank_pool):
+    [text], others = rank_pool(2).run(large_worker)
+
+    assert "[RK514]" in text
+    assert "all 1000000 items in memory on every rank" in text
+    assert "4.1 GB" in text
+    assert others == []
 
 
 class Keeps(keras.Model):

@@ -204,6 +204,15 @@ def test_arrays_are_padded(size, seed):
     assert sorted(items) == list(range(23))
 
 
+class Weighted(keras.utils.PyDataset):
+    """One batch, of a row that weighs nothing."""
+
+    num_batches = 1
+
+    def __getitem__(self, index):
+        return np.ones(1), np.ones(1), np.array([-0.0])
+
+
 def test_sample_weights_stay_what_they_are():
     x = np.arange(3)
     weights = np.array([0.0, 2.0, 3.0])
@@ -217,6 +226,19 @@ def test_sample_weights_stay_what_they_are():
         assert np.signbit(last)
     (first, *_), *_ = shard_arrays((x, x, weights), None, "pad", 0, 2)[2:]
     assert not np.signbit(first)
+
+
+def test_a_negative_zero_of_the_users_own_is_no_padding():
+    x = np.arange(3)
+    weights = np.array([-0.0, 2.0, 3.0])
+    dataset = tf.data.Dataset.from_tensor_slices((x, x, weights))
+    [first, _] = shard_dataset(dataset, None, "pad", 0, 2).as_numpy_iterator()
+    array_part = shard_arrays((x, x, weights), None, "pad", 0, 2)
+    batches = shard_py_dataset(Weighted(), None, "pad", 0, 2)
+
+    for kept in (first[2], array_part[2][0], batches[0][2][0]):
+        assert kept == 0
+        assert not np.signbit(kept)
 
 
 def test_what_cannot_be_padded_is_refused():

@@ -149,6 +149,23 @@ def test_rows_are_counted_whatever_is_known_of_the_shape(shape):
     assert int(count(tf.zeros([5, 2] if shape != (5,) else [5]))) == 5
 
 
+def test_what_has_no_row_for_each_example_does_not_count():
+    @tf.function(
+        input_signature=[
+            {"adjacency": tf.TensorSpec([3, 3]), "features": tf.TensorSpec([None, 2])},
+            tf.TensorSpec([None]),
+        ]
+    )
+    def count(x, y):
+        assert uneven_batches.is_of_unknown_length((x, y))
+        return uneven_batches.example_count((x, y)), uneven_batches.example_count((x,))
+
+    x = {"adjacency": tf.zeros([3, 3]), "features": tf.zeros([5, 2])}
+    of_pair, of_input = count(x, tf.zeros([5]))
+    assert (int(of_pair), int(of_input)) == (5, 3)
+    assert int(uneven_batches.example_count((x, tf.zeros([5])))) == 5
+
+
 def test_scalars_count_nothing():
     @tf.function(input_signature=[tf.TensorSpec(None)])
     def count_one(leaf):
