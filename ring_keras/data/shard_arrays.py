@@ -118,19 +118,18 @@ def padding_like(weights: Any) -> np.ndarray[Any, Any]:
 
 
 def _to_array(leaf: Any) -> np.ndarray[Any, Any]:
-    if callable(leaf) or hasattr(leaf, "__next__") or not hasattr(leaf, "__len__"):
-        raise TypeError(
-            "[RK510] "
-            "ring_keras.data.shard takes a tf.data.Dataset, a keras.utils.PyDataset, "
-            "or arrays in tuples, lists and dicts. Received: "
-            f"{type(leaf).__name__}. Turn a generator into a dataset with "
-            "tf.data.Dataset.from_generator()."
-        )
-    array = np.asarray(leaf)
-    if array.ndim == 0:  # A string, for one, of which there is a list.
-        raise TypeError(
-            "ring_keras.data.shard divides the rows of arrays. Received: "
-            f"{type(leaf).__name__}, which has none. Make an array of a list of "
-            "values with np.array()."
-        )
-    return array
+    if callable(leaf) or hasattr(leaf, "__next__"):
+        advice = "Turn a generator into a dataset with tf.data.Dataset.from_generator()"
+    elif isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
+        advice = "Make a dataset of it with tf.data.Dataset.from_tensor_slices()"
+    else:
+        array = np.asarray(leaf) if hasattr(leaf, "__len__") else np.array(None)
+        if array.ndim > 0:  # A string has a length.
+            return array
+        advice = "Make an array of a list of values with np.asarray()"
+    raise TypeError(
+        "[RK510] "
+        "ring_keras.data.shard takes a tf.data.Dataset, a keras.utils.PyDataset, "
+        "or arrays in tuples, lists and dicts. Received: "
+        f"{type(leaf).__name__}. {advice}."
+    )

@@ -223,5 +223,7 @@ def _require_single_items(dataset: tf.data.Dataset) -> None:
                 "[RK510] "
                 "The dataset is batched: whole batches would be dealt out, and a rank "
                 "might get one more than another, or the short one. Call "
-                "ring_keras.data.shard() before dataset.batch()."
+                "ring_keras.data.shard() before dataset.batch(). Keras's functions "
+                "such as image_dataset_from_directory make no batches with "
+                "batch_size=None."
             )

@@ -50,8 +50,9 @@ def require_common_fit(
     _require_equal(
         of_steps,
         "steps per epoch",
-        "number of batches: divide the data with ring_keras.data.shard(), or join "
-        "ranks whose data end earlier with ring_keras.data.join()",
+        "number of batches: the same batch size, and data divided with "
+        "ring_keras.data.shard(); or join ranks whose data end earlier with "
+        "ring_keras.data.join()",
         process_set,
     )
     _require_equal(

@@ -111,6 +111,7 @@ def test_an_endless_dataset_is_dealt_out():
         (tf.data.Dataset.range(9).shuffle(9), None, "shuffled without a seed"),
         (tf.data.Dataset.range(9).shuffle(9).map(tf.abs), 1, "shuffled without a seed"),
         (tf.data.Dataset.range(9).batch(2), None, "before dataset.batch"),
+        (tf.data.Dataset.range(9).batch(2), None, "batch_size=None"),
         (tf.data.Dataset.range(9).batch(2).prefetch(1), 1, "before dataset.batch"),
         (tf.data.Dataset.range(9).repeat(), 1, "infinite cardinality"),
         (tf.data.Dataset.range(9).filter(lambda x: x > 2), 1, "unknown cardinality"),
@@ -157,10 +158,21 @@ def test_a_seed_changes_the_order_of_arrays():
 def test_arrays_must_be_arrays_of_equal_length():
     with pytest.raises(ValueError, match="same number of rows"):
         shard_arrays((np.ones(3), np.ones(4)), None, "drop", 0, 2)
-    with pytest.raises(TypeError, match="Received: generator"):
-        shard_arrays((i for i in range(3)), None, "drop", 0, 2)
-    with pytest.raises(TypeError, match=r"Received: str, .* np.array\(\)"):
-        shard_arrays(["a", "b"], None, "drop", 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "advice"),
+    [
+        ((i for i in range(3)), r"Received: generator.*from_generator\(\)"),
+        (["a", "b"], r"Received: str.*np.asarray\(\)"),
+        ([1, 2], r"Received: int.*np.asarray\(\)"),
+        (tf.ragged.constant([[1], [2, 3]]), "RaggedTensor.*from_tensor_slices"),
+        (tf.sparse.from_dense([[1, 0]]), "SparseTensor.*from_tensor_slices"),
+    ],
+)
+def test_advice_fits_what_is_no_array(data, advice):
+    with pytest.raises(TypeError, match=advice):
+        shard_arrays(data, None, "drop", 0, 2)
 
 
 def weighted(count):
