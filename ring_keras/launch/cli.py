@@ -437,10 +437,12 @@ def _assignment(text: str) -> tuple[str, str | None]:
 
 def _is_script(command: Sequence[str]) -> bool:
     """Whether it is Python that runs a file or a module: no other program trains."""
-    program = Path(command[0])
+    program, first = Path(command[0]), "".join(command[1:2])
     if program.suffix == ".py":
         return True
-    return program.name.startswith("python") and command[1:2] != ["-c"]
+    # One of our own calls a function of the user's, of which nobody knows.
+    is_own = Path(__file__).parent.parent in Path(first).parents
+    return program.name.startswith("python") and first != "-c" and not is_own
 
 
 def _chosen(options: argparse.Namespace) -> dict[str, str]:
