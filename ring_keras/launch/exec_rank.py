@@ -26,7 +26,9 @@ def main() -> None:
             os.sched_setaffinity(0, map(int, cpus.split(",")))
         except OSError as error:
             sys.exit(f"ringrun: --bind-to cores: CPUs {cpus}: {error.strerror}")
-    # Python ignores these, and an ignored signal stays so through exec.
+    # Python ignores these, and an ignored signal stays so through exec. Who starts
+    # this, such as a notebook, may ignore Ctrl-C, and sends it on when it is asked to.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:

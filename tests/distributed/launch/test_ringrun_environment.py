@@ -121,6 +121,17 @@ def test_signals_reach_a_command_as_they_reach_it_from_a_shell(ringrun):
             assert not mask >> (signal.Signals[number] - 1) & 1, (line, number)
 
 
+def test_who_starts_a_rank_may_ignore_ctrl_c():
+    command = [sys.executable, "-I", "-S", exec_rank.__file__, str(os.getpid()), ""]
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
+    grep = ["grep", "SigIgn", "/proc/self/status"]
+
+    finished = subprocess.run([*ignoring, *command, *grep], capture_output=True)
+
+    mask = int(finished.stdout.split()[-1], 16)
+    assert not mask >> (signal.SIGINT - 1) & 1
+
+
 @pytest.fixture
 def secret(ringrun):
     """A running job, and its token file."""
