@@ -81,6 +81,14 @@ def test_ranks_of_agents_are_one_job(ringrun: Ringrun, start) -> None:
     )
 
 
+def test_ranks_of_agents_have_one_order_of_sets(ringrun: Ringrun, start) -> None:
+    finished = ringrun.finish(start("print(hash('a text'))"))
+
+    lines = finished.stdout.decode().splitlines()
+    assert len(lines) == 3
+    assert len({line[4:] for line in lines}) == 1
+
+
 def test_agents_pass_on_what_ranks_report(
     ringrun: Ringrun, start, terminal: Terminal
 ) -> None:

@@ -92,6 +92,12 @@ def test_nodes_of_different_size_are_one_job(nodes: Nodes) -> None:
     assert first.stderr == second.stderr == b""
 
 
+def test_nodes_have_one_order_of_sets(nodes: Nodes) -> None:
+    printed = nodes.run("print(hash('a text'))", [1, 1])
+
+    assert len({finished.stdout[4:] for finished in printed}) == 1
+
+
 def test_nodes_that_encrypt_are_one_job(nodes: Nodes) -> None:
     script = JOIN + (
         "print(_native.allreduce(np.full(2, rank + 1, np.float32), name='x'))\n"
