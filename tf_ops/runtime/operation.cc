@@ -266,12 +266,13 @@ bool Operation::Needs(int rank) const {
 bool Operation::HasMoved() {
   if (stage_ == Stage::kQueued) return true;
   if (stage_ != Stage::kRuns) return false;
-  uint64_t moves = collective_->rounds();
+  uint64_t moves = 1 + collective_->rounds();
   for (int rank = 0; rank < communicator_->size(); ++rank) {
     if (rank == communicator_->rank()) continue;
     moves += communicator_->pair(rank).moves();
   }
-  return std::exchange(moves_, moves) != moves;
+  const uint64_t before = std::exchange(moves_, moves);
+  return before != 0 && before != moves;
 }
 
 void Operation::TellWaiting() {

@@ -216,7 +216,7 @@ class Operation {
   const std::shared_ptr<Communicator> communicator_;
   DoneCallback done_;
   Clock::time_point watched_since_;
-  uint64_t moves_ = 0;  // So many at the last HasMoved().
+  uint64_t moves_ = 0;  // At the last HasMoved(); 0: there was none.
   CollectiveRecord record_;
   cuda::Range range_;
 

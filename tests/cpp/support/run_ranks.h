@@ -23,6 +23,7 @@ struct RankOptions {
   int hosts = 1;
   double collective_timeout_s = 60;
   double stall_warning_s = 30;
+  double heartbeat_timeout_s = 5;
   // A rank that shares memory with none; -1: no such rank.
   int tcp_rank = -1;
   // See EngineOptions.
@@ -49,6 +50,7 @@ inline void RunRanks(const RankOptions& options,
   server_options.size = options.size;
   server_options.token = token;
   server_options.encrypts = options.encrypts;
+  server_options.heartbeat_timeout_s = options.heartbeat_timeout_s;
   auto server = TcpStoreServer::Start(server_options);
   ASSERT_OK(server.status());
   std::vector<std::thread> threads;
@@ -64,6 +66,7 @@ inline void RunRanks(const RankOptions& options,
       init.transport = rank == options.tcp_rank ? "tcp" : options.transport;
       init.host_name = StrCat("host", rank % options.hosts);
       init.init_timeout_s = 60;
+      init.heartbeat_timeout_s = options.heartbeat_timeout_s;
       init.max_direct_peers = options.max_direct_peers;
       init.tuning = options.tuning;
       auto membership = Bootstrap(init);
