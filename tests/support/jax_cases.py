@@ -165,6 +165,15 @@ def check_factors() -> None:
         pending = calls.start([x], name="factor/weight", op="average", weight=weight)
         return [known, late, *calls.wait(pending)]
 
+    @jax.jit
+    def scale_bool(x: Any) -> Any:
+        return Calls().run(
+            "allreduce", [x], name="factor/bool", op="max", prescale=0.5, is_bool=1
+        )
+
+    with pytest.raises(Exception, match="bool cannot be scaled"):
+        jax.block_until_ready(scale_bool(np.ones(3, np.int32)))
+
     known, late, weighted = run(values[rank], np.float64(3), weights[rank])
     np.testing.assert_array_equal(known, reduced(values, "sum") * 2)
     np.testing.assert_array_equal(late, reduced(values, "sum") * 3)

@@ -35,6 +35,7 @@ inline constexpr char kName[] = "name";
 inline constexpr char kCommunicator[] = "communicator";
 inline constexpr char kReduceOp[] = "reduce_op";
 inline constexpr char kRoot[] = "root";
+inline constexpr char kIsBool[] = "is_bool";        // Travels as another type.
 inline constexpr char kWireDtype[] = "wire_dtype";  // -1: none.
 inline constexpr char kWaitFollows[] = "wait_follows";
 inline constexpr char kStep[] = "step";  // A StepRole.

@@ -125,6 +125,13 @@ Request ToRequest(const Place& place, const ffi::Dictionary& attributes,
       *factors[i] = *value;
     }
   }
+  // The engine knows its own booleans.
+  if (Integer(attributes, xla_calls::kIsBool, 0) != 0 &&
+      (request.prescale != 1 || request.postscale != 1)) {
+    request.able =
+        Status(StatusCode::kInvalidArgument, ErrorCode::kNoSuchReduction,
+               "bool cannot be scaled.");
+  }
   for (; next < operands.size(); ++next) {
     const ffi::AnyBuffer operand = *operands.get<ffi::AnyBuffer>(next);
     request.dtype = ToDataType(operand.element_type());

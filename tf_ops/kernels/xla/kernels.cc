@@ -86,6 +86,7 @@ class ReductionXlaKernel : public CollectiveXlaKernel {
 
   // `first_factor` is the input with the prescale; the postscale follows.
   void SetReduction(CallBuilder* call, int first_factor) const {
+    call->Set(xla_calls::kIsBool, input_type(0) == tensorflow::DT_BOOL);
     call->Set(xla_calls::kReduceOp, static_cast<int64_t>(reduce_op_));
     call->SetFactor(xla_calls::kFactors[0], first_factor);
     call->SetFactor(xla_calls::kFactors[1], first_factor + 1);
