@@ -9,6 +9,7 @@
 #   make test-copies  ops, exactness and faults where ranks copy their tensors to each
 #                  other, as they do if TensorFlow has begun before init()
 #   make test-faults  FAULTS faults of all kinds, drawn at random from FAULT_SEED
+#   make fuzz-fits  FITS training programs, drawn from SEED on, on ranks and in one process
 #   make docs      the manual's site into build/site
 #   make plots     draw its plots from what was measured
 #   make board     bundle the page "Ring" for TensorBoard, with npm
@@ -43,6 +44,9 @@ SOAK_JOBS ?= 1000
 SOAK_STEPS ?= 100000
 FAULTS ?= 200
 FAULT_SEED := $(shell date +%s)
+# Programs that `make fuzz-fits` draws, and the number of the first.
+FITS ?= 1000
+SEED ?= 1000
 SOAK_KILLS ?= 1200
 PART ?= 1/1
 # Inputs for each fuzz target, and how many seconds it may take; 0: any.
@@ -110,7 +114,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-copies test-faults test-board test-docs test-engines board build docs plots lint fuzz sanitize soak-exit soak-kills soak-steps versions nightly wheel release clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-copies test-faults test-board test-docs test-engines board build docs plots lint fuzz fuzz-fits sanitize soak-exit soak-kills soak-steps versions nightly wheel release clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -152,6 +156,11 @@ test-copies: $(TEST_READY) build
 test-faults: $(TEST_READY) build
 	$(call say,$(FAULTS) faults drawn from seed $(FAULT_SEED))
 	FAULTS=$(FAULTS) FAULT_SEED=$(FAULT_SEED) $(PYTEST) -m slow tests/faults $(PYTEST_ARGS)
+
+# What is neither equal nor refused is shrunk, and printed as a script.
+fuzz-fits: $(TEST_READY) build
+	$(call say,$(FITS) training programs drawn from $(SEED) on)
+	PYTHONPATH=tests $(BIN)/python -m support.fits --fits $(FITS) --seed $(SEED)
 
 # One after the other, as a person would look. What cannot run here says so.
 test-board: $(TEST_BOARD_READY) build board

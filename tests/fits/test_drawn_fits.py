@@ -1,0 +1,58 @@
+"""Drawn training programs: N ranks train as one process does, or say why not.
+
+`make fuzz-fits` draws others, and more; `support.fits` explains them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.fits.campaign import Campaign
+from support.fits.program import CHOICES, draw, made_possible, simpler
+from support.fits.source import source
+
+# Drawn once; each takes a second or two.
+SEEDS = range(20)
+
+
+@pytest.fixture(scope="module")
+def campaign() -> Iterator[Campaign]:
+    with Campaign() as campaign:
+        yield campaign
+
+
+@pytest.mark.timeout(360)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_drawn_program_is_equal_or_refused(campaign: Campaign, seed: int) -> None:
+    program = draw(seed)
+
+    verdict = campaign.run(program)
+
+    assert verdict.kind in ("equal", "refused"), (
+        f"{program}\n{verdict.kind}: {verdict.text}\n{source(program)}"
+    )
+
+
+def test_every_choice_is_drawn_and_every_program_is_python() -> None:
+    drawn: dict[str, set[object]] = {name: set() for name in CHOICES}
+    for seed in range(3000):
+        program = draw(seed)
+        compile(source(program), f"program {seed}", "exec")
+        for name, choices in drawn.items():
+            choices.add(getattr(program, name))
+
+    assert drawn == {name: set(choices) for name, choices in CHOICES.items()}
+
+
+def test_what_is_shrunk_is_possible_and_comes_to_an_end() -> None:
+    for seed in range(200):
+        program = draw(seed)
+        assert made_possible(program) == program
+        for _ in range(200):
+            candidates = simpler(program)
+            if not candidates:
+                break
+            program = candidates[0]
+        else:
+            pytest.fail(f"program {seed} has no plainest one")

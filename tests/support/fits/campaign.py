@@ -1,0 +1,107 @@
+"""Runs many programs on ranks that stay alive, and shrinks those that fail."""
+
+from __future__ import annotations
+
+from support.fits.program import Program, simpler
+from support.fits.running import EQUAL, Verdict, run_program, verdict_of
+from support.rank_pool import RankPool
+
+__all__ = ["Campaign"]
+
+TIMEOUT_S = 120.0
+# What ranks keep of a program that has ended is little, but not nothing.
+_PROGRAMS_OF_A_POOL = 200
+_MOST_RUNS_OF_A_SHRINK = 60
+_COMMON = {
+    # Several buckets, small as the models are.
+    "RING_KERAS_BUCKET_SIZE_BYTES": "200",
+    # Ranks that wait for each other are to say so soon.
+    "RING_KERAS_COLLECTIVE_TIMEOUT_S": "40",
+}
+
+
+class Campaign:
+    """Has one pool of ranks for each size and transport."""
+
+    def __init__(self) -> None:
+        self._pools: dict[tuple[int, str], tuple[RankPool, int]] = {}
+        # What the ranks of a pool have refused last, if it was the last they ran.
+        self._refused: dict[tuple[int, str], Program] = {}
+
+    def __enter__(self) -> Campaign:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pool, _ in self._pools.values():
+            pool.kill()
+        self._pools.clear()
+
+    def run(self, program: Program) -> Verdict:
+        """Runs one, and compares.
+
+        Ranks that have refused a program must be as good as new ones.
+        """
+        key = (program.size, program.transport)
+        before = self._refused.pop(key, None)
+        verdict = self._run(program)
+        if before is not None and verdict.kind not in ("equal", "refused"):
+            self._end(key)
+            if self._run(program).kind in ("equal", "refused"):
+                self._end(key)
+                text = f"only after {before}:\n{verdict.text}"
+                return Verdict("spoilt", verdict.code, text)
+        if verdict.kind == "refused":
+            self._refused[key] = program
+        elif verdict.kind != EQUAL:
+            self._end(key)
+        return verdict
+
+    def _run(self, program: Program) -> Verdict:
+        try:
+            answers = self._pool(program).run(
+                run_program, args=(program,), timeout_s=TIMEOUT_S
+            )
+        except AssertionError as error:
+            return Verdict("hung", text=str(error)[:6000])
+        return verdict_of(program, answers)
+
+    def shrunk(self, program: Program, verdict: Verdict) -> tuple[Program, Verdict]:
+        """The plainest program found that fails in the same way."""
+        left = _MOST_RUNS_OF_A_SHRINK
+        progress = verdict.kind != "spoilt"
+        while progress and left:
+            progress = False
+            for candidate in simpler(program):
+                if left == 0:
+                    break
+                left -= 1
+                again = self.run(candidate)
+                if again.kind == verdict.kind:
+                    program, verdict, progress = candidate, again, True
+                    break
+        return program, verdict
+
+    def _pool(self, program: Program) -> RankPool:
+        key = (program.size, program.transport)
+        pool, count = self._pools.get(key, (None, 0))
+        if pool is not None and count >= _PROGRAMS_OF_A_POOL:
+            self._end(key)
+            pool, count = None, 0
+        if pool is None:
+            pool = RankPool(program.size, _environment(program))
+        self._pools[key] = pool, count + 1
+        return pool
+
+    def _end(self, key: tuple[int, str]) -> None:
+        pool, _ = self._pools.pop(key, (None, 0))
+        if pool is not None:
+            pool.kill()
+
+
+def _environment(program: Program) -> dict[str, str] | list[dict[str, str]]:
+    if program.transport == "mixed":  # The last rank is on another host.
+        hosts = ["one"] * (program.size - 1) + ["other"]
+        return [_COMMON | {"RING_KERAS_HOST_NAME": name} for name in hosts]
+    if program.transport == "tcp":
+        return _COMMON | {"RING_KERAS_TRANSPORT": "tcp"}
+    return _COMMON

@@ -1,0 +1,434 @@
+"""What differs between N ranks and one process, for a drawn program.
+
+A program is a function `train(job)`. On ranks it gets a `Ranks`, which divides the
+data and distributes the optimizer; in one process an `Alone`, which has the batches of
+all ranks as one.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import ring_keras as ring
+from support.fits import models
+
+__all__ = ["Alone", "Data", "Ranks", "Result"]
+
+BATCH = 4
+
+
+@dataclass
+class Result:
+    """What a program has trained.
+
+    Attributes:
+        names: Of the weights.
+        start: The weights before the first step.
+        weights: After the last one.
+        logs: Of each epoch of each fit, by name.
+    """
+
+    names: list[str]
+    start: list[np.ndarray]
+    weights: list[np.ndarray]
+    logs: list[dict[str, float]]
+
+
+@dataclass
+class Data:
+    """Examples, and how they are given to `fit`."""
+
+    x: Any
+    y: Any
+    weights: np.ndarray | None
+    class_weights: dict[int, float] | None
+    kind: str
+    remainder: str
+    repeat: bool
+    batches: int
+    validation_count: int = 23
+
+    @property
+    def count(self) -> int:
+        """How many examples."""
+        return len(tf.nest.flatten(self.x)[0])
+
+    @property
+    def dtype(self) -> str:
+        """Of the inputs."""
+        return tf.nest.flatten(self.x)[0].dtype.name
+
+    @property
+    def first_rows(self) -> Any:
+        """One example."""
+        return tf.nest.map_structure(lambda array: array[:1], self.x)
+
+    def parts(self) -> tuple[Any, ...]:
+        """As a dataset or `fit` has them."""
+        some = (self.x, self.y)
+        return some if self.weights is None else (*some, self.weights)
+
+    def rows(self, order: np.ndarray) -> Data:
+        """These examples, in that order."""
+        x, y, weights = tf.nest.map_structure(
+            lambda array: None if array is None else array[order],
+            (self.x, self.y, self.weights),
+        )
+        return Data(
+            x,
+            y,
+            weights,
+            self.class_weights,
+            self.kind,
+            self.remainder,
+            self.repeat,
+            self.batches,
+        )
+
+
+class Batches(keras.utils.PyDataset):
+    """Batches of arrays."""
+
+    def __init__(self, parts: tuple[Any, ...], batch: int) -> None:
+        super().__init__()
+        self._parts = parts
+        self._batch = batch
+
+    @property
+    def num_batches(self) -> int:
+        count = len(tf.nest.flatten(self._parts)[0])
+        return -(-count // self._batch)
+
+    def __getitem__(self, index: int) -> Any:
+        rows = slice(index * self._batch, (index + 1) * self._batch)
+        return tf.nest.map_structure(lambda array: array[rows], self._parts)
+
+
+class _Job:
+    """What both have in common."""
+
+    size: int
+    seed: int
+    head_dtype: str
+
+    def __init__(self, size: int, directory: Path) -> None:
+        self.size = size
+        self.head_dtype = keras.config.floatx()
+        self._directory = directory
+        self._start: list[np.ndarray] = []
+        self._logs: list[dict[str, float]] = []
+
+    def data(
+        self,
+        task: str,
+        inputs: str,
+        *,
+        seed: int,
+        batches: int,
+        kind: str,
+        remainder: str = "drop",
+        uneven: int = 0,
+        weights: str | None = None,
+        repeat: bool = False,
+        two_inputs: bool = False,
+        two_outputs: bool = False,
+    ) -> Data:
+        """Some examples of a task, of which each rank gets `batches` batches.
+
+        Args:
+            task: "regression", "binary" or "classes".
+            inputs: "words", which are integers, or "numbers".
+            seed: Of the examples.
+            batches: How many steps one epoch has.
+            kind: How `fit` gets them.
+            remainder: As of `ring.data.shard`, or "join".
+            uneven: How many examples the last step lacks.
+            weights: Which kind of weights examples have.
+            repeat: Whether epochs end within the data.
+            two_inputs: Whether inputs are a dict of two.
+            two_outputs: Whether labels are a dict of two.
+        """
+        generator = np.random.default_rng(seed)
+        count = batches * BATCH * self.size - uneven
+        floats = keras.config.floatx()
+
+        def make_inputs() -> np.ndarray:
+            if inputs == "words":
+                return generator.integers(0, 20, (count, 6)).astype("int32")
+            return generator.normal(size=(count, 6)).astype(floats)
+
+        x: Any = make_inputs()
+        total = x.astype("float64").sum(1)
+        if two_inputs:
+            x = {"a": x, "b": make_inputs()}
+        noise = generator.normal(size=count)
+        scores = total - total.mean() + noise
+        if task == "regression":
+            y: Any = (scores[:, None] / 4).astype(floats)
+        elif task == "binary":
+            y = (scores[:, None] > 0).astype(floats)
+        else:
+            y = np.digitize(scores, (-1.0, 1.0)).astype("int32")
+        if two_outputs:
+            second = generator.normal(size=(count, 2)).astype(floats)
+            y = {"first": y, "second": second}
+        example_weights = None
+        if weights in ("sample", "zeros"):
+            example_weights = generator.uniform(0, 3, count).astype(floats)
+        if weights == "zeros":
+            example_weights[generator.uniform(size=count) < 0.4] = 0
+        class_weights = {0: 0.5, 1: 2.0, 2: 1.0} if weights == "class" else None
+        return Data(
+            x, y, example_weights, class_weights, kind, remainder, repeat, batches
+        )
+
+    def path(self, name: str) -> str:
+        """A file of this run."""
+        return str(self._directory / name)
+
+    def adapted(self, layer: keras.layers.Layer, data: Data) -> keras.layers.Layer:
+        """A preprocessing layer that knows all of the data."""
+        layer.adapt(tf.nest.flatten(data.x)[0])
+        return layer
+
+    def build(self, model: keras.Model, data: Data) -> None:
+        """Before `fit`: notes the weights that training begins with."""
+
+    def saved_and_loaded(self, model: keras.Model) -> keras.Model:
+        """As a file holds it; each process has its own file."""
+        path = self.path("model.keras")
+        model.save(path)
+        return keras.models.load_model(path)
+
+    def validation(self, data: Data, kind: str) -> Any:
+        """Other examples of the same task, for `fit`; None if there are none."""
+        count = 1 if kind == "one row" else min(data.count, data.validation_count)
+        return data.rows(np.arange(data.count)[-count:])
+
+    def note(self, history: keras.callbacks.History) -> None:
+        """Keeps the logs of a fit."""
+        by_name = history.history
+        for epoch in range(len(history.epoch)):
+            self._logs.append({name: float(v[epoch]) for name, v in by_name.items()})
+
+    def result(self, model: keras.Model) -> Result:
+        """What was trained."""
+        return Result(
+            [weight.path for weight in model.weights],
+            self._start,
+            [np.array(weight) for weight in model.weights],
+            self._logs,
+        )
+
+
+class Ranks(_Job):
+    """N ranks."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(ring.size(), directory)
+        self.seed = 1 + ring.rank()  # Each rank its own start.
+        self.tape = models.distributed_tape
+
+    def optimizer(self, optimizer: Any, **options: Any) -> Any:
+        """A distributed one."""
+        return ring.DistributedOptimizer(optimizer, **options)
+
+    def accumulation(self, steps: int) -> dict[str, int]:
+        """Told by `backward_passes_per_step`."""
+        return {}
+
+    def prepare(self, model: keras.Model) -> None:
+        """Batch normalization over all ranks."""
+        ring.layers.synchronize_batch_normalization(model)
+
+    def callbacks(
+        self, callbacks: list[Any], *, order: int, ours: bool
+    ) -> list[keras.callbacks.Callback]:
+        """The callbacks, and ours, in some order."""
+        found = list(callbacks)
+        if ours:
+            found.append(ring.callbacks.BroadcastGlobalVariables())
+            found.append(ring.callbacks.MetricAverage())
+        random.Random(order).shuffle(found)
+        return found
+
+    def fit(
+        self,
+        model: keras.Model,
+        data: Data,
+        *,
+        epochs: int,
+        callbacks: list[keras.callbacks.Callback],
+        validation: str | None = None,
+    ) -> None:
+        """`model.fit`, of this rank's part."""
+        options: dict[str, Any] = {}
+        if validation == "arrays":
+            others = self.validation(data, validation)
+            options["validation_data"] = ring.data.shard(
+                others.parts(), remainder="keep"
+            )
+            options["validation_batch_size"] = BATCH
+        elif validation is not None:
+            others = self.validation(data, validation)
+            dataset = tf.data.Dataset.from_tensor_slices(others.parts())
+            part = ring.data.shard(dataset, remainder="keep")
+            options["validation_data"] = part.batch(BATCH)
+        self.note(
+            model.fit(
+                **_arguments(data, _part(data), data.batches, BATCH),
+                **options,
+                epochs=epochs,
+                callbacks=callbacks,
+                shuffle=False,
+                verbose=0,
+            )
+        )
+
+
+def _part(data: Data) -> Any:
+    """This rank's, in the form in which `fit` takes it."""
+    remainder: Any = "keep" if data.remainder == "join" else data.remainder
+    if data.kind == "arrays":
+        return ring.data.shard(data.parts(), remainder=remainder)
+    if data.kind == "PyDataset":
+        return ring.data.shard(Batches(data.parts(), BATCH), remainder=remainder)
+    dataset = ring.data.shard(_dataset(data), remainder=remainder).batch(BATCH)
+    if data.repeat:
+        return dataset.repeat()
+    return ring.data.join(dataset) if data.remainder == "join" else dataset
+
+
+def _dataset(data: Data) -> tf.data.Dataset:
+    """Examples one by one."""
+    dataset = tf.data.Dataset.from_tensor_slices(data.parts())
+    if data.kind == "generator":
+        # Its length is unknown, as that of a generator is.
+        return dataset.filter(lambda *_: True)
+    return dataset
+
+
+def _arguments(data: Data, given: Any, batches: int, batch: int) -> dict[str, Any]:
+    """Of `fit`, for what `Data` holds."""
+    found: dict[str, Any] = {"class_weight": data.class_weights}
+    if data.kind == "arrays":
+        found |= dict(zip(("x", "y", "sample_weight"), given, strict=False))
+        found["batch_size"] = batch
+    else:
+        found["x"] = given
+    if data.repeat:
+        found["steps_per_epoch"] = batches - 1
+    return found
+
+
+class Alone(_Job):
+    """One process.
+
+    Args:
+        size: Of the job that it stands for.
+        directory: For its files.
+        mixed: Whether the examples of each batch come in another order, which changes
+            nothing but the order of sums.
+    """
+
+    seed = 1
+
+    def __init__(self, size: int, directory: Path, *, mixed: bool = False) -> None:
+        super().__init__(size, directory)
+        self._mixed = mixed
+        self.tape = tf.GradientTape
+
+    def optimizer(self, optimizer: Any, **options: Any) -> Any:
+        """As it is."""
+        return optimizer
+
+    def accumulation(self, steps: int) -> dict[str, int]:
+        """Keras's own."""
+        return {"gradient_accumulation_steps": steps}
+
+    def prepare(self, model: keras.Model) -> None:
+        """Nothing."""
+
+    def callbacks(
+        self, callbacks: list[Any], *, order: int, ours: bool
+    ) -> list[keras.callbacks.Callback]:
+        """Keras's, in the same order."""
+        found = [*callbacks, None, None] if ours else list(callbacks)
+        random.Random(order).shuffle(found)
+        return [callback for callback in found if callback is not None]
+
+    def build(self, model: keras.Model, data: Data) -> None:
+        """Makes all variables now, and notes their values."""
+        model(data.first_rows)
+        optimizer: Any = model.optimizer
+        if optimizer is not None and not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        if not self._start:
+            self._start = [np.array(weight) for weight in model.weights]
+
+    def fit(
+        self,
+        model: keras.Model,
+        data: Data,
+        *,
+        epochs: int,
+        callbacks: list[keras.callbacks.Callback],
+        validation: str | None = None,
+    ) -> None:
+        """`model.fit`, of all ranks' batches."""
+        options: dict[str, Any] = {}
+        batch = BATCH * self.size
+        if validation is not None:
+            others = self.validation(data, validation)
+            dataset = tf.data.Dataset.from_tensor_slices(others.parts())
+            options["validation_data"] = dataset.batch(batch)
+        ours = data.rows(self._rows(data))
+        if data.kind == "arrays":
+            given: Any = ours.parts()
+        elif data.kind == "PyDataset":
+            given = Batches(ours.parts(), batch)
+        else:
+            given = _dataset(ours).batch(batch)
+            given = given.repeat() if data.repeat else given
+        self.note(
+            model.fit(
+                **_arguments(ours, given, data.batches, batch),
+                **options,
+                epochs=epochs,
+                callbacks=callbacks,
+                shuffle=False,
+                verbose=0,
+            )
+        )
+
+    def _rows(self, data: Data) -> np.ndarray:
+        """Those that the ranks train on."""
+        count = data.count
+        if data.remainder == "drop":
+            # Of a PyDataset, ranks share whole batches.
+            unit = BATCH * self.size if data.kind == "PyDataset" else self.size
+            if data.kind == "PyDataset":
+                whole = -(-count // BATCH) // self.size * self.size
+                count = min(count, whole * BATCH)
+            else:
+                count -= count % unit
+        order = np.arange(count)
+        if self._mixed:
+            generator = np.random.default_rng(0)
+            batch = BATCH * self.size
+            for start in range(0, count, batch):
+                generator.shuffle(order[start : start + batch])
+        return order
+
+
+def temporary_directory() -> tempfile.TemporaryDirectory[str]:
+    """For the files of one run."""
+    return tempfile.TemporaryDirectory(prefix="ring-keras-fit-")

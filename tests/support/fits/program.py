@@ -1,0 +1,239 @@
+"""One drawn training program: a choice for each thing that a script decides."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+# Of each choice, the first one is the plainest; a shrunk program has few others.
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "size": (2, 3, 4),
+    "transport": ("shm", "tcp", "mixed"),
+    "floats": ("float64", "float32", "mixed_float16", "mixed_bfloat16"),
+    # The model.
+    "model": (
+        "sequential",
+        "functional",
+        "unbuilt",
+        "two inputs",
+        "two outputs",
+        "subclassed",
+        "nested",
+        "shared layer",
+    ),
+    "normalization": (False, True),
+    "embedding": (False, True),
+    "recurrent": (None, "LSTM", "GRU"),
+    "batch_norm": (False, True),
+    "dropout": (False, True),
+    "regularizer": (None, "l2", "activity"),
+    "add_loss": (False, True),
+    "frozen": (False, True),
+    "step": ("keras", "custom", "tape", "two optimizers"),
+    # The task.
+    "task": ("regression", "binary", "classes"),
+    "reduction": ("default", "sum", "none"),
+    "metrics": ((), ("first",), ("second",), ("first", "second", "third")),
+    "weighted_metrics": (False, True),
+    # The optimizer.
+    "optimizer": (
+        "SGD",
+        "momentum",
+        "Adam",
+        "AdamW",
+        "RMSprop",
+        "Adagrad",
+        "Adadelta",
+        "Adamax",
+        "Nadam",
+        "Ftrl",
+        "Lion",
+        "Lamb",
+        "Muon",
+        "Adafactor",
+        "MultiOptimizer",
+    ),
+    "clip": (None, "clipnorm", "clipvalue", "global_clipnorm"),
+    "ema": (None, "ema", "overwrite"),
+    "weight_decay": (False, True),
+    "accumulation": (1, 2, 3),
+    "accumulated_by": ("keras", "ring"),
+    "loss_scale": (False, True),
+    "schedule": (None, "exponential", "cosine", "piecewise"),
+    "sparse_as_dense": (False, True),
+    # The data.
+    "data": ("dataset", "arrays", "PyDataset", "generator"),
+    "remainder": ("drop", "keep", "pad", "join"),
+    "uneven": (0, 1, 2, 5),
+    "batches": (4, 3, 5, 7),
+    "weights": (None, "sample", "class", "zeros"),
+    "validation": (None, "dataset", "arrays", "one row"),
+    "repeat": (False, True),
+    # fit.
+    "fits": (1, 2),
+    "between": ("nothing", "compile", "save and load", "flip trainable"),
+    "epochs": (1, 2, 3),
+    "jit": (False, True),
+    "execution": (1, 2, 3),
+    "eagerly": (False, True),
+    "callbacks": ("ours", "none", "EarlyStopping", "Plateau", "Scheduler", "several"),
+    "order": (0, 1, 2, 3),
+}
+
+
+@dataclass(frozen=True)
+class Program:
+    """A choice of each kind; see `CHOICES`."""
+
+    seed: int
+    size: int = 2
+    transport: str = "shm"
+    floats: str = "float64"
+    model: str = "sequential"
+    normalization: bool = False
+    embedding: bool = False
+    recurrent: str | None = None
+    batch_norm: bool = False
+    dropout: bool = False
+    regularizer: str | None = None
+    add_loss: bool = False
+    frozen: bool = False
+    step: str = "keras"
+    task: str = "regression"
+    reduction: str = "default"
+    metrics: tuple[str, ...] = ()
+    weighted_metrics: bool = False
+    optimizer: str = "SGD"
+    clip: str | None = None
+    ema: str | None = None
+    weight_decay: bool = False
+    accumulation: int = 1
+    accumulated_by: str = "keras"
+    loss_scale: bool = False
+    schedule: str | None = None
+    sparse_as_dense: bool = False
+    data: str = "dataset"
+    remainder: str = "drop"
+    uneven: int = 0
+    batches: int = 4
+    weights: str | None = None
+    validation: str | None = None
+    repeat: bool = False
+    fits: int = 1
+    between: str = "nothing"
+    epochs: int = 1
+    jit: bool = False
+    execution: int = 1
+    eagerly: bool = False
+    callbacks: str = "ours"
+    order: int = 0
+
+    def __str__(self) -> str:
+        """What is not the plainest."""
+        chosen = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in fields(self)
+            if field.name == "seed" or getattr(self, field.name) != field.default
+        ]
+        return ", ".join(chosen)
+
+
+def draw(seed: int) -> Program:
+    """The program of that seed: about a third of its choices are not the plainest."""
+    generator = random.Random(seed)
+    boldness = generator.choice((0.1, 0.2, 0.3, 0.4))
+    chosen: dict[str, Any] = {}
+    for name, choices in CHOICES.items():
+        plain = generator.random() > boldness
+        chosen[name] = choices[0] if plain else generator.choice(choices[1:])
+    # Kinds of models and data are what all else meets.
+    for name in ("size", "model", "optimizer", "data", "task"):
+        chosen[name] = generator.choice(CHOICES[name])
+    return made_possible(Program(seed=seed, **chosen))
+
+
+# When one choice is made, others have no meaning, or one that is known to differ
+# from one process: docs/exactness.md, "What is not equal".
+_RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
+    # Keras's: one loss for one output, one way to run, arrays of one model.
+    ({"step": ("two optimizers", "tape")}, {"reduction": "default", "clip": None}),
+    (
+        {"step": ("two optimizers", "tape")},
+        {"model": "subclassed", "loss_scale": False, "add_loss": False},
+    ),
+    ({"step": ("two optimizers", "tape")}, {"regularizer": None, "weights": None}),
+    ({"step": ("two optimizers", "tape")}, {"accumulated_by": "keras"}),
+    ({"step": ("two optimizers",)}, {"frozen": False, "optimizer": "SGD"}),
+    ({"step": ("two optimizers",), "between": ("flip trainable",)}, {"fits": 1}),
+    ({"embedding": (True,)}, {"normalization": False}),
+    ({"step": ("tape",)}, {"optimizer": "SGD", "accumulation": 1, "ema": None}),
+    ({"step": ("custom",)}, {"model": "functional"}),
+    ({"step": ("custom", "two optimizers", "tape")}, {"metrics": ()}),
+    (
+        {"step": ("custom", "two optimizers", "tape")},
+        {"weighted_metrics": False, "weights": None, "reduction": "default"},
+    ),
+    ({"model": ("two outputs",)}, {"weights": None, "weighted_metrics": False}),
+    ({"model": ("two outputs",)}, {"reduction": "default"}),
+    ({"model": ("two inputs", "subclassed", "unbuilt")}, {"recurrent": None}),
+    ({"model": ("unbuilt",)}, {"batch_norm": False, "frozen": False}),
+    ({"optimizer": ("MultiOptimizer",)}, {"clip": None, "ema": None}),
+    (
+        {"optimizer": ("MultiOptimizer",)},
+        {"accumulation": 1, "weight_decay": False, "schedule": None},
+    ),
+    ({"optimizer": ("Lion", "Adafactor", "Ftrl")}, {"weight_decay": False}),
+    ({"task": ("regression",)}, {"weights": None}),
+    ({"weights": ("class",)}, {"data": "dataset"}),
+    ({"weights": (None,)}, {"weighted_metrics": False}),
+    ({"eagerly": (True,)}, {"jit": False, "execution": 1}),
+    ({"recurrent": ("LSTM", "GRU")}, {"embedding": False, "jit": False}),
+    # Keras adds up losses of one dtype and shape only, and clips in float32.
+    (
+        {"floats": ("mixed_float16", "mixed_bfloat16")},
+        {"add_loss": False, "regularizer": None, "optimizer": "SGD"},
+    ),
+    ({"reduction": ("none",)}, {"add_loss": False, "regularizer": None}),
+    ({"clip": ("global_clipnorm",), "floats": ("float64",)}, {"floats": "float32"}),
+    # Signs of what is nearly zero, and steps of its size.
+    ({"floats": ("float32",), "optimizer": ("Lion",)}, {"optimizer": "SGD"}),
+    # What has another meaning on ranks: documented.
+    ({"floats": ("mixed_float16", "mixed_bfloat16")}, {"loss_scale": False}),
+    ({"embedding": (True,)}, {"sparse_as_dense": False}),
+    ({"accumulation": (1,)}, {"accumulated_by": "keras"}),
+    ({"callbacks": ("EarlyStopping", "Plateau", "several")}, {"floats": "float64"}),
+    ({"schedule": ("exponential", "cosine", "piecewise")}, {"callbacks": "ours"}),
+    ({"fits": (1,)}, {"between": "nothing"}),
+    ({"between": ("save and load",)}, {"step": "keras", "add_loss": False}),
+    ({"between": ("save and load",), "model": ("subclassed",)}, {"model": "nested"}),
+    ({"data": ("PyDataset",)}, {"repeat": False}),
+    ({"data": ("arrays",)}, {"repeat": False}),
+    ({"remainder": ("join",)}, {"data": "dataset", "repeat": False}),
+    ({"repeat": (True,)}, {"remainder": "drop"}),
+    ({"transport": ("mixed",)}, {"size": 3}),
+)
+
+
+def made_possible(program: Program) -> Program:
+    """The program with what rules out each other made plain."""
+    before = None
+    while program != before:  # One rule may bring about another one's condition.
+        before = program
+        for condition, consequence in _RULES:
+            if all(getattr(program, key) in of for key, of in condition.items()):
+                program = replace(program, **consequence)
+    return program
+
+
+def simpler(program: Program) -> list[Program]:
+    """Programs that differ from this one in one choice, which is plainer."""
+    found = []
+    for name, choices in CHOICES.items():
+        at = choices.index(getattr(program, name))
+        for choice in dict.fromkeys((choices[0], choices[max(0, at - 1)])):
+            if choice != choices[at]:
+                candidate = made_possible(replace(program, **{name: choice}))
+                if candidate != program and candidate not in found:
+                    found.append(candidate)
+    return found

@@ -1,0 +1,297 @@
+"""Writes a program as the Python that runs it: on ranks, and in one process."""
+
+from __future__ import annotations
+
+from support.fits.program import Program
+
+__all__ = ["source"]
+
+_LOSSES = {
+    "regression": "keras.losses.MeanSquaredError({})",
+    "binary": "keras.losses.BinaryCrossentropy({})",
+    "classes": "keras.losses.SparseCategoricalCrossentropy({})",
+}
+_HEADS = {
+    "regression": "keras.layers.Dense(1, dtype=job.head_dtype)",
+    "binary": 'keras.layers.Dense(1, activation="sigmoid", dtype=job.head_dtype)',
+    "classes": 'keras.layers.Dense(3, activation="softmax", dtype=job.head_dtype)',
+}
+_METRICS = {
+    "regression": {
+        "first": '"mae"',
+        "second": "keras.metrics.RootMeanSquaredError()",
+        "third": "keras.metrics.R2Score()",
+    },
+    "binary": {
+        "first": '"accuracy"',
+        "second": 'keras.metrics.AUC(name="auc")',
+        "third": "keras.metrics.F1Score(threshold=0.5)",
+    },
+    "classes": {
+        "first": '"accuracy"',
+        "second": "keras.metrics.SparseTopKCategoricalAccuracy(k=2)",
+        "third": "keras.metrics.SparseCategoricalCrossentropy()",
+    },
+}
+_OPTIMIZERS = {
+    "SGD": "SGD({rate}0.1{more})",
+    "momentum": "SGD({rate}0.1, momentum=0.9, nesterov=True{more})",
+    "Adam": "Adam({rate}0.01{more})",
+    "AdamW": "AdamW({rate}0.01{more})",
+    "RMSprop": "RMSprop({rate}0.01, momentum=0.5{more})",
+    "Adagrad": "Adagrad({rate}0.1{more})",
+    "Adadelta": "Adadelta({rate}1.0{more})",
+    "Adamax": "Adamax({rate}0.01{more})",
+    "Nadam": "Nadam({rate}0.01{more})",
+    "Ftrl": "Ftrl({rate}0.1{more})",
+    "Lion": "Lion({rate}0.001{more})",
+    "Lamb": "Lamb({rate}0.01{more})",
+    "Muon": "Muon({rate}0.01{more})",
+    "Adafactor": "Adafactor({rate}0.01{more})",
+}
+_SCHEDULES = {
+    "exponential": "keras.optimizers.schedules.ExponentialDecay({rate}, 3, 0.8)",
+    "cosine": "keras.optimizers.schedules.CosineDecay({rate}, 9)",
+    "piecewise": (
+        "keras.optimizers.schedules.PiecewiseConstantDecay("
+        "[2, 5], [{rate}, {rate} / 2, {rate} / 4])"
+    ),
+}
+_CALLBACKS: dict[str, tuple[str, ...]] = {
+    "ours": (),
+    "none": (),
+    "EarlyStopping": (
+        'keras.callbacks.EarlyStopping("loss", patience=0, min_delta=0.01, '
+        "restore_best_weights=True)",
+    ),
+    "Plateau": ('keras.callbacks.ReduceLROnPlateau("loss", patience=0, factor=0.5)',),
+    "Scheduler": (
+        "keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.7)",
+    ),
+    "several": (
+        'keras.callbacks.EarlyStopping("loss", patience=1)',
+        'keras.callbacks.ReduceLROnPlateau("loss", patience=0, factor=0.5)',
+        "keras.callbacks.TerminateOnNaN()",
+        "keras.callbacks.CSVLogger(job.path('log.csv'))",
+        "keras.callbacks.ModelCheckpoint(job.path('best.weights.h5'), "
+        'monitor="loss", save_weights_only=True)',
+    ),
+}
+
+
+def source(program: Program) -> str:
+    """A function `train(job)`; see `jobs.py` for what it is given."""
+    lines = [
+        "def train(job):",
+        "    keras.utils.set_random_seed(job.seed)",
+        f"    data = job.data({_data_arguments(program)})",
+        *_model(program),
+        "    job.prepare(model)",
+        *_compile(program),
+        *_fit(program),
+        "    return job.result(model)",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _data_arguments(program: Program) -> str:
+    inputs = "words" if program.embedding else "numbers"
+    arguments = [
+        f"{program.task!r}",
+        f"{inputs!r}",
+        f"seed={program.seed}",
+        f"batches={program.batches}",
+        f"kind={program.data!r}",
+    ]
+    for name in ("remainder", "uneven", "weights", "repeat"):
+        value = getattr(program, name)
+        if value != Program.__dataclass_fields__[name].default:
+            arguments.append(f"{name}={value!r}")
+    for flag in ("two inputs", "two outputs"):
+        if program.model == flag:
+            arguments.append(f"{flag.replace(' ', '_')}=True")
+    return ", ".join(arguments)
+
+
+def _trunk(program: Program) -> list[str]:
+    layers = []
+    if program.normalization and not program.embedding:
+        layers.append("job.adapted(keras.layers.Normalization(), data)")
+    if program.embedding:
+        layers.append("keras.layers.Embedding(20, 4)")
+        layers.append("keras.layers.GlobalAveragePooling1D()")
+    if program.recurrent:
+        layers.append("keras.layers.Reshape((3, 2))")
+        layers.append(f"keras.layers.{program.recurrent}(4)")
+    options = ""
+    if program.regularizer == "l2":
+        options += ', kernel_regularizer="l2"'
+    elif program.regularizer == "activity":
+        options += ', activity_regularizer="l2"'
+    if program.batch_norm:
+        # A bias in front of it has no gradient but rounding.
+        layers.append(f"keras.layers.Dense(8, use_bias=False{options})")
+        layers.append("keras.layers.BatchNormalization(momentum=0.9)")
+        layers.append('keras.layers.Activation("tanh")')
+    else:
+        layers.append(f'keras.layers.Dense(8, activation="tanh"{options})')
+    if program.add_loss:
+        layers.append("AddsLoss()")
+    if program.dropout:
+        layers.append("keras.layers.Dropout(0.0)")
+    return layers
+
+
+def _model(program: Program) -> list[str]:
+    head = _HEADS[program.task]
+    lines = ["    trunk = ["]
+    lines += [f"        {layer}," for layer in _trunk(program)]
+    lines += ["    ]", f"    head = {head}"]
+    inputs = "keras.Input((6,), dtype=data.dtype)"
+    if program.step in ("tape", "two optimizers"):
+        name = "TapeStep" if program.step == "tape" else "TwoOptimizers"
+        lines.append(f"    model = {name}(trunk, head)")
+        lines.append("    model(data.first_rows)")
+        if program.step == "tape":
+            lines.append("    model.make_tape = job.tape")
+    elif program.model == "subclassed":
+        lines.append("    model = Subclassed(trunk, head)")
+    elif program.model == "sequential":
+        lines.append(f"    model = keras.Sequential([{inputs}, *trunk, head])")
+    elif program.model == "unbuilt":
+        lines.append("    model = keras.Sequential([*trunk, head])")
+    else:
+        cls = "CustomStep" if program.step == "custom" else "keras.Model"
+        lines += _functional(program, inputs, cls)
+    if program.frozen:
+        lines.append("    trunk[-1].trainable = False")
+    return lines
+
+
+def _functional(program: Program, inputs: str, cls: str) -> list[str]:
+    if program.model == "two inputs":
+        return [
+            f'    inputs = {{"a": {inputs}, "b": {inputs}}}',
+            '    joined = keras.layers.Concatenate()([chain(trunk, inputs["a"]), '
+            'chain(trunk, inputs["b"])])',
+            f"    model = {cls}(inputs, head(joined))",
+        ]
+    lines = [f"    inputs = {inputs}"]
+    if program.model == "nested":
+        lines.append("    hidden = keras.Sequential(trunk)(inputs)")
+    else:
+        lines.append("    hidden = chain(trunk, inputs)")
+    if program.model == "shared layer":
+        lines.append('    shared = keras.layers.Dense(8, activation="tanh")')
+        lines.append("    hidden = shared(shared(hidden))")
+    outputs = "head(hidden)"
+    if program.model == "two outputs":
+        outputs = (
+            '{"first": head(hidden), "second": '
+            "keras.layers.Dense(2, dtype=job.head_dtype)(hidden)}"
+        )
+    lines.append(f"    model = {cls}(inputs, {outputs})")
+    return lines
+
+
+def _optimizer(program: Program, name: str | None = None) -> str:
+    name = name or program.optimizer
+    if name == "MultiOptimizer":
+        return (
+            "keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap("
+            "keras.optimizers.SGD(0.1, momentum=0.9), "
+            '{".*bias": keras.optimizers.Adam(0.01)}))'
+        )
+    more = ""
+    if program.clip:
+        more += f", {program.clip}=0.05"
+    if program.ema:
+        more += ", use_ema=True, ema_momentum=0.9"
+    if program.ema == "overwrite":
+        more += ", ema_overwrite_frequency=2"
+    if program.weight_decay:
+        more += ", weight_decay=0.01"
+    if program.accumulation > 1 and program.accumulated_by == "keras":
+        more += f", gradient_accumulation_steps={program.accumulation}"
+    elif program.accumulation > 1:
+        more += f", **job.accumulation({program.accumulation})"
+    text = _OPTIMIZERS[name].format(rate="", more=more)
+    if program.schedule:
+        rate = text.partition("(")[2].partition(",")[0].rstrip(")")
+        schedule = _SCHEDULES[program.schedule].format(rate=rate)
+        text = text.replace(rate, schedule, 1)
+    text = f"keras.optimizers.{text}"
+    if program.loss_scale:
+        text = f"keras.optimizers.LossScaleOptimizer({text}, initial_scale=1024.0)"
+    return text
+
+
+def _compile(program: Program) -> list[str]:
+    options = []
+    if program.sparse_as_dense:
+        options.append("sparse_as_dense=True")
+    if program.accumulation > 1 and program.accumulated_by == "ring":
+        options.append(f"backward_passes_per_step={program.accumulation}")
+    distributed = ", ".join([_optimizer(program), *options])
+    arguments = [f"job.optimizer({distributed})"]
+    if program.step == "two optimizers":
+        arguments.append(f"job.optimizer({_optimizer(program, 'Adam')})")
+    if program.step == "tape":
+        arguments = ['"sgd"']
+    reduction = {"default": "", "sum": 'reduction="sum"', "none": "reduction=None"}
+    loss = _LOSSES[program.task].format(reduction[program.reduction])
+    metrics = [_METRICS[program.task][name] for name in program.metrics]
+    if program.model == "two outputs":
+        loss = f'{{"first": {loss}, "second": "mse"}}'
+        arguments.append('loss_weights={"first": 1.0, "second": 0.3}')
+        if metrics:
+            arguments.append(f'metrics={{"first": [{", ".join(metrics)}]}}')
+    elif metrics:
+        arguments.append(f"metrics=[{', '.join(metrics)}]")
+    if program.weighted_metrics:
+        arguments.append(
+            f"weighted_metrics=[{_METRICS[program.task]['second']}]"
+            if "second" not in program.metrics
+            else f"weighted_metrics=[{_METRICS[program.task]['first']}]"
+        )
+    arguments.append(f"loss={loss}")
+    if program.jit:
+        arguments.append("jit_compile=True")
+    else:
+        arguments.append("jit_compile=False")
+    if program.execution > 1:
+        arguments.append(f"steps_per_execution={program.execution}")
+    if program.eagerly:
+        arguments.append("run_eagerly=True")
+    return [
+        "    def compile(model):",
+        f"        model.compile({', '.join(arguments)})",
+        "    compile(model)",
+        "    job.build(model, data)",
+    ]
+
+
+def _fit(program: Program) -> list[str]:
+    callbacks = ", ".join(_CALLBACKS[program.callbacks])
+    ours = program.callbacks != "none"
+    arguments = [f"epochs={program.epochs}"]
+    arguments.append(
+        f"callbacks=job.callbacks([{callbacks}], order={program.order}, ours={ours})"
+    )
+    if program.validation:
+        arguments.append(f"validation={program.validation!r}")
+    fit = f"    job.fit(model, data, {', '.join(arguments)})"
+    lines = [fit]
+    if program.fits > 1:
+        lines += {
+            "nothing": [],
+            "compile": ["    compile(model)", "    job.build(model, data)"],
+            "save and load": ["    model = job.saved_and_loaded(model)"],
+            "flip trainable": [
+                "    trunk[-1].trainable = not trunk[-1].trainable",
+                "    compile(model)",
+                "    job.build(model, data)",
+            ],
+        }[program.between]
+        lines.append(fit)
+    return lines
