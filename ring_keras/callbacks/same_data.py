@@ -96,8 +96,11 @@ def _digest_of_texts(arrays: Iterable[_Array]) -> str | None:
     places = np.linspace(0, len(texts) - 1, min(len(texts), _FILES))
     for path in (Path(os.fsdecode(texts[int(place)])) for place in places):
         # Another host may have other data by the same name. Not all texts are names.
-        with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
-            digest.update(f"{path.stat().st_size}".encode() + file.read(_BYTES))
+        with contextlib.suppress(OSError, ValueError):
+            if path.is_file():
+                with path.open("rb") as file:
+                    digest.update(f"{path.stat().st_size}".encode())
+                    digest.update(file.read(_BYTES))
     return digest.hexdigest()
 
 
