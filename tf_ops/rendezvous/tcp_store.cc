@@ -84,7 +84,8 @@ StatusOr<PeerSocket> ConnectUntilDeadline(const TcpStoreOptions& options) {
       return Status(
           StatusCode::kDeadlineExceeded, ErrorCode::kStoreUnreachable,
           StrCat("rank ", options.rank, " could not reach the store at ",
-                 server, " in time: ", status.message(),
+                 server,
+                 " within RING_KERAS_INIT_TIMEOUT_S: ", status.message(),
                  ". Is the launcher running, and its port "
                  "open to this host?"));
     }
