@@ -86,7 +86,7 @@ def run_program(program: Program) -> dict[str, Any]:
 def _trained(program: Program, job: Any) -> _Run:
     names: dict[str, Any] = {"keras": keras, "np": np, "tf": tf, "ring": ring}
     names |= {name: getattr(models, name) for name in models.__all__}
-    exec(compile(source(program), "<fit>", "exec"), names)  # noqa: S102
+    exec(compile(source(program), "<fit>", "exec"), names)
     with _floats(program.floats):
         try:
             return _Run(names["train"](job))
