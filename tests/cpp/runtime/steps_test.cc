@@ -229,6 +229,53 @@ RING_TEST(ARankThatCannotTakePartEndsTheStepForAll) {
   }
 }
 
+// A rank fails on its way to a step, in the middle, or behind it, where the
+// others ask each other about the next one; its program says so.
+RING_TEST(AStepThatARankGivesUpEndsForAllAndAllGoOn) {
+  enum Where { kBefore, kWithin, kBehind };
+  for (const RankOptions& setup : Setups()) {
+    for (int before : {0, 1, 5}) {  // Without channels, and with them.
+      for (Where where : {kBefore, kWithin, kBehind}) {
+        Told told(setup.size);
+        RunRanks(setup, [&](Rank& self) {
+          Training training(self);
+          const auto ask = [&] {
+            float data = 1;
+            Request request = Training::Bucket(0, &data, StepRole::kPrecedes);
+            request.name = "question";
+            return self.engine->Run(std::move(request));
+          };
+          const auto step = [&](float value) {
+            RING_KERAS_RETURN_IF_ERROR(ask());
+            return training.Step(value);
+          };
+          for (int n = 0; n < before; ++n) ASSERT_OK(step(1 + n));
+          ASSERT_OK(ask());
+          if (where == kBehind) {
+            ASSERT_OK(training.Step(100));
+          }
+          if (self.rank == 1) {
+            if (where == kWithin) {
+              ASSERT_OK(
+                  training.Step(100, [](int bucket) { return bucket == 0; }));
+            }
+            self.engine->GiveUpStep(0, "[RK310] rank 1 cannot take part: no");
+          } else {
+            const Status status = where == kBehind ? ask() : training.Step(100);
+            EXPECT_EQ(status.code(), StatusCode::kRankMismatch);
+            told.Add(self.rank, status);
+          }
+          self.engine->ForgetGivenUp(0);  // As the next fit() does.
+          for (int n = 0; n < 5; ++n) {
+            ASSERT_OK(step(300 + n)) << " rank " << self.rank << " " << where;
+          }
+        });
+        EXPECT_EQ(told.texts()[0][0], "rank 1 cannot take part: no");
+      }
+    }
+  }
+}
+
 // A rank that is not in a step when the others give up must hear of it, too.
 RING_TEST(ARankBetweenTwoStepsHearsOfTheDisagreementInTheNext) {
   std::promise<void> failed;
