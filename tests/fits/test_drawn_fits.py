@@ -12,8 +12,10 @@ from support.fits.campaign import Campaign
 from support.fits.program import CHOICES, draw, made_possible, simpler
 from support.fits.source import source
 
-# Drawn once; each takes a second or two.
-SEEDS = range(20)
+# The first ones of 2 and 3 ranks on one host, so that few processes are started.
+SEEDS = [
+    seed for seed in range(100) if draw(seed).size < 4 and draw(seed).transport == "shm"
+][:20]
 
 
 @pytest.fixture(scope="module")

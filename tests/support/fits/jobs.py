@@ -23,6 +23,7 @@ from support.fits import models
 __all__ = ["Alone", "Data", "Ranks", "Result"]
 
 BATCH = 4
+VALIDATION_COUNT = 23
 
 
 @dataclass
@@ -54,7 +55,6 @@ class Data:
     remainder: str
     repeat: bool
     batches: int
-    validation_count: int = 23
 
     @property
     def count(self) -> int:
@@ -208,16 +208,36 @@ class _Job:
         model.save(path)
         return keras.models.load_model(path)
 
-    def validation(self, data: Data, kind: str) -> Any:
-        """Other examples of the same task, for `fit`; None if there are none."""
-        count = 1 if kind == "one row" else min(data.count, data.validation_count)
-        return data.rows(np.arange(data.count)[-count:])
+    def given(self, data: Data) -> tuple[Any, int]:
+        """What `fit` gets, and the size of its batches."""
+        raise NotImplementedError
 
-    def note(self, history: keras.callbacks.History) -> None:
-        """Keeps the logs of a fit."""
-        by_name = history.history
+    def validation_data(self, others: Data, kind: str) -> dict[str, Any]:
+        """What `fit` gets of examples to evaluate on."""
+        raise NotImplementedError
+
+    def fit(
+        self,
+        model: keras.Model,
+        data: Data,
+        *,
+        epochs: int,
+        callbacks: list[keras.callbacks.Callback],
+        validation: str | None = None,
+    ) -> None:
+        """`model.fit`; keeps the logs."""
+        given, batch = self.given(data)
+        options = _arguments(data, given, batch)
+        if validation is not None:
+            count = 1 if validation == "one row" else min(data.count, VALIDATION_COUNT)
+            others = data.rows(np.arange(data.count)[-count:])
+            options |= self.validation_data(others, validation)
+        history = model.fit(
+            **options, epochs=epochs, callbacks=callbacks, shuffle=False, verbose=0
+        )
         for epoch in range(len(history.epoch)):
-            self._logs.append({name: float(v[epoch]) for name, v in by_name.items()})
+            logs = {name: float(v[epoch]) for name, v in history.history.items()}
+            self._logs.append(logs)
 
     def result(self, model: keras.Model) -> Result:
         """What was trained."""
@@ -260,38 +280,18 @@ class Ranks(_Job):
         random.Random(order).shuffle(found)
         return found
 
-    def fit(
-        self,
-        model: keras.Model,
-        data: Data,
-        *,
-        epochs: int,
-        callbacks: list[keras.callbacks.Callback],
-        validation: str | None = None,
-    ) -> None:
-        """`model.fit`, of this rank's part."""
-        options: dict[str, Any] = {}
-        if validation == "arrays":
-            others = self.validation(data, validation)
-            options["validation_data"] = ring.data.shard(
-                others.parts(), remainder="keep"
-            )
-            options["validation_batch_size"] = BATCH
-        elif validation is not None:
-            others = self.validation(data, validation)
-            dataset = tf.data.Dataset.from_tensor_slices(others.parts())
-            part = ring.data.shard(dataset, remainder="keep")
-            options["validation_data"] = part.batch(BATCH)
-        self.note(
-            model.fit(
-                **_arguments(data, _part(data), data.batches, BATCH),
-                **options,
-                epochs=epochs,
-                callbacks=callbacks,
-                shuffle=False,
-                verbose=0,
-            )
-        )
+    def given(self, data: Data) -> tuple[Any, int]:
+        """This rank's part, and the size of its batches."""
+        return _part(data), BATCH
+
+    def validation_data(self, others: Data, kind: str) -> dict[str, Any]:
+        """This rank's part of them."""
+        if kind == "arrays":
+            part = ring.data.shard(others.parts(), remainder="keep")
+            return {"validation_data": part, "validation_batch_size": BATCH}
+        dataset = tf.data.Dataset.from_tensor_slices(others.parts())
+        part = ring.data.shard(dataset, remainder="keep")
+        return {"validation_data": part.batch(BATCH)}
 
 
 def _part(data: Data) -> Any:
@@ -316,8 +316,8 @@ def _dataset(data: Data) -> tf.data.Dataset:
     return dataset
 
 
-def _arguments(data: Data, given: Any, batches: int, batch: int) -> dict[str, Any]:
-    """Of `fit`, for what `Data` holds."""
+def _arguments(data: Data, given: Any, batch: int) -> dict[str, Any]:
+    """Of `fit`, for what it gets of some data."""
     found: dict[str, Any] = {"class_weight": data.class_weights}
     if data.kind == "arrays":
         found |= dict(zip(("x", "y", "sample_weight"), given, strict=False))
@@ -325,7 +325,7 @@ def _arguments(data: Data, given: Any, batches: int, batch: int) -> dict[str, An
     else:
         found["x"] = given
     if data.repeat:
-        found["steps_per_epoch"] = batches - 1
+        found["steps_per_epoch"] = data.batches - 1
     return found
 
 
@@ -374,40 +374,21 @@ class Alone(_Job):
         if not self._start:
             self._start = [np.array(weight) for weight in model.weights]
 
-    def fit(
-        self,
-        model: keras.Model,
-        data: Data,
-        *,
-        epochs: int,
-        callbacks: list[keras.callbacks.Callback],
-        validation: str | None = None,
-    ) -> None:
-        """`model.fit`, of all ranks' batches."""
-        options: dict[str, Any] = {}
+    def given(self, data: Data) -> tuple[Any, int]:
+        """What all ranks train on, and the size of their batches together."""
         batch = BATCH * self.size
-        if validation is not None:
-            others = self.validation(data, validation)
-            dataset = tf.data.Dataset.from_tensor_slices(others.parts())
-            options["validation_data"] = dataset.batch(batch)
         ours = data.rows(self._rows(data))
         if data.kind == "arrays":
-            given: Any = ours.parts()
-        elif data.kind == "PyDataset":
-            given = Batches(ours.parts(), batch)
-        else:
-            given = _dataset(ours).batch(batch)
-            given = given.repeat() if data.repeat else given
-        self.note(
-            model.fit(
-                **_arguments(ours, given, data.batches, batch),
-                **options,
-                epochs=epochs,
-                callbacks=callbacks,
-                shuffle=False,
-                verbose=0,
-            )
-        )
+            return ours.parts(), batch
+        if data.kind == "PyDataset":
+            return Batches(ours.parts(), batch), batch
+        dataset = _dataset(ours).batch(batch)
+        return (dataset.repeat() if data.repeat else dataset), batch
+
+    def validation_data(self, others: Data, kind: str) -> dict[str, Any]:
+        """All of them."""
+        dataset = tf.data.Dataset.from_tensor_slices(others.parts())
+        return {"validation_data": dataset.batch(BATCH * self.size)}
 
     def _rows(self, data: Data) -> np.ndarray:
         """Those that the ranks train on."""
