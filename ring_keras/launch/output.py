@@ -25,6 +25,7 @@ from ring_keras.launch.tracebacks import Line
 STREAMS = ("stdout", "stderr")
 
 _READ_NBYTES = 1 << 16
+_LAST_LINES = 6  # As many as the end of a traceback has, with what it marks.
 _COLOURS = (36, 33, 32, 35, 34, 31)  # Of a terminal: cyan, yellow, ...
 
 # As the last line of a traceback names them.
@@ -50,6 +51,7 @@ class _Stream:
     console: Console
     file: _RankFile | None
     lines: LineBuffer = field(default_factory=LineBuffer)
+    last: list[bytes] = field(default_factory=list)
 
 
 class _RankFile:
@@ -337,7 +339,12 @@ class OutputPump:
         elif lines:
             stream.console.show_progress(b"")
         shown = [Line(prefix, line) for line in lines]
-        if self._tracebacks is not None and stream.console is self._consoles["stderr"]:
+        if self._tracebacks is None:
+            # A traceback may come in several pieces.
+            stream.last += lines
+            self.hints |= dict.fromkeys(hints_in(b"\n".join(stream.last)))
+            del stream.last[:-_LAST_LINES]
+        elif stream.console is self._consoles["stderr"]:
             now = time.monotonic()
             shown = self._tracebacks.feed(stream.rank, prefix, lines, now)
             if not data:
@@ -348,7 +355,7 @@ class OutputPump:
         for line in lines:
             for code in _ERROR_CODE.findall(line.text):
                 self.codes.setdefault(code)
-        # A traceback comes in one piece.
+        # A traceback comes in one piece, unless it is shown raw.
         text = b"\n".join(line.text for line in lines)
         self.hints |= dict.fromkeys(hints_in(text))
         console.write([line.prefix + line.text for line in lines])

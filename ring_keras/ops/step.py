@@ -69,13 +69,14 @@ def in_order() -> Iterator[None]:
         return
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
+    last = getattr(graph, _LAST, [])
     yield
     traced = graph.get_operations()[before:]
     conditionals = [op for op in traced if op.type == "If"]
     collectives = [op for op in traced if op.type.startswith("RingKeras")]
     # Not by tf.control_dependencies(): variables may have been made inside.
     for op in (*conditionals, *collectives[:1]):
-        op._add_control_inputs(getattr(graph, _LAST, []))
+        op._add_control_inputs(last)
     if conditionals or collectives:
         setattr(graph, _LAST, [*conditionals, *collectives[-1:]])
 

@@ -76,5 +76,6 @@ def test_a_thread_waits_where_there_are_others(threads, block) -> None:
 @pytest.mark.parametrize("data", [sharded, generated])
 def test_no_branch_comes_into_a_step(rank_pool, data) -> None:
     for ops in rank_pool(2).run(ops_of_a_step, args=(data,)):
-        assert "RingKerasNoteFirstBatch" in ops
+        # Where nobody knows their number, batches are taken before the step.
+        assert ("RingKerasNoteFirstBatch" in ops) == (data is sharded)
         assert not ops & BRANCHES
