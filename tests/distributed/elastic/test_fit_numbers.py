@@ -79,8 +79,8 @@ def tell_that_it_waits(step):
     note(f"inside.{step}.{number}")
 
 
-def goes_on(fit, ask=DistributedFit.goes_on):
-    answer = ask(fit)
+def goes_on(fit, batches=None, ask=DistributedFit.goes_on):
+    answer = ask(fit, batches)
     step = Log.step = steps()
     dying = [who for who, when in case.get("deaths", []) if when == step]
     if answer and number in dying:
