@@ -69,13 +69,12 @@ def source_digest(run: calls.Run) -> str | None:
 
     Equal on ranks that train on the same items, though each shuffles and augments them
     in its own way. None if that cannot be told, or if `fit` takes a number of steps out
-    of data without an end: then each rank may mean to draw its items from all.
+    of the data: then each rank may mean to draw its items from all.
     """
     data = run.data
     if not isinstance(data, tf.data.Dataset) or not may_be_same(data) or is_part(data):
         return None
-    is_infinite = int(data.cardinality()) == tf.data.INFINITE_CARDINALITY
-    if is_infinite and run.keeps_iterator:
+    if run.keeps_iterator:
         return None
     recipe = internals.recipe(data)
     sources = internals.source_tensors(data)

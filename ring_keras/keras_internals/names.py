@@ -9,6 +9,7 @@ __all__ = [
     "BUILD",
     "CHECK_FINITE",
     "CLIP_GRADIENTS",
+    "DRAWING_DATASETS",
     "EPOCH_BATCH_COUNT",
     "EPOCH_DATASET",
     "EPOCH_STEPS",
@@ -92,6 +93,8 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     "tensorflow.python.data.ops.prefetch_op": ("_PrefetchDataset",),
     "tensorflow.python.data.ops.ragged_batch_op": ("_DenseToRaggedDataset",),
     "tensorflow.python.data.ops.shuffle_op": ("_ShuffleDataset",),
+    "tensorflow.python.data.ops.skip_op": ("_SkipDataset",),
+    "tensorflow.python.data.ops.take_op": ("_TakeDataset",),
     "tensorflow.python.data.ops.unbatch_op": ("_UnbatchDataset",),
     "tensorflow.python.ops.summary_ops_v2": ("_summary_state",),
     "tf.OptionalSpec": ("_to_components",),
@@ -125,6 +128,8 @@ EPOCH_STEPS = "_enumerate_iterator"
 EPOCH_DATASET = "_distributed_dataset"
 EPOCH_BATCH_COUNT = "_num_batches"
 SHUFFLE_SEEDS = ("_seed", "_seed2")
+# Datasets of some of another one's items.
+DRAWING_DATASETS = ("_SkipDataset", "_TakeDataset")
 SHUFFLE_AGAIN = "_reshuffle_each_iteration"
 TRAINABLE_VARIABLES = "_trainable_variables"
 REDUCTION_AXES = "_reduction_axes"

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ring_keras.keras_internals.datasets import shuffle_seeds, upstream
 from ring_keras.keras_internals.names import (
+    DRAWING_DATASETS,
     PYTHON_OPS,
     SHARD_DATASET,
     SHARD_PLACE,
@@ -50,10 +51,14 @@ def shards_behind_shuffles(
 def recipe(dataset: tf.data.Dataset) -> str | None:
     """A digest of all that is done to the source's tensors, but for seeds.
 
-    None where a function calls Python, of which nothing can be told.
+    None where a function calls Python or reads a variable or a table, of which nothing
+    can be told, and where each rank may draw items of its own from all, shuffled.
     """
     digest = hashlib.sha256()
     for one in upstream(dataset):
+        draws = type(one).__name__ in DRAWING_DATASETS
+        if draws and any(map(shuffle_seeds, upstream(one))):
+            return None
         digest.update(type(one).__name__.encode())
         for name, value in sorted(vars(one).items()):
             if name in (*SOURCE_TENSORS, *SHUFFLE_SEEDS):
@@ -70,10 +75,9 @@ def recipe(dataset: tf.data.Dataset) -> str | None:
 
 
 def _parts_of(function: Any) -> Iterator[bytes | None]:
-    """Its operations and constants, without names; None for what calls Python."""
+    """Its operations and constants, without names; None for what cannot be told."""
     for captured in function.captured_inputs:
-        if _has_value(captured):
-            yield np.asarray(captured).tobytes()
+        yield np.asarray(captured).tobytes() if _has_value(captured) else None
     graph = function.graph.as_graph_def()
     inner = (called.node_def for called in graph.library.function)
     digests = []

@@ -437,12 +437,33 @@ def _assignment(text: str) -> tuple[str, str | None]:
 
 def _is_script(command: Sequence[str]) -> bool:
     """Whether it is Python that runs a file or a module: no other program trains."""
-    program, first = Path(command[0]), "".join(command[1:2])
-    if program.suffix == ".py":
+    program, *words = command
+    if program.endswith(".py"):
         return True
-    # One of our own calls a function of the user's, of which nobody knows.
-    is_own = Path(__file__).parent.parent in Path(first).parents
-    return program.name.startswith("python") and first != "-c" and not is_own
+    if not Path(program).name.startswith("python"):
+        return False
+    while words:
+        word = words.pop(0)
+        if word in ("-W", "-X"):
+            del words[:1]
+        elif word.startswith("--") or word in ("-V", "-h"):
+            return False  # It tells something of itself.
+        elif word.startswith("-"):
+            if "c" in word:
+                return False
+            if word.endswith("m"):
+                return _may_train("".join(words[:1]))
+        else:
+            # One of our own calls a function of the user's, of which nobody knows.
+            is_own = Path(__file__).parent.parent in Path(word).parents
+            return word.endswith(".py") and not is_own
+    return False
+
+
+def _may_train(module: str) -> bool:
+    """Whether it is a module of the user's."""
+    root = module.partition(".")[0]
+    return root not in ("pip", "ring_keras", *sys.stdlib_module_names)
 
 
 def _chosen(options: argparse.Namespace) -> dict[str, str]:

@@ -10,11 +10,13 @@ __all__ = ["hints_in"]
 _HINTS = (
     (
         # What Keras 3 says to `compile` of scripts for Keras 2, and to calls of what
-        # was a method.
+        # was a method. Each part can match in one way and so many characters only:
+        # ranks print anything.
         re.compile(
-            rb"TypeError: .* unexpected keyword argument 'experimental_run_tf_function'"
-            rb"|\bvariables\(\).*(?:\n[\s~^|]*)*\n\s*"
-            rb"TypeError: 'list' object is not callable"
+            rb"TypeError: [^\n]{0,200} unexpected keyword argument "
+            rb"'experimental_run_tf_function'"
+            rb"|\bvariables\(\)[^\n]{0,200}\n(?:[ \t~^|]{0,200}\n){0,3}"
+            rb"[ \t]{0,200}TypeError: 'list' object is not callable"
         ),
         "a script for Keras 2? It needs `pip install tf_keras` and "
         'TF_USE_LEGACY_KERAS=1: see docs/horovod.md, "Keep Keras 2"',

@@ -91,15 +91,18 @@ class DistributedTrainStep:
         """Puts it into the model. The train function must be made anew."""
         internals.replace(self._model, internals.TRAIN_STEP, self)
 
-    def note_failure(self, error: BaseException) -> None:
+    def note_failure(self, error: BaseException, *, ends_fit: bool) -> None:
         """A step has not come to its end.
 
         The other ranks, who would wait for this one, are told why if it is an error of
-        its own: the program may catch it, and go on. In an elastic job they go on
-        without a rank that fails.
+        its own that ends a `fit`: the program may catch it, and go on with another.
+        In an elastic job they go on without a rank that fails. Outside of a `fit` it
+        goes on with its next step, for which they wait.
         """
         self.failed_at = internals.steps_done_of(self._model)
         process_set = self.process_set()
+        if not ends_fit:
+            return
         if process_set.size() == 1 or not process_set.included():
             return
         if current_job().config.elastic_socket is not None:

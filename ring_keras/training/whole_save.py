@@ -2,8 +2,8 @@
 
 import contextlib
 import functools
-import glob
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,9 +73,12 @@ def _version(path: Path) -> tuple[int, int] | None:
 
 def _has_others(beside: Path, path: Path, began: float) -> bool:
     """Whether other processes have written to what they will put there, too."""
-    for other in path.parent.glob(f".*-*.{glob.escape(path.name)}"):
+    is_theirs = re.compile(rf"\.\d+-\d+\.{re.escape(path.name)}").fullmatch
+    for other in path.parent.iterdir():
         with contextlib.suppress(OSError):  # It is in its place by now.
-            if other != beside and other.stat().st_mtime >= began:
+            if other == beside or not is_theirs(other.name):
+                continue
+            if other.stat().st_mtime >= began:
                 return True
     return False
 

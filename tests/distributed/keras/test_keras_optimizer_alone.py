@@ -313,7 +313,21 @@ DIVIDED = {
     "draws without an end": lambda x, y, _: (
         examples_of(x, y).shuffle(64).repeat().batch(4)
     ),
+    "draws of many passes": lambda x, y, _: (
+        examples_of(x, y).shuffle(64).repeat(3).batch(4)
+    ),
+    "a sample of each rank's own": lambda x, y, _: (
+        examples_of(x, y).shuffle(64, seed=ring.rank()).take(32).batch(4)
+    ),
+    "by a table of each rank's own": lambda x, y, _: by_table(x, y).batch(4),
 }
+
+
+def by_table(x, y):
+    places = tf.Variable(np.arange(len(x))[ring.rank() :: ring.size()])
+    return tf.data.Dataset.range(32).map(
+        lambda place: (tf.constant(x)[places[place]], tf.constant(y)[places[place]])
+    )
 
 
 def shuffled_data_worker(kind, directory):
@@ -330,13 +344,13 @@ def shuffled_data_worker(kind, directory):
         model = compiled(ring.DistributedOptimizer("sgd"))
         tf.random.set_seed(None)  # As most scripts leave it.
         data = make(x, y, directory)
-        infinite = int(data.cardinality()) == tf.data.INFINITE_CARDINALITY
+        draws = name.startswith("draws")
         with LogTexts() as found[name]:
             # The same on all ranks on purpose.
             model.fit(
                 data,
                 verbose=0,
-                steps_per_epoch=4 if infinite else None,
+                steps_per_epoch=4 if draws else None,
                 validation_data=(x, y),
             )
     return found
