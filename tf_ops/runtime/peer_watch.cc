@@ -1,5 +1,6 @@
 #include "tf_ops/runtime/peer_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tf_ops/common/descriptors.h"
@@ -16,8 +17,13 @@ constexpr double kRelayGraceS = 5.0;
 
 }  // namespace
 
+bool PeerWatch::IsLost(int rank) const {
+  return std::any_of(lost_.begin(), lost_.end(),
+                     [rank](const auto& lost) { return lost.first == rank; });
+}
+
 void PeerWatch::OnLost(int rank, const Status& why) {
-  lost_.emplace(rank, why);
+  if (!IsLost(rank)) lost_.emplace_back(rank, why);
   for (auto& operation : operations_.adopted) {
     BreakIfShared(operation->communicator(), rank, why);
   }
@@ -33,7 +39,7 @@ std::vector<PeerWatch::BrokenLink> PeerWatch::FindBrokenLinks(
   std::vector<BrokenLink> broken;
   for (int rank = 0; rank < mesh_.size(); ++rank) {
     if (rank == mesh_.rank() || !mesh_.pair(rank).ending()) continue;
-    if (lost_.count(rank) > 0) continue;
+    if (IsLost(rank)) continue;
     // About a host that does not answer the store has had time to speak, and of
     // data that were changed it knows nothing. That the rank left means that it
     // has found out too.
@@ -67,7 +73,7 @@ void PeerWatch::FailUsesOfLeft() {
   for (const auto& [rank, left] : left_) {
     const Pair& pair = mesh_.pair(rank);
     if (!pair.closed() || pair.failed_by_network()) continue;
-    if (lost_.count(rank) == 0) FailUsesOf(rank, left);
+    if (!IsLost(rank)) FailUsesOf(rank, left);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tf_ops/collectives/communicator.h"
@@ -71,6 +72,7 @@ class PeerWatch {
                             const Status& why) {
     if (rank < 0 || communicator.Contains(rank)) communicator.Break(why);
   }
+  bool IsLost(int rank) const;
   // Connections that were needed, and will not be made any more.
   void EndLinksToLeft(Clock::time_point now);
   void FailUsesOf(int rank, const Left& left);
@@ -83,7 +85,8 @@ class PeerWatch {
   const std::vector<std::string>& rank_names_;
   const ActiveOperations& operations_;
   std::map<int, Left> left_;
-  std::map<int, Status> lost_;
+  // In the order in which all ranks hear of them: they name the same one.
+  std::vector<std::pair<int, Status>> lost_;
   std::map<int, Clock::time_point> closed_since_;
   Clock::time_point next_check_ = Clock::now();
 };
