@@ -206,6 +206,8 @@ _RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
     ({"schedule": ("exponential", "cosine", "piecewise")}, {"callbacks": "ours"}),
     ({"fits": (1,)}, {"between": "nothing"}),
     ({"between": ("save and load",)}, {"step": "keras", "add_loss": False}),
+    # A loaded model's optimizer is distributed by a callback of ours.
+    ({"between": ("save and load",), "callbacks": ("none",)}, {"callbacks": "ours"}),
     ({"between": ("save and load",), "model": ("subclassed",)}, {"model": "nested"}),
     ({"data": ("PyDataset",)}, {"repeat": False}),
     ({"data": ("arrays",)}, {"repeat": False}),

@@ -232,6 +232,7 @@ def _compile(program: Program) -> list[str]:
         options.append("sparse_as_dense=True")
     if program.accumulation > 1 and program.accumulated_by == "ring":
         options.append(f"backward_passes_per_step={program.accumulation}")
+        options.append("average_aggregated_gradients=True")
     distributed = ", ".join([_optimizer(program), *options])
     arguments = [f"job.optimizer({distributed})"]
     if program.step == "two optimizers":
