@@ -97,6 +97,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     "tensorflow.python.data.ops.take_op": ("_TakeDataset",),
     "tensorflow.python.data.ops.unbatch_op": ("_UnbatchDataset",),
     "tensorflow.python.ops.summary_ops_v2": ("_summary_state",),
+    "tf.Operation": ("_add_control_inputs",),
     "tf.OptionalSpec": ("_to_components",),
     "tf.__internal__": ("EagerTensor",),
     "tf.data.Dataset": ("_inputs",),
