@@ -3,6 +3,7 @@
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_op_registry.h"
 #include "tf_ops/kernels/attributes.h"
 #include "tf_ops/kernels/conversions.h"
 #include "tf_ops/kernels/gpu_kernels.h"
@@ -95,6 +96,28 @@ RING_KERAS_REGISTER_GPU_REDUCTION("RingKerasAllreduceStart",
                                       .HostMemory("weight")
                                       .HostMemory("handle"),
                                   .HostMemory("tensors"))
+
+// A handle is in host memory always. But eagerly each op is a function of its
+// own, whose results TensorFlow takes to the op's device and back.
+absl::Status Hand(
+    const PendingHandle& from, PendingHandle* to,
+    const tensorflow::UnaryVariantOpRegistry::AsyncTensorDeviceCopyFn&) {
+  *to = from;
+  return absl::OkStatus();
+}
+
+using Handing = tensorflow::variant_op_registry_fn_registration::
+    UnaryVariantDeviceCopyRegistration<PendingHandle>;
+using Direction = tensorflow::VariantDeviceCopyDirection;
+
+const Handing handing[] = {
+    {Direction::HOST_TO_DEVICE, tensorflow::TypeIndex::Make<PendingHandle>(),
+     Hand},
+    {Direction::DEVICE_TO_HOST, tensorflow::TypeIndex::Make<PendingHandle>(),
+     Hand},
+    {Direction::DEVICE_TO_DEVICE, tensorflow::TypeIndex::Make<PendingHandle>(),
+     Hand},
+};
 
 }  // namespace
 }  // namespace ring_keras
