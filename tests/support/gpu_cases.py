@@ -116,6 +116,12 @@ def check_wire(wire_dtype: str) -> None:
     assert np.all(np.abs(result - exactly) <= 2.01 * step * largest)
 
 
+def check_within_a_host() -> None:
+    values = np.full(1000, 1 + 2.0**-20, np.float32)
+    result = gpu().allreduce([values], op="average", wire_dtype="bfloat16").result
+    np.testing.assert_array_equal(result, values)
+
+
 def check_nan() -> None:
     """What NCCL's least and largest make of a NaN is left to it; see docs/gpu.md."""
     rank, size = rank_and_size()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -34,26 +34,31 @@ def _name(job: tuple[str, int]) -> str:
 @pytest.fixture(scope="session")
 def real_pool() -> Iterator[RankPools]:
     """`real_pool(size)` shares the machine's GPU among that many warm ranks."""
-    pools: dict[int, RankPool] = {}
+    pools: dict[tuple[int, frozenset[tuple[str, str]]], RankPool] = {}
 
-    def find(size: int) -> RankPool:
+    def find(size: int, env: Mapping[str, str] | None = None) -> RankPool:
         if not has_gpu():
             pytest.skip("needs an NVIDIA GPU, and nvidia-smi lists none")
-        if size not in pools:
-            pools[size] = RankPool(size, env=real_gpu_environment(size))
-        return pools[size]
+        own = dict(env or {})
+        key = size, frozenset(own.items())
+        if key not in pools:
+            each = [rank | own for rank in real_gpu_environment(size)]
+            pools[key] = RankPool(size, env=each)
+        return pools[key]
 
     yield find
     for pool in pools.values():
         pool.close()
 
 
-def _pool(rank_pool: RankPools, real_pool: Any, job: tuple[str, int]) -> RankPool:
+def _pool(
+    rank_pool: RankPools, real_pool: Any, job: tuple[str, int], **env: str
+) -> RankPool:
     kind, size = job
     if kind == "real":
-        return real_pool(size)
+        return real_pool(size, env=env)
     return rank_pool(
-        size, env=stand_in_environment(RING_KERAS_COLLECTIVE_TIMEOUT_S="60")
+        size, env=stand_in_environment(RING_KERAS_COLLECTIVE_TIMEOUT_S="60", **env)
     )
 
 
@@ -63,6 +68,14 @@ def ranks(
 ) -> RankPool:
     """Warm ranks, alone and together."""
     return _pool(rank_pool, real_pool, request.param)
+
+
+@pytest.fixture(scope="session", params=_jobs(1), ids=_name)
+def ranks_apart(
+    request: pytest.FixtureRequest, rank_pool: RankPools, real_pool: Any
+) -> RankPool:
+    """Each on a host of its own, as it seems."""
+    return _pool(rank_pool, real_pool, request.param, RING_KERAS_TRANSPORT="tcp")
 
 
 @pytest.fixture(scope="session", params=_jobs(2), ids=_name)

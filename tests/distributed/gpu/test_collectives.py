@@ -37,8 +37,12 @@ def test_weights(ranks: RankPool) -> None:
 
 
 @pytest.mark.parametrize("wire_dtype", ["float16", "bfloat16"])
-def test_wire_dtypes(ranks: RankPool, wire_dtype: str) -> None:
-    ranks.run(gpu_cases.check_wire, args=(wire_dtype,))
+def test_wire_dtypes(ranks_apart: RankPool, wire_dtype: str) -> None:
+    ranks_apart.run(gpu_cases.check_wire, args=(wire_dtype,))
+
+
+def test_nothing_is_rounded_within_a_host(ranks: RankPool) -> None:
+    ranks.run(gpu_cases.check_within_a_host)
 
 
 def test_nan(ranks: RankPool) -> None:

@@ -11,8 +11,10 @@ MakeAlgorithm* Pick(const CollectiveArguments& arguments,
   if (communicator.size() == 1) return MakeAlone;
   switch (arguments.kind) {
     case CollectiveKind::kAllreduce:
-      return arguments.wire_dtype.has_value() ? MakeAllreduceNarrow
-                                              : MakeAllreduce;
+      // As on CPUs, nothing is rounded within a host.
+      return arguments.wire_dtype.has_value() && !communicator.shares_memory()
+                 ? MakeAllreduceNarrow
+                 : MakeAllreduce;
     case CollectiveKind::kAllgather:
       return MakeAllgather;
     case CollectiveKind::kBroadcast:

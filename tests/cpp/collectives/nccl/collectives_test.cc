@@ -124,11 +124,12 @@ RING_TEST(WeightsDecideAnAverage) {
   }
 }
 
-// Each contribution is rounded once, and the sum, made in float32, once.
+// Between hosts each contribution is rounded once, and the sum, made in
+// float32, once.
 RING_TEST(NarrowSumsAreMadeInFloat32) {
   for (DataType wire : {DataType::kBfloat16, DataType::kFloat16}) {
     for (int size : kSizes) {
-      RunDeviceRanks(Ranks(size), [&](DeviceRank& self) {
+      RunDeviceRanks(Ranks(size, "tcp"), [&](DeviceRank& self) {
         const auto value = [](int rank, size_t i) {
           return 1.0f + static_cast<float>((i * 13 + rank * 29) % 97) / 89;
         };
@@ -196,7 +197,7 @@ std::vector<float> FromFloat16(const std::vector<uint16_t>& values) {
 
 RING_TEST(SumsIn16BitsStayInRange) {
   for (int size : {2, 3}) {
-    RunDeviceRanks(Ranks(size), [](DeviceRank& self) {
+    RunDeviceRanks(Ranks(size, "tcp"), [](DeviceRank& self) {
       const std::vector<float> values(1000, kLargeValue);
       // One tensor, two that share the buffer, and one that travels narrow.
       for (const size_t count : {size_t{1}, size_t{2}}) {
