@@ -1,8 +1,17 @@
 #include "tf_ops/common/status.h"
 
 #include <cstring>
+#include <locale>
+#include <sstream>
 
 namespace ring_keras {
+
+void str_cat::Append(std::string* text, double number) {
+  std::ostringstream out;
+  out.imbue(std::locale::classic());
+  out << number;
+  *text += out.str();
+}
 
 ErrorCode DefaultErrorCode(StatusCode code) {
   switch (code) {

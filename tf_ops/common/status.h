@@ -6,9 +6,12 @@
 #ifndef RING_KERAS_COMMON_STATUS_H_
 #define RING_KERAS_COMMON_STATUS_H_
 
+#include <charconv>
+#include <iterator>
 #include <optional>
-#include <sstream>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "tf_ops/common/error_code.h"
@@ -76,12 +79,31 @@ class [[nodiscard]] StatusOr {
   std::optional<T> value_;
 };
 
-// Joins its arguments as operator<< prints them.
+namespace str_cat {
+
+// Numbers are written as in the "C" locale, whatever the process's is: no
+// separators between thousands, a point before a fraction, of which six digits
+// are shown.
+inline void Append(std::string* text, std::string_view word) { *text += word; }
+inline void Append(std::string* text, char letter) { *text += letter; }
+RING_KERAS_EXPORT void Append(std::string* text, double number);
+
+template <typename T, typename = std::enable_if_t<std::is_integral_v<T>>>
+void Append(std::string* text, T number) {
+  char digits[32];
+  // A bool is 0 or 1, which to_chars does not take.
+  const auto end = std::to_chars(digits, std::end(digits), +number);
+  text->append(digits, end.ptr);
+}
+
+}  // namespace str_cat
+
+// Joins words and numbers.
 template <typename... Args>
 std::string StrCat(const Args&... args) {
-  std::ostringstream out;
-  (out << ... << args);
-  return out.str();
+  std::string text;
+  (str_cat::Append(&text, args), ...);
+  return text;
 }
 
 // What a wait returns whose Deadline::Interrupted() said so.
