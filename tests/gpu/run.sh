@@ -19,30 +19,7 @@ export PYTHONPATH=$PWD
 export NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 report=$reports/report.md
 time_limit=480
-failed=()
-
-say() { echo "$*" | tee -a "$report"; }
-
-# step NAME SECONDS COMMAND...: runs it, for so long at most, and says how it went.
-step() {
-  local name=$1 limit=$2 log=$reports/$1.log start=$SECONDS verdict=passed status=0
-  shift 2
-  if ((limit > time_limit - start)); then limit=$((time_limit - start)); fi
-  if ((limit > 0)); then
-    timeout --kill-after=5 "$limit" "$@" >"$log" 2>&1
-    status=$?
-  else
-    echo "no time was left" >"$log"
-    status=124
-  fi
-  if ((status != 0)); then
-    verdict="**failed** (exit code $status)"
-    failed+=("$name")
-    tail -n 40 "$log" >&2
-  fi
-  say "| $name | $verdict | $((SECONDS - start)) | $(grep -v '^ *$' "$log" | tail -n 1 | tr '|' '/') |"
-  return $status
-}
+source tests/gpu/steps.sh
 
 # So that a test that hangs costs a minute, and what fails everywhere three tests.
 tests() { "$python" -m pytest -m gpu -v --maxfail=3 -o timeout=60 "$@"; }
@@ -71,16 +48,7 @@ sanitize() {
 }
 export -f compile cpp_tests libraries sanitize tests
 
-mkdir -p $build "$reports"
-: >"$report"
-say "# On a GPU"
-say
-say "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -n 1);" \
-  "$("$python" --version), $(nproc) cores, Linux $(uname -r);" \
-  "commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
-say
-say "| step | result | s | last line |"
-say "|---|---|---|---|"
+begin_report "On a GPU"
 step build 240 bash -c compile || exit 1
 step libraries 30 bash -c libraries
 step cpp-tests 60 bash -c cpp_tests
@@ -102,8 +70,4 @@ say
 say "## Packing"
 say
 grep '^|' "$reports/bandwidth.log" | tee -a "$report"
-for name in ${failed[@]+"${failed[@]}"}; do
-  printf '\n## The end of %s\n\n```text\n%s\n```\n' "$name" "$(tail -n 60 "$reports/$name.log")" |
-    tee -a "$report"
-done
-exit $((${#failed[@]} > 0))
+end_report

@@ -81,6 +81,9 @@ def _run(task: Path) -> dict[str, Any]:
     if tensorflow is not None:
         # The seed that the worker before has set, of its own rank maybe.
         tensorflow.random.set_seed(None)
+        if os.environ.get("CUDA_VISIBLE_DEVICES"):
+            # TF32 would round what is compared.
+            tensorflow.config.experimental.enable_tensor_float_32_execution(False)
     try:
         with task.open("rb") as file:
             module_name, module_file = pickle.load(file)

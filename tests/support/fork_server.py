@@ -31,7 +31,9 @@ from support import child
 
 # A rank's variables are its own, whatever the server started with, if their
 # names begin so: who reads them does so after TensorFlow's import.
-READ_LATE = ("RING_KERAS_", "TESTS_", "TF_NUM_", "PYTHONPATH", "XDG_CACHE_HOME")
+READ_LATE = (
+    *("RING_KERAS_", "TESTS_", "NCCL_", "TF_NUM_", "PYTHONPATH", "XDG_CACHE_HOME"),
+)
 
 _STATUS = struct.Struct("i")
 _MAX_REQUEST_BYTES = 1 << 18

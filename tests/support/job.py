@@ -76,8 +76,12 @@ class Job:
 
     def environment(self, rank: int) -> dict[str, str]:
         """Everything rank `rank`'s process gets."""
+        common = light_environment()
+        if common["CUDA_VISIBLE_DEVICES"]:
+            # Ranks share the GPU, which NCCL allows those of different hosts.
+            common["NCCL_HOSTID"] = f"rank{rank}"
         return (
-            light_environment()
+            common
             | {
                 _HEARTBEAT: HEARTBEAT_S,
                 "RING_KERAS_GENERATION": "0",

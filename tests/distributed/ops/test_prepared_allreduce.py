@@ -170,7 +170,7 @@ def check_refused() -> None:
         with pytest.raises(ValueError, match="expected a shape"):
             ring.shared_empty(shape, np.float32)
     with pytest.raises(ring.RingKerasError, match=r"no (room|memory)"):
-        ring.shared_empty(1 << 40, np.float32)
+        ring.shared_empty(1 << 46, np.float32)
 
 
 def test_what_is_refused(ranks: RankPool) -> None:

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# TensorFlow on an NVIDIA GPU: tests that elsewhere run on CPUs, with ranks that share
+# the one GPU. For correctness; only the last step measures. Prints a report as run.sh
+# does, which is also in build/gpu-tensorflow/report.md.
+#
+#   tests/gpu/tensorflow.sh
+#
+# Needs the package built in place for a TensorFlow that finds the GPU, and PyTest.
+# PYTHON=... picks an interpreter, REPORTS=... another folder for the report and the
+# outputs. Exits with 1 if a step failed.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+
+export python=${PYTHON:-python3}
+export reports=${REPORTS:-build/gpu-tensorflow}
+export PYTHONPATH=$PWD
+export NCCL_DEBUG=${NCCL_DEBUG:-WARN}
+# For all ranks.
+export TESTS_ENVIRONMENT="CUDA_VISIBLE_DEVICES=0 RING_KERAS_DEVICE=0 NCCL_IB_DISABLE=1
+  NCCL_SOCKET_IFNAME=lo RING_KERAS_COLLECTIVE_TIMEOUT_S=60"
+report=$reports/report.md
+time_limit=${TIME_LIMIT:-540}
+source tests/gpu/steps.sh
+
+# References, which pytest computes itself, come from the CPU.
+tests() { CUDA_VISIBLE_DEVICES='' COLUMNS=300 "$python" -m pytest -n "${WORKERS:-8}" -q -m "not slow" --tb=short -o timeout=90 -rfE "$@"; }
+
+# The GPU, and what it computes without us.
+alone() { "$python" tests/gpu/tensorflow_alone.py; }
+export -f tests alone
+
+begin_report "TensorFlow on a GPU"
+step alone 60 bash -c alone || { end_report; exit 1; }
+step figures 120 "$python" tests/gpu/fit_overhead.py
+# What is for tensors in host memory alone: join(), shared tensors, and a start without a
+# wait that ends after its step.
+ops=(tests/distributed/ops --ignore tests/distributed/ops/test_join.py
+  --ignore tests/distributed/ops/test_shared_tensors.py
+  --deselect tests/distributed/ops/test_compiled.py::test_a_dropped_start_uses_no_memory_of_its_run)
+keras=tests/distributed/keras
+step ops 150 bash -c "tests ${ops[*]}"
+step exactness 150 bash -c "tests $keras/test_keras_exactness.py $keras/test_keras_jit.py"
+step fit 240 bash -c "tests $keras --ignore $keras/test_keras_exactness.py --ignore $keras/test_keras_jit.py"
+end_report
