@@ -95,6 +95,7 @@ TEST_READY := $(STAMPS)/test
 LINT_READY := $(STAMPS)/lint
 TEST_BOARD_READY := $(STAMPS)/test-board
 DOCS_READY := $(STAMPS)/docs
+SITE_READY := $(STAMPS)/site
 # An environment for each of TENSORFLOWS.
 VERSIONS_DIR := build/tensorflow
 VERSIONS_READY := $(TENSORFLOWS:%=$(VERSIONS_DIR)/%/ready)
@@ -175,8 +176,8 @@ test-docs: $(TEST_READY) $(DOCS_READY) build
 	$(PYTEST) -m docs tests/docs $(PYTEST_ARGS)
 
 # Warnings of links that lead nowhere, and the like, are errors. The variable spares
-# its readers an advertisement.
-docs: $(DOCS_READY)
+# its readers an advertisement. Nothing is imported, so nothing need be compiled.
+docs: $(SITE_READY)
 	$(call say,The manual)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo 'To read it: $(BIN)/python -m http.server --directory build/site'
@@ -280,7 +281,7 @@ release: $(RELEASE_VENV)/ready
 	$(RELEASE_VENV)/bin/python -m build_support.release $(TAG) $(RELEASE_ARGS)
 
 clean:
-	rm -rf build dist *.egg-info $(INSTALLED) $(TEST_READY) $(LINT_READY) $(TEST_BOARD_READY) $(DOCS_READY)
+	rm -rf build dist *.egg-info $(INSTALLED) $(TEST_READY) $(LINT_READY) $(TEST_BOARD_READY) $(DOCS_READY) $(SITE_READY)
 	rm -rf ring_keras/tensorboard/static
 	rm -f ring_keras/*.so ring_keras/_build_info.json
 
@@ -359,6 +360,11 @@ $(TEST_BOARD_READY): $(TEST_READY)
 $(DOCS_READY): $(INSTALLED)
 	$(call say,Tools for the manual)
 	$(PIP_INSTALL) --quiet --no-build-isolation --editable ".[docs]"
+	$(done)
+
+$(SITE_READY): pyproject.toml | $(BIN)/python
+	$(call say,Tools for the manual)
+	$(PIP_INSTALL) --quiet $$($(BIN)/python build_support/requirements.py --only docs)
 	$(done)
 
 $(LINT_READY): $(INSTALLED)

@@ -2,6 +2,7 @@
 
 `requirements.py --build`: what the build needs.
 `requirements.py EXTRA ...`: what the package and these extras need.
+`requirements.py --only EXTRA ...`: what these extras need beside the package.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ def main(arguments: list[str]) -> None:
     if arguments == ["--build"]:
         requirements = project["build-system"]["requires"]
     else:
-        requirements = list(project["project"]["dependencies"])
-        for extra in arguments:
+        only = arguments[:1] == ["--only"]
+        requirements = [] if only else list(project["project"]["dependencies"])
+        for extra in arguments[only:]:
             requirements += project["project"]["optional-dependencies"][extra]
+        if only:
+            requirements = [one for one in requirements if "ring-keras[" not in one]
     # A marker may have spaces, and the shell splits at each.
     print(*(requirement.replace(" ", "") for requirement in requirements))
 

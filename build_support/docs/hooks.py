@@ -7,6 +7,7 @@ MkDocs calls the `on_` functions. Besides what they say below:
 - A `<picture>` with a dark variant follows the site's scheme, not only the system's.
 - The contents of a page say what an error's code means: in headings, as those who link
   there and `ringrun --explain` know them, it stands alone.
+- Design records and files outside docs/ are not searched.
 - Comments for those who test the pages, as `<!-- not run: ... -->`, are left out.
 """
 
@@ -80,6 +81,9 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Adapts what is written for a repository to the site."""
     uri = page.file.src_uri
+    if uri.startswith((DESIGN, f"{SHOWN_FILES}/")):
+        # Who searches for a callback wants its page, not why it came to be.
+        page.meta["search"] = {"exclude": True}
     source = f"{DOCS}/{uri}"
     if uri.startswith(f"{SHOWN_FILES}/"):
         source = uri.removeprefix(f"{SHOWN_FILES}/")
