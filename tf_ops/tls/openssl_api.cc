@@ -14,7 +14,8 @@ Status Unusable(const std::string& why) {
       StatusCode::kInternal, ErrorCode::kNoOpenSsl,
       StrCat("RING_KERAS_ENCRYPT=1 needs OpenSSL 3 (", kLibrary, "): ", why,
              ". Install it: `apt install libssl3`, `dnf install "
-             "openssl-libs`, or `conda install 'openssl>=3'` in Python's own "
+             "openssl-libs`, or, where the system has 1.1.1 only (RHEL 8, "
+             "Ubuntu 20.04), `conda install 'openssl>=3'` in Python's own "
              "environment."));
 }
 
