@@ -13,6 +13,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.ops.step import in_a_step
 from ring_keras.optimizers.step_scope import current_step
 
 __all__ = ["GlobalMoments"]
@@ -118,22 +119,20 @@ def _sum_over_ranks(sums: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
         name += str(step.batch_normalizations)
         step.batch_normalizations += 1
 
+    def over_ranks(values: tf.Tensor, name: str) -> tf.Tensor:
+        with in_a_step():
+            return allreduce(values, ReduceOp.SUM, name=name, process_set=process_set)
+
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def summed(values: tf.Tensor) -> tuple[tf.Tensor, Any]:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             if amount is not None:
                 upstream = upstream * amount
-            upstream = allreduce(
-                upstream,
-                ReduceOp.SUM,
-                name=f"{name}/gradient",
-                process_set=process_set,
-            )
+            upstream = over_ranks(upstream, f"{name}/gradient")
             if amount is not None:
                 upstream = tf.math.divide_no_nan(upstream, amount)
             return upstream
 
-        total = allreduce(values, ReduceOp.SUM, name=name, process_set=process_set)
-        return total, gradient
+        return over_ranks(values, name), gradient
 
     return summed(sums)

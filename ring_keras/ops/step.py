@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ring_keras.ops.request_names import in_unordered_graph
 
-__all__ = ["in_order", "one_step", "step_plan", "step_role"]
+__all__ = ["in_a_step", "in_order", "one_step", "step_plan", "step_role"]
 
 
 @dataclass
@@ -49,6 +49,21 @@ def one_step(plan: int = 0, *, is_of_training: bool = True) -> Iterator[None]:
         yield
     finally:
         _scope.step = outer
+
+
+@contextlib.contextmanager
+def in_a_step() -> Iterator[None]:
+    """Makes what is traced, or run, inside a step of its own, if it is in none.
+
+    For a collective of a training step that comes before those of its gradients: a rank
+    that fails before it has told the others that it gives the next step up, so they do
+    not wait for it.
+    """
+    if _scope.step is not None:
+        yield
+        return
+    with one_step(is_of_training=False):
+        yield
 
 
 # Of a graph: what its next collectives must come after.

@@ -16,7 +16,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.reduce_op import ReduceOp
-from ring_keras.ops.step import one_step
+from ring_keras.ops.step import in_a_step, one_step
 
 __all__ = ["StepScope", "StepWeight", "current_step", "enter_step", "reduction_step"]
 
@@ -36,7 +36,8 @@ class StepWeight:
 
     def total(self) -> tf.Tensor:
         """The amounts of all ranks together; a collective of its own."""
-        with tf.device("CPU:0"):  # A number, which the host knows.
+        # A number, which the host knows.
+        with tf.device("CPU:0"), in_a_step():
             return allreduce(
                 self.amount,
                 ReduceOp.SUM,

@@ -139,11 +139,46 @@ class RaisesInMetric(keras.metrics.Mean):
             return super().update_state(tf.identity(y_pred))
 
 
+class RaisesInLayer(keras.layers.Layer):
+    """The same, between two layers that need all ranks' moments."""
+
+    def build(self, input_shape):
+        self.seen = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, inputs):
+        self.seen.assign_add(1.0)
+        last = 3.0 if ring.rank() == 1 else 1e9
+        with tf.control_dependencies(
+            [tf.debugging.assert_less(tf.convert_to_tensor(self.seen), last, "label")]
+        ):
+            return tf.identity(inputs)
+
+
+IN_A_LAYER = ("layer", "accumulation")
+
+
+def normalized():
+    return training.assemble(
+        1,
+        lambda: [
+            keras.layers.BatchNormalization(synchronized=True),
+            RaisesInLayer(),
+            keras.layers.Dense(4),
+            keras.layers.BatchNormalization(synchronized=True),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ],
+        None,
+    )
+
+
 def caught_worker(kind):
     """A fit that fails on one rank is caught; the next trains."""
+    passes = 3 if kind == "accumulation" else None
     model = training.compile_model(
-        training.build(1),
-        ring.DistributedOptimizer(keras.optimizers.SGD(0.1)),
+        normalized() if kind in IN_A_LAYER else training.build(1),
+        ring.DistributedOptimizer(
+            keras.optimizers.SGD(0.1, gradient_accumulation_steps=passes)
+        ),
         jit_compile=kind == "compiled",
         steps_per_execution=2 if kind == "execution of two" else 1,
     )
@@ -152,7 +187,7 @@ def caught_worker(kind):
             model.optimizer, "binary_crossentropy", metrics=[RaisesInMetric()]
         )
     data = training.dataset(40)
-    if kind != "metric":
+    if kind not in (*IN_A_LAYER, "metric"):
         data = bad_part(known=kind != "unknown length")
     caught = []
     for _ in range(2):  # It fails again.
@@ -173,6 +208,7 @@ def caught_worker(kind):
         "unknown length",
         "compiled",
         "execution of two",
+        *IN_A_LAYER,
         "metric",
     ],
 )
@@ -182,7 +218,7 @@ def test_a_fit_that_fails_on_one_rank_can_be_caught(rank_pool, kind, size):
 
     model = training.compile_model(training.build(3), training.OPTIMIZERS["sgd"]())
     history = training.fit(model, training.dataset(48), 4 * size, epochs=2)
-    cause = "label" if kind == "metric" else "img_0042 is no image"
+    cause = "label" if kind in (*IN_A_LAYER, "metric") else "img_0042 is no image"
     for rank, (caught, weights, theirs) in enumerate(results):
         assert len(caught) == 2
         for message in caught:
