@@ -32,8 +32,6 @@ def build_libraries(
         f"-DCMAKE_TOOLCHAIN_FILE={tree}/cmake/toolchains/{architecture}.cmake",
         # No path of this machine in what __FILE__ says.
         f"-DCMAKE_CXX_FLAGS={' '.join(_prefix_maps(tree, tensorflows, work_dir))}",
-        # Headers are read once instead of by each file: a quarter of the time.
-        *("-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=16"),
         f"-DPython_EXECUTABLE={sys.executable}",
         f"-DRING_KERAS_PYTHON_HEADERS={headers}",
         f"-DRING_KERAS_TENSORFLOW_DIRS={';'.join(map(str, tensorflows))}",

@@ -83,12 +83,13 @@ std::shared_ptr<SubmittedCall> Submit(Request request, int device,
   return SubmittedCall::Submit(std::move(request));
 }
 
-auto Allreduce(const std::vector<DeviceTensor>& inputs,
-               const std::vector<uintptr_t>& outputs, const std::string& dtype,
-               int device, uintptr_t stream, const std::string& op,
-               const std::string& name, int communicator_id, double prescale,
-               double postscale, double weight,
-               const std::optional<std::string>& wire_dtype) {
+auto DeviceAllreduce(const std::vector<DeviceTensor>& inputs,
+                     const std::vector<uintptr_t>& outputs,
+                     const std::string& dtype, int device, uintptr_t stream,
+                     const std::string& op, const std::string& name,
+                     int communicator_id, double prescale, double postscale,
+                     double weight,
+                     const std::optional<std::string>& wire_dtype) {
   Request request = MakeRequest(CollectiveKind::kAllreduce, name,
                                 communicator_id, dtype, inputs);
   SetOutputs(&request, outputs);
@@ -100,10 +101,10 @@ auto Allreduce(const std::vector<DeviceTensor>& inputs,
   return Submit(std::move(request), device, stream);
 }
 
-auto Broadcast(const std::vector<DeviceTensor>& inputs,
-               const std::vector<uintptr_t>& outputs, const std::string& dtype,
-               int device, uintptr_t stream, int root, const std::string& name,
-               int communicator_id) {
+auto DeviceBroadcast(const std::vector<DeviceTensor>& inputs,
+                     const std::vector<uintptr_t>& outputs,
+                     const std::string& dtype, int device, uintptr_t stream,
+                     int root, const std::string& name, int communicator_id) {
   Request request = MakeRequest(CollectiveKind::kBroadcast, name,
                                 communicator_id, dtype, inputs);
   SetOutputs(&request, outputs);
@@ -111,19 +112,20 @@ auto Broadcast(const std::vector<DeviceTensor>& inputs,
   return Submit(std::move(request), device, stream);
 }
 
-auto Allgather(const DeviceTensor& input, const OutputMemory& output,
-               const std::string& dtype, int device, uintptr_t stream,
-               const std::string& name, int communicator_id) {
+auto DeviceAllgather(const DeviceTensor& input, const OutputMemory& output,
+                     const std::string& dtype, int device, uintptr_t stream,
+                     const std::string& name, int communicator_id) {
   Request request = MakeRequest(CollectiveKind::kAllgather, name,
                                 communicator_id, dtype, {input});
   SetOutput(&request, output);
   return Submit(std::move(request), device, stream);
 }
 
-auto ReduceScatter(const DeviceTensor& input, const OutputMemory& output,
-                   const std::string& dtype, int device, uintptr_t stream,
-                   const std::string& op, const std::string& name,
-                   int communicator_id, double prescale, double postscale) {
+auto DeviceReduceScatter(const DeviceTensor& input, const OutputMemory& output,
+                         const std::string& dtype, int device, uintptr_t stream,
+                         const std::string& op, const std::string& name,
+                         int communicator_id, double prescale,
+                         double postscale) {
   Request request = MakeRequest(CollectiveKind::kReduceScatter, name,
                                 communicator_id, dtype, {input});
   SetOutput(&request, output);
@@ -133,10 +135,10 @@ auto ReduceScatter(const DeviceTensor& input, const OutputMemory& output,
   return Submit(std::move(request), device, stream);
 }
 
-auto Alltoall(const DeviceTensor& input, const OutputMemory& output,
-              const std::string& dtype, int device, uintptr_t stream,
-              const std::optional<std::vector<int64_t>>& splits,
-              const std::string& name, int communicator_id) {
+auto DeviceAlltoall(const DeviceTensor& input, const OutputMemory& output,
+                    const std::string& dtype, int device, uintptr_t stream,
+                    const std::optional<std::vector<int64_t>>& splits,
+                    const std::string& name, int communicator_id) {
   Request request = MakeRequest(CollectiveKind::kAlltoall, name,
                                 communicator_id, dtype, {input});
   SetOutput(&request, output);
@@ -161,29 +163,29 @@ void BindDevice(py::module_& module) {
       .def("output_shape", &SubmittedCall::output_shape)
       .def("received_splits", &SubmittedCall::received_splits);
 
-  module.def("device_allreduce", &Allreduce, py::arg("inputs"),
+  module.def("device_allreduce", &DeviceAllreduce, py::arg("inputs"),
              py::arg("outputs"), py::arg("dtype"), py::arg("device"),
              py::arg("stream"), py::arg("op") = "sum", py::arg("name") = "",
              py::arg("communicator_id") = 0, py::arg("prescale") = 1.0,
              py::arg("postscale") = 1.0, py::arg("weight") = 1.0,
              py::arg("wire_dtype") = py::none());
-  module.def("device_broadcast", &Broadcast, py::arg("inputs"),
+  module.def("device_broadcast", &DeviceBroadcast, py::arg("inputs"),
              py::arg("outputs"), py::arg("dtype"), py::arg("device"),
              py::arg("stream"), py::arg("root"), py::arg("name") = "",
              py::arg("communicator_id") = 0);
-  module.def("device_allgather", &Allgather, py::arg("input"),
+  module.def("device_allgather", &DeviceAllgather, py::arg("input"),
              py::arg("output"), py::arg("dtype"), py::arg("device"),
              py::arg("stream"), py::arg("name") = "",
              py::arg("communicator_id") = 0);
-  module.def("device_reduce_scatter", &ReduceScatter, py::arg("input"),
+  module.def("device_reduce_scatter", &DeviceReduceScatter, py::arg("input"),
              py::arg("output"), py::arg("dtype"), py::arg("device"),
              py::arg("stream"), py::arg("op") = "sum", py::arg("name") = "",
              py::arg("communicator_id") = 0, py::arg("prescale") = 1.0,
              py::arg("postscale") = 1.0);
-  module.def("device_alltoall", &Alltoall, py::arg("input"), py::arg("output"),
-             py::arg("dtype"), py::arg("device"), py::arg("stream"),
-             py::arg("splits") = py::none(), py::arg("name") = "",
-             py::arg("communicator_id") = 0);
+  module.def("device_alltoall", &DeviceAlltoall, py::arg("input"),
+             py::arg("output"), py::arg("dtype"), py::arg("device"),
+             py::arg("stream"), py::arg("splits") = py::none(),
+             py::arg("name") = "", py::arg("communicator_id") = 0);
 }
 
 }  // namespace ring_keras

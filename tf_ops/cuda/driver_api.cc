@@ -5,7 +5,7 @@
 namespace ring_keras::cuda {
 namespace {
 
-StatusOr<const DriverApi*> Load() {
+StatusOr<const DriverApi*> LoadDriver() {
   StatusOr<void*> handle = OpenLibrary(kDriverLibrary);
   if (!handle.ok()) return handle.status();
   static DriverApi api;
@@ -22,7 +22,7 @@ StatusOr<const DriverApi*> Load() {
 }  // namespace
 
 StatusOr<const DriverApi*> GetDriver() {
-  static const StatusOr<const DriverApi*> driver = Load();
+  static const StatusOr<const DriverApi*> driver = LoadDriver();
   return driver;
 }
 

@@ -23,7 +23,7 @@ void OpenBuiltins(const NvrtcApi& api, Version version) {
   dlopen(builtins.c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
-StatusOr<const NvrtcApi*> Load() {
+StatusOr<const NvrtcApi*> LoadNvrtc() {
   StatusOr<void*> handle = OpenLibrary(kNvrtcLibrary);
   if (!handle.ok()) return handle.status();
   static NvrtcApi api;
@@ -58,7 +58,7 @@ StatusOr<const NvrtcApi*> Load() {
 }  // namespace
 
 StatusOr<const NvrtcApi*> GetNvrtc() {
-  static const StatusOr<const NvrtcApi*> nvrtc = Load();
+  static const StatusOr<const NvrtcApi*> nvrtc = LoadNvrtc();
   return nvrtc;
 }
 

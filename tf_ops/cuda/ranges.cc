@@ -15,7 +15,7 @@ struct NvtxApi {
 
 std::atomic<const NvtxApi*> shown{nullptr};
 
-const NvtxApi* Load() {
+const NvtxApi* LoadNvtx() {
   const StatusOr<void*> handle = OpenLibrary(kNvtxLibrary);
   if (!handle.ok()) return nullptr;
   static NvtxApi api;
@@ -28,7 +28,7 @@ const NvtxApi* Load() {
 }  // namespace
 
 void ShowRanges() {
-  static const NvtxApi* const api = Load();
+  static const NvtxApi* const api = LoadNvtx();
   shown.store(api);
 }
 

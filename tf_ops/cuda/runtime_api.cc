@@ -7,7 +7,7 @@
 namespace ring_keras::cuda {
 namespace {
 
-StatusOr<const RuntimeApi*> Load() {
+StatusOr<const RuntimeApi*> LoadRuntime() {
   // Without a driver the runtime opens, but answers every call with a riddle.
   if (StatusOr<const DriverApi*> driver = GetDriver(); !driver.ok()) {
     return driver.status();
@@ -53,7 +53,7 @@ StatusOr<const RuntimeApi*> Load() {
 }  // namespace
 
 StatusOr<const RuntimeApi*> GetRuntime() {
-  static const StatusOr<const RuntimeApi*> runtime = Load();
+  static const StatusOr<const RuntimeApi*> runtime = LoadRuntime();
   return runtime;
 }
 

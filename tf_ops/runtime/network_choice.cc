@@ -15,7 +15,7 @@ namespace {
 // Up to so many hosts each tries all.
 constexpr int kTryAllHosts = 64;
 
-constexpr char kAdvice[] =
+constexpr char kNetworkAdvice[] =
     " Is there a firewall between them, or no common network? "
     "RING_KERAS_INTERFACES, or ringrun --network-interface, names the "
     "interfaces to take.";
@@ -110,14 +110,14 @@ Status NoCommonNetwork(const std::vector<NetworkHost>& hosts, int host) {
     if (failures.size() == unreached.candidates.size()) {
       return Status(StatusCode::kInternal, ErrorCode::kNoCommonNetwork,
                     StrCat(who, "any address of host ", unreached.name, ": ",
-                           Join(failures), ".", kAdvice));
+                           Join(failures), ".", kNetworkAdvice));
     }
     by_some.push_back(who + Join(failures));
   }
-  return Status(
-      StatusCode::kInternal, ErrorCode::kNoCommonNetwork,
-      StrCat("no address of host ", unreached.name,
-             " is reached by all other hosts: ", Join(by_some), ".", kAdvice));
+  return Status(StatusCode::kInternal, ErrorCode::kNoCommonNetwork,
+                StrCat("no address of host ", unreached.name,
+                       " is reached by all other hosts: ", Join(by_some), ".",
+                       kNetworkAdvice));
 }
 
 }  // namespace

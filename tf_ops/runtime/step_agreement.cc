@@ -7,7 +7,7 @@
 namespace ring_keras {
 namespace {
 
-constexpr char kAdvice[] =
+constexpr char kStepAdvice[] =
     "A rank that skipped a step, or failed in the middle of one and went on, "
     "is ahead of the others; one that repeated a part is behind. Catch what a "
     "step raises on every rank or on none. All ranks give these steps up and "
@@ -73,7 +73,7 @@ void StepAgreement::FailLost(Member& member, std::optional<int> moved_on) {
         StrCat(operation->description(), ": step differs across ranks: rank ",
                communicator.ranks()[ahead], " is in step ",
                member.steps.StepOf(ahead), ", rank ", job_rank_, " in step ",
-               use.step, ". ", kAdvice));
+               use.step, ". ", kStepAdvice));
     bool is_current;
     {
       std::lock_guard<std::mutex> lock(shared_.mutex);

@@ -8,7 +8,7 @@
 namespace ring_keras::nccl {
 namespace {
 
-constexpr char kWhat[] = "allreduce";
+constexpr char kAllreduceCall[] = "allreduce";
 
 class Allreduce : public DeviceCollective {
  public:
@@ -51,7 +51,7 @@ class Allreduce : public DeviceCollective {
       char* data = buffer.value();
       RING_KERAS_CO_RETURN_IF_ERROR(CopyScaled(dtype, dtype, reduction.before,
                                                round.In(data, element_nbytes)));
-      Task issued = device().Issue(kWhat, [&](Calls& calls) {
+      Task issued = device().Issue(kAllreduceCall, [&](Calls& calls) {
         calls.AllReduce(data, data, round.count, reduction.dtype, reduction.op);
         add_large(calls);
       });
@@ -60,7 +60,7 @@ class Allreduce : public DeviceCollective {
           dtype, dtype, reduction.after, round.Out(data, element_nbytes)));
     }
     if (!large.empty()) {
-      Task issued = device().Issue(kWhat, add_large);
+      Task issued = device().Issue(kAllreduceCall, add_large);
       RING_KERAS_CO_RETURN_IF_ERROR(co_await issued);
     }
     if (large_op != reduction.op) device().DropScaledSum(large_op);

@@ -10,7 +10,7 @@ namespace {
 
 // What waits for a device in a stream waits on without us; all that is late by
 // this much is the release of memory.
-constexpr std::chrono::microseconds kInterval{200};
+constexpr std::chrono::microseconds kNewsInterval{200};
 // How long a device may take to end what it has of a broken communicator: its
 // part in the collective ends at once, but compute before it may still run.
 constexpr std::chrono::seconds kAbortGrace{30};
@@ -60,7 +60,7 @@ void Completion::Main() {
       if (flights_.empty()) {
         news_.wait(lock, has_news);
       } else {
-        news_.wait_for(lock, kInterval, has_news);
+        news_.wait_for(lock, kNewsInterval, has_news);
       }
       watched.swap(watched_);
       broken.swap(broken_);

@@ -12,7 +12,7 @@ namespace {
 
 // NCCL settles most calls within some of these turns.
 constexpr int kYields = 200;
-constexpr std::chrono::microseconds kInterval{50};
+constexpr std::chrono::microseconds kPostInterval{50};
 
 }  // namespace
 
@@ -92,7 +92,7 @@ void Launcher::Main() {
       return !posted_.empty() || !closed_.empty();
     };
     if (waits) {
-      news_.wait_for(lock, kInterval, is_posted);
+      news_.wait_for(lock, kPostInterval, is_posted);
     } else if (stopping_ && known_.empty()) {
       break;
     } else {

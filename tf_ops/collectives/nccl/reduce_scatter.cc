@@ -9,7 +9,7 @@
 namespace ring_keras::nccl {
 namespace {
 
-constexpr char kWhat[] = "reduce_scatter";
+constexpr char kReduceScatterCall[] = "reduce_scatter";
 
 class ReduceScatter : public DeviceCollective {
  public:
@@ -54,7 +54,7 @@ class ReduceScatter : public DeviceCollective {
       input = buffer.value();
     }
     const uint64_t own_count = count / size();
-    Task issued = device().Issue(kWhat, [&](Calls& calls) {
+    Task issued = device().Issue(kReduceScatterCall, [&](Calls& calls) {
       calls.ReduceScatter(input, output, own_count, reduction.dtype, op);
     });
     RING_KERAS_CO_RETURN_IF_ERROR(co_await issued);
@@ -87,7 +87,7 @@ class ReduceScatter : public DeviceCollective {
       RING_KERAS_CO_RETURN_IF_ERROR(
           CopyScaled(dtype, dtype, reduction.before, std::move(pack)));
       char* own = buffer.value() + rank() * nbytes;
-      Task issued = device().Issue(kWhat, [&](Calls& calls) {
+      Task issued = device().Issue(kReduceScatterCall, [&](Calls& calls) {
         calls.ReduceScatter(buffer.value(), own, nbytes / element_nbytes,
                             reduction.dtype, reduction.op);
       });
