@@ -9,9 +9,6 @@
 #include <cstdint>
 
 #include "tf_ops/common/export.h"
-#if defined(__x86_64__)
-#include <x86intrin.h>
-#endif
 
 namespace ring_keras {
 
@@ -24,7 +21,7 @@ RING_KERAS_EXPORT extern const bool kTicksAreCounter;
 
 inline Ticks Now() {
 #if defined(__x86_64__)
-  if (kTicksAreCounter) return __rdtsc();
+  if (kTicksAreCounter) return __builtin_ia32_rdtsc();
 #endif
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
