@@ -24,6 +24,7 @@ from ring_keras.launch import (
     elastic_options,
     horovodrun,
     host_options,
+    rank_counts,
     watch_options,
 )
 from ring_keras.launch.check_build import check_build
@@ -73,7 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs ringrun; returns its exit code."""
     open_standard_descriptors()
     parser = make_parser()
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(rank_counts.unrecognized(parser, unknown))
     if (
         options.version
         or options.print_env
@@ -83,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return to_reader(lambda: _answer(parser, options))
     if options.json and not options.check_build:
         parser.error("--json needs --check-build")
+    rank_counts.settle(parser, options)
     if options.check_build:
         return _check_build(parser, options)
 
@@ -90,7 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     nodes = host_options.check_nodes(parser, options)
     hosts = None if nodes else host_options.check_hosts(parser, options)
     if options.size is None:
-        parser.error("-np N, or -H, is required: how many ranks?")
+        parser.error(
+            "-np N, or -H, is required: how many ranks? For two on this host: "
+            "ringrun -np 2 python train.py"
+        )
     if not options.command:
         parser.error("a command is required, such as: python train.py")
     code = _run_job(parser, options, hosts, nodes)
@@ -272,15 +279,7 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add(
-        "-np",
-        "-n",
-        "--num-proc",
-        dest="size",
-        type=_count,
-        metavar="N",
-        help="number of ranks",
-    )
+    rank_counts.add_options(parser)
     add(
         "-x",
         "--env",
@@ -401,14 +400,6 @@ def make_parser() -> argparse.ArgumentParser:
     horovodrun.add_options(parser)
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(
-            f"must be an integer of at least 1, not {text}"
-        )
-    return int(text)
 
 
 def _seconds(text: str) -> float:

@@ -23,6 +23,11 @@ from ring_keras.launch.elastic_options import ELASTIC_TIMEOUT_S, discovery_of
 from ring_keras.launch.hosts import Host, HostsError, fill, parse_hosts, read_hostfile
 from ring_keras.launch.nodes import NodeOptions
 from ring_keras.launch.output import say
+from ring_keras.launch.rank_counts import (
+    add_spellings,
+    choose_ranks_here,
+    count_here,
+)
 from ring_keras.launch.ssh import SshOptions
 from ring_keras.network.addresses import is_own
 
@@ -104,9 +109,10 @@ def _add_node_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--nproc-per-node",
-        type=int,
+        type=count_here,
         metavar="N",
-        help="number of ranks on this host; hosts may differ",
+        help="number of ranks on this host, or auto; hosts may differ. Without "
+        "--nnodes it is what -np is",
     )
     group.add_argument(
         "--rendezvous",
@@ -118,6 +124,7 @@ def _add_node_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="64 hexadecimal digits: (umask 077; openssl rand -hex 32 > FILE)",
     )
+    add_spellings(group)
 
 
 def check_nodes(
@@ -166,10 +173,6 @@ def check_nodes(
             f"--node-rank must be from 0 to {options.nnodes - 1} with --nnodes "
             f"{options.nnodes}, not {options.node_rank}"
         )
-    if options.nproc_per_node < 1:
-        parser.error(
-            f"--nproc-per-node must be at least 1, not {options.nproc_per_node}"
-        )
     try:
         host, port = split_address(options.rendezvous)
         token = read_token(options.secret_file, "--secret-file")
@@ -213,6 +216,8 @@ def check_hosts(
         else:
             given = _allocation(parser, options)
             if given is None:
+                if options.is_auto:
+                    options.size = choose_ranks_here()
                 return None
             option, hosts = given.source, list(given.hosts)
         if options.size is None:
@@ -306,7 +311,8 @@ def _allocation(
     several = own if own is not None and own.size > 1 else None
     # How many ranks one host can bear is for its user to say.
     own_size = options.size is not None
-    if given is None or (own_size and len(given.hosts) == 1 and _all_here(given.hosts)):
+    is_ours = given is not None and len(given.hosts) == 1 and _all_here(given.hosts)
+    if given is None or options.here_only or (own_size and is_ours):
         if several is not None:
             say(
                 f"{several.starter} started {several.size} of this ringrun; each "

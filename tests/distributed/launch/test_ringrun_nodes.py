@@ -271,7 +271,7 @@ def test_a_signal_to_any_node_ends_all(
     [
         ("--nnodes 2", "also need --node-rank, --nproc-per-node, --rendezvous, --sec"),
         ("{all} --node-rank 2", "--node-rank must be from 0 to 1 with --nnodes 2"),
-        ("{all} --nproc-per-node 0", "--nproc-per-node must be at least 1"),
+        ("{all} --nproc-per-node 0", "must be an integer of at least 1"),
         ("{all} --rendezvous here", "--rendezvous must be HOST:PORT, not here"),
         ("{all} --secret-file /nowhere", "--secret-file=/nowhere: cannot read it"),
         ("{all} -np 2", "-np is not for hosts without ssh"),
