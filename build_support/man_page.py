@@ -136,7 +136,10 @@ def _synopsis(parser: argparse.ArgumentParser) -> Iterator[str]:
 def _paragraphs(text: str) -> Iterator[str]:
     for paragraph in filter(None, re.split(r"\n\s*\n", text.strip())):
         yield ".PP"
-        yield _escaped(" ".join(paragraph.split()))
+        if paragraph.startswith("  "):  # A table.
+            yield from (".nf", *map(_escaped, paragraph.splitlines()), ".fi")
+        else:
+            yield _escaped(" ".join(paragraph.split()))
 
 
 def _option(action: argparse.Action) -> Iterator[str]:

@@ -8,11 +8,12 @@ tf_ops/common/error_code.h, and is never given to another cause.
 import re
 from pathlib import Path
 
-__all__ = ["CodedMixin", "codes_in", "explain"]
+__all__ = ["CodedMixin", "codes_in", "codes_of_class", "explain"]
 
 _CODE = re.compile(r"\[(RK[1-9]\d\d)\]")
 _PAGE = Path(__file__).with_name("troubleshooting.md")
 _ENTRY = re.compile(r"^### (RK\d{3})\n.*?(?=^##+ |\Z)", re.MULTILINE | re.DOTALL)
+_TITLE = re.compile(r"^\*\*(.*)\*\*$", re.MULTILINE)
 
 
 class CodedMixin:
@@ -36,3 +37,13 @@ def explain(code: str) -> str | None:
         if entry[1] == wanted:
             return entry[0].rstrip() + "\n"
     return None
+
+
+def codes_of_class(name: str) -> dict[str, str]:
+    """The codes that errors of a class have, each with what the page calls it."""
+    text = re.compile(rf"^{re.escape(name)}: \[RK", re.MULTILINE)
+    titles = {}
+    for entry in _ENTRY.finditer(_PAGE.read_text(encoding="utf-8")):
+        if text.search(entry[0]):
+            titles[entry[1]] = _TITLE.findall(entry[0])[0]
+    return titles

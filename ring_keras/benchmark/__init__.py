@@ -1,6 +1,6 @@
 """How fast collectives are, on the ranks of a real job.
 
-    ringrun -np 4 python -m ring_keras.benchmark allreduce --max-bytes 256M
+    ringrun -np 4 ring benchmark allreduce --max-bytes 256M
 
-`python -m ring_keras.benchmark --help` lists the options.
+`ring benchmark --help` lists the options.
 """

@@ -1,4 +1,4 @@
-"""`python -m ring_keras.benchmark`, on every rank."""
+"""`ring benchmark`, on every rank, by the module's name."""
 
 import sys
 

@@ -15,7 +15,7 @@ __all__ = ["Options", "parse"]
 
 _DESCRIPTION = """\
 Measures one collective on the ranks of a job, and checks its results. Run it under
-a launcher: ringrun -np N python -m ring_keras.benchmark [option ...]
+a launcher: ringrun -np N ring benchmark [option ...]
 """
 
 _EPILOG = """\
@@ -75,7 +75,7 @@ class Options:
 def parse(arguments: Sequence[str] | None = None) -> Options:
     """Reads the command line; exits with a message if it is wrong."""
     parser = argparse.ArgumentParser(
-        prog="python -m ring_keras.benchmark",
+        prog="ring benchmark",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

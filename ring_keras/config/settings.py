@@ -194,15 +194,14 @@ class Config:
         None,
         PATH,
         "Every rank writes its collectives to a file beside this one, from init() on; "
-        "`python -m ring_keras.monitoring.timeline` puts them together here. The same "
-        "on every rank.",
+        "`ring timeline` puts them together here. The same on every rank.",
     )
     trace_dir: str | None = _variable(
         None,
         Reader("the path of a directory", str),
         "Where every rank writes its last collectives and the stacks of its threads "
-        "when the job stalls or loses a rank, or one gets SIGUSR2. Read them by "
-        "`python -m ring_keras.monitoring.analyze`.",
+        "when the job stalls or loses a rank, or one gets SIGUSR2. `ring analyze` "
+        "reads them.",
     )
     init_timeout_s: float = _variable(
         120.0, SECONDS, "How long init() waits for all ranks to join."

@@ -12,7 +12,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ring_keras._codes import explain
 from ring_keras._version import __version__
 from ring_keras.config import (
     Config,
@@ -40,6 +39,7 @@ from ring_keras.launch.environment import (
     hash_seed,
     launchers_names,
 )
+from ring_keras.launch.explain import explain_errors
 from ring_keras.launch.guard import open_standard_descriptors, run_guarded
 from ring_keras.launch.hosts import Host
 from ring_keras.launch.launcher import Launcher, LaunchOptions
@@ -50,6 +50,7 @@ from ring_keras.launch.places import places_of
 from ring_keras.launch.reader import to_reader
 from ring_keras.launch.several_hosts import HostsJob, Plan, meet_hosts
 from ring_keras.launch.this_host import meet_here
+from ring_keras.launch.tools import describe_tools
 
 _DESCRIPTION = """\
 Runs COMMAND as the N ranks of one job, on this machine or on several. Each line
@@ -64,6 +65,10 @@ Ctrl-C, or SIGTERM, asks the ranks to end, and kills them after the grace
 period; a second one kills them at once. SIGUSR1, SIGUSR2 and SIGXCPU are passed
 on to the ranks. Under nohup, SIGHUP ends nothing. `ringrun --print-env` lists
 the environment variables that ring_keras reads.
+
+Beside ringrun there are these tools, of which `ring --help` tells, too:
+
+{tools}
 """
 
 _USAGE_ERROR = 2
@@ -228,21 +233,8 @@ def _answer(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         print(f"ring_keras {__version__}")
         return 0
     if options.explain is not None:
-        return _explain(options.explain)
+        return explain_errors(options.explain)
     return _print_variables()
-
-
-def _explain(codes: str) -> int:
-    """Prints what the page says about errors; returns an exit code."""
-    exit_code = 0
-    for code in codes.split(","):
-        entry = explain(code.strip())
-        if entry is None:
-            say(f"{code}: ring_keras {__version__} has no error of this code")
-            exit_code = _USAGE_ERROR
-        else:
-            print(entry)
-    return exit_code
 
 
 def _check_build(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -274,7 +266,7 @@ def make_parser() -> argparse.ArgumentParser:
         "       ringrun -H HOST:SLOTS,... [option ...] COMMAND [argument ...]\n"
         "       ringrun --nnodes N --node-rank K [option ...] COMMAND [argument ...]",
         description=_DESCRIPTION,
-        epilog=_EPILOG,
+        epilog=_EPILOG.format(tools=describe_tools()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -1,4 +1,4 @@
-"""Do N ranks train as one process would? `compare`, or `python -m ring_keras.verify`.
+"""Do N ranks train as one process would? `compare`, or `ring verify`.
 
 Names are imported when first used. `__init__.pyi` lists them.
 """

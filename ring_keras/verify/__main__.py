@@ -1,4 +1,4 @@
-"""`python -m ring_keras.verify`, on every rank."""
+"""`ring verify`, on every rank, by the module's name."""
 
 import sys
 

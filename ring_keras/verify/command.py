@@ -28,9 +28,8 @@ _NOTHING_TO_COMPARE = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 1 on rank 0 if something differs."""
     parser = argparse.ArgumentParser(
-        prog="python -m ring_keras.verify",
-        usage="ringrun -np N python -m ring_keras.verify [--steps K] SCRIPT|-m MODULE "
-        "[argument ...]",
+        prog="ring verify",
+        usage="ringrun -np N ring verify [--steps K] SCRIPT|-m MODULE [argument ...]",
         description=_DESCRIPTION,
         allow_abbrev=False,
     )
@@ -66,6 +65,7 @@ def _run(script: list[str], *, as_module: bool) -> None:
     """Becomes the script."""
     sys.argv = list(script)
     if as_module:
+        sys.path[0] = str(Path.cwd())  # As `python -m` has it.
         runpy.run_module(script[0], run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = str(Path(script[0]).resolve().parent)
@@ -80,7 +80,7 @@ def _compare(recording: Recording, script: list[str]) -> int:
     if size == 1:
         print(
             "ring_keras.verify: one rank has nothing to differ from: start it by "
-            "`ringrun -np 2 python -m ring_keras.verify ...`",
+            "`ringrun -np 2 ring verify ...`",
             file=sys.stderr,
         )
         return _NOTHING_TO_COMPARE

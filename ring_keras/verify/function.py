@@ -26,7 +26,7 @@ def compare(train: Callable[[], object], steps: int = 3) -> Comparison:
     next generation: process sets are to be added again, models made before compiled
     again. The others wait for rank 0 up to `RING_KERAS_INIT_TIMEOUT_S` seconds.
 
-    What `python -m ring_keras.verify` says of the data and the learning rate of one
+    What `ring verify` says of the data and the learning rate of one
     process is not in it: a function cannot be run as one from here.
 
     Examples:

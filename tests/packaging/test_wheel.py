@@ -98,7 +98,8 @@ def test_installs_and_works(
         *(bin_dir / "python", "-m", "pip", "install", "--no-deps", "--no-index", wheel),
         timeout_s=300,
     )
-    assert __version__ in run_command(bin_dir / "ringrun", "--version")
+    for program in ("ringrun", "ring"):
+        assert __version__ in run_command(bin_dir / program, "--version")
     assert (tmp_path / "venv" / "share" / "man" / "man1" / "ringrun.1").is_file()
     printed = run_command(bin_dir / "python", "-c", TRAIN_ON_ONE_RANK, cwd=tmp_path)
     assert f"works on {tmp_path / 'venv'}" in printed

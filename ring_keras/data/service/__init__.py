@@ -1,6 +1,6 @@
 """Preparing data in processes of their own, with TensorFlow's tf.data service.
 
-`python -m ring_keras.data.service` starts those processes.
+`ring data-service` starts those processes.
 """
 
 from ring_keras.data.service.config import TfDataServiceConfig

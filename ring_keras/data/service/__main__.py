@@ -1,4 +1,4 @@
-"""A compute job: `ringrun -np 4 python -m ring_keras.data.service CONFIGFILE`."""
+"""A compute job: `ringrun -np 4 ring data-service CONFIGFILE`."""
 
 import argparse
 import contextlib
@@ -53,7 +53,7 @@ def _open_registry(
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m ring_keras.data.service",
+        prog="ring data-service",
         description="Prepares data for a training job. Every rank is a worker.",
     )
     parser.add_argument(

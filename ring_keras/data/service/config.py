@@ -22,7 +22,7 @@ class TfDataServiceConfig:
     The compute job writes it to a file, and the training job reads it.
 
     Examples:
-        With `python -m ring_keras.data.service service.json` running on some ranks:
+        With `ring data-service service.json` running on some ranks:
 
         >>> from ring_keras.data.service import TfDataServiceConfig
         >>> config = TfDataServiceConfig.read("service.json")

@@ -1,4 +1,4 @@
-"""`python -m ring_keras.monitoring.analyze DIR`: why a job stands still, or broke."""
+"""`ring analyze DIR`: why a job stands still, or broke."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ring_keras.monitoring.analyze.verdict import explain
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints one sentence, then what each rank was doing."""
     parser = argparse.ArgumentParser(
-        prog="python -m ring_keras.monitoring.analyze",
+        prog="ring analyze",
         description="Says why a job stands still, or broke, by the files that its "
         "ranks wrote to RING_KERAS_TRACE_DIR.",
     )

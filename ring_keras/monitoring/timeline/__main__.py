@@ -1,4 +1,4 @@
-"""`python -m ring_keras.monitoring.timeline FILE`: puts the ranks' parts together."""
+"""`ring timeline FILE`: puts the ranks' parts together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ring_keras.monitoring.timeline.part_file import find_parts, read_part
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes FILE, and removes the parts."""
     parser = argparse.ArgumentParser(
-        prog="python -m ring_keras.monitoring.timeline",
+        prog="ring timeline",
         description="Makes one timeline of the parts FILE.rank0, FILE.rank1, ... that "
         "the ranks of a job with RING_KERAS_TIMELINE=FILE have written.",
     )

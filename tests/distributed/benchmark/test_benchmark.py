@@ -1,4 +1,4 @@
-"""`python -m ring_keras.benchmark` on real ranks, with tiny buffers."""
+"""`ring benchmark` on real ranks, with tiny buffers."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ RANKS = 2
 
 
 class ComputeJob:
-    """`ringrun -np 2 python -m ring_keras.data.service`, as a context manager."""
+    """`ringrun -np 2 ring data-service`, as a context manager."""
 
     def __init__(self, directory: Path, *options: str) -> None:
         self.config_file = directory / "service.json"

@@ -1,0 +1,97 @@
+"""`ring`: one command for the tools beside ringrun."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ring_keras._version import __version__
+
+__all__ = ["describe_tools", "main"]
+
+_USAGE_ERROR = 2
+
+
+@dataclass(frozen=True)
+class _Tool:
+    """One of them; its module is imported when it is asked for.
+
+    Attributes:
+        module: Has `main`, which takes what the user has written.
+        summary: What for, and how it is started; fits in a line.
+        first: Goes before what the user has written.
+    """
+
+    module: str
+    summary: str
+    first: str | None = None
+
+    def run(self, arguments: Sequence[str]) -> int | None:
+        """Returns the exit code; None is 0."""
+        before = [] if self.first is None else [self.first]
+        main = importlib.import_module(self.module).main
+        code: int | None = main([*before, *arguments])
+        return code
+
+
+_TOOLS = {
+    "verify": _Tool(
+        "ring_keras.verify.command",
+        "do they train as one process? ringrun -np 2 ring verify X.py",
+    ),
+    "benchmark": _Tool(
+        "ring_keras.benchmark.run",
+        "how fast are collectives here? ringrun -np 2 ring benchmark",
+    ),
+    "analyze": _Tool(
+        "ring_keras.monitoring.analyze.__main__",
+        "why does a job hang? By what its ranks wrote: ring analyze DIR",
+    ),
+    "timeline": _Tool(
+        "ring_keras.monitoring.timeline.__main__",
+        "makes one timeline of the parts of all ranks: ring timeline FILE",
+    ),
+    "data-service": _Tool(
+        "ring_keras.data.service.__main__",
+        "prepares data for a job: ringrun -np 4 ring data-service FILE",
+    ),
+    "doctor": _Tool(
+        "ring_keras.launch.cli",
+        "is this machine fit for a job? ring doctor -np 2",
+        first="--check-build",
+    ),
+    "explain": _Tool(
+        "ring_keras.launch.explain",
+        "what does an error mean, and what helps? ring explain RK302",
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int | None:
+    """Runs a tool; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="ring",
+        usage="ring TOOL [argument ...]",
+        description="The tools beside ringrun, which starts the ranks of a job.\n\n"
+        f"{describe_tools()}\n\n`ring TOOL --help` lists a tool's options.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"ring_keras {__version__}"
+    )
+    add = parser.add_argument
+    add("tool", nargs="?", choices=_TOOLS, metavar="TOOL", help=argparse.SUPPRESS)
+    add("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.tool is None:
+        parser.print_help()
+        return _USAGE_ERROR
+    return _TOOLS[options.tool].run(options.words)
+
+
+def describe_tools() -> str:
+    """A line for each tool."""
+    return "\n".join(f"  {name:<14}{tool.summary}" for name, tool in _TOOLS.items())
