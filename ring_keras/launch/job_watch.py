@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,22 @@ class JobWatch:
         loop: Calls back.
         directory: For files of the job.
         output: Shows the status.
+        arrivals: Says how many of how many ranks have joined; None: nobody runs.
 
     Raises:
         OSError: If a file cannot be made, or nobody can listen there.
     """
 
     def __init__(
-        self, options: WatchOptions, loop: Loop, directory: Path, output: OutputPump
+        self,
+        options: WatchOptions,
+        loop: Loop,
+        directory: Path,
+        output: OutputPump,
+        arrivals: Callable[[], tuple[int, int] | None],
     ) -> None:
+        self._arrivals = arrivals
+        self._began_at: float | None = time.monotonic()
         self._output = output
         self._events = EventLog(options.event_log)
         self._ranks: list[Worker] = []
@@ -104,4 +113,17 @@ class JobWatch:
     def _show_status(self) -> None:
         running = any(worker.running for worker in self._ranks)
         line = self._progress.line() if self._progress is not None and running else ""
-        self._output.show_status(line)
+        self._output.show_status(line or self._starting())
+
+    def _starting(self) -> str:
+        """How many ranks have joined, until all have for the first time."""
+        arrivals = None if self._began_at is None else self._arrivals()
+        if arrivals is None or self._began_at is None:
+            return ""
+        joined, size = arrivals
+        if joined >= size:
+            self._began_at = None
+            return ""
+        seconds = time.monotonic() - self._began_at
+        text = f"starting {size} ranks ... {joined} of {size} have joined"
+        return f"{text} ({seconds:.0f} s)"

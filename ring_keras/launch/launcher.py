@@ -176,6 +176,8 @@ class Launcher:
         self._token = token or secrets.token_bytes(_TOKEN_NBYTES)
         self._crews: list[Crew] = []
         self._store: _native.StoreServer | Members | None = None
+        self._fixed_store: _native.StoreServer | None = None
+        self._size = 0
         self._members: Members | None = None
         self._ending: Ending | None = None
         self._state = _State.RUNNING
@@ -207,7 +209,11 @@ class Launcher:
         )
         try:
             self._job_watch = JobWatch(
-                self._options.watch, self._loop, self._directory, self._pump
+                self._options.watch,
+                self._loop,
+                self._directory,
+                self._pump,
+                self._arrivals,
             )
         except OSError as error:
             say(f"[RK816] cannot watch the job: {error}")
@@ -273,6 +279,7 @@ class Launcher:
                 run_until=self._run_until,
             )
         )
+        self._size = meeting.size
         if meeting.size > 1:
             _require_route(meeting.store_host)
         if meeting.members is not None:
@@ -280,7 +287,7 @@ class Launcher:
             address = ""  # Members learn it when they join.
         else:
             store = self._make_store_at(meeting.store_host, meeting.size)
-            self._store = store
+            self._store = self._fixed_store = store
             address = host_port(meeting.store_host, store.port)
         for crew in self._crews:
             crew.start(address)
@@ -436,6 +443,18 @@ class Launcher:
 
     def _ended_ranks(self) -> list[tuple[int, str, bool]]:
         return [] if self._store is None else self._store.ended_ranks()
+
+    def _arrivals(self) -> tuple[int, int] | None:
+        """How many of how many ranks have joined; None if there is no such question."""
+        if self._state is not _State.RUNNING or not any(
+            worker.running for worker in self._workers()
+        ):
+            return None
+        if self._members is not None:
+            return self._members.arrivals
+        if self._fixed_store is None or self._size == 1:
+            return None
+        return self._fixed_store.connected_ranks(), self._size
 
     def _say_if_none_joined(self) -> None:
         size = sum(1 for _ in self._workers())

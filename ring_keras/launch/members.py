@@ -132,6 +132,13 @@ class Members:
         """Whether a process has been in a generation."""
         return any(process.rank is not None for process in self._processes.values())
 
+    @property
+    def arrivals(self) -> tuple[int, int] | None:
+        """How many of how many wait for the first generation; None once it is there."""
+        if self._generation:
+            return None
+        return sum(process.waits for process in self._members), len(self._members)
+
     def begin(self) -> None:
         """Starts the processes that the job begins with, and those to come."""
         for _ in range(self._options.size):

@@ -36,8 +36,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--no-status",
         action="store_true",
-        help="no line below the output that says how fast the ranks train; there is "
-        "none either where the output does not go to a terminal",
+        help="no line below the output that says how many ranks have joined, and then "
+        "how fast they train; there is none either where the output does not go to a "
+        "terminal",
     )
     add(
         "--event-log",

@@ -42,6 +42,33 @@ def test_a_terminal_shows_a_status_below_the_lines(ringrun, terminal) -> None:
     ), shown
 
 
+JOIN = """
+from ring_keras import _native
+from ring_keras.config import Config
+from ring_keras.lifecycle.elastic_launcher import launcher_of
+if rank == 1:
+    wait_for("seen")
+config = Config.from_environment()
+place = {} if config.elastic_socket is None else launcher_of(config).join()
+_native.init(**(config.init_options() | place))
+wait_for("done")
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--min-np", "2"]])
+def test_a_terminal_shows_who_has_joined(ringrun, terminal, options) -> None:
+    fd = terminal.fd
+    process = ringrun.start(JOIN, *options, stdout=fd, stderr=fd)
+
+    terminal.read_until(rb"starting 2 ranks \.\.\. 1 of 2 have joined \(\d+ s\)")
+    (ringrun.directory / "seen").touch()
+    # Once all are there, it goes, and nothing takes its place.
+    terminal.read_until(rb"\r\x1b\[K\Z")
+    (ringrun.directory / "done").touch()
+
+    assert ringrun.finish(process).returncode == 0
+
+
 @pytest.mark.parametrize("options", [[], ["--no-status"]])
 def test_without_a_terminal_or_by_choice_there_is_none(
     ringrun, terminal, options: list[str]
