@@ -62,7 +62,7 @@ class RingSummaries:
         message = {
             "step": step,
             "row": row.to_json(),
-            "last_steps": self._meter.last_steps(self._process_set)
+            "last_steps": self._meter.last_steps(self._process_set, step)
             if with_step
             else [],
             "events": [*stalls(row.rank, waited, self._stall_s), *noted],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from ring_keras import _native
 from ring_keras.monitoring.links import Link
 from ring_keras.monitoring.recorder import Collective
 from ring_keras.monitoring.rows import Row
-from ring_keras.monitoring.stats import stats
+from ring_keras.monitoring.stats import Stats, StepStats, stats
 
 __all__ = ["Meter", "collective_totals", "common_step"]
 
@@ -56,36 +57,43 @@ class Meter:
         records, self._number = _native.long_waits(self._number, at_least_s)
         return [Collective(**one) for one in records]
 
-    def last_steps(self, process_set: int) -> list[dict[str, Any]]:
+    def last_steps(self, process_set: int, number: int) -> list[dict[str, Any]]:
         """This rank's last two steps with their collectives; fewer at the beginning.
 
-        Those that it has taken with the ranks of the process set of that number.
         The very last one may not be complete on every rank yet. Times are Unix
         seconds of this rank's clock.
+
+        Args:
+            process_set: The number of the ranks with which it has taken them.
+            number: That of the step in which it is, or which it has just ended, as
+                TensorBoard's axis has it. The engine counts all since `init()`.
         """
+        now = stats(most_steps=2)
+        # Later, so that none of those steps' own is missing.
         collectives = _native.recent_collectives(max(self._number - _RECENT, 0))
-        return _last_steps(
-            [one for one in collectives if one["process_set"] == process_set],
-            process_set,
-        )
+        return _last_steps(now, collectives, process_set, number)
 
 
 def _last_steps(
-    collectives: Sequence[dict[str, Any]], process_set: int
+    now: Stats,
+    collectives: Sequence[dict[str, Any]],
+    process_set: int,
+    number: int,
 ) -> list[dict[str, Any]]:
-    now = stats(most_steps=2)
+    # That in which this rank is: it may be open, and then `now` does not have it.
+    latest = max(
+        (one["step"] for one in collectives if one["process_set"] == process_set),
+        default=0,
+    )
     found = []
     for step in now.steps:
         if step.process_set != process_set:
             continue
-        own = [
-            one for one in collectives if one["step"] == step.step and one["done_at"]
-        ]
         found.append(
             {
                 "rank": now.rank,
                 "host": now.host,
-                "step": step.step,
+                "step": number - max(latest - step.step, 0),
                 "began_at": step.began_at,
                 "duration_s": step.duration_s,
                 "input_s": step.input_s,
@@ -100,11 +108,34 @@ def _last_steps(
                         "last_rank": one["last_rank"],
                         "at_s": [_since(step.began_at, one[at]) for at in _TIMES],
                     }
-                    for one in own[:_MOST_COLLECTIVES]
+                    for one in _within(collectives, step)
                 ],
             }
         )
     return found
+
+
+def _within(
+    collectives: Sequence[dict[str, Any]], step: StepStats
+) -> list[dict[str, Any]]:
+    """All that this rank was in while the step lasted, also those of no step.
+
+    As `step` counts them: a question that the ranks ask each other takes its time too.
+    """
+    ended_at = step.began_at + step.duration_s
+    found = [
+        one
+        for one in collectives
+        if one["done_at"]
+        and one["done_at"] > step.began_at
+        and one["submitted_at"] < ended_at
+    ]
+    if len(found) <= _MOST_COLLECTIVES:
+        return found
+    # Those that took longest tell where the time went.
+    return heapq.nlargest(
+        _MOST_COLLECTIVES, found, key=lambda one: one["done_at"] - one["submitted_at"]
+    )
 
 
 def common_step(by_rank: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:

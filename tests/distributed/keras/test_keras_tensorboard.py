@@ -6,6 +6,7 @@ import functools
 import gc
 import sys
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -184,6 +185,53 @@ def test_one_rank_writes_for_all(tmp_path, rank_pool, size):
     assert numbers == sorted(set(numbers))
     assert len(numbers) >= 5
     assert contents[records.EVENTS][0][1][0]["kind"] == "membership"
+
+
+class SlowCallback(keras.callbacks.Callback):
+    """On rank 1, after each batch: the others wait before the next one."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if ring.rank() == 1:
+            time.sleep(0.03)
+
+
+def train_with_slow_callback(directory):
+    """Two calls of `fit`; the engine counts on, and the second model from 1."""
+    for name in ("before", "board"):
+        board = ring.callbacks.TensorBoard(own_folder(directory) / name, update_freq=1)
+        training.fit(
+            training.distributed_model(1),
+            ring.data.shard(training.dataset(training.steps_of(8, ring.size()))),
+            training.BATCH,
+            callbacks=[ring.callbacks.MetricAverage(), board, SlowCallback()],
+        )
+
+
+def waits_of(rank):
+    """Of a rank's step: how long one of its collectives waited for another rank."""
+    spans = sorted(
+        (max(one["at_s"][0], 0.0), min(one["at_s"][1], rank["duration_s"]))
+        for one in rank["collectives"]
+        if one["last_rank"] not in (None, rank["rank"])
+    )
+    until = total = 0.0
+    for begin, end in spans:
+        total += max(end - max(begin, until), 0.0)
+        until = max(until, end)
+    return total
+
+
+def test_a_steps_collectives_are_all_that_it_waited_for(tmp_path, rank_pool):
+    rank_pool(2).run(train_with_slow_callback, args=(tmp_path,))
+    scalars, contents = read(tmp_path / "rank0" / "board" / "train")
+    recorded = [rank for _, ranks in contents[records.STEPS] for rank in ranks]
+    for rank in recorded:
+        assert waits_of(rank) >= rank["wait_s"] - 1e-3, rank
+    names = {one["name"] for rank in recorded for one in rank["collectives"]}
+    assert "fit/goes_on" in names
+    # They are numbered as all else on TensorBoard's axis.
+    last = scalars["ring/duration_s"][-1][0]
+    assert last - 1 <= max(rank["step"] for rank in recorded) <= last
 
 
 def train_in_buckets(directory, **options):
