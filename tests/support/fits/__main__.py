@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from support.fits.campaign import Campaign
-from support.fits.program import draw
+from support.fits.campaign import Campaign, pool_of
+from support.fits.program import Program, draw
 from support.fits.source import source
 
 
@@ -25,8 +25,8 @@ def main() -> int:
     bad = 0
     started = time.monotonic()
     with Campaign() as campaign:
-        for seed in range(options.seed, options.seed + options.fits):
-            program = draw(seed)
+        for program in _in_order_of_pools(options.seed, options.fits):
+            seed = program.seed
             verdict = campaign.run(program)
             counts[f"{verdict.kind} {verdict.code}".strip()] += 1
             if options.into:
@@ -44,6 +44,12 @@ def main() -> int:
     for what, count in counts.most_common():
         print(f"  {count:6} {what}")
     return int(bad > 0)
+
+
+def _in_order_of_pools(first: int, count: int) -> list[Program]:
+    """So that ranks of one kind are alive at a time."""
+    programs = [draw(seed) for seed in range(first, first + count)]
+    return sorted(programs, key=pool_of)
 
 
 def _note(path: Path, seed: int, verdict: Any) -> None:

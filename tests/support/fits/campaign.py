@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from support.fits.program import Program, simpler
-from support.fits.running import EQUAL, Verdict, run_program, verdict_of
+from support.fits.running import EQUAL, Verdict, run_mixed, run_program, verdict_of
 from support.rank_pool import RankPool
 
-__all__ = ["Campaign"]
+__all__ = ["Campaign", "pool_of"]
 
 TIMEOUT_S = 120.0
 # What ranks keep of a program that has ended is little, but not nothing.
-_PROGRAMS_OF_A_POOL = 200
+_PROGRAMS_OF_A_POOL = 300
 _MOST_RUNS_OF_A_SHRINK = 60
 _COMMON = {
     # Several buckets, small as the models are.
@@ -18,6 +18,11 @@ _COMMON = {
     # Ranks that wait for each other are to say so soon.
     "RING_KERAS_COLLECTIVE_TIMEOUT_S": "40",
 }
+
+
+def pool_of(program: Program) -> tuple[int, str]:
+    """Which ranks run it."""
+    return program.size, program.transport
 
 
 class Campaign:
@@ -41,7 +46,7 @@ class Campaign:
 
         Ranks that have refused a program must be as good as new ones.
         """
-        key = (program.size, program.transport)
+        key = pool_of(program)
         before = self._refused.pop(key, None)
         verdict = self._run(program)
         if before is not None and verdict.kind not in ("equal", "refused"):
@@ -58,12 +63,15 @@ class Campaign:
 
     def _run(self, program: Program) -> Verdict:
         try:
-            answers = self._pool(program).run(
-                run_program, args=(program,), timeout_s=TIMEOUT_S
-            )
+            pool = self._pool(program)
+            answers = pool.run(run_program, args=(program,), timeout_s=TIMEOUT_S)
+            verdict = verdict_of(program, answers)
+            if verdict.kind == "unequal":
+                mixed = pool.run(run_mixed, args=(program,), timeout_s=TIMEOUT_S)
+                verdict = verdict_of(program, answers, mixed[0])
         except AssertionError as error:
             return Verdict("hung", text=str(error)[:6000])
-        return verdict_of(program, answers)
+        return verdict
 
     def shrunk(self, program: Program, verdict: Verdict) -> tuple[Program, Verdict]:
         """The plainest program found that fails in the same way."""
@@ -82,10 +90,12 @@ class Campaign:
         return program, verdict
 
     def _pool(self, program: Program) -> RankPool:
-        key = (program.size, program.transport)
-        pool, count = self._pools.get(key, (None, 0))
+        key = pool_of(program)
+        pool, count = self._pools.pop(key, (None, 0))
+        for other in list(self._pools)[:-1]:  # Two are alive at a time.
+            self._end(other)
         if pool is not None and count >= _PROGRAMS_OF_A_POOL:
-            self._end(key)
+            pool.kill()
             pool, count = None, 0
         if pool is None:
             pool = RankPool(program.size, _environment(program))

@@ -19,10 +19,10 @@ import tensorflow as tf
 
 import ring_keras as ring
 from support.fits import models
+from support.fits.data import BATCH, Batches, Data, examples
 
-__all__ = ["Alone", "Data", "Ranks", "Result"]
+__all__ = ["Alone", "Ranks", "Result", "temporary_directory"]
 
-BATCH = 4
 VALIDATION_COUNT = 23
 
 
@@ -35,81 +35,14 @@ class Result:
         start: The weights before the first step.
         weights: After the last one.
         logs: Of each epoch of each fit, by name.
+        scales: By which the loss was multiplied at the end of each fit, if it was.
     """
 
     names: list[str]
     start: list[np.ndarray]
     weights: list[np.ndarray]
     logs: list[dict[str, float]]
-
-
-@dataclass
-class Data:
-    """Examples, and how they are given to `fit`."""
-
-    x: Any
-    y: Any
-    weights: np.ndarray | None
-    class_weights: dict[int, float] | None
-    kind: str
-    remainder: str
-    repeat: bool
-    batches: int
-
-    @property
-    def count(self) -> int:
-        """How many examples."""
-        return len(tf.nest.flatten(self.x)[0])
-
-    @property
-    def dtype(self) -> str:
-        """Of the inputs."""
-        return tf.nest.flatten(self.x)[0].dtype.name
-
-    @property
-    def first_rows(self) -> Any:
-        """One example."""
-        return tf.nest.map_structure(lambda array: array[:1], self.x)
-
-    def parts(self) -> tuple[Any, ...]:
-        """As a dataset or `fit` has them."""
-        some = (self.x, self.y)
-        return some if self.weights is None else (*some, self.weights)
-
-    def rows(self, order: np.ndarray) -> Data:
-        """These examples, in that order."""
-        x, y, weights = tf.nest.map_structure(
-            lambda array: None if array is None else array[order],
-            (self.x, self.y, self.weights),
-        )
-        return Data(
-            x,
-            y,
-            weights,
-            self.class_weights,
-            self.kind,
-            self.remainder,
-            self.repeat,
-            self.batches,
-        )
-
-
-class Batches(keras.utils.PyDataset):
-    """Batches of arrays."""
-
-    def __init__(self, parts: tuple[Any, ...], batch: int) -> None:
-        super().__init__()
-        self._parts = parts
-        self._batch = batch
-
-    @property
-    def num_batches(self) -> int:
-        count = len(tf.nest.flatten(self._parts)[0])
-        return -(-count // self._batch)
-
-    def __getitem__(self, index: int) -> Any:
-        rows = slice(index * self._batch, (index + 1) * self._batch)
-        return tf.nest.map_structure(lambda array: array[rows], self._parts)
+    scales: list[float]
 
 
 class _Job:
@@ -125,6 +58,7 @@ class _Job:
         self._directory = directory
         self._start: list[np.ndarray] = []
         self._logs: list[dict[str, float]] = []
+        self._scales: list[float] = []
 
     def data(
         self,
@@ -156,38 +90,19 @@ class _Job:
             two_inputs: Whether inputs are a dict of two.
             two_outputs: Whether labels are a dict of two.
         """
-        generator = np.random.default_rng(seed)
         count = batches * BATCH * self.size - uneven
-        floats = keras.config.floatx()
-
-        def make_inputs() -> np.ndarray:
-            if inputs == "words":
-                return generator.integers(0, 20, (count, 6)).astype("int32")
-            return generator.normal(size=(count, 6)).astype(floats)
-
-        x: Any = make_inputs()
-        total = x.astype("float64").sum(1)
-        if two_inputs:
-            x = {"a": x, "b": make_inputs()}
-        noise = generator.normal(size=count)
-        scores = total - total.mean() + noise
-        if task == "regression":
-            y: Any = (scores[:, None] / 4).astype(floats)
-        elif task == "binary":
-            y = (scores[:, None] > 0).astype(floats)
-        else:
-            y = np.digitize(scores, (-1.0, 1.0)).astype("int32")
-        if two_outputs:
-            second = generator.normal(size=(count, 2)).astype(floats)
-            y = {"first": y, "second": second}
-        example_weights = None
-        if weights in ("sample", "zeros"):
-            example_weights = generator.uniform(0, 3, count).astype(floats)
-        if weights == "zeros":
-            example_weights[generator.uniform(size=count) < 0.4] = 0
-        class_weights = {0: 0.5, 1: 2.0, 2: 1.0} if weights == "class" else None
-        return Data(
-            x, y, example_weights, class_weights, kind, remainder, repeat, batches
+        return examples(
+            task,
+            inputs,
+            count,
+            seed=seed,
+            weights=weights,
+            two_inputs=two_inputs,
+            two_outputs=two_outputs,
+            kind=kind,
+            remainder=remainder,
+            repeat=repeat,
+            batches=batches,
         )
 
     def path(self, name: str) -> str:
@@ -238,6 +153,8 @@ class _Job:
         for epoch in range(len(history.epoch)):
             logs = {name: float(v[epoch]) for name, v in history.history.items()}
             self._logs.append(logs)
+        scale = getattr(model.optimizer, "dynamic_scale", None)
+        self._scales += [] if scale is None else [float(scale)]
 
     def result(self, model: keras.Model) -> Result:
         """What was trained."""
@@ -246,6 +163,7 @@ class _Job:
             self._start,
             [np.array(weight) for weight in model.weights],
             self._logs,
+            self._scales,
         )
 
 
