@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
+from support.fits.jobs import temporary_directory
+from support.fits.killed import run_killed
 from support.fits.program import Program, simpler
-from support.fits.running import EQUAL, Verdict, run_mixed, run_program, verdict_of
+from support.fits.running import (
+    EQUAL,
+    Verdict,
+    run_mixed,
+    run_program,
+    run_with_loss,
+    verdict_of,
+)
 from support.rank_pool import RankPool
 
 __all__ = ["Campaign", "pool_of"]
@@ -64,6 +76,8 @@ class Campaign:
     def _run(self, program: Program) -> Verdict:
         try:
             pool = self._pool(program)
+            if program.interruption == "killed":
+                return self._run_killed(pool, program)
             answers = pool.run(run_program, args=(program,), timeout_s=TIMEOUT_S)
             verdict = verdict_of(program, answers)
             if verdict.kind == "unequal":
@@ -71,6 +85,18 @@ class Campaign:
                 verdict = verdict_of(program, answers, mixed[0])
         except AssertionError as error:
             return Verdict("hung", text=str(error)[:6000])
+        return verdict
+
+    def _run_killed(self, pool: RankPool, program: Program) -> Verdict:
+        with temporary_directory() as directory:
+            answers, lost = run_killed(program, Path(directory), _COMMON, TIMEOUT_S)
+        reference = partial(run_with_loss, program, lost)
+        alone = pool.run(reference, timeout_s=TIMEOUT_S)[0]
+        answers[0]["alone"] = alone
+        verdict = verdict_of(program, answers)
+        if verdict.kind == "unequal":
+            mixed = pool.run(partial(reference, mixed=True), timeout_s=TIMEOUT_S)[0]
+            verdict = verdict_of(program, answers, mixed.result)
         return verdict
 
     def shrunk(self, program: Program, verdict: Verdict) -> tuple[Program, Verdict]:

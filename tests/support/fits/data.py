@@ -9,7 +9,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["BATCH", "Batches", "Data", "examples"]
+__all__ = [
+    "BATCH",
+    "Batches",
+    "Data",
+    "batches_of_all",
+    "batches_of_rank",
+    "examples",
+    "generated",
+]
 
 BATCH = 4
 
@@ -26,6 +34,7 @@ class Data:
     remainder: str
     repeat: bool
     batches: int
+    lengths: str = "equal"
 
     @property
     def count(self) -> int:
@@ -46,6 +55,11 @@ class Data:
         """As a dataset or `fit` has them."""
         some = (self.x, self.y)
         return some if self.weights is None else (*some, self.weights)
+
+    def batch_counts(self, size: int) -> list[int]:
+        """How many batches each rank's generator has."""
+        other = self.lengths == "other"
+        return [self.batches + (rank % 2 if other else 0) for rank in range(size)]
 
     def rows(self, order: np.ndarray) -> Data:
         """These examples, in that order."""
@@ -97,6 +111,36 @@ def examples(
         example_weights[generator.uniform(size=count) < 0.4] = 0
     class_weights = {0: 0.5, 1: 2.0, 2: 1.0} if weights == "class" else None
     return Data(x, y, example_weights, class_weights, **options)
+
+
+def batches_of_rank(data: Data, rank: int, size: int) -> list[tuple[Any, ...]]:
+    """Those that its generator yields."""
+    starts = [
+        (batch * size + rank) * BATCH for batch in range(data.batch_counts(size)[rank])
+    ]
+    return [data.rows(np.arange(at, at + BATCH)).parts() for at in starts]
+
+
+def batches_of_all(data: Data, size: int) -> list[tuple[Any, ...]]:
+    """Of each step, those of all ranks that have one as one batch."""
+    ranks = [batches_of_rank(data, rank, size) for rank in range(size)]
+    found = []
+    for step in range(max(map(len, ranks))):
+        of_step = [batches[step] for batches in ranks if step < len(batches)]
+        found.append(
+            tf.nest.map_structure(lambda *parts: np.concatenate(parts), *of_step)
+        )
+    return found
+
+
+def generated(batches: list[tuple[Any, ...]]) -> tf.data.Dataset:
+    """A dataset that a generator makes, so that its length is unknown."""
+    signature = tf.nest.map_structure(
+        lambda array: tf.TensorSpec((None, *array.shape[1:]), array.dtype), batches[0]
+    )
+    return tf.data.Dataset.from_generator(
+        lambda: iter(batches), output_signature=signature
+    )
 
 
 class Batches(keras.utils.PyDataset):

@@ -7,8 +7,10 @@ all ranks as one.
 
 from __future__ import annotations
 
+import functools
 import random
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,18 @@ import numpy as np
 import tensorflow as tf
 
 import ring_keras as ring
-from support.fits import models
-from support.fits.data import BATCH, Batches, Data, examples
+from support.fits import models, references
+from support.fits.data import (
+    BATCH,
+    Batches,
+    Data,
+    batches_of_all,
+    batches_of_rank,
+    examples,
+    generated,
+)
 
-__all__ = ["Alone", "Ranks", "Result", "temporary_directory"]
+__all__ = ["Alone", "AloneWithLoss", "Ranks", "Result", "temporary_directory"]
 
 VALIDATION_COUNT = 23
 
@@ -59,6 +69,7 @@ class _Job:
         self._start: list[np.ndarray] = []
         self._logs: list[dict[str, float]] = []
         self._scales: list[float] = []
+        self._predictions: list[np.ndarray] = []
 
     def data(
         self,
@@ -70,6 +81,7 @@ class _Job:
         kind: str,
         remainder: str = "drop",
         uneven: int = 0,
+        lengths: str = "equal",
         weights: str | None = None,
         repeat: bool = False,
         two_inputs: bool = False,
@@ -85,12 +97,13 @@ class _Job:
             kind: How `fit` gets them.
             remainder: As of `ring.data.shard`, or "join".
             uneven: How many examples the last step lacks.
+            lengths: "other" if every second rank has a batch more.
             weights: Which kind of weights examples have.
             repeat: Whether epochs end within the data.
             two_inputs: Whether inputs are a dict of two.
             two_outputs: Whether labels are a dict of two.
         """
-        count = batches * BATCH * self.size - uneven
+        count = (batches + (lengths == "other")) * BATCH * self.size - uneven
         return examples(
             task,
             inputs,
@@ -103,6 +116,7 @@ class _Job:
             remainder=remainder,
             repeat=repeat,
             batches=batches,
+            lengths=lengths,
         )
 
     def path(self, name: str) -> str:
@@ -147,33 +161,70 @@ class _Job:
             count = 1 if validation == "one row" else min(data.count, VALIDATION_COUNT)
             others = data.rows(np.arange(data.count)[-count:])
             options |= self.validation_data(others, validation)
-        history = model.fit(
-            **options, epochs=epochs, callbacks=callbacks, shuffle=False, verbose=0
-        )
+        options |= {"callbacks": callbacks, "shuffle": False, "verbose": 0}
+        history = self.trained(model, epochs, options)
         for epoch in range(len(history.epoch)):
             logs = {name: float(v[epoch]) for name, v in history.history.items()}
             self._logs.append(logs)
         scale = getattr(model.optimizer, "dynamic_scale", None)
         self._scales += [] if scale is None else [float(scale)]
 
+    def trained(self, model: keras.Model, epochs: int, options: Any) -> Any:
+        """What `fit` returns."""
+        return model.fit(**options, epochs=epochs)
+
+    def infer(self, model: keras.Model, data: Data, *, by: str) -> None:
+        """Evaluates and predicts; keeps what comes of it.
+
+        Args:
+            model: A trained one.
+            data: What it was trained on.
+            by: "keras" or "ring": whose functions do that on ranks.
+        """
+        logs, predictions = self.inferred(model, data, by)
+        self._logs.append({name: float(value) for name, value in logs.items()})
+        self._predictions += tf.nest.flatten(predictions)
+
+    def inferred(self, model: keras.Model, data: Data, by: str) -> tuple[Any, Any]:
+        """The metrics, and the predictions, of all examples."""
+        raise NotImplementedError
+
     def result(self, model: keras.Model) -> Result:
-        """What was trained."""
+        """What was trained, and predicted."""
+        predictions = self._predictions
+        start = self._start + [np.zeros_like(array) for array in predictions]
         return Result(
-            [weight.path for weight in model.weights],
-            self._start,
-            [np.array(weight) for weight in model.weights],
+            [weight.path for weight in model.weights]
+            + [f"prediction {number}" for number in range(len(predictions))],
+            start,
+            [np.array(weight) for weight in model.weights] + predictions,
             self._logs,
             self._scales,
         )
 
 
 class Ranks(_Job):
-    """N ranks."""
+    """N ranks.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: For this rank's files.
+        first: Callbacks before all others.
+        resume: What goes on within the data, if anything does; they are shuffled.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        first: Sequence[keras.callbacks.Callback] = (),
+        resume: ring.data.Resume | None = None,
+    ) -> None:
         super().__init__(ring.size(), directory)
-        self.seed = 1 + ring.rank()  # Each rank its own start.
+        # Each rank its own start; data that are shuffled have the same seeds.
+        self.seed = 1 + (ring.rank() if resume is None else 0)
         self.tape = models.distributed_tape
+        self._first = [*first, *([] if resume is None else [resume])]
+        self._resume = resume
 
     def optimizer(self, optimizer: Any, **options: Any) -> Any:
         """A distributed one."""
@@ -196,11 +247,50 @@ class Ranks(_Job):
             found.append(ring.callbacks.BroadcastGlobalVariables())
             found.append(ring.callbacks.MetricAverage())
         random.Random(order).shuffle(found)
-        return found
+        return [*self._first, *found]
+
+    def warmup(self, rate: float, steps: int) -> keras.callbacks.Callback:
+        """Ours."""
+        return ring.callbacks.LearningRateWarmup(
+            rate, warmup_steps=steps, momentum_correction=False
+        )
+
+    def rate_schedule(
+        self, rate: float, multiplier: Callable[[float], float]
+    ) -> keras.callbacks.Callback:
+        """Ours."""
+        return ring.callbacks.LearningRateSchedule(
+            rate, multiplier, momentum_correction=False
+        )
+
+    def best_checkpoint(self, name: str) -> keras.callbacks.Callback:
+        """Ours."""
+        return ring.callbacks.BestModelCheckpoint("loss", filepath=self.path(name))
 
     def given(self, data: Data) -> tuple[Any, int]:
         """This rank's part, and the size of its batches."""
-        return _part(data), BATCH
+        return _part(data, self._resume), BATCH
+
+    def inferred(self, model: keras.Model, data: Data, by: str) -> tuple[Any, Any]:
+        """By Keras on this rank's part, or by our functions on all."""
+        if by == "keras":
+            part = ring.data.shard(data.parts(), remainder="keep")
+            logs = model.evaluate(
+                **_arrays(part),
+                batch_size=BATCH,
+                verbose=0,
+                return_dict=True,
+                callbacks=[ring.callbacks.MetricAverage()],
+            )
+            return logs, model.predict(data.x, batch_size=BATCH, verbose=0)
+        logs = ring.evaluate(
+            model,
+            **_arrays(data.parts()),
+            batch_size=BATCH,
+            verbose=0,
+            return_dict=True,
+        )
+        return logs, ring.predict(model, data.x, batch_size=BATCH, verbose=0)
 
     def validation_data(self, others: Data, kind: str) -> dict[str, Any]:
         """This rank's part of them."""
@@ -212,14 +302,24 @@ class Ranks(_Job):
         return {"validation_data": part.batch(BATCH)}
 
 
-def _part(data: Data) -> Any:
+def _part(data: Data, resume: ring.data.Resume | None) -> Any:
     """This rank's, in the form in which `fit` takes it."""
     remainder: Any = "keep" if data.remainder == "join" else data.remainder
     if data.kind == "arrays":
         return ring.data.shard(data.parts(), remainder=remainder)
     if data.kind == "PyDataset":
         return ring.data.shard(Batches(data.parts(), BATCH), remainder=remainder)
-    dataset = ring.data.shard(_dataset(data), remainder=remainder).batch(BATCH)
+    if data.kind == "generator":
+        batches = batches_of_rank(data, ring.rank(), ring.size())
+        if data.remainder != "join":
+            return (parts for parts in batches)
+        dataset = generated(batches)
+    else:
+        seed = None if resume is None else 1
+        mine = ring.data.shard(
+            _dataset(data), remainder=remainder, seed=seed, resume=resume
+        )
+        dataset = mine.batch(BATCH)
     if data.repeat:
         return dataset.repeat()
     return ring.data.join(dataset) if data.remainder == "join" else dataset
@@ -228,17 +328,20 @@ def _part(data: Data) -> Any:
 def _dataset(data: Data) -> tf.data.Dataset:
     """Examples one by one."""
     dataset = tf.data.Dataset.from_tensor_slices(data.parts())
-    if data.kind == "generator":
-        # Its length is unknown, as that of a generator is.
+    if data.kind == "filter":  # Its length is unknown.
         return dataset.filter(lambda *_: True)
     return dataset
+
+
+def _arrays(parts: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(("x", "y", "sample_weight"), parts, strict=False))
 
 
 def _arguments(data: Data, given: Any, batch: int) -> dict[str, Any]:
     """Of `fit`, for what it gets of some data."""
     found: dict[str, Any] = {"class_weight": data.class_weights}
     if data.kind == "arrays":
-        found |= dict(zip(("x", "y", "sample_weight"), given, strict=False))
+        found |= _arrays(given)
         found["batch_size"] = batch
     else:
         found["x"] = given
@@ -259,7 +362,13 @@ class Alone(_Job):
 
     seed = 1
 
-    def __init__(self, size: int, directory: Path, *, mixed: bool = False) -> None:
+    def __init__(
+        self,
+        size: int,
+        directory: Path,
+        *,
+        mixed: bool = False,
+    ) -> None:
         super().__init__(size, directory)
         self._mixed = mixed
         self.tape = tf.GradientTape
@@ -283,6 +392,30 @@ class Alone(_Job):
         random.Random(order).shuffle(found)
         return [callback for callback in found if callback is not None]
 
+    def warmup(self, rate: float, steps: int) -> keras.callbacks.Callback:
+        """The same ramp, told otherwise."""
+        return references.Ramp(rate, steps, self.size)
+
+    def rate_schedule(
+        self, rate: float, multiplier: Callable[[float], float]
+    ) -> keras.callbacks.Callback:
+        """The same rates."""
+        return references.Rates(rate * self.size, multiplier)
+
+    def best_checkpoint(self, name: str) -> keras.callbacks.Callback:
+        """Keras's."""
+        return keras.callbacks.ModelCheckpoint(
+            self.path(name), monitor="loss", save_best_only=True
+        )
+
+    def inferred(self, model: keras.Model, data: Data, by: str) -> tuple[Any, Any]:
+        """By Keras."""
+        batch = BATCH * self.size
+        logs = model.evaluate(
+            **_arrays(data.parts()), batch_size=batch, verbose=0, return_dict=True
+        )
+        return logs, model.predict(data.x, batch_size=batch, verbose=0)
+
     def build(self, model: keras.Model, data: Data) -> None:
         """Makes all variables now, and notes their values."""
         model(data.first_rows)
@@ -295,6 +428,13 @@ class Alone(_Job):
     def given(self, data: Data) -> tuple[Any, int]:
         """What all ranks train on, and the size of their batches together."""
         batch = BATCH * self.size
+        if data.kind == "generator":
+            batches = batches_of_all(data, self.size)
+            if self._mixed:
+                batches = [references.mixed(parts) for parts in batches]
+            joined = data.remainder == "join"
+            given = generated(batches) if joined else (parts for parts in batches)
+            return given, batch
         ours = data.rows(self._rows(data))
         if data.kind == "arrays":
             return ours.parts(), batch
@@ -302,6 +442,13 @@ class Alone(_Job):
             return Batches(ours.parts(), batch), batch
         dataset = _dataset(ours).batch(batch)
         return (dataset.repeat() if data.repeat else dataset), batch
+
+    def trained(self, model: keras.Model, epochs: int, options: Any) -> Any:
+        """As `fit` does; epoch by epoch where they have other batches."""
+        rates = (references.Ramp, references.Rates)
+        if any(isinstance(callback, rates) for callback in options["callbacks"]):
+            model.steps_per_execution = 1  # Each step has a rate.
+        return super().trained(model, epochs, options)
 
     def validation_data(self, others: Data, kind: str) -> dict[str, Any]:
         """All of them."""
@@ -326,6 +473,39 @@ class Alone(_Job):
             for start in range(0, count, batch):
                 generator.shuffle(order[start : start + batch])
         return order
+
+
+class AloneWithLoss(Alone):
+    """One process, in place of ranks of which one was lost.
+
+    Args:
+        size: Of the job before.
+        directory: For its files.
+        lost: The epoch, and the step in it, before which that was.
+        mixed: As of `Alone`.
+    """
+
+    def __init__(
+        self, size: int, directory: Path, lost: tuple[int, int], *, mixed: bool = False
+    ) -> None:
+        super().__init__(size, directory, mixed=mixed)
+        self._lost = lost
+
+    def given(self, data: Data) -> tuple[Any, int]:
+        """A dataset for each epoch, which differ in their batches."""
+        steps = functools.partial(
+            references.with_loss, data, self.size, self._lost, is_mixed=self._mixed
+        )
+        return steps, BATCH * self.size
+
+    def trained(self, model: keras.Model, epochs: int, options: Any) -> Any:
+        """Epoch by epoch."""
+        steps = options.pop("x")
+        for epoch in range(epochs):
+            history = model.fit(
+                steps(epoch), **options, initial_epoch=epoch, epochs=epoch + 1
+            )
+        return history
 
 
 def temporary_directory() -> tempfile.TemporaryDirectory[str]:

@@ -12,6 +12,8 @@ import ring_keras as ring
 
 __all__ = [
     "AddsLoss",
+    "Adversarial",
+    "Attends",
     "CustomStep",
     "Subclassed",
     "TapeStep",
@@ -34,6 +36,21 @@ class AddsLoss(keras.layers.Layer):
     def call(self, inputs):
         self.add_loss(0.1 * keras.ops.mean(keras.ops.square(inputs)))
         return inputs
+
+
+@keras.saving.register_keras_serializable("fits")
+class Attends(keras.layers.Layer):
+    """A sequence to itself."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.attention = keras.layers.MultiHeadAttention(2, 2)
+
+    def build(self, shape):
+        self.attention.build(shape, shape)
+
+    def call(self, inputs):
+        return self.attention(inputs, inputs)
 
 
 class Subclassed(keras.Model):
@@ -96,6 +113,43 @@ class TwoOptimizers(Subclassed):
         gradients = tape.gradient(loss, [*trunk, *head])
         self.first.apply(gradients[: len(trunk)], trunk)
         self.second.apply(gradients[len(trunk) :], head)
+        self._loss_tracker.update_state(loss, sample_weight=tf.shape(x)[0])
+        return self.get_metrics_result()
+
+
+class Adversarial(Subclassed):
+    """Trunk and head tell examples from what a layer makes of others."""
+
+    critic_steps = 1
+
+    def __init__(self, trunk, head):
+        super().__init__(trunk, head)
+        self.forger = keras.layers.Dense(6, activation="tanh")
+
+    def build(self, shape):
+        self.forger.build(shape)
+        super().build(shape)
+
+    def compile(self, first, second, **options):
+        super().compile(**options)
+        self.first, self.second = first, second
+
+    def train_step(self, data):
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+        critic = [
+            v for part in (*self.trunk, self.head) for v in part.trainable_variables
+        ]
+        forger = self.forger.trainable_variables
+        for _ in range(self.critic_steps):
+            with tf.GradientTape() as tape:
+                real = self(x, training=True)
+                forged = self(self.forger(x[:, ::-1]), training=True)
+                loss = tf.reduce_mean((real - 1) ** 2) + tf.reduce_mean(forged**2)
+            self.first.apply(tape.gradient(loss, critic), critic)
+        with tf.GradientTape() as tape:
+            forged = self(self.forger(x[:, ::-1]), training=True)
+            deceived = tf.reduce_mean((forged - 1) ** 2)
+        self.second.apply(tape.gradient(deceived, forger), forger)
         self._loss_tracker.update_state(loss, sample_weight=tf.shape(x)[0])
         return self.get_metrics_result()
 

@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from support.fits.rules import RULES
+
 # Of each choice, the first one is the plainest; a shrunk program has few others.
 CHOICES: dict[str, tuple[Any, ...]] = {
     "size": (2, 3, 4),
@@ -24,15 +26,23 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     ),
     "normalization": (False, True),
     "embedding": (False, True),
-    "recurrent": (None, "LSTM", "GRU"),
+    "sequence": (None, "LSTM", "GRU", "Bidirectional", "Conv1D", "attention"),
     "batch_norm": (False, True),
     "dropout": (False, True),
     "regularizer": (None, "l2", "activity"),
     "add_loss": (False, True),
     "frozen": (False, True),
-    "step": ("keras", "custom", "tape", "two optimizers"),
+    "step": (
+        "keras",
+        "custom",
+        "tape",
+        "two optimizers",
+        "adversarial",
+        "two critic steps",
+    ),
     # The task.
     "task": ("regression", "binary", "classes"),
+    "loss": ("plain", "other"),
     "reduction": ("default", "sum", "none"),
     "metrics": ((), ("first",), ("second",), ("first", "second", "third")),
     "weighted_metrics": (False, True),
@@ -63,7 +73,9 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "schedule": (None, "exponential", "cosine", "piecewise"),
     "sparse_as_dense": (False, True),
     # The data.
-    "data": ("dataset", "arrays", "PyDataset", "generator"),
+    "data": ("dataset", "arrays", "PyDataset", "filter", "generator"),
+    # Whether ranks have other numbers of batches.
+    "lengths": ("equal", "other"),
     "remainder": ("drop", "keep", "pad", "join"),
     "uneven": (0, 1, 2, 5),
     "batches": (4, 3, 5, 7),
@@ -72,13 +84,36 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "repeat": (False, True),
     # fit.
     "fits": (1, 2),
-    "between": ("nothing", "compile", "save and load", "flip trainable"),
+    "between": (
+        "nothing",
+        "compile",
+        "evaluate",
+        "weights",
+        "save and load",
+        "flip trainable",
+    ),
     "epochs": (1, 2, 3),
     "jit": (False, True),
     "execution": (1, 2, 3),
     "eagerly": (False, True),
-    "callbacks": ("ours", "none", "EarlyStopping", "Plateau", "Scheduler", "several"),
+    "callbacks": (
+        "ours",
+        "none",
+        "EarlyStopping",
+        "Plateau",
+        "Scheduler",
+        "several",
+        "Warmup",
+        "RateSchedule",
+        "SwapEMA",
+        "writing",
+    ),
     "order": (0, 1, 2, 3),
+    # Afterwards.
+    "inference": (None, "keras", "ring"),
+    # What happens meanwhile, and before which step.
+    "interruption": (None, "preempted", "killed"),
+    "at": (1, 2, 3, 5),
 }
 
 
@@ -93,7 +128,7 @@ class Program:
     model: str = "sequential"
     normalization: bool = False
     embedding: bool = False
-    recurrent: str | None = None
+    sequence: str | None = None
     batch_norm: bool = False
     dropout: bool = False
     regularizer: str | None = None
@@ -101,6 +136,7 @@ class Program:
     frozen: bool = False
     step: str = "keras"
     task: str = "regression"
+    loss: str = "plain"
     reduction: str = "default"
     metrics: tuple[str, ...] = ()
     weighted_metrics: bool = False
@@ -114,6 +150,7 @@ class Program:
     schedule: str | None = None
     sparse_as_dense: bool = False
     data: str = "dataset"
+    lengths: str = "equal"
     remainder: str = "drop"
     uneven: int = 0
     batches: int = 4
@@ -128,6 +165,9 @@ class Program:
     eagerly: bool = False
     callbacks: str = "ours"
     order: int = 0
+    inference: str | None = None
+    interruption: str | None = None
+    at: int = 1
 
     def __str__(self) -> str:
         """What is not the plainest."""
@@ -137,6 +177,21 @@ class Program:
             if field.name == "seed" or getattr(self, field.name) != field.default
         ]
         return ", ".join(chosen)
+
+
+# They take as long as several others.
+_RARE = {"preempted": 0.3, "killed": 0.1}
+
+
+def made_possible(program: Program) -> Program:
+    """The program with what rules out each other made plain."""
+    before = None
+    while program != before:  # One rule may bring about another one's condition.
+        before = program
+        for condition, consequence in RULES:
+            if all(getattr(program, key) in of for key, of in condition.items()):
+                program = replace(program, **consequence)
+    return program
 
 
 def draw(seed: int) -> Program:
@@ -150,82 +205,9 @@ def draw(seed: int) -> Program:
     # Kinds of models and data are what all else meets.
     for name in ("size", "model", "optimizer", "data", "task"):
         chosen[name] = generator.choice(CHOICES[name])
+    if generator.random() > _RARE.get(chosen["interruption"], 1.0):
+        chosen["interruption"] = None
     return made_possible(Program(seed=seed, **chosen))
-
-
-# When one choice is made, others have no meaning, or one that is known to differ
-# from one process: docs/exactness.md, "What is not equal".
-_RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
-    # Keras's: one loss for one output, one way to run, arrays of one model.
-    ({"step": ("two optimizers", "tape")}, {"reduction": "default", "clip": None}),
-    (
-        {"step": ("two optimizers", "tape")},
-        {"model": "subclassed", "loss_scale": False, "add_loss": False},
-    ),
-    ({"step": ("two optimizers", "tape")}, {"regularizer": None, "weights": None}),
-    ({"step": ("two optimizers", "tape")}, {"accumulated_by": "keras"}),
-    ({"step": ("two optimizers",)}, {"frozen": False, "optimizer": "SGD"}),
-    ({"step": ("two optimizers",), "between": ("flip trainable",)}, {"fits": 1}),
-    ({"embedding": (True,)}, {"normalization": False}),
-    ({"step": ("tape",)}, {"optimizer": "SGD", "accumulation": 1, "ema": None}),
-    ({"step": ("custom",)}, {"model": "functional"}),
-    ({"step": ("custom", "two optimizers", "tape")}, {"metrics": ()}),
-    (
-        {"step": ("custom", "two optimizers", "tape")},
-        {"weighted_metrics": False, "weights": None, "reduction": "default"},
-    ),
-    ({"model": ("two outputs",)}, {"weights": None, "weighted_metrics": False}),
-    ({"model": ("two outputs",)}, {"reduction": "default"}),
-    ({"model": ("two inputs", "subclassed", "unbuilt")}, {"recurrent": None}),
-    ({"model": ("unbuilt",)}, {"batch_norm": False, "frozen": False}),
-    ({"optimizer": ("MultiOptimizer",)}, {"clip": None, "ema": None}),
-    (
-        {"optimizer": ("MultiOptimizer",)},
-        {"accumulation": 1, "weight_decay": False, "schedule": None},
-    ),
-    ({"optimizer": ("Lion", "Adafactor", "Ftrl")}, {"weight_decay": False}),
-    ({"task": ("regression",)}, {"weights": None}),
-    ({"weights": ("class",)}, {"data": "dataset"}),
-    ({"weights": (None,)}, {"weighted_metrics": False}),
-    ({"eagerly": (True,)}, {"jit": False, "execution": 1}),
-    ({"recurrent": ("LSTM", "GRU")}, {"embedding": False, "jit": False}),
-    # Keras adds up losses of one dtype and shape only, and clips in float32.
-    (
-        {"floats": ("mixed_float16", "mixed_bfloat16")},
-        {"add_loss": False, "regularizer": None, "optimizer": "SGD"},
-    ),
-    ({"reduction": ("none",)}, {"add_loss": False, "regularizer": None}),
-    ({"clip": ("global_clipnorm",), "floats": ("float64",)}, {"floats": "float32"}),
-    # Signs of what is nearly zero, and steps of its size.
-    ({"floats": ("float32",), "optimizer": ("Lion",)}, {"optimizer": "SGD"}),
-    # What has another meaning on ranks: documented.
-    ({"floats": ("mixed_float16", "mixed_bfloat16")}, {"loss_scale": False}),
-    ({"embedding": (True,)}, {"sparse_as_dense": False}),
-    ({"accumulation": (1,)}, {"accumulated_by": "keras"}),
-    ({"callbacks": ("EarlyStopping", "Plateau", "several")}, {"floats": "float64"}),
-    ({"schedule": ("exponential", "cosine", "piecewise")}, {"callbacks": "ours"}),
-    ({"fits": (1,)}, {"between": "nothing"}),
-    ({"between": ("save and load",)}, {"step": "keras", "add_loss": False}),
-    # A loaded model's optimizer is distributed by a callback of ours.
-    ({"between": ("save and load",), "callbacks": ("none",)}, {"callbacks": "ours"}),
-    ({"between": ("save and load",), "model": ("subclassed",)}, {"model": "nested"}),
-    ({"data": ("PyDataset",)}, {"repeat": False}),
-    ({"data": ("arrays",)}, {"repeat": False}),
-    ({"remainder": ("join",)}, {"data": "dataset", "repeat": False}),
-    ({"repeat": (True,)}, {"remainder": "drop"}),
-    ({"transport": ("mixed",)}, {"size": 3}),
-)
-
-
-def made_possible(program: Program) -> Program:
-    """The program with what rules out each other made plain."""
-    before = None
-    while program != before:  # One rule may bring about another one's condition.
-        before = program
-        for condition, consequence in _RULES:
-            if all(getattr(program, key) in of for key, of in condition.items()):
-                program = replace(program, **consequence)
-    return program
 
 
 def simpler(program: Program) -> list[Program]:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import math
 import re
+import signal
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,11 +23,21 @@ from ring_keras.verify.differences import (
     relative_tolerance,
     rounding_noise,
 )
-from support.fits import jobs, models
+from support.fits import interruptions, jobs, models
 from support.fits.program import Program
 from support.fits.source import source
 
-__all__ = ["EQUAL", "Verdict", "run_mixed", "run_program", "verdict_of"]
+__all__ = [
+    "EQUAL",
+    "Run",
+    "Verdict",
+    "answer_of",
+    "run_mixed",
+    "run_program",
+    "run_with_loss",
+    "trained",
+    "verdict_of",
+]
 
 EQUAL = "equal"
 # Ranks that have waited for each other in vain: no answer, but the end of a wait.
@@ -58,7 +69,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
     """Of one process: what came of it, or the error."""
 
     result: jobs.Result | None
@@ -66,17 +77,49 @@ class _Run:
 
 
 def run_program(program: Program) -> dict[str, Any]:
-    """On every rank of a job; `verdict_of` makes one verdict of all answers."""
+    """On every rank of a job; `verdict_of` makes one verdict of all answers.
+
+    What is preempted and goes on is compared with the same ranks undisturbed.
+    """
     with jobs.temporary_directory() as directory:
-        ours = _trained(program, jobs.Ranks(Path(directory)))
+        if program.interruption == "preempted":
+            ours = _preempted(program, Path(directory))
+        else:
+            ours = trained(program, jobs.Ranks(Path(directory)))
+    answer = answer_of(ours)
+    whole = None
+    if program.interruption == "preempted":
+        with jobs.temporary_directory() as directory:
+            own = Path(directory)
+            whole = trained(program, jobs.Ranks(own, resume=ring.data.Resume()))
+    if ring.rank() == 0:
+        answer["ours"] = ours
+        answer["alone"] = whole or _alone(program)
+    keras.backend.clear_session()
+    return answer
+
+
+def _preempted(program: Program, directory: Path) -> Run:
+    """Ends it by a signal, and starts it again."""
+    shared = ring.broadcast_object(str(directory / "backup"), name="fits/backup")
+    before = signal.getsignal(signal.SIGTERM)
+    sends = interruptions.Sends(program.at if ring.rank() == ring.size() - 1 else None)
+    for others in ([sends], []):
+        resume = ring.data.Resume()
+        first = [*others, ring.callbacks.Preemption(shared)]
+        try:
+            return trained(program, jobs.Ranks(directory, first=first, resume=resume))
+        except SystemExit:
+            signal.signal(signal.SIGTERM, before)
+    return Run(None, "it was ended twice")
+
+
+def answer_of(ours: Run) -> dict[str, Any]:
+    """What a rank tells of its run."""
     answer: dict[str, Any] = {"error": ours.error}
     if ours.result is not None:
         answer["digest"] = _digest(ours.result)
         answer["logs"] = ours.result.logs
-    if ring.rank() == 0:
-        answer["ours"] = ours
-        answer["alone"] = _alone(program)
-    keras.backend.clear_session()
     return answer
 
 
@@ -85,22 +128,35 @@ def run_mixed(program: Program) -> jobs.Result | None:
     return _alone(program, mixed=True).result if ring.rank() == 0 else None
 
 
-def _alone(program: Program, *, mixed: bool = False) -> _Run:
+def run_with_loss(
+    program: Program, lost: tuple[int, int] | None, *, mixed: bool = False
+) -> Run | None:
+    """What rank 0 makes of it alone, for ranks of which one was lost."""
+    if ring.rank() > 0:
+        return None
+    if lost is None:
+        return _alone(program, mixed=mixed)
     with jobs.temporary_directory() as directory:
-        job = jobs.Alone(ring.size(), Path(directory), mixed=mixed)
-        return _trained(program, job)
+        job = jobs.AloneWithLoss(ring.size(), Path(directory), lost, mixed=mixed)
+        return trained(program, job)
 
 
-def _trained(program: Program, job: Any) -> _Run:
+def _alone(program: Program, *, mixed: bool = False) -> Run:
+    with jobs.temporary_directory() as directory:
+        return trained(program, jobs.Alone(ring.size(), Path(directory), mixed=mixed))
+
+
+def trained(program: Program, job: Any) -> Run:
+    """Runs the program's source."""
     names: dict[str, Any] = {"keras": keras, "np": np, "tf": tf, "ring": ring}
     names |= {name: getattr(models, name) for name in models.__all__}
     exec(compile(source(program), "<fit>", "exec"), names)
     with _floats(program.floats):
         try:
-            return _Run(names["train"](job))
+            return Run(names["train"](job))
         except Exception as error:
             # The end of a long one is where its cause stands.
-            return _Run(None, f"{type(error).__name__}: {error}"[:4000] + _where(error))
+            return Run(None, f"{type(error).__name__}: {error}"[:4000] + _where(error))
 
 
 def _where(error: BaseException) -> str:
@@ -159,7 +215,7 @@ def verdict_of(
     return Verdict("unequal", text="; ".join(found)) if found else Verdict(EQUAL)
 
 
-def _verdict_of_errors(errors: list[str], alone: _Run) -> Verdict:
+def _verdict_of_errors(errors: list[str], alone: Run) -> Verdict:
     text = "\n".join(f"rank {rank}: {error}" for rank, error in enumerate(errors))
     if not all(errors):
         return Verdict("failed", text=f"some ranks fail, others do not:\n{text}")
@@ -190,6 +246,8 @@ def _differences(
             f"'{one.name}' is off by up to {one.largest:.3g}, {one.relative:.2%} of "
             "what training changed"
         )
+    if program.interruption:
+        return  # The logs of an epoch are those of its rest: documented.
     if len(ours.logs) != len(alone.logs):
         yield f"{len(ours.logs)} epochs, not {len(alone.logs)}"
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from support.fits.model_source import model_lines
 from support.fits.program import Program
 
 __all__ = ["source"]
@@ -11,10 +12,10 @@ _LOSSES = {
     "binary": "keras.losses.BinaryCrossentropy({})",
     "classes": "keras.losses.SparseCategoricalCrossentropy({})",
 }
-_HEADS = {
-    "regression": "keras.layers.Dense(1, dtype=job.head_dtype)",
-    "binary": 'keras.layers.Dense(1, activation="sigmoid", dtype=job.head_dtype)',
-    "classes": 'keras.layers.Dense(3, activation="softmax", dtype=job.head_dtype)',
+_OTHER_LOSSES = {
+    "regression": "keras.losses.Huber(0.5, {})",
+    "binary": "keras.losses.BinaryFocalCrossentropy({})",
+    "classes": "keras.losses.sparse_categorical_crossentropy",
 }
 _METRICS = {
     "regression": {
@@ -76,6 +77,14 @@ _CALLBACKS: dict[str, tuple[str, ...]] = {
         "keras.callbacks.ModelCheckpoint(job.path('best.weights.h5'), "
         'monitor="loss", save_weights_only=True)',
     ),
+    "Warmup": ("job.warmup({rate}, 3)",),
+    "RateSchedule": ("job.rate_schedule({rate}, lambda epoch: 0.5**epoch)",),
+    "SwapEMA": ("keras.callbacks.SwapEMAWeights(swap_on_epoch=True)",),
+    "writing": (
+        "job.best_checkpoint('best.keras')",
+        "keras.callbacks.BackupAndRestore(job.path('backup'))",
+        "keras.callbacks.TensorBoard(job.path('board'))",
+    ),
 }
 
 
@@ -85,10 +94,11 @@ def source(program: Program) -> str:
         "def train(job):",
         "    keras.utils.set_random_seed(job.seed)",
         f"    data = job.data({_data_arguments(program)})",
-        *_model(program),
+        *model_lines(program),
         "    job.prepare(model)",
         *_compile(program),
         *_fit(program),
+        *_inference(program),
         "    return job.result(model)",
     ]
     return "\n".join(lines) + "\n"
@@ -103,7 +113,7 @@ def _data_arguments(program: Program) -> str:
         f"batches={program.batches}",
         f"kind={program.data!r}",
     ]
-    for name in ("remainder", "uneven", "weights", "repeat"):
+    for name in ("remainder", "uneven", "lengths", "weights", "repeat"):
         value = getattr(program, name)
         if value != Program.__dataclass_fields__[name].default:
             arguments.append(f"{name}={value!r}")
@@ -113,89 +123,14 @@ def _data_arguments(program: Program) -> str:
     return ", ".join(arguments)
 
 
-def _trunk(program: Program) -> list[str]:
-    layers = []
-    if program.normalization and not program.embedding:
-        layers.append("job.adapted(keras.layers.Normalization(), data)")
-    if program.embedding:
-        layers.append("keras.layers.Embedding(20, 4)")
-        layers.append("keras.layers.GlobalAveragePooling1D()")
-    if program.recurrent:
-        layers.append("keras.layers.Reshape((3, 2))")
-        layers.append(f"keras.layers.{program.recurrent}(4)")
-    options = ""
-    if program.regularizer == "l2":
-        options += ', kernel_regularizer="l2"'
-    elif program.regularizer == "activity":
-        options += ', activity_regularizer="l2"'
-    if program.batch_norm:
-        # A bias in front of it has no gradient but rounding.
-        layers.append(f"keras.layers.Dense(8, use_bias=False{options})")
-        layers.append("keras.layers.BatchNormalization(momentum=0.9)")
-        layers.append('keras.layers.Activation("tanh")')
-    else:
-        layers.append(f'keras.layers.Dense(8, activation="tanh"{options})')
-    if program.add_loss:
-        layers.append("AddsLoss()")
-    if program.dropout:
-        layers.append("keras.layers.Dropout(0.0)")
-    return layers
-
-
-def _model(program: Program) -> list[str]:
-    head = _HEADS[program.task]
-    lines = ["    trunk = ["]
-    lines += [f"        {layer}," for layer in _trunk(program)]
-    lines += ["    ]", f"    head = {head}"]
-    inputs = "keras.Input((6,), dtype=data.dtype)"
-    if program.step in ("tape", "two optimizers"):
-        name = "TapeStep" if program.step == "tape" else "TwoOptimizers"
-        lines.append(f"    model = {name}(trunk, head)")
-        lines.append("    model(data.first_rows)")
-        if program.step == "tape":
-            lines.append("    model.make_tape = job.tape")
-    elif program.model == "subclassed":
-        lines.append("    model = Subclassed(trunk, head)")
-    elif program.model == "sequential":
-        lines.append(f"    model = keras.Sequential([{inputs}, *trunk, head])")
-    elif program.model == "unbuilt":
-        lines.append("    model = keras.Sequential([*trunk, head])")
-    else:
-        cls = "CustomStep" if program.step == "custom" else "keras.Model"
-        lines += _functional(program, inputs, cls)
-    if program.frozen:
-        lines.append("    trunk[-1].trainable = False")
-    return lines
-
-
-def _functional(program: Program, inputs: str, cls: str) -> list[str]:
-    if program.model == "two inputs":
-        return [
-            f'    inputs = {{"a": {inputs}, "b": {inputs}}}',
-            '    joined = keras.layers.Concatenate()([chain(trunk, inputs["a"]), '
-            'chain(trunk, inputs["b"])])',
-            f"    model = {cls}(inputs, head(joined))",
-        ]
-    lines = [f"    inputs = {inputs}"]
-    if program.model == "nested":
-        lines.append("    hidden = keras.Sequential(trunk)(inputs)")
-    else:
-        lines.append("    hidden = chain(trunk, inputs)")
-    if program.model == "shared layer":
-        lines.append('    shared = keras.layers.Dense(8, activation="tanh")')
-        lines.append("    hidden = shared(shared(hidden))")
-    outputs = "head(hidden)"
-    if program.model == "two outputs":
-        outputs = (
-            '{"first": head(hidden), "second": '
-            "keras.layers.Dense(2, dtype=job.head_dtype)(hidden)}"
-        )
-    lines.append(f"    model = {cls}(inputs, {outputs})")
-    return lines
-
-
 def _optimizer(program: Program, name: str | None = None) -> str:
-    name = name or program.optimizer
+    text = _plain_optimizer(program, name or program.optimizer)
+    if program.reduction != "default" and "SGD(" in text:
+        text = text.replace("0.1", "0.01")  # What is much larger diverges.
+    return text
+
+
+def _plain_optimizer(program: Program, name: str) -> str:
     if name == "MultiOptimizer":
         return (
             "keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap("
@@ -217,13 +152,18 @@ def _optimizer(program: Program, name: str | None = None) -> str:
         more += f", **job.accumulation({program.accumulation})"
     text = _OPTIMIZERS[name].format(rate="", more=more)
     if program.schedule:
-        rate = text.partition("(")[2].partition(",")[0].rstrip(")")
+        rate = _rate(text)
         schedule = _SCHEDULES[program.schedule].format(rate=rate)
         text = text.replace(rate, schedule, 1)
     text = f"keras.optimizers.{text}"
     if program.loss_scale:
         text = f"keras.optimizers.LossScaleOptimizer({text}, initial_scale=1024.0)"
     return text
+
+
+def _rate(optimizer: str) -> str:
+    text = optimizer.replace("{rate}", "").replace("{more}", "")
+    return text.partition("(")[2].partition(",")[0].rstrip(")")
 
 
 def _compile(program: Program) -> list[str]:
@@ -235,12 +175,13 @@ def _compile(program: Program) -> list[str]:
         options.append("average_aggregated_gradients=True")
     distributed = ", ".join([_optimizer(program), *options])
     arguments = [f"job.optimizer({distributed})"]
-    if program.step == "two optimizers":
+    if program.step in ("two optimizers", "adversarial", "two critic steps"):
         arguments.append(f"job.optimizer({_optimizer(program, 'Adam')})")
     if program.step == "tape":
         arguments = ['"sgd"']
     reduction = {"default": "", "sum": 'reduction="sum"', "none": "reduction=None"}
-    loss = _LOSSES[program.task].format(reduction[program.reduction])
+    losses = _LOSSES if program.loss == "plain" else _OTHER_LOSSES
+    loss = losses[program.task].format(reduction[program.reduction])
     metrics = [_METRICS[program.task][name] for name in program.metrics]
     if program.model == "two outputs":
         loss = f'{{"first": {loss}, "second": "mse"}}'
@@ -273,7 +214,8 @@ def _compile(program: Program) -> list[str]:
 
 
 def _fit(program: Program) -> list[str]:
-    callbacks = ", ".join(_CALLBACKS[program.callbacks])
+    rate = _rate(_OPTIMIZERS.get(program.optimizer, "({rate}0.1)"))
+    callbacks = ", ".join(_CALLBACKS[program.callbacks]).replace("{rate}", rate)
     ours = program.callbacks != "none"
     arguments = [f"epochs={program.epochs}"]
     arguments.append(
@@ -286,6 +228,11 @@ def _fit(program: Program) -> list[str]:
     if program.fits > 1:
         lines += {
             "nothing": [],
+            "evaluate": ["    job.infer(model, data, by='keras')"],
+            "weights": [
+                "    model.save_weights(job.path('between.weights.h5'))",
+                "    model.load_weights(job.path('between.weights.h5'))",
+            ],
             "compile": ["    compile(model)", "    job.build(model, data)"],
             "save and load": ["    model = job.saved_and_loaded(model)"],
             "flip trainable": [
@@ -296,3 +243,9 @@ def _fit(program: Program) -> list[str]:
         }[program.between]
         lines.append(fit)
     return lines
+
+
+def _inference(program: Program) -> list[str]:
+    if program.inference is None:
+        return []
+    return [f"    job.infer(model, data, by={program.inference!r})"]
