@@ -54,7 +54,8 @@ def _in_order_of_pools(first: int, count: int) -> list[Program]:
 
 def _note(path: Path, seed: int, verdict: Any) -> None:
     with path.open("a") as file:
-        file.write(f"{seed}\t{verdict.kind}\t{verdict.code}\n")
+        why = verdict.text[:300].replace("\n", " ") if verdict.text else ""
+        file.write(f"{seed}\t{verdict.kind}\t{verdict.code}\t{why}\n")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from support.fits.jobs import temporary_directory
+from support.fits.job import temporary_directory
 from support.fits.killed import run_killed
 from support.fits.program import Program, simpler
 from support.fits.running import (

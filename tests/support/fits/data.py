@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +14,10 @@ __all__ = [
     "BATCH",
     "Batches",
     "Data",
+    "as_arguments",
     "batches_of_all",
     "batches_of_rank",
+    "dataset_of",
     "examples",
     "generated",
 ]
@@ -159,3 +162,16 @@ class Batches(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> Any:
         rows = slice(index * self._batch, (index + 1) * self._batch)
         return tf.nest.map_structure(lambda array: array[rows], self._parts)
+
+
+def dataset_of(data: Data) -> tf.data.Dataset:
+    """Examples one by one."""
+    dataset = tf.data.Dataset.from_tensor_slices(data.parts())
+    if data.kind == "filter":  # Its length is unknown.
+        return dataset.filter(lambda *_: True)
+    return dataset
+
+
+def as_arguments(parts: Sequence[Any]) -> dict[str, Any]:
+    """Of `fit` and `evaluate`."""
+    return dict(zip(("x", "y", "sample_weight"), parts, strict=False))

@@ -66,7 +66,8 @@ def _end_of(output: bytes) -> str:
 def _rank(directory: Path) -> None:
     # Of ranks only: they are to begin at once.
     import ring_keras as ring
-    from support.fits import interruptions, jobs, running
+    from support.fits import interruptions, running
+    from support.fits.ranks import Ranks
 
     program = pickle.loads((directory / "program").read_bytes())
     ring.init()
@@ -76,7 +77,7 @@ def _rank(directory: Path) -> None:
         first.insert(0, interruptions.Dies(program.at, directory / "lost"))
     own = directory / f"rank-{number}"
     own.mkdir()
-    ours = running.trained(program, jobs.Ranks(own, first=first))
+    ours = running.trained(program, Ranks(own, first=first))
     answer = running.answer_of(ours) | {"ours": ours}
     unfinished = directory / f"unfinished-{number}"
     unfinished.write_bytes(pickle.dumps(answer))

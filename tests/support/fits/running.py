@@ -23,8 +23,11 @@ from ring_keras.verify.differences import (
     relative_tolerance,
     rounding_noise,
 )
-from support.fits import interruptions, jobs, models
+from support.fits import interruptions, models
+from support.fits.alone import Alone, AloneWithLoss
+from support.fits.job import Result, temporary_directory
 from support.fits.program import Program
+from support.fits.ranks import Ranks
 from support.fits.source import source
 
 __all__ = [
@@ -72,7 +75,7 @@ class Verdict:
 class Run:
     """Of one process: what came of it, or the error."""
 
-    result: jobs.Result | None
+    result: Result | None
     error: str = ""
 
 
@@ -81,17 +84,17 @@ def run_program(program: Program) -> dict[str, Any]:
 
     What is preempted and goes on is compared with the same ranks undisturbed.
     """
-    with jobs.temporary_directory() as directory:
+    with temporary_directory() as directory:
         if program.interruption == "preempted":
             ours = _preempted(program, Path(directory))
         else:
-            ours = trained(program, jobs.Ranks(Path(directory)))
+            ours = trained(program, Ranks(Path(directory)))
     answer = answer_of(ours)
     whole = None
     if program.interruption == "preempted":
-        with jobs.temporary_directory() as directory:
+        with temporary_directory() as directory:
             own = Path(directory)
-            whole = trained(program, jobs.Ranks(own, resume=ring.data.Resume()))
+            whole = trained(program, Ranks(own, resume=ring.data.Resume()))
     if ring.rank() == 0:
         answer["ours"] = ours
         answer["alone"] = whole or _alone(program)
@@ -108,7 +111,7 @@ def _preempted(program: Program, directory: Path) -> Run:
         resume = ring.data.Resume()
         first = [*others, ring.callbacks.Preemption(shared)]
         try:
-            return trained(program, jobs.Ranks(directory, first=first, resume=resume))
+            return trained(program, Ranks(directory, first=first, resume=resume))
         except SystemExit:
             signal.signal(signal.SIGTERM, before)
     return Run(None, "it was ended twice")
@@ -123,7 +126,7 @@ def answer_of(ours: Run) -> dict[str, Any]:
     return answer
 
 
-def run_mixed(program: Program) -> jobs.Result | None:
+def run_mixed(program: Program) -> Result | None:
     """What rank 0 makes of the program alone, with examples in another order."""
     return _alone(program, mixed=True).result if ring.rank() == 0 else None
 
@@ -136,14 +139,14 @@ def run_with_loss(
         return None
     if lost is None:
         return _alone(program, mixed=mixed)
-    with jobs.temporary_directory() as directory:
-        job = jobs.AloneWithLoss(ring.size(), Path(directory), lost, mixed=mixed)
+    with temporary_directory() as directory:
+        job = AloneWithLoss(ring.size(), Path(directory), lost, mixed=mixed)
         return trained(program, job)
 
 
 def _alone(program: Program, *, mixed: bool = False) -> Run:
-    with jobs.temporary_directory() as directory:
-        return trained(program, jobs.Alone(ring.size(), Path(directory), mixed=mixed))
+    with temporary_directory() as directory:
+        return trained(program, Alone(ring.size(), Path(directory), mixed=mixed))
 
 
 def trained(program: Program, job: Any) -> Run:
@@ -176,7 +179,7 @@ def _floats(name: str) -> Iterator[None]:
         keras.config.set_dtype_policy(before[1])
 
 
-def _digest(result: jobs.Result) -> str:
+def _digest(result: Result) -> str:
     digest = hashlib.sha256()
     for weight in result.weights:
         digest.update(np.ascontiguousarray(weight).tobytes())
@@ -186,7 +189,7 @@ def _digest(result: jobs.Result) -> str:
 def verdict_of(
     program: Program,
     answers: list[dict[str, Any]],
-    mixed: jobs.Result | None = None,
+    mixed: Result | None = None,
 ) -> Verdict:
     """Compares the ranks with each other, and with one process.
 
@@ -230,7 +233,7 @@ def _verdict_of_errors(errors: list[str], alone: Run) -> Verdict:
 
 
 def _differences(
-    program: Program, ours: jobs.Result, alone: jobs.Result, mixed: jobs.Result | None
+    program: Program, ours: Result, alone: Result, mixed: Result | None
 ) -> Iterator[str]:
     if len(ours.weights) != len(alone.weights):
         yield f"{len(ours.weights)} weights, not {len(alone.weights)}"

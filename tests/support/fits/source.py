@@ -89,7 +89,7 @@ _CALLBACKS: dict[str, tuple[str, ...]] = {
 
 
 def source(program: Program) -> str:
-    """A function `train(job)`; see `jobs.py` for what it is given."""
+    """A function `train(job)`; see `job.py` for what it is given."""
     lines = [
         "def train(job):",
         "    keras.utils.set_random_seed(job.seed)",

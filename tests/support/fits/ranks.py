@@ -1,0 +1,148 @@
+"""A drawn program on N ranks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import ring_keras as ring
+from support.fits import models
+from support.fits.data import (
+    BATCH,
+    Batches,
+    Data,
+    as_arguments,
+    batches_of_rank,
+    dataset_of,
+    generated,
+)
+from support.fits.job import Job
+
+__all__ = ["Ranks"]
+
+
+class Ranks(Job):
+    """N ranks.
+
+    Args:
+        directory: For this rank's files.
+        first: Callbacks before all others.
+        resume: What goes on within the data, if anything does; they are shuffled.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        first: Sequence[keras.callbacks.Callback] = (),
+        resume: ring.data.Resume | None = None,
+    ) -> None:
+        super().__init__(ring.size(), directory)
+        # Each rank its own start; data that are shuffled have the same seeds.
+        self.seed = 1 + (ring.rank() if resume is None else 0)
+        self.tape = models.distributed_tape
+        self._first = [*first, *([] if resume is None else [resume])]
+        self._resume = resume
+
+    def optimizer(self, optimizer: Any, **options: Any) -> Any:
+        """A distributed one."""
+        return ring.DistributedOptimizer(optimizer, **options)
+
+    def accumulation(self, steps: int) -> dict[str, int]:
+        """Told by `backward_passes_per_step`."""
+        return {}
+
+    def prepare(self, model: keras.Model) -> None:
+        """Batch normalization over all ranks."""
+        ring.layers.synchronize_batch_normalization(model)
+
+    def callbacks(
+        self, callbacks: list[Any], *, order: int, ours: bool
+    ) -> list[keras.callbacks.Callback]:
+        """The callbacks, and ours, in some order."""
+        found = list(callbacks)
+        if ours:
+            found.append(ring.callbacks.BroadcastGlobalVariables())
+            found.append(ring.callbacks.MetricAverage())
+        random.Random(order).shuffle(found)
+        return [*self._first, *found]
+
+    def warmup(self, rate: float, steps: int) -> keras.callbacks.Callback:
+        """Ours."""
+        return ring.callbacks.LearningRateWarmup(
+            rate, warmup_steps=steps, momentum_correction=False
+        )
+
+    def rate_schedule(
+        self, rate: float, multiplier: Callable[[float], float]
+    ) -> keras.callbacks.Callback:
+        """Ours."""
+        return ring.callbacks.LearningRateSchedule(
+            rate, multiplier, momentum_correction=False
+        )
+
+    def best_checkpoint(self, name: str) -> keras.callbacks.Callback:
+        """Ours."""
+        return ring.callbacks.BestModelCheckpoint("loss", filepath=self.path(name))
+
+    def given(self, data: Data) -> tuple[Any, int]:
+        """This rank's part, and the size of its batches."""
+        return _part(data, self._resume), BATCH
+
+    def inferred(self, model: keras.Model, data: Data, by: str) -> tuple[Any, Any]:
+        """By Keras on this rank's part, or by our functions on all."""
+        if by == "keras":
+            part = ring.data.shard(data.parts(), remainder="keep")
+            logs = model.evaluate(
+                **as_arguments(part),
+                batch_size=BATCH,
+                verbose=0,
+                return_dict=True,
+                callbacks=[ring.callbacks.MetricAverage()],
+            )
+            return logs, model.predict(data.x, batch_size=BATCH, verbose=0)
+        logs = ring.evaluate(
+            model,
+            **as_arguments(data.parts()),
+            batch_size=BATCH,
+            verbose=0,
+            return_dict=True,
+        )
+        return logs, ring.predict(model, data.x, batch_size=BATCH, verbose=0)
+
+    def validation_data(self, others: Data, kind: str) -> dict[str, Any]:
+        """This rank's part of them."""
+        if kind == "arrays":
+            part = ring.data.shard(others.parts(), remainder="keep")
+            return {"validation_data": part, "validation_batch_size": BATCH}
+        dataset = tf.data.Dataset.from_tensor_slices(others.parts())
+        part = ring.data.shard(dataset, remainder="keep")
+        return {"validation_data": part.batch(BATCH)}
+
+
+def _part(data: Data, resume: ring.data.Resume | None) -> Any:
+    """This rank's, in the form in which `fit` takes it."""
+    remainder: Any = "keep" if data.remainder == "join" else data.remainder
+    if data.kind == "arrays":
+        return ring.data.shard(data.parts(), remainder=remainder)
+    if data.kind == "PyDataset":
+        return ring.data.shard(Batches(data.parts(), BATCH), remainder=remainder)
+    if data.kind == "generator":
+        batches = batches_of_rank(data, ring.rank(), ring.size())
+        if data.remainder != "join":
+            return (parts for parts in batches)
+        dataset = generated(batches)
+    else:
+        seed = None if resume is None else 1
+        mine = ring.data.shard(
+            dataset_of(data), remainder=remainder, seed=seed, resume=resume
+        )
+        dataset = mine.batch(BATCH)
+    if data.repeat:
+        return dataset.repeat()
+    return ring.data.join(dataset) if data.remainder == "join" else dataset
