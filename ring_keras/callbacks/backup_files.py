@@ -19,7 +19,7 @@ from ring_keras.callbacks.backup_directory import (
 )
 from ring_keras.errors import RingKerasError
 
-__all__ = ["BackupFiles"]
+__all__ = ["BackupFiles", "require_built"]
 
 _WEIGHTS = ".weights.h5"
 _RECORD = ".json"
@@ -114,14 +114,14 @@ class BackupFiles:
             What was noted with it; None if there was none.
 
         Raises:
-            RingKerasError: If a remote directory cannot be read, or an optimizer of
-                the model's own is not built.
+            RingKerasError: If a remote directory cannot be read, or see
+                `require_built`.
         """
+        require_built(model)
         with self._newest_whole() as newest:
             if newest is None:
                 return None
             weights, noted = newest
-            _require_built(model)
             model.load_weights(weights)
         # One rank's, of some steps: no rank has the others' parts.
         internals.clear_accumulators(internals.optimizers_of(model))
@@ -177,8 +177,21 @@ class BackupFiles:
                     self._directory.remove(stem + ending)
 
 
-def _require_built(model: keras.Model) -> None:
-    """Builds its optimizer; those that are not built would not take their state."""
+def require_built(model: keras.Model) -> None:
+    """Builds its optimizer; what else is not built would not take its state.
+
+    Asked before there is a backup, too: one that cannot be restored is of no use.
+
+    Raises:
+        RingKerasError: If the model or an optimizer of its own is not built.
+    """
+    if not model.built:
+        raise RingKerasError(
+            "[RK334] "
+            f"model '{model.name}' is not built, so that a backup could not be "
+            "restored. Begin it with keras.Input, or call model.build(input_shape), "
+            "before fit()."
+        )
     if model.optimizer is not None and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     for optimizer in internals.training_optimizers(model):
@@ -186,7 +199,7 @@ def _require_built(model: keras.Model) -> None:
             raise RingKerasError(
                 "[RK334] "
                 f"optimizer '{optimizer.name}' of model '{model.name}' has no "
-                "variables yet, so the backup's cannot be restored. Build the model's "
+                "variables yet, so a backup's could not be restored. Build the model's "
                 "own optimizers before fit(), in compile() for instance: "
                 "optimizer.build(variables)."
             )

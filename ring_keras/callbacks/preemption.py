@@ -15,7 +15,7 @@ from absl import logging
 
 from ring_keras import _native
 from ring_keras import keras_internals as internals
-from ring_keras.callbacks.backup_files import BackupFiles
+from ring_keras.callbacks.backup_files import BackupFiles, require_built
 from ring_keras.callbacks.backup_writer import BackupWriter
 from ring_keras.errors import RingKerasError
 from ring_keras.keras_internals import calls
@@ -110,11 +110,12 @@ class Preemption(keras.callbacks.Callback):
         fit.when_validation_ends(id(self), self._meet)
         fit.when_all_have_begun(self, self._require_restored)
         self._failure = None
-        if self._saves():
-            try:
+        try:
+            require_built(self.model)
+            if self._saves():
                 self._writer.restore(self.model)
-            except Exception as error:  # Raised when all ranks can hear of it.
-                self._failure = error
+        except Exception as error:  # Raised when all ranks can hear of it.
+            self._failure = error
         self._ranks_will_meet = False
         if self._handlers is not None:  # Of a `fit` that raised.
             self._handlers.remove()

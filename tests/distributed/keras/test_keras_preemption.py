@@ -96,6 +96,19 @@ def test_what_cannot_be_restored_is_an_error_of_all(rank_pool, tmp_path):
     assert "rank 0 cannot restore its backup" in second[1]
 
 
+def unbuilt_worker(directory):
+    model = keras.Sequential([keras.layers.Dense(1)])
+    training.compile_model(model, keras.optimizers.Adam(0.01))
+    callbacks = [ring.callbacks.Preemption(directory)]
+    with pytest.raises(ring.RingKerasError, match="RK334.*not built"):
+        training.fit(model, training.dataset(8), 4, callbacks=callbacks)
+    return names(directory)
+
+
+def test_a_model_that_is_not_built_is_refused_at_the_first_start(rank_pool, tmp_path):
+    assert rank_pool(2).run(unbuilt_worker, args=(str(tmp_path),)) == [[], []]
+
+
 def alone_in_validation_worker(directory, averages, epoch):
     before = signal.getsignal(signal.SIGTERM)
     whole, _ = train(f"{directory}/whole", averages=averages)

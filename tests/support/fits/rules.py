@@ -138,7 +138,12 @@ RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
     ({"interruption": ("preempted",), "callbacks": _COUNTING}, _OURS),
     ({"interruption": ("killed",)}, {**_OURS, "ema": None}),
     ({"interruption": ("killed",)}, {"transport": "shm", "inference": None}),
-    ({"interruption": ("killed",), "model": ("unbuilt",)}, {"model": "sequential"}),
+    # Elastic needs a model that is built, with its optimizers.
+    ({"interruption": ("killed",), "step": _OWN_LOSSES}, {"step": "keras"}),
+    (
+        {"interruption": ("killed",), "model": ("unbuilt", "subclassed")},
+        {"model": "sequential"},
+    ),
     ({"interruption": ("killed",), "validation": ("arrays",)}, {"validation": None}),
     ({"interruption": (None,)}, {"at": 1}),
     ({"transport": ("mixed",)}, {"size": 3}),
