@@ -100,7 +100,7 @@ def unbuilt_worker(directory):
     model = keras.Sequential([keras.layers.Dense(1)])
     training.compile_model(model, keras.optimizers.Adam(0.01))
     callbacks = [ring.callbacks.Preemption(directory)]
-    with pytest.raises(ring.RingKerasError, match="RK334.*not built"):
+    with pytest.raises(ring.RingKerasError, match=r"RK334.*not built"):
         training.fit(model, training.dataset(8), 4, callbacks=callbacks)
     return names(directory)
 
