@@ -1,11 +1,13 @@
 """Saves the best model, once for all ranks."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
+from ring_keras.errors import RankMismatchError
 from ring_keras.job.topology import rank
-from ring_keras.ops.objects import broadcast_object
+from ring_keras.ops.outcomes import gather_outcomes
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.noted_saves import noted_saves
 from ring_keras.training.train_step import process_set_of
@@ -71,9 +73,12 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         )
         self.filepath = filepath
         self.best: float | None = None
+        # Of a save on this rank; raised when the others can hear of it.
+        self._failure: Exception | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Looks whether there is a path to save to."""
+        self._failure = None
         if self.filepath is None or not str(self.filepath).endswith(self._suffix):
             raise ValueError(
                 f"BestModelCheckpoint saves to a path that ends in '{self._suffix}'; "
@@ -86,37 +91,53 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Saves, on the rank that writes."""
-        if self.save_freq != "epoch" and self._writes():
-            with noted_saves(self.model):
-                super().on_train_batch_end(batch, logs)
+        if self.save_freq != "epoch":
+            self._save(super().on_train_batch_end, batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves, on the rank that writes; the others learn what was best."""
-        if self._writes():
-            with noted_saves(self.model):
-                super().on_epoch_end(epoch, logs)
+        self._save(super().on_epoch_end, epoch, logs)
         self._agree()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Waits for the rank that writes, and learns from it what was best."""
         self._agree()
 
+    def _save(self, hook: Callable[..., None], *args: Any) -> None:
+        if self._failure is not None or not self._writes():
+            return
+        try:
+            with noted_saves(self.model):
+                hook(*args)
+        except Exception as error:  # File systems and models have many.
+            self._failure = error
+
     def _agree(self) -> None:
-        """Any rank may have to write from now on."""
+        """Any rank may have to write from now on; one that cannot says so to all."""
         self.best = DistributedFit.calling_guard().run(self._best_of_all)
 
     def _best_of_all(self) -> float | None:
         process_set = process_set_of(self.model)
         of_keras: Any = self.best  # A number as Keras logged it, or None.
         best: float | None = None if of_keras is None else float(of_keras)
-        if process_set.size() > 1 and process_set.included():
-            best = broadcast_object(
-                best,
-                process_set.ranks[0],
-                name="best_model_checkpoint",
-                process_set=process_set,
+        failure, self._failure = self._failure, None
+
+        def look() -> tuple[None, float | None]:
+            if failure is not None:
+                raise failure
+            return None, best
+
+        if process_set.size() == 1 or not process_set.included():
+            return look()[1]
+        try:
+            _, values = gather_outcomes(
+                "callbacks.BestModelCheckpoint", look, process_set
             )
-        return best
+        except RankMismatchError:
+            if failure is None:
+                raise
+            raise failure from None
+        return None if values[0] is None else float(values[0])
 
     def _writes(self) -> bool:
         return rank() == process_set_of(self.model).ranks[0]

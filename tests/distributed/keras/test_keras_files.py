@@ -120,6 +120,33 @@ def test_the_best_model_is_saved_once(rank_pool, save_weights_only):
         assert events == (saved if rank == 0 else [])
 
 
+def failing_best_worker(save_freq):
+    """The rank that writes cannot; the other one is told."""
+    model = training.distributed_model(1)
+    with common_directory() as directory:
+        path = directory / "is_a_directory.keras"
+        if ring.rank() == 0:
+            path.mkdir()
+        checkpoint = callbacks.BestModelCheckpoint(
+            "loss", filepath=path, save_freq=save_freq
+        )
+        with pytest.raises((OSError, ring.RankMismatchError)) as caught:
+            fit(model, checkpoint)
+    fit(model)
+    return type(caught.value).__name__, str(caught.value)
+
+
+@pytest.mark.parametrize("save_freq", ["epoch", 1])
+def test_a_best_model_that_cannot_be_saved_ends_all(rank_pool, save_freq):
+    worker = failing_best_worker
+    first, second = rank_pool(2).run(worker, args=(save_freq,), timeout_s=60)
+
+    assert first[0] != "RankMismatchError"
+    assert second[0] == "RankMismatchError"
+    assert "[RK310] ring_keras.callbacks.BestModelCheckpoint failed on" in second[1]
+    assert "is_a_directory.keras" in second[1]
+
+
 def shared_files_worker(directory):
     """Two of three ranks write summaries."""
     ring.init()

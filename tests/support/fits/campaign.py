@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +25,7 @@ TIMEOUT_S = 120.0
 # What ranks keep of a program that has ended is little, but not nothing.
 _PROGRAMS_OF_A_POOL = 300
 _MOST_RUNS_OF_A_SHRINK = 60
+_LONGEST_SHRINK_S = 150.0
 _COMMON = {
     # Several buckets, small as the models are.
     "RING_KERAS_BUCKET_SIZE_BYTES": "200",
@@ -102,12 +104,13 @@ class Campaign:
     def shrunk(self, program: Program, verdict: Verdict) -> tuple[Program, Verdict]:
         """The plainest program found that fails in the same way."""
         left = _MOST_RUNS_OF_A_SHRINK
+        deadline = time.monotonic() + _LONGEST_SHRINK_S
         progress = verdict.kind != "spoilt"
-        while progress and left:
+        while progress:
             progress = False
             for candidate in simpler(program):
-                if left == 0:
-                    break
+                if left == 0 or time.monotonic() > deadline:
+                    return program, verdict
                 left -= 1
                 again = self.run(candidate)
                 if again.kind == verdict.kind:
