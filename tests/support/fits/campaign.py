@@ -23,7 +23,7 @@ __all__ = ["Campaign", "pool_of"]
 
 TIMEOUT_S = 120.0
 # What ranks keep of a program that has ended is little, but not nothing.
-_PROGRAMS_OF_A_POOL = 300
+_PROGRAMS_OF_A_POOL = 150
 _MOST_RUNS_OF_A_SHRINK = 60
 _LONGEST_SHRINK_S = 150.0
 _COMMON = {

@@ -169,7 +169,7 @@ class Job:
             by: "keras" or "ring": whose functions do that on ranks.
         """
         logs, predictions = self.inferred(model, data, by)
-        self._logs.append({name: float(value) for name, value in logs.items()})
+        self._logs.append({name: float(np.mean(value)) for name, value in logs.items()})
         self._predictions += tf.nest.flatten(predictions)
 
     def inferred(self, model: keras.Model, data: Data, by: str) -> tuple[Any, Any]:

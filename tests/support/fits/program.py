@@ -203,8 +203,9 @@ def draw(seed: int) -> Program:
         plain = generator.random() > boldness
         chosen[name] = choices[0] if plain else generator.choice(choices[1:])
     # Kinds of models and data are what all else meets.
-    for name in ("size", "model", "optimizer", "data", "task"):
+    for name in ("model", "optimizer", "data", "task"):
         chosen[name] = generator.choice(CHOICES[name])
+    chosen["size"] = generator.choice((2, 2, 2, 3, 3, 4))  # Few are quicker.
     if generator.random() > _RARE.get(chosen["interruption"], 1.0):
         chosen["interruption"] = None
     return made_possible(Program(seed=seed, **chosen))

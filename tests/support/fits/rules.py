@@ -51,6 +51,7 @@ RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
         {"accumulation": 1, "weight_decay": False, "schedule": None},
     ),
     ({"optimizer": ("Lion", "Adafactor", "Ftrl")}, {"weight_decay": False}),
+    ({"optimizer": ("Muon",), "floats": ("float64",)}, {"schedule": None}),
     ({"task": ("regression",)}, {"weights": None}),
     ({"weights": ("class",)}, {"data": "dataset"}),
     ({"weights": (None,)}, {"weighted_metrics": False}),
