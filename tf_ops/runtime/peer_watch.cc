@@ -135,7 +135,7 @@ void PeerWatch::FailIfCutOff(Operation& operation) {
     return operation.Fail(Status(
         StatusCode::kPeerLost, ErrorCode::kRankLeft,
         StrCat(left.event.description, "; ", operation.description(),
-               " still waits for ranks ", JoinRanks(missing),
+               " still waits for ", JoinRanks(missing),
                ". Every rank must make the same collective calls before it "
                "ends.")));
   }

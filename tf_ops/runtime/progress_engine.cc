@@ -285,9 +285,11 @@ void ProgressEngine::WatchAge(Operation& operation, Clock::time_point now) {
   } else if (age_s > operation.next_stall_warning_s && !operation.queued()) {
     const std::string text =
         DescribeStall(operation, age_s, operations_, matcher_, shared_);
-    Log(LogLevel::kWarning, Prefix(ErrorCode::kStalled) + text);
+    Log(LogLevel::kWarning, Prefix(ErrorCode::kStalled) + text +
+                                DescribeWayToSee(options_.trace_dir));
     WriteDump(DumpCause::kStall, text, Asker::kEngine);
-    operation.next_stall_warning_s += options_.stall_warning_s;
+    // Who has been told needs to hear it again less and less often.
+    operation.next_stall_warning_s *= 2;
   }
 }
 

@@ -1,6 +1,7 @@
 #include "tf_ops/runtime/wait_text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <utility>
 
@@ -76,17 +77,23 @@ std::string DescribeEarlierLaunch(const Operation& operation,
   return "its turn on the GPU, which is near";
 }
 
+// As people say it.
+double Rounded(double seconds) {
+  return seconds < 10 ? std::round(seconds * 10) / 10 : std::round(seconds);
+}
+
 }  // namespace
 
 std::string JoinRanks(const std::vector<int>& ranks) {
-  std::string text = "{";
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < std::min(ranks.size(), kMostNamed); ++i) {
-    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+    const bool is_last = i > 0 && i + 1 == ranks.size();
+    text += (is_last ? " and " : i > 0 ? ", " : "") + std::to_string(ranks[i]);
   }
   if (ranks.size() > kMostNamed) {
     text += StrCat(" and ", ranks.size() - kMostNamed, " more");
   }
-  return text + "}";
+  return text;
 }
 
 std::string DescribeWait(const Operation& operation,
@@ -95,7 +102,7 @@ std::string DescribeWait(const Operation& operation,
   if (operation.launched()) return "the GPU, which has been given all of it";
   const std::vector<int> missing = operation.MissingRanks();
   if (!missing.empty()) {
-    return StrCat("ranks ", JoinRanks(missing), " of ",
+    return StrCat(JoinRanks(missing), " of ",
                   operation.communicator().mesh().size());
   }
   if (operation.on_device()) {
@@ -108,17 +115,27 @@ std::string DescribeWait(const Operation& operation,
 std::string DescribeStall(const Operation& operation, double age_s,
                           const ActiveOperations& all, const Matcher& matcher,
                           const SharedState& shared) {
-  std::string text = StrCat(operation.description(), ": waited ", age_s,
-                            " s for ", DescribeWait(operation, all), ".");
+  const std::string text =
+      StrCat(operation.description(), ": waited ", Rounded(age_s), " s for ",
+             DescribeWait(operation, all), ".");
   const std::vector<int> missing = operation.MissingRanks();
-  if (!missing.empty()) {
-    text +=
-        " A rank that skips a step or branches differently never enters it. If "
-        "slow input is expected, raise RING_KERAS_STALL_TIMEOUT_S.";
-  }
   const std::string here = "this rank";
-  text += DescribeAnnounced(missing, matcher, here);
-  return text + DescribePosted(missing, shared, here);
+  const std::string elsewhere = DescribeAnnounced(missing, matcher, here) +
+                                DescribePosted(missing, shared, here);
+  if (missing.empty() || !elsewhere.empty()) return text + elsewhere;
+  return StrCat(text, missing.size() == 1 ? " It is" : " They are",
+                " in no collective that is known here: slow input, a save, or "
+                "a branch that other ranks do not take. If it is expected, "
+                "raise RING_KERAS_STALL_TIMEOUT_S.");
+}
+
+std::string DescribeWayToSee(const std::string& trace_dir) {
+  if (trace_dir.empty()) {
+    return " With RING_KERAS_TRACE_DIR=DIR, `ring analyze DIR` says in which "
+           "line each rank stands.";
+  }
+  return StrCat(" `ring analyze ", trace_dir,
+                "` says in which line each rank stands.");
 }
 
 std::string DescribeGivingUp(const Operation& operation, double age_s,
@@ -136,8 +153,9 @@ std::string DescribeGivingUp(const Operation& operation, double age_s,
           : StrCat(elsewhere,
                    " They wait for each other: every rank must make the same "
                    "collective calls in the same order.");
-  return StrCat(operation.description(), ": ", here, " gave up after ", age_s,
-                " s waiting for ", DescribeWait(operation, all), ".", advice);
+  return StrCat(operation.description(), ": ", here, " gave up after ",
+                Rounded(age_s), " s waiting for ", DescribeWait(operation, all),
+                ".", advice);
 }
 
 }  // namespace ring_keras

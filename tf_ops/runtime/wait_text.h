@@ -12,10 +12,10 @@
 
 namespace ring_keras {
 
-// "{0, 3}"; of thousands, some.
+// "rank 3", "ranks 0 and 3"; of thousands, some.
 std::string JoinRanks(const std::vector<int>& ranks);
 
-// What holds the operation up, as in "ranks {1} of 4".
+// What holds the operation up, as in "rank 1 of 4".
 std::string DescribeWait(const Operation& operation,
                          const ActiveOperations& all);
 
@@ -25,6 +25,9 @@ std::string DescribeWait(const Operation& operation,
 std::string DescribeStall(const Operation& operation, double age_s,
                           const ActiveOperations& all, const Matcher& matcher,
                           const SharedState& shared);
+
+// How the user learns more than such a warning tells.
+std::string DescribeWayToSee(const std::string& trace_dir);
 
 // Why it is given up after `age_s` seconds; all ranks are told so.
 std::string DescribeGivingUp(const Operation& operation, double age_s,

@@ -186,7 +186,7 @@ RING_TEST(AStallNamesTheRanksThatAreMissing) {
     size_t named = 0;
     for (size_t at = 0; (at = text.find("waited", at)) != text.npos; ++at) {
       const std::string line = text.substr(at, text.find('\n', at) - at);
-      EXPECT_TRUE(line.find("for ranks {3} of 5") != line.npos) << line;
+      EXPECT_TRUE(line.find("for rank 3 of 5") != line.npos) << line;
       ++named;
     }
     EXPECT_TRUE(named >= kSize) << text;
