@@ -23,6 +23,43 @@ def short_run(browser, tmp_path_factory):
         yield address
 
 
+# As for gradients of a few weights; the rest are a callback's and this page's.
+TINY = {
+    "collectives": [
+        {
+            "kind": kind,
+            "algorithm": "shared_flat",
+            "size_class_bytes": size,
+            "count": 200,
+            "wait_s": 1.0,
+            "transfer_s": bandwidth and 0.1,
+            "best_bus_bandwidth": bandwidth,
+            "mean_bus_bandwidth": bandwidth,
+        }
+        for kind, size, bandwidth in (
+            ("allreduce", 256, 0.0),
+            ("allgather", 1024, 1e8),
+            ("broadcast", 1024, 1e8),
+        )
+    ],
+    "buckets": [{"name": "gradients/bucket0", "bytes": 392, "fill": 0.1}],
+}
+
+
+def test_gradients_that_are_too_small_to_time(tmp_path, open_board):
+    write_run(tmp_path, updates(slow_compute, count=20), totals=TINY)
+    board = open_board(tmp_path)
+    board.open_tab("Collectives")
+    [buckets] = board.charts()
+    assert buckets.startswith("Buckets of gradients")
+    said = board.frame.get_by_role("tabpanel").locator("p").first.inner_text()
+    assert said.startswith("The gradients, 392 bytes, are too small to time:")
+    rows = board.table("Collectives of the first rank so far")
+    assert [row[0].split(",")[0] for row in rows] == [
+        *["allreduce", "allgather", "broadcast"]
+    ]
+
+
 def test_every_view_says_what_the_files_say(tmp_path, open_board):
     write_run(tmp_path, updates(slow_compute), (EVENT,))
     board = open_board(tmp_path)

@@ -155,6 +155,7 @@ def write_run(
     began_at: float = BEGAN_AT,
     size_of_steps: int | None = None,
     step: int = 7,
+    totals: dict[str, Any] = TOTALS,
 ) -> Path:
     """Writes a session as the callback does; returns the folder of the run.
 
@@ -165,20 +166,21 @@ def write_run(
         began_at: Its Unix time.
         size_of_steps: How many ranks its one step has; None for all.
         step: The number of that.
+        totals: What was last said of bandwidths and buckets.
     """
     folder = directory / "train"
     writer = tf.summary.create_file_writer(str(folder))
     file = SummaryFile(writer)
     rows = records.Series(records.ROWS, began_at)
     steps = records.Series(records.STEPS, began_at)
-    file.write(0, {}, {f"{records.PLUGIN}/{records.TOTALS}": TOTALS})
+    file.write(0, {}, {f"{records.PLUGIN}/{records.TOTALS}": totals})
     size = size_of_steps or len(series[0].rows)
     file.write(step, {}, {steps.next_tag(): steps_record(size, step)})
     if events:
         tag = records.Series(records.EVENTS, began_at).next_tag()
         file.write(0, {}, {tag: list(events)})
     for update in series:
-        scalars = {**scalars_of(update, TOTALS["buckets"]), "epoch_loss": 0.5}
+        scalars = {**scalars_of(update, totals["buckets"]), "epoch_loss": 0.5}
         file.write(update.step, scalars, {rows.next_tag(): update.to_json()})
     writer.close()
     with tf.summary.create_file_writer(str(directory / "validation")).as_default():

@@ -8,23 +8,45 @@ const PALETTE = Object.values(COLORS);
 export function CollectivesPage({ overview }: { overview: Overview }) {
   return (
     <>
-      <Bandwidths totals={overview.collectives} />
+      <Bandwidths totals={overview.collectives} buckets={overview.buckets} />
       <Buckets buckets={overview.buckets} />
     </>
   );
 }
 
-function Bandwidths({ totals: all }: { totals: CollectiveTotals[] }) {
-  // The engine does not time what is so small.
+// What ranks that train exchange beside gradients: metrics, weights, what this page shows.
+const BESIDE_GRADIENTS = ["allgather", "broadcast"];
+// The engine times what is larger.
+const TIMED_ABOVE = 512;
+
+interface BandwidthsProps {
+  totals: CollectiveTotals[];
+  buckets: Bucket[];
+}
+
+function Bandwidths({ totals: all, buckets }: BandwidthsProps) {
   const totals = all.filter((one) => one.mean_bus_bandwidth > 0);
-  if (totals.length === 0) return <p>No collective of more than 512 bytes has been measured yet.</p>;
+  const areTooSmall = buckets.length > 0 && buckets.every((one) => one.bytes <= TIMED_ABOVE);
+  if (totals.every(({ kind }) => areTooSmall && BESIDE_GRADIENTS.includes(kind))) {
+    return (
+      <>
+        <p>
+          {areTooSmall
+            ? `The gradients, ${integer(sum(buckets))} bytes, are too small to time: `
+            : "No bandwidth has been measured yet: "}
+          collectives of up to {TIMED_ABOVE} bytes are not timed.
+        </p>
+        {all.length > 0 && <Totals totals={all} />}
+      </>
+    );
+  }
   const names = [...new Set(totals.map(nameOf))];
   const best = totals.reduce((most, one) =>
     one.best_bus_bandwidth > most.best_bus_bandwidth ? one : most,
   );
   return (
     <Chart
-      title="Bus bandwidth by size and algorithm, from 512 bytes on: mean, and the best seen in this job"
+      title={`Bus bandwidth by size and algorithm, above ${TIMED_ABOVE} bytes: mean, and the best seen in this job`}
       summary={`Best: ${rate(best.best_bus_bandwidth)} with ${nameOf(best)} of ${bytes(best.size_class_bytes)}`}
       data={names.flatMap((name, index) => {
         const own = totals.filter((one) => nameOf(one) === name);
@@ -58,21 +80,27 @@ function Bandwidths({ totals: all }: { totals: CollectiveTotals[] }) {
       }}
       height={360}
     >
-      <Table
-        caption="Collectives of the first rank so far"
-        head={["Collective", "Size", "Count", "Mean bandwidth", "Best", "Wait", "Transfer"]}
-        rows={all.map((one) => [
-          nameOf(one),
-          bytes(one.size_class_bytes),
-          integer(one.count),
-          ...(one.mean_bus_bandwidth > 0
-            ? [rate(one.mean_bus_bandwidth), rate(one.best_bus_bandwidth)]
-            : ["not timed", "not timed"]),
-          seconds(one.wait_s / (one.count || 1)),
-          one.mean_bus_bandwidth > 0 ? seconds(one.transfer_s / (one.count || 1)) : "not timed",
-        ])}
-      />
+      <Totals totals={all} />
     </Chart>
+  );
+}
+
+function Totals({ totals }: { totals: CollectiveTotals[] }) {
+  return (
+    <Table
+      caption="Collectives of the first rank so far, those of the page and of callbacks too"
+      head={["Collective", "Size from", "Count", "Mean bandwidth", "Best", "Wait, mean", "Transfer, mean"]}
+      rows={totals.map((one) => [
+        nameOf(one),
+        bytes(one.size_class_bytes),
+        integer(one.count),
+        ...(one.mean_bus_bandwidth > 0
+          ? [rate(one.mean_bus_bandwidth), rate(one.best_bus_bandwidth)]
+          : ["not timed", "not timed"]),
+        seconds(one.wait_s / (one.count || 1)),
+        one.mean_bus_bandwidth > 0 ? seconds(one.transfer_s / (one.count || 1)) : "not timed",
+      ])}
+    />
   );
 }
 
@@ -82,7 +110,7 @@ function Buckets({ buckets }: { buckets: Overview["buckets"] }) {
   return (
     <Chart
       title="Buckets of gradients, in the order in which they start"
-      summary={`${buckets.length} buckets, ${bytes(buckets.reduce((sum, one) => sum + one.bytes, 0))} in all`}
+      summary={`${buckets.length} buckets, ${bytes(sum(buckets))} in all`}
       data={[
         {
           type: "bar",
@@ -105,6 +133,8 @@ function Buckets({ buckets }: { buckets: Overview["buckets"] }) {
     </Chart>
   );
 }
+
+const sum = (buckets: Bucket[]) => buckets.reduce((total, one) => total + one.bytes, 0);
 
 const fill = (one: Bucket) => (one.fill === null ? "a group's own" : `${percent(one.fill)} full`);
 
