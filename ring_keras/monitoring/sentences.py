@@ -9,11 +9,10 @@ import numpy as np
 from ring_keras.monitoring.history import History
 from ring_keras.monitoring.stragglers import Straggler
 
-__all__ = ["headline", "sentence_of", "when", "who"]
+__all__ = ["headline", "period", "remedy", "sentence_of", "when", "who"]
 
 # Of those that are slow alike; more are counted.
 _MOST_NAMES = 4
-_BEGINNING = "from the beginning"
 
 
 def headline(history: History, stragglers: Sequence[Straggler]) -> str:
@@ -24,7 +23,11 @@ def headline(history: History, stragglers: Sequence[Straggler]) -> str:
         return sentence_of(stragglers[0])
     whole_s = float(np.nanmean(history.duration[-1]))
     share = np.nanmean(history.compute[-1]) / whole_s
-    of_a_step = f"{share:.0%} of a step's {_seconds(whole_s)}."
+    first = (
+        history.steps[-2] + 1 if len(history.steps) > 1 else history.begins_after + 1
+    )
+    when_ = period((first, history.steps[-1]))
+    of_a_step = f"{share:.0%} of a step's {_seconds(whole_s)} ({when_})."
     if len(history.ranks) == 1:
         return f"One rank trains: it computes {of_a_step}"
     if not stragglers:
@@ -136,10 +139,48 @@ def _of_host(host: str) -> str:
 def when(one: Straggler) -> str:
     """Since when, or from when to when."""
     if one.pattern != "past":
-        return f"since step {one.since_step:,}" if one.since_step else _BEGINNING
+        if not one.since_step:
+            return "since the beginning"
+        return f"since step {one.since_step:,}"
     if one.since_step:
         return f"from step {one.since_step:,} to {one.until_step:,}"
-    return f"{_BEGINNING} to step {one.until_step:,}"
+    return f"from the beginning to step {one.until_step:,}"
+
+
+def period(steps: tuple[int, int]) -> str:
+    """The first and the last of some steps."""
+    first, last = steps
+    return f"steps {first:,} to {last:,}" if first < last else f"step {last:,}"
+
+
+def remedy(one: Straggler) -> str:
+    """What to do about it, and where the manual says more."""
+    what, page, heading = _REMEDIES[one.reason]
+    return f'{what}: see {page}, "{heading}".'
+
+
+_REMEDIES = {
+    "compute": (
+        "Look at what else runs on that host, and whether its cores are kept slow",
+        "docs/doctor.md",
+        "What is checked",
+    ),
+    "input": (
+        "Have its batches made ahead, and by several threads",
+        "docs/data.md",
+        "When the input is slow",
+    ),
+    "slow link": (
+        "Measure the network between the two hosts, or choose another",
+        "docs/hosts.md",
+        "Choose the network",
+    ),
+    "unknown": (
+        "Record what all ranks do meanwhile",
+        "docs/monitoring.md",
+        "Record a timeline of all ranks",
+    ),
+}
 
 
 def _times(one: Straggler) -> str:

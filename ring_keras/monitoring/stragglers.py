@@ -47,6 +47,7 @@ class Straggler:
         pattern: "steady": since then; "now and then"; "past": no more.
         lost_s: What it costs each of the others, seconds a step: of "now and then" on
             average over the last `of_updates` updates, of "past" while it was so.
+        lost_in: The first and the last step of which that is the mean.
         own_s: What they take there while they are slow, seconds a step; of a link, 0.
         median_s: What the others take there in the middle.
         since_step: The first step of it; 0 if that is the beginning.
@@ -73,6 +74,7 @@ class Straggler:
     until_step: int
     slow_updates: int
     of_updates: int
+    lost_in: tuple[int, int]
     waiting_part: float = 1.0
     faster: tuple[int, ...] = ()
     faster_host: str = ""
@@ -243,16 +245,23 @@ def _least(history: History) -> _Array:
 def _when(history: History, spell: Spell) -> dict[str, Any]:
     """The steps of a spell. What is written down of an update is its last one."""
     since = 0
-    if spell.first > 0:
-        since = history.steps[spell.first - 1] + 1
-    elif history.begins_after > 1:  # The first step, which is traced, is left out.
-        since = history.begins_after + 1
+    # The first step, which is traced, is left out.
+    if spell.first > 0 or history.begins_after > 1:
+        since = _first_step(history, spell.first)
+    updates = range(len(history.steps))[spell.updates]
     return {
         "since_step": since,
         "until_step": history.steps[spell.last],
         "slow_updates": len(spell.slow),
-        "of_updates": len(range(len(history.steps))[spell.updates]),
+        "of_updates": len(updates),
+        "lost_in": (_first_step(history, updates[0]), history.steps[updates[-1]]),
     }
+
+
+def _first_step(history: History, update: int) -> int:
+    """Of an update."""
+    before = history.steps[update - 1] if update > 0 else history.begins_after
+    return before + 1
 
 
 def _host(history: History, ranks: NDArray[np.bool_]) -> str:

@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ring_keras.monitoring.history import History
-from ring_keras.monitoring.sentences import headline, sentence_of, when, who
+from ring_keras.monitoring.sentences import (
+    headline,
+    period,
+    remedy,
+    sentence_of,
+    when,
+    who,
+)
 from ring_keras.monitoring.stragglers import find_stragglers
 from ring_keras.tensorboard.reader import Run
 
@@ -17,6 +24,9 @@ __all__ = ["HEAT_MAPS", "heat_map_view", "losses_view", "overview_view", "step_v
 
 # A screen has no more columns to tell apart.
 _MOST_COLUMNS = 200
+
+# Updates that tell how it is now.
+_RECENT = 20
 
 HEAT_MAPS = ("duration", "compute", "input", "wait", "exposed", "waited_for")
 
@@ -37,12 +47,15 @@ def overview_view(run: Run) -> dict[str, Any]:
                 "pattern": one.pattern,
                 "when": when(one),
                 "lost_s": one.lost_s,
+                "lost_in": period(one.lost_in),
+                "remedy": remedy(one),
                 "sentence": sentence_of(one),
             }
             for one in stragglers
         ],
         "means": _means(whole.thinned(_MOST_COLUMNS)),
         "by_rank": _by_rank(history),
+        "by_rank_of": _recent_period(history),
         "collectives": run.totals.get("collectives", []),
         "buckets": run.totals.get("buckets", []),
         "events": list(run.events),
@@ -91,12 +104,20 @@ def _by_rank(history: History) -> list[dict[str, Any]]:
         for rank, host in zip(history.ranks, history.hosts, strict=True)
     ]
     for name in ("duration", "compute", "input", "wait", "exposed", "waited_for"):
-        recent = getattr(history, name)[-20:]
+        recent = getattr(history, name)[-_RECENT:]
         counts = (~np.isnan(recent)).sum(axis=0)
         means = _plain(np.nansum(recent, axis=0) / np.maximum(counts, 1))
         for index in np.flatnonzero(counts):
             found[index][name] = means[index]
     return found
+
+
+def _recent_period(history: History) -> str:
+    """The steps of `_by_rank`."""
+    if not history.steps:
+        return ""
+    before = history.steps[-_RECENT - 1 : -_RECENT] or (history.begins_after,)
+    return period((before[0] + 1, history.steps[-1]))
 
 
 def _plain(values: NDArray[np.float64] | np.float64) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
 import pytest
@@ -46,6 +47,17 @@ TINY = {
 }
 
 
+def upper_bars(board):
+    """Of the picture of a step: the bars of each share, by its name."""
+    return board.frame.locator("figure .js-plotly-plot").evaluate(
+        """plot => Object.fromEntries(
+            plot.data.filter(one => one.showlegend).map(one => [
+                one.name,
+                one.x.map((x, i) => ({x, base: one.base[i], color: one.marker.color})),
+            ]))"""
+    )
+
+
 def test_gradients_that_are_too_small_to_time(tmp_path, open_board):
     write_run(tmp_path, updates(slow_compute, count=20), totals=TINY)
     board = open_board(tmp_path)
@@ -66,6 +78,10 @@ def test_every_view_says_what_the_files_say(tmp_path, open_board):
     sentence = board.headline()
     assert sentence.startswith("Rank 3 (host b) is slow: its compute takes 1.4 x the")
     assert "since step 1,191" in sentence
+    what_to_do = board.frame.locator(".remedy").inner_text()
+    assert what_to_do.startswith("The costs are means of steps 1,501 to 2,000.")
+    assert what_to_do.endswith('see docs/doctor.md, "What is checked".')
+    assert "4 ranks, step 2,000" in board.frame.locator("header").inner_text()
 
     assert "compute 55 ms" in board.charts()[0]
     rows = board.table("Seconds a step")
@@ -83,7 +99,10 @@ def test_every_view_says_what_the_files_say(tmp_path, open_board):
     [row] = board.table("Who holds the others up")
     assert row[:2] == ["Rank 3 (host b)", "compute"]
     assert row[2:4] == ["steady", "since step 1,191"]
+    assert row[4].endswith(" ms a step (steps 1,501 to 2,000)")
     assert row[5] == sentence
+    assert what_to_do.endswith(row[6])
+    assert "mean of steps 1,801 to 2,000" in board.charts()[0]
 
     board.open_tab("Collectives")
     bandwidths, buckets = board.charts()
@@ -100,6 +119,16 @@ def test_every_view_says_what_the_files_say(tmp_path, open_board):
 
     board.open_tab("Step")
     assert "Rank 3 computes longest, 70 ms" in board.charts()[0]
+    parts = upper_bars(board)
+    assert list(parts) == [
+        *["compute", "input wait", "wait for the last rank", "exposed transfer"]
+    ]
+    # Behind each other, as the table has them.
+    assert [round(bar[0]["x"]) for bar in parts.values()] == [50, 1, 20, 4]
+    assert [round(bar[0]["base"]) for bar in parts.values()] == [0, 50, 51, 71]
+    assert len({bar[0]["color"] for bar in parts.values()}) == 4
+    facts = board.frame.locator(".controls .facts").inner_text()
+    assert facts.endswith("whenever the run has grown by a twentieth. So far 1.")
     assert [row[-1] for row in board.table("Step 7, by rank")] == [
         *["rank 3"] * 3,
         "nobody",
@@ -108,6 +137,8 @@ def test_every_view_says_what_the_files_say(tmp_path, open_board):
     board.open_tab("Events")
     [row] = board.table("Events, the last one first")
     assert row[1:] == ["stall", "2", "waited 61 s"]
+    # By a clock of 24 hours, as below the chart.
+    assert re.fullmatch(r"2027-01-1\d \d\d:\d\d:\d\d", row[0])
     assert board.errors == []
 
 
@@ -204,7 +235,7 @@ def test_the_step_of_a_run_is_that_run_s(tmp_path, open_board):
     assert len(board.table("Step 9, by rank")) == 4
     # Who came last waited for nobody.
     bars = board.frame.locator("figure .js-plotly-plot").evaluate(
-        "plot => plot.data.find(one => one.name.startsWith('waits')).text"
+        "plot => plot.data.find(one => one.name.startsWith('wait') && !one.showlegend).text"
     )
     assert len(bars) == 3 * 2
     assert all(text.endswith("for rank 3") for text in bars)

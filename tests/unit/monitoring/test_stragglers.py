@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,8 +14,10 @@ from support.synthetic_run import even, slow_compute, slow_input, updates
 from ring_keras.monitoring.history import History, Table
 from ring_keras.monitoring.links import Link
 from ring_keras.monitoring.rows import Row, Update
-from ring_keras.monitoring.sentences import headline
-from ring_keras.monitoring.stragglers import find_stragglers
+from ring_keras.monitoring.sentences import headline, remedy
+from ring_keras.monitoring.stragglers import Reason, find_stragglers
+
+ROOT_DIR = Path(__file__).parents[3]
 
 
 def described(series):
@@ -25,6 +30,7 @@ def test_nobody():
     found, sentence = described(updates(even))
     assert found == []
     assert sentence.startswith("No rank holds the others up: the ranks compute 9")
+    assert sentence.endswith(" of a step's 55 ms (steps 1,991 to 2,000).")
 
 
 @pytest.mark.parametrize("size", [2, 4, 256])
@@ -38,11 +44,21 @@ def test_slow_compute(size):
     assert (one.ranks, one.reason, one.since_step) == ((slow,), "compute", 1191)
     assert one.lost_s == pytest.approx(0.020, rel=0.1)
     assert one.own_s / one.median_s == pytest.approx(1.4, rel=0.02)
+    assert one.lost_in == (1191, 1500)
     host = "ab"[slow * 2 // size]
     assert sentence == (
         f"Rank {slow} (host {host}) is slow: its compute takes 1.4 x the median since "
         f"step 1,191; the others wait {one.lost_s * 1e3:.0f} ms a step for it."
     )
+
+
+@pytest.mark.parametrize("reason", get_args(Reason))
+def test_a_remedy_is_where_it_says(reason):
+    [one], _ = described(updates(slow_compute))
+    said = remedy(dataclasses.replace(one, reason=reason))
+    page, heading = re.search(r': see (docs/\w+\.md), "(.*)"\.$', said).groups()
+    lines = (ROOT_DIR / page).read_text().splitlines()
+    assert f"## {heading}" in lines
 
 
 def test_slow_input():
@@ -110,6 +126,7 @@ def test_a_rank_that_was_slow(quiet):
     [one], sentence = described(updates(costs))
     assert (one.pattern, one.since_step, one.until_step) == ("past", 991, until)
     assert one.lost_s == pytest.approx(0.020, rel=0.03)
+    assert one.lost_in == (991, until)
     assert sentence.startswith("No rank holds the others up now: the ranks compute 9")
     assert sentence.endswith(
         f" Rank 1 (host a) was slow from step 991 to {until:,}: its compute took 1.4 x "
@@ -205,7 +222,7 @@ def test_who_costs_little_beside_the_first_is_left_out():
         update.rows[3].waited_for_s[2] = 0.012
     [one], sentence = described(series)
     assert one.ranks == (1,)
-    assert "its compute takes 2.0 x the median from the beginning; the" in sentence
+    assert "its compute takes 2.0 x the median since the beginning; the" in sentence
 
 
 def test_a_wait_that_nothing_explains():

@@ -6,6 +6,13 @@ type Seconds = number | null;
 export const SHARES = ["compute", "input", "wait", "exposed"] as const;
 export type Share = (typeof SHARES)[number];
 
+export const SHARE_NAMES: Record<Share, string> = {
+  compute: "compute",
+  input: "input wait",
+  wait: "wait for the last rank",
+  exposed: "exposed transfer",
+};
+
 /** Who holds the others up; ring_keras/monitoring/stragglers.py has more of it. */
 export interface Straggler {
   who: string;
@@ -13,6 +20,9 @@ export interface Straggler {
   pattern: "steady" | "now and then" | "past";
   when: string;
   lost_s: number;
+  /** The steps of which that is the mean. */
+  lost_in: string;
+  remedy: string;
   sentence: string;
 }
 
@@ -59,6 +69,8 @@ export interface Overview {
     [share in Share | "duration"]?: Seconds[];
   } & { efficiency?: Seconds[]; examples_per_s?: Seconds[] };
   by_rank: RankMeans[];
+  /** The steps of those means. */
+  by_rank_of: string;
   collectives: CollectiveTotals[];
   buckets: Bucket[];
   events: Event[];

@@ -24,6 +24,7 @@ export function App() {
   const theme = useTheme();
   const [tab, setTab] = useState<Tab>("Overview");
   const { runs, run, setRun, overview, failure } = useRun();
+  const first = overview?.stragglers[0];
   return (
     <ThemeContext.Provider value={theme}>
       <header>
@@ -38,7 +39,7 @@ export function App() {
         {overview && (
           <span class="facts">
             {integer(overview.by_rank.length)} {overview.by_rank.length === 1 ? "rank" : "ranks"}, step{" "}
-            {integer(overview.means.steps.at(-1) ?? 0)}
+            {integer(latestStep(overview))}
           </span>
         )}
       </header>
@@ -47,6 +48,11 @@ export function App() {
           {/* Read aloud when its text changes, not whenever it is read again. */}
           {overview?.headline ?? (failure ? "" : "Reading the run …")}
         </p>
+        {first && first.pattern !== "past" && (
+          <p class="remedy">
+            The costs are means of {first.lost_in}. {first.remedy}
+          </p>
+        )}
         {failure && <p role="alert">TensorBoard does not answer: {failure}</p>}
         {run !== null && overview && (
           <Tabs names={TABS} chosen={tab} choose={setTab}>
@@ -57,6 +63,10 @@ export function App() {
     </ThemeContext.Provider>
   );
 }
+
+/** Neighbouring updates are written together, so a step may have been written before them. */
+const latestStep = ({ means, steps }: api.Overview) =>
+  Math.max(means.steps.at(-1) ?? 0, steps.at(-1) ?? 0);
 
 interface PageProps {
   tab: Tab;

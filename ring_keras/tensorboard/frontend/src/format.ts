@@ -29,5 +29,6 @@ export const percent = (value: number | null | undefined) =>
 export const rankName = (rank: number, host: string) =>
   host ? `rank ${rank} (${host})` : `rank ${rank}`;
 
+/** As the charts' axes have it: 2026-11-26 19:54:32. */
 export const clock = (unixSeconds: number) =>
-  new Date(unixSeconds * 1000).toLocaleString();
+  new Date(unixSeconds * 1000).toLocaleString("sv");

@@ -1,14 +1,7 @@
-import { type Overview, SHARES } from "../api";
+import { type Overview, SHARE_NAMES as NAMES, SHARES } from "../api";
 import { Chart, Table } from "../chart";
 import { integer, percent, seconds } from "../format";
 import { COLORS } from "../theme";
-
-const NAMES = {
-  compute: "compute",
-  input: "input wait",
-  wait: "wait for the last rank",
-  exposed: "exposed transfer",
-};
 
 export function OverviewPage({ overview }: { overview: Overview }) {
   const { means, stragglers } = overview;

@@ -7,12 +7,9 @@ import { COLORS } from "../theme";
 
 const VALUES = {
   duration: "step time",
-  compute: "compute",
-  input: "input wait",
-  wait: "wait for the last rank",
-  exposed: "exposed transfer",
+  ...api.SHARE_NAMES,
   waited_for: "wait given to others",
-} as const;
+};
 type Value = keyof typeof VALUES;
 
 export function RanksPage({ run, overview }: { run: string; overview: api.Overview }) {
@@ -83,7 +80,7 @@ function Map({ map, title, choose }: MapProps) {
           colorscale: "Cividis",
           zmax: brightest * 1e3,
           zmin: Math.min(...map.seconds.flat().map((value) => value ?? brightest)) * 1e3,
-          colorbar: { title: { text: isClipped ? `ms;<br>above ${(brightest * 1e3).toPrecision(3)}<br>alike` : "ms" } },
+          colorbar: { title: { text: isClipped ? `ms (brightest:<br>${(brightest * 1e3).toPrecision(3)} or more)` : "ms" } },
           hovertemplate: "%{text}<br>step %{x}<br>%{z:.3~f} ms<extra></extra>",
         },
       ]}

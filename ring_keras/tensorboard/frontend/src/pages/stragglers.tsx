@@ -1,10 +1,10 @@
-import { type Overview, SHARES } from "../api";
+import { type Overview, SHARE_NAMES, SHARES } from "../api";
 import { Chart, Table } from "../chart";
 import { rankName, seconds } from "../format";
 import { COLORS } from "../theme";
 
 export function StragglersPage({ overview }: { overview: Overview }) {
-  const { stragglers, by_rank } = overview;
+  const { stragglers, by_rank, by_rank_of } = overview;
   const names = by_rank.map(({ rank, host }) => rankName(rank, host));
   return (
     <>
@@ -13,24 +13,25 @@ export function StragglersPage({ overview }: { overview: Overview }) {
       ) : (
         <Table
           caption="Who holds the others up, the one that costs most first"
-          head={["Who", "Reason", "How", "When", "Costs each a step", "In words"]}
+          head={["Who", "Reason", "How", "When", "Each other rank loses", "In words", "What to do"]}
           rows={stragglers.map((one) => [
             one.who,
             one.reason,
             one.pattern,
             one.when,
-            seconds(one.lost_s),
+            `${seconds(one.lost_s)} a step (${one.lost_in})`,
             one.sentence,
+            one.remedy,
           ])}
         />
       )}
       <Chart
-        title="Lately, by rank: what a step goes into, and how long others wait for the rank"
+        title={`By rank, mean of ${by_rank_of}: what a step goes into, and how long others wait for the rank`}
         summary={`Waited for most: ${most(by_rank, names)}`}
         data={[
           ...SHARES.map((share) => ({
             type: "bar",
-            name: share,
+            name: SHARE_NAMES[share],
             x: names,
             y: by_rank.map((means) => (means[share] ?? 0) * 1e3),
             marker: { color: COLORS[share] },
@@ -54,8 +55,8 @@ export function StragglersPage({ overview }: { overview: Overview }) {
         height={380}
       >
         <Table
-          caption="Lately, seconds a step"
-          head={["Rank", ...SHARES, "others wait for it"]}
+          caption={`A step, mean of ${by_rank_of}`}
+          head={["Rank", ...SHARES.map((share) => SHARE_NAMES[share]), "others wait for it"]}
           rows={by_rank.map((means, index) => [
             names[index],
             ...SHARES.map((share) => seconds(means[share])),
