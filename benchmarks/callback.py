@@ -3,9 +3,9 @@
     python -m benchmarks.callback [--quick]
 
 Two ranks train the deep narrow net without a callback for TensorBoard, with Keras's own
-on rank 0, and with that of ring_keras on both, in turn, many times; what is printed is
-the median of the differences of a step's mean, and the quartiles. Let nothing else run
-meanwhile.
+on rank 0 alone, with the same and all ranks' figures in its file, and with that of
+ring_keras on both, in turn, many times; what is printed is the median of the
+differences of a step's mean, and the quartiles. Let nothing else run meanwhile.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ class _Clock(keras.callbacks.Callback):
         self.seconds = time.perf_counter() - self.began_at
 
 
+class _Alone(keras.callbacks.TensorBoard):
+    """Beside a subclass nothing is written."""
+
+
 def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
@@ -50,12 +54,14 @@ def main() -> None:
     model.compile(ring.DistributedOptimizer(build_optimizer()), loss=loss_of())
     batch = tf.data.Dataset.from_tensors(build_batch("deep", ring.rank())).repeat()
     with tempfile.TemporaryDirectory() as logs:
-        keras_board = keras.callbacks.TensorBoard(
-            f"{logs}/keras", update_freq=_UPDATE_FREQ
+        alone, listed = (
+            board_class(f"{logs}/{board_class.__name__}", update_freq=_UPDATE_FREQ)
+            for board_class in (_Alone, keras.callbacks.TensorBoard)
         )
         boards: dict[str, list[Any]] = {
             "none": [],
-            "Keras's on rank 0": [ring.callbacks.RootOnly(keras_board)],
+            "Keras's alone on rank 0": [ring.callbacks.RootOnly(alone)],
+            "Keras's, and all ranks' figures": [ring.callbacks.RootOnly(listed)],
             "ring_keras's": [
                 ring.callbacks.TensorBoard(f"{logs}/ring", update_freq=_UPDATE_FREQ)
             ],

@@ -48,6 +48,8 @@ class Distributed(keras.callbacks.Callback):
     - `RootOnly` around each of Keras's callbacks that would write the same file on
       every rank: the root writes it.
     - What the arguments ask for.
+    - Beside Keras's `TensorBoard`, one that adds to its file what all ranks measure, as
+      `ring_keras.callbacks.TensorBoard` does; not with `elastic`.
 
     The progress bar shows on the first rank only, and ranks stop after the same step.
     Where all ranks read the same data, a warning says so: they would train on every

@@ -6,6 +6,11 @@ import keras
 from absl import logging
 
 from ring_keras import keras_internals as internals
+from ring_keras.callbacks.beside_tensorboard import (
+    BesideTensorBoard,
+    has_own_board,
+    plain_board,
+)
 from ring_keras.callbacks.changing import changing_callbacks, warn_of_missing
 from ring_keras.callbacks.metric_average import MetricAverage
 from ring_keras.callbacks.root_only import RootOnly
@@ -36,9 +41,9 @@ def agree_on_calls(
 ) -> None:
     """Compares what the ranks' calls were given, before any callback is called.
 
-    Collective. A file of all ranks is written by one, metrics are of all ranks' data
-    where all validate, and ranks are told that train on the same data, or without a
-    callback that changes others' training.
+    Collective. A file of all ranks is written by one, TensorBoard's has what all ranks
+    measure, metrics are of all ranks' data where all validate, and ranks are told that
+    train on the same data, or without a callback that changes others' training.
 
     Args:
         callbacks: Of this rank's call; changed.
@@ -52,9 +57,12 @@ def agree_on_calls(
             `MetricAverage` would wait for them.
     """
     changing = changing_callbacks(callbacks.callbacks)
+    board = plain_board(callbacks.callbacks)
     ours = {
         "changing": changing,
         "files": [file for file in map(file_of, callbacks.callbacks) if file],
+        "board": None if board is None else board.update_freq,
+        "has_own_board": has_own_board(callbacks.callbacks),
         "validates": run.validation_data is not None,
         "data": array_digest(run.data),
         "data_may_be_same": may_be_same(run.data),
@@ -68,6 +76,9 @@ def agree_on_calls(
         if file and all(file in theirs["files"] for theirs in everyones):
             del callbacks.callbacks[place]
             insert_callback(callbacks, place, RootOnly(callback, root_rank))
+    if not any(theirs["has_own_board"] for theirs in everyones):
+        freqs = [theirs["board"] for theirs in everyones]
+        _add_to_board(callbacks, board, freqs, root_rank, process_set)
     validate = [theirs["validates"] for theirs in everyones]
     if len(set(validate)) > 1:
         ranks = list(itertools.compress(process_set.ranks, validate))
@@ -84,6 +95,33 @@ def agree_on_calls(
         assert fit is not None
         compare = compare_first_batches(process_set)
         fit.when_first_execution_is_done("same data", compare)
+
+
+def _add_to_board(
+    callbacks: keras.callbacks.CallbackList,
+    board: keras.callbacks.TensorBoard | None,
+    freqs: list[int | str | None],
+    root_rank: int,
+    process_set: ProcessSet,
+) -> None:
+    """What all ranks measure goes into the file of one: the root's, if it has any.
+
+    Args:
+        callbacks: Of this rank's call; changed.
+        board: Keras's own callback, if this rank runs one.
+        freqs: The `update_freq` of each rank's; None where there is none.
+        root_rank: Which writes, if it has one.
+        process_set: The ranks that train together.
+    """
+    of_rank = dict(zip(process_set.ranks, freqs, strict=True))
+    writers = [rank for rank, freq in of_rank.items() if freq is not None]
+    if not writers:
+        return
+    writer = root_rank if root_rank in writers else writers[0]
+    own = board if process_set.ranks[process_set.rank()] == writer else None
+    freq = of_rank[writer]
+    assert freq is not None
+    insert_callback(callbacks, 0, BesideTensorBoard(own, freq))
 
 
 def _leave_metrics_to_ranks(

@@ -164,11 +164,12 @@ class TensorBoard(keras.callbacks.TensorBoard):
         self._hand_over()
         process_set = process_set_of(self.model)
         if process_set.included():
-            file = (
-                SummaryFile(internals.train_writer(self)) if self._is_writer else None
-            )
-            self._ring = RingSummaries(process_set, file)
+            self._ring = RingSummaries(process_set, self._file())
             self._begun.append(self._ring)
+
+    def _file(self) -> SummaryFile | None:
+        """Where this rank writes what all measure."""
+        return SummaryFile(internals.train_writer(self)) if self._is_writer else None
 
     def _abandon(self) -> None:
         self._batches = 0

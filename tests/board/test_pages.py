@@ -235,7 +235,8 @@ def test_the_step_of_a_run_is_that_run_s(tmp_path, open_board):
     assert len(board.table("Step 9, by rank")) == 4
     # Who came last waited for nobody.
     bars = board.frame.locator("figure .js-plotly-plot").evaluate(
-        "plot => plot.data.find(one => one.name.startsWith('wait') && !one.showlegend).text"
+        """plot => plot.data.find(
+            one => one.name.startsWith('wait') && !one.showlegend).text"""
     )
     assert len(bars) == 3 * 2
     assert all(text.endswith("for rank 3") for text in bars)

@@ -187,6 +187,57 @@ def test_one_rank_writes_for_all(tmp_path, rank_pool, size):
     assert contents[records.EVENTS][0][1][0]["kind"] == "membership"
 
 
+def train_with_keras_own(directory, listed):
+    """Keras's callback, as scripts list it that know nothing of ours."""
+    log_dir = Path(directory)
+    if listed == "a file for each rank":
+        log_dir /= f"rank{ring.rank()}"
+    board = keras.callbacks.TensorBoard(log_dir, update_freq=2)
+    callbacks = {
+        "in RootOnly": [ring.callbacks.RootOnly(board)],
+        "on rank 1 alone": [board] if ring.rank() == 1 else [],
+        "beside ours": [board, ring.callbacks.TensorBoard(log_dir / "ours")],
+    }.get(listed, [board])
+    training.fit(
+        training.distributed_model(1),
+        ring.data.shard(training.dataset(training.steps_of(8, ring.size()))),
+        training.BATCH,
+        epochs=2,
+        callbacks=callbacks,
+    )
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        "on every rank",
+        "in RootOnly",
+        "on rank 1 alone",
+        "a file for each rank",
+        "beside ours",
+    ],
+)
+def test_keras_own_has_all_ranks_numbers_too(tmp_path, rank_pool, listed):
+    rank_pool(2).run(train_with_keras_own, args=(tmp_path, listed), timeout_s=60)
+    per_rank = listed == "a file for each rank"
+    scalars, contents = read(tmp_path / ("rank0" if per_rank else "") / "train")
+    if per_rank:
+        others, _ = read(tmp_path / "rank1" / "train")
+        assert "ring/duration_s" not in others
+    if listed == "beside ours":
+        assert "ring/duration_s" not in scalars
+        scalars, contents = read(tmp_path / "ours" / "train")
+    else:
+        steps = [step for step, _ in scalars["ring/duration_s"]]
+        assert steps == [2, 4, 6, 8, 10, 12, 14, 16]
+    # All steps of both ranks, but the one that was traced.
+    rows = [row for _, rows in contents[records.ROWS] for row in rows]
+    for rank in (0, 1):
+        assert sum(row["steps"] for row in rows if row["rank"] == rank) == 15
+    assert contents[records.STEPS]
+    assert contents[records.EVENTS]
+
+
 class SlowCallback(keras.callbacks.Callback):
     """On rank 1, after each batch: the others wait before the next one."""
 
