@@ -131,8 +131,9 @@ test-all: test
 
 # With the test tools, of which NVRTC brings a header.
 test-cpp: $(TEST_READY)
-	$(call say,C++ tests)
+	$(call say,Compiling the C++ tests)
 	$(BUILD_EXT) --cpp-tests
+	$(call say,C++ tests)
 	$(BIN)/ctest --test-dir $(BUILD_DIR) --output-on-failure --parallel $(TEST_WORKERS)
 
 # After test-cpp, so that two builds never share the folder.

@@ -1,7 +1,8 @@
 """The command line: python -m benchmarks [--quick] [SECTION ...].
 
 `python -m benchmarks compare A.json B.json` says what moved between two runs beyond
-noise. `python -m benchmarks startup` measures what comes before the first step.
+noise. `python -m benchmarks startup` measures what comes before the first step,
+`python -m benchmarks setup` what comes before that: a fresh clone's `make demo`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from benchmarks.machine import Load, describe_machine, usable_cores
 from benchmarks.measure import Effort, Results, measure
 from benchmarks.private_network import enter_private_network
 from benchmarks.report import report
+from benchmarks.set_up import set_up
 from benchmarks.startup import startup
 from benchmarks.training import training
 
@@ -40,6 +42,8 @@ def main() -> int:
     if sys.argv[1:2] == ["startup"]:
         enter_private_network()
         return startup(sys.argv[2:])
+    if sys.argv[1:2] == ["setup"]:
+        return set_up(sys.argv[2:])
     options = _options()
     enter_private_network()
     # As an exception, so that the ranks are ended too.

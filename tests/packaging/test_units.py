@@ -15,8 +15,9 @@ APART = "tf_ops/transport/tcp/tcp_traffic.cc"
 def compiled_files(build_dir: Path, *options: str) -> list[str]:
     """What CMake would compile for the rooms of the core, by `options`."""
     command = [
-        *(find_tool("cmake", "CMAKE_BIN_DIR"), "-S", str(ROOT_DIR), "-G", "Ninja"),
-        *("-B", str(build_dir), f"-DCMAKE_MAKE_PROGRAM={find_tool('ninja', 'BIN_DIR')}"),
+        *(find_tool("cmake", "CMAKE_BIN_DIR"), "-S", str(ROOT_DIR), "-B"),
+        *(str(build_dir), "-G", "Ninja"),
+        f"-DCMAKE_MAKE_PROGRAM={find_tool('ninja', 'BIN_DIR')}",
         *("-DRING_KERAS_BUILD_KERNELS=OFF", "-DRING_KERAS_BUILD_BINDINGS=OFF"),
     ]
     subprocess.run([*command, *options], check=True, capture_output=True, timeout=120)
