@@ -328,10 +328,12 @@ $(ENGINES_DIR)/%/ready: pyproject.toml $(TEST_READY)
 	if test $* = hub; then $(@D)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps keras-hub; fi
 	touch $@
 
-$(TENSORFLOW_READY): | $(BIN)/python
-	$(call say,TensorFlow)
+# Half of the time pip only reads and writes; a core that was compiled before stays.
+$(TENSORFLOW_READY): | $(TOOLS_READY)
+	$(call say,TensorFlow; and the core is compiled meanwhile)
 	$(BIN)/python build_support/probe_tensorflow.py 2>/dev/null \
-	  || $(PIP_INSTALL) "$(TENSORFLOW)"
+	  || $(BIN)/python build_support/meanwhile.py build/core.log "$(BUILD_EXT) --core-only" \
+	  $(PIP_INSTALL) "$(TENSORFLOW)"
 	$(done)
 
 $(TOOLS_READY): pyproject.toml | $(BIN)/python
@@ -341,7 +343,7 @@ $(TOOLS_READY): pyproject.toml | $(BIN)/python
 
 # Compiled before pip takes it over, because pip hides the progress.
 $(INSTALLED): pyproject.toml setup.py $(TENSORFLOW_READY) $(TOOLS_READY)
-	$(call say,Compiling; minutes the first time)
+	$(call say,Compiling; a minute the first time)
 	$(BUILD_EXT)
 	$(PIP_INSTALL) --quiet --no-build-isolation --editable ".[examples]"
 	$(done)

@@ -46,13 +46,19 @@ class CMakeBuild(build_ext):
     user_options: ClassVar = [
         *build_ext.user_options,
         ("cpp-tests", None, "build the C++ tests too"),
+        ("core-only", None, "compile what needs no TensorFlow, and install nothing"),
         ("libraries-from=", None, "take what was built before from this folder"),
     ]
-    boolean_options: ClassVar = [*build_ext.boolean_options, "cpp-tests"]
+    boolean_options: ClassVar = [
+        *build_ext.boolean_options,
+        "cpp-tests",
+        "core-only",
+    ]
 
     def initialize_options(self) -> None:
         super().initialize_options()
         self.cpp_tests = False
+        self.core_only = False
         self.libraries_from: str | None = None
 
     def run(self) -> None:
@@ -63,8 +69,12 @@ class CMakeBuild(build_ext):
                 shutil.copy(path, package_dir / path.name)
             return
         require_compiler()
-        configure(cpp_tests=bool(self.cpp_tests))
-        run_cmake("--build", str(BUILD_DIR), "--parallel", str(job_count()))
+        configure(cpp_tests=bool(self.cpp_tests), core_only=bool(self.core_only))
+        build = ("--build", str(BUILD_DIR), "--parallel", str(job_count()))
+        if self.core_only:
+            run_cmake(*build, "--target", "ring_keras_core")
+            return
+        run_cmake(*build)
         install_dir = self._package_dir(in_source=bool(self.inplace))
         run_cmake("--install", str(BUILD_DIR), "--prefix", str(install_dir.resolve()))
         # One built for another TensorFlow or Python has another name, and does
@@ -101,7 +111,7 @@ def require_compiler() -> None:
         )
 
 
-def configure(cpp_tests: bool) -> None:
+def configure(cpp_tests: bool, core_only: bool = False) -> None:
     """Runs CMake's first step; cheap when nothing changed.
 
     CMAKE_ARGS may hold more options for it.
@@ -109,7 +119,10 @@ def configure(cpp_tests: bool) -> None:
     options = [
         f"-DPython_EXECUTABLE={sys.executable}",
         f"-DCMAKE_MAKE_PROGRAM={find_tool('ninja', 'BIN_DIR')}",
-        "-DRING_KERAS_TENSORFLOW_DIRS=",  # Not those of the build before.
+        # Not those of the build before.
+        "-DRING_KERAS_TENSORFLOW_DIRS=",
+        f"-DRING_KERAS_BUILD_KERNELS={'OFF' if core_only else 'ON'}",
+        f"-DRING_KERAS_BUILD_BINDINGS={'OFF' if core_only else 'ON'}",
     ]
     if cpp_tests:  # Otherwise stays as it was.
         options.append("-DRING_KERAS_BUILD_TESTS=ON")
