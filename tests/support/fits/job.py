@@ -179,12 +179,14 @@ class Job:
     def result(self, model: keras.Model) -> Result:
         """What was trained, and predicted."""
         predictions = self._predictions
-        start = self._start + [np.zeros_like(array) for array in predictions]
+        weights = [np.array(weight) for weight in model.weights]
+        start = self._start or [np.zeros_like(weight) for weight in weights]
+        start = start + [np.zeros_like(array) for array in predictions]
         return Result(
             [weight.path for weight in model.weights]
             + [f"prediction {number}" for number in range(len(predictions))],
             start,
-            [np.array(weight) for weight in model.weights] + predictions,
+            weights + predictions,
             self._logs,
             self._scales,
         )

@@ -241,9 +241,8 @@ def _differences(
     others = [] if mixed is None else [[mixed.weights]]
     noise = rounding_noise([alone.weights], others) or [0.0] * len(alone.weights)
     tolerance = relative_tolerance(_COMPUTE[program.floats])
-    start = alone.start or [np.zeros_like(weight) for weight in alone.weights]
     for one in differences(
-        alone.names, start, ours.weights, alone.weights, noise, tolerance
+        alone.names, alone.start, ours.weights, alone.weights, noise, tolerance
     )[:2]:
         yield (
             f"'{one.name}' is off by up to {one.largest:.3g}, {one.relative:.2%} of "
