@@ -52,6 +52,8 @@ _COMPUTE = {
     "mixed_float16": "float16",
     "mixed_bfloat16": "bfloat16",
 }
+# What steps of opposite sign leave of each other: only their rounding.
+_CANCELLED = 1e-11
 
 
 @dataclass(frozen=True)
@@ -244,6 +246,8 @@ def _differences(
     for one in differences(
         alone.names, alone.start, ours.weights, alone.weights, noise, tolerance
     )[:2]:
+        if one.largest < _CANCELLED:
+            continue
         yield (
             f"'{one.name}' is off by up to {one.largest:.3g}, {one.relative:.2%} of "
             "what training changed"
