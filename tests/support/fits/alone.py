@@ -54,6 +54,10 @@ class Alone(Job):
         """As it is."""
         return optimizer
 
+    def local_layer(self, units: int) -> keras.layers.Layer:
+        """One that has the weights of all ranks."""
+        return references.LayerOfEachRank(units, self.size)
+
     def accumulation(self, steps: int) -> dict[str, int]:
         """Keras's own."""
         return {"gradient_accumulation_steps": steps}

@@ -176,10 +176,14 @@ class Job:
         """The metrics, and the predictions, of all examples."""
         raise NotImplementedError
 
+    def values_of(self, model: keras.Model) -> list[np.ndarray]:
+        """Of the weights."""
+        return [np.array(weight) for weight in model.weights]
+
     def result(self, model: keras.Model) -> Result:
         """What was trained, and predicted."""
         predictions = self._predictions
-        weights = [np.array(weight) for weight in model.weights]
+        weights = self.values_of(model)
         start = self._start or [np.zeros_like(weight) for weight in weights]
         start = start + [np.zeros_like(array) for array in predictions]
         return Result(

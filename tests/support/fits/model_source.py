@@ -40,6 +40,8 @@ def _trunk(program: Program) -> list[str]:
     if program.sequence:
         layers.append("keras.layers.Reshape((3, 2))")
         layers += _SEQUENCES[program.sequence]
+    if program.local:
+        layers.append("job.local_layer(4)")
     options = ""
     if program.regularizer == "l2":
         options += ', kernel_regularizer="l2"'

@@ -29,6 +29,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "sequence": (None, "LSTM", "GRU", "Bidirectional", "Conv1D", "attention"),
     "batch_norm": (False, True),
     "dropout": (False, True),
+    "local": (False, True),
     "regularizer": (None, "l2", "activity"),
     "add_loss": (False, True),
     "frozen": (False, True),
@@ -131,6 +132,7 @@ class Program:
     sequence: str | None = None
     batch_norm: bool = False
     dropout: bool = False
+    local: bool = False
     regularizer: str | None = None
     add_loss: bool = False
     frozen: bool = False

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 import ring_keras as ring
-from support.fits import models
+from support.fits import models, references
 from support.fits.data import (
     BATCH,
     Batches,
@@ -48,10 +49,30 @@ class Ranks(Job):
         self.tape = models.distributed_tape
         self._first = [*first, *([] if resume is None else [resume])]
         self._resume = resume
+        self._local: list[keras.layers.Layer] = []
 
     def optimizer(self, optimizer: Any, **options: Any) -> Any:
         """A distributed one."""
+        if self._local:
+            options["local_layers"] = self._local
         return ring.DistributedOptimizer(optimizer, **options)
+
+    def local_layer(self, units: int) -> keras.layers.Layer:
+        """One whose weights each rank has by itself."""
+        initializer = references.local_initializer(ring.rank())
+        layer = keras.layers.Dense(units, kernel_initializer=initializer)
+        self._local.append(layer)
+        return layer
+
+    def values_of(self, model: keras.Model) -> list[np.ndarray]:
+        """All ranks' values one upon the other, where each has its own."""
+        local = {id(variable) for layer in self._local for variable in layer.variables}
+        return [
+            ring.allgather(weight.numpy()[None], name="fits/local").numpy()
+            if id(weight) in local
+            else np.array(weight)
+            for weight in model.weights
+        ]
 
     def accumulation(self, steps: int) -> dict[str, int]:
         """Told by `backward_passes_per_step`."""

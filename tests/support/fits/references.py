@@ -12,7 +12,14 @@ import tensorflow as tf
 from ring_keras.keras_internals import steps_done
 from support.fits.data import BATCH, Data, generated
 
-__all__ = ["Ramp", "Rates", "mixed", "with_loss"]
+__all__ = [
+    "LayerOfEachRank",
+    "Ramp",
+    "Rates",
+    "local_initializer",
+    "mixed",
+    "with_loss",
+]
 
 
 class _Rule(keras.callbacks.Callback):
@@ -46,6 +53,42 @@ class Rates(_Rule):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         epoch = steps_done(self.model.optimizer) // self.params["steps"]
         self.model.optimizer.learning_rate = self._rate * self._multiplier(epoch)
+
+
+def local_initializer(rank: int) -> keras.initializers.Initializer:
+    """Other numbers for each rank."""
+    return keras.initializers.RandomNormal(stddev=0.5, seed=10 + rank)
+
+
+class LayerOfEachRank(keras.layers.Layer):
+    """A dense layer for each rank, which sees that rank's rows of a batch."""
+
+    def __init__(self, units: int, size: int) -> None:
+        super().__init__()
+        self._units, self._size = units, size
+
+    def build(self, shape: Any) -> None:
+        def initialize(_: Any, dtype: Any = None) -> Any:
+            ranks = [local_initializer(rank) for rank in range(self._size)]
+            values = [one((shape[-1], self._units), dtype) for one in ranks]
+            return keras.ops.stack(values)
+
+        size, units = self._size, self._units
+        self.kernel = self.add_weight(
+            shape=(size, shape[-1], units), initializer=initialize
+        )
+        self.bias = self.add_weight(shape=(size, units), initializer="zeros")
+
+    def call(self, inputs: Any) -> Any:
+        # Items are dealt out one by one.
+        rank = tf.range(tf.shape(inputs)[0]) % self._size
+        mine = tf.one_hot(rank, self._size, dtype=inputs.dtype)
+        kernel = tf.convert_to_tensor(self.kernel)
+        every = tf.einsum("bi,rio->bro", inputs, kernel) + self.bias
+        return tf.einsum("bro,br->bo", every, mine)
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return (*shape[:-1], self._units)
 
 
 def mixed(parts: Any) -> Any:

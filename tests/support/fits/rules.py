@@ -12,6 +12,9 @@ __all__ = ["RULES"]
 
 _OWN_LOSSES = ("two optimizers", "tape", "adversarial", "two critic steps")
 _OURS = {"callbacks": "ours"}
+_DATASET = {"data": "dataset"}
+_SHORT_FLOATS = ("mixed_float16", "mixed_bfloat16")
+_OF_WHOLE_VARIABLES = ("Lamb", "Muon", "Adafactor", "MultiOptimizer")
 _COUNTING = ("none", "EarlyStopping", "Plateau", "several", "SwapEMA", "writing")
 _NOT_LINEAR = (
     *("Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "Ftrl"),
@@ -147,5 +150,18 @@ RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
     ),
     ({"interruption": ("killed",), "validation": ("arrays",)}, {"validation": None}),
     ({"interruption": (None,)}, {"at": 1}),
+    # Rows of a global batch belong to ranks in turn, and one process sees that.
+    (
+        {"local": (True,)},
+        {"uneven": 0, "remainder": "drop", "validation": None, "inference": None},
+    ),
+    (
+        {"local": (True,)},
+        {"interruption": None, "step": "keras", "clip": None, "between": "nothing"},
+    ),
+    ({"local": (True,), "floats": _SHORT_FLOATS}, {"floats": "float32"}),
+    ({"local": (True,), "data": ("arrays", "PyDataset", "generator")}, _DATASET),
+    ({"local": (True,), "optimizer": _OF_WHOLE_VARIABLES}, {"optimizer": "SGD"}),
+    ({"local": (True,), "callbacks": ("writing",)}, _OURS),
     ({"transport": ("mixed",)}, {"size": 3}),
 )
