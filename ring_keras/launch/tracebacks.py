@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from dataclasses import dataclass, field
@@ -48,6 +49,12 @@ _END_OF_GRAPH_ERROR = re.compile(rb"\[Op:\w+\]")
 _FRAME = b'  File "'
 _OUR_FRAME = _FRAME + os.fsencode(f"{Path(__file__).parent.parent}{os.sep}")
 _CODE = re.compile(rb"\[RK\d{3}\] ")
+# Of Keras's that leave its own out, unless the user asks for all of them by
+# `keras.config.disable_traceback_filtering()`.
+_KERAS_FRAME = re.compile(
+    rb'  File "[^"]*/keras/src/utils/traceback_utils\.py", line \d+, in error_handler'
+)
+_KERAS_UNFILTERED = b"return fn(*args, **kwargs)"
 
 
 class _Part(Enum):
@@ -121,10 +128,14 @@ class Traceback:
         )
 
     def shown_lines(self) -> list[Line]:
-        """All but our own frames, if the error has a code: its text says enough."""
+        """All but our own frames, if the error has a code: its text says enough.
+
+        Where the user has Keras show its own, ours stay, too.
+        """
         end = 0 if self._raised_at is None else self._raised_at
         raised = self.lines[end:]
-        if not any(_CODE.search(line.text) for line in raised):
+        has_code = any(_CODE.search(line.text) for line in raised)
+        if not has_code or self._has_all_of_keras():
             return list(self.lines)
         frames: list[Line] = []
         is_ours = False
@@ -139,6 +150,12 @@ class Traceback:
         if not any(line.text.startswith(_FRAME) for line in frames):
             return list(self.lines)
         return frames + raised
+
+    def _has_all_of_keras(self) -> bool:
+        return any(
+            _KERAS_FRAME.match(frame.text) and code.text.strip() == _KERAS_UNFILTERED
+            for frame, code in itertools.pairwise(self.lines)
+        )
 
     def beyond(self, shown: Traceback) -> list[Line]:
         """The lines that the other, of the same key, does not show as well."""

@@ -1,8 +1,11 @@
 """A traceback that several ranks have is one, and no line is lost."""
 
 from pathlib import Path
+from traceback import format_exc
 
+import keras
 import pytest
+from keras.src.utils import traceback_utils
 
 import ring_keras
 from ring_keras.launch.shared_tracebacks import SharedTracebacks
@@ -292,6 +295,34 @@ def test_our_own_frames_are_left_out_where_a_code_says_more(is_coded):
     terminal.ends(0, 1)
 
     told = [line for line in printed if not is_coded or line not in OUR_FRAMES]
+    assert terminal.shown[: len(told)] == of(0, told)
+
+
+@pytest.mark.parametrize("filters", [True, False])
+def test_our_own_frames_stay_where_keras_shows_its_own(filters):
+    """Which a user chooses by `keras.config.disable_traceback_filtering()`."""
+
+    @traceback_utils.filter_traceback
+    def fit():
+        raise ValueError("[RK510] batched")
+
+    was_on = keras.config.is_traceback_filtering_enabled()
+    switch = keras.config.enable_traceback_filtering
+    (switch if filters else keras.config.disable_traceback_filtering)()
+    try:
+        fit()
+    except ValueError:
+        printed = format_exc().splitlines()
+    finally:
+        (switch if was_on else keras.config.disable_traceback_filtering)()
+    printed[-1:-1] = OUR_FRAMES
+    terminal = Terminal(2)
+    for rank in range(2):
+        terminal.prints(rank, printed)
+
+    terminal.ends(0, 1)
+
+    told = [line for line in printed if not filters or line not in OUR_FRAMES]
     assert terminal.shown[: len(told)] == of(0, told)
 
 
