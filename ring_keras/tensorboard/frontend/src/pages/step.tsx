@@ -37,6 +37,11 @@ export function StepPage({ run, overview }: { run: string; overview: api.Overvie
           one whenever the run has grown by a twentieth. So far {integer(overview.steps.length)}.
         </span>
       </div>
+      <p class="facts">
+        Of a rank's two bars, the upper one is what its step went into. The lower one is when its collectives waited for
+        the last rank, and when their bytes moved; it may have computed meanwhile. Between hosts, times are as exact as
+        their clocks agree.
+      </p>
       {step && <Timeline step={step} />}
     </>
   );
@@ -51,11 +56,7 @@ function Timeline({ step }: { step: api.Step }) {
   const longest = ranks.reduce((most, one) => (one.compute_s > most.compute_s ? one : most));
   return (
     <Chart
-      title={
-        `Step ${integer(step.step)} of all ranks, ms since the first began it. Upper bar: what the rank's step went ` +
-        "into. Lower bar: when its collectives waited for the last rank, and when their bytes moved, which it may " +
-        "not have waited for. Between hosts, as far as their clocks agree"
-      }
+      title={`Step ${integer(step.step)} of all ranks, ms since the first began it`}
       summary={`Rank ${longest.rank} computes longest, ${seconds(longest.compute_s)}`}
       data={[
         ...api.SHARES.map((share) => bars(share, theme.paper, UPPER, shares(ranks, began, share))),
