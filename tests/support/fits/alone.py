@@ -38,6 +38,7 @@ class Alone(Job):
     """
 
     seed = 1
+    initial_scale = 2.0**15
 
     def __init__(
         self,

@@ -151,7 +151,9 @@ class Job:
         options |= {"callbacks": callbacks, "shuffle": False, "verbose": 0}
         history = self.trained(model, epochs, options)
         for epoch in range(len(history.epoch)):
-            logs = {name: float(v[epoch]) for name, v in history.history.items()}
+            logs = {
+                name: float(np.mean(v[epoch])) for name, v in history.history.items()
+            }
             self._logs.append(logs)
         scale = getattr(model.optimizer, "dynamic_scale", None)
         self._scales += [] if scale is None else [float(scale)]

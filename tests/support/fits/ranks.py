@@ -47,6 +47,7 @@ class Ranks(Job):
         # Each rank its own start; data that are shuffled have the same seeds.
         self.seed = 1 + (ring.rank() if resume is None else 0)
         self.tape = models.distributed_tape
+        self.initial_scale = 2.0**15 / ring.size()  # As docs/exactness.md says.
         self._first = [*first, *([] if resume is None else [resume])]
         self._resume = resume
         self._local: list[keras.layers.Layer] = []

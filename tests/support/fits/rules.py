@@ -73,7 +73,12 @@ RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
     # Signs of what is nearly zero, and steps of its size.
     ({"floats": ("float32",), "optimizer": ("Lion",)}, {"optimizer": "SGD"}),
     # What has another meaning on ranks: documented.
-    ({"floats": ("mixed_float16", "mixed_bfloat16")}, {"loss_scale": False}),
+    ({"floats": ("mixed_bfloat16",)}, {"loss_scale": False}),
+    # 16 bits do not hold the sum over a batch that is larger.
+    (
+        {"floats": ("mixed_float16",), "reduction": ("sum", "none")},
+        {"loss_scale": False},
+    ),
     ({"embedding": (True,)}, {"sparse_as_dense": False}),
     ({"accumulation": (1,)}, {"accumulated_by": "keras"}),
     (
