@@ -157,7 +157,8 @@ def _plain_optimizer(program: Program, name: str) -> str:
         text = text.replace(rate, schedule, 1)
     text = f"keras.optimizers.{text}"
     if program.loss_scale:
-        text = f"keras.optimizers.LossScaleOptimizer({text}, initial_scale=job.initial_scale)"
+        options = "initial_scale=job.initial_scale"
+        text = f"keras.optimizers.LossScaleOptimizer({text}, {options})"
     return text
 
 
