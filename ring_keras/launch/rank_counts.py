@@ -78,8 +78,6 @@ def settle(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     Sets `options.size`, and `options.here_only` for a job that takes nothing but this
     host, whatever a scheduler gives.
     """
-    if options.size == _AUTO:
-        options.size, options.is_auto = None, True
     is_one = options.nnodes == 1 and not options.node_rank
     per_node = options.nproc_per_node
     if options.here_only and (options.nnodes or 1, options.node_rank or 0) != (1, 0):
@@ -90,6 +88,8 @@ def settle(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     is_alone = options.nnodes is None and options.node_rank is None
     if has_meeting or not (is_one or is_alone):
         return
+    if options.size == _AUTO:
+        options.size, options.is_auto = None, True
     options.here_only |= is_one or per_node is not None
     if not options.here_only:
         return

@@ -69,6 +69,11 @@ def test_one_host_is_not_a_schedulers_others(capsys, monkeypatch) -> None:
         ("--nnodes 2 --standalone --nproc-per-node 2", "--standalone is for one host"),
         ("--nnodes 1 --nproc-per-node 2 --rendezvous a:1", "also need --node-rank"),
         ("--num_machines 2 --num_processes 4", "also need --node-rank"),
+        (
+            "-np auto --nnodes 2 --node-rank 0 --nproc-per-node 1 --rendezvous a:1 "
+            "--secret-file x",
+            "-np is not for hosts without ssh",
+        ),
         ("--standalone", "how many ranks? For two on this host: ringrun -np 2"),
         ("-np 2 --out-dir x", "--out-dir; did you mean --output-dir?"),
         ("-np 2 --grace_period 3", "--grace_period; did you mean --grace-period?"),
