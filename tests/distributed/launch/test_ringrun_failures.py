@@ -236,8 +236,8 @@ def test_a_command_that_cannot_be_executed(ringrun, tmp_path):
     [
         ([], 2, "-np N, or -H, is required"),
         (["-np", "2"], 2, "a command is required"),
-        (["-np", "0", "true"], 2, "an integer of at least 1, not 0"),
-        (["-np", "two", "true"], 2, "an integer of at least 1, not two"),
+        (["-np", "0", "true"], 2, "an integer of at least 1, or auto, not 0"),
+        (["-np", "two", "true"], 2, "an integer of at least 1, or auto, not two"),
         (["-np", "1", "no-such-program"], 127, "no-such-program: no such command"),
         (["-np", "1", "--grace-period", "-1", "true"], 2, "number of seconds, not -1"),
         (["-np", "1", "-x", "=1", "true"], 2, "must be NAME=VALUE or NAME, not =1"),
