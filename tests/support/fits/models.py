@@ -44,7 +44,8 @@ class Attends(keras.layers.Layer):
 
     def __init__(self, **options):
         super().__init__(**options)
-        self.attention = keras.layers.MultiHeadAttention(2, 2)
+        # A bias of the keys has no gradient but rounding.
+        self.attention = keras.layers.MultiHeadAttention(2, 2, use_bias=False)
 
     def build(self, shape):
         self.attention.build(shape, shape)
