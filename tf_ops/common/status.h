@@ -93,7 +93,7 @@ void Append(std::string* text, T number) {
   char digits[32];
   // A bool is 0 or 1, which to_chars does not take.
   const auto end = std::to_chars(digits, std::end(digits), +number);
-  text->append(digits, end.ptr);
+  text->append(digits, static_cast<size_t>(end.ptr - digits));
 }
 
 }  // namespace str_cat
