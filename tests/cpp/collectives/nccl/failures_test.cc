@@ -419,7 +419,7 @@ RING_TEST(TheStallWatchNamesTheEarlierLaunch) {
       EXPECT_TRUE(WaitFor([&] {
         return Contains(capture.Text(),
                         "its turn on the GPU: before it comes allreduce "
-                        "'early', which waits for ranks {2} of 3");
+                        "'early', which waits for rank 2 of 3");
       })) << capture.Text();
     }
     const Submitted first(self,
@@ -455,7 +455,7 @@ RING_TEST(TheStallWatchNamesNccl) {
     if (self.rank == 0) {
       constexpr char kWords[] =
           "s for NCCL to take it on this rank's GPU: it connects, or has "
-          "earlier work; NCCL_DEBUG=INFO says more.\n";
+          "earlier work; NCCL_DEBUG=INFO says more.";
       EXPECT_TRUE(WaitFor([&] { return Contains(capture.Text(), kWords); }))
           << capture.Text();
       seen.set_value();
