@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["run_killed"]
+from support.job import light_environment
 
-_ENV = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+__all__ = ["run_killed"]
 
 
 def run_killed(
@@ -31,7 +31,7 @@ def run_killed(
     rank = [sys.executable, "-m", "support.fits.killed", str(directory)]
     job = subprocess.Popen(
         [sys.executable, "-m", "ring_keras.launch", *options, *rank],
-        env=os.environ | _ENV | env,
+        env=light_environment() | {"TF_CPP_MIN_LOG_LEVEL": "3"} | env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
