@@ -21,8 +21,8 @@ Status DeviceCommunicator::Prepare(const CollectiveArguments& arguments) {
   std::lock_guard<std::mutex> lock(prepare_mutex_);
   if (device_ != kNoDevice && device_ != device) {
     return Status(StatusCode::kInvalidArgument,
-                  StrCat("this rank's tensors have been on GPU ", device_.load(),
-                         " so far, these are on GPU ", device,
+                  StrCat("this rank's tensors have been on GPU ",
+                         device_.load(), " so far, these are on GPU ", device,
                          ". Use one GPU per rank."));
   }
   if (size_ > 1 && api_ == nullptr) {
