@@ -65,4 +65,4 @@ def test_without_a_tool_it_says_which_there_are(capsys) -> None:
 def test_an_unknown_tool(capsys) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["checks"])
-    assert "invalid choice: 'verfy'" in capsys.readouterr().err
+    assert "invalid choice: 'checks'" in capsys.readouterr().err
