@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # TensorFlow on an NVIDIA GPU: tests that elsewhere run on CPUs, with ranks that share
-# the one GPU. For correctness; only the last step measures. Prints a report as run.sh
+# the one GPU. For correctness; only the step `figures` measures. Prints a report as run.sh
 # does, which is also in build/gpu-tensorflow/report.md.
 #
 #   tests/gpu/tensorflow.sh

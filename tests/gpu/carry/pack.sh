@@ -5,7 +5,7 @@
 #
 #   tests/gpu/carry/pack.sh FOLDER [ENVIRONMENT]
 #
-# leaves the pieces and unpack.sh in FOLDER. ENVIRONMENT, by default
+# leaves the pieces, the compiled libraries and unpack.sh in FOLDER. ENVIRONMENT, by default
 # /opt/ring-keras-gpu, is made here and will lie there, too: a Python environment cannot
 # move. PYTHON=... picks the interpreter, which comes along unless it is the system's.
 # Kept of TensorFlow's device code is that for ARCHITECTURE (90: H100, H200; 80: A100),
@@ -25,12 +25,10 @@ bin=$environment/bin
 (cd "$root" && "$bin/python" setup.py --quiet build_ext --inplace)
 
 packages=$("$bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-large=()
 for library in "$packages"/tensorflow/libtensorflow_{cc,framework}.so.2 \
   "$packages"/tensorflow/python/profiler/internal/_pywrap_profiler_plugin.so; do
   strip --strip-unneeded "$library"
   "$bin/python" "$root/tests/gpu/carry/prune_device_code.py" "$library" "${ARCHITECTURE:-90}"
-  large+=("${library#/}")
 done
 
 base=$("$bin/python" -c 'import sys; print(sys.base_prefix)')

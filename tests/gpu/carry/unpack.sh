@@ -4,13 +4,14 @@
 # of CUDA 12. TensorFlow looks each function up by its name, and those that it calls are
 # the same; it ran so on 2026-11-26.
 #
-#   unpack.sh NVIDIA
+#   unpack.sh NVIDIA CLONE
 #
-# NVIDIA is the folder `nvidia` of a Python environment with CUDA 13's packages, such as
+# CLONE, of the commit that was packed, gets the compiled libraries. NVIDIA is the folder `nvidia` of a Python environment with CUDA 13's packages, such as
 # torch's. Prints what to `eval` before tests/gpu/tensorflow.sh.
 set -euo pipefail
 cd "$(dirname "$0")"
 nvidia=$1
+cp built/* "$2/ring_keras/"
 environment=$(cat environment)
 cat piece-* | xz --decompress --threads 0 | tar --directory / --extract
 links=$environment/cuda12
