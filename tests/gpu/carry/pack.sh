@@ -19,9 +19,10 @@ tensorflow=${TENSORFLOW:-tensorflow==2.21.*}
 
 "$python" -m venv "$environment"
 bin=$environment/bin
+requirements=("$bin/python" "$root/build_support/requirements.py")
 "$bin/python" -m pip install --quiet "$tensorflow" nvidia-cuda-runtime-cu12 \
-  $("$bin/python" "$root/build_support/requirements.py" --build | xargs -n 1 | grep -v '^tensorflow') \
-  keras psutil pytest pytest-timeout pytest-xdist absl-py lazy_loader packaging
+  $({ "${requirements[@]}"; "${requirements[@]}" --build; } | xargs -n 1 | grep -v '^tensorflow') \
+  pytest pytest-timeout pytest-xdist
 (cd "$root" && "$bin/python" setup.py --quiet build_ext --inplace)
 
 packages=$("$bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

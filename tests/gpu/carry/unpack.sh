@@ -29,6 +29,6 @@ END
 runtime=$(echo "$environment"/lib/python3*/site-packages/nvidia/cuda_runtime/lib)
 base=$(sed -n 's/^home = \(.*\)\/bin$/\1/p' "$environment/pyvenv.cfg")
 echo "export PYTHON=$environment/bin/python"
-echo "export LD_LIBRARY_PATH=$links:$nvidia/cu13/lib:$nvidia/cudnn/lib:$nvidia/nccl/lib:$runtime:$base/lib"
+echo "export LD_LIBRARY_PATH=$links:$nvidia/cu13/lib:$nvidia/cudnn/lib:$nvidia/nccl/lib:$runtime:$base/lib:${LD_LIBRARY_PATH:-}"
 echo "export RING_KERAS_CUDA_LIBRARY_PATH=$runtime:$nvidia/nccl/lib:$nvidia/cu13/lib"
 echo "export XLA_FLAGS=--xla_gpu_cuda_data_dir=${CUDA_HOME:-/usr/local/cuda}"
