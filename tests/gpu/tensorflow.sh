@@ -16,8 +16,9 @@ export reports=${REPORTS:-build/gpu-tensorflow}
 export PYTHONPATH=$PWD
 export NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 # For all ranks.
-export TESTS_ENVIRONMENT="CUDA_VISIBLE_DEVICES=0 RING_KERAS_DEVICE=0 NCCL_IB_DISABLE=1
-  NCCL_SOCKET_IFNAME=lo RING_KERAS_COLLECTIVE_TIMEOUT_S=60"
+shared='from support.real_gpu import SHARED_GPU; print(*map("=".join, SHARED_GPU.items()))'
+shared=$(PYTHONPATH=$PWD:tests "$python" -c "$shared") || exit 1
+export TESTS_ENVIRONMENT="CUDA_VISIBLE_DEVICES=0 RING_KERAS_DEVICE=0 $shared"
 report=$reports/report.md
 time_limit=${TIME_LIMIT:-540}
 source tests/gpu/steps.sh

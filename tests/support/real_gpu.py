@@ -9,6 +9,13 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
+SHARED_GPU = {
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "RING_KERAS_COLLECTIVE_TIMEOUT_S": "60",
+}
+"""Of all ranks that share a GPU; tests/gpu/tensorflow.sh has it, too."""
+
 
 @functools.cache
 def has_gpu() -> bool:
@@ -35,10 +42,8 @@ def real_gpu_environment(size: int) -> list[dict[str, str]]:
     return [
         {
             "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0"),
+            **SHARED_GPU,
             "NCCL_HOSTID": f"rank{rank}",
-            "NCCL_IB_DISABLE": "1",
-            "NCCL_SOCKET_IFNAME": "lo",
-            "RING_KERAS_COLLECTIVE_TIMEOUT_S": "60",
             "RING_KERAS_CUDA_LIBRARY_PATH": libraries,
             "TESTS_WITHOUT_TENSORFLOW": "1",
         }
