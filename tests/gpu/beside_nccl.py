@@ -2,7 +2,8 @@
 
 Ranks share one GPU, so the times say nothing of any cluster. Both do the same work in
 the same place, in turn: the ratio says what we add to NCCL. `host` is how long a call
-keeps the calling thread.
+keeps the calling thread. `hidden` is the share of an allreduce that a stream of matrix
+products beside it hides.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 ROOT_DIR = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT_DIR / "tests"), str(ROOT_DIR / "tests" / "gpu")]
 
@@ -29,8 +32,11 @@ from ring_keras import _native  # noqa: E402
 ROUNDS = 9
 
 
-def measure(meeting: str) -> list[tuple[int, int, float, float, float, float]]:
-    """Per size: bytes, ranks, our and NCCL's seconds a call, and those of the host."""
+def measure(meeting: str) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]]]:
+    """For each size: bytes, ranks, our and NCCL's seconds a call, those of the host.
+
+    And the shares that are hidden: bytes, ranks, ours, NCCL's.
+    """
     import torch
     import torch.distributed
 
@@ -80,19 +86,65 @@ def measure(meeting: str) -> list[tuple[int, int, float, float, float, float]]:
             statistics.median, zip(*rounds, strict=True)
         )
         rows.append((kib * 1024, size, our, their, our_host, their_host))
+    factor = torch.randn(4096, 4096, device="cuda")
+    product = torch.empty_like(factor)
+
+    def multiply(times: int) -> None:
+        for _ in range(times):
+            torch.mm(factor, factor, out=product)
+
+    def our_beside(tensor: Any, products: int) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        operation = _native.device_allreduce(
+            [(tensor.data_ptr(), tuple(tensor.shape))],
+            [tensor.data_ptr()],
+            "float32",
+            0,
+            stream,
+            name="x",
+        )
+        multiply(products)
+        operation.follow(stream)
+
+    def their_beside(tensor: Any, products: int) -> None:
+        operation = torch.distributed.all_reduce(tensor, async_op=True)
+        multiply(products)
+        operation.wait()
+
+    hidden = []
+    for mib in (16, 64):
+        tensor = torch.zeros(mib * 1024 * 256, device="cuda")
+        one = timed(lambda _, times: multiply(times), tensor, 20)[0]
+        alone = timed(theirs, tensor, 3)[0]
+        # As long as the allreduce, by the slower rank's clock.
+        products = max(1, round(alone / one))
+        products = int(_native.allreduce(np.array([products]), "max", "products")[0])
+        rounds = []
+        for _ in range(ROUNDS):
+            computed = timed(lambda _, times: multiply(times), tensor, products)[0]
+            computed *= products
+            shares = []
+            for call, beside in ((ours, our_beside), (theirs, their_beside)):
+                sent = timed(call, tensor, 1)[0]
+                both = timed(beside, tensor, products)[0] * products
+                shares.append((computed + sent - both) / min(computed, sent))
+            rounds.append(shares)
+        shares = map(statistics.median, zip(*rounds, strict=True))
+        hidden.append((mib * 1024 * 1024, size, *shares))
     torch.distributed.destroy_process_group()
-    return rows
+    return rows, hidden
 
 
 def main() -> None:
     """With one rank, and with two."""
+    hidden = []
     print("| ranks | bytes | ours us | NCCL us | ratio | host: ours us | torch us |")
     print("|---|---|---|---|---|---|---|")
     for size in (1, 2):
         with tempfile.TemporaryDirectory() as directory:
             # Ranks find the function by the name of a module.
             worker = importlib.import_module("beside_nccl").measure
-            rows, *_ = run_ranks(
+            (rows, shares), *_ = run_ranks(
                 worker,
                 size,
                 args=(f"{directory}/meeting",),
@@ -105,6 +157,10 @@ def main() -> None:
                 f"| {their_host * 1e6:.1f} |",
                 flush=True,
             )
+        hidden += shares
+    print("\n| ranks | bytes | ours hidden | NCCL hidden |\n|---|---|---|---|")
+    for nbytes, ranks, ours, theirs in hidden:
+        print(f"| {ranks} | {nbytes} | {ours:.2f} | {theirs:.2f} |")
 
 
 if __name__ == "__main__":

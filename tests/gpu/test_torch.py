@@ -104,9 +104,52 @@ def gather_into_torchs_memory() -> None:
         operation.wait()
 
 
+def more_than_a_32_bit_number_counts() -> None:
+    """Bytes in one tensor, bytes of a bucket, elements; reduced and broadcast."""
+    import torch
+
+    rank, size = rank_and_size()
+    total = size * (size + 1) // 2
+    for dtype, counts in (
+        (torch.float32, [2**29 + 11]),
+        (torch.float32, [2**28 + 3, 5, 2**28 + 7]),
+        (torch.uint8, [2**31 + 13]),
+        (torch.uint8, [2**31 + 13, 2**31 + 17]),
+    ):
+        tensors = [
+            torch.full((count,), rank + 1, dtype=dtype, device="cuda")
+            for count in counts
+        ]
+        operation = submit_allreduce(tensors)
+        follow(operation)
+        operation.wait()
+        for tensor in tensors:
+            low, high = tensor.aminmax()
+            assert (low.item(), high.item()) == (total, total), (dtype, counts)
+            tensor[-1] = rank + 7
+        operation = _native.device_broadcast(
+            [(tensor.data_ptr(), tuple(tensor.shape)) for tensor in tensors],
+            [tensor.data_ptr() for tensor in tensors],
+            str(dtype).removeprefix("torch."),
+            0,
+            torch.cuda.current_stream().cuda_stream,
+            size - 1,
+        )
+        follow(operation)
+        operation.wait()
+        assert [tensor[-1].item() for tensor in tensors] == [size + 6] * len(tensors)
+        del tensors, tensor
+        torch.cuda.empty_cache()
+
+
 @pytest.mark.parametrize(
     "worker",
-    [compute_before_and_after, gradients_in_buckets, gather_into_torchs_memory],
+    [
+        compute_before_and_after,
+        gradients_in_buckets,
+        gather_into_torchs_memory,
+        more_than_a_32_bit_number_counts,
+    ],
     ids=lambda worker: worker.__name__,
 )
 def test_torch(ranks: RankPool, worker: Any) -> None:

@@ -87,7 +87,8 @@ def train(
         bucket_size_bytes=bucket_size_bytes,
         process_set=process_set,
     )
-    model.compile(optimizer, "mse")
+    # XLA on a GPU runs no Python.
+    model.compile(optimizer, "mse", jit_compile=False)
     callbacks = [
         ring.callbacks.BroadcastGlobalVariables(),
         ring.callbacks.MetricAverage(),

@@ -22,7 +22,7 @@ bin=$environment/bin
 requirements=("$bin/python" "$root/build_support/requirements.py")
 "$bin/python" -m pip install --quiet "$tensorflow" nvidia-cuda-runtime-cu12 \
   $({ "${requirements[@]}"; "${requirements[@]}" --build; } | xargs -n 1 | grep -v '^tensorflow') \
-  pytest pytest-timeout pytest-xdist
+  pytest pytest-timeout pytest-xdist tensorboard
 (cd "$root" && "$bin/python" setup.py --quiet build_ext --inplace)
 
 packages=$("$bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
