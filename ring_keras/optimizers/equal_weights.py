@@ -22,6 +22,7 @@ def require_equal(
     digests: np.ndarray[Any, Any],
     when: str,
     process_set: ProcessSet,
+    following: Sequence[Any] = (),
 ) -> None:
     """Raises if the ranks' weights differ by more than rounding; collective then.
 
@@ -35,6 +36,8 @@ def require_equal(
         digests: Those of `all_digests`, a column for each of them.
         when: For the message, such as "after the first epoch".
         process_set: The ranks that train together.
+        following: Variables that have rounded differently where weights have, such
+            as an optimizer's averages of them. They are not compared.
 
     Raises:
         RankMismatchError: On every rank. Names the first variable that differs.
@@ -57,7 +60,7 @@ def require_equal(
                 process_set.ranks[0],
             )
         broadcast_variables(
-            differing,
+            [*differing, *following],
             process_set.ranks[0],
             name="weights/rounding",
             process_set=process_set,

@@ -13,6 +13,7 @@ from ring_keras.job.process_set import global_process_set
 from ring_keras.keras_internals import calls
 from ring_keras.layers.moving_statistics import average_moving_statistics
 from ring_keras.ops.data_order import order_on, require_common_orders
+from ring_keras.optimizers.common_variables import common_state
 from ring_keras.optimizers.equal_weights import require_equal
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.weight_digests import all_digests
@@ -360,7 +361,14 @@ class DistributedFit(keras.callbacks.Callback):
         if new and process_set.rank() == 0:
             warn_of_averages(new)
         if when:
-            require_equal(trained, digests[:, len(state) :], when, process_set)
+            optimizers = internals.optimizers_of(self.model)
+            require_equal(
+                trained,
+                digests[:, len(state) :],
+                when,
+                process_set,
+                following=common_state(optimizers, self.model.weights, self.is_local()),
+            )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """All callbacks have decided whether to stop."""

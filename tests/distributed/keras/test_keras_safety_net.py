@@ -230,7 +230,8 @@ class Moving(keras.layers.Layer):
 def fit_with_state(layer, local=False):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((6,)), layer, keras.layers.Dense(1)])
-    model.compile(ring.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.01))
+    model.compile(optimizer, "mse", jit_compile=False)  # On a GPU no integer state.
     start = ring.callbacks.BroadcastGlobalVariables(
         local_variables=[layer.mean] if local else ()
     )
@@ -350,3 +351,33 @@ def test_a_callback_of_one_rank_that_changes_training_is_named(
         if message is not None:  # After the epoch in which the rate fell.
             assert "[RK341] fit(): before epoch 3 the learning rates" in message
             assert "rank 0 has 0.01, rank 1 has 0.1" in message
+
+
+class Rounds(keras.callbacks.Callback):
+    """Changes a weight as another order of additions would, on one rank."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 0:
+            kernel = self.model.trainable_variables[0]
+            kernel.assign(kernel * (1 + 2.0**-22))
+
+
+def rounding_worker():
+    """The optimizer's averages follow weights that have rounded differently."""
+    model = training.build(1)
+    optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
+    model.compile(ring.DistributedOptimizer(optimizer), "mse")
+    callbacks = [*ours(), *([Rounds()] if ring.rank() == 1 else [])]
+    with Warnings() as warnings:
+        training.fit(
+            model, ring.data.shard(training.dataset(32)), 8, callbacks=callbacks
+        )
+    state = [variable.numpy() for variable in model.optimizer.variables]
+    return warnings.texts, training.as_bytes([*model.get_weights(), *state])
+
+
+def test_averages_of_weights_that_rounded_differently_are_one(rank_pool):
+    (texts, first), (_, second) = rank_pool(2).run(rounding_worker)
+
+    assert any("[RK328]" in text and "by rounding" in text for text in texts), texts
+    assert first == second
