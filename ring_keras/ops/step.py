@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from ring_keras.ops.branch_order import begin_collectives, end_collectives
 from ring_keras.ops.request_names import in_unordered_graph
 
 __all__ = ["in_a_step", "in_order", "one_step", "step_plan", "step_role"]
@@ -45,10 +46,12 @@ def one_step(plan: int = 0, *, is_of_training: bool = True) -> Iterator[None]:
         is_of_training: Whether it is one of those that `ring_keras.stats()` has.
     """
     outer, _scope.step = _scope.step, _Step(plan, is_of_training)
+    begin_collectives()
     try:
         yield
     finally:
         _scope.step = outer
+    end_collectives()
 
 
 @contextlib.contextmanager

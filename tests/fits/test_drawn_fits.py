@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.fits.campaign import Campaign
-from support.fits.program import CHOICES, draw, made_possible, simpler
+from support.fits.program import CHOICES, Program, draw, made_possible, simpler
 from support.fits.source import source
 
 # The first ones of 2 and 3 ranks on one host, so that few processes are started.
@@ -34,6 +34,34 @@ def test_a_drawn_program_is_equal_or_refused(campaign: Campaign, seed: int) -> N
     assert verdict.kind in ("equal", "refused"), (
         f"{program}\n{verdict.kind}: {verdict.text}\n{source(program)}"
     )
+
+
+# What drawn programs have found, shrunk.
+FOUND = [
+    # The last step of a rank without data met the others in another order.
+    Program(
+        seed=31222,
+        model="subclassed",
+        batch_norm=True,
+        step="two critic steps",
+        task="binary",
+        accumulation=3,
+        data="generator",
+        lengths="other",
+        remainder="join",
+        batches=7,
+        jit=True,
+        execution=2,
+    ),
+]
+
+
+@pytest.mark.timeout(360)
+@pytest.mark.parametrize("program", FOUND, ids=lambda program: program.seed)
+def test_what_was_found_once(campaign: Campaign, program: Program) -> None:
+    verdict = campaign.run(program)
+
+    assert verdict.kind == "equal", f"{verdict.kind}: {verdict.text}\n{source(program)}"
 
 
 def test_every_choice_is_drawn_and_every_program_is_python() -> None:

@@ -17,6 +17,7 @@ from support.rank_pool import RankPools
 import ring_keras as ring
 from ring_keras import _libraries
 from ring_keras.ops.grouped_allreduce import allreduce_start, allreduce_wait
+from ring_keras.ops.step import in_a_step
 
 pytestmark = pytest.mark.skipif(
     not _libraries.has_xla_kernels(), reason="needs TensorFlow 2.20 or newer"
@@ -207,6 +208,43 @@ def check_control_flow() -> None:
 
 def test_loops_and_conditions(ranks: RankPool) -> None:
     ranks.run(check_control_flow)
+
+
+def check_branches_of_a_step() -> None:
+    """On rank 0 no data say which comes first: the branch, or what is around it."""
+    rank, size = ring.rank(), ring.size()
+
+    def reduced(x: tf.Tensor, name: str) -> tf.Tensor:
+        with in_a_step():
+            return ring.allreduce(x, "sum", name=name)
+
+    @compiled
+    def step(x: tf.Tensor, wanted: tf.Tensor) -> list[tf.Tensor]:
+        before = reduced(x, "before the branch")
+        own = x if rank == 0 else before
+
+        def inner() -> tf.Tensor:
+            deep = tf.cond(
+                tf.reduce_sum(own) >= 0.0,
+                lambda: reduced(own, "deep inside"),
+                lambda: own,
+            )
+            return deep + reduced(own, "inside")
+
+        between = tf.cond(wanted, inner, lambda: x)
+        own = x if rank == 0 else x + 0.0 * between
+        return [between, reduced(own, "after the branch"), before]
+
+    x = tf.ones([4, 4])  # XLA runs small programs one call after the other.
+    for wanted in (True, False, True):
+        between, after, before = step(x, tf.constant(wanted))
+        assert float(before[0, 0]) == float(after[0, 0]) == size
+        total = 1.0 + (size - 1) * size  # Rank 0 has 1, the others `before`.
+        assert float(between[0, 0]) == (2 * total if wanted else 1.0)
+
+
+def test_branches_of_a_step_keep_their_place(ranks: RankPool) -> None:
+    ranks.run(check_branches_of_a_step)
 
 
 def check_gradients() -> None:

@@ -23,6 +23,10 @@ namespace {
 struct Trace : tensorflow::ResourceBase {
   std::string DebugString() const override { return "ring_keras::Trace"; }
 
+  XlaOp TokenIn(xla::XlaBuilder* builder) const {
+    return token.valid() ? token : xla::ConstantR0<uint8_t>(builder, 0);
+  }
+
   XlaOp token;  // Of the last call.
   // The starts' results, and their numbers.
   std::vector<std::pair<XlaOp, int64_t>> starts;
@@ -135,9 +139,7 @@ std::vector<XlaOp> CallBuilder::Build(int64_t number) {
   xla::XlaBuilder* builder = context_->builder();
   const xla::Shape token = RowMajor(xla::ShapeUtil::MakeShape(xla::U8, {}));
 
-  std::vector<XlaOp> operands = {trace->token.valid()
-                                     ? trace->token
-                                     : xla::ConstantR0<uint8_t>(builder, 0)};
+  std::vector<XlaOp> operands = {trace->TokenIn(builder)};
   operands.insert(operands.end(), operands_.begin(), operands_.end());
   std::vector<xla::Shape> operand_shapes = {token};
   operand_shapes.insert(operand_shapes.end(), operand_shapes_.begin(),
@@ -168,6 +170,15 @@ std::vector<XlaOp> CallBuilder::Build(int64_t number) {
     results.push_back(xla::GetTupleElement(tuple_, i + 1));
   }
   return results;
+}
+
+XlaOp Token(XlaOpKernelContext* context) {
+  const auto trace = TraceOf(context);
+  return trace == nullptr ? XlaOp() : trace->TokenIn(context->builder());
+}
+
+void SetToken(XlaOpKernelContext* context, XlaOp token) {
+  if (const auto trace = TraceOf(context)) trace->token = token;
 }
 
 int64_t NewStartNumber() {

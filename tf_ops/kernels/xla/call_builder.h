@@ -55,6 +55,12 @@ class CallBuilder {
   xla::XlaOp tuple_;
 };
 
+// What the last call of this computation gives to the next.
+xla::XlaOp Token(tensorflow::XlaOpKernelContext* context);
+
+// Has the next call take that instead.
+void SetToken(tensorflow::XlaOpKernelContext* context, xla::XlaOp token);
+
 // A number for a start that no other in this process has.
 int64_t NewStartNumber();
 

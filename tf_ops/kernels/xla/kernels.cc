@@ -339,6 +339,28 @@ class CheckReductionsXlaKernel : public XlaOpKernel {
   std::string names_;
 };
 
+// The token of one computation enters another, such as a condition's branch, and
+// leaves it, as the value of a variable: those XLA hands in and out.
+class TakeOrderXlaKernel : public XlaOpKernel {
+ public:
+  using XlaOpKernel::XlaOpKernel;
+
+  void Compile(XlaOpKernelContext* context) override {
+    SetToken(context, xla::ConvertElementType(context->Input(0), xla::U8));
+  }
+};
+
+class GiveOrderXlaKernel : public XlaOpKernel {
+ public:
+  using XlaOpKernel::XlaOpKernel;
+
+  void Compile(XlaOpKernelContext* context) override {
+    const XlaOp token = Token(context);
+    if (!context->status().ok()) return;
+    context->SetOutput(0, xla::ConvertElementType(token, xla::F32));
+  }
+};
+
 // By hand, since REGISTER_XLA_OP comes too late once the process has compiled
 // anything.
 #define RING_KERAS_REGISTER_XLA(op, kernel)                        \
@@ -353,7 +375,9 @@ RING_KERAS_REGISTER_XLA("RingKerasAlltoall", AlltoallXlaKernel);
 RING_KERAS_REGISTER_XLA("RingKerasBarrier", BarrierXlaKernel);
 RING_KERAS_REGISTER_XLA("RingKerasBroadcast", BroadcastXlaKernel);
 RING_KERAS_REGISTER_XLA("RingKerasCheckReductions", CheckReductionsXlaKernel);
+RING_KERAS_REGISTER_XLA("RingKerasGiveOrder", GiveOrderXlaKernel);
 RING_KERAS_REGISTER_XLA("RingKerasReduceScatter", ReduceScatterXlaKernel);
+RING_KERAS_REGISTER_XLA("RingKerasTakeOrder", TakeOrderXlaKernel);
 
 }  // namespace
 }  // namespace ring_keras
