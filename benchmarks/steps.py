@@ -1,12 +1,14 @@
 """Runs a command and says how long each step took that it announces.
 
 `python benchmarks/steps.py make demo`. A step begins with a line `== TITLE`, as the
-Makefile prints it. Needs nothing but Python: it measures the set-up itself.
+Makefile prints it; pytest's own lines end as they begin. Needs nothing but Python: it
+measures the set-up itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import resource
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_ANNOUNCES = "== "
+_ANNOUNCES = re.compile(r"== (.*[^=\s])\s*")
 
 
 @dataclasses.dataclass
@@ -53,9 +55,8 @@ def run_steps(
         assert process.stdout is not None
         for line in process.stdout:
             text = line.decode(errors="replace")
-            if text.startswith(_ANNOUNCES):
-                title = text.removeprefix(_ANNOUNCES).strip()
-                moments.append((title, time.monotonic()))
+            if announced := _ANNOUNCES.fullmatch(text):
+                moments.append((announced[1], time.monotonic()))
             sys.stdout.write(text)
             sys.stdout.flush()
     ended = time.monotonic()

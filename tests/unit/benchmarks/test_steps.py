@@ -13,6 +13,7 @@ printf '\n== Compiling\n'
 python3 -c 'while sum(__import__("os").times()[:2]) < 0.2: pass'
 echo to stderr >&2
 printf '\n== Training\n'
+echo '== 321 passed, 4 skipped in 12.34s (0:00:12) =='
 exit 3
 """
 
@@ -27,6 +28,7 @@ def test_names_each_step_and_shows_and_returns_what_the_command_does() -> None:
     )
     assert run.returncode == 3
     assert run.stdout.startswith("words\n\n== Compiling\nto stderr\n\n== Training\n")
+    assert "== 321 passed, 4 skipped in 12.34s (0:00:12) ==\n" in run.stdout
     rows = [line.split("|")[1:3] for line in run.stdout.splitlines() if "|" in line]
     seconds = {title.strip(): value for title, value in rows[2:]}
     assert [*seconds] == ["Before the first step", "Compiling", "Training", "**all**"]
