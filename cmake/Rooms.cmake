@@ -36,22 +36,28 @@ function(ring_keras_compile_options target)
   ring_keras_sanitizers(${target})
 endfunction()
 
-# ring_keras_cpp_test(<name> SOURCES x_test.cc ... DEPENDS <room> ...)
+# ring_keras_cpp_tests(<program> SOURCES x_test.cc ... DEPENDS <room> ...)
 #
-# One executable, registered with ctest, that runs every test of its sources.
-function(ring_keras_cpp_test name)
+# One executable, because nearly all of a test's compile time is its headers. ctest
+# runs it once for each of its files of tests, as <folder>_x_test.
+function(ring_keras_cpp_tests program)
   cmake_parse_arguments(PARSE_ARGV 1 test "" "" "SOURCES;DEPENDS")
   if(NOT test_SOURCES OR test_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR
-      "ring_keras_cpp_test(${name}): expected SOURCES and DEPENDS, got "
+      "ring_keras_cpp_tests(${program}): expected SOURCES and DEPENDS, got "
       "'${ARGN}'.")
   endif()
 
-  add_executable(${name} ${test_SOURCES})
+  add_executable(${program} ${test_SOURCES})
   list(TRANSFORM test_DEPENDS PREPEND ring_keras::)
-  target_link_libraries(${name}
+  target_link_libraries(${program}
     PRIVATE ring_keras_test_support ${test_DEPENDS})
-  ring_keras_compile_options(${name})
-  add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 120)
+  ring_keras_compile_options(${program})
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+  list(FILTER test_SOURCES INCLUDE REGEX "_test\\.cc$")
+  foreach(source IN LISTS test_SOURCES)
+    cmake_path(GET source STEM file)
+    add_test(NAME ${folder}_${file} COMMAND ${program} ${file}.cc)
+    set_tests_properties(${folder}_${file} PROPERTIES TIMEOUT 120)
+  endforeach()
 endfunction()

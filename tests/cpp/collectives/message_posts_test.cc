@@ -14,7 +14,6 @@
 namespace ring_keras {
 namespace {
 
-constexpr uint64_t kKey = 77;
 constexpr uint64_t kSignature = 12345;
 constexpr int kMaxTurns = 100000;
 

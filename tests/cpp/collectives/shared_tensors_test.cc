@@ -223,7 +223,7 @@ RING_TEST(AnAverageIsDivided) {
   ExpectSums(shared, 2);
 }
 
-RING_TEST(OutputsOnSharedPagesAreStaged) {
+RING_TEST(TensorsOnSharedPagesAreStaged) {
   std::vector<Member> members = ConnectByMemory(2, true);
   char* data = members[0].tensors->data();
   const auto is_found = [&](size_t begin) {
@@ -288,7 +288,7 @@ RING_TEST(APlaceOutsideOfTheArenaIsAnError) {
 }
 
 // A rank with much to do lets others have their turn.
-RING_TEST(LongOnesGiveWay) {
+RING_TEST(LongTensorsGiveWay) {
   SharedTensors shared({int64_t{16} << 20, int64_t{1} << 20},
                        {Where::kArena, Where::kArena},
                        {Result::kInPlace, Result::kInPlace});

@@ -54,7 +54,7 @@ RING_TEST(EveryFloatTableMatchesTheReference) {
 }
 
 // All conversions both ways, with every kind of rounding.
-RING_TEST(EveryValueOf16BitFloats) {
+RING_TEST(EveryConversionOf16BitFloats) {
   Bytes every(2 * 65536);
   for (size_t i = 0; i < 65536; ++i) {
     every[2 * i] = static_cast<unsigned char>(i & 0xff);

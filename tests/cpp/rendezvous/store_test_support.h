@@ -25,15 +25,11 @@
 
 namespace ring_keras {
 
+using testing::Has;
+using testing::Soon;
+
 inline const std::string kToken(32, 'T');
 inline constexpr uint64_t kGeneration = 4;
-
-// Far beyond what anything here takes; a test that gets there has failed.
-inline Deadline Soon() { return Deadline::After(30); }
-
-inline bool Has(const std::string& text, const std::string& words) {
-  return text.find(words) != std::string::npos;
-}
 
 inline std::unique_ptr<TcpStoreServer> StartServer(
     int size, const std::function<void(TcpStoreServerOptions&)>& adjust = {}) {

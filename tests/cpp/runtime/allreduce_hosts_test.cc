@@ -13,6 +13,7 @@
 namespace ring_keras {
 namespace {
 
+using testing::Allreduce;
 using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
@@ -34,7 +35,8 @@ std::vector<RankOptions> SetupsOfSeveralHosts() {
 }
 
 // One for each algorithm, and lengths that nothing divides.
-const std::vector<int64_t> kCounts = {0, 1, 1023, 1025, 5003, 300007};
+const std::vector<int64_t> kCountsBetweenHosts = {0,    1,    1023,
+                                                  1025, 5003, 300007};
 
 std::vector<float> Fractions(int rank, int64_t count) {
   std::vector<float> values(count);
@@ -42,16 +44,6 @@ std::vector<float> Fractions(int rank, int64_t count) {
     values[i] = 1.0f / static_cast<float>(1 + i % 1009 + rank * 17);
   }
   return values;
-}
-
-Request Allreduce(std::vector<float>* data, const std::string& name) {
-  Request request;
-  request.kind = CollectiveKind::kAllreduce;
-  request.name = name;
-  request.dtype = DataType::kFloat32;
-  request.inputs = {{data->data(), {static_cast<int64_t>(data->size())}}};
-  request.outputs = {data->data()};
-  return request;
 }
 
 // What all ranks got, one after the other.
@@ -94,9 +86,9 @@ void ExpectMeans(Rank& self, const std::vector<float>& data) {
 RING_TEST(AveragesAreTheSameBitsOnEveryRank) {
   for (const RankOptions& setup : SetupsOfSeveralHosts()) {
     RunRanks(setup, [](Rank& self) {
-      for (int64_t count : kCounts) {
+      for (int64_t count : kCountsBetweenHosts) {
         std::vector<float> data = Fractions(self.rank, count);
-        Request request = Allreduce(&data, "mean");
+        Request request = Allreduce("mean", data);
         request.reduce_op = ReduceOp::kAverage;
         ASSERT_OK(self.engine->Run(std::move(request)));
         ExpectMeans(self, data);
@@ -138,7 +130,7 @@ RING_TEST(EveryPatternIsExactInTheLanesOfSeveralHosts) {
           for (int64_t i = 0; i < count; ++i) {
             data[i] = static_cast<float>((1 << self.rank) + i % 7);
           }
-          ASSERT_OK(self.engine->Run(Allreduce(&data, StrCat("of ", count))));
+          ASSERT_OK(self.engine->Run(Allreduce(StrCat("of ", count), data)));
           for (int64_t i = 0; i < count; ++i) {
             const int64_t sum = (1 << self.size) - 1 + self.size * (i % 7);
             ASSERT_EQ(data[i], static_cast<float>(sum)) << i << " of " << count;
@@ -158,7 +150,7 @@ RING_TEST(EveryPatternGivesTheSameBitsInTheLanesOfSeveralHosts) {
         std::vector<float> first;
         for (int turn = 0; turn < 3; ++turn) {
           std::vector<float> data = Fractions(self.rank, count);
-          Request request = Allreduce(&data, "mean");
+          Request request = Allreduce("mean", data);
           request.reduce_op = ReduceOp::kAverage;
           ASSERT_OK(self.engine->Run(std::move(request)));
           ExpectMeans(self, data);
@@ -175,7 +167,7 @@ RING_TEST(EveryPatternGivesTheSameBitsInTheLanesOfSeveralHosts) {
 RING_TEST(SlotsAreUsedAgain) {
   RunRanks({5, "auto", 2}, [](Rank& self) {
     std::vector<float> data(2000003, static_cast<float>(self.rank));
-    ASSERT_OK(self.engine->Run(Allreduce(&data, "long")));
+    ASSERT_OK(self.engine->Run(Allreduce("long", data)));
     for (float value : data) ASSERT_EQ(value, 10.0f);
   });
 }
@@ -186,9 +178,9 @@ RING_TEST(NarrowDataTravelAndAreTheSameBitsOnEveryRank) {
     RunRanks(setup, [](Rank& self) {
       for (DataType wire : {DataType::kBfloat16, DataType::kFloat16}) {
         const double step = wire == DataType::kBfloat16 ? 0x1p-8 : 0x1p-11;
-        for (int64_t count : kCounts) {
+        for (int64_t count : kCountsBetweenHosts) {
           std::vector<float> data = Fractions(self.rank, count);
-          Request request = Allreduce(&data, "narrow");
+          Request request = Allreduce("narrow", data);
           request.reduce_op = ReduceOp::kAverage;
           request.wire_dtype = wire;
           ASSERT_OK(self.engine->Run(std::move(request)));
@@ -212,9 +204,9 @@ RING_TEST(NarrowDataTravelAndAreTheSameBitsOnEveryRank) {
 RING_TEST(NarrowDataAreExactWhereTheyFit) {
   for (const RankOptions& setup : SetupsOfSeveralHosts()) {
     RunRanks(setup, [](Rank& self) {
-      for (int64_t count : kCounts) {
+      for (int64_t count : kCountsBetweenHosts) {
         std::vector<float> data(count, static_cast<float>(self.rank + 1));
-        Request request = Allreduce(&data, "exact");
+        Request request = Allreduce("exact", data);
         request.wire_dtype = DataType::kBfloat16;
         request.prescale = 4.0;
         request.postscale = 1.0 / 3;
@@ -231,9 +223,9 @@ RING_TEST(WeightsCountBetweenHosts) {
   for (const RankOptions& setup : SetupsOfSeveralHosts()) {
     RunRanks(setup, [](Rank& self) {
       for (bool narrow : {false, true}) {
-        for (int64_t count : kCounts) {
+        for (int64_t count : kCountsBetweenHosts) {
           std::vector<float> data(count, static_cast<float>(self.rank));
-          Request request = Allreduce(&data, "weighted");
+          Request request = Allreduce("weighted", data);
           request.reduce_op = ReduceOp::kAverage;
           request.weight = self.rank;
           if (narrow) request.wire_dtype = DataType::kBfloat16;
@@ -290,7 +282,7 @@ RING_TEST(HierarchicalCollectivesRunSideBySide) {
     for (int i = 0; i < kRequests; ++i) {
       const int which = (i * 3 + self.rank) % kRequests;
       data[which].assign(300001 * (which % 3 + 1), which + self.rank);
-      self.engine->Submit(Allreduce(&data[which], StrCat("t", which)),
+      self.engine->Submit(Allreduce(StrCat("t", which), data[which]),
                           [&](const Status& status) {
                             EXPECT_OK(status);
                             ++ended;
@@ -313,9 +305,9 @@ RING_TEST(HierarchicalCollectivesRunSideBySide) {
 RING_TEST(CompressionMustBeTheSameOnEveryRank) {
   for (const RankOptions& setup : SetupsOfSeveralHosts()) {
     RunRanks(setup, [](Rank& self) {
-      for (int64_t count : kCounts) {
+      for (int64_t count : kCountsBetweenHosts) {
         std::vector<float> data(count, 1.0f);
-        Request request = Allreduce(&data, "grads");
+        Request request = Allreduce("grads", data);
         if (self.rank == 1) request.wire_dtype = DataType::kBfloat16;
         const Status status = self.engine->Run(std::move(request));
         ASSERT_TRUE(status.code() == StatusCode::kRankMismatch);
@@ -323,7 +315,7 @@ RING_TEST(CompressionMustBeTheSameOnEveryRank) {
                   "allreduce 'grads': compression differs across ranks: rank 0 "
                   "has none, rank 1 has bfloat16. Use one compression on every "
                   "rank.");
-        Request again = Allreduce(&data, "after");
+        Request again = Allreduce("after", data);
         ASSERT_OK(self.engine->Run(std::move(again)));
         for (float value : data) ASSERT_EQ(value, self.size);
       }

@@ -17,6 +17,7 @@
 namespace ring_keras {
 namespace {
 
+using testing::Allreduce;
 using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
@@ -25,21 +26,16 @@ constexpr int kSize = 4;
 // Each tells another in each of two trips: the ranks are a circle of 4.
 constexpr size_t kTrips = 2;
 
-Status Sum(Rank& self, const std::string& name, std::vector<float>* data) {
-  Request request;
-  request.kind = CollectiveKind::kAllreduce;
-  request.name = name;
-  request.dtype = DataType::kFloat32;
-  request.inputs = {{data->data(), {static_cast<int64_t>(data->size())}}};
-  request.outputs = {data->data()};
-  return self.engine->Run(std::move(request));
+Status RunAllreduce(Rank& self, const std::string& name,
+                    std::vector<float>* data) {
+  return self.engine->Run(Allreduce(name, *data));
 }
 
 // So that the name has a channel.
 void UseTwice(Rank& self, const std::string& name, int64_t count = 1) {
   for (int use = 0; use < 2; ++use) {
     std::vector<float> data(count, 1.0f);
-    ASSERT_OK(Sum(self, name, &data));
+    ASSERT_OK(RunAllreduce(self, name, &data));
     ASSERT_EQ(data.back(), static_cast<float>(self.size));
   }
 }
@@ -112,7 +108,7 @@ RING_TEST(ARepeatedAllreduceSendsItsDataAndAPostPerTrip) {
     uint64_t before = SentBytes(self);
     for (uint64_t use = 0; use < kUses; ++use) {
       std::vector<float> data = {static_cast<float>(self.rank)};
-      ASSERT_OK(Sum(self, "small", &data));
+      ASSERT_OK(RunAllreduce(self, "small", &data));
       ASSERT_EQ(data[0], 6.0f);
     }
     EXPECT_EQ(SentBytes(self) - before,
@@ -122,7 +118,7 @@ RING_TEST(ARepeatedAllreduceSendsItsDataAndAPostPerTrip) {
     before = SentBytes(self);
     for (uint64_t use = 0; use < kUses; ++use) {
       std::vector<float> data(20000, static_cast<float>(self.rank));
-      ASSERT_OK(Sum(self, "large", &data));
+      ASSERT_OK(RunAllreduce(self, "large", &data));
       ASSERT_EQ(data.back(), 6.0f);
     }
     EXPECT_EQ(SentBytes(self) - before,
@@ -148,7 +144,7 @@ RING_TEST(WhoCameLastIsKnownToAll) {
       UseTwice(self, "late");
       if (self.rank == last) AwaitPosts(engines, last);
       std::vector<float> data(1);
-      ASSERT_OK(Sum(self, "late", &data));
+      ASSERT_OK(RunAllreduce(self, "late", &data));
       int said = -1;
       self.engine->WithDriver(
           [&] { said = self.engine->recorder().Recent().back().last_rank; });
@@ -180,7 +176,7 @@ RING_TEST(AStallNamesTheRanksThatAreMissing) {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
       std::vector<float> data(1);
-      ASSERT_OK(Sum(self, "stalled", &data));
+      ASSERT_OK(RunAllreduce(self, "stalled", &data));
     });
     const std::string text = capture.Text();
     size_t named = 0;
@@ -206,7 +202,7 @@ RING_TEST(ARankThatLeavesIsNamedOnAll) {
       return;
     }
     std::vector<float> data(1);
-    const Status status = Sum(self, "left", &data);
+    const Status status = RunAllreduce(self, "left", &data);
     EXPECT_EQ(status.code(), StatusCode::kPeerLost);
     EXPECT_TRUE(status.message().find("it has seen enough") !=
                 std::string::npos)
@@ -226,7 +222,7 @@ RING_TEST(WhatIsNoPostEndsTheCollective) {
       return;
     }
     std::vector<float> data(1);
-    const Status status = Sum(self, "forged", &data);
+    const Status status = RunAllreduce(self, "forged", &data);
     EXPECT_TRUE(status.message().find("from 5 bytes") != std::string::npos)
         << status.message();
   });

@@ -19,6 +19,7 @@
 namespace ring_keras {
 namespace {
 
+using testing::Has;
 using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
@@ -35,10 +36,6 @@ struct TraceDir {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 };
-
-bool Has(const std::string& text, const std::string& what) {
-  return text.find(what) != std::string::npos;
-}
 
 RING_TEST(AJoinThatWaitsIsWritten) {
   const TraceDir traces;

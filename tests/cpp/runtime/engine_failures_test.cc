@@ -14,6 +14,7 @@
 namespace ring_keras {
 namespace {
 
+using testing::Allreduce;
 using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
@@ -29,16 +30,6 @@ bool WaitFor(const std::function<bool()>& condition) {
   const Deadline deadline = Deadline::After(30);
   while (!condition() && !deadline.Expired()) std::this_thread::yield();
   return condition();
-}
-
-Request Allreduce(const std::string& name, std::vector<float>& data) {
-  Request request;
-  request.kind = CollectiveKind::kAllreduce;
-  request.name = name;
-  request.dtype = DataType::kFloat32;
-  request.inputs = {{data.data(), {static_cast<int64_t>(data.size())}}};
-  request.outputs = {data.data()};
-  return request;
 }
 
 // Holds the ranks together without the engine: one that leaves would end what

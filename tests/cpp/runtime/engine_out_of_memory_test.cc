@@ -51,6 +51,7 @@ thread_local Shortage shortage;
 namespace ring_keras {
 namespace {
 
+using testing::Allreduce;
 using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
@@ -59,16 +60,6 @@ RankOptions Setup() {
   RankOptions setup;
   setup.collective_timeout_s = 5;
   return setup;
-}
-
-Request Sum(const std::string& name, std::vector<float>& data) {
-  Request request;
-  request.kind = CollectiveKind::kAllreduce;
-  request.name = name;
-  request.dtype = DataType::kFloat32;
-  request.inputs = {{data.data(), {static_cast<int64_t>(data.size())}}};
-  request.outputs = {data.data()};
-  return request;
 }
 
 // In the engine's thread, which ends it at the latest at the timeout.
@@ -105,7 +96,7 @@ Outcome ReduceWithShortage(Shortage before, Shortage after) {
     std::vector<float> output;
     bool is_second = false;
     const auto reduce = [&] {
-      Request request = Sum("reduce", data);
+      Request request = Allreduce("reduce", data);
       request.kind = CollectiveKind::kReduceScatter;
       request.outputs.clear();
       request.allocate_output = [&](const Shape& shape) -> StatusOr<void*> {
@@ -118,7 +109,7 @@ Outcome ReduceWithShortage(Shortage before, Shortage after) {
     };
     EXPECT_EQ(RunInEngine(self, reduce()), StatusCode::kOk);
     std::vector<float> one(1, 1.0f);
-    EXPECT_EQ(RunInEngine(self, Sum("one", one),
+    EXPECT_EQ(RunInEngine(self, Allreduce("one", one),
                           [&] {
                             if (lacks) shortage = before;
                           }),
@@ -132,7 +123,7 @@ Outcome ReduceWithShortage(Shortage before, Shortage after) {
     outcome.third[self.rank] = RunInEngine(self, reduce());
     // What the others may still read is not handed out again.
     std::vector<float> more(100000, 1.0f + self.rank);
-    Request next = Sum("more", more);
+    Request next = Allreduce("more", more);
     next.communicator_id = 1;
     EXPECT_EQ(RunInEngine(self, std::move(next)), StatusCode::kOk);
     EXPECT_EQ(more.front(), 3.0f);
@@ -173,7 +164,7 @@ RING_TEST(ARequestForWhichThereIsNoMemoryIsNotCounted) {
   RunRanks(Setup(), [&](Rank& self) {
     std::vector<float> data(1, 1.0f);
     if (self.rank == 0) {
-      Request request = Sum("sum", data);
+      Request request = Allreduce("sum", data);
       request.step_role = StepRole::kBegins;
       shortage = {sizeof(Operation), 0};
       bool thrown = false;
@@ -185,7 +176,7 @@ RING_TEST(ARequestForWhichThereIsNoMemoryIsNotCounted) {
       EXPECT_TRUE(thrown);
       EXPECT_EQ(self.engine->pending_count(), 0);
     }
-    Request request = Sum("sum", data);
+    Request request = Allreduce("sum", data);
     request.step_role = StepRole::kBegins;
     EXPECT_OK(self.engine->Run(std::move(request)));
     EXPECT_EQ(data[0], 2.0f);

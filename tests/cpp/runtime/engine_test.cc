@@ -45,8 +45,8 @@ std::vector<float> Input(int rank, int64_t count) {
   return input;
 }
 
-Request FloatRequest(CollectiveKind kind, const std::string& name,
-                     const std::vector<float>& input, Shape shape) {
+Request RequestOf(CollectiveKind kind, const std::string& name,
+                  const std::vector<float>& input, Shape shape) {
   Request request;
   request.kind = kind;
   request.name = name;
@@ -71,7 +71,7 @@ RING_TEST(AllreduceSumsEveryCount) {
         const std::vector<float> input = Input(self.rank, count);
         std::vector<float> output(count, -1.0f);
         Request request =
-            FloatRequest(CollectiveKind::kAllreduce, "sum", input, {count});
+            RequestOf(CollectiveKind::kAllreduce, "sum", input, {count});
         request.outputs = {output.data()};
         ASSERT_OK(self.engine->Run(std::move(request)));
         for (int64_t i = 0; i < count; ++i) {
@@ -92,7 +92,7 @@ RING_TEST(AllreduceInPlaceScalesAndAverages) {
       for (int64_t count : kCounts) {
         std::vector<float> data = Input(self.rank, count);
         Request request =
-            FloatRequest(CollectiveKind::kAllreduce, "mean", data, {count});
+            RequestOf(CollectiveKind::kAllreduce, "mean", data, {count});
         request.reduce_op = ReduceOp::kAverage;
         request.prescale = 2.0;
         request.postscale = 0.5;
@@ -146,8 +146,8 @@ RING_TEST(AllgatherTakesUnevenRows) {
         const std::vector<float> input = Input(self.rank, rows * 2);
         std::vector<float> output;
         Shape shape;
-        Request request = FloatRequest(CollectiveKind::kAllgather, "gather",
-                                       input, {rows, 2});
+        Request request =
+            RequestOf(CollectiveKind::kAllgather, "gather", input, {rows, 2});
         AllocateInto(&output, &shape, &request);
         ASSERT_OK(self.engine->Run(std::move(request)));
         size_t at = 0;
@@ -170,7 +170,7 @@ RING_TEST(BroadcastReachesEveryRank) {
         for (int root = 0; root < self.size; ++root) {
           std::vector<float> data = Input(self.rank, count);
           Request request =
-              FloatRequest(CollectiveKind::kBroadcast, "bcast", data, {count});
+              RequestOf(CollectiveKind::kBroadcast, "bcast", data, {count});
           request.root = root;
           request.outputs = {data.data()};
           ASSERT_OK(self.engine->Run(std::move(request)));
@@ -190,8 +190,8 @@ RING_TEST(ReduceScatterGivesTheFirstRanksOneRowMore) {
         const std::vector<float> input = Input(self.rank, rows * 3);
         std::vector<float> output;
         Shape shape;
-        Request request = FloatRequest(CollectiveKind::kReduceScatter,
-                                       "scatter", input, {rows, 3});
+        Request request = RequestOf(CollectiveKind::kReduceScatter, "scatter",
+                                    input, {rows, 3});
         AllocateInto(&output, &shape, &request);
         ASSERT_OK(self.engine->Run(std::move(request)));
         const int64_t base = rows / self.size;
@@ -230,7 +230,7 @@ RING_TEST(AlltoallFollowsTheSplits) {
         Shape shape;
         std::vector<int64_t> received;
         Request request =
-            FloatRequest(CollectiveKind::kAlltoall, "all", input, {rows});
+            RequestOf(CollectiveKind::kAlltoall, "all", input, {rows});
         request.splits = splits;
         request.received_splits = &received;
         AllocateInto(&output, &shape, &request);
@@ -265,8 +265,8 @@ RING_TEST(OrderMayDifferBetweenRanks) {
       for (int i = 0; i < kRequests; ++i) {
         const int which = (i * 5 + self.rank * 7) % kRequests;
         Request request =
-            FloatRequest(CollectiveKind::kAllreduce, StrCat("t", which),
-                         tensors[which], {kCount});
+            RequestOf(CollectiveKind::kAllreduce, StrCat("t", which),
+                      tensors[which], {kCount});
         request.outputs = {tensors[which].data()};
         self.engine->Submit(std::move(request), [&](const Status& status) {
           failed += status.ok() ? 0 : 1;
@@ -300,7 +300,7 @@ RING_TEST(MismatchIsTheSameErrorOnEveryRankAndNothingBreaks) {
       const std::vector<float> input = Input(self.rank, count);
       std::vector<float> output(count);
       Request request =
-          FloatRequest(CollectiveKind::kAllreduce, "grads", input, {count});
+          RequestOf(CollectiveKind::kAllreduce, "grads", input, {count});
       request.outputs = {output.data()};
       const Status status = self.engine->Run(std::move(request));
       ASSERT_TRUE(status.code() == StatusCode::kRankMismatch);
@@ -310,8 +310,7 @@ RING_TEST(MismatchIsTheSameErrorOnEveryRankAndNothingBreaks) {
                        odd,
                        " has [6]. Build the same model, with the same batch "
                        "shape, on every rank."));
-      Request good =
-          FloatRequest(CollectiveKind::kAllreduce, "grads", input, {2});
+      Request good = RequestOf(CollectiveKind::kAllreduce, "grads", input, {2});
       good.outputs = {output.data()};
       ASSERT_OK(self.engine->Run(std::move(good)));
     });
@@ -325,8 +324,7 @@ RING_TEST(BadInputOnOneRankIsAnErrorOnAll) {
       const std::vector<float> input = Input(self.rank, 4);
       std::vector<float> output;
       Shape shape;
-      Request request =
-          FloatRequest(CollectiveKind::kAlltoall, "a2a", input, {4});
+      Request request = RequestOf(CollectiveKind::kAlltoall, "a2a", input, {4});
       request.splits.assign(self.size, 0);
       request.splits[0] = self.rank == 1 ? 3 : 4;
       AllocateInto(&output, &shape, &request);
@@ -351,7 +349,7 @@ RING_TEST(SubsetsOfRanksWorkSideBySide) {
     for (int round = 0; round < 20; ++round) {
       std::vector<float> data(100, self.rank);
       Request request =
-          FloatRequest(CollectiveKind::kAllreduce, "set", data, {100});
+          RequestOf(CollectiveKind::kAllreduce, "set", data, {100});
       request.communicator_id = even ? 1 : 2;
       request.outputs = {data.data()};
       ASSERT_OK(self.engine->Run(std::move(request)));
@@ -397,8 +395,8 @@ RING_TEST(LeavingIsToldToThoseWhoWait) {
     RunRanks(setup, [&](Rank& self) {
       // What both did is complete on both, although one leaves at once.
       std::vector<float> data(300000, 1.0f);
-      Request both = FloatRequest(CollectiveKind::kAllreduce, "both", data,
-                                  {static_cast<int64_t>(data.size())});
+      Request both = RequestOf(CollectiveKind::kAllreduce, "both", data,
+                               {static_cast<int64_t>(data.size())});
       both.outputs = {data.data()};
       ASSERT_OK(self.engine->Run(std::move(both)));
       ASSERT_EQ(data.back(), 2.0f);
@@ -444,9 +442,8 @@ RING_TEST(ThreadsShareAnEngine) {
       threads.emplace_back([&, thread] {
         for (int round = 0; round < 50; ++round) {
           std::vector<float> data(1000, 1.0f);
-          Request request =
-              FloatRequest(CollectiveKind::kAllreduce, StrCat("thread", thread),
-                           data, {1000});
+          Request request = RequestOf(CollectiveKind::kAllreduce,
+                                      StrCat("thread", thread), data, {1000});
           request.outputs = {data.data()};
           ASSERT_OK(self.engine->Run(std::move(request)));
           ASSERT_EQ(data[999], 2.0f);

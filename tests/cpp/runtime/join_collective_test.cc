@@ -18,12 +18,14 @@
 namespace ring_keras {
 namespace {
 
+using testing::Allreduce;
+using testing::FloatRequest;
 using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
 
 // Shared memory, TCP, and both at once (two hosts).
-std::vector<RankOptions> AllSetups() {
+std::vector<RankOptions> SetupsToJoin() {
   std::vector<RankOptions> setups;
   for (int size : {1, 2, 3, 4}) {
     setups.push_back({size, "auto", 1});
@@ -34,7 +36,7 @@ std::vector<RankOptions> AllSetups() {
 }
 
 std::vector<RankOptions> SetupsOfSeveral() {
-  std::vector<RankOptions> setups = AllSetups();
+  std::vector<RankOptions> setups = SetupsToJoin();
   setups.erase(setups.begin());
   return setups;
 }
@@ -55,25 +57,7 @@ int JoinAll(Rank& self, int communicator_id = 0) {
   return last;
 }
 
-Request FloatRequest(CollectiveKind kind, const std::string& name,
-                     std::vector<float>& data) {
-  Request request;
-  request.kind = kind;
-  request.name = name;
-  request.dtype = DataType::kFloat32;
-  request.inputs = {{data.data(), {static_cast<int64_t>(data.size())}}};
-  request.outputs = {data.data()};
-  return request;
-}
-
-Request Allreduce(const std::string& name, std::vector<float>& data,
-                  ReduceOp op = ReduceOp::kSum) {
-  Request request = FloatRequest(CollectiveKind::kAllreduce, name, data);
-  request.reduce_op = op;
-  return request;
-}
-
-void AllocateInto(std::vector<float>* output, Request* request) {
+void AllocateFor(std::vector<float>* output, Request* request) {
   request->outputs.clear();
   request->allocate_output = [output](const Shape& shape) -> StatusOr<void*> {
     output->assign(ElementCount(shape), -1.0f);
@@ -117,7 +101,7 @@ class Uses {
 };
 
 RING_TEST(SumsGoOnWithoutWhoHasJoined) {
-  for (const RankOptions& setup : AllSetups()) {
+  for (const RankOptions& setup : SetupsToJoin()) {
     RunRanks(setup, [](Rank& self) {
       // Several joins in a row, in every order of the ranks.
       for (int epoch = 0; epoch < 4; ++epoch) {
@@ -142,7 +126,7 @@ RING_TEST(SumsGoOnWithoutWhoHasJoined) {
 }
 
 RING_TEST(AveragesDivideByWhatTheOthersBring) {
-  for (const RankOptions& setup : AllSetups()) {
+  for (const RankOptions& setup : SetupsToJoin()) {
     RunRanks(setup, [](Rank& self) {
       for (int epoch = 0; epoch < 2; ++epoch) {
         const Uses uses(self.size, epoch);
@@ -174,7 +158,7 @@ RING_TEST(AveragesDivideByWhatTheOthersBring) {
               FloatRequest(CollectiveKind::kReduceScatter, "scatter", data);
           scatter.reduce_op = ReduceOp::kAverage;
           scatter.weight = weight_of(self.rank);
-          AllocateInto(&part, &scatter);
+          AllocateFor(&part, &scatter);
           ASSERT_OK(self.engine->Run(std::move(scatter)));
           ASSERT_EQ(part.size(), size_t{1});
           ASSERT_TRUE(is_mean(part[0])) << part[0];
@@ -204,7 +188,7 @@ RING_TEST(CompressedTensorsAreStoodInFor) {
 }
 
 RING_TEST(OtherKindsGoOnToo) {
-  for (const RankOptions& setup : AllSetups()) {
+  for (const RankOptions& setup : SetupsToJoin()) {
     RunRanks(setup, [](Rank& self) {
       for (int epoch = 0; epoch < 3; ++epoch) {
         const Uses uses(self.size, epoch);
@@ -218,7 +202,7 @@ RING_TEST(OtherKindsGoOnToo) {
           std::vector<float> gathered;
           Request gather =
               FloatRequest(CollectiveKind::kAllgather, "gather", rows);
-          AllocateInto(&gathered, &gather);
+          AllocateFor(&gathered, &gather);
           ASSERT_OK(self.engine->Run(std::move(gather)));
           std::vector<float> expected;
           for (int rank : active) {
@@ -232,7 +216,7 @@ RING_TEST(OtherKindsGoOnToo) {
           Request swap =
               FloatRequest(CollectiveKind::kAlltoall, "swap", to_all);
           swap.received_splits = &splits;
-          AllocateInto(&from_all, &swap);
+          AllocateFor(&from_all, &swap);
           ASSERT_OK(self.engine->Run(std::move(swap)));
           expected.clear();
           std::vector<int64_t> expected_splits(self.size, 0);
@@ -261,7 +245,7 @@ RING_TEST(OtherKindsGoOnToo) {
 
 // A join waits for what its rank has under way, and the others for the join.
 RING_TEST(WhatIsUnderWayWhenARankJoinsEndsFirst) {
-  for (const RankOptions& setup : AllSetups()) {
+  for (const RankOptions& setup : SetupsToJoin()) {
     RunRanks(setup, [](Rank& self) {
       for (int epoch = 0; epoch < 4; ++epoch) {
         const Uses uses(self.size, epoch);
@@ -382,12 +366,12 @@ RING_TEST(WhatNeedsEveryRankFailsByNameAndThenAllGoOn) {
             Request gather =
                 FloatRequest(CollectiveKind::kAllgather, "gather", data);
             gather.even_rows = true;
-            AllocateInto(&output, &gather);
+            AllocateFor(&output, &gather);
             expect_refusal(std::move(gather), "XLA");
             Request scalar =
                 FloatRequest(CollectiveKind::kAllgather, "scalar", data);
             scalar.inputs[0].shape = {};
-            AllocateInto(&output, &scalar);
+            AllocateFor(&output, &scalar);
             expect_refusal(std::move(scalar), "scalar");
             Request own;
             own.name = "ring_keras/agree";

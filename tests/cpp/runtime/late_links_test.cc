@@ -17,6 +17,7 @@
 namespace ring_keras {
 namespace {
 
+using testing::FloatRequest;
 using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
@@ -34,19 +35,8 @@ RankOptions Late(int size, int hosts) {
 
 // More than a tree has on one level, and hosts of one, of several, of unequal
 // many.
-std::vector<RankOptions> Setups() {
+std::vector<RankOptions> LateSetups() {
   return {Late(2, 2), Late(3, 3), Late(5, 2), Late(7, 3), Late(12, 12)};
-}
-
-Request FloatRequest(CollectiveKind kind, const std::string& name,
-                     std::vector<float>& data) {
-  Request request;
-  request.kind = kind;
-  request.name = name;
-  request.dtype = DataType::kFloat32;
-  request.inputs = {{data.data(), {static_cast<int64_t>(data.size())}}};
-  request.outputs = {data.data()};
-  return request;
 }
 
 Status Sum(Rank& self, const std::string& name, int64_t count,
@@ -82,7 +72,7 @@ int ConnectedCount(Rank& self) {
 }
 
 RING_TEST(EveryKindWorksAndIsTheSameAgain) {
-  for (const RankOptions& setup : Setups()) {
+  for (const RankOptions& setup : LateSetups()) {
     RunRanks(setup, [](Rank& self) {
       for (int turn = 0; turn < 3; ++turn) {
         for (int64_t count : {1, 2000, 100000, 400000}) {
@@ -143,7 +133,7 @@ RING_TEST(ATrainingNeedsFewConnections) {
 }
 
 RING_TEST(DisagreementIsTheSameErrorOnEveryRank) {
-  for (const RankOptions& setup : Setups()) {
+  for (const RankOptions& setup : LateSetups()) {
     std::vector<std::string> told(setup.size);
     RunRanks(setup, [&](Rank& self) {
       ASSERT_OK(Sum(self, "before", 10));
@@ -328,7 +318,7 @@ class GatherOfTwo : public Store {
   const std::string other_;
 };
 
-TcpLinkOptions OptionsOf(int rank, const std::string& token) {
+TcpLinkOptions ImpatientOptions(int rank, const std::string& token) {
   TcpLinkOptions options;
   options.rank = rank;
   options.generation = 4;
@@ -341,7 +331,7 @@ TcpLinkOptions OptionsOf(int rank, const std::string& token) {
 
 std::unique_ptr<LateLinks> OfRankOne(GatherOfTwo& store) {
   auto links = LateLinks::Start(
-      OptionsOf(1, std::string(32, 't')), {0}, [] {}, store,
+      ImpatientOptions(1, std::string(32, 't')), {0}, [] {}, store,
       Deadline::After(kSoonS));
   EXPECT_OK(links.status());
   return std::move(links.value());
@@ -377,7 +367,7 @@ RING_TEST(WhoCannotBeReachedIsNamedWithBothAddresses) {
 RING_TEST(AnotherNumberOfStreamsIsAnErrorOnEveryRank) {
   GatherOfTwo store("3 127.0.0.1 1");
   const auto links = LateLinks::Start(
-      OptionsOf(1, std::string(32, 't')), {0}, [] {}, store,
+      ImpatientOptions(1, std::string(32, 't')), {0}, [] {}, store,
       Deadline::After(kSoonS));
   EXPECT_EQ(links.status().code(), StatusCode::kRankMismatch);
   EXPECT_TRUE(links.status().message().find("it is 3 on rank 0 and 2 on "

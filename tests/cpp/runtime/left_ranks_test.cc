@@ -17,7 +17,7 @@
 namespace ring_keras {
 namespace {
 
-constexpr double kSoonS = 20;
+using testing::Soon;
 
 // A peer that takes everything, and says nothing or always the same.
 class OneSidedStream : public Stream {
@@ -60,7 +60,7 @@ std::string FrameForNobody() {
 
 // Rank 0 of three on three hosts. Rank 1 has left, whose connection is open.
 struct LastButOne {
-  explicit LastButOne(std::string rank_2_says, double timeout_s = kSoonS) {
+  explicit LastButOne(std::string rank_2_says, double timeout_s = 20) {
     std::vector<MeshPeer> peers(3);
     const auto connect = [&](int rank, std::string says) {
       auto stream = std::make_unique<OneSidedStream>(std::move(says));
@@ -104,7 +104,7 @@ RING_TEST(ATurnOfTheDriverReadsOnce) {
     if (reads > last) least = std::min(least.load(), reads - last);
     last = reads;
   };
-  const Deadline deadline = Deadline::After(kSoonS);
+  const Deadline deadline = Soon();
   const auto look_again = [&] {
     while (least > 1 && !deadline.Expired()) job.engine->WithDriver(look);
   };
@@ -122,7 +122,7 @@ RING_TEST(APeerThatSendsWithoutEndHoldsUpNoDeadline) {
     outcome = status;
     ended = true;
   });
-  const Deadline deadline = Deadline::After(kSoonS);
+  const Deadline deadline = Soon();
   while (!ended && !deadline.Expired()) std::this_thread::yield();
   EXPECT_TRUE(ended.load());
   job.rank_2->FallSilent();

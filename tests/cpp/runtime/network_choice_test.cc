@@ -9,12 +9,10 @@
 namespace ring_keras {
 namespace {
 
+using testing::Has;
+
 using Hosts = std::vector<NetworkHost>;
 using Choice = std::vector<std::vector<size_t>>;
-
-bool Has(const std::string& text, const std::string& words) {
-  return text.find(words) != std::string::npos;
-}
 
 // Hosts a, b, ... of one rank each, with a slow network that reaches the store
 // and a fast one.

@@ -16,10 +16,10 @@
 namespace ring_keras {
 namespace {
 
-const std::string kToken(32, 'T');
-constexpr uint64_t kGeneration = 4;
+using testing::Soon;
 
-Deadline Soon() { return Deadline::After(60); }
+const std::string kProbeToken(32, 'T');
+constexpr uint64_t kProbeGeneration = 4;
 
 FileDescriptor ListenHere(int port = 0) {
   auto listener = Listen("127.0.0.1", port);
@@ -29,12 +29,12 @@ FileDescriptor ListenHere(int port = 0) {
 
 // A rank that answers at `listener` whoever holds `token`.
 std::unique_ptr<AcceptorThread> Answer(FileDescriptor listener, int rank,
-                                       const std::string& token = kToken) {
+                                       const std::string& token = kProbeToken) {
   rendezvous::HandshakeAcceptorOptions options;
   options.owner = "the test";
   options.purpose = Purpose::kRankToRank;
   options.rank = rank;
-  options.generation = kGeneration;
+  options.generation = kProbeGeneration;
   options.token = token;
   options.handshake_timeout_s = 30;
   options.max_untrusted = 10;
@@ -63,8 +63,8 @@ std::vector<NetworkHost> HostsWith(const std::vector<int>& ports) {
 
 ProbeOptions OptionsOfRank1() {
   ProbeOptions options;
-  options.self = {1, kGeneration, 0};
-  options.token = kToken;
+  options.self = {1, kProbeGeneration, 0};
+  options.token = kProbeToken;
   return options;
 }
 

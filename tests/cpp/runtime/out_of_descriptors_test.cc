@@ -21,12 +21,12 @@ namespace {
 
 using rendezvous::HandshakeAcceptorOptions;
 using rendezvous::TrustedConnection;
+using testing::Has;
 using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
+using testing::Soon;
 using testing::StandardErrorCapture;
-
-constexpr int kSoonS = 20;
 
 // Leaves this process the descriptors that it has, and no others.
 class NoMoreDescriptors {
@@ -43,10 +43,6 @@ class NoMoreDescriptors {
  private:
   rlimit before_ = {};
 };
-
-bool Has(const std::string& text, const std::string& words) {
-  return text.find(words) != std::string::npos;
-}
 
 Status Swap(Rank& self) {
   std::vector<float> data(3000, 1.0f);
@@ -68,14 +64,13 @@ RING_TEST(AConnectionForWhichThereIsNoDescriptorIsToldToAll) {
   RankOptions setup;
   setup.size = 3;
   setup.hosts = 3;
-  setup.collective_timeout_s = kSoonS;
+  setup.collective_timeout_s = 20;
   setup.max_direct_peers = 0;
   std::vector<std::string> told(setup.size);
   std::optional<NoMoreDescriptors> shortage;
   RunRanks(setup, [&](Rank& self) {
     const auto meet = [&](const std::string& where) {
-      ASSERT_OK(
-          self.store->Gather(where, "", Deadline::After(kSoonS)).status());
+      ASSERT_OK(self.store->Gather(where, "", Soon()).status());
     };
     meet("all are here");
     if (self.rank == 0) shortage.emplace();
@@ -123,7 +118,7 @@ RING_TEST(WhoCannotAcceptAConnectionSaysWhatToDo) {
   ASSERT_EQ(connect(client.get(), reinterpret_cast<const sockaddr*>(&address),
                     sizeof(address)),
             0);
-  const Deadline deadline = Deadline::After(kSoonS);
+  const Deadline deadline = Soon();
   std::string logged;
   while (logged.empty() && !deadline.Expired()) {
     std::this_thread::yield();

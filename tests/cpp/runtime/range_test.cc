@@ -17,7 +17,7 @@ using testing::RunRanks;
 
 constexpr float kMaxFloat16 = 65504;
 
-std::vector<RankOptions> AllSetups() {
+std::vector<RankOptions> SetupsOfAverages() {
   std::vector<RankOptions> setups;
   for (int size : {2, 3, 4}) {
     setups.push_back({size, "auto", 1});
@@ -30,7 +30,7 @@ std::vector<RankOptions> AllSetups() {
 }
 
 // One for each algorithm, by its bytes, and lengths that nothing divides.
-const std::vector<int64_t> kCounts = {1, 1023, 5003, 20011, 700007};
+const std::vector<int64_t> kCountsOfAverages = {1, 1023, 5003, 20011, 700007};
 
 std::vector<uint16_t> Halves(const std::vector<float>& wide) {
   std::vector<uint16_t> narrow(wide.size());
@@ -66,9 +66,9 @@ Request Average(void* data, int64_t count, DataType dtype) {
 }
 
 RING_TEST(AveragesOfHalvesAreInRange) {
-  for (const RankOptions& setup : AllSetups()) {
+  for (const RankOptions& setup : SetupsOfAverages()) {
     RunRanks(setup, [](Rank& self) {
-      for (int64_t count : kCounts) {
+      for (int64_t count : kCountsOfAverages) {
         for (int use = 0; use < 3; ++use) {
           std::vector<uint16_t> data = Halves(Values(count));
           ASSERT_OK(self.engine->Run(
@@ -84,9 +84,9 @@ RING_TEST(AveragesOfHalvesAreInRange) {
 }
 
 RING_TEST(SumsThatAreDividedAfterwardsAreInRange) {
-  for (const RankOptions& setup : AllSetups()) {
+  for (const RankOptions& setup : SetupsOfAverages()) {
     RunRanks(setup, [](Rank& self) {
-      for (int64_t count : kCounts) {
+      for (int64_t count : kCountsOfAverages) {
         std::vector<uint16_t> data = Halves(Values(count));
         Request request = Average(data.data(), count, DataType::kFloat16);
         request.reduce_op = ReduceOp::kSum;
@@ -103,9 +103,9 @@ RING_TEST(SumsThatAreDividedAfterwardsAreInRange) {
 
 // Rank 0's counts for as much as all others together, the last one's nothing.
 RING_TEST(WeightedAveragesOfHalvesAreInRange) {
-  for (const RankOptions& setup : AllSetups()) {
+  for (const RankOptions& setup : SetupsOfAverages()) {
     RunRanks(setup, [](Rank& self) {
-      for (int64_t count : kCounts) {
+      for (int64_t count : kCountsOfAverages) {
         for (int use = 0; use < 3; ++use) {
           std::vector<uint16_t> data =
               Halves(std::vector<float>(count, kMaxFloat16));
@@ -126,9 +126,9 @@ RING_TEST(WeightedAveragesOfHalvesAreInRange) {
 }
 
 RING_TEST(AveragesThatTravelAsHalvesAreInRange) {
-  for (const RankOptions& setup : AllSetups()) {
+  for (const RankOptions& setup : SetupsOfAverages()) {
     RunRanks(setup, [](Rank& self) {
-      for (int64_t count : kCounts) {
+      for (int64_t count : kCountsOfAverages) {
         std::vector<float> data(count);
         for (int64_t i = 0; i < count; ++i) {
           data[i] = i % 3 == 2 ? 0x1p-20f : kMaxFloat16;
@@ -147,9 +147,9 @@ RING_TEST(AveragesThatTravelAsHalvesAreInRange) {
 }
 
 RING_TEST(ReduceScatteredAveragesAreInRange) {
-  for (const RankOptions& setup : AllSetups()) {
+  for (const RankOptions& setup : SetupsOfAverages()) {
     RunRanks(setup, [](Rank& self) {
-      for (int64_t count : kCounts) {
+      for (int64_t count : kCountsOfAverages) {
         std::vector<uint16_t> data =
             Halves(std::vector<float>(count, kMaxFloat16));
         std::vector<uint16_t> part;
@@ -170,7 +170,7 @@ RING_TEST(ReduceScatteredAveragesAreInRange) {
 RING_TEST(SharedBuffersOfHalvesAreInRange) {
   for (int size : {2, 3, 4}) {
     RunRanks({size, "auto", 1}, [](Rank& self) {
-      for (int64_t count : kCounts) {
+      for (int64_t count : kCountsOfAverages) {
         auto buffer = self.engine->mesh().buffers().Allocate(count * 2);
         ASSERT_OK(buffer.status());
         auto* data = static_cast<uint16_t*>(buffer.value().get());

@@ -24,7 +24,7 @@ constexpr int64_t kMoreThanAWindow = 300000;
 constexpr size_t kSlotOfTwoRanks = size_t{128} << 10;
 static_assert(kMoreThanAWindow * sizeof(float) > WindowBytes(kSlotOfTwoRanks));
 
-std::vector<RankOptions> AllSetups() {
+std::vector<RankOptions> SetupsToRepeat() {
   std::vector<RankOptions> setups;
   for (int size : {1, 2, 3, 4}) {
     setups.push_back({size, "auto", 1});
@@ -37,8 +37,8 @@ std::vector<RankOptions> AllSetups() {
   return setups;
 }
 
-Request Allreduce(const std::string& name, float* data, int64_t count,
-                  ReduceOp op = ReduceOp::kSum) {
+Request AllreduceOf(const std::string& name, float* data, int64_t count,
+                    ReduceOp op = ReduceOp::kSum) {
   Request request;
   request.kind = CollectiveKind::kAllreduce;
   request.name = name;
@@ -49,19 +49,19 @@ Request Allreduce(const std::string& name, float* data, int64_t count,
   return request;
 }
 
-float InputAt(int rank, int use, int64_t i) {
+float InputOfUse(int rank, int use, int64_t i) {
   return static_cast<float>((i * 3 + rank * 7 + use) % 97);
 }
 
 float SumAt(int size, int use, int64_t i) {
   float sum = 0;
-  for (int rank = 0; rank < size; ++rank) sum += InputAt(rank, use, i);
+  for (int rank = 0; rank < size; ++rank) sum += InputOfUse(rank, use, i);
   return sum;
 }
 
 void Fill(std::vector<float>* data, int rank, int use) {
   for (size_t i = 0; i < data->size(); ++i) {
-    (*data)[i] = InputAt(rank, use, i);
+    (*data)[i] = InputOfUse(rank, use, i);
   }
 }
 
@@ -76,13 +76,13 @@ RING_TEST(AnyCountFollowsAnyOther) {
   const std::vector<int64_t> counts = {1,    1,  1,     2,      40000, 3,
                                        0,    70, 70000, 600001, 5,     5,
                                        4096, 0,  32768, 1,      32769, 200001};
-  for (const RankOptions& setup : AllSetups()) {
+  for (const RankOptions& setup : SetupsToRepeat()) {
     RunRanks(setup, [&](Rank& self) {
       int use = 0;
       for (int64_t count : counts) {
         std::vector<float> data(count);
         Fill(&data, self.rank, use);
-        ASSERT_OK(self.engine->Run(Allreduce("again", data.data(), count)));
+        ASSERT_OK(self.engine->Run(AllreduceOf("again", data.data(), count)));
         ExpectSum(data, self.size, use++);
       }
     });
@@ -91,7 +91,7 @@ RING_TEST(AnyCountFollowsAnyOther) {
 
 // A rank may be in the next use while another still reads what this one packed.
 RING_TEST(RanksOfDifferentSpeedStayInStep) {
-  for (const RankOptions& setup : AllSetups()) {
+  for (const RankOptions& setup : SetupsToRepeat()) {
     RunRanks(setup, [](Rank& self) {
       for (int use = 0; use < 100; ++use) {
         // Of one round, or of more rounds than there are slots.
@@ -99,7 +99,7 @@ RING_TEST(RanksOfDifferentSpeedStayInStep) {
         Fill(&data, self.rank, use);
         if (use % self.size == self.rank) sched_yield();
         ASSERT_OK(
-            self.engine->Run(Allreduce("step", data.data(), data.size())));
+            self.engine->Run(AllreduceOf("step", data.data(), data.size())));
         ExpectSum(data, self.size, use);
       }
     });
@@ -107,7 +107,7 @@ RING_TEST(RanksOfDifferentSpeedStayInStep) {
 }
 
 RING_TEST(UsesUnderWayTogetherKeepTheirOrder) {
-  for (const RankOptions& setup : AllSetups()) {
+  for (const RankOptions& setup : SetupsToRepeat()) {
     RunRanks(setup, [](Rank& self) {
       constexpr int kUses = 12;
       for (double drive_for_s : {0.0, 1e-3}) {
@@ -116,7 +116,7 @@ RING_TEST(UsesUnderWayTogetherKeepTheirOrder) {
         for (int use = 0; use < kUses; ++use) {
           Fill(&data[use], self.rank, use);
           self.engine->Submit(
-              Allreduce("many", data[use].data(), 20000),
+              AllreduceOf("many", data[use].data(), 20000),
               [&](const Status& status) {
                 EXPECT_OK(status);
                 ++ended;
@@ -135,7 +135,7 @@ RING_TEST(UsesUnderWayTogetherKeepTheirOrder) {
 }
 
 RING_TEST(OtherKindsRepeat) {
-  for (const RankOptions& setup : AllSetups()) {
+  for (const RankOptions& setup : SetupsToRepeat()) {
     RunRanks(setup, [](Rank& self) {
       for (int use = 0; use < 8; ++use) {
         Request barrier;
@@ -144,19 +144,19 @@ RING_TEST(OtherKindsRepeat) {
 
         std::vector<float> data(use % 2 == 0 ? 50 : 90000);
         Fill(&data, self.rank, use);
-        Request broadcast = Allreduce("broadcast", data.data(), data.size());
+        Request broadcast = AllreduceOf("broadcast", data.data(), data.size());
         broadcast.kind = CollectiveKind::kBroadcast;
         broadcast.root = use % self.size;
         ASSERT_OK(self.engine->Run(std::move(broadcast)));
         for (size_t i = 0; i < data.size(); ++i) {
-          ASSERT_EQ(data[i], InputAt(use % self.size, use, i));
+          ASSERT_EQ(data[i], InputOfUse(use % self.size, use, i));
         }
 
         const int64_t rows = use % 2 == 0 ? 7 : 60000;
         std::vector<float> input(rows);
         Fill(&input, self.rank, use);
         std::vector<float> part;
-        Request scatter = Allreduce("scatter", input.data(), rows);
+        Request scatter = AllreduceOf("scatter", input.data(), rows);
         scatter.kind = CollectiveKind::kReduceScatter;
         scatter.outputs.clear();
         scatter.allocate_output = [&](const Shape& shape) -> StatusOr<void*> {
@@ -175,7 +175,7 @@ RING_TEST(OtherKindsRepeat) {
 }
 
 RING_TEST(ADisagreementIsNamedOnEveryRankAndThenOver) {
-  for (const RankOptions& setup : AllSetups()) {
+  for (const RankOptions& setup : SetupsToRepeat()) {
     if (setup.size == 1) continue;
     RunRanks(setup, [](Rank& self) {
       for (int use = 0; use < 12; ++use) {
@@ -184,7 +184,7 @@ RING_TEST(ADisagreementIsNamedOnEveryRankAndThenOver) {
         std::vector<float> data(differ && odd_one ? 50000 : 100);
         Fill(&data, self.rank, use);
         const Status status =
-            self.engine->Run(Allreduce("shape", data.data(), data.size()));
+            self.engine->Run(AllreduceOf("shape", data.data(), data.size()));
         if (!differ) {
           ASSERT_OK(status);
           ExpectSum(data, self.size, use);
@@ -199,14 +199,14 @@ RING_TEST(ADisagreementIsNamedOnEveryRankAndThenOver) {
 }
 
 RING_TEST(ARankThatCannotTakePartSaysSo) {
-  for (const RankOptions& setup : AllSetups()) {
+  for (const RankOptions& setup : SetupsToRepeat()) {
     if (setup.size == 1) continue;
     RunRanks(setup, [](Rank& self) {
       for (int use = 0; use < 8; ++use) {
         std::vector<float> data(10);
         Fill(&data, self.rank, use);
         Request request =
-            Allreduce("weighed", data.data(), 10, ReduceOp::kAverage);
+            AllreduceOf("weighed", data.data(), 10, ReduceOp::kAverage);
         const bool wrong = use == 5 && self.rank == 0;
         if (wrong) request.weight = -1;
         const Status status = self.engine->Run(std::move(request));
@@ -226,7 +226,7 @@ RING_TEST(ARankThatCannotTakePartSaysSo) {
 
 // Weights that are equal change nothing, not even a bit.
 RING_TEST(WeightsMakeAWeightedMean) {
-  for (const RankOptions& setup : AllSetups()) {
+  for (const RankOptions& setup : SetupsToRepeat()) {
     RunRanks(setup, [](Rank& self) {
       for (int use = 0; use < 9; ++use) {
         const auto weight_of = [&](int rank) {
@@ -237,8 +237,8 @@ RING_TEST(WeightsMakeAWeightedMean) {
         for (int64_t count : {int64_t{9}, int64_t{100001}}) {
           std::vector<float> data(count);
           Fill(&data, self.rank, use);
-          Request request = Allreduce(StrCat("mean", count), data.data(), count,
-                                      ReduceOp::kAverage);
+          Request request = AllreduceOf(StrCat("mean", count), data.data(),
+                                        count, ReduceOp::kAverage);
           request.weight = weight_of(self.rank);
           ASSERT_OK(self.engine->Run(std::move(request)));
           double total = 0;
@@ -246,7 +246,7 @@ RING_TEST(WeightsMakeAWeightedMean) {
           for (int64_t i = 0; i < count; ++i) {
             double sum = 0;
             for (int rank = 0; rank < self.size; ++rank) {
-              sum += weight_of(rank) * InputAt(rank, use, i);
+              sum += weight_of(rank) * InputOfUse(rank, use, i);
             }
             const double mean = total == 0 ? 0 : sum / total;
             if (use % 3 == 0) {
@@ -283,7 +283,7 @@ RING_TEST(SharedBuffersAreReducedInPlace) {
           std::copy(own.begin(), own.end(), from);
           float* to =
               use % 3 == 1 ? static_cast<float*>(output.value().get()) : from;
-          Request request = Allreduce(StrCat("shared", count), from, count);
+          Request request = AllreduceOf(StrCat("shared", count), from, count);
           request.outputs = {to};
           ASSERT_OK(self.engine->Run(std::move(request)));
           for (int64_t i = 0; i < count; ++i) {
@@ -291,7 +291,7 @@ RING_TEST(SharedBuffersAreReducedInPlace) {
           }
           if (to != from) {
             for (int64_t i = 0; i < count; ++i) {
-              ASSERT_EQ(from[i], InputAt(self.rank, use, i));
+              ASSERT_EQ(from[i], InputOfUse(self.rank, use, i));
             }
           }
         }
@@ -315,8 +315,8 @@ RING_TEST(AnyNumberOfNamesTakeTurns) {
       // The last uses: of some names of each age.
       for (int name = 0; name < kNames; name += use < 2 ? 1 : 97) {
         data[0] = data[kCount - 1] = static_cast<float>(name + self.rank);
-        ASSERT_OK(
-            self.engine->Run(Allreduce(StrCat("large ", name), data, kCount)));
+        ASSERT_OK(self.engine->Run(
+            AllreduceOf(StrCat("large ", name), data, kCount)));
         ASSERT_EQ(data[0], 3.0f * name + 3);
         ASSERT_EQ(data[kCount - 1], 3.0f * name + 3);
       }

@@ -12,7 +12,7 @@ namespace {
 using Numbers = std::vector<int>;
 
 // Ranks of these hosts; one of host "-" offers no memory.
-std::vector<PeerCard> CardsOn(const std::vector<std::string>& hosts) {
+std::vector<PeerCard> CardsWithMemory(const std::vector<std::string>& hosts) {
   std::vector<PeerCard> cards;
   for (const std::string& host : hosts) {
     PeerCard card;
@@ -30,7 +30,7 @@ SharedMemory SharedBy(const std::vector<std::string>& hosts,
   for (size_t rank = 0; rank < unattached.size(); ++rank) {
     texts[rank] = EncodeRanks(unattached[rank]);
   }
-  return SharedMemory(CardsOn(hosts), texts);
+  return SharedMemory(CardsWithMemory(hosts), texts);
 }
 
 RING_TEST(RanksOfAHostHaveItsNumber) {

@@ -22,7 +22,7 @@ using testing::RunRanks;
 
 constexpr int kBuckets = 3;
 
-std::vector<RankOptions> Setups() {
+std::vector<RankOptions> SetupsOfTraining() {
   std::vector<RankOptions> setups;
   for (int size : {2, 3}) {
     for (const char* transport : {"auto", "tcp"}) {
@@ -114,7 +114,7 @@ class Told {
 
 // A rank fails between two buckets, its caller catches that and goes on.
 RING_TEST(ARankThatFailedInTheMiddleIsFoundAndAllGoOn) {
-  for (const RankOptions& setup : Setups()) {
+  for (const RankOptions& setup : SetupsOfTraining()) {
     for (int before : {0, 1, 5}) {  // Without channels, and with them.
       Told told(setup.size);
       RunRanks(setup, [&](Rank& self) {
@@ -160,7 +160,7 @@ RING_TEST(ARankThatFailedInTheMiddleIsFoundAndAllGoOn) {
 
 // A rank brings a bucket again, for which the others are in the next step.
 RING_TEST(ARankThatRepeatedABucketIsFoundAndAllGoOn) {
-  for (const RankOptions& setup : Setups()) {
+  for (const RankOptions& setup : SetupsOfTraining()) {
     for (int before : {1, 5}) {  // Without channels, and with them.
       Told told(setup.size);
       RunRanks(setup, [&](Rank& self) {
@@ -198,7 +198,7 @@ RING_TEST(ARankThatRepeatedABucketIsFoundAndAllGoOn) {
 
 // A rank says that it cannot take part, and starts nothing more of that step.
 RING_TEST(ARankThatCannotTakePartEndsTheStepForAll) {
-  for (const RankOptions& setup : Setups()) {
+  for (const RankOptions& setup : SetupsOfTraining()) {
     for (int before : {0, 5}) {
       Told told(setup.size);
       RunRanks(setup, [&](Rank& self) {
@@ -233,7 +233,7 @@ RING_TEST(ARankThatCannotTakePartEndsTheStepForAll) {
 // others ask each other about the next one; its program says so.
 RING_TEST(AStepThatARankGivesUpEndsForAllAndAllGoOn) {
   enum Where { kBefore, kWithin, kBehind };
-  for (const RankOptions& setup : Setups()) {
+  for (const RankOptions& setup : SetupsOfTraining()) {
     for (int before : {0, 1, 5}) {  // Without channels, and with them.
       for (Where where : {kBefore, kWithin, kBehind}) {
         Told told(setup.size);
@@ -302,7 +302,7 @@ RING_TEST(ARankBetweenTwoStepsHearsOfTheDisagreementInTheNext) {
 
 // Buckets of two plans may be alike in all but what they mean.
 RING_TEST(StepsOfDifferentPlansNeverMeet) {
-  for (const RankOptions& setup : Setups()) {
+  for (const RankOptions& setup : SetupsOfTraining()) {
     for (int before : {0, 5}) {  // Without channels, and with them.
       Told told(setup.size);
       RunRanks(setup, [&](Rank& self) {
@@ -331,7 +331,7 @@ RING_TEST(StepsOfDifferentPlansNeverMeet) {
 
 // What some ranks did while others had joined, those count as well.
 RING_TEST(AJoinBringsRanksIntoTheSameStep) {
-  for (const RankOptions& setup : Setups()) {
+  for (const RankOptions& setup : SetupsOfTraining()) {
     RunRanks(setup, [&](Rank& self) {
       Training training(self);
       for (int step = 0; step < 3; ++step) ASSERT_OK(training.Step(1 + step));

@@ -26,16 +26,12 @@
 namespace ring_keras {
 namespace {
 
+using testing::Has;
+using testing::Soon;
 using testing::StandardErrorCapture;
 
 const std::string kToken(32, 'T');
 constexpr uint64_t kGeneration = 4;
-
-Deadline Soon() { return Deadline::After(30); }
-
-bool Has(const std::string& text, const std::string& words) {
-  return text.find(words) != std::string::npos;
-}
 
 // What the ranks of a job, which are threads, have given to each topic.
 class JobStore {

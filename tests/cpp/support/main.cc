@@ -1,5 +1,6 @@
-// Runs the tests of the executable it is linked into: all, or those whose
-// name contains the first argument. Exits with 1 if one failed or none ran.
+// Runs the tests of the executable it is linked into: all, or those of a file
+// or whose name contains the first argument. Exits with 1 if one failed or none
+// ran.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -13,6 +14,7 @@ namespace ring_keras::testing {
 namespace {
 
 struct Test {
+  std::string file;
   const char* name;
   TestFunction function;
 };
@@ -35,8 +37,9 @@ void Run(const Test& test) {
 
 }  // namespace
 
-bool Register(const char* name, TestFunction function) {
-  Tests().push_back({name, function});
+bool Register(const char* file, const char* name, TestFunction function) {
+  const std::string path(file);
+  Tests().push_back({path.substr(path.rfind('/') + 1), name, function});
   return true;
 }
 
@@ -56,7 +59,7 @@ int RunTests(const std::string& filter) {
   int run_count = 0;
   int failed_count = 0;
   for (const Test& test : Tests()) {
-    if (std::string(test.name).find(filter) == std::string::npos) continue;
+    if (test.file != filter && !Has(test.name, filter)) continue;
     std::printf("[ run  ] %s\n", test.name);
     std::fflush(stdout);
     const int failures_before = failures;
@@ -73,7 +76,8 @@ int RunTests(const std::string& filter) {
   }
   std::printf("%d tests, %d failed\n", run_count, failed_count);
   if (run_count == 0) {
-    std::fprintf(stderr, "no test's name contains '%s'\n", filter.c_str());
+    std::fprintf(stderr, "no test's name contains '%s', nor is that a file\n",
+                 filter.c_str());
     return 1;
   }
   return failed_count;

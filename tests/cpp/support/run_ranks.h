@@ -42,6 +42,25 @@ struct Rank {
   const Membership* membership = nullptr;
 };
 
+// Takes `data` and leaves there what comes out.
+inline Request FloatRequest(CollectiveKind kind, const std::string& name,
+                            std::vector<float>& data) {
+  Request request;
+  request.kind = kind;
+  request.name = name;
+  request.dtype = DataType::kFloat32;
+  request.inputs = {{data.data(), {static_cast<int64_t>(data.size())}}};
+  request.outputs = {data.data()};
+  return request;
+}
+
+inline Request Allreduce(const std::string& name, std::vector<float>& data,
+                         ReduceOp op = ReduceOp::kSum) {
+  Request request = FloatRequest(CollectiveKind::kAllreduce, name, data);
+  request.reduce_op = op;
+  return request;
+}
+
 // Runs `body` once per rank, all at the same time; returns when all are done.
 inline void RunRanks(const RankOptions& options,
                      const std::function<void(Rank&)>& body) {

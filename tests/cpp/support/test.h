@@ -1,4 +1,5 @@
-// A small test harness: a test is a function, a file of tests one executable.
+// A small test harness: a test is a function, and a room's tests are one
+// executable, which runs those of one file or all.
 //
 //   RING_TEST(AddsTwoNumbers) {
 //     ASSERT_OK(Prepare());
@@ -17,17 +18,25 @@
 #include <type_traits>
 #include <utility>
 
+#include "tf_ops/common/deadline.h"
 #include "tf_ops/common/status.h"
 
 namespace ring_keras::testing {
 
+// Far beyond what anything here takes; a test that gets there has failed.
+inline Deadline Soon() { return Deadline::After(30); }
+
+inline bool Has(const std::string& text, const std::string& words) {
+  return text.find(words) != std::string::npos;
+}
+
 using TestFunction = void (*)();
 
 // Adds a test to the run; returns true, so that a static can call it.
-bool Register(const char* name, TestFunction function);
+bool Register(const char* file, const char* name, TestFunction function);
 
-// Runs the registered tests whose name contains `filter` (all if empty);
-// returns how many failed.
+// Runs the registered tests of the file `filter`, or whose name contains it
+// (all if empty); returns how many failed.
 int RunTests(const std::string& filter);
 
 // Collects the text of one failure and reports it when it goes away.
@@ -136,10 +145,10 @@ std::string ExplainOk(const StatusOr<T>& result, const char* expression) {
 
 }  // namespace ring_keras::testing
 
-#define RING_TEST(name)                                        \
-  static void RingTest_##name();                               \
-  [[maybe_unused]] static const bool ring_test_added_##name =  \
-      ::ring_keras::testing::Register(#name, RingTest_##name); \
+#define RING_TEST(name)                                                  \
+  static void RingTest_##name();                                         \
+  [[maybe_unused]] static const bool ring_test_added_##name =            \
+      ::ring_keras::testing::Register(__FILE__, #name, RingTest_##name); \
   static void RingTest_##name()
 
 // The `if` runs its body only on a failure; `on_failure` is empty or

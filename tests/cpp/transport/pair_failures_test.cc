@@ -12,7 +12,6 @@
 namespace ring_keras {
 namespace {
 
-constexpr uint64_t kKey = 77;
 constexpr uint64_t kNextKey = 78;
 
 void ExpectAMessagePasses(Link& link, uint64_t key) {

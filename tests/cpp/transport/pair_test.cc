@@ -13,8 +13,6 @@
 namespace ring_keras {
 namespace {
 
-constexpr uint64_t kKey = 77;
-
 void Add(void* out, const void* a, const void* b, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     static_cast<uint32_t*>(out)[i] =

@@ -23,10 +23,12 @@
 
 namespace ring_keras {
 
+using testing::Soon;
+
 using Streams = std::vector<std::unique_ptr<Stream>>;
 
-// Far beyond what anything here takes.
-inline Deadline Soon() { return Deadline::After(30); }
+// Of an operation.
+inline constexpr uint64_t kKey = 77;
 
 // Two connected sockets on loopback.
 inline std::pair<FileDescriptor, FileDescriptor> ConnectedSockets() {

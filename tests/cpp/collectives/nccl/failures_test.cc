@@ -465,7 +465,7 @@ RING_TEST(TheStallWatchNamesNccl) {
 }
 
 // The last test: after all of the above.
-RING_TEST(NothingIsLeftBehind) {
+RING_TEST(FailuresLeaveNothingBehind) {
   EXPECT_EQ(RingKerasStandInCommunicators(), 0);
   EXPECT_EQ(RingKerasStandInStreams(), 0);
   EXPECT_EQ(RingKerasStandInAllocations(), 0);

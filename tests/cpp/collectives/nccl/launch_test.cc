@@ -18,7 +18,7 @@ using testing::RunDeviceRanks;
 using testing::Submitted;
 using testing::WaitFor;
 
-constexpr int64_t kCount = 500;
+constexpr int64_t kLaunchedCount = 500;
 
 // Many uses of many names on one communicator, each with a tensor of its own.
 class Load {
@@ -31,7 +31,7 @@ class Load {
     for (int name = 0; name < kNames; ++name) {
       for (int use = 0; use < kUses; ++use) {
         tensors_.push_back(std::make_unique<DeviceArray<float>>(
-            std::vector<float>(kCount, ValueAt(rank.rank, name, use))));
+            std::vector<float>(kLaunchedCount, ValueAt(rank.rank, name, use))));
       }
     }
   }
@@ -45,8 +45,9 @@ class Load {
     std::vector<int> uses(kNames, 0);
     for (int name : names) {
       const int use = uses[name]++;
-      Request request = AllreduceInPlace(rank_, StrCat("tensor ", name),
-                                         TensorOf(name, use).get(), kCount);
+      Request request =
+          AllreduceInPlace(rank_, StrCat("tensor ", name),
+                           TensorOf(name, use).get(), kLaunchedCount);
       request.communicator_id = communicator_id_;
       submitted_.push_back(
           std::make_unique<Submitted>(rank_, std::move(request)));
@@ -63,7 +64,8 @@ class Load {
       for (int use = 0; use < kUses; ++use) {
         float sum = 0;
         for (int rank : ranks_) sum += ValueAt(rank, name, use);
-        EXPECT_EQ(TensorOf(name, use).Read(), std::vector<float>(kCount, sum));
+        EXPECT_EQ(TensorOf(name, use).Read(),
+                  std::vector<float>(kLaunchedCount, sum));
       }
     }
   }
@@ -110,7 +112,7 @@ RING_TEST(SeveralThreadsSubmitSideBySide) {
     std::vector<std::unique_ptr<DeviceArray<float>>> tensors;
     for (int i = 0; i < kThreads * kUsesEach; ++i) {
       tensors.push_back(std::make_unique<DeviceArray<float>>(std::vector<float>(
-          kCount, static_cast<float>(self.rank + i / kUsesEach))));
+          kLaunchedCount, static_cast<float>(self.rank + i / kUsesEach))));
     }
     std::atomic<int> failures{0};
     std::vector<std::thread> threads;
@@ -120,10 +122,11 @@ RING_TEST(SeveralThreadsSubmitSideBySide) {
         for (int use = 0; use < kUsesEach; ++use) {
           DeviceArray<float>& data = *tensors[i * kUsesEach + use];
           Request request = AllreduceInPlace(self, StrCat("of thread ", i),
-                                             data.get(), kCount);
+                                             data.get(), kLaunchedCount);
           ASSERT_OK(self.engine().Run(std::move(request)));
           const auto sum = static_cast<float>(3 + 3 * i);
-          if (data.Read() != std::vector<float>(kCount, sum)) ++failures;
+          if (data.Read() != std::vector<float>(kLaunchedCount, sum))
+            ++failures;
         }
       });
     }
@@ -177,12 +180,12 @@ RING_TEST(CommunicatorsAreSplitFromTheJobs) {
 // The device is held up before the first of them.
 RING_TEST(TheHostRunsAheadOfTheDevice) {
   RunDeviceRanks(Ranks(2), [](DeviceRank& self) {
-    const DeviceArray<float> data(std::vector<float>(kCount, 1));
+    const DeviceArray<float> data(std::vector<float>(kLaunchedCount, 1));
     void* gate = RingKerasStandInHold(self.stream);
     std::vector<std::unique_ptr<Submitted>> uses;
     for (int use = 0; use < 5; ++use) {
       uses.push_back(std::make_unique<Submitted>(
-          self, AllreduceInPlace(self, "again", data.get(), kCount)));
+          self, AllreduceInPlace(self, "again", data.get(), kLaunchedCount)));
     }
     for (const auto& use : uses) {
       EXPECT_TRUE(WaitFor([&] { return use->launched(); }));
@@ -190,30 +193,34 @@ RING_TEST(TheHostRunsAheadOfTheDevice) {
     }
     RingKerasStandInOpen(gate);
     for (const auto& use : uses) EXPECT_OK(use->Outcome());
-    EXPECT_EQ(data.Read(), std::vector<float>(kCount, 32));
+    EXPECT_EQ(data.Read(), std::vector<float>(kLaunchedCount, 32));
   });
 }
 
 // The caller's stream goes on with the result, and no host thread waits.
 RING_TEST(WhatFollowsSeesTheResult) {
   RunDeviceRanks(Ranks(3), [](DeviceRank& self) {
-    const DeviceArray<float> data(kCount);
-    const DeviceArray<float> copy(kCount);
-    const std::vector<float> ones(kCount, 1);
+    const DeviceArray<float> data(kLaunchedCount);
+    const DeviceArray<float> copy(kLaunchedCount);
+    const std::vector<float> ones(kLaunchedCount, 1);
     for (int step = 0; step < 20; ++step) {
-      ASSERT_EQ(cudaMemcpyAsync(data.get(), ones.data(), kCount * sizeof(float),
+      ASSERT_EQ(cudaMemcpyAsync(data.get(), ones.data(),
+                                kLaunchedCount * sizeof(float),
                                 stand_in::kCudaHostToDevice, self.stream),
                 0);
-      Request request = AllreduceInPlace(self, "step", data.get(), kCount);
+      Request request =
+          AllreduceInPlace(self, "step", data.get(), kLaunchedCount);
       const std::shared_ptr<DeviceWork> work = request.device_work;
       const Submitted submitted(self, std::move(request));
       ASSERT_TRUE(WaitFor([&] { return submitted.launches() > 0; }));
       ASSERT_OK(work->Follow(self.stream));
-      ASSERT_EQ(cudaMemcpyAsync(copy.get(), data.get(), kCount * sizeof(float),
+      ASSERT_EQ(cudaMemcpyAsync(copy.get(), data.get(),
+                                kLaunchedCount * sizeof(float),
                                 stand_in::kCudaDeviceToDevice, self.stream),
                 0);
       ASSERT_EQ(cudaStreamSynchronize(self.stream), 0);
-      ASSERT_EQ(copy.Read(), std::vector<float>(kCount, 3)) << "step " << step;
+      ASSERT_EQ(copy.Read(), std::vector<float>(kLaunchedCount, 3))
+          << "step " << step;
       ASSERT_OK(submitted.Outcome());
     }
   });
@@ -232,8 +239,8 @@ RING_TEST(MemoryIsFreeWhenTheCollectiveHasEnded) {
       std::vector<void*> memory;
       for (int tensor = 0; tensor < tensor_count; ++tensor) {
         void* data = nullptr;
-        ASSERT_EQ(cudaMalloc(&data, kCount * sizeof(float)), 0);
-        request.inputs.push_back({data, {kCount}});
+        ASSERT_EQ(cudaMalloc(&data, kLaunchedCount * sizeof(float)), 0);
+        request.inputs.push_back({data, {kLaunchedCount}});
         request.outputs.push_back(data);
         memory.push_back(data);
       }
@@ -253,10 +260,10 @@ RING_TEST(MemoryIsFreeWhenTheCollectiveHasEnded) {
 // part of it.
 RING_TEST(AGraphMayBeCapturedMeanwhile) {
   RunDeviceRanks(Ranks(2), [](DeviceRank& self) {
-    const DeviceArray<float> data(std::vector<float>(kCount, 1));
+    const DeviceArray<float> data(std::vector<float>(kLaunchedCount, 1));
     void* gate = RingKerasStandInHold(self.stream);
-    Submitted submitted(self,
-                        AllreduceInPlace(self, "grads", data.get(), kCount));
+    Submitted submitted(
+        self, AllreduceInPlace(self, "grads", data.get(), kLaunchedCount));
     EXPECT_TRUE(WaitFor([&] { return submitted.launched(); }));
     RingKerasStandInCapture(1);
     RingKerasStandInOpen(gate);
@@ -265,7 +272,7 @@ RING_TEST(AGraphMayBeCapturedMeanwhile) {
     barrier.name = "both have ended";
     EXPECT_OK(self.engine().Run(std::move(barrier)));
     RingKerasStandInCapture(0);
-    EXPECT_EQ(data.Read(), std::vector<float>(kCount, self.size));
+    EXPECT_EQ(data.Read(), std::vector<float>(kLaunchedCount, self.size));
   });
 }
 
@@ -303,7 +310,7 @@ RING_TEST(LateOutputsWaitForTheCallersStream) {
 }
 
 // The last test: after all of the above.
-RING_TEST(NothingIsLeftBehind) {
+RING_TEST(LaunchesLeaveNothingBehind) {
   EXPECT_EQ(RingKerasStandInCommunicators(), 0);
   EXPECT_EQ(RingKerasStandInRegistrations(), 0);
   EXPECT_EQ(RingKerasStandInStreams(), 0);
