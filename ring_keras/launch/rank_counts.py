@@ -62,6 +62,9 @@ def add_spellings(parser: argparse._ActionsContainer) -> None:
         (["--num-machines", "--num_machines"], "nnodes", int),
         (["--machine-rank", "--machine_rank", "--node_rank"], "node_rank", int),
         (["--nproc_per_node"], "nproc_per_node", count_here),
+        (["--rdzv-backend", "--rdzv_backend"], "rdzv_backend", _backend),
+        (["--rdzv-endpoint", "--rdzv_endpoint"], "rdzv_endpoint", str),
+        (["--rdzv-id", "--rdzv_id"], "rdzv_id", str),
     ):
         parser.add_argument(
             *names,
@@ -70,13 +73,15 @@ def add_spellings(parser: argparse._ActionsContainer) -> None:
             default=argparse.SUPPRESS,
             help=argparse.SUPPRESS,
         )
+    parser.set_defaults(rdzv_backend=None, rdzv_endpoint=None, rdzv_id=None)
 
 
 def settle(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Makes options for one host, as torchrun and accelerate have them, ringrun's own.
+    """Makes options as torchrun and accelerate have them ringrun's own.
 
-    Sets `options.size`, and `options.here_only` for a job that takes nothing but this
-    host, whatever a scheduler gives.
+    One host has nobody to meet, and torchrun's `--rdzv-...` say nothing then. Sets
+    `options.size`, and `options.here_only` for a job that takes nothing but this host,
+    whatever a scheduler gives.
     """
     is_one = options.nnodes == 1 and not options.node_rank
     per_node = options.nproc_per_node
@@ -87,10 +92,12 @@ def settle(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     )
     is_alone = options.nnodes is None and options.node_rank is None
     if has_meeting or not (is_one or is_alone):
+        _settle_meeting(parser, options)
         return
     if options.size == _AUTO:
         options.size, options.is_auto = None, True
-    options.here_only |= is_one or per_node is not None
+    rdzv = (options.rdzv_backend, options.rdzv_endpoint, options.rdzv_id)
+    options.here_only |= is_one or per_node is not None or any(rdzv)
     if not options.here_only:
         return
     for name, value in (
@@ -100,14 +107,30 @@ def settle(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     ):
         if value is not None:
             parser.error(
-                f"{name} names hosts, and --nproc-per-node, --nnodes 1 or --standalone "
-                "is for this one: leave one out. -np N is the number of all ranks"
+                f"{name} names hosts, and --nproc-per-node, --nnodes 1, --standalone "
+                "or --rdzv-... is for this one: leave one out. -np N is the number of "
+                "all ranks"
             )
     if per_node is not None:
         if options.size is not None or options.is_auto:
             parser.error("-np and --nproc-per-node say the same: leave one out")
         options.size = per_node
     options.nnodes = options.node_rank = options.nproc_per_node = None
+
+
+def _settle_meeting(
+    parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> None:
+    if options.rdzv_id is not None:
+        parser.error(
+            "--rdzv-id tells jobs apart, which the secret in --secret-file does here: "
+            "leave it out"
+        )
+    if options.rdzv_endpoint is None:
+        return
+    if options.rendezvous is not None:
+        parser.error("--rendezvous and --rdzv-endpoint say the same: leave one out")
+    options.rendezvous = options.rdzv_endpoint
 
 
 def choose_ranks_here() -> int:
@@ -132,6 +155,15 @@ def unrecognized(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str
 def count_here(text: str) -> int:
     """Reads how many ranks this host gets."""
     return _count(text) or choose_ranks_here()
+
+
+def _backend(text: str) -> str:
+    if text not in ("c10d", "static"):
+        raise argparse.ArgumentTypeError(
+            f"must be c10d or static, not {text}: hosts meet at node 0, and need no "
+            "other server"
+        )
+    return text
 
 
 def _count(text: str) -> int:

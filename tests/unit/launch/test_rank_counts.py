@@ -29,6 +29,9 @@ def ranks_of(capsys, options: str) -> int:
         "--standalone --nproc-per-node=3",
         "--nnodes=1 --nproc-per-node=3",
         "--nnodes 1 --node_rank 0 --nproc_per_node 3",
+        "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --nnodes=1 --nproc-per-node=3",
+        "--rdzv_id 7 --rdzv_backend c10d --rdzv_endpoint a:1 --nproc_per_node 3",
+        "--rdzv-id 7 -np 3",
     ],
 )
 def test_one_host_in_any_launchers_words(capsys, options: str) -> None:
@@ -69,6 +72,14 @@ def test_one_host_is_not_a_schedulers_others(capsys, monkeypatch) -> None:
         ("--nnodes 2 --standalone --nproc-per-node 2", "--standalone is for one host"),
         ("--nnodes 1 --nproc-per-node 2 --rendezvous a:1", "also need --node-rank"),
         ("--num_machines 2 --num_processes 4", "also need --node-rank"),
+        (
+            "--nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint a:1",
+            "also need --node-rank, --secret-file\n",
+        ),
+        ("--nnodes 2 --rdzv-id 7", "the secret in --secret-file does here"),
+        ("--nnodes 2 --rendezvous a:1 --rdzv_endpoint a:1", "say the same"),
+        ("-H a:2 --rdzv-endpoint a:1", "-H names hosts, and --nproc-per-node"),
+        ("-np 2 --rdzv-backend etcd", "must be c10d or static, not etcd: hosts meet"),
         (
             "-np auto --nnodes 2 --node-rank 0 --nproc-per-node 1 --rendezvous a:1 "
             "--secret-file x",

@@ -113,11 +113,15 @@ def test_the_plan_shows_hosts_and_ranks(capsys):
     assert "HOROVOD_LOCAL_RANK=1" in lines[4] and lines[4].endswith("train me")
 
 
-def test_a_nodes_plan_shows_its_own_part(capsys, tmp_path):
+@pytest.mark.parametrize(
+    "meeting",
+    ["--rendezvous a:4711", "--rdzv-backend=c10d --rdzv-endpoint=a:4711"],
+)
+def test_a_nodes_plan_shows_its_own_part(capsys, tmp_path, meeting):
     secret = tmp_path / "secret"
     secret.touch(mode=0o600)
     secret.write_text("0" * 64)
-    options = "--nnodes 2 --node-rank 1 --nproc-per-node 3 --rendezvous a:4711"
+    options = "--nnodes 2 --node-rank 1 --nproc-per-node 3 " + meeting
     options += f" --secret-file {secret} --dry-run true me"
     assert main(options.split()) == 0
     first, second = capsys.readouterr().out.splitlines()
