@@ -48,6 +48,12 @@ _END_OF_GRAPH_ERROR = re.compile(rb"\[Op:\w+\]")
 # Of the package's own frames, on this host.
 _FRAME = b'  File "'
 _OUR_FRAME = _FRAME + os.fsencode(f"{Path(__file__).parent.parent}{os.sep}")
+# Those that say nothing, either: `errors.translated()` is a decorator of contextlib's.
+_DECORATORS_FRAME = re.compile(
+    rb'  File "[^"]*/contextlib\.py", line \d+, in (?:inner|__exit__)$'
+)
+# Of packages, and of functions that they generate.
+_OTHERS_FRAME = re.compile(rb'  File "(?:[^"]*/(?:site|dist)-packages/|<string>")')
 _CODE = re.compile(rb"\[RK\d{3}\] ")
 # Of Keras's that leave its own out, unless the user asks for all of them by
 # `keras.config.disable_traceback_filtering()`.
@@ -130,26 +136,46 @@ class Traceback:
     def shown_lines(self) -> list[Line]:
         """All but our own frames, if the error has a code: its text says enough.
 
-        Where the user has Keras show its own, ours stay, too.
+        And but for TensorFlow's error from which ours was made, if that says no more.
+        Where the user has Keras show its own frames, all stay.
         """
         end = 0 if self._raised_at is None else self._raised_at
         raised = self.lines[end:]
         has_code = any(_CODE.search(line.text) for line in raised)
         if not has_code or self._has_all_of_keras():
             return list(self.lines)
-        frames: list[Line] = []
+        begin = self._end_of_same_cause(end)
+        frames = self._logged_before(begin)
         is_ours = False
-        for line in self.lines[:end]:
+        for line in self.lines[begin:end]:
             if _LOGGED.match(line.text):
                 frames.append(line)
                 continue
             if not line.text.startswith(b"   "):  # The frame that was has ended.
-                is_ours = line.text.startswith(_OUR_FRAME)
+                is_ours = _is_our_frame(line.text)
             if not is_ours:
                 frames.append(line)
         if not any(line.text.startswith(_FRAME) for line in frames):
             return list(self.lines)
         return frames + raised
+
+    def _end_of_same_cause(self, end: int) -> int:
+        """Where the last exception begins, if the one before it says the same.
+
+        And has no line of the user's, as one that an op raises at once.
+        """
+        texts = [line.text for line in self.lines[: end + 1]]
+        if _CHAINS[0] not in texts:
+            return 0
+        chain = len(texts) - 1 - texts[::-1].index(_CHAINS[0])
+        begin = texts.index(START, chain)
+        cause = [text for text in texts[:chain] if text and not _LOGGED.match(text)]
+        said = [text for text in cause if not text.startswith(b" ")]
+        frames = [text for text in cause if text.startswith(_FRAME)]
+        first, last = (_OURS.search(text) for text in (said[-1], texts[end]))
+        is_same = first and last and first[0].startswith(last[0])
+        is_of_others = all(_is_our_frame(f) or _OTHERS_FRAME.match(f) for f in frames)
+        return begin if is_same and is_of_others and len(said) == 2 else 0
 
     def _has_all_of_keras(self) -> bool:
         return any(
@@ -209,6 +235,10 @@ class Traceback:
                 text = own.sub(common, text)
             self._normal[index] = text
         return self._normal[index]
+
+
+def _is_our_frame(text: bytes) -> bool:
+    return text.startswith(_OUR_FRAME) or bool(_DECORATORS_FRAME.match(text))
 
 
 def _ends_frames(text: bytes) -> bool:

@@ -5,9 +5,11 @@ from traceback import format_exc
 
 import keras
 import pytest
+import tensorflow as tf
 from keras.src.utils import traceback_utils
 
 import ring_keras
+from ring_keras.errors import RankMismatchError, translated
 from ring_keras.launch.shared_tracebacks import SharedTracebacks
 
 LATER = 100.0
@@ -324,6 +326,54 @@ def test_our_own_frames_stay_where_keras_shows_its_own(filters):
 
     told = [line for line in printed if not filters or line not in OUR_FRAMES]
     assert terminal.shown[: len(told)] == of(0, told)
+
+
+OP_PY = """
+@translated()
+def allreduce(error):
+    raise error
+"""
+
+
+def shown_of_an_op(message):
+    """What is shown of an error that an op of ours has translated."""
+    error = tf.errors.FailedPreconditionError(None, None, message)
+    names = {"translated": translated}
+    exec(compile(OP_PY, str(PACKAGE_DIR / "ops" / "allreduce.py"), "exec"), names)
+    try:
+        names["allreduce"](error)
+    except RankMismatchError:
+        printed = format_exc().splitlines()
+    terminal = Terminal(2)
+    for rank in range(2):
+        terminal.prints(rank, printed)
+    terminal.ends(0, 1)
+    return [line.removeprefix("[0] ") for line in terminal.shown]
+
+
+def test_an_ops_error_is_told_of_once():
+    shown = shown_of_an_op("RankMismatchError: [RK302] 'x' differs [Op:Allreduce] ")
+    frame = next(
+        line for line in shown if line.startswith(f'  File "{__file__}", line')
+    )
+    assert [line for line in shown if line.strip(" ^~")] == [
+        "Traceback (most recent call last):",
+        frame,
+        '    names["allreduce"](error)',
+        "ring_keras.errors.RankMismatchError: [RK302] 'x' differs",
+        "ringrun: ranks 0-1 raised this RankMismatchError",
+    ]
+
+
+def test_what_tensorflow_says_more_of_an_ops_error_is_shown():
+    text = "RankMismatchError: [RK302] 'x' differs"
+    shown = shown_of_an_op(f"{text}\n\nDetected at node 'x' defined at train.py:7")
+    assert shown.count("Traceback (most recent call last):") == 2
+    assert (
+        f"tensorflow.python.framework.errors_impl.FailedPreconditionError: {text}"
+        in (shown)
+    )
+    assert not any("/contextlib.py" in line for line in shown)
 
 
 def test_a_traceback_of_nothing_but_our_own_frames_is_shown():
