@@ -53,6 +53,8 @@ function(ring_keras_cpp_tests program)
   target_link_libraries(${program}
     PRIVATE ring_keras_test_support ${test_DEPENDS})
   ring_keras_compile_options(${program})
+  # What is tested is optimized as ever.
+  target_compile_options(${program} PRIVATE $<$<CONFIG:Release>:-O1>)
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
   list(FILTER test_SOURCES INCLUDE REGEX "_test\\.cc$")
   foreach(source IN LISTS test_SOURCES)

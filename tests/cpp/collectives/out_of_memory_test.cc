@@ -18,14 +18,19 @@ thread_local int allocations_left = -1;
 
 }  // namespace
 
-void* operator new(size_t nbytes) {
+// None is inline, or the compiler warns of free() for what new gave.
+[[gnu::noinline]] void* operator new(size_t nbytes) {
   if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
   void* memory = std::malloc(nbytes > 0 ? nbytes : 1);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
 
 namespace ring_keras {
 namespace {

@@ -16,7 +16,8 @@ thread_local int large_left = -1;
 
 }  // namespace
 
-void* operator new(size_t nbytes) {
+// None is inline, or the compiler warns of free() for what new gave.
+[[gnu::noinline]] void* operator new(size_t nbytes) {
   if (nbytes >= kLargeNbytes && large_left >= 0 && large_left-- == 0) {
     throw std::bad_alloc();
   }
@@ -24,8 +25,12 @@ void* operator new(size_t nbytes) {
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
 
 namespace ring_keras {
 namespace {
