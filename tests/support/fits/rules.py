@@ -170,5 +170,7 @@ RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
     ({"local": (True,), "data": ("arrays", "PyDataset", "generator")}, _DATASET),
     ({"local": (True,), "optimizer": _OF_WHOLE_VARIABLES}, {"optimizer": "SGD"}),
     ({"local": (True,), "callbacks": ("writing",)}, _OURS),
+    # Keras's BackupAndRestore refuses it.
+    ({"model": ("unbuilt",), "callbacks": ("writing",)}, _OURS),
     ({"transport": ("mixed",)}, {"size": 3}),
 )
