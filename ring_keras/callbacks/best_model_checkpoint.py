@@ -18,10 +18,9 @@ __all__ = ["BestModelCheckpoint"]
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     """A `ModelCheckpoint` with `save_best_only=True` that one rank writes.
 
-    Give it to every rank. Which model is the best is decided by the metrics of
-    all ranks, with `MetricAverage` in the list, and the first rank of those that
-    train together saves it. When `fit` returns, on any rank, the file is
-    complete, and `best` is what the writer found.
+    Give it to every rank. The metrics of all ranks decide which model is the best, if
+    `MetricAverage` is in the list. The first of the ranks that train together saves it.
+    When `fit` returns, on any rank, the file is complete, and `best` is the writer's.
 
     Examples:
         >>> optimizer = keras.optimizers.SGD(0.1)
@@ -34,7 +33,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         >>> model = keras.models.load_model("best.keras")  # On any rank.
 
     Args:
-        monitor: As for `keras.callbacks.ModelCheckpoint`, like the rest.
+        monitor: As for `keras.callbacks.ModelCheckpoint`. So are the other arguments.
         verbose: 1 to say when a model is saved.
         save_weights_only: Whether to leave out the architecture.
         mode: "auto", "min" or "max".

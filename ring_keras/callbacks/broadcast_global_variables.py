@@ -25,22 +25,28 @@ __all__ = ["BroadcastGlobalVariables"]
 class BroadcastGlobalVariables(keras.callbacks.Callback):
     """Copies one rank's weights and optimizer state to all, before step 1.
 
-    Variables that exist only once the first batch is seen are created first,
-    so the first step runs with equal weights too. Layers that compute with constants
-    made of their variables, as `Normalization` does, make them anew; vocabularies and
-    bin boundaries must be the same on all ranks. The model's random generators draw
-    other numbers on each rank: where their seeds are the same, all ranks but the first
-    take others. Gradients that a rank has added up for its next update stay its own.
+    Variables that a model creates at its first batch are created before the broadcast,
+    so the first step, too, runs with equal weights. The broadcast treats these cases
+    separately:
 
-    It also sees to the rest of a common start: an optimizer that
-    `DistributedOptimizer` has not seen, a loaded model's for instance, is made
-    a distributed one; all ranks begin with the root's epoch, wherever in the list
-    the callback stands that restored it, such as
-    `keras.callbacks.BackupAndRestore`; and files that several ranks are about to
-    write are named in a warning. As with every callback here that asks other ranks,
-    those that are about to run different numbers of steps, or have other callbacks,
-    are told so instead of waiting for each other: at once, or where the first ends
-    if nobody knows its number.
+    - Layers that compute with constants derived from their variables, such as
+      `Normalization`, derive them again. Vocabularies and bin boundaries must be the
+      same on all ranks.
+    - The model's random generators must draw different numbers on each rank. If their
+      seeds are the same, all ranks but the first get other seeds.
+    - Gradients that a rank has accumulated for its next update stay its own.
+
+    It also prepares the rest of a common start:
+
+    - An optimizer that is not distributed yet, such as a loaded model's, becomes
+      distributed.
+    - All ranks begin with the root's epoch, also if another callback restored it, such
+      as `keras.callbacks.BackupAndRestore`, wherever that is in the list.
+    - A warning names files that several ranks are about to write.
+    - Ranks that would run different numbers of steps, or that have different
+      callbacks, raise an error instead of waiting for each other: at once, or where the
+      first rank ends if the number of steps is unknown. All callbacks of this package
+      that communicate check this.
 
     Examples:
         >>> optimizer = keras.optimizers.SGD(0.1)
@@ -51,9 +57,9 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         ...     callbacks=[ring.callbacks.BroadcastGlobalVariables(root_rank=1)])
 
     Args:
-        root_rank: The rank whose state all take.
-        local_variables: Variables that stay as they are on each rank; those of
-            the optimizers' `local_layers` do so too.
+        root_rank: The rank whose state all ranks take.
+        local_variables: Variables that stay as they are on each rank. Those of the
+            optimizers' `local_layers` stay as they are, too.
     """
 
     def __init__(

@@ -25,11 +25,11 @@ __all__ = ["Distributed", "prepare_fits"]
 
 
 class Distributed(keras.callbacks.Callback):
-    """Has `fit` train on several ranks as it would on one.
+    """Makes `fit` train on several ranks as it would on one.
 
-    If the optimizer is a `ring_keras.DistributedOptimizer`, `fit` adds one by itself.
-    Pass one yourself to give it arguments, or to make another optimizer, such as that
-    of a loaded model, distributed:
+    If the optimizer is a `ring_keras.DistributedOptimizer`, `fit` adds this callback by
+    itself. Pass it yourself to give it arguments, or to make an ordinary optimizer
+    distributed, such as that of a loaded model:
 
     ```python
     model.fit(data, epochs=90, callbacks=[
@@ -39,23 +39,22 @@ class Distributed(keras.callbacks.Callback):
     ])
     ```
 
-    It puts other callbacks into the list, behind itself, unless one of their class is
-    there:
+    It inserts these callbacks into the list after itself, unless you have listed them:
 
     - `BroadcastGlobalVariables`: all ranks begin with the root's variables and epoch.
-    - `MetricAverage`: epochs' metrics, and those of validation, are of all ranks' data;
-      where only some ranks validate they are each rank's own, and a warning says so.
+    - `MetricAverage`: metrics of epochs and of validation cover the data of all ranks.
+      If only some ranks validate, metrics stay each rank's own, and a warning says so.
     - `RootOnly` around each of Keras's callbacks that would write the same file on
-      every rank: the root writes it.
-    - What the arguments ask for.
-    - Beside Keras's `TensorBoard`, one that adds to its file what all ranks measure, as
-      `ring_keras.callbacks.TensorBoard` does; not with `elastic`.
+      every rank: only the root writes it.
+    - The callbacks for the arguments below.
+    - If the list has Keras's `TensorBoard`: a callback that adds the ranks' figures to
+      its file, as `ring_keras.callbacks.TensorBoard` does. Not with `elastic`.
 
-    The progress bar shows on the first rank only, and ranks stop after the same step.
-    Where all ranks read the same data, a warning says so: they would train on every
-    example as many times as there are ranks.
+    The progress bar shows on the first rank only, and all ranks stop after the same
+    step. If all ranks read the same data, a warning says so, because every example
+    would count as many times as there are ranks.
 
-    Given to `evaluate` on every rank, metrics are those of all ranks' data.
+    `evaluate` with this callback on every rank reports on the data of all ranks.
 
     Examples:
         >>> optimizer = keras.optimizers.SGD(0.1)
@@ -68,16 +67,16 @@ class Distributed(keras.callbacks.Callback):
         0.2...
 
     Args:
-        root_rank: The rank whose state counts, and which writes files. Defaults to
-            the first of those that train the model.
-        base_lr: With `warmup_epochs`, the learning rate tuned for one rank; see
+        root_rank: The rank whose state all ranks take, and which writes files.
+            Defaults to the first rank that trains the model.
+        base_lr: The learning rate tuned for one rank. Needs `warmup_epochs`. See
             `LearningRateWarmup`.
-        warmup_epochs: For so many epochs the learning rate grows from `base_lr` to
-            `ring_keras.size()` times as much.
-        tensorboard: The `log_dir` of a `ring_keras.callbacks.TensorBoard`, or one.
-        elastic: Whether `fit` goes on when ranks are lost or come, or an `Elastic`
-            that says how. Then nothing of this is done before it: no file is taken for
-            one of several ranks, and no data are compared.
+        warmup_epochs: The number of epochs in which the learning rate grows from
+            `base_lr` to `ring_keras.size()` times `base_lr`.
+        tensorboard: The `log_dir` of a `ring_keras.callbacks.TensorBoard`, or such a
+            callback.
+        elastic: True, or an `Elastic` callback: `fit` continues when ranks are lost or
+            join. Files and data are then not compared across ranks.
 
     Raises:
         ValueError: If only one of `base_lr` and `warmup_epochs` is given.

@@ -44,9 +44,9 @@ _REFUSED = {
 
 
 class Elastic(keras.callbacks.Callback):
-    """Has a `fit` go on when ranks are lost, or come.
+    """Lets a `fit` continue when ranks are lost or join.
 
-    Under `ringrun --min-np`, with a dataset that `ring.data.shard` has divided:
+    Use it under `ringrun --min-np`, with a dataset from `ring.data.shard`:
 
     ```python
     train = ring.data.shard(dataset, seed=1).batch(32)
@@ -56,14 +56,15 @@ class Elastic(keras.callbacks.Callback):
     ])
     ```
 
-    Kill any rank: the others keep their processes and their call of `fit`. They take
-    the interrupted step again, and divide what is left of the epoch among themselves.
-    A step is done once any rank that is left has applied it. With `--max-np`
-    others are started in their place: they take variables, the optimizer's state, what
-    callbacks have counted and the place in the data from the others, between two steps.
+    When a rank is lost, the others keep their processes and their call of `fit`. They
+    repeat the interrupted step, and divide the rest of the epoch among themselves. A
+    step is done once any remaining rank has applied it. With `--max-np`, ringrun starts
+    replacements. They join between two steps, and take over the variables, the
+    optimizer's state, the callbacks' state and the position in the data.
 
-    All ranks then begin alike, as with `BroadcastGlobalVariables`. Elsewhere it does
-    nothing. See docs/elastic.md for what it cannot do.
+    All ranks begin with the same variables, as with `BroadcastGlobalVariables`. In a
+    job that is not elastic, this callback does nothing. See docs/elastic.md for its
+    limits.
 
     Examples:
         >>> optimizer = keras.optimizers.SGD(0.1)
@@ -74,15 +75,18 @@ class Elastic(keras.callbacks.Callback):
         >>> history = model.fit(train, epochs=2, verbose=0, callbacks=callbacks)
 
     Args:
-        scale: What becomes of the learning rate when the number of ranks changes, and
-            with it that of the examples in a step. "linear": it changes alike. A
-            function of the numbers before and after: it is multiplied by what that
-            returns, on every rank alike. None: nothing. The momentum of `SGD` and of
-            `RMSprop` changes with it, as with `LearningRateWarmup`.
-        backup_dir: A directory of its own, in which the model is saved when the job
-            ends because too few ranks are left. The next start goes on from there, in
-            the middle of the epoch, with any number of ranks. Removed when `fit` has
-            come to its end.
+        scale: How the learning rate changes with the number of ranks, and so with the
+            number of examples in a step. The momentum of `SGD` and `RMSprop` is scaled
+            with it, as in `LearningRateWarmup`.
+
+            - None: it does not change.
+            - "linear": it is multiplied by the new number of ranks over the old one.
+            - A function: it is multiplied by `scale(before, after)`, which must return
+              the same value on every rank.
+        backup_dir: A directory that is used for nothing else. The model is saved there
+            when the job ends because too few ranks are left. The next start continues
+            from it, in the middle of the epoch, with any number of ranks. The backup is
+            removed when `fit` ends.
     """
 
     keeps_state = True

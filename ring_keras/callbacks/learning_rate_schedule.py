@@ -12,10 +12,10 @@ __all__ = ["LearningRateSchedule"]
 class LearningRateSchedule(LearningRateRule):
     """Sets the rate to `scale * base_lr * multiplier(epoch)` in some epochs.
 
-    Several can follow each other, and a `LearningRateWarmup` go before them,
-    each in its own epochs. The epoch follows from the number of steps that the
-    optimizer has taken, so a second `fit` goes on in it. With `fit(initial_epoch=)`,
-    it is no earlier one than that.
+    Several such callbacks can follow each other, and a `LearningRateWarmup` can precede
+    them, each in its own epochs. The epoch is computed from the number of steps that
+    the optimizer has taken, so a second `fit` continues where the first one ended. With
+    `fit(initial_epoch=)`, the epoch is at least that one.
 
     Examples:
         Twice the rate of one rank, and a tenth of that from epoch 30 on:
@@ -36,13 +36,13 @@ class LearningRateSchedule(LearningRateRule):
     Args:
         base_lr: Learning rate tuned for one rank.
         multiplier: A number, or a function of the epoch.
-        start_epoch: The first epoch it applies to.
-        end_epoch: The first epoch it no longer applies to; None for never.
+        start_epoch: The first epoch to which it applies.
+        end_epoch: The first epoch to which it no longer applies. None: it has no end.
         staircase: Whether `multiplier` sees whole epochs. Otherwise it is
             called for every step with a fraction, such as 2.75.
         momentum_correction: Whether to scale the momentum of `SGD` and `RMSprop`
             along with the rate.
-        steps_per_epoch: Defaults to what `fit` knows.
+        steps_per_epoch: Defaults to the number that `fit` knows.
         scale: Factor for the whole job. Defaults to the number of ranks.
     """
 

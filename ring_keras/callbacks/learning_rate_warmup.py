@@ -12,9 +12,9 @@ __all__ = ["LearningRateWarmup"]
 class LearningRateWarmup(LearningRateRule):
     """Ramps the learning rate from `base_lr` to `scale * base_lr`.
 
-    The global batch is as many times larger as there are ranks, and the rate
-    should grow with it, but not in the first steps. After the ramp the rate is
-    left to others. Source: Goyal et al. 2017, section 2.2, arXiv:1706.02677.
+    With n ranks the global batch is n times as large, and the rate should grow with it,
+    but not in the first steps. After the ramp, this callback no longer sets the rate;
+    others may. Source: Goyal et al. 2017, section 2.2, arXiv:1706.02677.
 
     Examples:
         >>> optimizer = keras.optimizers.SGD(0.1)
@@ -28,13 +28,13 @@ class LearningRateWarmup(LearningRateRule):
 
     Args:
         base_lr: Learning rate tuned for one rank.
-        warmup_steps: Length of the ramp, in updates of the optimizer; this or
+        warmup_steps: Length of the ramp, in updates of the optimizer. Give this or
             `warmup_epochs`. With `gradient_accumulation_steps=n` (or
-            `backward_passes_per_step=n`) one is made every n batches.
+            `backward_passes_per_step=n`), there is one update in n batches.
         warmup_epochs: Length of the ramp, in epochs.
         momentum_correction: Whether to scale the momentum of `SGD` and `RMSprop`
             along with the rate.
-        steps_per_epoch: With `warmup_epochs`; defaults to what `fit` knows.
+        steps_per_epoch: For `warmup_epochs`. Defaults to the number that `fit` knows.
         scale: Factor at the end of the ramp. Defaults to the number of ranks.
         verbose: 1 to say, on rank 0, that the ramp is over.
     """

@@ -16,32 +16,38 @@ __all__ = ["MetricAverage"]
 class MetricAverage(keras.callbacks.Callback):
     """Makes epoch and evaluation metrics those of all ranks' data together.
 
-    The state of each metric (its totals and counts) is summed over the ranks
-    and the result computed from that, so loss, accuracy, AUC, precision, R2
-    and so on are what one process would report, also with uneven data. Every
-    callback sees the same values wherever it stands in the list, hence
-    `EarlyStopping` and `ReduceLROnPlateau` decide alike on all ranks. Give it
-    to `fit` and, on every rank, to `evaluate`.
+    The state of each metric (its totals and counts) is summed over the ranks, and the
+    result is computed from the sum. So loss, accuracy, AUC, precision, R2 and so on are
+    those that one process would report, also with uneven data. Every callback sees the
+    same values, wherever it stands in the list, so `EarlyStopping` and
+    `ReduceLROnPlateau` decide alike on all ranks. Give it to `fit` and, on every rank,
+    to `evaluate`.
 
-    Exact for metrics whose state adds up, as that of all of Keras's does. Only
-    `PearsonCorrelation` and `ConcordanceCorrelation` along `axis=0` are means of
-    their results on each batch, so they depend on how data are cut into batches,
-    on one rank too. If `train_step` returns other keys than the model's metrics, their
-    scalars are averaged. A metric of your own whose state does not add up has a method
-    `merge_ranks(states)`, which sets it to that of all ranks: each rank's values of
-    `variables`, or what the metric's `rank_state()` returns. Logs of single batches,
-    and so the progress bar within an epoch, stay this rank's own.
+    Which metrics are exact:
 
-    All ranks evaluate, and save, the same model: with any callback of ours, moving
-    statistics of `keras.layers.BatchNormalization` are averaged at the end of an
-    epoch, before validation, see `ring_keras.layers.average_moving_statistics`.
+    - All whose state adds up. That is true of all metrics of Keras but two:
+      `PearsonCorrelation` and `ConcordanceCorrelation` along `axis=0` are means over
+      batches, so they depend on how the data are cut into batches, on one rank, too.
+    - A metric of your own whose state does not add up needs a method
+      `merge_ranks(states)`, which sets its state to that of all ranks. `states` has,
+      for each rank, the values of `variables`, or the result of the metric's
+      `rank_state()`.
+    - If `train_step` returns keys that are not the model's metrics, their scalars are
+      averaged.
+    - Logs of single batches, and so the progress bar within an epoch, stay this rank's
+      own.
 
-    A callback that stops training because of such a batch, as
-    `keras.callbacks.TerminateOnNaN` does, or by the clock, stops all ranks: they
-    end the epoch after the same step.
+    All ranks evaluate and save the same model: with any callback of this package, the
+    moving statistics of `keras.layers.BatchNormalization` are averaged at the end of an
+    epoch, before validation. See `ring_keras.layers.average_moving_statistics`.
 
-    An `evaluate` without this callback is this rank's own, also one that a callback
-    calls within `fit`: it asks no other rank, so that one may call it alone.
+    A callback may stop training on one rank, because of its batch, as
+    `keras.callbacks.TerminateOnNaN` does, or by the clock. Then all ranks end the epoch
+    after the same step.
+
+    `evaluate` without this callback reports on this rank's data only. It does not
+    communicate, not even if a callback calls it within `fit`, so one rank may call it
+    alone.
 
     Examples:
         >>> optimizer = keras.optimizers.SGD(0.1)

@@ -29,14 +29,13 @@ __all__ = ["Preemption"]
 
 
 class Preemption(keras.callbacks.Callback):
-    """Has a `fit` that a signal ends go on, when it is started again, where it was.
+    """Saves a backup when a signal ends `fit`; the next start continues from it.
 
-    A scheduler that wants a machine back sends SIGTERM, or a signal that you have
-    asked for, and kills what is still there some time later. At that signal, on any
-    rank, all ranks end the epoch after the same step, one of them saves weights and
-    the optimizer's state, and each ends its process with the exit code 128 + signal,
-    143 for SIGTERM. Validation does not begin then. The next start restores the
-    backup:
+    A scheduler that needs a machine back sends SIGTERM, or a signal that you have asked
+    for, and kills the remaining processes some time later. When any rank gets the
+    signal, all ranks end the epoch after the same step, without validation. One of them
+    saves the weights and the optimizer's state. Then each process ends with the exit
+    code 128 + signal, which is 143 for SIGTERM. The next start restores the backup:
 
     ```python
     resume = ring.data.Resume()
@@ -49,18 +48,20 @@ class Preemption(keras.callbacks.Callback):
     ])
     ```
 
-    List it before `ring.data.Resume`, which finds the epoch and the step. It saves
-    at the end of each epoch's steps, too, so nothing is lost by a signal during
-    validation, or by a crash. In validation, a rank with the signal waits for the
-    others to have it, too, or to end theirs; then all end. When `fit` has come to its
-    end, the backups are removed.
+    List it before `ring.data.Resume`, which finds the epoch and the step in the backup.
 
-    A backup is copied in memory, and written while training goes on, to a file of
-    another name, which is renamed when it is on the disk; the one before is kept. A
-    damaged one is found by its checksum, and the one before is taken. One that cannot
-    be written, on a full disk for instance, ends `fit` on all ranks by the same
-    RingKerasError, after the step in which that is found or at the end. What other
-    callbacks count, as `EarlyStopping` does, is not in it.
+    - It also saves at the end of each epoch's steps. A signal during validation, or a
+      crash, loses nothing of that epoch.
+    - A rank that gets the signal during validation waits until the others have it, too,
+      or have ended their validation. Then all end.
+    - When `fit` ends, the backups are removed.
+    - A backup is copied in memory and written in the background, to a temporary file
+      that is renamed when it is on the disk. The previous backup is kept. If a checksum
+      shows that a backup is damaged, the previous one is restored.
+    - If a backup cannot be written, for example on a full disk, `fit` ends on all ranks
+      with the same RingKerasError: after the step in which this is noticed, or at the
+      end.
+    - A backup does not hold the state of other callbacks, such as `EarlyStopping`.
 
     Examples:
         >>> optimizer = keras.optimizers.SGD(0.1)
@@ -72,10 +73,11 @@ class Preemption(keras.callbacks.Callback):
         >>> history = model.fit(train, epochs=2, verbose=0, callbacks=callbacks)
 
     Args:
-        backup_dir: A directory of its own, for the rank that saves alone: on several
-            hosts, one that all can reach, since the next start may give the ranks
-            other hosts. Or a URL that `fsspec` knows, such as "s3://bucket/backup".
-        signals: Those that end training. Slurm sends the one that `--signal` names.
+        backup_dir: A directory that is used for nothing else, or a URL that `fsspec`
+            knows, such as "s3://bucket/backup". Only the rank that saves uses it. On
+            several hosts all must reach it, because the next start may put that rank on
+            another host.
+        signals: Signals that end training. Slurm sends the one that `--signal` names.
         root_rank: The rank that saves.
     """
 

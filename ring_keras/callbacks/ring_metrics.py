@@ -21,8 +21,8 @@ __all__ = ["RingMetrics"]
 class RingMetrics(keras.callbacks.Callback):
     """Adds figures of all ranks to an epoch's logs, under `ring/`.
 
-    For callbacks that write logs and know nothing of ranks, those of MLflow and
-    Weights & Biases for instance; they stand after it, in `RootOnly`:
+    It serves callbacks that write logs and know nothing of ranks, such as those of
+    MLflow and Weights & Biases. List them after it, in `RootOnly`:
 
     ```python
     callbacks = [
@@ -33,14 +33,18 @@ class RingMetrics(keras.callbacks.Callback):
     ]
     ```
 
-    They are means over the epoch's steps and the ranks, in seconds a step:
-    `ring/duration_s` and its parts `ring/compute_s`, `ring/input_s`, `ring/wait_s` and
-    `ring/exposed_s`; besides `ring/overlap_s`, `ring/bytes_per_step`,
-    `ring/bus_bandwidth_bytes_per_s`, `ring/scaling_efficiency`, and where the number
-    of examples is known `ring/examples_per_s`, also of each rank. Validation is left
-    out, and so is the first execution of a `fit`, in which TensorFlow traces and
-    compiles, unless its epoch has no other. One small collective an epoch gathers them.
-    Where ranks change, under `ring_keras.callbacks.Elastic`, they are those since then.
+    The figures are means over the epoch's steps and the ranks:
+
+    - `ring/duration_s`, seconds of a step, and its parts `ring/compute_s`,
+      `ring/input_s`, `ring/wait_s` and `ring/exposed_s`.
+    - `ring/overlap_s`, `ring/bytes_per_step`, `ring/bus_bandwidth_bytes_per_s` and
+      `ring/scaling_efficiency`.
+    - `ring/examples_per_s`, also of each rank, if the number of examples is known.
+
+    Validation does not count. Nor does the first execution of a `fit`, in which
+    TensorFlow traces and compiles, unless its epoch has no other. One small collective
+    an epoch gathers the figures. When ranks change, under
+    `ring_keras.callbacks.Elastic`, figures begin anew.
 
     Examples:
         >>> optimizer = keras.optimizers.SGD(0.1)

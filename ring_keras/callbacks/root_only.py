@@ -23,15 +23,16 @@ _HOOKS = {name for name in dir(keras.callbacks.Callback) if name.startswith("on_
 class RootOnly(keras.callbacks.Callback):
     """Lets one rank alone do something, such as writing files.
 
-    Around a callback it runs that on one rank. Ranks that write the same file spoil
-    it. Put `keras.callbacks.ModelCheckpoint`, `CSVLogger`, `TensorBoard` and
-    `BackupAndRestore` in here, or list them on one rank alone. When `fit`
-    returns, on any rank, what they wrote is complete. Not for callbacks that decide,
-    such as `EarlyStopping`: those belong on every rank, where `MetricAverage` has them
-    decide alike.
+    `RootOnly(callback)` runs that callback on one rank. Use it for callbacks that
+    write, because several ranks that write the same file damage it. When `fit` returns,
+    on any rank, the files are complete. `fit` with `Distributed` wraps Keras's own
+    `ModelCheckpoint`, `CSVLogger`, `TensorBoard` and `BackupAndRestore` by itself. Do
+    not wrap callbacks that decide, such as `EarlyStopping`: they belong on every rank,
+    where `MetricAverage` makes them decide alike.
 
-    Without one it is a context that every rank of the job enters, and leaves when
-    the root is through, so that what the root wrote is complete on all of them:
+    `RootOnly()` without a callback is a context manager that every rank of the job
+    enters. It ends when the root has left it, so the root's files are then complete on
+    all ranks:
 
     ```python
     with ring.callbacks.RootOnly() as is_root:
@@ -40,7 +41,7 @@ class RootOnly(keras.callbacks.Callback):
     images = load("data")
     ```
 
-    If the root fails there, all ranks leave by an error.
+    If the root raises an exception in it, all ranks raise one.
 
     Examples:
         >>> optimizer = keras.optimizers.SGD(0.1)
@@ -56,12 +57,12 @@ class RootOnly(keras.callbacks.Callback):
         >>> loaded = keras.models.load_model("model.keras")  # On any rank.
 
     Args:
-        callback: The callback. On other ranks nothing of it is called.
+        callback: The callback. On other ranks none of its methods is called.
         root_rank: The rank that runs it.
 
     Raises:
-        RankMismatchError: At the end of the context, on the others, if a rank raises
-            within it.
+        RankMismatchError: At the end of the context, on the other ranks, if a rank
+            raises within it.
     """
 
     def __init__(

@@ -21,23 +21,23 @@ __all__ = ["TensorBoard"]
 class TensorBoard(keras.callbacks.TensorBoard):
     """`keras.callbacks.TensorBoard` for several ranks, of which the first writes.
 
-    Give it to every rank, with the same arguments, which are Keras's. Beside what
-    Keras writes there are scalars under `ring/` of all ranks: seconds a step and what
-    they go into, bytes and bandwidth, examples per second, scaling efficiency, and
-    which rank holds the others up; their step is that of the optimizer. The first step
-    of a `fit`, in which TensorFlow traces and compiles, is left out. With the extra
-    `ring-keras[tensorboard]`, TensorBoard has a page "Ring", see docs/monitoring.md.
+    Give it to every rank, with the same arguments, which are Keras's. It writes Keras's
+    scalars and, under `ring/`, scalars of all ranks: the seconds of a step and of its
+    parts, bytes and bandwidth, examples per second, scaling efficiency, and the rank
+    that holds the others up. Their step is the optimizer's. The first step of a `fit`
+    is left out, because TensorFlow traces and compiles it. With the extra
+    `ring-keras[tensorboard]`, TensorBoard has a page "Ring"; see docs/monitoring.md.
 
-    `update_freq` says how often: at the end of each epoch, or every so many batches,
-    of which Keras counts one for an execution of `steps_per_execution` of them. The
-    ranks' numbers are gathered by one small collective each time, in a thread of its
-    own. The last one is waited for when training ends.
+    `update_freq` says how often they are written: at the end of each epoch, or every
+    `update_freq` batches. With `steps_per_execution`, Keras counts one execution as one
+    batch. Each time, one small collective in a background thread gathers the ranks'
+    numbers. The end of training waits for the last one.
 
-    Histograms, profiles, graphs and embeddings are the writing rank's. The others wait
-    for it in their next step, as for any rank that is slow.
+    Histograms, profiles, graphs and embeddings are those of the rank that writes. The
+    others wait for it in their next step, as for any slow rank.
 
-    Where ranks change, under `ring_keras.callbacks.Elastic`, the first of those that
-    there are writes from then on, into a file of its own.
+    When ranks change, under `ring_keras.callbacks.Elastic`, the first of the remaining
+    ranks writes from then on, into a new file.
 
     Examples:
         >>> optimizer = keras.optimizers.SGD(0.1)
