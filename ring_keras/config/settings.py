@@ -93,17 +93,17 @@ class Config:
     size: int = _variable(
         1,
         integer(1),
-        "How many ranks the job has. Unset: this script runs alone, as one rank.",
+        "Number of ranks of the job. Unset: this script runs alone, as one rank.",
         launcher=True,
     )
     store_address: str | None = _variable(
-        None, ADDRESS, "Where the job's store listens.", launcher=True
+        None, ADDRESS, "Address of the job's store.", launcher=True
     )
     elastic_socket: str | None = _variable(
         None,
         Reader("the path of a socket", str),
-        "Where ringrun tells the ranks of an elastic job who they are, instead of a "
-        "store's address.",
+        "In an elastic job, in place of the store's address: where ringrun tells each "
+        "process its rank.",
         launcher=True,
     )
     token_file: str | None = _variable(
@@ -114,46 +114,45 @@ class Config:
         launcher=True,
     )
     generation: int = _variable(
-        0, integer(0, 2**64 - 1), "Number of the job's membership.", launcher=True
+        0, integer(0, 2**64 - 1), "Generation of the job's ranks.", launcher=True
     )
     host_name: str | None = _variable(
         None,
         TEXT,
         "Name of this host. Ranks of one machine with the same name share memory. "
-        "Default: the machine's own name, and containers with a name of their own are "
-        "hosts of their own.",
+        "Default: the machine's name; a container with another name counts as another "
+        "host.",
         launcher=True,
     )
     rendezvous_dir: str | None = _variable(
         None,
         Reader("the path of a directory", str),
-        "Where ranks that srun or mpirun has started find each other, in a directory "
-        "within that only their user can read. Default: on one host its memory, on "
-        "several the user's home, which they must share then.",
+        "Where ranks that srun or mpirun has started find each other. They make a "
+        "directory in it that only their user can read. Default: on one host /dev/shm, "
+        "on several the user's home, which the hosts must share then.",
     )
     report_pipe: str | None = _variable(
         None,
         Reader("the path of a named pipe", str),
-        "Where this rank says each second how far it is.",
+        "Where this rank reports its progress each second.",
         launcher=True,
     )
     terminal: str | None = _variable(
         None,
         Reader("the path of a terminal", str),
-        "Where a rank's debugger asks: ringrun's own.",
+        "The terminal of ringrun, which a rank's debugger uses.",
         launcher=True,
     )
     transport: str = _variable(
         "auto",
         choice("auto", "tcp"),
-        "How ranks on one host reach each other: auto takes shared memory, tcp "
-        "forces TCP.",
+        "How ranks on one host exchange data. auto: by shared memory. tcp: by TCP.",
     )
     share_tensors: bool = _variable(
         True,
         SWITCH,
-        "0: ranks of one host copy large tensors on CPUs to each other, instead of "
-        "reducing them where TensorFlow has computed them.",
+        "1: ranks of one host reduce large tensors on CPUs in TensorFlow's own memory. "
+        "0: they copy them.",
     )
     tcp_streams: int = _variable(
         2, integer(1, 16), "TCP connections between two ranks."
@@ -161,27 +160,28 @@ class Config:
     bind_address: str | None = _variable(
         None,
         TEXT,
-        "Address to listen on for other ranks, whatever RING_KERAS_INTERFACES says. "
-        "Default: one that all other hosts reach, on the fastest network.",
+        "Address on which to listen for other ranks. It overrides "
+        "RING_KERAS_INTERFACES. Default: one that all other hosts reach, on the "
+        "fastest network.",
     )
     interfaces: tuple[str, ...] | None = _variable(
         None,
         NAMES,
-        "Network interfaces to take between hosts, such as eth1. Of several, each host "
-        "takes those that it has and that all others reach, and spreads the TCP "
+        "Network interfaces to use between hosts, such as eth1. Each host uses those "
+        "of the list that it has and that all others reach, and spreads the TCP "
         "connections of two ranks over them. Default: the fastest that all reach.",
     )
     encrypt: bool = _variable(
         False,
         SWITCH,
-        "1: what ranks and the store say to each other over TCP is encrypted, with TLS "
-        "1.3; needs OpenSSL 3. The same in every process of the job.",
+        "1: TCP connections between ranks, and to the store, are encrypted with TLS "
+        "1.3. Needs OpenSSL 3. The same in every process of the job.",
     )
     device: str = _variable(
         "auto",
         DEVICE,
-        "What this rank trains on. auto: with several ranks, the GPU of its number "
-        "among those of its host, if TensorFlow lists GPUs there.",
+        "The device on which this rank trains. auto: with several ranks, the GPU whose "
+        "number is the local rank, if TensorFlow lists GPUs.",
     )
     cuda_library_path: str | None = _variable(
         None,
@@ -193,15 +193,15 @@ class Config:
     timeline: str | None = _variable(
         None,
         PATH,
-        "Every rank writes its collectives to a file beside this one, from init() on; "
-        "`ring timeline` puts them together here. The same on every rank.",
+        "Every rank writes its collectives to a file beside this one, from init() on. "
+        "`ring timeline` joins them into this file. The same on every rank.",
     )
     trace_dir: str | None = _variable(
         None,
         Reader("the path of a directory", str),
         "Where every rank writes its last collectives and the stacks of its threads "
-        "when the job stalls or loses a rank, or one gets SIGUSR2. `ring analyze` "
-        "reads them.",
+        "when the job stalls or loses a rank, or when a rank gets SIGUSR2. `ring "
+        "analyze` reads them.",
     )
     init_timeout_s: float = _variable(
         120.0, SECONDS, "How long init() waits for all ranks to join."
@@ -214,53 +214,56 @@ class Config:
     stall_timeout_s: float = _variable(
         60.0,
         SECONDS,
-        "After how long a waiting collective logs which ranks have not joined it.",
+        "How long a collective waits before it logs which ranks have not joined it.",
     )
     heartbeat_timeout_s: float | None = _variable(
         None,
         SECONDS,
         "How long a rank may be silent (stopped, swapped out, cut off) until it counts "
-        "as lost; another rank's host 2 s longer, and an agent of ringrun 5 s longer. "
-        "Default: 30, and 5 in elastic jobs, which go on without it. The same in every "
-        "process of the job.",
+        "as lost. A host may be silent for 2 s longer, and an agent of ringrun for 5 s "
+        "longer. Default: 30, and 5 in elastic jobs. The same in every process of the "
+        "job.",
     )
     shared_flat_max_bytes: int | None = _variable(
         None,
         integer(0, _MAX_BYTES),
-        "Ranks of one host, if more than two, each reduce all of an allreduce up to "
-        "this many bytes, and a part each of a larger one. The same on every rank.",
+        "On one host with more than two ranks: each rank reduces the whole tensor of "
+        "an allreduce up to this many bytes, and a part of a larger one. The same on "
+        "every rank.",
     )
     direct_max_bytes: int | None = _variable(
         None,
         integer(0, _MAX_BYTES),
-        "Ranks on several hosts send an allreduce up to this many bytes each to all. "
-        "Default: 4 KiB, less on more than 256 ranks. The same on every rank.",
+        "On several hosts: each rank sends the tensor of an allreduce up to this many "
+        "bytes to all others. Default: 4 KiB, less on more than 256 ranks. The same on "
+        "every rank.",
     )
     recursive_doubling_max_bytes: int | None = _variable(
         None,
         integer(0, _MAX_BYTES),
-        "Above RING_KERAS_DIRECT_MAX_BYTES and up to this many bytes they reduce it "
-        "by recursive doubling. Default: 16 KiB, 0 on more than 128 ranks. "
-        "The same on every rank.",
+        "Above RING_KERAS_DIRECT_MAX_BYTES and up to this many bytes, an allreduce "
+        "uses recursive doubling. Default: 16 KiB, 0 on more than 128 ranks. The same "
+        "on every rank.",
     )
     parts_max_bytes: int | None = _variable(
         None,
         integer(0, _MAX_BYTES),
-        "Above both and up to this many bytes each of them reduces a part, which all "
-        "send it. Default: 1 MiB on up to 8 ranks, 0 on more. The same on every rank.",
+        "Above both and up to this many bytes, each rank reduces a part, which all "
+        "others send to it. Default: 1 MiB on up to 8 ranks, 0 on more. The same on "
+        "every rank.",
     )
     halving_max_bytes: int | None = _variable(
         None,
         integer(0, _MAX_BYTES),
-        "Above all three and up to this many bytes they reduce it by recursive "
-        "halving, but for 16 bits: those go by parts. Default: 128 KiB for each rank, "
-        "0 on up to 8 ranks. The same on every rank.",
+        "Above all three and up to this many bytes, an allreduce uses recursive "
+        "halving. Tensors of 16 bits are reduced by parts instead. Default: 128 KiB "
+        "for each rank, 0 on up to 8 ranks. The same on every rank.",
     )
     trees_max_bytes: int | None = _variable(
         None,
         integer(0, _MAX_BYTES),
-        "Above all four and up to this many bytes they reduce it along two binary "
-        "trees; above, they form a ring. Default: 0. On more than 8 ranks, set "
+        "Above all four and up to this many bytes, an allreduce uses two binary trees; "
+        "above this, a ring. Default: 0. On more than 8 ranks, also set "
         "RING_KERAS_HALVING_MAX_BYTES to 0, or halving comes first. The same on every "
         "rank.",
     )
@@ -273,19 +276,19 @@ class Config:
     autotune: bool = _variable(
         False,
         SWITCH,
-        "1: init() measures, for a few seconds, which of the sizes above are best "
-        "for this job, unless an earlier job on the same hosts did. Those that are "
-        "set stay. The same on every rank.",
+        "1: init() measures, for a few seconds, which of the sizes above are best for "
+        "this job, unless an earlier job on the same hosts has measured them. Sizes "
+        "that are set do not change. The same on every rank.",
     )
     check_steps: int = _variable(
         0,
         integer(0),
-        "fit() with a callback of ours compares the ranks' weights and optimizer state "
-        "each time that it has taken this many steps, and raises if they differ by "
-        "more than rounding. 0: it does not. The same on every rank.",
+        "Every this many steps, fit() with a callback of ring_keras compares the "
+        "ranks' weights and optimizer state, and raises if they differ by more than "
+        "rounding. 0: never. The same on every rank.",
     )
     check_reductions: bool = _variable(
-        False, SWITCH, "1: finds bits that flip in gradients. The same on every rank."
+        False, SWITCH, "1: detects bits that flip in gradients. The same on every rank."
     )
     log_level: str = _variable(
         "info",

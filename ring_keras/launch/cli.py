@@ -53,20 +53,21 @@ from ring_keras.launch.this_host import meet_here
 from ring_keras.launch.tools import describe_tools
 
 _DESCRIPTION = """\
-Runs COMMAND as the N ranks of one job, on this machine or on several. Each line
-that a rank prints appears after its number. When a rank fails, the others are
-stopped, and ringrun exits with the code of the first that failed: 128 plus the
-signal, if a signal killed it. Ranks read no input. Processes that ranks leave
-behind are killed in the end.
+Starts COMMAND N times, as the N ranks of one job, on this machine or on
+several. Each line of output begins with the number of the rank that printed it.
+When a rank fails, ringrun stops the others, and exits with the exit code of the
+first rank that failed: 128 plus the signal, if a signal killed it. Ranks cannot
+read standard input. At the end, ringrun kills all processes that ranks have
+left behind.
 """
 
 _EPILOG = """\
 Ctrl-C, or SIGTERM, asks the ranks to end, and kills them after the grace
-period; a second one kills them at once. SIGUSR1, SIGUSR2 and SIGXCPU are passed
-on to the ranks. Under nohup, SIGHUP ends nothing. `ringrun --print-env` lists
-the environment variables that ring_keras reads.
+period; a second one kills them at once. ringrun passes SIGUSR1, SIGUSR2 and
+SIGXCPU on to the ranks. Under nohup, it ignores SIGHUP. `ringrun --print-env`
+lists the environment variables that ring_keras reads.
 
-Beside ringrun there are these tools, of which `ring --help` tells, too:
+Other tools, which `ring --help` lists, too:
 
 {tools}
 """
@@ -280,30 +281,30 @@ def make_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME[=VALUE]",
-        help="set a variable for every rank; without =VALUE, to the value that it has "
-        "here, which then stands in no list of processes. May be repeated",
+        help="set an environment variable for every rank. Without =VALUE, ranks get "
+        "its value here, and no list of processes shows the value. May be repeated",
     )
     add(
         "--output-dir",
         "--output-filename",
         type=Path,
         metavar="DIR",
-        help="also write what rank N prints to DIR/rank.N/stdout and stderr, as it "
-        "is; files of an earlier run are overwritten",
+        help="also write the unchanged output of rank N to DIR/rank.N/stdout and "
+        "stderr, over the files of an earlier run",
     )
     add(
         "-prefix-timestamp",
         "--prefix-output-with-timestamp",
         dest="timestamps",
         action="store_true",
-        help="begin each line with the time, too",
+        help="also begin each line with the time",
     )
     add(
         "--raw",
         action="store_true",
-        help="show every line of every rank as it comes. Otherwise what TensorFlow "
-        "says when it starts, and warnings of Python and tracebacks that several ranks "
-        "have, are shown once",
+        help="show every line of every rank. By default, TensorFlow's start-up "
+        "messages are shown once, and so are Python warnings and tracebacks that are "
+        "the same on several ranks",
     )
     add(
         "--grace-period",
@@ -322,27 +323,27 @@ def make_parser() -> argparse.ArgumentParser:
         "--bind-to",
         choices=["none", "cores"],
         default="none",
-        help="cores: each rank keeps to its share of this machine's cores, on one NUMA "
-        "node if it can (default: %(default)s)",
+        help="cores: bind each rank to its share of the machine's cores, on one NUMA "
+        "node if possible (default: %(default)s)",
     )
     add(
         "--horovod",
         dest="as_horovod",
         action="store_true",
-        help="`import horovod` finds ring_keras.horovod, so a script written for "
-        "Horovod runs as it is; Horovod itself must not be installed",
+        help="run a script for Horovod as it is: `import horovod` imports "
+        "ring_keras.horovod. Horovod itself must not be installed",
     )
     add(
         "--network-interface",
         "--network-interfaces",
         metavar="NAME,...",
-        help="network interfaces to take between hosts, such as eth1; of several, each "
-        "host takes those it has: RING_KERAS_INTERFACES",
+        help="network interfaces to use between hosts, such as eth1. Each host uses "
+        "those of the list that it has: RING_KERAS_INTERFACES",
     )
     add(
         "--encrypt",
         action="store_true",
-        help="encrypt what travels between hosts, with TLS 1.3: RING_KERAS_ENCRYPT",
+        help="encrypt the traffic between hosts, with TLS 1.3: RING_KERAS_ENCRYPT",
     )
     add("--transport", metavar="NAME", help="auto or tcp: RING_KERAS_TRANSPORT")
     add(
@@ -351,13 +352,12 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="LEVEL",
         help="debug, info, warning, error or off: RING_KERAS_LOG_LEVEL",
     )
-    add(
-        "-v", "--verbose", action="store_true", help="tell of each rank's start and end"
-    )
+    add("-v", "--verbose", action="store_true", help="report each rank's start and end")
     add(
         "--dry-run",
         action="store_true",
-        help="print each rank's command and what is added to its environment",
+        help="print each rank's command and the variables that are added to its "
+        "environment, and start nothing",
     )
     add(
         "--print-env",
@@ -367,22 +367,22 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--explain",
         metavar="CODE",
-        help="say what an error means and how to mend it, such as RK302; of several, "
-        "RK302,RK201",
+        help="explain an error, and how to fix it, by its code, such as RK302. Several "
+        "codes: RK302,RK201",
     )
     add(
         "-cb",
         "--check-build",
         action="store_true",
         help="check this machine for -np ranks, or all hosts that -H names and the "
-        "network between them, and print the command that fixes whatever is wrong. The "
-        "exit code is 1 if a job cannot run",
+        "network between them, and print a command that fixes each problem. The exit "
+        "code is 1 if a job cannot run",
     )
-    add("--json", action="store_true", help="print what --check-build finds as JSON")
+    add("--json", action="store_true", help="print --check-build's findings as JSON")
     add(
         "--print-completion",
         choices=SHELLS,
-        help="print a script that lets this shell complete ringrun's options, and the "
+        help="print a script that makes this shell complete ringrun's options, and the "
         "command that follows them: see docs/doctor.md",
     )
     add("--version", action="store_true", help="print the version")

@@ -50,7 +50,7 @@ class ElasticOptions:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds them to ringrun's."""
     group = parser.add_argument_group(
-        "elastic jobs", "The ranks go on without one that is lost: see docs/elastic.md."
+        "elastic jobs", "Jobs that continue when ranks are lost: see docs/elastic.md."
     )
     add = group.add_argument
     add(
@@ -67,33 +67,33 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         dest="max_size",
         type=int,
         metavar="N",
-        help="start more ranks, also in place of lost ones, up to N",
+        help="start ranks until there are N, also in place of lost ones",
     )
     add(
         "--elastic-timeout",
         type=float,
         metavar="SECONDS",
-        help="after a change, wait so long for M ranks to meet (default: 600)",
+        help="how long to wait for M ranks to meet after a change (default: 600)",
     )
     add(
         "--host-discovery-script",
         type=Path,
         metavar="FILE",
-        help="a program that prints the hosts that there are, as a hostfile has them; "
-        "run about each second, while the job runs. Needs --min-np and --max-np",
+        help="a program that prints the available hosts, as lines of a hostfile. "
+        "ringrun runs it about once a second. Needs --min-np and --max-np",
     )
     add(
         "--slots-per-host",
         "--slots",
         type=int,
         metavar="N",
-        help="of hosts that it prints without (default: 1)",
+        help="slots of hosts that it prints without a number (default: 1)",
     )
     add(
         "--reset-limit",
         type=int,
         metavar="K",
-        help="end the job at a change after K (default: never)",
+        help="end the job at the next change of ranks after K changes (default: never)",
     )
     add(
         "--blacklist-cooldown-range",
@@ -101,8 +101,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         nargs=2,
         metavar=("MIN", "MAX"),
-        help="seconds until a lost rank is replaced; they double with each loss, from "
-        "MIN to MAX (default: {:g} {:g})".format(*_COOLDOWN_S),
+        help="seconds until a lost rank is replaced: MIN, doubled with each loss, up "
+        "to MAX (default: {:g} {:g})".format(*_COOLDOWN_S),
     )
 
 

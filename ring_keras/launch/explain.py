@@ -18,13 +18,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Explains what is asked for; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="ring explain",
-        description="Says what an error of ring_keras means, and what to do about it.",
+        description="Says what an error of ring_keras means, and how to fix it.",
     )
     parser.add_argument(
         "errors",
         nargs="+",
         metavar="CODE",
-        help="such as RK302; of a class, such as PeerLostError: which codes it has",
+        help="a code, such as RK302, or a class, such as PeerLostError, to list its "
+        "codes",
     )
     return explain_errors(",".join(parser.parse_args(arguments).errors))
 

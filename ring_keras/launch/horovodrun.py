@@ -84,19 +84,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds what is not ringrun's anyway."""
     group = parser.add_argument_group(
         "horovodrun's options",
-        "ringrun accepts its other options, too, and says what each of them does here.",
+        "ringrun also accepts the other options of horovodrun, and says what it does "
+        "with each of them.",
     )
     group.add_argument(
         "--fusion-threshold-mb",
         type=_whole_number,
         metavar="MB",
-        help="size of gradient buckets, 0 for one per gradient: "
+        help="size of gradient buckets; 0: a bucket for each gradient: "
         "RING_KERAS_BUCKET_SIZE_BYTES",
     )
     group.add_argument(
         "--autotune",
         action="store_true",
-        help="measure what is best for this job: RING_KERAS_AUTOTUNE",
+        help="measure the best thresholds for this job: RING_KERAS_AUTOTUNE",
     )
     group.add_argument(
         "--stall-check-warning-time-seconds",
@@ -109,7 +110,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         dest="stall_warning",
         action="store_const",
         const=_NEVER_S,
-        help="do not say who is waited for",
+        help="do not report which ranks a collective waits for",
     )
     group.add_argument(
         "--stall-check-shutdown-time-seconds",

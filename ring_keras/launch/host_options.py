@@ -38,26 +38,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds them in a group of their own."""
     group = parser.add_argument_group(
         "several hosts",
-        "Through ssh, as you have configured it: `ssh HOST true` must work without a "
-        "question. ring_keras must be installed, in the same version, on each host.",
+        "ringrun reaches the hosts by ssh, as you have configured it: `ssh HOST true` "
+        "must not ask anything. Each host must have the same version of ring_keras.",
     )
     hosts = group.add_mutually_exclusive_group()
     hosts.add_argument(
         "-H",
         "--hosts",
         metavar="HOST:SLOTS,...",
-        help="hosts, and how many ranks each takes, filled in this order; without "
-        "-np, all slots get a rank",
+        help="hosts, and how many ranks each takes. They are filled in this order. "
+        "Without -np, each slot gets a rank",
     )
     hosts.add_argument(
         "-hostfile",
         "--hostfile",
         type=Path,
         metavar="FILE",
-        help="the same in a file, a line each: `HOST slots=4`, `HOST:4` or `HOST`",
+        help="the same in a file, one host a line: `HOST slots=4`, `HOST:4` or `HOST`",
     )
     group.add_argument(
-        "-p", "--ssh-port", type=int, metavar="PORT", help="where sshd listens"
+        "-p", "--ssh-port", type=int, metavar="PORT", help="the port of sshd"
     )
     group.add_argument(
         "-i", "--ssh-identity-file", metavar="FILE", help="your key for ssh"
@@ -66,7 +66,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--ssh-args",
         default="",
         metavar="ARGUMENTS",
-        help="more arguments for ssh, in one word: --ssh-args='-J gateway'",
+        help="more arguments for ssh, as one word: --ssh-args='-J gateway'",
     )
     group.add_argument(
         "--remote-python",
@@ -76,21 +76,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--remote-shell",
         metavar="COMMAND",
-        help="in place of ssh, in one word: runs on a host what follows the host's "
-        "name, with its standard input: --remote-shell='docker exec -i'",
+        help="a command to use in place of ssh, as one word. It gets a host's name and "
+        "the command to run there, to which it must pass its standard input: "
+        "--remote-shell='docker exec -i'",
     )
     group.add_argument(
         "--agent-port",
         type=int,
         metavar="PORT",
-        help="no ssh: on each other host an agent waits at this port, and holds the "
-        "secret in --secret-file: python -m ring_keras.launch.listening_agent --help",
+        help="use no ssh: an agent on each other host must listen on this port, and "
+        "have the same --secret-file: python -m ring_keras.launch.listening_agent "
+        "--help",
     )
     group.add_argument(
         "--launcher-address",
         metavar="ADDRESS",
-        help="this host's address that the others shall connect to (default: the "
-        "first that all reach)",
+        help="the address of this host to which the others connect (default: the first "
+        "that all of them reach)",
     )
     _add_node_options(parser)
     # What a scheduler gives, where that is used.
@@ -100,8 +102,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def _add_node_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "several hosts, without ssh",
-        "The same command on every host, but for --node-rank. The job's secret is in a "
-        "file of mode 0600 on each.",
+        "Run the same command on every host, each with its own --node-rank. Every host "
+        "has the job's secret in a file of mode 0600.",
     )
     group.add_argument("--nnodes", type=int, metavar="N", help="number of hosts")
     group.add_argument(
@@ -112,7 +114,7 @@ def _add_node_options(parser: argparse.ArgumentParser) -> None:
         type=count_here,
         metavar="N",
         help="number of ranks on this host, or auto; hosts may differ. Without "
-        "--nnodes it is what -np is",
+        "--nnodes, the same as -np",
     )
     group.add_argument(
         "--rendezvous",

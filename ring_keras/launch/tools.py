@@ -39,7 +39,7 @@ class _Tool:
 _TOOLS = {
     "verify": _Tool(
         "ring_keras.verify.command",
-        "do they train as one process? ringrun -np 2 ring verify X.py",
+        "do ranks train as one process? ringrun -np 2 ring verify X.py",
     ),
     "benchmark": _Tool(
         "ring_keras.benchmark.run",
@@ -47,11 +47,11 @@ _TOOLS = {
     ),
     "analyze": _Tool(
         "ring_keras.monitoring.analyze.__main__",
-        "why does a job hang? By what its ranks wrote: ring analyze DIR",
+        "why does a job hang? Reads what its ranks wrote: ring analyze DIR",
     ),
     "timeline": _Tool(
         "ring_keras.monitoring.timeline.__main__",
-        "makes one timeline of the parts of all ranks: ring timeline FILE",
+        "joins the timelines of all ranks into one file: ring timeline FILE",
     ),
     "data-service": _Tool(
         "ring_keras.data.service.__main__",
@@ -59,12 +59,12 @@ _TOOLS = {
     ),
     "doctor": _Tool(
         "ring_keras.launch.cli",
-        "is this machine fit for a job? ring doctor -np 2",
+        "can this machine run a job? ring doctor -np 2",
         first="--check-build",
     ),
     "explain": _Tool(
         "ring_keras.launch.explain",
-        "what does an error mean, and what helps? ring explain RK302",
+        "what does an error mean, and how is it fixed? ring explain RK302",
     ),
 }
 
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int | None:
     parser = argparse.ArgumentParser(
         prog="ring",
         usage="ring TOOL [argument ...]",
-        description="The tools beside ringrun, which starts the ranks of a job.\n\n"
+        description="Tools for jobs of ring_keras. ringrun starts such jobs.\n\n"
         f"{describe_tools()}\n\n`ring TOOL --help` lists a tool's options.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -36,15 +36,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--no-status",
         action="store_true",
-        help="no line below the output that says how many ranks have joined, and then "
-        "how fast they train; there is none either where the output does not go to a "
-        "terminal",
+        help="hide the status line below the output, which says how many ranks have "
+        "joined, and how fast they train. It is shown on a terminal only",
     )
     add(
         "--event-log",
         type=Path,
         metavar="FILE",
-        help="append what happens to FILE, as lines of JSON",
+        help="append events (ranks that start, end or fail, stalls, checkpoints) to "
+        "FILE, as lines of JSON",
     )
     add(
         "--timeline",
@@ -52,25 +52,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="write all ranks' collectives to FILE, in a directory that all hosts "
-        "share: in Chrome's format if it ends in .json, else in Perfetto's",
+        "share. The format is Chrome's if FILE ends in .json, else Perfetto's",
     )
     add(
         "--metrics-port",
         type=_port,
         metavar="PORT",
-        help="serve how far each rank is, for Prometheus; 0: at any free port",
+        help="serve the ranks' metrics for Prometheus on this port; 0: any free port",
     )
     add(
         "--metrics-host",
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="where to listen for it (default: %(default)s)",
+        help="address on which the metrics are served (default: %(default)s)",
     )
     add(
         "--metrics-token-file",
         type=Path,
         metavar="FILE",
-        help="holds the bearer token that Prometheus must send",
+        help="file with the bearer token that Prometheus must send",
     )
 
 

@@ -18,9 +18,9 @@ from ring_keras.verify.recording import EnoughStepsError, Recording
 __all__ = ["main"]
 
 _DESCRIPTION = """\
-Trains a few steps of a script's first model.fit() on the ranks of a job, and the
-same steps in one process on the global batches, says where they first differ, and
-what is the usual reason. The script is ended then; it needs no change.
+Trains a few steps of a script's first model.fit() on the ranks of a job, and then
+the same steps in one process on the global batches. Says where the two first
+differ, and the usual reason. The script needs no change. It ends after these steps.
 """
 _NOTHING_TO_COMPARE = 2
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--steps", type=int, default=3, help="how many (default: %(default)s)"
+        "--steps", type=int, default=3, help="steps to compare (default: %(default)s)"
     )
     # For the process that this program starts itself.
     parser.add_argument("--facts", type=Path, help=argparse.SUPPRESS)

@@ -16,8 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints one sentence, then what each rank was doing."""
     parser = argparse.ArgumentParser(
         prog="ring analyze",
-        description="Says why a job stands still, or broke, by the files that its "
-        "ranks wrote to RING_KERAS_TRACE_DIR.",
+        description="Says why a job hangs, or why it failed. Reads the files that its "
+        "ranks have written to RING_KERAS_TRACE_DIR.",
     )
     parser.add_argument("directory", type=Path, metavar="DIR")
     parser.add_argument(

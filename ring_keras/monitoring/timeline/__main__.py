@@ -16,8 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Writes FILE, and removes the parts."""
     parser = argparse.ArgumentParser(
         prog="ring timeline",
-        description="Makes one timeline of the parts FILE.rank0, FILE.rank1, ... that "
-        "the ranks of a job with RING_KERAS_TIMELINE=FILE have written.",
+        description="Joins FILE.rank0, FILE.rank1, ... into one timeline, FILE. The "
+        "ranks of a job with RING_KERAS_TIMELINE=FILE write these parts.",
     )
     parser.add_argument("file", type=Path, metavar="FILE")
     path: Path = parser.parse_args(arguments).file
