@@ -47,11 +47,11 @@ _TOOLS = {
     ),
     "analyze": _Tool(
         "ring_keras.monitoring.analyze.__main__",
-        "why does a job hang? Reads what its ranks wrote: ring analyze DIR",
+        "why does a job hang? Reads its ranks' traces: ring analyze DIR",
     ),
     "timeline": _Tool(
         "ring_keras.monitoring.timeline.__main__",
-        "joins the timelines of all ranks into one file: ring timeline FILE",
+        "joins the ranks' timelines into one file: ring timeline FILE",
     ),
     "data-service": _Tool(
         "ring_keras.data.service.__main__",
