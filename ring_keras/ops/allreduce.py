@@ -38,8 +38,8 @@ def allreduce(
 ) -> tf.Tensor | tf.IndexedSlices:
     """Reduces a tensor elementwise over all ranks.
 
-    Differentiable for `SUM` and `AVERAGE`: the gradient is reduced the same
-    way; and for `ADASUM`.
+    Differentiable for `SUM` and `AVERAGE`, whose gradient is reduced in the
+    same way, and for `ADASUM`.
 
     Examples:
         >>> loss = tf.constant([1.0, 2.0]) * (ring.rank() + 1)
@@ -53,18 +53,20 @@ def allreduce(
             `tf.IndexedSlices` are gathered instead, so the result holds the
             slices of all ranks; they may differ in number.
         op: How to combine values. `AVERAGE` rejects integers; bool takes `MIN`
-            and `MAX`. `ADASUM` combines ranks pair by pair, so that what they
-            have in common counts once: a (1 - a.b / 2|a|^2) + b (1 - a.b /
-            2|b|^2), of tensors in floating point whose shape is static.
-        name: Pairs this call with the other ranks' calls. The n-th call of a
-            name on one rank meets the n-th on every other, so ranks that make
-            their calls in the same order need no name. Defaults to "allreduce".
+            and `MAX`. `ADASUM` combines ranks pair by pair, so that their
+            common part counts once: a (1 - a.b / 2|a|^2) + b (1 - a.b /
+            2|b|^2). It takes floating-point tensors of static shape.
+        name: Pairs this call with the other ranks' calls. The n-th call with a
+            name on one rank is paired with the n-th call on every other, so
+            ranks that make their calls in the same order need no name.
+            Defaults to "allreduce".
         prescale_factor: Multiplies this rank's tensor before the reduction;
             may differ between ranks.
         postscale_factor: Multiplies the result; the same on every rank.
-        compression: How float32 travels between hosts; the same on every rank.
-            With `ADASUM` within hosts too, and the result is rounded.
-            `tf.IndexedSlices` and gradients of this function travel as they are.
+        compression: The type in which float32 travels between hosts; the same
+            on every rank. With `ADASUM` it is used within hosts, too, and the
+            result is rounded. `tf.IndexedSlices` and gradients of this
+            function are not compressed.
         process_set: Ranks taking part. Defaults to all.
 
     Returns:

@@ -37,16 +37,16 @@ def alltoall(
     Args:
         tensor: At least one dimension. The first may differ between ranks; the
             others and the dtype must agree.
-        splits: Integers, one per rank: how many rows go to it, in order. They
-            add up to the rows of `tensor`. By default every rank gets equally
-            many, and the rows must divide evenly.
+        splits: Integers, one per rank: how many rows go to that rank, in order.
+            Their sum is the number of rows of `tensor`. By default every rank
+            gets the same number, which must divide evenly.
         name: See `allreduce`. Defaults to "alltoall".
         process_set: Ranks taking part. Defaults to all.
 
     Returns:
         The rows from rank 0, then those from rank 1, and so on. If `splits` is
-        given: a tuple of that and of a vector, in the dtype of `splits`, with
-        the number of rows that came from each rank.
+        given: a tuple of these rows and of a vector, in the dtype of `splits`,
+        with the number of rows from each rank.
 
     Raises:
         NotInitializedError: If `ring_keras.init()` has not run.

@@ -37,8 +37,8 @@ def broadcast(
         np.int32(7)
 
     Args:
-        tensor: Shape and dtype must agree on every rank; the values matter on
-            the root alone.
+        tensor: Shape and dtype must agree on every rank. Only the root's values
+            are used.
         root_rank: The rank of the whole job that sends.
         name: See `allreduce`. Defaults to "broadcast".
         process_set: Ranks taking part. Defaults to all.

@@ -31,8 +31,9 @@ def broadcast_variables(
 ) -> tf.Operation | None:
     """Gives variables the values they have on one rank; one message per dtype.
 
-    Called eagerly, it also has layers compute with the new values that make constants
-    of their variables, as `Normalization` does: before a function of them is traced.
+    Some layers, such as `Normalization`, compute with constants that they derive from
+    their variables. Called eagerly, this function also updates these constants. Call it
+    before a function that uses such a layer is traced.
 
     Examples:
         >>> weight = tf.Variable(float(ring.rank()))
@@ -43,7 +44,7 @@ def broadcast_variables(
     Args:
         variables: `tf.Variable`s or `keras.Variable`s. They are matched by
             position; number, shapes and dtypes must agree on every rank. Names
-            need not, but the same names in another order are refused.
+            may differ, but the same names in another order are refused.
         root_rank: The rank of the whole job that sends.
         name: See `allreduce`. Defaults to "broadcast_variables".
         process_set: Ranks taking part. Defaults to all.
@@ -55,8 +56,8 @@ def broadcast_variables(
     Raises:
         NotInitializedError: If `ring_keras.init()` has not run.
         RankMismatchError: If the ranks' variables differ, or are in different
-            orders. Called eagerly, this names the first variable that does, and none
-            has been changed.
+            orders. Called eagerly, it names the first variable that differs, and no
+            variable has been changed.
         PeerLostError: If a rank died or left.
         CollectiveTimeoutError: If a rank stays silent too long.
     """

@@ -24,7 +24,7 @@ def any(
 ) -> Any:
     """Whether something holds on at least one rank.
 
-    For what one rank finds and all must act on, such as a disk that is full:
+    Use it if one rank notices something and all must act, such as a full disk:
 
     ```python
     if ring.any(disk_is_full()):
@@ -71,7 +71,7 @@ def all(
         As `any`.
 
     Raises:
-        TypeError: As `any`, and so the others.
+        TypeError: If `value` is neither. The other errors are those of `any`.
     """
     return _decision(value, Min, name or "all", process_set)
 
@@ -94,14 +94,14 @@ def agree_on(
 ) -> _Value:
     """Makes sure that all ranks have the same value.
 
-    For what each rank works out by itself, and training takes for equal, such as the
-    classes that it found in its files:
+    Use it for values that each rank computes and that must be equal, such as the
+    classes in its files:
 
     ```python
     classes = ring.agree_on(sorted(os.listdir("images")), name="classes")
     ```
 
-    `broadcast_object` is for ranks that may differ, and take one rank's value.
+    If ranks may differ, and shall take one rank's value, use `broadcast_object`.
 
     Examples:
         >>> ring.agree_on(["cat", "dog"], name="classes")
@@ -112,7 +112,7 @@ def agree_on(
         ring_keras.errors.RankMismatchError: ... the ranks' values differ: ...
 
     Args:
-        value: Plain values; see `broadcast_object`. Of numbers the types count, too.
+        value: Plain values; see `broadcast_object`. Types of numbers must agree, too.
         name: What the error calls it. Defaults to "agree_on".
         process_set: Ranks taking part. Defaults to all.
 
@@ -120,7 +120,8 @@ def agree_on(
         `value`.
 
     Raises:
-        RankMismatchError: On every rank, if they differ; says who has what.
+        RankMismatchError: On every rank, if the values differ. It says which rank has
+            which value.
         TypeError: If `value` holds anything but plain values.
         RingKerasError: On the other ranks then.
         PeerLostError: If a rank died or left.

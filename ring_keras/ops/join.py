@@ -11,8 +11,8 @@ __all__ = ["join"]
 def join(*, process_set: ProcessSet | None = None) -> int:
     """Takes part in the other ranks' collectives until all have called it.
 
-    For a loop of your own in which ranks have different numbers of batches: call
-    it after the loop, on every rank.
+    Use it in a loop of your own in which ranks have different numbers of batches:
+    call it after the loop, on every rank.
 
     ```python
     for batch in dataset:
@@ -20,17 +20,19 @@ def join(*, process_set: ProcessSet | None = None) -> int:
     ring.join()
     ```
 
-    Until the last rank calls it, this one brings zeros to sums, counts for nothing
-    in averages, which divide by what the others bring, and has no rows in gathers.
-    It gets none of the results, so its variables stay as they are: afterwards,
-    `ring.broadcast_variables(variables, root_rank=last)` gives it those of a rank
-    that went on. What cannot do without a rank fails on all ranks that enter it,
-    with an error that names this one, and they can go on: `MIN`, `MAX`, `PRODUCT`,
-    a broadcast whose root has joined, tensors on a GPU, process sets that are made
-    or removed.
+    Until the last rank calls it, a rank that has joined contributes zeros to sums,
+    does not count in averages, and adds no rows to gathers. It gets none of the
+    results, so its variables do not change. Afterwards
+    `ring.broadcast_variables(variables, root_rank=last)` gives it those of the
+    last rank.
 
-    In `fit`, and where steps must count by their examples, use
-    `ring_keras.data.join` instead.
+    Some collectives need every rank: `MIN`, `MAX`, `PRODUCT`, a broadcast whose
+    root has joined, collectives of tensors on a GPU, and making or removing
+    process sets. They fail on all ranks that enter them, with an error that names
+    the rank that has joined. These ranks can continue.
+
+    In `fit`, or if steps must count by their examples, use `ring_keras.data.join`
+    instead.
 
     Examples:
         Rank 0 has 2 batches, rank 1 has 4:

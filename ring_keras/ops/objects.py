@@ -38,13 +38,13 @@ def broadcast_object(
     Args:
         obj: Plain values: None, bool, numbers, str, bytes, NumPy arrays, lists,
             tuples, dicts and sets of these; tensors arrive as NumPy arrays.
-            Matters on the root alone.
+            Only the root's value is used.
         root_rank: The rank of the whole job that sends.
         name: See `allreduce`. Defaults to "broadcast_object".
         process_set: Ranks taking part. Defaults to all.
 
     Returns:
-        The root's value: a copy elsewhere, `obj` itself on the root.
+        The root's value: `obj` itself on the root, a copy on the other ranks.
 
     Raises:
         TypeError: On the root, if `obj` holds anything but plain values.

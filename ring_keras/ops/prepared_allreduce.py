@@ -30,9 +30,9 @@ def prepare_allreduce(
 ) -> Callable[[], NDArray[Any]]:
     """Binds an allreduce to the array that it reads and the one that it writes.
 
-    For loops of one's own: each call reduces what the array holds by then, and costs
-    less than `allreduce`, which looks at its arguments in every call. Preparing asks
-    other ranks for nothing. Arrays of `shared_empty` are reduced where they lie.
+    Use it in your own loops: each call reduces the current contents of the array, and
+    costs less than `allreduce`, which checks its arguments in every call. This function
+    does not communicate. Arrays of `shared_empty` are reduced in place.
 
     Examples:
         >>> values = np.zeros(2, np.float32)
@@ -43,11 +43,11 @@ def prepare_allreduce(
 
     Args:
         array: C-contiguous, of any shape; shape and dtype must agree on every rank.
-        op: How to combine values, as in `allreduce`, but for `ADASUM`.
-        out: Where the result goes: a writeable array like `array`, or `array` itself.
-            Defaults to a new one.
+        op: How to combine values, as in `allreduce`, without `ADASUM`.
+        out: The array for the result: a writeable array like `array`, or `array`
+            itself. Defaults to a new one.
         name: Pairs the calls with those of the other ranks, as in `allreduce`. Defaults
-            to one that op, dtype and shape make: several that agree in these must be
+            to a name made of op, dtype and shape: functions that agree in these must be
             called in the same order on every rank.
         process_set: Ranks taking part. Defaults to all.
 
@@ -58,10 +58,10 @@ def prepare_allreduce(
 
     Raises:
         NotInitializedError: If `ring_keras.init()` has not run.
-        TypeError: If `array` or `out` is no NumPy array, or no collective moves its
+        TypeError: If `array` or `out` is no NumPy array, or collectives do not have its
             dtype.
-        ValueError: If `array` is not contiguous, `out` does not fit, or `op` means
-            nothing for the dtype.
+        ValueError: If `array` is not contiguous, `out` does not fit, or `op` is not
+            defined for the dtype.
     """
     for which, given in (("array", array), ("out", array if out is None else out)):
         if not isinstance(given, np.ndarray):
@@ -84,8 +84,8 @@ def prepare_allreduce(
 def shared_empty(shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
     """Makes an array in memory that the ranks of this host have mapped.
 
-    As `np.empty`. What `prepare_allreduce` binds to such arrays, for input and `out`,
-    is reduced without copies; elsewhere it is an array as others.
+    It is like `np.empty`. If both the input and `out` of `prepare_allreduce` are such
+    arrays, they are reduced without copies. Otherwise it is an ordinary array.
 
     Examples:
         >>> values = ring.shared_empty(1000, np.float32)
@@ -99,12 +99,12 @@ def shared_empty(shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
         dtype: Of its elements.
 
     Returns:
-        The array; its values are arbitrary. Its memory, of which a rank has 16 GiB, is
-        free again when nothing refers to it.
+        The array, with arbitrary values. Its memory is freed when nothing refers to it.
+        A rank has 16 GiB of such memory.
 
     Raises:
         NotInitializedError: If `ring_keras.init()` has not run.
-        TypeError: If no collective moves the dtype.
+        TypeError: If collectives do not have the dtype.
         RingKerasError: If there is no room.
     """
     require_collective_dtype(tf.as_dtype(dtype), "shared_empty")
