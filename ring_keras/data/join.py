@@ -19,18 +19,18 @@ _INFINITE = int(tf.data.INFINITE_CARDINALITY)
 def join(
     dataset: tf.data.Dataset, *, process_set: ProcessSet | None = None
 ) -> tf.data.Dataset:
-    """Returns the dataset, with as many batches as the rank with the most has.
+    """Returns the dataset with as many batches as the longest dataset of all ranks.
 
-    A rank without data goes on with empty batches, which have no rows. In `fit`,
-    with a callback of `ring_keras.callbacks`, such a batch counts for nothing: the
+    A rank without data continues with empty batches, which have no rows. In `fit`
+    with a callback of `ring_keras.callbacks`, such a batch does not count: the
     average divides by the others' examples, and neither metrics nor moving
-    statistics change. In a loop of your own, `weighted_step` sees to that. So all
-    ranks take as many steps, and every example is trained on.
+    statistics change. In a loop of your own, use `weighted_step` for that. So all
+    ranks take the same number of steps, and every example is used.
 
     Call it last, after `batch` and `prefetch`, on every rank of the process set.
     If a rank does not know its number of batches, the ranks ask each other before
-    each one, when it is fetched: then every rank must fetch as many, and nothing
-    should fetch ahead.
+    each batch is fetched. Then every rank must fetch the same number of batches,
+    and nothing should prefetch.
 
     Examples:
         Rank 0 has 1 batch, rank 1 has 3:
@@ -40,8 +40,8 @@ def join(
         [2, 0, 0]
 
     Args:
-        dataset: This rank's, of batches of dense tensors. The number of batches
-            may differ between ranks; their structure may not.
+        dataset: This rank's dataset, of batches of dense tensors. The number of
+            batches may differ between ranks; their structure must be the same.
         process_set: Ranks that train together. Defaults to all.
 
     Returns:
@@ -50,7 +50,7 @@ def join(
     Raises:
         ValueError: If the dataset is not one of batches of dense tensors.
         RankMismatchError: If the data of some ranks end and those of others never
-            do, or some ranks' dataset is not such a one.
+            do, or if only some ranks raise the `ValueError`.
     """
     process_set = process_set or global_process_set
     empty, counts = gather_outcomes(

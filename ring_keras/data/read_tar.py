@@ -19,8 +19,8 @@ _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]+)")
 def read_tar(name: str | tf.Tensor, endings: Sequence[str]) -> tf.data.Dataset:
     """Returns the samples of a tar file.
 
-    A sample is what has one name but for its ending, the first dot and what comes
-    after it, in files that follow each other:
+    A sample consists of consecutive files whose names differ only in their endings: the
+    first dot and everything after it:
 
     ```python
     files = ring.data.shard_files("s3://bucket/train-*.tar", seed=1)
@@ -43,15 +43,16 @@ def read_tar(name: str | tf.Tensor, endings: Sequence[str]) -> tf.data.Dataset:
         [b'1']
 
     Args:
-        name: Of the file, compressed or not: a string, or a scalar in a function of
-            tf.data. On this host, or a URL that TensorFlow or fsspec knows.
-        endings: Without the first dot. Every sample must have them; others are passed
-            over.
+        name: The name of the file, compressed or not: a string, or a scalar in a
+            function of tf.data. It is on this host, or a URL that TensorFlow or fsspec
+            knows.
+        endings: The endings to read, without the first dot. Every sample must have
+            them. Other files are skipped.
 
     Returns:
-        A dataset of dicts of strings: "__key__", the sample's name, and the contents of
-        its file of each ending. What is cut off, damaged in a header, or lacks an
-        ending, is an error where it is read.
+        A dataset of dicts of strings: "__key__", the sample's name, and for each ending
+        the contents of the file. Reading a truncated file, a damaged header, or a
+        sample without an ending raises an error.
     """
     endings = list(endings)
     spec = tf.TensorSpec([], tf.string)

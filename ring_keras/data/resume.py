@@ -20,12 +20,12 @@ __all__ = ["Resume"]
 
 
 class Resume(keras.callbacks.Callback):
-    """Makes `fit` go on with the step after the last one that was saved.
+    """Makes `fit` continue with the step after the last one that was saved.
 
-    Where training is, it reads off the optimizer's count of steps, so whatever
-    restores model and optimizer will do: `BackupAndRestore(save_freq=100)`, a
-    `ModelCheckpoint` and `load_model`, a `tf.train.Checkpoint`. The data of an epoch
-    are those that the interrupted run would have had:
+    It takes the position from the optimizer's step count, so every way to restore model
+    and optimizer works: `BackupAndRestore(save_freq=100)`, a `ModelCheckpoint` and
+    `load_model`, a `tf.train.Checkpoint`. The order of an epoch's data is that of the
+    interrupted run:
 
     ```python
     resume = ring.data.Resume()
@@ -39,16 +39,15 @@ class Resume(keras.callbacks.Callback):
     ])
     ```
 
-    List it after callbacks that restore state and before
-    `BroadcastGlobalVariables`. The batches that have been trained on are read and
-    put aside; the metrics of that epoch are those of the rest. `epochs` counts from
-    the first start of all.
+    List it after callbacks that restore state and before `BroadcastGlobalVariables`.
+    The batches that have been trained on are read and discarded. The metrics of that
+    epoch cover only the rest. `epochs` counts from the very first start.
 
-    It needs to know the number of steps per epoch: by the dataset's cardinality, or
-    by `steps_per_epoch` where that is unknown. An epoch is a whole pass over data of
-    known cardinality. In a loop of your own, call `set_epoch(number)` before
-    iterating, and iterate over `dataset.skip(steps)`. With `shard_kafka`, steps count
-    from where the model was when it first trained on those messages.
+    It needs the number of steps per epoch: the dataset's cardinality, or
+    `steps_per_epoch` if that is unknown. An epoch is a whole pass over data of known
+    cardinality. In a loop of your own, call `set_epoch(number)` before iterating, and
+    iterate over `dataset.skip(steps)`. With `shard_kafka`, steps count from the model's
+    step when it first trained on these messages.
 
     Examples:
         >>> optimizer = keras.optimizers.SGD(0.1)
@@ -60,7 +59,7 @@ class Resume(keras.callbacks.Callback):
         >>> history = model.fit(train, epochs=2, verbose=0, callbacks=[backup, resume])
 
     Args:
-        root_rank: The rank whose state counts.
+        root_rank: The rank whose state all ranks take.
     """
 
     def __init__(self, root_rank: int = 0) -> None:

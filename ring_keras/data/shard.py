@@ -38,11 +38,11 @@ def shard(
 ) -> _Data:
     """Returns this rank's part of the data.
 
-    Rank r of n gets items r, r + n, r + 2n and so on, so that batch k of all
-    ranks together holds the items that batch k of one process, n times as
-    large, would hold. Shard before batching. Every rank of the process set
-    must call it: they make sure that they split the same number of items in
-    the same order.
+    Rank r of n gets items r, r + n, r + 2n and so on. So batch k of all ranks
+    together has the same items as batch k of one process, with a batch n times
+    as large. Shard before batching. Every rank of the process set must call
+    it: the ranks check that they split the same number of items in the same
+    order.
 
     Examples:
         >>> items = tf.data.Dataset.range(8)
@@ -53,29 +53,36 @@ def shard(
         2
 
     Args:
-        data: A `tf.data.Dataset` of single items; or arrays, or tuples, lists
-            and dicts of arrays with equal first dimensions; or a
-            `keras.utils.PyDataset`, whose batches are dealt out whole and which
-            keeps its workers. The same on every rank.
-        seed: Shuffles all items before they are split, on every rank alike;
-            the same number on every rank. For that each rank reads all items of a
-            dataset, and has them in memory. A dataset and a `PyDataset` are
-            shuffled anew in each epoch, of which a `fit` with a callback of ours
-            tells them the number. Otherwise each pass that begins over a dataset
-            has another order, so every rank must begin as many; that they have is
-            checked before the first step. Arrays are shuffled once. A dataset that
-            was shuffled before needs no seed here, but must have had one there.
-        remainder: What to do if the number of items is no multiple of the
-            number of ranks. "drop" leaves out the last few, fewer than the
-            number of ranks, so that all ranks have as many. "pad" gives the
-            ranks that lack one a copy with a sample weight of 0 instead, which
-            a training step leaves out of everything; it takes data in pairs
-            `(x, y)` or triples with sample weights, and returns triples. "keep"
-            leaves out none: for evaluation, and for training with
-            `ring_keras.data.join`.
-        resume: Makes the order depend on the number of the epoch alone, however
-            often the data are passed over in it, so that training can go on in the
-            middle of one. Needs a seed.
+        data: The same on every rank: a `tf.data.Dataset` of single items; arrays,
+            or tuples, lists and dicts of arrays with equal first dimensions; or a
+            `keras.utils.PyDataset`, which is divided into whole batches and keeps
+            its workers.
+        seed: Shuffles all items before they are split, in the same way on every
+            rank; the same number on every rank.
+
+            - A dataset: each rank reads all items, and keeps them in memory. They
+              are shuffled again in each epoch. A `fit` with a callback of
+              ring_keras sets the number of the epoch. Elsewhere each new pass has
+              another order, so every rank must begin the same number of passes,
+              which is checked before the first step.
+            - A `PyDataset`: its batches are shuffled again in each epoch.
+            - Arrays are shuffled once.
+
+            A dataset that was shuffled before needs no seed here, but that shuffle
+            must have had one.
+        remainder: What to do if the number of items is no multiple of the number
+            of ranks.
+
+            - "drop" leaves out the last few items, fewer than there are ranks, so
+              all ranks have the same number.
+            - "pad" gives the ranks that lack an item a copy with a sample weight
+              of 0, which a training step ignores. It takes pairs `(x, y)` or
+              triples with sample weights, and returns triples.
+            - "keep" leaves out none. Use it for evaluation, and for training with
+              `ring_keras.data.join`.
+        resume: Makes the order depend only on the number of the epoch, and not on
+            the number of passes, so that training can continue in the middle of an
+            epoch. Needs a seed.
         process_set: Ranks to split among. Defaults to all.
 
     Returns:
@@ -83,13 +90,13 @@ def shard(
 
     Raises:
         ValueError: If the data cannot be split so that every item is on one
-            rank, for instance because it was shuffled without a seed.
+            rank, for example because they were shuffled without a seed.
         TypeError: If `data` is of another kind.
-        RankMismatchError: If the ranks have different numbers of items, or
-            different seeds, among which `tf.random.set_seed` and
-            `keras.utils.set_random_seed` count; or arrays, or sources of a dataset,
-            with other rows, of which a few are compared; or one of the errors above is
-            raised on some ranks only.
+        RankMismatchError: If the ranks have different numbers of items, different
+            seeds (those of `tf.random.set_seed` and `keras.utils.set_random_seed`
+            count, too), or different rows in arrays or in the sources of a dataset,
+            of which a few are compared. Also if only some ranks raise one of the
+            errors above.
     """
     process_set = process_set or global_process_set
     rows: list[Any] = []

@@ -25,7 +25,7 @@ def shard_arrow(
 ) -> tf.data.Dataset:
     """Returns this rank's rows of Arrow IPC files (Feather), and reads no others.
 
-    As `shard_parquet` in all things; record batches are what row groups are there:
+    It works as `shard_parquet`, with record batches in place of row groups:
 
     ```python
     rows = ring.data.shard_arrow("gs://bucket/train/*.feather", seed=1)
@@ -33,8 +33,8 @@ def shard_arrow(
     model.fit(train, shuffle=False, callbacks=[...])
     ```
 
-    Every rank of the process set must call it. Each reads the footers of all files and
-    the headers of their record batches, and all make sure that they are the same.
+    Every rank of the process set must call it. Each rank reads the footers of all files
+    and the headers of their record batches, and the ranks check that they are the same.
 
     Examples:
         >>> import pyarrow as pa
@@ -47,15 +47,15 @@ def shard_arrow(
         16
 
     Args:
-        paths: Of files as `pyarrow.ipc.new_file`, `pyarrow.feather.write_feather` and
-            `pandas.DataFrame.to_feather` write them, compressed or not: ".arrow",
-            ".feather". Not of Feather's version 1, nor of Arrow streams. Otherwise as
-            those of `shard_parquet`.
-        columns: The names of those to read. Defaults to all.
-        seed: Shuffles the record batches, and the rows within each, on every rank
-            alike and anew in each epoch, as `shard` does. Defaults to the order of
-            names.
-        remainder: "drop" leaves out the last few rows of the order, fewer than ranks;
+        paths: As for `shard_parquet`. The files (".arrow", ".feather") are those of
+            `pyarrow.ipc.new_file`, `pyarrow.feather.write_feather` and
+            `pandas.DataFrame.to_feather`, compressed or not. Feather version 1 and
+            Arrow streams are not read.
+        columns: The names of the columns to read. Defaults to all.
+        seed: Shuffles the record batches, and the rows within each, in the same way on
+            every rank, and again in each epoch, as `shard` does. Without it, the order
+            is that of the names.
+        remainder: "drop" leaves out the last few rows, fewer than there are ranks;
             "keep" leaves out none.
         resume: See `shard`. Needs a seed.
         filesystem: See `shard_parquet`.

@@ -23,8 +23,8 @@ def shard_files(
 ) -> tf.data.Dataset:
     """Returns the names of this rank's files, so that it reads no others.
 
-    Every file is on exactly one rank. Interleave them, shuffle what they hold as
-    you like, and let `ring_keras.data.join` make up for what one rank's hold more:
+    Every file is on exactly one rank. Interleave the files, and shuffle their items as
+    you like. If some ranks' files have more items, use `ring_keras.data.join`:
 
     ```python
     files = ring.data.shard_files("gs://bucket/train-*.tfrecord", seed=1)
@@ -43,11 +43,11 @@ def shard_files(
         [b'line of 0', b'line of 2']
 
     Args:
-        pattern: Of the names, as `tf.io.gfile.glob` takes it, or several, or the
-            names themselves. URLs whose protocol TensorFlow does not have, such as
-            "s3://", are those of fsspec.
-        seed: Shuffles all names before they are split, on every rank alike and
-            anew each time the dataset is iterated.
+        pattern: A pattern of names, as for `tf.io.gfile.glob`, or several, or the
+            names themselves. For protocols that TensorFlow does not have, such as
+            "s3://", fsspec is used.
+        seed: Shuffles all names before they are split, in the same way on every rank,
+            and again each time the dataset is iterated.
         resume: See `shard`.
         process_set: Ranks to split among. Defaults to all.
 
@@ -56,7 +56,7 @@ def shard_files(
 
     Raises:
         ValueError: If there are fewer files than ranks.
-        RankMismatchError: If the ranks see different files, or one cannot see them.
+        RankMismatchError: If the ranks see different files, or a rank cannot list them.
     """
     process_set = process_set or global_process_set
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)

@@ -41,12 +41,12 @@ def shard_kafka(
 ) -> tf.data.Dataset:
     """Returns this rank's batches of the messages that topics hold now.
 
-    Which those are is asked once, and kept in a file: the first and the last offset of
-    each partition. Offsets have one order, by topics and partitions, of which each rank
-    takes an equal share, however many partitions there are. When `fit` first begins
-    with them, the model's number of steps is noted there, too. So the file and the
-    model's number of steps, which is in each of its backups, say which messages it has
-    been trained on, and a job that is killed and started again trains on each once:
+    At the first start, the first and the last offset of each partition are saved in a
+    file. All offsets have one order, by topics and partitions, and each rank takes an
+    equal share of it, for any number of partitions. When `fit` first begins, it saves
+    the model's number of steps in the file, too. So the file and the model's number of
+    steps, which is in each of its backups, determine the messages on which it has been
+    trained. A job that is killed and started again trains on each message once:
 
     ```python
     config = {"bootstrap.servers": "broker:9092"}
@@ -75,40 +75,43 @@ def shard_kafka(
         4
 
     Args:
-        topics: One or several.
+        topics: A topic, or several.
         offsets: The file, on a file system that the first rank can reach in each start
-            of the job; no URL. If it is not there, that rank asks the brokers and
+            of the job; no URL. If it does not exist, that rank asks the brokers and
             writes it.
-        batch_size: The most messages of a batch. All ranks have as many batches, of
-            sizes that differ by one at most, but where offsets have no message: such
-            batches have fewer.
-        config: librdkafka's settings, "bootstrap.servers" among them.
-        resume: What must be in the callbacks of the `fit` that trains on them: reading
-            them elsewhere is an error. Between shard_kafka and `fit` there may be
-            `map`, `prefetch` and `with_options`. None is for looking at messages and
-            for evaluation: a `fit` with a callback of ours refuses those, and where
-            they are trained on nevertheless, no message is promised to be once.
-        after: The file of an earlier pass, at whose end this one begins, and with new
-            partitions and topics. The model must have been trained on all of that.
-            Defaults to the first messages that are there.
+        batch_size: The largest number of messages in a batch. All ranks have the same
+            number of batches, and their sizes differ by at most one. A batch has fewer
+            messages if some of its offsets have none.
+        config: librdkafka's settings, including "bootstrap.servers".
+        resume: The `Resume` that is also in the callbacks of the `fit` that trains on
+            these messages. Reading them elsewhere is an error. Between shard_kafka and
+            `fit`, only `map`, `prefetch` and `with_options` are allowed. None is for
+            evaluation and for looking at messages: a `fit` with a callback of
+            ring_keras refuses such data, and any other training on them may use a
+            message more than once.
+        after: The file of an earlier pass. This pass begins where that one ended, and
+            at the first message of new partitions and topics. The model must have been
+            trained on all messages of that pass. By default, a pass begins at the first
+            messages of the topics.
         process_set: Ranks to split among. Defaults to all.
 
     Returns:
-        A dataset of batches, whose number it knows: dicts of "topic", "key" and
-        "value", of strings (empty for null), "partition" of int32, "offset" and
-        "timestamp_ms" of int64, each of shape [size of the batch].
+        A dataset of batches, of known cardinality. A batch is a dict of "topic", "key"
+        and "value" (strings, empty for null), "partition" (int32), "offset" and
+        "timestamp_ms" (int64), each of shape [size of the batch].
 
     Raises:
         ImportError: If confluent-kafka is not installed.
-        ValueError: If there are fewer offsets than ranks; if the file was written for
-            other topics, another number of ranks, `batch_size` or `after`, or is
-            another one; if messages since `after` are not there any more; in an elastic
-            job. `fit` raises it if the model's backup does not belong to the file.
-        RankMismatchError: If the ranks have different arguments, or one has wrong ones
-            that others have not.
+        ValueError: If there are fewer offsets than ranks; if the file is no file of
+            offsets, or was written for other topics, another number of ranks,
+            `batch_size` or `after`; if messages since `after` no longer exist; in an
+            elastic job. `fit` raises it if the model's backup does not belong to the
+            file.
+        RankMismatchError: If the ranks have different arguments, or if only some have
+            wrong ones.
         RingKerasError: If the brokers do not answer for a minute, or the file cannot be
-            read or written. So does reading, if messages are not there any more, or a
-            batch would have none.
+            read or written. Reading raises it, too, if messages no longer exist, or if
+            a batch would have none.
     """
     if is_elastic():
         raise ValueError(

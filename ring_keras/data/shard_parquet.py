@@ -25,9 +25,9 @@ def shard_parquet(
 ) -> tf.data.Dataset:
     """Returns this rank's rows of Parquet files, and reads no others.
 
-    An epoch's order is one of row groups. Each rank takes an equal share of its rows,
-    from where the rank before it ends, so that a row group is read by one rank, or by
-    two where their shares meet, one group at a time:
+    An epoch is a sequence of row groups. Each rank takes an equal share of its rows,
+    beginning where the previous rank's share ends. So one rank reads a row group, or
+    two if their shares meet in it, one row group at a time:
 
     ```python
     rows = ring.data.shard_parquet("s3://bucket/train", columns=["x", "y"], seed=1)
@@ -35,8 +35,8 @@ def shard_parquet(
     model.fit(train, shuffle=False, callbacks=[...])
     ```
 
-    Every rank of the process set must call it. Each reads the footers of all files, and
-    all make sure that they are the same.
+    Every rank of the process set must call it. Each rank reads the footers of all
+    files, and the ranks check that they are the same.
 
     Examples:
         >>> import pyarrow as pa
@@ -49,33 +49,38 @@ def shard_parquet(
         16
 
     Args:
-        paths: A file, a directory, with all that is below it, as Spark writes them:
-            names that begin with `_` or `.` are passed over; or a pattern of files or
-            directories, such as "data/part-*.parquet" and "data/day=*". Or several;
-            a file counts once. On this host, or URLs of file systems that the package
-            fsspec has, such as "s3://bucket/train", "gs://" and "hdfs://".
-        columns: The names of those to read. Defaults to all.
-        seed: Shuffles the row groups, and the rows within each, on every rank alike
-            and anew in each epoch, as `shard` does. The same number on every rank.
-            Defaults to the order of names.
-        remainder: "drop" leaves out the last few rows of the order, fewer than ranks,
-            so that all ranks have as many. "keep" leaves out none: for evaluation, and
-            for training with `ring_keras.data.join`.
+        paths: One of these, or several; a file counts once. They are on this host, or
+            URLs of file systems that the package fsspec has, such as
+            "s3://bucket/train", "gs://" and "hdfs://".
+
+            - A file.
+            - A directory as Spark writes it, with everything below it. Names that
+              begin with `_` or `.` are skipped.
+            - A pattern of files or directories, such as "data/part-*.parquet" and
+              "data/day=*".
+        columns: The names of the columns to read. Defaults to all.
+        seed: Shuffles the row groups, and the rows within each, in the same way on
+            every rank, and again in each epoch, as `shard` does. The same number on
+            every rank. Without it, the order is that of the names.
+        remainder: "drop" leaves out the last few rows, fewer than there are ranks, so
+            all ranks have the same number. "keep" leaves out none. Use it for
+            evaluation, and for training with `ring_keras.data.join`.
         resume: See `shard`. Needs a seed.
-        filesystem: Which has `paths`: a `pyarrow.fs.FileSystem`, or a file system of
-            fsspec's. Defaults to that of the URL, as fsspec makes it.
+        filesystem: The file system of `paths`: a `pyarrow.fs.FileSystem`, or one of
+            fsspec. Defaults to the one that fsspec makes for the URL.
         process_set: Ranks to split among. Defaults to all.
 
     Returns:
-        A dataset of rows, whose number it knows. A row is a dict with a tensor for each
-        column: a scalar, of strings for strings and bytes; shape [k] for lists of fixed
-        size; [None] for other lists of numbers, which `tf.ensure_shape` or
-        `padded_batch` are for. Nulls are an error where they are read.
+        A dataset of rows, of known cardinality. A row is a dict with a tensor for each
+        column: a scalar for numbers, strings and bytes; shape [k] for lists of fixed
+        size; shape [None] for other lists of numbers, for which there are
+        `tf.ensure_shape` and `padded_batch`. Reading a null raises an error.
 
     Raises:
         ImportError: If pyarrow, or for a URL fsspec, is not installed.
-        ValueError: If there are no such files or columns, columns that are not of
-            numbers, strings, bytes or lists of numbers, or fewer rows than ranks.
+        ValueError: If there are no such files or columns, if a column has another type
+            than numbers, strings, bytes or lists of numbers, or if there are fewer rows
+            than ranks.
         RankMismatchError: If the ranks see different files, or have different
             arguments, or one of them cannot read the files.
     """

@@ -33,8 +33,8 @@ _calls = itertools.count()
 def shared_array(source: Any, *, process_set: ProcessSet | None = None) -> Any:
     """Holds arrays in memory once per host, for all of its ranks.
 
-    A collective. On each host the first rank loads the data; the others map the same
-    memory:
+    It is a collective. On each host the first rank loads the data, and the others map
+    the same memory:
 
     ```python
     x, y = ring.data.shared_array(lambda: load_images("train"))
@@ -47,24 +47,28 @@ def shared_array(source: Any, *, process_set: ProcessSet | None = None) -> Any:
         (32, 2)
 
     Args:
-        source: A function without arguments that returns the data, and asks other ranks
-            for nothing; the path of a `.npy` file, or of a `.npz`, which gives a dict;
-            or the data themselves. Data are an array, or tuples, lists and dicts of
-            arrays. Matters on each host's first rank alone. What it returns is copied
-            into the shared memory: where there is no room for both, let it return
-            an `np.memmap`, or give the path of a `.npy`.
-        process_set: Ranks that share; on each host the first of them loads. Defaults
-            to all.
+        source: One of these. Only the first rank of each host uses it.
+
+            - A function without arguments that returns the data. It must not
+              communicate with other ranks.
+            - The path of a `.npy` file, or of a `.npz` file, which gives a dict.
+            - The data themselves.
+
+            Data are an array, or tuples, lists and dicts of arrays. They are copied
+            into the shared memory. If memory has no room for both, let the function
+            return an `np.memmap`, or give the path of a `.npy` file.
+        process_set: Ranks that share the data. On each host the first of them loads.
+            Defaults to all.
 
     Returns:
         Read-only NumPy arrays, structured as the data. The memory is freed when no
-        process of the host has any of them, or a view of one, any more. TensorFlow
-        makes tensors of them, and of their rows `x[a:b]`, without a copy.
+        process of the host holds any of them, or a view of one. TensorFlow makes
+        tensors of them, and of their rows `x[a:b]`, without a copy.
 
     Raises:
         TypeError: If the data have parts that are no arrays of plain values.
-        RankMismatchError: On every rank, if loading fails, or if two hosts do not have
-            the same data, as far as shapes, dtypes and a few pages tell.
+        RankMismatchError: On every rank, if loading fails, or if two hosts have
+            different data. Shapes, dtypes and a few pages are compared.
         PeerLostError: If a rank died or left.
         CollectiveTimeoutError: If loading takes longer than
             `RING_KERAS_COLLECTIVE_TIMEOUT_S`.

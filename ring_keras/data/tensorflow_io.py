@@ -11,10 +11,10 @@ _WORKS_WITH = "2.16"
 
 
 def tensorflow_io() -> ModuleType:
-    """Imports `tensorflow_io`, or says why that cannot be done.
+    """Imports `tensorflow_io`, or says why it cannot be imported.
 
     From then on `tf.data` and `tf.io.gfile` open `http://`, `https://`, `s3://`
-    and other addresses, and the module has datasets of more kinds, such as
+    and other addresses, and the module has more kinds of datasets, such as
     `IODataset.from_parquet`. Shard the list of files, or the dataset, like any
     other.
 

@@ -19,8 +19,8 @@ def weighted_step(
 ) -> Iterator[tuple[Any, tf.Tensor]]:
     """Makes a rank count by its examples in the averages of gradients inside.
 
-    `fit` does this by itself; in a loop of your own the ranks count alike without
-    it, whatever the sizes of their batches:
+    `fit` does this by itself. In a loop of your own without it, all ranks count
+    alike, whatever the sizes of their batches:
 
     ```python
     @tf.function
@@ -37,7 +37,7 @@ def weighted_step(
     ```
 
     The loss must be a mean over the batch. Averages of gradients with
-    `op=ring.Average` are weighted; other collectives are as outside.
+    `op=ring.Average` are weighted; other collectives do not change.
 
     Examples:
         A rank with 3 examples counts three times as much as one with 1:
@@ -52,12 +52,12 @@ def weighted_step(
         np.float32(0.25)
 
     Args:
-        batch: Its first dimension is that of the examples. It may be empty, as
-            `join` makes them, and have padding rows, as `shard` makes them.
+        batch: A batch, whose first dimension is that of the examples. It may be
+            empty, from `join`, and may have padding rows, from `shard`.
         process_set: Ranks that train together. Defaults to all.
 
     Yields:
-        The batch to compute with, without padding, and how many examples it has, a
+        The batch to compute with, without padding, and its number of examples, a
         scalar of float64. If there are none, the batch is one row of zeros.
     """
     process_set = process_set or global_process_set

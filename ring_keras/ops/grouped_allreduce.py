@@ -71,7 +71,7 @@ def allreduce_start(
     Args:
         tensors: One or more tensors of the same dtype. Their number, shapes and
             order must agree on every rank.
-        op: As for `allreduce`, and so are the other arguments.
+        op: See `allreduce`.
         name: Defaults to "grouped_allreduce".
         prescale_factor: See `allreduce`.
         postscale_factor: See `allreduce`.
@@ -185,7 +185,7 @@ def grouped_allreduce(
     Args:
         tensors: Tensors of any dtypes; `tf.IndexedSlices` are reduced one by
             one. Their number, shapes, dtypes and order must agree on every rank.
-        op: As for `allreduce`, and so are the other arguments.
+        op: See `allreduce`.
         name: Defaults to "grouped_allreduce".
         prescale_factor: See `allreduce`.
         postscale_factor: See `allreduce`.
