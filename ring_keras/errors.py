@@ -91,10 +91,10 @@ class RankMismatchError(RingKerasError, tf.errors.FailedPreconditionError):  # t
 
 
 class CorruptDataError(RingKerasError, tf.errors.DataLossError):  # type: ignore[misc]
-    """What came of a reduction is not what the ranks brought to it.
+    """The result of a reduction does not fit the ranks' contributions.
 
-    A fault of a host's memory, processor or network. The communicator stays usable,
-    but who is at fault should not be used.
+    A host's memory, processor or network is faulty. The communicator stays usable, but
+    that host should not be used.
 
     Examples:
         With `RING_KERAS_CHECK_REDUCTIONS=1` in the environment:
@@ -177,9 +177,9 @@ _DECORATION = re.compile(r"\s*(?:\[\[|\[Op:|\n\nOriginal stack trace).*", re.DOT
 def code_of(error: BaseException) -> str | None:
     """The code of an error, such as `RK302`, or None if it has none.
 
-    Of any error that ring_keras raises: `ValueError`s have codes too, where a call
-    needs more than another argument, and so have TensorFlow's errors of a graph.
-    docs/troubleshooting.md explains each; so does `ringrun --explain RK302`.
+    It takes any error that ring_keras raises. TensorFlow's errors of a graph have
+    codes, too, and so have `ValueError`s, except those about the value of one argument.
+    docs/troubleshooting.md and `ringrun --explain RK302` explain each code.
 
     Examples:
         >>> ring.errors.code_of(ValueError("not of ring_keras")) is None
@@ -227,7 +227,7 @@ def from_tensorflow(error: BaseException) -> RingKerasError | None:
 def translated() -> Iterator[None]:
     """Raises TensorFlow's errors of failed collectives as ring_keras's.
 
-    Other errors pass unchanged. Serves as context manager and as decorator.
+    Other errors pass unchanged. It is a context manager and a decorator.
 
     Examples:
         >>> @tf.function

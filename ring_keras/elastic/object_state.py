@@ -20,8 +20,8 @@ class ObjectState(State):
         0
 
     Args:
-        **values: Names, and what they are at first: plain values, as
-            `ring.broadcast_object` takes them.
+        **values: Names and initial values: plain values, as `ring.broadcast_object`
+            takes them.
 
     Raises:
         ValueError: If a name is that of a method.
@@ -45,7 +45,7 @@ class ObjectState(State):
         self._saved_values = copy.deepcopy(self._values())
 
     def restore(self) -> None:
-        """Goes back to what was kept last."""
+        """Returns to the last copy."""
         self._set(copy.deepcopy(self._saved_values))
 
     def take_from(self, source: int) -> None:

@@ -18,12 +18,12 @@ _Result = TypeVar("_Result")
 
 
 def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Makes `func` go on when ranks are lost, or come.
+    """Makes `func` continue when ranks are lost or join.
 
-    It is called with a state that is the same on all ranks. When a rank is lost, all
-    others go back to what was committed last, meet anew, and call it again; when
-    others wait to join, they do so after a commit. Under `ringrun --min-np`; without
-    that, what `func` raises is raised.
+    `func` gets a state that is the same on all ranks. When a rank is lost, all others
+    return to the last commit, form a new generation, and call `func` again. New ranks
+    join after a commit. It needs `ringrun --min-np`. Without that, exceptions of `func`
+    are raised as they are.
 
     Examples:
         >>> state = ring.elastic.ObjectState(step=0)
@@ -38,12 +38,13 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
         3
 
     Args:
-        func: Takes a `State` first; begins where that says. `tf.function`s are to
-            be made inside, as those made for other ranks are refused.
+        func: A function whose first argument is a `State`. It begins at the position in
+            that state. Make `tf.function`s inside it, because those that were traced
+            for other ranks are refused.
 
     Returns:
-        A function of the same arguments, and the same result. `ring.init()` must have
-        run.
+        A function with the same arguments and the same result. `ring.init()` must have
+        run before it is called.
     """
 
     @functools.wraps(func)

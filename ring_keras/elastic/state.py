@@ -34,7 +34,7 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  Horovod's name.
 
 
 class State(abc.ABC):
-    """Counts the commits, so that ranks know who of them is ahead.
+    """Base class of states; counts commits, so ranks know which rank is ahead.
 
     Examples:
         >>> class Counter(ring.elastic.State):
@@ -57,10 +57,10 @@ class State(abc.ABC):
         self._reset_callbacks: list[Callable[[], None]] = []
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
-        """Has these called after each change, before the state is synchronised.
+        """Calls these functions after each change, before the state is synchronized.
 
         Args:
-            callbacks: They may set a learning rate by the new `ring.size()`, say.
+            callbacks: For example, to set a learning rate by the new `ring.size()`.
         """
         self._reset_callbacks.extend(callbacks)
 
@@ -70,9 +70,9 @@ class State(abc.ABC):
             callback()
 
     def commit(self) -> None:
-        """Keeps the state in memory, and lets others join.
+        """Copies the state in memory, and lets new ranks join.
 
-        A collective: every rank calls it after the same step.
+        It is a collective: every rank calls it after the same step.
 
         Raises:
             HostsUpdatedInterrupt: On every rank, if others wait to join.
@@ -84,7 +84,7 @@ class State(abc.ABC):
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Lets others join; a collective.
+        """Lets new ranks join; a collective.
 
         Raises:
             HostsUpdatedInterrupt: On every rank, if others wait to join.
@@ -96,10 +96,10 @@ class State(abc.ABC):
             raise HostsUpdatedInterrupt
 
     def sync(self) -> None:
-        """Gives every rank the state of the one that has committed most; a collective.
+        """Gives every rank the state of the rank with the most commits; a collective.
 
-        Of several, the lowest rank's: one that has just started never has more than
-        those that go on.
+        If several ranks have the most commits, the lowest of them is used. A rank that
+        has just started never has more commits than the others.
 
         Raises:
             PeerLostError: If a rank died or left; `restore` undoes what has been taken.
@@ -119,7 +119,7 @@ class State(abc.ABC):
 
     @abc.abstractmethod
     def restore(self) -> None:
-        """Goes back to what was kept last."""
+        """Returns to the last copy."""
 
     @abc.abstractmethod
     def take_from(self, source: int) -> None:

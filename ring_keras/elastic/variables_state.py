@@ -17,7 +17,7 @@ _Variable = Any
 
 
 class TensorFlowState(ObjectState):
-    """Variables, and plain values beside them.
+    """Holds variables, and plain values as attributes.
 
     Examples:
         >>> weight = tf.Variable(1.0)
@@ -28,8 +28,8 @@ class TensorFlowState(ObjectState):
         np.float32(1.0)
 
     Args:
-        variables: What to keep, restore, and give to other ranks: the same on every
-            rank, in the same order.
+        variables: Variables to keep, restore, and send to other ranks. The same on
+            every rank, in the same order.
         **values: See `ObjectState`.
     """
 
@@ -48,7 +48,7 @@ class TensorFlowState(ObjectState):
         self._saved_variables = saved
 
     def restore(self) -> None:
-        """Goes back to what was kept last."""
+        """Returns to the last copy."""
         super().restore()
         kept = [*self._variables, *self._own_variables()]
         for variable, value in zip(kept, self._saved_variables, strict=True):
@@ -66,7 +66,7 @@ class TensorFlowState(ObjectState):
 
 
 class KerasState(TensorFlowState):
-    """A model's and its optimizer's variables, and plain values beside them.
+    """Holds a model's and its optimizers' variables, and plain values as attributes.
 
     Examples:
         >>> model.compile(ring.DistributedOptimizer("sgd"), loss="mse")
@@ -75,8 +75,8 @@ class KerasState(TensorFlowState):
 
     Args:
         model: A model that is built.
-        optimizer: What trains it. Defaults to the one that it was compiled with. Others
-            that the model keeps in its attributes are part of the state, too.
+        optimizer: The optimizer that trains it. Defaults to the compiled one. Other
+            optimizers in the model's attributes are part of the state, too.
         **values: See `ObjectState`.
 
     Raises:
@@ -116,8 +116,8 @@ class KerasState(TensorFlowState):
     def take_from(self, source: int) -> None:
         """Takes variables and values of that rank; a collective.
 
-        Gradients that have been added up for an update are each rank's own: a rank
-        keeps them if it has taken the same steps, and begins anew if not.
+        Gradients that are accumulated for an update are each rank's own: a rank keeps
+        them if it has taken the same steps, and begins with none otherwise.
         """
         before = self._steps()
         super().take_from(source)

@@ -47,7 +47,7 @@ def failure_of(error: BaseException) -> dict[str, Any]:
 
 
 class RankFailedError(RuntimeError):
-    """A rank that runs a function failed, and so the job did.
+    """A rank that runs a function failed, and so did the job.
 
     Examples:
         >>> def fail():
@@ -60,7 +60,7 @@ class RankFailedError(RuntimeError):
         True
 
     Attributes:
-        rank: The first that failed; None: only the text says which.
+        rank: The first rank that failed. None: only the text says which one.
         details: The traceback of its function; empty if its process died.
     """
 

@@ -36,27 +36,32 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
 ) -> keras.optimizers.Optimizer:
     """Makes an optimizer apply the average of all ranks' gradients.
 
-    The optimizer stays what it is: the same object, of the same class, which
-    saves, loads and prints as before. Gradients are reduced once per weight
-    update, after gradient accumulation and before clipping, so clipping and
-    the update see what one process with the global batch would see.
+    The optimizer stays the same object, of the same class, and saves, loads and
+    prints as before. Gradients are reduced once per weight update, after gradient
+    accumulation and before clipping. So clipping and the update get the gradients
+    that one process with the global batch would have.
 
-    `fit` gets the rest by itself, as a `ring_keras.callbacks.Distributed` without
-    arguments: all ranks begin alike, metrics are of all ranks' data, an uneven last
-    batch is weighted by its size, a step that reduces nothing raises, and XLA is
-    turned off where collectives have no kernels for it (TensorFlow before 2.20).
+    `fit` adds a `ring_keras.callbacks.Distributed` without arguments, which does the
+    rest: all ranks begin with the same variables, metrics cover the data of all
+    ranks, an uneven last batch is weighted by its size, and a step that reduces
+    nothing raises an error. XLA is turned off if TensorFlow is older than 2.20,
+    because collectives have no XLA kernels there.
 
-    That makes training exactly that of one process with the global batch where
-    each loss is the mean over its examples (Keras's default, `"mean"`, with sample
-    weights too) or, of those given to `compile`, their sum, and where a single one
-    with a single array of sample weights has `reduction="mean_with_sample_weight"`.
-    It is close to it, not exact, where Keras divides by a number that only the
-    forward pass knows: the entries that a mask leaves of a rank's batch (the output
-    of a model of sequences with `mask_zero=True` or `Masking`). All ranks still
+    With these losses, training equals that of one process with the global batch:
+
+    - the mean over the examples (Keras's default, `"mean"`), also with sample
+      weights;
+    - the sum over the examples, for losses that are given to `compile`;
+    - a single loss with a single array of sample weights and
+      `reduction="mean_with_sample_weight"`.
+
+    With masks (the output of a model of sequences with `mask_zero=True` or
+    `Masking`) it is close, but not exact: Keras divides by the number of unmasked
+    entries of a rank's batch, which only the forward pass knows. All ranks still
     apply the same update.
 
     A copy of the optimizer (`keras.models.load_model`, `copy.deepcopy`) is an
-    ordinary one again: pass it here, or give `fit` a
+    ordinary optimizer again: pass it to this function, or give `fit` a
     `ring_keras.callbacks.Distributed`.
 
     Examples:
@@ -66,53 +71,55 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
         >>> history = model.fit(*mine, batch_size=8, epochs=2, verbose=0)
 
     Args:
-        optimizer: A Keras optimizer, or the name of one. Doing this again to
-            the same one, with the same arguments, changes nothing.
-        op: `AVERAGE`, which is right in `fit` for losses that add up their batch
-            too; `SUM`, for a loop of your own whose loss is a sum; or `ADASUM`,
-            which combines each variable's gradients by themselves, needs no larger
-            learning rate with more ranks, and does not overlap with the backward
-            pass.
+        optimizer: A Keras optimizer, or the name of one. A second call with the
+            same optimizer and the same arguments has no effect.
+        op: How to combine the ranks' gradients.
+
+            - `AVERAGE` is right in `fit`, also for losses that sum over their
+              batch.
+            - `SUM` is for your own loop with a loss that is a sum.
+            - `ADASUM` combines the gradients of each variable separately, needs no
+              larger learning rate with more ranks, and does not overlap with the
+              backward pass.
         process_set: Ranks that train together. Defaults to all.
-        bucket_size_bytes: Gradients travel in buckets of about this size.
+        bucket_size_bytes: Gradients are reduced in buckets of about this size.
             Defaults to `RING_KERAS_BUCKET_SIZE_BYTES`.
-        compression: How float32 gradients travel between hosts; the same on
-            every rank. With `ADASUM`, within a host too. Or a class or object
-            of your own with `compress(tensor)`, which returns what is reduced
-            in place of a dense gradient, and a context, and
-            `decompress(reduced, context)`.
-        gradient_predivide_factor: An average divides by this before the sum,
-            and by the number of ranks over this after it, so that neither sum
-            nor parts leave the range of a 16-bit type. Sums are made in float32
-            or wider in any case.
-        backward_passes_per_step: Gradients of so many batches are accumulated
-            on each rank before one reduction and one update. It becomes the
-            optimizer's `gradient_accumulation_steps`, but adds the gradients
-            up, which Keras averages; a file saved from it keeps that number
-            alone.
+        compression: The type in which float32 gradients travel between hosts; the
+            same on every rank. With `ADASUM`, also within a host. Or your own class
+            or object with two methods: `compress(tensor)` returns the tensor to
+            reduce in place of a dense gradient, and a context;
+            `decompress(reduced, context)` returns the gradient.
+        gradient_predivide_factor: An average divides by this factor before the
+            sum, and by the number of ranks over this factor after it, so that
+            neither the sum nor its parts leave the range of a 16-bit type. Sums are
+            computed in float32 or wider in any case.
+        backward_passes_per_step: The number of batches whose gradients each rank
+            accumulates before one reduction and one update. It sets the optimizer's
+            `gradient_accumulation_steps`, but adds the gradients up; Keras averages
+            them. A saved file keeps only that number.
         average_aggregated_gradients: Whether to average them as Keras does.
-        sparse_as_dense: Whether `tf.IndexedSlices` are made dense before they
-            travel, rather than gathered. By default that is done where it costs
-            less and the update is the same: with SGD that does not clip, where
-            the number of slices is known when the step is traced. Other
-            optimizers of Keras square or clip slice by slice, so that an index
-            that is there twice gets another update from a dense gradient.
-        num_groups: Gradients travel in this many buckets, of about equally many
-            variables, in place of buckets of one size; 0 for the latter.
-        groups: Lists of variables: the gradients of each list travel in a
-            bucket of their own, others as usual.
-        local_layers: Layers whose weights each rank trains by itself: their
+        sparse_as_dense: Whether `tf.IndexedSlices` are made dense before they are
+            reduced, or are gathered. By default they are made dense if that costs
+            less and the update is the same: with SGD without clipping, and if the
+            number of slices is known when the step is traced. Other optimizers of
+            Keras square or clip slice by slice, so for an index that occurs twice a
+            dense gradient gives another update.
+        num_groups: The number of buckets, each with about the same number of
+            variables. 0: buckets by size.
+        groups: Lists of variables. The gradients of each list are one bucket; other
+            gradients are put into buckets by size.
+        local_layers: Layers whose weights each rank trains for itself: their
             gradients are not reduced.
-        scale_local_gradients: Whether those are divided by the number of
-            ranks, or rather weighted like the rank's share of an average: then
-            they are the gradients of the mean of all ranks' losses.
+        scale_local_gradients: Whether the gradients of `local_layers` are divided by
+            the number of ranks, or more exactly, weighted like the rank's share of
+            an average. They are then the gradients of the mean of all ranks' losses.
 
     Returns:
         `optimizer`.
 
     Raises:
-        ValueError: If an argument is not what it must be, or two contradict each
-            other, what the optimizer does, or what it was given here before.
+        ValueError: If an argument is wrong, or contradicts another one, the optimizer,
+            or an earlier call with the same optimizer.
     """
     optimizer = keras.optimizers.get(optimizer)
     options = ReductionOptions.read(

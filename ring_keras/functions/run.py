@@ -43,13 +43,13 @@ def run(
     options: Sequence[str] = (),
     python: str | None = None,
 ) -> list[_Result]:
-    """Runs a function as every rank of a new job, from a script or a notebook.
+    """Runs a function on every rank of a new job, from a script or a notebook.
 
     The function calls `init()`, as a script under `ringrun` does. Each rank is a new
-    process, to which function and arguments travel by cloudpickle: what the script or
-    the notebook itself defines travels along, and modules are imported there anew. What
-    ranks print is shown at once, in the cell if a cell calls. Ctrl-C, or the notebook's
-    button, stops the ranks; so does the end of this process, however it ends.
+    process. cloudpickle sends it the function, the arguments, and everything that the
+    script or the notebook itself defines; modules are imported again. The ranks' output
+    is shown at once, below the cell in a notebook. Ctrl-C, or the notebook's button,
+    stops the ranks. The end of this process, however it ends, stops them, too.
 
     Examples:
         >>> def train(epochs):
@@ -62,23 +62,23 @@ def run(
         True
 
     Args:
-        fn: What every rank calls.
+        fn: The function that every rank calls.
         args: Its positional arguments, the same on every rank.
-        kwargs: Its keyword arguments; the same.
+        kwargs: Its keyword arguments, the same on every rank.
         np: Number of ranks.
-        options: More of ringrun's, such as `["--bind-to", "cores"]`. With `-H`, all
-            hosts must share the directory for temporary files (`TMPDIR`), in which
-            function and results travel.
+        options: More options of ringrun, such as `["--bind-to", "cores"]`. With `-H`,
+            all hosts must share the directory for temporary files (`TMPDIR`), through
+            which function and results travel.
         python: The ranks' Python; by default this one.
 
     Returns:
-        What the function returned, by rank.
+        The function's return values, by rank.
 
     Raises:
-        RankFailedError: If a rank failed; it names the first, with its traceback. Also
-            if ringrun cannot start the job; what it has printed says why.
-        TypeError: If the function, or what it refers to, cannot be pickled.
-        ValueError: If `np` is less than 1, or `options` say otherwise.
+        RankFailedError: If a rank failed. It names the first one, with its traceback.
+            Also if ringrun cannot start the job; its output says why.
+        TypeError: If the function, or an object to which it refers, cannot be pickled.
+        ValueError: If `np` is less than 1, or `options` set another number of ranks.
     """
     if np < 1:
         raise ValueError(f"run(np={np}): a job has at least 1 rank.")

@@ -24,10 +24,10 @@ def evaluate(
     return_dict: bool = False,
     process_set: ProcessSet | None = None,
 ) -> Any:
-    """What `model.evaluate(x, y)` returns, of which each rank works out a part.
+    """Returns what `model.evaluate(x, y)` does; each rank computes a part of it.
 
-    A collective. Each rank evaluates batches that follow each other, the same ones
-    that one process would have, and the states of the metrics are put together as by
+    It is a collective. Each rank evaluates consecutive batches, the same ones that one
+    process would have. The states of the metrics are combined as by
     `ring_keras.callbacks.MetricAverage`:
 
     ```python
@@ -41,9 +41,9 @@ def evaluate(
     Args:
         model: Compiled; the same on every rank. Its optimizer does not matter.
         x: All of the data, the same on every rank; see `predict`.
-        y: The targets of arrays.
-        sample_weight: The weights of arrays.
-        batch_size: Of arrays; 32 by default.
+        y: The targets, if `x` is arrays.
+        sample_weight: The sample weights, if `x` is arrays.
+        batch_size: The batch size for arrays; 32 by default.
         verbose: As in Keras; the first rank shows its own progress.
         return_dict: Whether to return values by name.
         process_set: Ranks that take part. Defaults to all.
@@ -54,7 +54,7 @@ def evaluate(
 
     Raises:
         ValueError: If the data are empty, infinite or shuffled, if the model has layers
-            with `stateful=True`, or if a metric's variable has no common value.
+            with `stateful=True`, or if a metric's variables cannot be combined.
         TypeError: If `x` is of another kind.
         RankMismatchError: If ranks have different data or weights, or one fails.
         PeerLostError: If a rank died or left.

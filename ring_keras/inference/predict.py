@@ -23,11 +23,10 @@ def predict(
     root_rank: int | None = None,
     process_set: ProcessSet | None = None,
 ) -> Any:
-    """What `model.predict(x)` returns, of which each rank works out a part.
+    """Returns what `model.predict(x)` does; each rank computes a part of it.
 
-    A collective. Each rank reads and predicts batches that follow each other, the
-    same ones that one process would have, and the results are put together in the
-    order of the data:
+    It is a collective. Each rank predicts consecutive batches, the same ones that one
+    process would have. The results are concatenated in the order of the data:
 
     ```python
     model = keras.models.load_model("model.keras")
@@ -40,24 +39,27 @@ def predict(
 
     Args:
         model: The same on every rank.
-        x: All of the data, the same on every rank: arrays, in tuples, lists and dicts
-            as the model takes them; a batched `tf.data.Dataset`, of which targets are
-            ignored, which ends and is not shuffled; or a `keras.utils.PyDataset`. A
-            dataset of unknown cardinality is read once more to count its batches:
-            `tf.data.experimental.assert_cardinality` saves that.
-        batch_size: Of arrays; 32 by default.
+        x: All of the data, the same on every rank.
+
+            - Arrays, in tuples, lists and dicts as the model takes them.
+            - A batched `tf.data.Dataset` that ends and is not shuffled. Targets are
+              ignored. A dataset of unknown cardinality is read once more to count its
+              batches; `tf.data.experimental.assert_cardinality` avoids that.
+            - A `keras.utils.PyDataset`.
+        batch_size: The batch size for arrays; 32 by default.
         verbose: As in Keras; the first rank shows its own progress.
-        root_rank: The rank of the whole job that gets the predictions, if only one is
-            to. Every rank by default.
+        root_rank: The rank of the whole job that gets the predictions. By default every
+            rank gets them.
         process_set: Ranks that take part. Defaults to all.
 
     Returns:
         NumPy arrays, a row for each row of the data, structured as the model's
-        outputs. None where another rank is the root.
+        outputs. None if another rank is the root.
 
     Raises:
         ValueError: If the data are empty, infinite or shuffled, if the model has layers
-            with `stateful=True`, or if an output is ragged, or not of numbers.
+            with `stateful=True`, or if an output is ragged, or does not consist of
+            numbers.
         TypeError: If `x` is of another kind.
         RankMismatchError: If ranks have different data or weights, or one fails.
         PeerLostError: If a rank died or left.

@@ -17,7 +17,7 @@ _GLOBAL_ID = 0
 
 
 class ProcessSet:
-    """Some of the job's ranks, to run collectives among themselves.
+    """A subset of the job's ranks, which runs collectives among its members.
 
     A process set takes part in collectives once `add_process_set` or
     `init(process_sets=...)` has made its communicator on every rank of the job,
@@ -147,7 +147,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Makes the communicator of a process set.
 
     Collective over the whole job: every rank calls it, members or not, with
-    the same ranks, in the same order as other calls of this function.
+    the same ranks. All ranks make their calls of this function in the same order.
 
     Examples:
         >>> first = ring.add_process_set([0])

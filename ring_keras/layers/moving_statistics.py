@@ -18,23 +18,22 @@ __all__ = ["average_moving_statistics"]
 def average_moving_statistics(
     model: keras.layers.Layer, process_set: ProcessSet | None = None
 ) -> None:
-    """Gives all ranks the moving mean and variance of their batches together.
+    """Gives all ranks the moving mean and variance of all their batches together.
 
-    A batch normalization that is not synchronized follows its own rank's
-    batches, so that ranks would evaluate different models.
-    `ring_keras.callbacks.MetricAverage` calls this at the end of every epoch,
-    before validation and before callbacks save anything. In a training loop of
-    one's own, call it on every rank before evaluating or saving.
+    The moving statistics of a batch normalization that is not synchronized are those
+    of its own rank's batches, so ranks would evaluate different models.
+    `ring_keras.callbacks.MetricAverage` calls this function at the end of every
+    epoch, before validation and before callbacks save anything. In your own training
+    loop, call it on every rank before you evaluate or save.
 
-    Ranks count alike, as each has made the same number of updates. The variance
-    is that of the ranks' distributions mixed: the mean of their variances plus
-    the variance of their means. Without the latter it would be too small where
-    ranks see different data; with it, it is still at most what one process with
-    the global batch would have, which sees the distances between the ranks in
-    every single batch.
+    Ranks count alike, because each has made the same number of updates. The variance
+    is that of the mixture of the ranks' distributions: the mean of their variances
+    plus the variance of their means. Without the second term it would be too small if
+    ranks see different data. With it, it is still not larger than in one process with
+    the global batch, in which every batch has the differences between the ranks' data.
 
-    Layers that are frozen or synchronized have the same on every rank already
-    and stay as they are.
+    Layers that are frozen or synchronized are already equal on all ranks, and do not
+    change.
 
     Examples:
         >>> layer = keras.layers.BatchNormalization(momentum=0.0)

@@ -16,18 +16,18 @@ def SyncBatchNormalization(  # noqa: N802  Named like the class it was in Horovo
 ) -> keras.layers.BatchNormalization:
     """Makes a batch normalization whose mean and variance are those of all ranks.
 
-    In training it normalizes with the moments of the ranks' batches taken
-    together, as one process with the global batch would, forward and backward,
-    with uneven batches and masks too. In inference it is the layer that it was.
+    In training it normalizes with the moments of all ranks' batches together, as
+    one process with the global batch would, forward and backward, also with uneven
+    batches and masks. In inference it is an ordinary batch normalization.
 
-    It is an ordinary `keras.layers.BatchNormalization(synchronized=True)`, so
-    saved files are ordinary ones. A copy (`keras.models.load_model`,
-    `keras.models.clone_model`) sees its own rank's batch alone, until a callback
-    of `ring_keras.callbacks` is given to `fit`, or it is passed to
+    It is a `keras.layers.BatchNormalization(synchronized=True)`, so saved files
+    need no ring_keras. A copy (`keras.models.load_model`,
+    `keras.models.clone_model`) is not synchronized until `fit` gets a callback of
+    `ring_keras.callbacks`, or the model is passed to
     `synchronize_batch_normalization`.
 
-    Each forward and each backward pass through it is one collective that
-    nothing overlaps.
+    Each forward and each backward pass through it is one collective, and nothing
+    overlaps it.
 
     Examples:
         >>> layer = ring.layers.SyncBatchNormalization()
@@ -36,9 +36,9 @@ def SyncBatchNormalization(  # noqa: N802  Named like the class it was in Horovo
         array([-0.99...], dtype=float32)
 
     Args:
-        process_set: Ranks whose batches are taken together. Defaults to those
-            that train the model together.
-        **kwargs: For `keras.layers.BatchNormalization`.
+        process_set: Ranks whose batches count together. Defaults to those that
+            train the model together.
+        **kwargs: Passed to `keras.layers.BatchNormalization`.
 
     Returns:
         The layer.
@@ -53,9 +53,9 @@ def synchronize_batch_normalization(
 ) -> int:
     """Makes every batch normalization in a model a synchronized one.
 
-    For models that others have built, such as those of `keras.applications`,
-    and for loaded ones in a training loop of one's own. Call it before the model
-    is compiled, or traced.
+    Use it for models that you have not built yourself, such as those of
+    `keras.applications`, and for loaded models in your own training loop. Call it
+    before the model is compiled, or traced.
 
     Examples:
         >>> model = keras.Sequential([
@@ -68,7 +68,7 @@ def synchronize_batch_normalization(
         process_set: As for `SyncBatchNormalization`.
 
     Returns:
-        How many there are.
+        The number of such layers.
     """
     layers = internals.batch_normalizations(model)
     for layer in layers:

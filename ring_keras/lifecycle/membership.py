@@ -55,21 +55,21 @@ _disposal = IteratorDisposal()
 def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
     """Joins the job; returns when every rank has.
 
-    The job is what ringrun, or else srun, mpirun or the like, has started; without
-    any of them it is this process alone. A second call while the
-    first is in force only adds process sets that are not there yet. After
-    `shutdown()` a call joins the job's next generation, once every rank has left
-    the last one: process sets are to be added again, functions traced again,
-    models compiled again (unless a callback of `ring_keras.callbacks` does so).
-    A call that fails leaves nothing behind, on any rank.
+    ringrun, srun, mpirun or a similar program has started the ranks of the job.
+    Without such a program, this process is a job of its own. A second call before
+    `shutdown()` only adds new process sets. After `shutdown()`, a call joins the
+    job's next generation, once every rank has left the last one. Then add process
+    sets again, trace functions again, and compile models again (unless a callback of
+    `ring_keras.callbacks` does so). A call that fails leaves nothing behind, on any
+    rank.
 
-    With several ranks on machines with GPUs each rank gets one of its own: the
-    others are hidden from TensorFlow, and it takes that one's memory as it needs
-    it, unless you have set that before. `RING_KERAS_DEVICE` changes this.
-    TensorFlow must not have computed anything yet.
+    With several ranks on machines with GPUs, each rank gets its own GPU. The others
+    are hidden from TensorFlow, and memory growth is switched on, unless you have set
+    that before. `RING_KERAS_DEVICE` changes this. TensorFlow must not have computed
+    anything yet.
 
-    Ranks on the CPUs of one host reduce large tensors where TensorFlow has computed
-    them, if it computes its first thing after this; else, and with
+    Ranks on the CPUs of one host reduce large tensors in TensorFlow's memory, if
+    TensorFlow has computed nothing before this call. Otherwise, and with
     `RING_KERAS_SHARE_TENSORS=0`, they copy them.
 
     Examples:
@@ -78,21 +78,21 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         2
 
     Args:
-        process_sets: Made at once, as `add_process_set` does; the same on every
+        process_sets: Process sets to add, as by `add_process_set`; the same on every
             rank.
 
     Raises:
-        ConfigError: If a `RING_KERAS_*` variable has a value it cannot take.
+        ConfigError: If a `RING_KERAS_*` variable has a wrong value.
         ImportError: If the op library does not fit the installed TensorFlow.
         PeerLostError: If a rank ended, or failed, before all had joined; in an
             elastic job only if too few are left.
         RankMismatchError: If a variable that must be the same on every rank is
             not.
-        RingKerasError: If ranks cannot have a GPU each, or only some can; or if Keras
-            or TensorFlow is of a release that ring_keras does not know.
+        RingKerasError: If there are too few GPUs for the ranks, if only some ranks have
+            one, or if ring_keras does not know this release of Keras or TensorFlow.
         CollectiveTimeoutError: If a rank has not joined, or has not left the last
-            generation, within `RING_KERAS_INIT_TIMEOUT_S` seconds; in an elastic job
-            the others then meet anew.
+            generation, within `RING_KERAS_INIT_TIMEOUT_S` seconds. In an elastic job
+            the others then form a generation without it.
     """
     if is_initialized():
         add_missing_process_sets(process_sets)
@@ -171,7 +171,7 @@ def _join(
 
 
 def shutdown(reason: str = "called ring_keras.shutdown()") -> None:
-    """Leaves the job; without effect if this process is in none.
+    """Leaves the job; has no effect if this process is in no job.
 
     Collectives that are still pending fail. Other ranks that wait for this one
     get a `PeerLostError`.
@@ -182,7 +182,7 @@ def shutdown(reason: str = "called ring_keras.shutdown()") -> None:
         False
 
     Args:
-        reason: Why, as the other ranks are told.
+        reason: The reason, which the other ranks' errors quote.
     """
     job = job_or_none()
     try:

@@ -20,9 +20,9 @@ __all__ = ["breakpoint"]
 def breakpoint(rank: int = 0) -> None:
     """Stops one rank in Python's debugger, which asks at the terminal of ringrun.
 
-    The others go on, to the next collective that needs that rank. While it stands at
-    the prompt, none of them warns, or gives up. Under ringrun, Python's own
-    `breakpoint()` is this function, unless `PYTHONBREAKPOINT` says otherwise.
+    The others continue to the next collective that needs that rank. While it is at the
+    prompt, they wait without a warning or a time-out. Under ringrun, Python's own
+    `breakpoint()` is this function, unless `PYTHONBREAKPOINT` is set.
 
     Examples:
         >>> for images, labels in dataset:
@@ -30,7 +30,7 @@ def breakpoint(rank: int = 0) -> None:
         ...     step(images, labels)
 
     Args:
-        rank: Which rank. The others may pass here, or may not.
+        rank: The rank to stop. The others may call this function, too, or not.
 
     Raises:
         RuntimeError: If that rank has no terminal: ringrun runs without one, or has

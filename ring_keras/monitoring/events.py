@@ -18,17 +18,17 @@ _LONGEST_TEXT = 500
 
 
 def add_event(kind: str, text: str) -> None:
-    """Notes what happened on this rank, for `ringrun --event-log` and TensorBoard.
+    """Records an event of this rank, for `ringrun --event-log` and TensorBoard.
 
-    Checkpoints that no callback writes by `model.save` or `model.save_weights`, for
-    instance.
+    For example, a checkpoint that is not written by `model.save` or
+    `model.save_weights` in a callback.
 
     Examples:
         >>> ring.monitoring.add_event("checkpoint", "wrote step 1,000 to /shared/run7")
 
     Args:
-        kind: A word, such as "checkpoint"; what is beyond 50 characters is cut off.
-        text: A sentence; what is beyond 500 characters is cut off.
+        kind: A word, such as "checkpoint", of at most 50 characters; the rest is cut.
+        text: A sentence, of at most 500 characters; the rest is cut.
 
     Raises:
         NotInitializedError: If `init()` has not run.

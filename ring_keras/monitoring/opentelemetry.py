@@ -26,12 +26,12 @@ _COUNTERS = (
 
 
 def add_opentelemetry_metrics(meter_provider: Any = None) -> None:
-    """Has OpenTelemetry collect where the time of this rank's steps goes.
+    """Lets OpenTelemetry collect how this rank's steps spend their time.
 
-    Call it once, on every rank; what is collected, how often, and where it goes is what
-    the SDK was told, by the program or by its `OTEL_...` variables. The metrics are
-    counters `ring_keras.*` since `init()`, with the attributes `rank` and `host`; there
-    are none while the rank is in no job.
+    Call it once, on every rank. The SDK's configuration, in the program or in
+    `OTEL_...` variables, says what is collected, how often, and where it is sent. The
+    metrics are counters `ring_keras.*` since `init()`, with the attributes `rank` and
+    `host`. There are none while the rank is in no job.
 
     Examples:
         With `ring-keras[opentelemetry]`:
@@ -40,7 +40,7 @@ def add_opentelemetry_metrics(meter_provider: Any = None) -> None:
         >>> ring.monitoring.add_opentelemetry_metrics(MeterProvider())
 
     Args:
-        meter_provider: Of OpenTelemetry's API. Defaults to the global one.
+        meter_provider: A meter provider of OpenTelemetry. Defaults to the global one.
 
     Raises:
         ImportError: If OpenTelemetry is not installed.

@@ -75,16 +75,16 @@ def recent_collectives() -> tuple[Collective, ...]:
 
 
 def dump(why: str) -> None:
-    """Has every rank write its last collectives and stacks to `RING_KERAS_TRACE_DIR`.
+    """Makes every rank write its last collectives and stacks to `RING_KERAS_TRACE_DIR`.
 
-    As the engine does by itself when the job stalls. Without that variable, nothing
-    is written.
+    The engine does the same by itself when the job stalls. Without that variable,
+    nothing is written.
 
     Examples:
         >>> ring.monitoring.dump("loss is NaN")
 
     Args:
-        why: For whoever reads it.
+        why: The reason, which is written, too.
 
     Raises:
         NotInitializedError: If `init()` has not run.

@@ -35,15 +35,15 @@ class StepStats:
         step: Its number, the same on all ranks of the process set.
         process_set: The `process_set_id` of the ranks that train together; 0: all.
         began_at: In seconds since 1970, by the clock of this host.
-        duration_s: How long it took.
-        input_s: For how long it stood still for the data's iterator.
-        compute_s: All the rest: forward, backward, update, callbacks.
-        wait_s: For how long it stood still because a rank had not arrived.
-        exposed_s: For how long it stood still while bytes moved.
-        overlap_s: For how long bytes moved while it did not stand still; a part of
+        duration_s: Its duration.
+        input_s: Time in which it waited for the data's iterator.
+        compute_s: All other time: forward, backward, update, callbacks.
+        wait_s: Time in which it waited because a rank had not arrived.
+        exposed_s: Time in which it waited for any other reason, such as moving bytes.
+        overlap_s: Time in which bytes moved while it did not wait; a part of
             `compute_s` and `input_s`.
         bytes: Of this rank's tensors, in all its collectives.
-        collectives: How many there were.
+        collectives: Number of collectives.
         examples: In this rank's batches; 0 if unknown, as in a loop of one's own whose
             data are not `ring_keras.monitoring.timed`.
         waited_for_s: `wait_s` by the rank that arrived last.
@@ -81,15 +81,15 @@ class StepTotals:
         True
 
     Attributes:
-        steps: How many there were.
-        duration_s: See `StepStats`, as for the others.
+        steps: Number of steps.
+        duration_s: The sum of the next four, as in `StepStats`.
         input_s: Waiting for the data's iterator.
-        compute_s: All the rest: forward, backward, update, callbacks.
+        compute_s: All other time: forward, backward, update, callbacks.
         wait_s: Waiting for ranks that had not arrived.
         exposed_s: Waiting while bytes moved.
         overlap_s: Bytes moved, and nothing waited for them.
         bytes: Of this rank's tensors, in all collectives.
-        collectives: How many there were.
+        collectives: Number of collectives.
         examples: In this rank's batches.
         waited_for_s: `wait_s` by the rank that arrived last.
     """
@@ -120,7 +120,7 @@ class CollectiveStats:
         kind: Such as `allreduce`.
         algorithm: How it was done, such as `shared_flat`.
         size_class_bytes: Each had at least so many bytes, and less than twice as many.
-        count: How many there were.
+        count: Number of collectives.
         bytes: Of this rank's tensors, in all.
         wait_s: Between the arrival of this rank and that of the last one, in all.
         transfer_s: Between the arrival of the last rank and the last byte, in all.
@@ -169,13 +169,13 @@ class Stats:
 
 
 def stats(most_steps: int = 1024) -> Stats:
-    """Says where the time of this rank's steps has gone.
+    """Says how this rank's steps have spent their time.
 
-    It is always measured, and costs nothing to speak of; this call copies the
-    figures. Training in a `fit` with a callback of `ring_keras.callbacks` is seen
-    completely. In a loop of your own, whatever is between two steps, such as an
-    evaluation, counts as computing of the second, and the data's iterator as well
-    unless it is `ring_keras.monitoring.timed`.
+    The times are always measured, at very low cost; this call copies the figures. A
+    `fit` with a callback of `ring_keras.callbacks` is covered completely. In a loop of
+    your own, the time between two steps, such as an evaluation, counts as computing of
+    the second one. Waiting for data counts as computing, too, unless you iterate over
+    `ring_keras.monitoring.timed(dataset)`.
 
     Examples:
         >>> stats = ring.stats()

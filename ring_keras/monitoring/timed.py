@@ -13,12 +13,12 @@ Batch = TypeVar("Batch")
 
 
 def timed(data: Iterable[Batch]) -> Iterator[Batch]:
-    """The same batches, for `ring.stats()`.
+    """Yields the same batches, and times them for `ring.stats()`.
 
-    What the loop waits for them is `input_s`, and the length of a batch's first array
-    `examples`.
+    The time that the loop waits for batches is `input_s`, and the length of a batch's
+    first array is `examples`.
 
-    A `fit` with a callback of `ring_keras.callbacks` needs no such thing.
+    A `fit` with a callback of `ring_keras.callbacks` does not need this function.
 
     Examples:
         >>> dataset = tf.data.Dataset.from_tensor_slices(x).batch(8)
@@ -26,10 +26,10 @@ def timed(data: Iterable[Batch]) -> Iterator[Batch]:
         ...     total = ring.allreduce(tf.reduce_sum(batch), op=ring.Sum)
 
     Args:
-        data: What the loop goes through.
+        data: The batches of the loop.
 
     Yields:
-        Its items, as they are.
+        The same batches.
     """
     batches = iter(data)
     while True:

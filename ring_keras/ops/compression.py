@@ -7,12 +7,12 @@ __all__ = ["Compression", "Compressor"]
 
 
 class Compression(str, enum.Enum):
-    """How float32 tensors travel between hosts.
+    """The type in which float32 tensors travel between hosts.
 
-    Half as many bytes, where the network is the limit. What a rank sends is
-    rounded to 16 bits, sums are made in float32 and rounded for the way back,
-    and the result is the same on every rank. Within a host nothing is rounded,
-    and other types always travel as they are.
+    It halves the bytes on a slow network. A rank rounds its tensors to 16 bits
+    before it sends them. Sums are computed in float32, and rounded for the way
+    back. The result is the same on every rank. Within a host nothing is rounded,
+    and other types are never compressed.
 
     A member equals its name, and functions take either:
     `compression=Compression.bf16` or `compression="bf16"`.

@@ -62,7 +62,7 @@ def _shared_without_variables(options: ReductionOptions) -> _Shared:
 class DistributedGradientTape:
     """A `tf.GradientTape` whose `gradient` is the average over all ranks.
 
-    Use it in place of the tape it wraps, as context manager too:
+    Use it in place of the tape that it wraps, also as a context manager:
 
     ```python
     with ring.DistributedGradientTape(tf.GradientTape()) as tape:
@@ -81,21 +81,21 @@ class DistributedGradientTape:
         np.float32(0.5)
 
     Args:
-        tape: The tape that records. Its other methods can be called here.
-        op: As for `DistributedOptimizer`, and so is all that is not said here.
+        tape: The tape that records. This object has its other methods, too.
+        op: See `DistributedOptimizer`.
         compression: See `DistributedOptimizer`.
         process_set: Ranks taking part. Defaults to all.
         bucket_size_bytes: See `DistributedOptimizer`.
         gradient_predivide_factor: See `DistributedOptimizer`.
-        backward_passes_per_step: Of so many calls of `gradient` with the same
-            sources, only the last communicates, and returns the reduction of
-            the sums of all; the others return zeros, which are not to be
-            applied. Gradients are dense then.
-        average_aggregated_gradients: Whether it reduces the means instead.
-        sparse_as_dense: Whether `tf.IndexedSlices` are made dense before they
-            travel, and returned so, rather than gathered. By default they are
-            gathered, since only their user knows what becomes of an index that
-            is there twice.
+        backward_passes_per_step: The number of calls of `gradient` with the same
+            sources between two reductions. Only the last call communicates, and
+            returns the reduction of the sum of all. The others return zeros, which
+            must not be applied. Gradients are dense then.
+        average_aggregated_gradients: Whether the mean is reduced instead of the
+            sum.
+        sparse_as_dense: Whether `tf.IndexedSlices` are made dense before they are
+            reduced, and returned dense. By default they are gathered, because an
+            index that occurs twice may mean different things to their user.
         num_groups: See `DistributedOptimizer`.
         groups: See `DistributedOptimizer`.
         local_layers: See `DistributedOptimizer`.
@@ -161,10 +161,10 @@ class DistributedGradientTape:
         """Computes gradients and reduces them over the ranks.
 
         Args:
-            target: As for `tf.GradientTape.gradient`, like the rest.
+            target: As for `tf.GradientTape.gradient`.
             sources: Tensors, variables, or a structure of them.
-            *args: Passed on.
-            **kwargs: Passed on.
+            *args: Passed to `tf.GradientTape.gradient`.
+            **kwargs: Passed to `tf.GradientTape.gradient`.
 
         Returns:
             A structure like `sources`, the same on every rank. None where

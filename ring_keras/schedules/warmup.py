@@ -14,21 +14,21 @@ __all__ = ["Warmup"]
 class Warmup(keras.optimizers.schedules.LearningRateSchedule):
     """Ramps a rate, or another schedule, from its own value to `scale` times it.
 
-    What `ring_keras.callbacks.LearningRateWarmup` does, as a part of the
-    optimizer: it goes along when a model is saved, needs no callback in a
-    training loop of one's own, and may be followed by any schedule:
+    It does the same as `ring_keras.callbacks.LearningRateWarmup`, as a part of the
+    optimizer. So it is saved with the model, needs no callback in your own training
+    loop, and can wrap any schedule:
 
     ```python
     decay = keras.optimizers.schedules.CosineDecay(0.1, 10_000)
     optimizer = keras.optimizers.SGD(ring.schedules.Warmup(decay, 500))
     ```
 
-    It does not correct momentum, which the callback does, since a schedule knows
-    only the step. That is the number of batches, as for all schedules of Keras: with
-    `gradient_accumulation_steps=n` an update is made every n of them.
+    Unlike the callback, it does not correct momentum, because a schedule knows only the
+    step. The step is the number of batches, as in all schedules of Keras: with
+    `gradient_accumulation_steps=n` there is one update in n batches.
 
-    A model that was compiled with it loads where `ring_keras` has
-    been imported and `ring_keras.init()` called, or with `compile=False`.
+    A model that was compiled with it can be loaded after `import ring_keras` and
+    `ring_keras.init()`, or with `compile=False`.
 
     Examples:
         >>> schedule = ring.schedules.Warmup(0.1, warmup_steps=10)
@@ -38,8 +38,8 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
     Args:
         learning_rate: Rate tuned for one rank: a number or a schedule.
         warmup_steps: Length of the ramp, in batches; 0 for none.
-        scale: Factor after the ramp. Defaults to the number of ranks when it is
-            made, which a saved file keeps.
+        scale: Factor after the ramp. Defaults to the number of ranks at its creation,
+            which a saved file keeps.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ _OTHER_ORDERS = 4
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result.
+    """The result of a comparison.
 
     Examples:
         >>> comparison = ring.verify.Comparison("2 steps", findings=[], notes=[])
@@ -37,8 +37,8 @@ class Comparison:
 
     Attributes:
         title: What was compared.
-        findings: What is wrong, and what to do; the cause before its effects.
-        notes: What else is good to know.
+        findings: Mistakes and what to do about them; a cause before its effects.
+        notes: Remarks about the comparison.
     """
 
     title: str

@@ -20,14 +20,14 @@ __all__ = ["compare"]
 def compare(train: Callable[[], object], steps: int = 3) -> Comparison:
     """Says where a training on the ranks first differs from one in one process.
 
-    Collective over the whole job. Every rank runs `train` until its first `model.fit`
-    has taken some steps, which ends it; rank 0 takes the same steps once more, alone,
-    on the ranks' batches put together. For that the ranks leave the job, and join its
-    next generation: process sets are to be added again, models made before compiled
-    again. The others wait for rank 0 up to `RING_KERAS_INIT_TIMEOUT_S` seconds.
+    It is a collective over the whole job. Every rank runs `train` until its first
+    `model.fit` has taken some steps, and ends `train` there. Rank 0 then repeats the
+    same steps alone, with the ranks' batches concatenated. For that the ranks leave the
+    job, and join its next generation: add process sets again, and compile earlier
+    models again. The others wait for rank 0 up to `RING_KERAS_INIT_TIMEOUT_S` seconds.
 
-    What `ring verify` says of the data and the learning rate of one
-    process is not in it: a function cannot be run as one from here.
+    Unlike `ring verify`, it cannot run the function as a job of one process. So it does
+    not compare the data and the learning rate with those of one process.
 
     Examples:
         >>> def train():
@@ -40,19 +40,20 @@ def compare(train: Callable[[], object], steps: int = 3) -> Comparison:
         []
 
     Args:
-        train: Makes its data and its model, and calls `model.fit`. The model is not to
-            be used afterwards.
-        steps: How many to compare.
+        train: A function that makes its data and its model, and calls `model.fit`. Do
+            not use the model afterwards.
+        steps: The number of steps to compare.
 
     Returns:
-        What differs, in `findings`, the same on every rank; empty: nothing does.
+        The differences, in `findings`, the same on every rank. Empty: there are none.
 
     Raises:
         ValueError: If `steps` is less than 1.
-        RingKerasError: On every rank, if there is nothing to compare: the job has one
-            rank, or `train` took no step of a `fit`; or if rank 0 cannot take them.
-        PeerLostError: If `train` raised on another rank: that one raises its own
-            error. All have left the job then.
+        RingKerasError: On every rank, if there is nothing to compare (the job has one
+            rank, or `train` took no step of a `fit`), or if rank 0 cannot repeat the
+            steps.
+        PeerLostError: If `train` raised on another rank, which raises its own error.
+            All ranks have left the job then.
     """
     if steps < 1:
         raise ValueError(f"`steps` must be at least 1. Received: steps={steps}")

@@ -17,7 +17,7 @@ _LOOK_INTERVAL_S = 0.1
 
 @dataclass(frozen=True)
 class TfDataServiceConfig:
-    """Where a compute job's registry is, and how its servers are laid out.
+    """The address of a compute job's registry, and the layout of its servers.
 
     The compute job writes it to a file, and the training job reads it.
 
@@ -30,13 +30,13 @@ class TfDataServiceConfig:
         (1, 'compute')
 
     Attributes:
-        dispatchers: How many there are: one for all training ranks, or one for
-            each.
-        workers_per_dispatcher: Compute ranks that prepare data for each.
+        dispatchers: Number of dispatchers: one for all training ranks, or one
+            for each.
+        workers_per_dispatcher: Number of compute ranks that prepare data for each.
         dispatcher_side: Where dispatchers run: on "compute" ranks or on "training"
             ranks.
         addresses: Host and port of the registry, in a list by network interface.
-        key: The secret that who asks the registry must know.
+        key: The secret that clients of the registry must know.
         timeout: Seconds to wait for dispatchers and workers.
     """
 

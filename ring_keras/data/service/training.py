@@ -13,7 +13,7 @@ __all__ = ["send_to_data_service", "tf_data_service"]
 
 @contextlib.contextmanager
 def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[str]:
-    """Provides the dispatcher for a training rank, running it if it is on this side.
+    """Provides a training rank's dispatcher; runs it if it is on the training side.
 
     Examples:
         >>> from ring_keras.data import service
@@ -62,9 +62,9 @@ def send_to_data_service(
     reuse_dataset: bool = False,
     round_robin: bool = False,
 ) -> tf.data.Dataset:
-    """Has a compute job prepare a dataset.
+    """Lets a compute job prepare a dataset.
 
-    For dispatchers on the compute side; with those on the training side use
+    Use it if dispatchers run on the compute side. If they run on the training side, use
     `tf_data_service`, which runs them for as long as they are needed.
 
     Examples:
@@ -76,16 +76,16 @@ def send_to_data_service(
         6
 
     Args:
-        dataset: To be prepared there, batched and all.
+        dataset: The whole dataset to prepare there, including its batches.
         compute_config: As the compute job wrote it.
         rank: This process's, in the training job.
         size: Number of training ranks; needed for `round_robin`.
-        processing_mode: As `tf.data.experimental.service.distribute` takes it:
-            "distributed_epoch" splits the dataset among the workers, with
-            "parallel_epochs" each goes through all of it.
-        reuse_dataset: Whether the ranks share one pass over the data, each getting
-            what is ready next: every item goes to one rank, but ranks may get
-            different numbers, for which there is `ring_keras.data.join`.
+        processing_mode: As for `tf.data.experimental.service.distribute`:
+            "distributed_epoch" splits the dataset among the workers; with
+            "parallel_epochs" each worker processes all of it.
+        reuse_dataset: Whether the ranks share one pass over the data. Each rank gets
+            the next ready batch, so every item goes to one rank, but ranks may get
+            different numbers. Use `ring_keras.data.join` then.
         round_robin: Whether, with `reuse_dataset`, ranks get their batches in
             turn. Takes a dataset that never ends.
 

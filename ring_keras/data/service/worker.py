@@ -24,7 +24,7 @@ def compute_worker_fn(
 
     Args:
         compute_config: The same on every rank.
-        timeout: Seconds after which a worker gives up a dispatcher that is gone.
+        timeout: Seconds after which a worker gives up a lost dispatcher.
             Defaults to that of the configuration.
     """
     init()

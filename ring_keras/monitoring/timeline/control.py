@@ -39,7 +39,7 @@ class _Running:
 
 
 def start_timeline(path: str | Path) -> None:
-    """Records every collective from now on; collective.
+    """Records every collective from now on; every rank calls it.
 
     Examples:
         >>> ring.start_timeline("timeline.json")
@@ -47,9 +47,9 @@ def start_timeline(path: str | Path) -> None:
         >>> ring.stop_timeline()  # Rank 0 has written the file.
 
     Args:
-        path: Where `stop_timeline()` puts all ranks' collectives, on rank 0: in
-            Perfetto's format, for https://ui.perfetto.dev, or, if it ends in `.json`,
-            in Chrome's. The same on every rank.
+        path: The file to which `stop_timeline()` writes all ranks' collectives, on rank
+            0. The format is Chrome's if the name ends in `.json`, otherwise Perfetto's,
+            for https://ui.perfetto.dev. The same on every rank.
 
     Raises:
         NotInitializedError: If `init()` has not run.
@@ -65,7 +65,7 @@ def start_timeline(path: str | Path) -> None:
 
 
 def stop_timeline() -> None:
-    """Ends the timeline, and writes it on rank 0; collective.
+    """Ends the timeline, and writes it on rank 0; every rank calls it.
 
     Examples:
         >>> ring.start_timeline("timeline.json")
