@@ -51,8 +51,8 @@ def warn_of_missing(by_rank: Sequence[list[str]], process_set: ProcessSet) -> No
             ]
             logging.warning(
                 "ring_keras: [RK340] fit(): the callback %s is on ranks %s only. It "
-                "changes training, and the others train as without it: give it to "
-                "every rank. Metrics are those of all ranks, so all decide alike.",
+                "changes training, and the others train without it: give it to every "
+                "rank. Metrics are those of all ranks, so all decide alike.",
                 name,
                 ranks,
             )

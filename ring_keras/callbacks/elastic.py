@@ -116,8 +116,8 @@ class Elastic(keras.callbacks.Callback):
         if fit is None or run is None or callbacks is None:
             raise RingKerasError(
                 "[RK601] "
-                "ring_keras.callbacks.Elastic belongs into the callbacks of fit(), "
-                "which was not what called it."
+                "ring_keras.callbacks.Elastic belongs in the callbacks of fit(), "
+                "but something else called it."
             )
         if not is_elastic():
             warn_of_no_launcher("callbacks.Elastic")

@@ -105,8 +105,8 @@ class Preemption(keras.callbacks.Callback):
         if fit is None:
             raise RingKerasError(
                 "[RK601] "
-                "ring_keras.callbacks.Preemption belongs into the callbacks of fit(), "
-                "which was not what called it."
+                "ring_keras.callbacks.Preemption belongs in the callbacks of fit(), "
+                "but something else called it."
             )
         fit.when_steps_end(id(self), self._after_steps)
         fit.when_validation_ends(id(self), self._meet)
@@ -308,7 +308,7 @@ class _Handlers:
         if threading.current_thread() is not threading.main_thread():
             logging.warning(
                 "ring_keras: [RK622] "
-                "Preemption hears of no signal, because fit() is not "
+                "Preemption gets no signals, because fit() is not "
                 "called in the main thread."
             )
             return

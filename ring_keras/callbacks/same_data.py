@@ -156,9 +156,9 @@ def warn_of_shards(
             if process_set.rank() == 0:
                 logging.warning(
                     "ring_keras: [RK513] "
-                    "the data are divided by dataset.shard(), after a shuffle of which "
-                    "each rank has another order: some examples are on several ranks, "
-                    "and others on none. Leave both to "
+                    "dataset.shard() divides the data after a shuffle with another "
+                    "order on each rank: some examples are on several ranks, and "
+                    "others on none. Leave both to "
                     "ring_keras.data.shard(dataset, seed=1), or give "
                     "shuffle(), or list_files(), a seed, the same on every rank."
                 )

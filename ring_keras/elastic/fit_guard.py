@@ -340,7 +340,7 @@ class FitGuard(Guard):
             raise RankMismatchError(
                 "[RK322] "
                 f"ring_keras.callbacks.Elastic: rank {rank()} is in another call of "
-                "fit() than others. Every rank must call it as often."
+                "fit() than others. Every rank must make the same number of calls."
             )
         self._done = _PASSED_BY
         internals.set_initial_epoch(self._model, sys.maxsize)

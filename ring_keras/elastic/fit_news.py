@@ -51,6 +51,6 @@ def require_same(what: str, mine: Sequence[str], theirs: Sequence[str]) -> None:
             "[RK322] "
             f"ring_keras.callbacks.Elastic: rank {rank()} has other {what} than those "
             f"that train already: {own} in place of {other}. Its script must make the "
-            "same model, optimizer and data, whenever it is started: nothing of them "
-            "may follow from ring_keras.size()."
+            "same model, optimizer and data at every start: they must not depend on "
+            "ring_keras.size()."
         )

@@ -21,7 +21,7 @@ def warn_of_no_launcher(what: str) -> None:
     logging.warning(
         "ring_keras: [RK221] "
         "%s does nothing, and all ranks end when one is lost: %s started "
-        "them. `ringrun --min-np M python train.py` starts ranks that go on; in a "
+        "them. `ringrun --min-np M python train.py` starts ranks that continue; in a "
         "scheduler's job it takes the job's hosts.",
         what,
         starter if scheduled is None else scheduled.starter,

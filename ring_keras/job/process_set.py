@@ -104,12 +104,12 @@ class ProcessSet:
         if current_job().others_train:
             raise RingKerasError(
                 "[RK220] "
-                "This process has come to others that are training, and cannot ask "
-                "them anything before it is where they are: in a fit() with "
-                "ring_keras.callbacks.Elastic, or in a function of "
-                "ring_keras.elastic.run. Between ring_keras.init() and there only "
-                "ring_keras.data.shard() may be called on all ranks. Those begin with "
-                "the same variables by themselves, and fit() takes validation_data."
+                "This process has joined ranks that are training. It cannot "
+                "communicate with them before it enters their fit() with "
+                "ring_keras.callbacks.Elastic, or their function of "
+                "ring_keras.elastic.run. Between ring_keras.init() and there, only "
+                "ring_keras.data.shard() may communicate. A new rank gets the others' "
+                "variables by itself, and fit() takes validation_data."
             )
         return self.key()
 

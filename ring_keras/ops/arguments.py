@@ -67,7 +67,7 @@ def to_reduce_op(op: ReduceOp | str, dtype: tf.DType, function: str) -> str:
         raise ValueError(
             "[RK402] "
             f"ring_keras.{function} cannot average {dtype.name}: the mean of "
-            "integers is none. Use op=ring_keras.Sum, or cast to a "
+            "integers is usually no integer. Use op=ring_keras.Sum, or cast to a "
             f"floating-point type. Received: op='average', dtype={dtype.name}"
         )
     if dtype == tf.bool and reduce_op not in (ReduceOp.MIN, ReduceOp.MAX):

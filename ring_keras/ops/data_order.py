@@ -120,9 +120,8 @@ def require_common_orders(
                 "ring_keras.data: the ranks pass over their data in different orders, "
                 "so that some items would be trained on twice and others never: of "
                 f"{by_key[key].what} ranks {list(process_set.ranks)} have begun "
-                f"{passes} passes. An item that one rank alone looks at, as "
-                "next(iter(dataset)) does, begins a pass: look at the data before "
-                "ring_keras.data.shard(), or on every rank; or give shard() the seed, "
-                "and fit() a callback of ring_keras.callbacks: then the order follows "
-                "from the number of the epoch."
+                f"{passes} passes. next(iter(dataset)) on one rank begins a pass: look "
+                "at the data before ring_keras.data.shard(), or on every rank. Or give "
+                "shard() the seed, and fit() a callback of ring_keras.callbacks: then "
+                "the order depends on the number of the epoch."
             )

@@ -44,10 +44,9 @@ def keep_own_accumulated(
     if begun and process_set.rank() == 0:
         logging.warning(
             "ring_keras: [RK332] "
-            "training goes on in the middle of an accumulation of %d steps, with what "
-            "one rank has saved. The gradients of the steps before are lost: the next "
-            "update is that of the steps that are left. Save after a multiple of %d "
-            "steps.",
+            "training continues in the middle of an accumulation of %d steps, from one "
+            "rank's file. The gradients of the steps before are lost: the next update "
+            "has only those of the remaining steps. Save after a multiple of %d steps.",
             begun[0],
             begun[0],
         )

@@ -110,10 +110,10 @@ def require_same_layers(
             if own[2] != other[2]:
                 raise RankMismatchError(
                     "[RK330] "
-                    f"{who}: layer '{own[0]}' has not the same {own[1]} on rank "
+                    f"{who}: layer '{own[0]}' does not have the same {own[1]} on rank "
                     f"{process_set.ranks[0]} and on rank {rank}. Call adapt() on all "
-                    "of the data, on every rank, before ring_keras.data.shard(); or on "
-                    "one rank, and give the others what came out with "
+                    "of the data, on every rank, before ring_keras.data.shard(). Or "
+                    "call it on one rank, and send the result to the others by "
                     "ring_keras.broadcast_object()."
                 )
 

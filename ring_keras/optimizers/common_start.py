@@ -139,11 +139,10 @@ def _require_untraced(traced: bool, process_set: ProcessSet) -> None:
     if traced:
         raise RankMismatchError(
             "[RK333] "
-            "before the first step the ranks' variables differed of which layers make "
-            "constants, as Normalization does in adapt(). All ranks have taken rank "
-            f"{process_set.ranks[0]}'s by now, but this step is traced with the old "
-            "ones. Call ring_keras.broadcast_variables(model.weights) before the first "
-            "step."
+            "before the first step, variables from which a layer such as Normalization "
+            "derives constants differed across ranks. All ranks have now taken rank "
+            f"{process_set.ranks[0]}'s, but this step is traced with the old ones. "
+            "Call ring_keras.broadcast_variables(model.weights) before the first step."
         )
 
 

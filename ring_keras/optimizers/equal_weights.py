@@ -76,9 +76,9 @@ def require_equal(
         "or every gradient tape a ring_keras.DistributedGradientTape, and load weights "
         "on all ranks or before fit(). Give callbacks that change weights or learning "
         "rates, such as EarlyStopping(restore_best_weights=True), to every rank, and "
-        "validation data too. Where nothing does, a rank computes wrongly: "
-        "test its host's memory and devices. For a variable that each rank is to have "
-        "of its own, use DistributedOptimizer(local_layers=...), or "
+        "validation data too. If nothing does, a rank computes wrong results: test its "
+        "host's memory and devices. For a variable that shall differ between ranks, "
+        "use DistributedOptimizer(local_layers=...), or "
         "BroadcastGlobalVariables(local_variables=...)."
     )
 

@@ -171,7 +171,7 @@ class OptimizerHook:
                 f"{type(self._optimizer).__name__} has taken an update that no rank "
                 "has reduced, so every rank would train alone: it does not apply its "
                 "gradients as Keras's own optimizers do. Give ring_keras."
-                "DistributedOptimizer the optimizer that it hands its gradients to, "
+                "DistributedOptimizer the optimizer to which it passes its gradients, "
                 "or use ring_keras.DistributedGradientTape instead."
             )
 

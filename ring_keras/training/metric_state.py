@@ -133,7 +133,7 @@ def _no_common_value(variable: Any) -> ValueError:
         "[RK623] "
         "MetricAverage: the ranks' values of a metric's variable "
         f"'{variable_name(variable)}' ({what}, aggregation='{variable.aggregation}') "
-        "make no common one. Let the metric create it with "
+        "cannot be combined. Let the metric create it with "
         "add_variable(aggregation='sum'), with 'mean' for a floating-point number in "
         "which all ranks count alike, or with 'only_first_replica'; give the metric a "
         "method merge_ranks(states); or leave out the metric, or MetricAverage."

@@ -98,7 +98,7 @@ def _require_steps(taken: Sequence[int]) -> None:
     if len(taken) == 1:
         raise ring.RingKerasError(
             "[RK411] "
-            "one rank has nothing to differ from: start it by `ringrun -np 2 ...`."
+            "a comparison needs two ranks or more: start it by `ringrun -np 2 ...`."
         )
     ranks = [rank for rank, steps in enumerate(taken) if not steps]
     if ranks:

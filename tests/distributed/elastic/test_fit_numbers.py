@@ -383,7 +383,7 @@ def test_what_the_others_do_not_answer_is_refused(ringrun: Ringrun) -> None:
 
     _, said = fit(ringrun, *_REPLACED, size=1, ends=[0], **case)
 
-    assert "cannot ask them anything before it is where they are" in said
+    assert "communicate with them before it enters their fit()" in said
 
 
 @pytest.mark.slow

@@ -250,7 +250,7 @@ def aggregation_worker():
     )
     messages = []
     for metric in (Aggregated("none"), Aggregated("mean", "int32")):
-        with pytest.raises(ValueError, match="make no common one") as caught:
+        with pytest.raises(ValueError, match="cannot be combined") as caught:
             evaluate(metric)
         messages.append(str(caught.value))
     return {key: float(results[key]) for key in results if key != "loss"}, messages

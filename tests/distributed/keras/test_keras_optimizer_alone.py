@@ -374,7 +374,7 @@ def test_a_shard_behind_a_shuffle_by_chance_is_noticed(rank_pool, tmp_path):
 
     for name, texts in first.items():
         assert len(texts) == 1, (name, texts)
-        assert "[RK513] the data are divided by dataset.shard()" in texts[0]
+        assert "[RK513] dataset.shard() divides the data" in texts[0]
     assert not any(second.values())
 
 

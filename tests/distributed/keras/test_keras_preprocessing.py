@@ -138,7 +138,7 @@ def test_layers_that_have_learned_other_things_are_refused(rank_pool, what):
         assert len(caught) == 2
         for message, layer in caught:
             assert "[RK330]" in message
-            assert f"layer '{layer}' has not the same {what}" in message
+            assert f"layer '{layer}' does not have the same {what}" in message
             assert "before ring_keras.data.shard()" in message
 
 
