@@ -62,7 +62,7 @@ class Progress:
             for rank in self._reports
         )
         ranks = "1 rank" if self._size == 1 else f"{self._size} ranks"
-        parts = [ranks, f"{_short(steps_per_s)} step/s"]
+        parts = [ranks, f"{_short(steps_per_s)} steps/s"]
         examples_per_s = sum(
             self._increase(rank, "examples") / self._seconds(rank, now)
             for rank in self._reports
@@ -105,7 +105,8 @@ class Progress:
         if rank >= self._size or each_s < _NOTABLE_SHARE * step_s:
             return []
         host = self._host_of(rank)
-        return [f"slowest: rank {rank} ({host}), {1000 * each_s:.3g} ms a step"]
+        costs = f"the others wait {1000 * each_s:.3g} ms a step"
+        return [f"slowest: rank {rank} ({host}), {costs}"]
 
     def _increase(self, rank: int, name: str) -> float:
         window = self._reports[rank]

@@ -36,8 +36,10 @@ def test_a_terminal_shows_a_status_below_the_lines(ringrun, terminal) -> None:
 
     assert ringrun.finish(process).returncode == 0
     assert re.search(
-        rb"2 ranks \| \S+ step/s \| \S+ examples/s \| 20% waiting \| "
-        rb"slowest: rank 1 \(" + socket.gethostname().encode() + rb"\), 20 ms a step",
+        rb"2 ranks \| \S+ steps/s \| \S+ examples/s \| 20% waiting \| "
+        rb"slowest: rank 1 \("
+        + socket.gethostname().encode()
+        + rb"\), the others wait 20 ms a step",
         shown,
     ), shown
 
@@ -105,7 +107,7 @@ wait_for("seen")
     )
     process = ringrun.start(script, size=1, stdout=terminal.fd, stderr=terminal.fd)
 
-    terminal.read_until(rb"1 rank \| \S+ step/s")
+    terminal.read_until(rb"1 rank \| \S+ steps/s")
     (ringrun.directory / "seen").touch()
 
     assert ringrun.finish(process).returncode == 0
@@ -167,7 +169,7 @@ def test_ranks_report_from_fit_and_when_they_leave(ringrun, terminal) -> None:
     """
     process = ringrun.start(script, stdout=terminal.fd, stderr=terminal.fd)
 
-    terminal.read_until(rb"2 ranks \| \S+ step/s \| \S+ examples/s \| \d+% waiting")
+    terminal.read_until(rb"2 ranks \| \S+ steps/s \| \S+ examples/s \| \d+% waiting")
     (ringrun.directory / "seen").touch()
     ringrun.noted("again0"), ringrun.noted("again1")
     (ringrun.directory / "done").touch()

@@ -36,7 +36,7 @@ def test_rates_are_those_of_the_last_seconds() -> None:
         for rank in range(2):
             progress.take(report(rank, steps, examples=16 * steps))
 
-    assert progress.line() == "2 ranks | 4 step/s | 128 examples/s | 0% waiting"
+    assert progress.line() == "2 ranks | 4 steps/s | 128 examples/s | 0% waiting"
 
 
 def test_a_job_that_stands_still_gets_slower() -> None:
@@ -45,11 +45,11 @@ def test_a_job_that_stands_still_gets_slower() -> None:
     progress.take(report(0, 0))
     clock.now += 1
     progress.take(report(0, 10))
-    assert progress.line().startswith("1 rank | 10 step/s")
+    assert progress.line().startswith("1 rank | 10 steps/s")
 
     clock.now += 9
 
-    assert progress.line().startswith("1 rank | 1 step/s")
+    assert progress.line().startswith("1 rank | 1 steps/s")
 
 
 def test_the_rank_that_is_waited_for_most_is_the_slowest() -> None:
@@ -62,7 +62,7 @@ def test_the_rank_that_is_waited_for_most_is_the_slowest() -> None:
             progress.take(report(rank, steps, wait_s=0.1 * steps, waited_for_s=waited))
 
     assert progress.line().endswith(
-        "| 20% waiting | slowest: rank 1 (b), 100 ms a step"
+        "| 20% waiting | slowest: rank 1 (b), the others wait 100 ms a step"
     )
 
 
@@ -79,7 +79,9 @@ def test_a_process_set_has_a_slowest_rank_of_its_own() -> None:
                 report(rank, steps, waited_for_s=waited, process_set=1 + rank // 2)
             )
 
-    assert progress.line().endswith("slowest: rank 1 (b), 100 ms a step")
+    assert progress.line().endswith(
+        "slowest: rank 1 (b), the others wait 100 ms a step"
+    )
 
 
 def test_rates_do_not_fall_between_two_reports() -> None:
@@ -91,7 +93,7 @@ def test_rates_do_not_fall_between_two_reports() -> None:
 
     clock.now += 0.95
 
-    assert progress.line().startswith("1 rank | 10 step/s")
+    assert progress.line().startswith("1 rank | 10 steps/s")
 
 
 def test_a_rank_that_is_new_among_those_waited_for_most_was_so_before() -> None:
@@ -122,7 +124,7 @@ def test_another_membership_begins_anew() -> None:
         clock.now += 1
         progress.take(report(0, steps))
 
-    assert progress.line().startswith("1 rank | 2 step/s")
+    assert progress.line().startswith("1 rank | 2 steps/s")
 
 
 def test_there_is_nothing_to_say_before_the_first_step() -> None:
