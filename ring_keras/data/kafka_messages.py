@@ -121,8 +121,8 @@ class KafkaMessages:
                         "[RK520] "
                         "ring_keras.data.shard_kafka: there is no message at "
                         f"{' and '.join(map(str, window))}: the topic is compacted, or "
-                        "they are ends of transactions. A batch of none cannot be "
-                        "trained on. Begin anew with a larger `batch_size` and another "
+                        "they are ends of transactions. An empty batch cannot be "
+                        "trained on. Start over with a larger `batch_size` and another "
                         "file `offsets`, from the model as it was before this one."
                     )
                 yield _columns(messages)

@@ -131,9 +131,9 @@ class Resume(keras.callbacks.Callback):
         if steps % each:
             raise ValueError(
                 "[RK512] "
-                f"ring_keras.data.Resume cannot go on after {steps} steps of an epoch "
-                f"with steps_per_execution={each}. Go on with the number that the "
-                "model was compiled with when it was saved."
+                f"ring_keras.data.Resume cannot continue after {steps} steps of an "
+                f"epoch with steps_per_execution={each}. Use the number with which the "
+                "model was compiled when it was saved."
             )
         return int(steps // each)
 
@@ -167,9 +167,9 @@ class Resume(keras.callbacks.Callback):
             if count not in (None, math.inf, steps):
                 raise ValueError(
                     "[RK512] "
-                    "ring_keras.data.Resume cannot go on in data whose epochs are not "
-                    f"whole passes. Received: steps_per_epoch={steps}, with data of "
-                    f"{count} batches. Leave steps_per_epoch out, or for shorter "
+                    "ring_keras.data.Resume cannot continue in data whose epochs are "
+                    f"not whole passes. Received: steps_per_epoch={steps}, with data "
+                    f"of {count} batches. Leave steps_per_epoch out, or for shorter "
                     "epochs take fewer batches: dataset.take(n)."
                 )
 

@@ -242,7 +242,7 @@ def _warn_of_dense(names: Sequence[str]) -> None:
         "slices it has, and the number of examples varies. An optimizer that squares "
         "or clips gradients, as Adam does, then takes other updates than in one "
         "process. Make batches of one size, by batch(..., drop_remainder=True), or "
-        "compile() with jit_compile=False. If dense gradients are what you want, say "
+        "compile() with jit_compile=False. If you want dense gradients, pass "
         "sparse_as_dense=True.",
         names[0],
         f" and of {len(names) - 1} more" if len(names) > 1 else "",

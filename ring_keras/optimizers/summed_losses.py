@@ -38,8 +38,8 @@ def refuse_summed_losses(op: ReduceOp) -> None:
         raise RingKerasError(
             "[RK603] "
             f"A loss of model '{model.name}' adds up its batch (reduction='sum' or "
-            "None), so that the average of the ranks' gradients would be as many "
-            "times too small as there are ranks. Give fit() a callback of "
-            "ring_keras.callbacks, such as BroadcastGlobalVariables(), which sees to "
-            "that, or use op=ring_keras.Sum."
+            "None), so the average of the gradients of n ranks would be n times too "
+            "small. Give fit() a callback of ring_keras.callbacks, such as "
+            "BroadcastGlobalVariables(), which corrects that, or use "
+            "op=ring_keras.Sum."
         )

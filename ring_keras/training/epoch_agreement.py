@@ -149,6 +149,7 @@ class EpochAgreement:
             "[RK318] "
             f"fit(): after {steps} steps of the epoch ranks {have_ended} have run out "
             f"of data, ranks {go_on} have more. Wrap the dataset in "
-            "ring_keras.data.join(), which lets the others go on, or give every rank "
-            "as many batches: ring_keras.data.shard() or steps_per_epoch."
+            "ring_keras.data.join(), which lets the others continue, or give every "
+            "rank the same number of batches: ring_keras.data.shard() or "
+            "steps_per_epoch."
         )

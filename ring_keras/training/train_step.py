@@ -253,9 +253,9 @@ class DistributedTrainStep:
                 "[RK603] "
                 f"A loss of model '{self._model.name}' adds up its batch "
                 "(reduction='sum' or None), and others, regularizers or add_loss() do "
-                "not: with op=ring_keras.Sum the gradients of the latter would be as "
-                "many times too large as there are ranks. Leave out op: with the "
-                "default all of them train as in one process on the global batch."
+                "not: with op=ring_keras.Sum on n ranks, the gradients of the latter "
+                "would be n times too large. Leave out op: with the default all of "
+                "them train as in one process on the global batch."
             )
 
     def _averages(self) -> bool:

@@ -176,7 +176,11 @@ def misplaced_worker(per_execution, is_before):
     ("per_execution", "is_before", "message"),
     [
         (1, False, "after the one that restores the model"),
-        (2, True, "cannot go on after 3 steps of an epoch with steps_per_execution=2"),
+        (
+            2,
+            True,
+            "cannot continue after 3 steps of an epoch with steps_per_execution=2",
+        ),
     ],
 )
 def test_what_would_train_on_other_items_is_refused_on_all_ranks(
