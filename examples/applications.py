@@ -3,11 +3,11 @@
     ringrun -np 2 python examples/applications.py --network=ResNet50
     ringrun -np 2 python examples/applications.py --network=EfficientNetB0 --synchronize
 
-Both have batch normalization, which in training sees one rank's batch. With
-`--synchronize` it sees the batches of all ranks, as in one process: better where a
+Both have batch normalization, which in training uses one rank's batch. With
+`--synchronize` it uses the batches of all ranks, as in one process. That is better if a
 rank's batch is small, and a little slower.
 
-The images are made here: patches of noise, brighter in one quarter, which is the class.
+The script makes the images: patches of noise with one brighter quarter, the class.
 """
 
 import zlib

@@ -1,9 +1,9 @@
-"""A training loop of one's own, with `tf.GradientTape`, on several ranks.
+"""A custom training loop with `tf.GradientTape`, on several ranks.
 
     ringrun -np 2 python examples/custom_loop.py
 
-Fits a small network to handwritten digits. What differs from a loop for one
-process is marked 1 to 4.
+Trains a small network on handwritten digits. The lines that differ from a loop for
+one process are marked 1 to 4.
 """
 
 import keras

@@ -3,7 +3,7 @@
     pip install 'ring-keras[dask]'
     python examples/dask_digits.py
 
-With `--scheduler tcp://HOST:8786` it is a cluster that runs already.
+With `--scheduler tcp://HOST:8786` it uses a running cluster.
 """
 
 import cloudpickle

@@ -1,8 +1,8 @@
-"""What the examples for Ray, Spark and Dask train: the digits of scikit-learn.
+"""The training of the examples for Ray, Spark and Dask: the digits of scikit-learn.
 
     ringrun -np 2 python examples/digits_training.py
 
-trains the same without any of them, to the same weights.
+trains the same model without these engines, to the same weights.
 """
 
 import keras

@@ -1,10 +1,10 @@
-"""A `fit` that goes on when ranks are lost, or come.
+"""A `fit` that continues when ranks are lost or join.
 
     ringrun -np 3 --min-np 1 --max-np 3 -v python examples/elastic_digits.py
 
-Kill any rank, by the pid that it prints, and watch: the others go on in the middle of
-the epoch, and another is started in its place. The digits are 1,797 scans that
-scikit-learn ships.
+Kill any rank, by the pid that it prints, and watch: the others continue in the middle
+of the epoch, and a replacement starts. The digits are 1,797 scans that scikit-learn
+ships.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""A training loop that goes on when ranks are lost, or come.
+"""A training loop that continues when ranks are lost or join.
 
     ringrun -np 3 --min-np 1 --max-np 3 -v python examples/elastic_loop.py
 
-Kill any rank (`-v` tells the processes) and watch. Every step uses the same examples,
-whatever the number of ranks: each takes its part of the batch.
+Kill any rank (`-v` shows the processes) and watch. Every step uses the same examples
+for any number of ranks: each rank takes its part of the batch.
 """
 
 import time

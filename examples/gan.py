@@ -1,10 +1,10 @@
-"""A generative adversarial network, with a `train_step` of its own.
+"""A generative adversarial network with a custom `train_step`.
 
     ringrun -np 2 python examples/gan.py
 
-Two networks with an optimizer each play against each other: one makes up points, the
-other tells them from points on a ring. Nothing in `train_step` knows of the ranks: the
-two optimizers are distributed, and average their gradients over them.
+Two networks, each with an optimizer, play against each other: one generates points, and
+the other distinguishes them from points on a ring. `train_step` does not mention ranks:
+the two optimizers are distributed, and average their gradients over the ranks.
 """
 
 from typing import Any

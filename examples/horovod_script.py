@@ -1,10 +1,10 @@
-"""A Horovod script, moved by its import line.
+"""A Horovod script with another import line.
 
     ringrun -np 2 python examples/horovod_script.py      # was: horovodrun -np 2 ...
 
-It is of the kind that Horovod's documentation shows for TensorFlow 2 and Keras. Lines
-that changed say what they were; the rest is as it was written for Horovod, including a
-learning rate scaled by hand.
+It is like the scripts in Horovod's documentation for TensorFlow 2 and Keras. Comments
+at changed lines show the old ones. The other lines are those for Horovod, including a
+learning rate that is scaled by hand.
 """
 
 import sys

@@ -1,10 +1,11 @@
-"""Trains on what a topic of Kafka holds; started again, on what has come since.
+"""Trains on the messages of a Kafka topic; the next start trains on later messages.
 
     pip install 'ring-keras[kafka]'
     ringrun -np 2 python examples/kafka_stream.py --brokers=broker:9092 --directory=job
 
-The values of the messages are "x,y". However often the job is killed, each is trained
-on once: pass n has the messages of `offsets-n.json`, and ends with `model-n.keras`.
+The values of the messages are "x,y". The job trains on each message once, however
+often it is killed: pass n has the messages of `offsets-n.json`, and ends with
+`model-n.keras`.
 """
 
 import itertools

@@ -3,11 +3,12 @@
     pip install keras-hub
     ringrun -np 2 python examples/keras_hub_classifier.py
 
-The network is made small from its configuration, and nothing is downloaded. With
-`BertTextClassifier.from_preset(...)` the rest stays as it is; have one rank download
-the preset first: `with ring.callbacks.RootOnly() as is_root:`, and there `if is_root:`.
+The script builds a small network from a configuration, and downloads nothing. With
+`BertTextClassifier.from_preset(...)` the other lines do not change, but let one rank
+download the preset first: `with ring.callbacks.RootOnly() as is_root:`, and in it
+`if is_root:`.
 
-A sentence is of class 1 if the word 1 is in it more often than the word 2.
+A sentence has class 1 if the word 1 occurs in it more often than the word 2.
 """
 
 import zlib

@@ -3,8 +3,8 @@
     pip install keras-tuner
     ringrun -np 2 python examples/keras_tuner_search.py
 
-Every rank searches, with a directory of its own. What the tuner decides by, the metrics
-of all ranks, is the same on each, so all try the same.
+Every rank runs the search, in its own directory. The tuner decides by the metrics of
+all ranks, which are the same on each rank, so all ranks try the same parameters.
 """
 
 import tempfile

@@ -2,10 +2,10 @@
 
     ringrun -np 2 python examples/mixed_precision.py
 
-On several ranks the global batch is larger, so the learning rate is too: it begins
-with that for one rank and climbs to as many times that. Under `mixed_float16` Keras
-scales the loss so that small gradients do not vanish; where one rank's overflow, all
-ranks skip the step and lower the scale.
+On n ranks the global batch is n times as large, so the learning rate grows, too: from
+the rate for one rank to n times that rate. Under `mixed_float16` Keras scales the loss
+so that small gradients do not vanish. If one rank's gradients overflow, all ranks skip
+the step and lower the scale.
 """
 
 import keras

@@ -3,9 +3,9 @@
     pip install optuna
     ringrun -np 2 python examples/optuna_search.py
 
-Rank 0 asks the study and tells it; the others do what it says. So `--storage` may name
-a data base that several such jobs, each on ranks of its own, share. Trials that look
-worse than the others are given up, by all ranks after the same epoch.
+Rank 0 asks the study and reports to it; the others follow rank 0. So `--storage` may
+name a database that several such jobs share, each with its own ranks. All ranks stop a
+trial that looks worse than the others after the same epoch.
 """
 
 import keras

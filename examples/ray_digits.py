@@ -3,7 +3,7 @@
     pip install 'ring-keras[ray]'
     python examples/ray_digits.py
 
-With `RAY_ADDRESS=HOST:6379` the workers are those of a cluster that runs already.
+With `RAY_ADDRESS=HOST:6379` the workers are those of a running cluster.
 """
 
 import functools

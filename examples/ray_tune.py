@@ -3,8 +3,8 @@
     pip install 'ring-keras[ray]' 'ray[tune]'
     python examples/ray_tune.py
 
-A trial takes a CPU for itself and one for each rank, so as many at a time as
-`--concurrent` says need three times as many CPUs.
+A trial takes a CPU for itself and one for each rank, so `--concurrent` trials at a time
+need three times that number of CPUs.
 """
 
 import functools

@@ -1,9 +1,9 @@
-"""Trains from files that a web server has, each of them read by one rank.
+"""Trains on files of a web server; each file is read by one rank.
 
     pip install "tensorflow==2.16.*" "ring-keras[io]"
     ringrun -np 2 python examples/read_over_http.py --urls=http://host/a.csv,...
 
-Without --urls, rank 0 serves handwritten digits on this machine for the while.
+Without --urls, rank 0 serves handwritten digits on this machine.
 A line of a file has the label and the pixels of one image.
 """
 

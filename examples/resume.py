@@ -1,11 +1,11 @@
-"""Goes on in the middle of an epoch after it was killed.
+"""Continues in the middle of an epoch after it was killed.
 
     ringrun -np 2 python examples/resume.py --directory=backup --die_after=70
     ringrun -np 2 python examples/resume.py --directory=backup
 
-The first command ends with an error after 70 steps, as by a power cut. The second
-begins with the step after the last one that was saved, on the examples that would have
-come next, and ends with the weights of a run that was never interrupted.
+The first command ends with an error after 70 steps, like a power cut. The second begins
+with the step after the last saved one, on the examples that would have come next. It
+ends with the weights of an uninterrupted run.
 """
 
 import hashlib

@@ -3,7 +3,7 @@
     pip install 'ring-keras[spark]'
     python examples/spark_digits.py
 
-`spark-submit examples/spark_digits.py` takes the cluster that it is told.
+With `--master=spark://HOST:7077` it uses that cluster.
 """
 
 import digits_training
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import ring_keras.spark
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("master", "local[2]", "Of Spark, if spark-submit names none.")
+flags.DEFINE_string("master", "local[2]", "Master of the Spark cluster.")
 
 
 def main(_: list[str]) -> None:

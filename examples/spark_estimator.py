@@ -3,8 +3,8 @@
     pip install 'ring-keras[spark,examples]'
     python examples/spark_estimator.py
 
-`spark-submit examples/spark_estimator.py --store=...` takes the cluster that it is
-told, whose executors must all reach the store.
+With `--master=spark://HOST:7077 --store=...` it uses that cluster, whose executors must
+all reach the store.
 """
 
 import tempfile
@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 from ring_keras.spark import KerasEstimator, Store
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("master", "local[2]", "Of Spark, if spark-submit names none.")
+flags.DEFINE_string("master", "local[2]", "Master of the Spark cluster.")
 flags.DEFINE_string("store", None, "Directory or URL; a temporary directory if none.")
 flags.DEFINE_integer("epochs", 8, "Epochs to train.", lower_bound=1)
 

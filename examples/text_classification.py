@@ -2,13 +2,13 @@
 
     ringrun -np 2 python examples/text_classification.py
 
-A batch touches few of the vocabulary's rows, so Keras hands their gradient over as
-`tf.IndexedSlices`. The ranks gather each other's rows, unless adding up the whole
-table moves fewer bytes; both give what one process would.
+A batch uses few rows of the embedding, so Keras returns their gradient as
+`tf.IndexedSlices`. The ranks gather each other's rows, unless summing the whole table
+moves fewer bytes. Both give the same result as one process.
 
-The sentences are made here: each has some words of its topic among many others. They
-are split among the ranks by files, which differ in length; `join` lets a rank that has
-run out wait with empty batches, so none is left out.
+The script makes the sentences: each has some words of its topic among many others. The
+ranks divide files, which differ in length. With `join`, a rank without more data
+continues with empty batches, so no sentence is left out.
 """
 
 import tempfile

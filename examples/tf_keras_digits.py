@@ -3,9 +3,9 @@
     pip install tf_keras
     ringrun -np 2 python examples/tf_keras_digits.py
 
-`ring_keras` itself is for Keras 3. Code that must stay with Keras 2 has Horovod's
-names, which take its optimizers and models. Metrics are then the mean of what the ranks
-have logged; docs/horovod.md says what else is different.
+`ring_keras` itself is for Keras 3. Code that needs Keras 2 can use Horovod's names,
+which take its optimizers and models. Metrics are then the mean of the ranks' logged
+values; docs/horovod.md lists the other differences.
 """
 
 import os
