@@ -21,22 +21,22 @@ a launcher: ringrun -np N ring benchmark [option ...]
 _EPILOG = """\
 columns:
   size     bytes of the larger of one rank's input and output
-  count    its elements
-  time     microseconds of one call on the slowest rank: median, least and greatest
-           of the samples. A sample is several calls in a row, if one is short.
+  count    number of its elements
+  time     microseconds of one call on the slowest rank: median, minimum and maximum
+           of the samples. If a call is short, a sample is several calls in a row.
   algbw    size / median time, in GB/s
-  busbw    what the busiest connection must carry at least: algbw times 2(N-1)/N for
+  busbw    the least that the busiest connection must carry: algbw times 2(N-1)/N for
            allreduce, (N-1)/N for allgather, reduce_scatter and alltoall, 1 for
            broadcast. Comparable across numbers of ranks.
-  #wrong   elements, of all ranks, that are not what they must be
+  #wrong   number of wrong elements, on all ranks
 
-On GPUs (--device gpu) each rank takes the one of its number on its host. A sample's
-calls are given to the device one after the other, and it is waited for at the end of
-the sample, as nccl-tests does. To compare with: a good allreduce of 256M and more has a
-busbw of about 480 GB/s on 8 H100 joined by NVSwitch, and of 46 to 48 GB/s for each
+On GPUs (--device gpu) each rank takes the GPU with the number of its local rank. The
+calls of a sample are given to the device one after the other, and the end of the sample
+waits for the device, as in nccl-tests. For comparison: a good allreduce of 256M and more
+has a busbw of about 480 GB/s on 8 H100 joined by NVSwitch, and of 46 to 48 GB/s for each
 400 Gbit/s network interface between hosts.
 
-Rank 0 prints. The exit code is 1 if any element was wrong.
+Rank 0 prints the results. The exit code is 1 if any element was wrong.
 """
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -101,14 +101,14 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         "--factor",
         type=_factor,
         default=4.0,
-        help="from one size to the next (default: 4)",
+        help="ratio of each size to the one before (default: 4)",
     )
     add("--dtype", choices=list(DTYPES), default="float32")
     add(
         "--op",
         choices=("sum", "average", "min", "max", "product"),
         default="sum",
-        help="of allreduce and reduce_scatter (default: sum)",
+        help="reduce op of allreduce and reduce_scatter (default: sum)",
     )
     add(
         "--iterations",
@@ -125,7 +125,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add(
         "--buffers",
         choices=list(BUFFERS),
-        help="of allreduce on NumPy arrays: "
+        help="buffers of an allreduce on NumPy arrays: "
         + "; ".join(f"{name}: {text}" for name, text in BUFFERS.items())
         + " (default: separate)",
     )
@@ -140,7 +140,12 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         default="cpu",
         help="gpu: buffers in GPU memory, by NCCL (default: cpu)",
     )
-    add("--json", type=Path, metavar="FILE", help="where rank 0 writes all results")
+    add(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="also write all results to FILE, on rank 0",
+    )
     given = parser.parse_args(arguments)
     if given.min_bytes > given.max_bytes:
         parser.error(

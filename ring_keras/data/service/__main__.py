@@ -63,7 +63,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--dispatchers",
         type=int,
         default=1,
-        help="one for all training ranks, or one for each (default: %(default)s)",
+        help="number of dispatchers: one for all training ranks, or one for each "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--dispatcher-side",
@@ -75,8 +76,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--address",
         default="127.0.0.1",
         help="this host's address on the network that the training job is on. "
-        "TensorFlow's servers have no authentication: with anything but the loopback "
-        "address, whoever reaches their ports can use them (default: %(default)s)",
+        "TensorFlow's servers have no authentication: with any other address than "
+        "loopback, everybody who reaches their ports can use them (default: "
+        "%(default)s)",
     )
     parser.add_argument(
         "--timeout",
