@@ -31,10 +31,10 @@ columns:
   #wrong   number of wrong elements, on all ranks
 
 On GPUs (--device gpu) each rank takes the GPU with the number of its local rank. The
-calls of a sample are given to the device one after the other, and the end of the sample
-waits for the device, as in nccl-tests. For comparison: a good allreduce of 256M and more
-has a busbw of about 480 GB/s on 8 H100 joined by NVSwitch, and of 46 to 48 GB/s for each
-400 Gbit/s network interface between hosts.
+calls of a sample are given to the device one after the other, and the end of the
+sample waits for the device, as in nccl-tests. For comparison: a good allreduce of 256M
+and more has a busbw of about 480 GB/s on 8 H100 joined by NVSwitch, and of 46 to 48
+GB/s for each 400 Gbit/s network interface between hosts.
 
 Rank 0 prints the results. The exit code is 1 if any element was wrong.
 """
