@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from support.fits.job import temporary_directory
 from support.fits.killed import run_killed
-from support.fits.program import Program, simpler
+from support.fits.program import Program, made_possible, simpler
 from support.fits.running import (
     EQUAL,
     Verdict,
@@ -86,8 +87,17 @@ class Campaign:
             if verdict.kind == "unequal" and not program.local:
                 mixed = pool.run(run_mixed, args=(program,), timeout_s=TIMEOUT_S)
                 verdict = verdict_of(program, answers, mixed[0])
+            if verdict.kind == "unequal" and program.floats == "mixed_bfloat16":
+                verdict = self._but_for_rounding(program, verdict)
         except AssertionError as error:
             return Verdict("hung", text=str(error)[:6000])
+        return verdict
+
+    def _but_for_rounding(self, program: Program, verdict: Verdict) -> Verdict:
+        """What is equal in floats of 32 bits differs by the rounding of 16."""
+        longer = replace(program, floats="float32")
+        if made_possible(longer) == longer and self._run(longer).kind == EQUAL:
+            return Verdict(EQUAL, "in 32 bits, not in 16", verdict.text)
         return verdict
 
     def _run_killed(self, pool: RankPool, program: Program) -> Verdict:
