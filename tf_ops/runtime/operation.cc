@@ -262,14 +262,18 @@ bool Operation::Needs(int rank) const {
 }
 
 // The ranks share the way, and what is ahead on it is not this operation's. All
-// ranks are there, so nothing but what moves can keep it.
+// ranks are there, so nothing but what moves can keep it. On a slow way the
+// kernel, which has taken megabytes at once, goes on sending them: what the
+// peers' hosts have of that tells. The kernel is asked for no operation that is
+// younger than half of what it may take.
 bool Operation::HasMoved() {
   if (stage_ == Stage::kQueued) return true;
   if (stage_ != Stage::kRuns) return false;
   uint64_t moves = 1 + collective_->rounds();
   for (int rank = 0; rank < communicator_->size(); ++rank) {
     if (rank == communicator_->rank()) continue;
-    moves += communicator_->pair(rank).moves();
+    const Pair& pair = communicator_->pair(rank);
+    moves += pair.moves() + pair.sent().acknowledged_nbytes;
   }
   const uint64_t before = std::exchange(moves_, moves);
   return before != 0 && before != moves;
