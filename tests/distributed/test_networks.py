@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -136,8 +137,8 @@ def send_for_longer_than_the_timeout() -> float:
 
 def test_what_moves_slowly_is_not_given_up(make_hosts: Any) -> None:
     network = make_hosts(Network(2))
-    # That is 6 s for 3 MiB. The kernel takes as many from the sender as it has room for,
-    # and then none until a third of those are gone.
+    # That is 6 s for 3 MiB. The kernel takes as many of the sender as it has room
+    # for, and then none until a third of those are gone.
     room = "net.ipv4.tcp_wmem=4096 2097152 2097152"
     add = ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf"]
     limit = ["rate", "4mbit", "burst", "32kb", "latency", "200ms"]
@@ -150,15 +151,20 @@ def test_what_moves_slowly_is_not_given_up(make_hosts: Any) -> None:
     assert run_on(network, send_for_longer_than_the_timeout, [0, 1], env) == [1.0, 1.0]
 
 
+def with_file(file: str, stand_in: Path) -> list[str]:
+    """What runs a command on a host that has another file in that place."""
+    if subprocess.run(["unshare", "--mount", "true"]).returncode != 0:
+        pytest.skip("this user may make no mount namespaces")
+    script = f'mount --bind {stand_in} {file} && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", script, "sh"]
+
+
 @pytest.fixture
 def two_addresses(tmp_path: Path) -> list[str]:
     """What runs a command on a host that knows two addresses of `twohomed`."""
-    if subprocess.run(["unshare", "--mount", "true"]).returncode != 0:
-        pytest.skip("this user may make no mount namespaces")
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n127.0.0.5 twohomed\n127.0.0.6 twohomed\n")
-    script = f'mount --bind {hosts} /etc/hosts && exec "$@"'
-    return ["unshare", "--mount", "sh", "-c", script, "sh"]
+    return with_file("/etc/hosts", hosts)
 
 
 def join_by_name() -> float:
@@ -185,3 +191,45 @@ def test_of_a_stores_addresses_one_may_not_answer(two_addresses: list[str]) -> N
         command_prefix=[two_addresses] * 2,
     )
     assert totals == [3.0, 3.0]
+
+
+@pytest.fixture
+def silent_name_server(tmp_path: Path) -> Iterator[list[str]]:
+    """What runs a command on a host whose name server never answers."""
+    settings = tmp_path / "resolv.conf"
+    settings.write_text("nameserver 127.0.0.7\noptions timeout:30 attempts:5\n")
+    with socket.socket(type=socket.SOCK_DGRAM) as server:
+        try:
+            server.bind(("127.0.0.7", 53))
+        except OSError as error:
+            pytest.skip(f"this user may be no name server: {error}")
+        yield with_file("/etc/resolv.conf", settings)
+
+
+def look_up_and_fail(is_interrupted: bool) -> str:
+    port = os.environ["RING_KERAS_STORE_ADDRESS"].rpartition(":")[2]
+    os.environ["RING_KERAS_STORE_ADDRESS"] = f"launcher.example:{port}"
+    if is_interrupted:
+        signal.setitimer(signal.ITIMER_REAL, 1)
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        with pytest.raises(KeyboardInterrupt):
+            join()
+        return ""
+    return fail_to_join()
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_name_that_nobody_resolves_holds_nobody_up(
+    silent_name_server: list[str], is_interrupted: bool
+) -> None:
+    errors = run_ranks(
+        look_up_and_fail,
+        2,
+        args=(is_interrupted,),
+        env=WITHOUT_TENSORFLOW
+        | {"RING_KERAS_INIT_TIMEOUT_S": "60" if is_interrupted else "2"},
+        command_prefix=[silent_name_server] * 2,
+        timeout_s=30,
+    )
+    said = "" if is_interrupted else "cannot resolve 'launcher.example': no name server"
+    assert all(said in error for error in errors)

@@ -12,7 +12,9 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <future>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "tf_ops/common/descriptors.h"
@@ -46,6 +48,40 @@ StatusOr<AddressList> Resolve(const std::string& host, int port, int flags) {
                   StrCat("cannot resolve '", host, "': ", gai_strerror(error)));
   }
   return AddressList(found, freeaddrinfo);
+}
+
+// A name that is being looked up, and who is there.
+struct Lookup {
+  Status status;
+  AddressList list{nullptr, freeaddrinfo};
+  std::promise<void> done;
+};
+
+// In a thread of its own, which goes on if nobody waits any more: where no name
+// server answers the C library tries for half a minute, and nothing ends that.
+StatusOr<AddressList> LookUp(const std::string& host, int port,
+                             Deadline deadline) {
+  StatusOr<AddressList> number = Resolve(host, port, AI_NUMERICHOST);
+  if (number.ok()) return number;
+  auto lookup = std::make_shared<Lookup>();
+  std::future<void> done = lookup->done.get_future();
+  std::thread([lookup, host, port] {
+    StatusOr<AddressList> list = Resolve(host, port, 0);
+    lookup->status = list.status();
+    if (list.ok()) lookup->list = std::move(list.value());
+    lookup->done.set_value();
+  }).detach();
+  while (done.wait_for(std::chrono::duration<double>(
+             deadline.SliceSeconds())) != std::future_status::ready) {
+    if (deadline.Interrupted()) return Interrupted();
+    if (deadline.Expired()) {
+      return Status(
+          StatusCode::kDeadlineExceeded,
+          StrCat("cannot resolve '", host, "': no name server answers"));
+    }
+  }
+  RING_KERAS_RETURN_IF_ERROR(lookup->status);
+  return std::move(lookup->list);
 }
 
 bool IsWildcard(const sockaddr* address) {
@@ -152,7 +188,7 @@ StatusOr<FileDescriptor> Listen(const std::string& address, int port) {
 
 StatusOr<FileDescriptor> ConnectOnce(const std::string& host, int port,
                                      Deadline deadline) {
-  StatusOr<AddressList> list = Resolve(host, port, 0);
+  StatusOr<AddressList> list = LookUp(host, port, deadline);
   RING_KERAS_RETURN_IF_ERROR(list.status());
   int left = 0;
   for (const addrinfo* address = list.value().get(); address != nullptr;
