@@ -113,6 +113,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
             # The root's may be built, by what it has restored; a model may have none.
             if optimizer is not None and not optimizer.built:
                 optimizer.build(self.model.trainable_variables)
+            DistributedFit.calling_guard().meet()
             self._broadcast(None)
 
     def _broadcast(self, iterator: Any) -> None:

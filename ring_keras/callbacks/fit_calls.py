@@ -26,8 +26,8 @@ from ring_keras.callbacks.shared_files import file_of
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
-from ring_keras.ops.objects import allgather_object
 from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.meetings import gather_calls
 
 __all__ = ["agree_on_calls", "insert_callback"]
 
@@ -69,7 +69,7 @@ def agree_on_calls(
         "source": source_digest(run),
         "shards": internals.shards_behind_shuffles(run.data),
     }
-    everyones = allgather_object(ours, name="fit/calls", process_set=process_set)
+    everyones = gather_calls(ours, process_set)
     warn_of_missing([theirs["changing"] for theirs in everyones], process_set)
     for place, callback in enumerate(list(callbacks.callbacks)):
         file = file_of(callback)

@@ -23,6 +23,7 @@ from ring_keras.ops.objects import broadcast_object
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.guard import Guard
 from ring_keras.training.train_step import process_set_of
 
 __all__ = ["Preemption"]
@@ -93,6 +94,7 @@ class Preemption(keras.callbacks.Callback):
         self._signals = tuple(signals)
         self.root_rank = root_rank
         # Of one call of `fit`.
+        self._guard = Guard()
         self._handlers: _Handlers | None = None
         self._failure: Exception | None = None
         # From the end of an epoch's steps until the ranks have asked each other again.
@@ -108,6 +110,7 @@ class Preemption(keras.callbacks.Callback):
                 "ring_keras.callbacks.Preemption belongs in the callbacks of fit(), "
                 "but something else called it."
             )
+        self._guard = fit.guard
         fit.when_steps_end(id(self), self._after_steps)
         fit.when_validation_ends(id(self), self._meet)
         fit.when_all_have_begun(self, self._require_restored)
@@ -157,6 +160,8 @@ class Preemption(keras.callbacks.Callback):
         if handlers is None:
             return
         handlers.remove()
+        guard, self._guard = self._guard, Guard()
+        guard.meet()
         signal_number = self._agreed(handlers.received)
         error = self._attempt(self._writer.wait)
         if signal_number:
@@ -193,6 +198,7 @@ class Preemption(keras.callbacks.Callback):
         if not self._ranks_will_meet:
             return
         self._ranks_will_meet = False
+        self._guard.meet()
         signal_number = self._agreed(self._received())
         if signal_number:
             self._end(signal_number, self._attempt(self._writer.wait))

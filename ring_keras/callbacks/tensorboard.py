@@ -153,6 +153,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
         ring, self._ring = self._ring, None
         self._fit = None
         if ring is not None:
+            DistributedFit.calling_guard().meet()  # Or it would wait for a rank.
             ring.close()
         if self._is_writer:
             super().on_train_end(logs)

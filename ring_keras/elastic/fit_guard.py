@@ -84,6 +84,7 @@ class FitGuard(Guard):
         rescale: Callable[[int, int], None],
         backup: Backup | None,
     ) -> None:
+        super().__init__()
         self._model = model
         self._fit = fit
         self._data = data
@@ -175,7 +176,9 @@ class FitGuard(Guard):
             self._state.look()
         return results[0] if results else self._model.get_metrics_result()
 
-    def run(self, section: Callable[[], _Result]) -> _Result | None:
+    def run(
+        self, section: Callable[[], _Result], *, meets: bool = False
+    ) -> _Result | None:
         """A section after the steps of the epoch."""
         self._number += 1
         address = (self._epoch, _ENDS, self._number)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 __all__ = ["lost_a_peer"]
 
 
 def lost_a_peer(error: BaseException) -> bool:
-    """Whether it says that another rank was lost, or failed in a step of Keras's.
+    """Whether it says that another rank was lost, or failed in a call of Keras's.
 
     In TensorFlow's words or in ours.
     """
@@ -20,5 +21,5 @@ def lost_a_peer(error: BaseException) -> bool:
 
     ours = from_tensorflow(error)
     # The rank that has failed raises its own error.
-    has_failed = "cannot take part: its step raised" in str(ours)
-    return isinstance(ours, PeerLostError) or has_failed
+    has_failed = re.search(r"cannot take part: its \w+\(\) raised", str(ours))
+    return isinstance(ours, PeerLostError) or bool(has_failed)

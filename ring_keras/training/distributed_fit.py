@@ -25,6 +25,7 @@ from ring_keras.training.layer_state import (
     split_weights,
     warn_of_averages,
 )
+from ring_keras.training.meetings import have_met, meet, note_first_meeting
 from ring_keras.training.noted_saves import noted_saves
 from ring_keras.training.taken_batches import TakenBatches
 from ring_keras.training.train_step import is_local_in, process_set_of
@@ -43,7 +44,7 @@ class DistributedFit(keras.callbacks.Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self.guard = Guard()
+        self.guard = Guard(self._meet)
         """Around all that the ranks do together in this call."""
         self.epochs = 0
         """How many have ended that several ranks have trained in."""
@@ -58,6 +59,7 @@ class DistributedFit(keras.callbacks.Callback):
         self._alike_tasks: dict[Hashable, Callable[[], None]] = {}
         self._local: set[Hashable] = set()
         self._members: dict[int, str] = {}
+        self._have_met = False
         # Of this call; on_train_begin finds out.
         self._process_set = global_process_set
         self._agreement: EpochAgreement | None = None
@@ -103,6 +105,7 @@ class DistributedFit(keras.callbacks.Callback):
             fit.set_model(callbacks.model)
             callbacks.callbacks.append(fit)
         fit._members[id(callback)] = type(callback).__name__
+        fit._have_met = have_met()
         return fit
 
     def when_all_have_begun(self, owner: Hashable, task: Callable[[], None]) -> None:
@@ -165,9 +168,8 @@ class DistributedFit(keras.callbacks.Callback):
         check = self._check
         if check is not None and check.count(self.model.steps_per_execution):
             tasks.insert(0, check.compare)
-        if tasks and self._has_peers():
-            assert self._agreement is not None
-            self._agreement.meet()
+        if tasks:
+            self._meet()
         for task in tasks:
             task()
 
@@ -199,6 +201,7 @@ class DistributedFit(keras.callbacks.Callback):
         self._find_orders(run)
         tasks, self._tasks = self._tasks, {}
         self.guard.begin(lambda: self._begin_together(run, members.values(), tasks))
+        self._have_met = True
 
     def _note_saves(self) -> None:
         self._end_of_noting()
@@ -225,8 +228,8 @@ class DistributedFit(keras.callbacks.Callback):
                 self.params, batch_count, members, self._process_set
             ):
                 self.batches = TakenBatches(self.model.steps_per_execution)
-            # Of a `fit` that failed: all ranks have left it.
-            _native.forget_given_up(self._process_set.communicator_id())
+            if not self._have_met:
+                note_first_meeting(self._process_set)
         for task in tasks.values():
             task()
 
@@ -305,7 +308,7 @@ class DistributedFit(keras.callbacks.Callback):
 
     def end_steps(self) -> None:
         """The steps of an epoch are done, and nothing is reported yet; collective."""
-        if self.guard.run(self._end_steps_together):
+        if self.guard.run(self._end_steps_together, meets=True):
             self.model.stop_training = True
         self.epoch_is_over = True
         if self._has_peers():
@@ -323,6 +326,7 @@ class DistributedFit(keras.callbacks.Callback):
         if self._has_peers():
             assert self._agreement is not None
             self._agreement.end_epoch()
+            self._meet()  # Some know since they asked for an execution.
             given = [order for order in self._orders if order.is_given]
             if given and not self._keeps_iterator:  # That is read ahead of its steps.
                 require_common_orders(given, self._process_set)
@@ -387,6 +391,14 @@ class DistributedFit(keras.callbacks.Callback):
         return lambda variable: (
             internals.variable_key(variable) in self._local or of_optimizers(variable)
         )
+
+    def _meet(self) -> None:
+        """Before something collective: raises if a rank has failed in this call."""
+        process_set = process_set_of(self.model)
+        if not self._have_met or process_set.size() == 1:
+            return
+        if process_set.included():
+            meet(process_set)
 
     def _has_peers(self) -> bool:
         return self._process_set.size() > 1 and self._process_set.included()

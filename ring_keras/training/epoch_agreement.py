@@ -15,7 +15,7 @@ __all__ = ["EpochAgreement"]
 
 _GOES_ON, _ENDED, _STOPS, _MOST, _LESS = range(5)
 
-_NAME, _MEETING = "fit/goes_on", "fit/meeting"
+_NAME = "fit/goes_on"
 
 # How a rank says that it goes on: the second, if it knows of others that wait to join.
 _YES, _AFTER_OTHERS_HAVE_JOINED = 1, 2
@@ -93,13 +93,6 @@ class EpochAgreement:
         self._executions += 1
         return True
 
-    def meet(self) -> None:
-        """After an execution that all ranks have begun: raises if one has failed in it.
-
-        Other collectives would wait for that rank.
-        """
-        self._ask(_MEETING, {})
-
     def end_epoch(self) -> None:
         """After the last execution, before metrics and validation.
 
@@ -133,7 +126,7 @@ class EpochAgreement:
             name=name,
             communicator_id=self._process_set.communicator_id(),
             # A rank that fails in a step has the others leave this question, too.
-            precedes_step=name in (_NAME, _MEETING),
+            precedes_step=name == _NAME,
         )
 
     def _raise_uneven(self, *, ended: bool, batches: int = 0) -> None:

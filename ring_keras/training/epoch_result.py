@@ -8,9 +8,12 @@ import keras
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
+from ring_keras.ops.barrier import barrier
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.guard import Guard
+from ring_keras.training.meetings import meet, note_first_meeting
 from ring_keras.training.metric_state import averaged_logs, state_of_all_ranks
 from ring_keras.training.train_step import process_set_of
 
@@ -43,8 +46,17 @@ class EpochResult:
         return result
 
     def cover_all_ranks(self, callbacks: keras.callbacks.CallbackList) -> None:
-        """The call that goes through this list reports of all ranks' data."""
+        """The call that goes through this list reports of all ranks' data.
+
+        Of an evaluation that no `fit` has begun it is the beginning; then collective.
+        """
+        if callbacks in self._of_all:
+            return
         self._of_all.add(callbacks)
+        process_set = process_set_of(self._model)
+        if DistributedFit.of(callbacks) is None and _has_peers(process_set):
+            barrier(name="evaluate", process_set=process_set)
+            note_first_meeting(process_set)
 
     def __call__(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Called at the end of an epoch's steps, and of an evaluation's."""
@@ -55,11 +67,16 @@ class EpochResult:
         if run is not None and run.callbacks in self._of_all:
             if fit is not None and not run.trains:
                 fit.end_validation()
-            guard = Guard() if fit is None else fit.guard
+            guard = Guard(self._meet) if fit is None else fit.guard
             of_all = guard.run(lambda: self._of_all_ranks(logs))
             if of_all is not None:
                 return of_all
         return self._local(logs)
+
+    def _meet(self) -> None:
+        process_set = process_set_of(self._model)
+        if _has_peers(process_set):
+            meet(process_set)
 
     def _local(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """As Keras reports."""
@@ -69,7 +86,7 @@ class EpochResult:
 
     def _of_all_ranks(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         process_set = process_set_of(self._model)
-        if process_set.size() == 1 or not process_set.included():
+        if not _has_peers(process_set):
             return self._local(logs)
         logs = _flat(logs)
         if not logs and self._has_evaluated_nothing():
@@ -94,6 +111,10 @@ class EpochResult:
             return False
         is_kerass = type(self._model).test_step is keras.Model.test_step
         return is_kerass or run.batch_count() == 0
+
+
+def _has_peers(process_set: ProcessSet) -> bool:
+    return process_set.size() > 1 and process_set.included()
 
 
 def _flat(logs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -18,7 +18,14 @@ class Guard:
     What the ranks do together comes in sections, the same on every rank, each of which
     asks all ranks for something. So where one rank ends a section, all have begun it:
     no rank is ever more than one section ahead of another.
+
+    Args:
+        meet: Called before each section; raises on every rank if one has failed on
+            its way there.
     """
+
+    def __init__(self, meet: Callable[[], None] = lambda: None) -> None:
+        self.meet = meet
 
     def steps(self) -> int | None:
         """How many an epoch has with the ranks that there are; None: as Keras counts.
@@ -29,23 +36,33 @@ class Guard:
 
     def begin(self, section: Callable[[], None]) -> None:
         """At the end of `on_train_begin`: all callbacks have begun."""
+        self.meet()
         section()
 
     def begin_epoch(self, epoch: int, section: Callable[[], None]) -> None:
         """Before the steps of an epoch."""
+        self.meet()
         section()
 
     def execute(self, section: Callable[[Any], _Result], iterator: Any) -> _Result:
-        """One execution of steps, on batches of the iterator."""
+        """One execution of steps, on batches of the iterator; the ranks ask in it."""
         return section(iterator)
 
-    def run(self, section: Callable[[], _Result]) -> _Result | None:
+    def run(
+        self, section: Callable[[], _Result], *, meets: bool = False
+    ) -> _Result | None:
         """Any other, after the steps of an epoch, which returns a plain value.
+
+        Args:
+            section: Does it.
+            meets: Whether it begins so itself.
 
         Returns:
             What the section does; None if other ranks have done it without this one,
             and their value cannot be had.
         """
+        if not meets:
+            self.meet()
         return section()
 
     def others_wait(self) -> bool:

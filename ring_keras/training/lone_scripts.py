@@ -12,6 +12,7 @@ from ring_keras.job.job import Job, job_or_none
 from ring_keras.keras_internals import calls
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.meetings import failures_told
 from ring_keras.training.parts import is_part
 from ring_keras.training.whole_save import whole_save
 
@@ -20,10 +21,12 @@ __all__ = ["watch"]
 
 @functools.cache
 def watch() -> None:
-    """From now on, each `fit` of this process, and each model that is saved."""
+    """From now on: calls of `fit` and `evaluate`, and models that are saved."""
     internals.call_before_callbacks("on_train_begin", _watch_fit)
     for name in ("save", "save_weights"):
         setattr(keras.Model, name, whole_save(getattr(keras.Model, name)))
+    for name in ("fit", "evaluate"):
+        setattr(keras.Model, name, failures_told(getattr(keras.Model, name)))
 
 
 def _watch_fit(callbacks: keras.callbacks.CallbackList) -> None:

@@ -64,7 +64,7 @@ class TrainFunction:
             self.retrace()  # There is nobody who would have to do so, too.
         if fit is None:
             self._prepare(iterator)
-            self._last_result = self._run(iterator, in_fit=False)
+            self._last_result = self._run(iterator)
             return self._last_result
         return fit.guard.execute(lambda data: self._execute(fit, data), iterator)
 
@@ -74,7 +74,7 @@ class TrainFunction:
         if fit.batches is not None and not fit.epoch_is_over:
             # If there are none, the step ends as it would in one process, where
             # TensorFlow counts it.
-            with self._failures_noted(in_fit=True):
+            with self._failures_noted():
                 count, iterator = fit.batches.take(
                     iterator, self._call_beside, for_xla=self._is_for_xla()
                 )
@@ -85,7 +85,7 @@ class TrainFunction:
             for _ in range(count or self._model.steps_per_execution):
                 next(iterator)
             return {}
-        self._last_result = self._run(iterator, in_fit=True)
+        self._last_result = self._run(iterator)
         fit.execution_is_done()
         return self._last_result
 
@@ -94,20 +94,20 @@ class TrainFunction:
         if task is not None:
             task(iterator)
 
-    def _run(self, iterator: Any, *, in_fit: bool) -> Any:
-        with self._failures_noted(in_fit):
+    def _run(self, iterator: Any) -> Any:
+        with self._failures_noted():
             return self._call(iterator)
 
     @contextlib.contextmanager
-    def _failures_noted(self, in_fit: bool) -> Iterator[None]:
+    def _failures_noted(self) -> Iterator[None]:
         try:
             yield
         except (StopIteration, tf.errors.OutOfRangeError):
             raise  # The end of the data.
-        except BaseException as error:
+        except BaseException:
             step = DistributedTrainStep.of(self._model)
             if step is not None:
-                step.note_failure(error, ends_fit=in_fit)
+                step.note_failure()
             raise
 
     def _call(self, iterator: Any) -> Any:

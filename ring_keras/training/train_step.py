@@ -9,10 +9,8 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from ring_keras import _native
 from ring_keras import keras_internals as internals
-from ring_keras._causes import in_one_line
-from ring_keras.errors import RingKerasError, from_tensorflow
+from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.job.topology import rank
@@ -91,28 +89,9 @@ class DistributedTrainStep:
         """Puts it into the model. The train function must be made anew."""
         internals.replace(self._model, internals.TRAIN_STEP, self)
 
-    def note_failure(self, error: BaseException, *, ends_fit: bool) -> None:
-        """A step has not come to its end.
-
-        The other ranks, who would wait for this one, are told why if it is an error of
-        its own that ends a `fit`: the program may catch it, and go on with another.
-        In an elastic job they go on without a rank that fails. Outside of a `fit` it
-        goes on with its next step, for which they wait.
-        """
+    def note_failure(self) -> None:
+        """A step has not come to its end."""
         self.failed_at = internals.steps_done_of(self._model)
-        process_set = self.process_set()
-        if not ends_fit:
-            return
-        if process_set.size() == 1 or not process_set.included():
-            return
-        if current_job().config.elastic_socket is not None:
-            return
-        if isinstance(error, Exception) and from_tensorflow(error) is None:
-            _native.give_up_step(
-                process_set.communicator_id(),
-                f"[RK310] model '{self._model.name}': rank {rank()} cannot take part: "
-                f"its step raised {in_one_line(error)}",
-            )
 
     def drop_other_fits(self, fit: object) -> bool:
         """Forgets the prologues of all `fit`s but this one, which have failed.

@@ -64,7 +64,7 @@ def test_an_error_of_tensorflow_is_told_by_its_cause(text, said):
 @pytest.mark.parametrize(
     ("text", "follows"),
     [
-        ("[RK310] model 'm': rank 1 cannot take part: its step raised X: y", True),
+        ("[RK310] model 'm': rank 1 cannot take part: its fit() raised X: y", True),
         ("[RK302] allreduce 'x': shape differs across ranks", False),
     ],
 )

@@ -114,7 +114,7 @@ void StepAgreement::GiveUpNext(Member& member, const std::string& why) {
   uint64_t through;
   {
     std::lock_guard<std::mutex> lock(shared_.mutex);
-    through = member.step + 1;
+    through = member.NextStep();
   }
   GiveUp(member, {through, why});
   std::lock_guard<std::mutex> lock(shared_.mutex);

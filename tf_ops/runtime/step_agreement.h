@@ -39,8 +39,8 @@ class StepAgreement {
   // The same for what has begun to wait for announcements in this turn.
   void FailNewLostWaits();
   // This rank's program has failed, in the step that it began last or on its
-  // way to the next: gives up through that one, in these words. The others are
-  // in neither any later one. The program knows.
+  // way to the next: gives up through the next, in these words. The others are
+  // in no later one. The program knows.
   void GiveUpNext(Member& member, const std::string& why);
   // The rank with this place has.
   void OnGivenUp(Member& member, int rank, const GivenUp& given_up);

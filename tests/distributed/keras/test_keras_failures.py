@@ -228,6 +228,149 @@ def test_a_fit_that_fails_on_one_rank_can_be_caught(rank_pool, kind, size):
             assert cause in message
             if rank != 1:
                 assert message.startswith("RankMismatchError: [RK310] "), message
-                assert "rank 1 cannot take part: its step raised Invalid" in message
+                assert "rank 1 cannot take part: its fit() raised Invalid" in message
+        assert training.largest_difference(weights, model.get_weights()) < 1e-6
+        assert training.history_difference(theirs, history) < 1e-6
+
+
+def fails_on(hook, rank):
+    """A callback that raises there, in the second call of the hook."""
+
+    class Fails(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+    def run(self, *args, **kwargs):
+        self.calls += 1
+        is_second = self.calls == (1 if hook.startswith("on_train_") else 2)
+        if ring.rank() == rank and (is_second or hook == "on_test_begin"):
+            raise OSError(f"no space left in {hook}")
+
+    setattr(Fails, hook, run)
+    return Fails()
+
+
+class FailsBetweenEpochs(keras.utils.PyDataset):
+    """Data that cannot be shuffled anew, on rank 1."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        x, y = training.arrays()
+        return x[:4], y[:4]
+
+    def on_epoch_end(self):
+        if ring.rank() == 1:
+            raise OSError("the share is gone")
+
+
+def failing_data_worker():
+    model = training.distributed_model(1)
+    with pytest.raises((OSError, ring.RankMismatchError)) as caught:
+        model.fit(FailsBetweenEpochs(), epochs=3, verbose=0)
+    ring.barrier()
+    return str(caught.value)
+
+
+def test_data_that_fail_between_epochs_on_one_rank_end_all(rank_pool):
+    first, second = rank_pool(2).run(failing_data_worker, timeout_s=60)
+
+    assert second == "the share is gone"
+    assert "rank 1 cannot take part: its fit() raised OSError: the share is" in first
+
+
+def failing_evaluation_worker(add_callback):
+    """Rank 1's part cannot be evaluated; then all evaluate theirs."""
+    model = training.distributed_model(1)
+    part = ring.data.shard(training.dataset(48)).batch(4)
+    caught = []
+    for _ in range(2):
+        callbacks = [add_callback(), fails_on("on_test_batch_end", rank=1)]
+        try:
+            model.evaluate(part, verbose=0, callbacks=callbacks)
+        except (OSError, ring.RankMismatchError) as error:
+            caught.append(str(error))
+    values = model.evaluate(part, verbose=0, callbacks=[add_callback()])
+    training.fit(model, ring.data.shard(training.dataset(48)), 4)
+    return caught, values
+
+
+@pytest.mark.parametrize(
+    "add_callback", [ring.callbacks.Distributed, ring.callbacks.MetricAverage]
+)
+def test_an_evaluation_that_fails_on_one_rank_ends_all(rank_pool, add_callback):
+    worker = functools.partial(failing_evaluation_worker, add_callback)
+    first, second = rank_pool(2).run(worker, timeout_s=60)
+
+    own = "no space left in on_test_batch_end"
+    assert second[0] == [own] * 2
+    assert len(first[0]) == 2
+    for message in first[0]:
+        told = f"rank 1 cannot take part: its evaluate() raised OSError: {own}"
+        assert told in message
+    assert first[1] == second[1]
+
+
+def failing_callback_worker(hook, directory):
+    """One rank's callback fails; then all train, evaluate and step together."""
+    model = training.distributed_model(1)
+    part = ring.data.shard(training.dataset(48))
+    preemption = ring.callbacks.Preemption(directory)
+    caught = []
+    for _ in range(2):  # The second time before any step, in some hooks.
+        callbacks = [
+            fails_on(hook, rank=1),
+            preemption,
+            ring.callbacks.TensorBoard(f"{directory}/logs"),
+        ]
+        try:
+            training.fit(
+                model,
+                part,
+                4,
+                epochs=3,
+                validation_data=part.batch(4),
+                callbacks=callbacks,
+            )
+        except (OSError, ring.RankMismatchError) as error:
+            caught.append(f"{type(error).__name__}: {error}")
+    # Steps of no `fit` go on at once.
+    x, y = training.arrays()
+    model.train_on_batch(x[:8], y[:8])
+    good = training.distributed_model(3)
+    history = training.fit(good, part, 4, epochs=2)
+    return caught, good.get_weights(), history
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        "on_train_begin",
+        "on_epoch_begin",
+        "on_train_batch_end",
+        "on_test_begin",
+        "on_test_batch_end",
+        "on_epoch_end",
+        "on_train_end",
+    ],
+)
+def test_a_callback_that_fails_on_one_rank_ends_all(rank_pool, hook, tmp_path):
+    worker = functools.partial(
+        failing_callback_worker, hook=hook, directory=str(tmp_path)
+    )
+    results = rank_pool(2).run(worker, timeout_s=100)
+
+    model = training.compile_model(training.build(3), training.OPTIMIZERS["sgd"]())
+    history = training.fit(model, training.dataset(48), 8, epochs=2)
+    own = f"OSError: no space left in {hook}"
+    told = f"rank 1 cannot take part: its fit() raised {own}"
+    assert results[1][0] == [own] * 2
+    assert len(results[0][0]) == 2
+    for message in results[0][0]:
+        assert message.startswith("RankMismatchError: [RK310] "), message
+        assert told in message
+    for _, weights, theirs in results:
         assert training.largest_difference(weights, model.get_weights()) < 1e-6
         assert training.history_difference(theirs, history) < 1e-6

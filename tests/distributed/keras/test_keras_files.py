@@ -147,6 +147,43 @@ def test_a_best_model_that_cannot_be_saved_ends_all(rank_pool, save_freq):
     assert "is_a_directory.keras" in second[1]
 
 
+def failing_writer_worker(kind):
+    """Keras's own callbacks, which the root alone runs, on a disk that is full."""
+    with common_directory() as directory:
+        (directory / "file").write_text("no directory")
+        writer = {
+            "log": lambda: keras.callbacks.CSVLogger("/dev/full"),
+            "model": lambda: keras.callbacks.ModelCheckpoint(
+                str(directory / "file" / "{epoch}.keras")
+            ),
+            "model in an epoch": lambda: keras.callbacks.ModelCheckpoint(
+                str(directory / "file" / "{epoch}.keras"), save_freq=1
+            ),
+            "backup": lambda: keras.callbacks.BackupAndRestore(
+                str(directory / "file" / "backup")
+            ),
+            "board": lambda: keras.callbacks.TensorBoard(str(directory / "file" / "b")),
+        }[kind]()
+        with pytest.raises(Exception) as caught:
+            fit(training.distributed_model(1), writer)
+    history = fit(training.distributed_model(1))
+    return type(caught.value).__name__, str(caught.value), history["loss"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["log", "model", "model in an epoch", "backup", "board"]
+)
+def test_a_file_that_the_root_cannot_write_ends_all(rank_pool, kind):
+    first, second = rank_pool(2).run(failing_writer_worker, args=(kind,), timeout_s=60)
+
+    assert first[0] != "RankMismatchError"
+    assert second[0] == "RankMismatchError"
+    told = f"rank 0 cannot take part: its fit() raised {first[0]}: "
+    assert told in second[1]
+    assert second[1].partition(told)[2][:40] in first[1].replace("\n", " ")
+    assert first[2] == second[2]
+
+
 def shared_files_worker(directory):
     """Two of three ranks write summaries."""
     ring.init()
