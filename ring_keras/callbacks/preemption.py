@@ -156,12 +156,19 @@ class Preemption(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Removes the backups, unless a signal is why training ends here."""
-        handlers, self._handlers = self._handlers, None
+        handlers, guard = self._handlers, self._guard
         if handlers is None:
             return
-        handlers.remove()
-        guard, self._guard = self._guard, Guard()
-        guard.meet()
+        try:
+            guard.meet()
+            self._end_training(handlers)
+        finally:
+            self._handlers, self._guard = None, Guard()
+            handlers.remove()
+        if handlers.received:  # Too late for the others.
+            os.kill(os.getpid(), handlers.received)
+
+    def _end_training(self, handlers: "_Handlers") -> None:
         signal_number = self._agreed(handlers.received)
         error = self._attempt(self._writer.wait)
         if signal_number:

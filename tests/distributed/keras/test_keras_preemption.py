@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import keras
 import pytest
 from support import training
 from support.preempted import EPOCHS, Sends, names, steps_per_epoch, train
+from support.processes import wait_until
 from support.run_ranks import run_ranks
 
 import ring_keras as ring
@@ -35,6 +37,48 @@ def signal_worker(directory, ranks, number):
     assert not names(saved) and not names(f"{directory}/whole")
     assert signal.getsignal(number) == before
     return resumed == whole, history["loss"][-1], later["loss"][-1], whole
+
+
+class SendsAtTheEnd(keras.callbacks.Callback):
+    """To rank 0, which waits for rank 1 with its backup, once more than is needed."""
+
+    def __init__(self, directory):
+        super().__init__()
+        self.waits = directory / "waits"
+
+    def on_train_end(self, logs=None):
+        pids = ring.allgather_object(os.getpid(), name="pids")
+        if ring.rank() == 0:
+            self.waits.touch()
+            return
+        wait_until(self.waits.exists, "rank 0 comes to the end")
+        for _ in range(2):
+            os.kill(pids[0], signal.SIGUSR1)
+
+
+def late_signal_worker(directory):
+    sends = SendsAtTheEnd(directory)
+    preemption = ring.callbacks.Preemption(
+        directory / "backup", signals=[signal.SIGUSR1]
+    )
+    before = signal.getsignal(signal.SIGUSR1)
+    with pytest.raises(SystemExit) as caught:
+        training.fit(
+            training.distributed_model(1),
+            ring.data.shard(training.dataset(16)),
+            4,
+            callbacks=[sends, preemption],
+        )
+    assert signal.getsignal(signal.SIGUSR1) == before
+    return caught.value.code, names(directory / "backup")
+
+
+def test_a_signal_while_the_last_backup_is_written_ends_all(rank_pool, tmp_path):
+    results = rank_pool(2).run(late_signal_worker, args=(tmp_path,), timeout_s=60)
+
+    for code, files in results:
+        assert code == 128 + signal.SIGUSR1
+        assert "step-000000000002.json" in files
 
 
 def _begun(cuts, cut, steps):
