@@ -25,7 +25,8 @@ class RootOnly(keras.callbacks.Callback):
 
     `RootOnly(callback)` runs that callback on one rank. Use it for callbacks that
     write, because several ranks that write the same file damage it. When `fit` returns,
-    on any rank, the files are complete. `fit` with `Distributed` wraps Keras's own
+    on any rank, the files are complete. If the callback raises, for example on a full
+    disk, `fit` raises on all ranks. `fit` with `Distributed` wraps Keras's own
     `ModelCheckpoint`, `CSVLogger`, `TensorBoard` and `BackupAndRestore` by itself. Do
     not wrap callbacks that decide, such as `EarlyStopping`: they belong on every rank,
     where `MetricAverage` makes them decide alike.

@@ -45,9 +45,6 @@ class _UnderWay(threading.local):
 
 _under_way = _UnderWay()
 
-# By communicator: what tells the others that this rank does not come to a call.
-_excuses: dict[int, threading.Thread] = {}
-
 
 def gather_calls(ours: Any, process_set: ProcessSet) -> list[Any]:
     """What each rank's `fit` was given: the ranks meet for the first time in it.
@@ -57,7 +54,9 @@ def gather_calls(ours: Any, process_set: ProcessSet) -> list[Any]:
     """
     if _under_way.calls:
         _under_way.calls[-1].has_come = True
-    _await_excuse(process_set.communicator_id())
+    excuse = current_job().excuses.pop(process_set.communicator_id(), None)
+    if excuse is not None:  # The others come to the earlier call first, too.
+        excuse.join()
     everyones = allgather_object([ours, ""], name=_FIRST, process_set=process_set)
     for _, why in everyones:
         if why:
@@ -162,22 +161,32 @@ def _excuse(model: keras.Model, why: str) -> None:
         return
     if process_set.size() == 1 or not process_set.included():
         return
-    communicator_id = process_set.communicator_id()
-    earlier = _excuses.get(communicator_id)
+    _Excuse(current_job(), process_set, why).start()
 
-    def come() -> None:
-        if earlier is not None:
-            earlier.join()
+
+class _Excuse(threading.Thread):
+    """Takes part where the ranks meet first in a `fit`, with an error.
+
+    A daemon, which ends when this rank leaves the job.
+    """
+
+    def __init__(self, job: Job, process_set: ProcessSet, why: str) -> None:
+        super().__init__(name="ring_keras excuse", daemon=True)
+        self._process_set = process_set
+        self._why = why
+        communicator_id = process_set.communicator_id()
+        self._earlier = job.excuses.get(communicator_id)
+        job.excuses[communicator_id] = self
+        job.gathers.add(self)
+
+    def run(self) -> None:
+        if self._earlier is not None:
+            self._earlier.join()
         with contextlib.suppress(RingKerasError):
-            allgather_object([None, why], name=_FIRST, process_set=process_set)
+            allgather_object(
+                [None, self._why], name=_FIRST, process_set=self._process_set
+            )
 
-    thread = threading.Thread(target=come, name="ring_keras excuse", daemon=True)
-    _excuses[communicator_id] = thread
-    thread.start()
-
-
-def _await_excuse(communicator_id: int) -> None:
-    """The others come to the earlier call first, too."""
-    excuse = _excuses.pop(communicator_id, None)
-    if excuse is not None:
-        excuse.join()
+    def close(self, timeout_s: float | None = None) -> None:
+        """Returns when it has ended."""
+        self.join(timeout_s)

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -62,13 +63,16 @@ class DriverQueue {
   }
   void Add(DriverCall* call) { Put(news_.calls, call); }
   void Withdraw(DriverCall* call) { std::erase(news_.calls, call); }
-  // From now on there is always news: what is pending ends in each turn.
-  void Stop() {
+  // From now on there is always news: what is pending ends in each turn. `why`
+  // is for those who hear of that.
+  void Stop(const std::string& why) {
+    if (!news_.stopping) stop_reason_ = why;
     news_.stopping = true;
     has_news_.store(true);
   }
 
   bool stopping() const { return news_.stopping; }
+  const std::string& stop_reason() const { return stop_reason_; }
   const std::vector<std::unique_ptr<Operation>>& operations() const {
     return operations_;
   }
@@ -92,6 +96,7 @@ class DriverQueue {
 
   std::vector<std::unique_ptr<Operation>> operations_;
   News news_;
+  std::string stop_reason_;
   std::atomic<bool> has_news_{false};
 };
 

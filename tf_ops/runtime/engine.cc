@@ -24,10 +24,10 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Mesh> mesh)
   thread_ = std::thread([this] { ThreadMain(); });
 }
 
-void Engine::Stop() {
+void Engine::Stop(const std::string& why) {
   {
     std::lock_guard<std::mutex> lock(shared_.mutex);
-    shared_.queue.Stop();
+    shared_.queue.Stop(why);
   }
   work_.notify_one();
   mesh_->Wake();

@@ -96,8 +96,9 @@ class Engine {
   // Waits until the peers have taken all that this rank has for them, at most
   // for so long; whether they have. From any thread.
   bool AwaitSent(double timeout_s);
-  // Ends what is pending with Aborted and takes nothing more. From any thread.
-  void Stop();
+  // Ends what is pending with Aborted and takes nothing more. `why`, unless it
+  // is empty, is told beside that. From any thread.
+  void Stop(const std::string& why = "");
   // Collectives that have not ended.
   int pending_count() const;
   // The first connection to a peer that this rank has seen break while the peer

@@ -98,7 +98,7 @@ void Job::Leave(const std::string& reason) {
     if (!link.empty()) why += StrCat(", after ", link);
     store_->Leave(why);
   }
-  engine_->Stop();
+  engine_->Stop(reason);
 }
 
 Status Job::Agree(const std::string& what, const std::vector<int64_t>& values,

@@ -142,9 +142,18 @@ void ProgressEngine::OnRankEvent(const RankEvent& event) {
 
 void ProgressEngine::OnStop() {
   CarryOutBreaks();  // The first cause is the one that is told.
+  std::string why;
+  {
+    std::lock_guard<std::mutex> lock(shared_.mutex);
+    why = shared_.queue.stop_reason();
+  }
+  // That it did is not said twice.
+  const bool says_more = why.find("shutdown()") == std::string::npos;
+  why = !why.empty() && says_more ? ": " + why : "";
   for (auto& operation : operations_.adopted) {
-    const std::string what = StrCat(own_name_, " called shutdown() while ",
-                                    operation->description(), " was pending");
+    const std::string what =
+        StrCat(own_name_, " called shutdown() while ", operation->description(),
+               " was pending", why);
     operation->communicator().Break(Status(StatusCode::kAborted, what));
     TellAbort(operation->member(), Status(StatusCode::kPeerStopped, what));
   }

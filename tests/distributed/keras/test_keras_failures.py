@@ -281,6 +281,21 @@ def test_data_that_fail_between_epochs_on_one_rank_end_all(rank_pool):
     assert "rank 1 cannot take part: its fit() raised OSError: the share is" in first
 
 
+def uncaught_data_worker():
+    ring.init()
+    training.distributed_model(1).fit(FailsBetweenEpochs(), epochs=3, verbose=0)
+
+
+def test_data_that_fail_on_one_rank_end_the_job():
+    first, second = run_ranks(uncaught_data_worker, 2, check=False, timeout_s=90)
+
+    assert second.exception_type == "OSError", second.describe()
+    assert "the share is gone" in first.message, first.describe()
+    for outcome in (first, second):
+        assert outcome.exception_type, outcome.describe()
+        assert not outcome.signal, outcome.describe()
+
+
 def failing_evaluation_worker(add_callback):
     """Rank 1's part cannot be evaluated; then all evaluate theirs."""
     model = training.distributed_model(1)
