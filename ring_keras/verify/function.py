@@ -54,6 +54,7 @@ def compare(train: Callable[[], object], steps: int = 3) -> Comparison:
             steps.
         PeerLostError: If `train` raised on another rank, which raises its own error.
             All ranks have left the job then.
+        RankMismatchError: The same, if the `fit` of another rank's `train` raised.
     """
     if steps < 1:
         raise ValueError(f"`steps` must be at least 1. Received: steps={steps}")

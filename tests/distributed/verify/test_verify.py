@@ -260,7 +260,7 @@ def compares_functions() -> list[list[str]]:
     return found
 
 
-def compares_what_raises() -> str:
+def compares_what_raises() -> list[str]:
     """On rank 1, before its `fit` and in it."""
     import keras
 
@@ -275,14 +275,18 @@ def compares_what_raises() -> str:
         trains("Average", [callback])
 
     ring.init()
-    rank, told = ring.rank(), ""
-    for train in (breaks, trains_until_it_breaks):
-        error = OSError if rank == 1 else ring.PeerLostError
+    rank, told = ring.rank(), []
+    of_others = {
+        breaks: ring.PeerLostError,
+        trains_until_it_breaks: ring.RankMismatchError,
+    }
+    for train, error in of_others.items():
+        error = OSError if rank == 1 else error
         with pytest.raises(error, match="no such data") as raised:
             ring.verify.compare(train)
         assert not ring.is_initialized()
-        told = str(raised.value)
-        assert rank == 1 or "rank 1" in told
+        told.append(str(raised.value))
+        assert rank == 1 or "rank 1" in told[-1]
         ring.init()
     return told
 
@@ -299,5 +303,6 @@ def test_a_function(tmp_path: Path) -> None:
 
 def test_a_function_that_raises_on_one_rank_ends_it_on_all() -> None:
     told, own = run_ranks(compares_what_raises, 2, timeout_s=120)
-    assert "its `train` raised OSError: no such data" in told
-    assert own == "no such data"
+    assert "its `train` raised OSError: no such data" in told[0]
+    assert "its fit() raised OSError: no such data" in told[1]
+    assert own == ["no such data"] * 2
