@@ -18,6 +18,7 @@ from support import RankOutcome, run_ranks
 from support.faults.cases import (
     BAD_LINKS,
     ELASTIC,
+    FITS,
     HARMLESS,
     LINK_FAULTS,
     OUT_OF_MEMORY,
@@ -127,6 +128,8 @@ def of_a_process(case: Case, directory: Path) -> None:
         within_s += COLLECTIVE_TIMEOUT_S
     elif case.fault == "SIGSTOP":
         within_s += HEARTBEATS_S
+    elif case.fault == "raises" and case.work in FITS:
+        expected = "RankMismatchError"  # It tells them before it ends.
     sentence = require_one_sentence(others, expected)
     assert re.search(rf"\branks? {{?{case.victim}\b", sentence), described(others)
     require_soon(others, committed_at, within_s, directory)
