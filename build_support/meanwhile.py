@@ -7,39 +7,60 @@ whatever ends that.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 
 def main(log_name: str, background: str, *command: str) -> int:
-    # As an exception, so that both end.
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ending, lambda number, frame: sys.exit(128 + number))
     log = Path(log_name)
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as file:
+    processes: list[subprocess.Popen[bytes]] = []
+    signals: list[int] = []
+
+    def end_all() -> None:
+        for process in processes:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+
+    def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         # In a group of its own, which can be ended as a whole.
-        quiet = subprocess.Popen(
+        process = subprocess.Popen(arguments, start_new_session=True, **options)
+        processes.append(process)
+        if signals:
+            end_all()
+        return process
+
+    def on_signal(number: int, frame: Any) -> None:
+        # No exception: nobody would end a process that is being started just then.
+        signals.append(number)
+        end_all()
+
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, on_signal)
+    with log.open("wb") as file:
+        quiet = start(
             ["/bin/sh", "-c", background],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
         )
     try:
-        exit_code = subprocess.call(command)
-        if exit_code == 0 and quiet.wait() != 0:
+        exit_code = start(command).wait()
+        if exit_code == 0 and quiet.wait() != 0 and not signals:
             print(log.read_text(errors="replace"), file=sys.stderr)
             print(f"`{background}` failed; its own words are above.", file=sys.stderr)
             exit_code = 1
     finally:
-        if quiet.poll() is None:
-            os.killpg(quiet.pid, signal.SIGTERM)
-            quiet.wait()
-    return exit_code
+        end_all()
+        quiet.wait()
+    return 128 + signals[0] if signals else exit_code
 
 
 if __name__ == "__main__":
