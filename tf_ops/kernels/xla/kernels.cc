@@ -339,8 +339,8 @@ class CheckReductionsXlaKernel : public XlaOpKernel {
   std::string names_;
 };
 
-// The token of one computation enters another, such as a condition's branch, and
-// leaves it, as the value of a variable: those XLA hands in and out.
+// The token of one computation enters another, such as a condition's branch,
+// and leaves it, as the value of a variable: those XLA hands in and out.
 class TakeOrderXlaKernel : public XlaOpKernel {
  public:
   using XlaOpKernel::XlaOpKernel;
