@@ -199,6 +199,7 @@ def process_set_worker():
             model, x, batch_size=BATCH, verbose=0, root_rank=2, process_set=pair
         )
         assert (ours is None) == (ring.rank() == 0)
+    ring.remove_process_set(pair)
 
 
 def test_of_a_process_set(rank_pool):

@@ -61,6 +61,7 @@ def check_process_set() -> None:
         assert ring.any(ring.rank() == 2, process_set=pair)
         with pytest.raises(ring.RankMismatchError, match=r"ranks \[2\] have 2"):
             ring.agree_on(ring.rank(), process_set=pair)
+    ring.remove_process_set(pair)
 
 
 def test_of_a_process_set(rank_pool) -> None:
