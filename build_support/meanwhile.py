@@ -24,10 +24,12 @@ def main(log_name: str, background: str, *command: str) -> int:
     signals: list[int] = []
 
     def end_all() -> None:
+        # Whoever is told twice is not asked again.
+        ending = signal.SIGTERM if len(signals) < 2 else signal.SIGKILL
         for process in processes:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGTERM)
+                    os.killpg(process.pid, ending)
 
     def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         # In a group of its own, which can be ended as a whole.
@@ -42,8 +44,9 @@ def main(log_name: str, background: str, *command: str) -> int:
         signals.append(number)
         end_all()
 
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ending, on_signal)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # As nohup has it.
+            signal.signal(number, on_signal)
     with log.open("wb") as file:
         quiet = start(
             ["/bin/sh", "-c", background],

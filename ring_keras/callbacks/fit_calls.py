@@ -26,8 +26,9 @@ from ring_keras.callbacks.shared_files import file_of
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
+from ring_keras.ops.objects import allgather_object
 from ring_keras.training.distributed_fit import DistributedFit
-from ring_keras.training.meetings import gather_calls
+from ring_keras.training.meetings import note_first_meeting
 
 __all__ = ["agree_on_calls", "insert_callback"]
 
@@ -69,7 +70,8 @@ def agree_on_calls(
         "source": source_digest(run),
         "shards": internals.shards_behind_shuffles(run.data),
     }
-    everyones = gather_calls(ours, process_set)
+    everyones = allgather_object(ours, name="fit/calls", process_set=process_set)
+    note_first_meeting(process_set)
     warn_of_missing([theirs["changing"] for theirs in everyones], process_set)
     for place, callback in enumerate(list(callbacks.callbacks)):
         file = file_of(callback)

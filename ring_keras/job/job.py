@@ -57,9 +57,6 @@ class Job:
         """By communicator: how many gatherings in the background have begun."""
         self.gathers: weakref.WeakSet[Any] = weakref.WeakSet()
         """Those whose threads run."""
-        self.excuses: dict[int, Any] = {}
-        """By communicator: the thread that tells others why this rank's last `fit` has
-        failed before it met them."""
         self.timeline: Any = None
         """What records a timeline, if one is being recorded; has `end()`."""
         self.reporter: Any = None

@@ -57,7 +57,7 @@ def test_command_that_fails_ends_the_background(tmp_path: Path) -> None:
     assert_ended(tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_both(tmp_path: Path, number: signal.Signals) -> None:
     running = start(tmp_path, ENDLESS, f"{AWAIT} echo $$; exec sleep 600")
     assert running.stdout is not None

@@ -244,7 +244,9 @@ def fails_on(hook, rank):
     def run(self, *args, **kwargs):
         self.calls += 1
         is_second = self.calls == (1 if hook.startswith("on_train_") else 2)
-        if ring.rank() == rank and (is_second or hook == "on_test_begin"):
+        if ring.rank() == rank and (
+            is_second or hook in ("on_test_begin", "on_test_end")
+        ):
             raise OSError(f"no space left in {hook}")
 
     setattr(Fails, hook, run)
@@ -252,7 +254,11 @@ def fails_on(hook, rank):
 
 
 class FailsBetweenEpochs(keras.utils.PyDataset):
-    """Data that cannot be shuffled anew, on rank 1."""
+    """Data that cannot be shuffled anew, on rank 1, after the first epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.epochs = 0
 
     def __len__(self):
         return 3
@@ -262,7 +268,8 @@ class FailsBetweenEpochs(keras.utils.PyDataset):
         return x[:4], y[:4]
 
     def on_epoch_end(self):
-        if ring.rank() == 1:
+        self.epochs += 1
+        if ring.rank() == 1 and self.epochs > 1:
             raise OSError("the share is gone")
 
 
@@ -389,3 +396,64 @@ def test_a_callback_that_fails_on_one_rank_ends_all(rank_pool, hook, tmp_path):
     for _, weights, theirs in results:
         assert training.largest_difference(weights, model.get_weights()) < 1e-6
         assert training.history_difference(theirs, history) < 1e-6
+
+
+class Evaluates(keras.callbacks.Callback):
+    """At the end of an epoch, on data that rank 1 cannot evaluate."""
+
+    def __init__(self, part, wraps):
+        super().__init__()
+        self.part = part
+        self.wraps = wraps
+
+    def on_epoch_end(self, epoch, logs=None):
+        callbacks = [
+            ring.callbacks.MetricAverage(),
+            fails_on("on_test_batch_end", rank=1),
+        ]
+        try:
+            self.model.evaluate(self.part, verbose=0, callbacks=callbacks)
+        except Exception as error:
+            if self.wraps:
+                raise RuntimeError("the evaluation failed") from error
+            raise
+
+
+class RaisesOurs(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if ring.rank() == 1:
+            raise ring.RingKerasError("[RK520] the topic is gone")
+
+
+def told_once_worker(kind):
+    """One rank fails in a `fit` or an evaluation; then all go on with their steps."""
+    model = training.distributed_model(1)
+    part = ring.data.shard(training.dataset(48)).batch(4)
+    caught = []
+    try:
+        if kind == "end of an evaluation":
+            average = ring.callbacks.MetricAverage()
+            callbacks = [average, fails_on("on_test_end", rank=1)]
+            model.evaluate(part, verbose=0, callbacks=callbacks)
+        else:
+            fails = (
+                RaisesOurs() if kind == "ours" else Evaluates(part, kind == "wrapped")
+            )
+            model.fit(part, verbose=0, callbacks=[fails])
+    except Exception as error:
+        caught.append(str(error))
+    x, y = training.arrays()
+    for _ in range(3):
+        model.train_on_batch(x[:8], y[:8])
+    training.fit(model, ring.data.shard(training.dataset(48)), 4)
+    return caught, training.as_bytes(model.get_weights())
+
+
+@pytest.mark.parametrize("kind", ["end of an evaluation", "ours", "nested", "wrapped"])
+def test_a_failure_is_told_once_and_not_to_what_follows(rank_pool, kind):
+    worker = functools.partial(told_once_worker, kind)
+    (first, weights), (second, others) = rank_pool(2).run(worker, timeout_s=60)
+
+    assert len(first) == len(second) == 1, (first, second)
+    assert "rank 1 cannot take part: its " in first[0] or kind == "wrapped"
+    assert weights == others
