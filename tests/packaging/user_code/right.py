@@ -114,6 +114,7 @@ def data(model: keras.Model) -> None:
 def watch() -> None:
     ring.start_timeline("timeline.json")
     ring.stop_timeline()
+    ring.breakpoint(rank=1)
     stats = ring.stats()
     assert_type(stats, ring.monitoring.Stats)
     assert_type(stats.rank, int)
