@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,6 @@ from ring_keras._causes import in_one_line
 from ring_keras.errors import (
     CommunicationError,
     CorruptDataError,
-    NotInitializedError,
     RankMismatchError,
     from_tensorflow,
 )
@@ -28,12 +28,7 @@ __all__ = ["failures_told", "have_met", "meet", "note_first_meeting"]
 _TOLD = "_ring_keras_told"
 
 # What another rank may have been the first to know.
-_OF_OTHERS = (
-    CommunicationError,
-    CorruptDataError,
-    NotInitializedError,
-    RankMismatchError,
-)
+_OF_OTHERS = (CommunicationError, CorruptDataError, RankMismatchError)
 
 
 class _UnderWay(threading.local):
@@ -94,6 +89,8 @@ def failures_told(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def told(model: keras.Model, *args: Any, **kwargs: Any) -> Any:
         _under_way.calls.append(None)
+        # A program that trains again where it handles an error: of an earlier call.
+        handled = sys.exc_info()[1]
         try:
             result = method(model, *args, **kwargs)
             process_set = _still_together()
@@ -103,7 +100,9 @@ def failures_told(method: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             process_set = _still_together()
             if process_set is not None:
-                _tell(process_set, model, method.__name__, error)
+                # By no name that stays: the error, whose traceback has this frame,
+                # would keep the call's callbacks.
+                _tell(process_set, model, method.__name__, error, handled)
             raise
         finally:
             _under_way.calls.pop()
@@ -121,22 +120,23 @@ def _still_together() -> ProcessSet | None:
         return None
     job, process_set = met
     is_elastic = job.config.elastic_socket is not None
-    return (
-        process_set
-        if job is job_or_none() and process_set.added and not is_elastic
-        else None
-    )
+    is_same = job is job_or_none() and process_set.added
+    return process_set if is_same and not is_elastic else None
 
 
 def _tell(
-    process_set: ProcessSet, model: keras.Model, method: str, error: BaseException
+    process_set: ProcessSet,
+    model: keras.Model,
+    method: str,
+    error: BaseException,
+    handled: BaseException | None,
 ) -> None:
     """Tells the others of an error of this rank's own.
 
     Of one that ends the process the store tells.
     """
     communicator_id = process_set.communicator_id()
-    if isinstance(error, Exception) and not _is_known(error):
+    if isinstance(error, Exception) and not _is_known(error, handled):
         with contextlib.suppress(AttributeError):
             setattr(error, _TOLD, True)
         _native.give_up_step(
@@ -148,12 +148,21 @@ def _tell(
     _native.forget_given_up(communicator_id)
 
 
-def _is_known(error: BaseException | None) -> bool:
-    """Whether the other ranks know of it, or of what it came of."""
-    while error is not None:
-        if getattr(error, _TOLD, False):
+def _is_known(error: BaseException, handled: BaseException | None) -> bool:
+    """Whether the other ranks know of it, or of what it came of in this call.
+
+    Args:
+        error: What ended the call.
+        handled: What the program was handling when the call began.
+    """
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    # `raise error from error` is its own cause.
+    while cause is not None and cause is not handled and cause not in seen:
+        if getattr(cause, _TOLD, False):
             return True
-        if isinstance(from_tensorflow(error) or error, _OF_OTHERS):
+        if isinstance(from_tensorflow(cause) or cause, _OF_OTHERS):
             return True
-        error = error.__cause__ or error.__context__
+        seen.append(cause)
+        cause = cause.__cause__ or cause.__context__
     return False

@@ -419,6 +419,13 @@ class Evaluates(keras.callbacks.Callback):
             raise
 
 
+class RaisesFromItself(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if ring.rank() == 1:
+            error = OSError("no space left")
+            raise error from error
+
+
 class RaisesOurs(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if ring.rank() == 1:
@@ -436,12 +443,16 @@ def told_once_worker(kind):
             callbacks = [average, fails_on("on_test_end", rank=1)]
             model.evaluate(part, verbose=0, callbacks=callbacks)
         else:
-            fails = (
-                RaisesOurs() if kind == "ours" else Evaluates(part, kind == "wrapped")
-            )
+            fails = {"ours": RaisesOurs, "handled": RaisesFromItself}.get(
+                kind, functools.partial(Evaluates, part, kind == "wrapped")
+            )()
             model.fit(part, verbose=0, callbacks=[fails])
     except Exception as error:
         caught.append(str(error))
+        if kind == "handled":  # It fails again, where the program handles that.
+            with pytest.raises((OSError, ring.RankMismatchError)) as again:
+                model.fit(part, verbose=0, callbacks=[RaisesFromItself()])
+            caught = [str(again.value)]
     x, y = training.arrays()
     for _ in range(3):
         model.train_on_batch(x[:8], y[:8])
@@ -449,7 +460,9 @@ def told_once_worker(kind):
     return caught, training.as_bytes(model.get_weights())
 
 
-@pytest.mark.parametrize("kind", ["end of an evaluation", "ours", "nested", "wrapped"])
+@pytest.mark.parametrize(
+    "kind", ["end of an evaluation", "ours", "nested", "wrapped", "handled"]
+)
 def test_a_failure_is_told_once_and_not_to_what_follows(rank_pool, kind):
     worker = functools.partial(told_once_worker, kind)
     (first, weights), (second, others) = rank_pool(2).run(worker, timeout_s=60)
