@@ -13,7 +13,7 @@ from ring_keras.keras_internals import calls
 from ring_keras.ops.barrier import barrier
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.guard import Guard
-from ring_keras.training.meetings import meet, note_first_meeting
+from ring_keras.training.meetings import have_met, meet, note_first_meeting
 from ring_keras.training.metric_state import averaged_logs, state_of_all_ranks
 from ring_keras.training.train_step import process_set_of
 
@@ -50,11 +50,11 @@ class EpochResult:
 
         Of an evaluation that no `fit` has begun it is the beginning; then collective.
         """
-        if callbacks in self._of_all:
-            return
         self._of_all.add(callbacks)
         process_set = process_set_of(self._model)
-        if DistributedFit.of(callbacks) is None and _has_peers(process_set):
+        # The same list may be given to several calls.
+        begins = DistributedFit.of(callbacks) is None and not have_met()
+        if begins and _has_peers(process_set):
             barrier(name="evaluate", process_set=process_set)
             note_first_meeting(process_set)
 

@@ -470,3 +470,38 @@ def test_a_failure_is_told_once_and_not_to_what_follows(rank_pool, kind):
     assert len(first) == len(second) == 1, (first, second)
     assert "rank 1 cannot take part: its " in first[0] or kind == "wrapped"
     assert weights == others
+
+
+class FailsLater(keras.callbacks.Callback):
+    """In the second evaluation, on rank 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.evaluations = 0
+
+    def on_test_batch_end(self, batch, logs=None):
+        if ring.rank() == 1 and self.evaluations:
+            raise OSError("the share is gone")
+
+    def on_test_end(self, logs=None):
+        self.evaluations += 1
+
+
+def one_list_worker():
+    model = training.distributed_model(1)
+    part = ring.data.shard(training.dataset(48)).batch(4)
+    callbacks = keras.callbacks.CallbackList(
+        [ring.callbacks.MetricAverage(), FailsLater()], model=model
+    )
+    model.evaluate(part, verbose=0, callbacks=callbacks)
+    with pytest.raises((OSError, ring.RankMismatchError)) as caught:
+        model.evaluate(part, verbose=0, callbacks=callbacks)
+    ring.barrier()
+    return str(caught.value)
+
+
+def test_one_list_of_callbacks_serves_two_evaluations(rank_pool):
+    first, second = rank_pool(2).run(one_list_worker, timeout_s=60)
+
+    assert second == "the share is gone"
+    assert "rank 1 cannot take part: its evaluate() raised OSError" in first
