@@ -6,8 +6,8 @@
 #
 #   unpack.sh NVIDIA CLONE
 #
-# CLONE, of the commit that was packed, gets the compiled libraries. NVIDIA is the folder `nvidia` of a Python environment with CUDA 13's packages, such as
-# torch's. Prints what to `eval` before tests/gpu/tensorflow.sh.
+# CLONE, of the commit that was packed, gets the compiled libraries. NVIDIA is the folder
+# `nvidia` of a Python environment with CUDA 13's packages, such as torch's. Prints what to `eval` before tests/gpu/tensorflow.sh.
 set -euo pipefail
 cd "$(dirname "$0")"
 nvidia=$1
