@@ -90,9 +90,8 @@ def _mean_step_s(
     batch: tf.data.Dataset,
     callbacks: list[Any],
 ) -> float:
-    clock = _Clock(
-        now
-    )  # Before the others: what they write after an epoch is not meant.
+    # Before the others: what they write after an epoch is not meant.
+    clock = _Clock(now)
     spread = ring.callbacks.BroadcastGlobalVariables()
     model.fit(
         batch,
