@@ -24,6 +24,9 @@ from build_support.release.compiled_headers import check_headers
 ROOT_DIR = Path(__file__).resolve().parent.parent.parent
 PACKAGE_DIR = Path(ring_keras.__file__).resolve().parent
 
+# These link to what brings its own, TensorFlow and Python.
+_NOT_OF_THE_CORE = ("bindings", "kernels")
+
 # Of old_symbols_user.cc.
 FUNCTIONS_OF_OLD_SYMBOLS = ("ExceptionPointers", "Streams", "WaitsUntil")
 
@@ -158,6 +161,33 @@ def test_what_old_libraries_lack_works(tmp_path: Path, without: str) -> None:
         timeout=60,
     )
     assert (ended.returncode, ended.stdout) == (0, "0 0 0\n"), ended.stderr
+
+
+def test_core_needs_nothing_that_old_libraries_lack(tmp_path: Path) -> None:
+    """Links it once more, as a release does."""
+    compiler = shutil.which("g++")
+    cores = sorted((BUILD_DIR / "tf_ops").glob("*/lib*.a"))
+    archives = [one for one in cores if one.parent.name not in _NOT_OF_THE_CORE]
+    if compiler is None or not archives:
+        pytest.skip("needs g++, and the build folder")
+    stubs = tmp_path / "stubs"
+    link_stubs.main(stubs, compiler)
+    shim = ROOT_DIR / "build_support" / "manylinux" / "old_symbols.cc"
+    linked = subprocess.run(
+        [
+            *(compiler, "-std=c++20", "-fPIC", "-shared", f"-L{stubs}"),
+            *("-o", tmp_path / "core.so", shim),
+            *("-Wl,--whole-archive", *archives, "-Wl,--no-whole-archive"),
+            *(stubs / f"lib{name}.so" for name in ("dl", "pthread", "rt")),
+            "-Wl,--no-undefined",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    lacks = set(re.findall(r"undefined reference to `(.*)'", linked.stderr))
+    assert not lacks, f"glibc 2.28 and the libstdc++ of GCC 8 lack {lacks}"
+    assert linked.returncode == 0, linked.stderr
 
 
 def test_bills_list_what_is_compiled_in() -> None:

@@ -10,10 +10,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
-#include <future>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -51,10 +52,13 @@ StatusOr<AddressList> Resolve(const std::string& host, int port, int flags) {
 }
 
 // A name that is being looked up, and who is there.
+// No std::promise: its wait needs a libstdc++ newer than that of old systems.
 struct Lookup {
+  std::mutex mutex;  // Guards what follows.
+  std::condition_variable changed;
+  bool done = false;
   Status status;
   AddressList list{nullptr, freeaddrinfo};
-  std::promise<void> done;
 };
 
 // In a thread of its own, which goes on if nobody waits any more: where no name
@@ -64,15 +68,18 @@ StatusOr<AddressList> LookUp(const std::string& host, int port,
   StatusOr<AddressList> number = Resolve(host, port, AI_NUMERICHOST);
   if (number.ok()) return number;
   auto lookup = std::make_shared<Lookup>();
-  std::future<void> done = lookup->done.get_future();
   std::thread([lookup, host, port] {
     StatusOr<AddressList> list = Resolve(host, port, 0);
+    std::lock_guard<std::mutex> lock(lookup->mutex);
     lookup->status = list.status();
     if (list.ok()) lookup->list = std::move(list.value());
-    lookup->done.set_value();
+    lookup->done = true;
+    lookup->changed.notify_all();
   }).detach();
-  while (done.wait_for(std::chrono::duration<double>(
-             deadline.SliceSeconds())) != std::future_status::ready) {
+  std::unique_lock<std::mutex> lock(lookup->mutex);
+  while (!lookup->changed.wait_for(
+      lock, std::chrono::duration<double>(deadline.SliceSeconds()),
+      [&] { return lookup->done; })) {
     if (deadline.Interrupted()) return Interrupted();
     if (deadline.Expired()) {
       return Status(
