@@ -15,6 +15,11 @@ from ring_keras.optimizers import common_start
 from ring_keras.optimizers.begun_accumulation import keep_own_accumulated
 from ring_keras.optimizers.common_layers import agree_on_layers
 from ring_keras.optimizers.common_variables import common_variables
+from ring_keras.optimizers.hooking import shards_state
+from ring_keras.optimizers.sharded_state import (
+    require_parts_of_one_state,
+    sharded_steps,
+)
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.train_step import is_local_in, process_set_of
@@ -91,7 +96,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         process_set = process_set_of(self.model)
         if process_set.size() == 1 or not process_set.included():
             return
-        warn_of_shared_files(callbacks, process_set)
+        warn_of_shared_files(callbacks, self.model, process_set)
         epoch = broadcast_object(
             internals.initial_epoch(self.model),
             self.root_rank,
@@ -123,6 +128,13 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
                 create_variables(self.model, element_spec)
         process_set = process_set_of(self.model)
         is_local = self._is_local()
+        if shards_state(self.model) and any(map(is_local, self.model.weights)):
+            raise ValueError(
+                "[RK336] "
+                "BroadcastGlobalVariables(local_variables=...) does not work with an "
+                "optimizer with shard_state=True, for now: all ranks take each "
+                "variable from the rank that updates it. Leave out one of them."
+            )
         keep_own_accumulated(
             self.model,
             process_set.position_of(self.root_rank),
@@ -131,7 +143,10 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         )
         before = internals.constants(self.model)
         variables = common_variables(self.model, is_local)
+        sharded = sharded_steps(internals.optimizers_of(self.model))
         broadcast_variables(variables, self.root_rank, process_set=process_set)
+        if sharded:  # On all ranks, which have the same variables in common.
+            require_parts_of_one_state(sharded, "start", process_set)
         common_start.set_started([*variables, *self.model.weights])
         if agree_on_layers(
             self.model,

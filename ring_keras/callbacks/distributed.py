@@ -12,6 +12,7 @@ from ring_keras.callbacks.elastic import Elastic
 from ring_keras.callbacks.fit_calls import agree_on_calls, insert_callback
 from ring_keras.callbacks.learning_rate_warmup import LearningRateWarmup
 from ring_keras.callbacks.metric_average import MetricAverage
+from ring_keras.callbacks.sharded_saves import refuse_savers_of_one_rank
 from ring_keras.callbacks.tensorboard import TensorBoard
 from ring_keras.job.job import current_job
 from ring_keras.job.topology import is_initialized, size
@@ -180,6 +181,7 @@ def _prepare_fit(callbacks: keras.callbacks.CallbackList) -> None:
     elif not is_initialized() or not _is_distributed(model):
         return
     attach(model, adopt_optimizers=True)
+    refuse_savers_of_one_rank(callbacks.callbacks, model)
     process_set = process_set_of(model)
     has_peers = process_set.size() > 1 and process_set.included()
     if distributed is None:

@@ -245,6 +245,13 @@ class Elastic(keras.callbacks.Callback):
                     "ring_keras.data.shard() remainder='drop'. Received: "
                     f"op={hook.op.value}"
                 )
+            if hook.options.shard_state:
+                raise ValueError(
+                    "[RK336] "
+                    "ring_keras.callbacks.Elastic does not work with an optimizer with "
+                    "shard_state=True, for now: a rank that is lost takes its part of "
+                    "the state with it. Leave out one of them."
+                )
             if hook.options.local_layers or hook.options.local_variables:
                 raise ValueError(
                     "[RK620] "

@@ -22,7 +22,7 @@ from ring_keras.callbacks.same_data import (
     warn_of_same_data,
     warn_of_shards,
 )
-from ring_keras.callbacks.shared_files import file_of
+from ring_keras.callbacks.shared_files import file_of, saves_on_all_ranks
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
@@ -75,6 +75,8 @@ def agree_on_calls(
     warn_of_missing([theirs["changing"] for theirs in everyones], process_set)
     for place, callback in enumerate(list(callbacks.callbacks)):
         file = file_of(callback)
+        if saves_on_all_ranks(callback, callbacks.model):
+            continue
         if file and all(file in theirs["files"] for theirs in everyones):
             del callbacks.callbacks[place]
             insert_callback(callbacks, place, RootOnly(callback, root_rank))

@@ -1,5 +1,6 @@
 """Lets one rank alone run a callback."""
 
+import contextlib
 import functools
 from collections.abc import Callable
 from types import TracebackType
@@ -12,6 +13,7 @@ from ring_keras.job.process_set import global_process_set
 from ring_keras.job.topology import rank
 from ring_keras.ops.barrier import barrier
 from ring_keras.ops.outcomes import gather_outcomes
+from ring_keras.optimizers.sharded_state import one_rank_alone
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.train_step import process_set_of
 
@@ -73,6 +75,7 @@ class RootOnly(keras.callbacks.Callback):
         self.callback = callback
         self.root_rank = root_rank
         self._runs = rank() == root_rank
+        self._context = contextlib.ExitStack()  # Of the `with` that is under way.
         if callback is None:
             return
         for name in _HOOKS - {"on_train_end"}:
@@ -80,7 +83,10 @@ class RootOnly(keras.callbacks.Callback):
 
     def __enter__(self) -> bool:
         """Whether this rank is the root."""
-        return rank() == self.root_rank
+        is_root = rank() == self.root_rank
+        if is_root:
+            self._context.enter_context(one_rank_alone(self._name()))
+        return is_root
 
     def __exit__(
         self,
@@ -89,6 +95,7 @@ class RootOnly(keras.callbacks.Callback):
         traceback: TracebackType | None,
     ) -> None:
         """Waits for all ranks."""
+        self._context.close()
         if error is not None and not isinstance(error, Exception):
             return  # This process ends, which tells the others.
 
@@ -129,15 +136,23 @@ class RootOnly(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Passed on; returns on all ranks when the root is through with it."""
         if self._runs and self.callback is not None:
-            self.callback.on_train_end(logs)
+            with one_rank_alone(self._name()):
+                self.callback.on_train_end(logs)
         DistributedFit.calling_guard().run(self._wait)
 
     def _on_root(self, hook: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(hook)  # Keras asks whether a hook is its own.
         def run(*args: Any, **kwargs: Any) -> Any:
-            return hook(*args, **kwargs) if self._runs else None
+            if not self._runs:
+                return None
+            with one_rank_alone(self._name()):
+                return hook(*args, **kwargs)
 
         return run
+
+    def _name(self) -> str:
+        inside = "" if self.callback is None else type(self.callback).__name__
+        return f"{type(self).__name__}({inside})"
 
     def _wait(self) -> None:
         process_set = process_set_of(self.model)

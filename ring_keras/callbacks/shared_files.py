@@ -8,8 +8,9 @@ from absl import logging
 
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.objects import allgather_object
+from ring_keras.optimizers.hooking import shards_state
 
-__all__ = ["file_of", "warn_of_shared_files"]
+__all__ = ["file_of", "saves_on_all_ranks", "warn_of_shared_files"]
 
 # Keras's callbacks that write, and the attribute that says where.
 _WRITERS = {
@@ -32,17 +33,30 @@ def file_of(callback: keras.callbacks.Callback) -> str | None:
     return None
 
 
+def saves_on_all_ranks(callback: keras.callbacks.Callback, model: keras.Model) -> bool:
+    """Whether it saves a state of which each rank has a part; see `whole_save`."""
+    checkpoints = type(callback) is keras.callbacks.ModelCheckpoint
+    return checkpoints and shards_state(model)
+
+
 def warn_of_shared_files(
-    callbacks: Sequence[keras.callbacks.Callback], process_set: ProcessSet
+    callbacks: Sequence[keras.callbacks.Callback],
+    model: keras.Model,
+    process_set: ProcessSet,
 ) -> None:
     """Says on the first rank which files several ranks are about to write.
 
     Args:
         callbacks: All callbacks of this rank's `fit`.
+        model: That it trains.
         process_set: The ranks that train together; all call this.
     """
     by_rank = allgather_object(
-        [file for file in map(file_of, callbacks) if file is not None],
+        [
+            file
+            for callback in callbacks
+            if (file := file_of(callback)) and not saves_on_all_ranks(callback, model)
+        ],
         name="shared_files",
         process_set=process_set,
     )

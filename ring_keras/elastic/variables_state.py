@@ -8,7 +8,9 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.elastic.object_state import ObjectState
 from ring_keras.ops.broadcast_variables import broadcast_variables
+from ring_keras.ops.shards import refuse_shards
 from ring_keras.optimizers.common_variables import common_state, common_variables
+from ring_keras.optimizers.optimizer_hook import OptimizerHook
 
 __all__ = ["KerasState", "TensorFlowState"]
 
@@ -36,6 +38,7 @@ class TensorFlowState(ObjectState):
     def __init__(self, variables: Sequence[_Variable], **values: Any) -> None:
         super().__init__(**values)
         self._variables = list(variables)
+        refuse_shards(self._variables, f"ring_keras.elastic.{type(self).__name__}")
         self._saved_variables: list[Any] = []
         self.save()
 
@@ -98,6 +101,16 @@ class KerasState(TensorFlowState):
         self._optimizers = internals.optimizers_of(model)
         if self.optimizer is not None and self.optimizer not in self._optimizers:
             self._optimizers.append(self.optimizer)
+        for one in internals.innermost(self._optimizers):
+            hook = OptimizerHook.of(one)
+            if hook is not None and hook.options.shard_state:
+                raise ValueError(
+                    "[RK336] "
+                    f"ring_keras.elastic.{type(self).__name__} does not work with an "
+                    "optimizer with shard_state=True, for now: a rank that is lost "
+                    "takes its part of the state with it. Leave out shard_state. "
+                    f"Received: optimizer '{one.name}'"
+                )
         for one in self._optimizers:
             if not one.built:
                 raise ValueError(

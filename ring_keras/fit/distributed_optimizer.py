@@ -14,6 +14,7 @@ from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
+from ring_keras.optimizers.sharded_state import can_shard
 
 __all__ = ["DistributedOptimizer"]
 
@@ -33,6 +34,7 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     groups: Sequence[Sequence[Any]] | None = None,
     local_layers: keras.layers.Layer | Iterable[keras.layers.Layer] | None = None,
     scale_local_gradients: bool = True,
+    shard_state: bool = False,
 ) -> keras.optimizers.Optimizer:
     """Makes an optimizer apply the average of all ranks' gradients.
 
@@ -113,6 +115,13 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
         scale_local_gradients: Whether the gradients of `local_layers` are divided by
             the number of ranks, or more exactly, weighted like the rank's share of
             an average. They are then the gradients of the mean of all ranks' losses.
+        shard_state: Whether the ranks divide what the optimizer keeps for the weights,
+            such as Adam's moments. Each weight, with its state, belongs to one rank,
+            which updates it and sends it to the others; ranks get about the same number
+            of bytes. The weights are those of training without it, bit for bit. For
+            optimizers of Keras whose state is of single weights: SGD, Adam, AdamW,
+            Nadam, Adamax, RMSprop, Adagrad, Adadelta, Ftrl, Lion, Lamb and Muon. Files
+            have the whole state, so all ranks must save, and load, together.
 
     Returns:
         `optimizer`.
@@ -135,6 +144,7 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
         groups=groups,
         local_layers=local_layers,
         scale_local_gradients=scale_local_gradients,
+        shard_state=shard_state,
     )
     _refuse_other_options(optimizer, options)
     if OptimizerHook.of(optimizer) is not None:
@@ -147,6 +157,8 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
             f"{type(optimizer).__name__}, which it makes later: make those with "
             f"gradient_accumulation_steps={backward_passes_per_step}."
         )
+    if shard_state:
+        _require_shardable(optimizer, plain_optimizers)
     for plain in plain_optimizers:
         if options.keeps_local and plain.global_clipnorm:
             raise ValueError(
@@ -161,6 +173,26 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     install_hook(optimizer, options)
     prepare_fits()
     return optimizer
+
+
+def _require_shardable(
+    optimizer: keras.optimizers.Optimizer,
+    plain_optimizers: list[keras.optimizers.Optimizer],
+) -> None:
+    """Where each variable's update is known to need that variable's state alone."""
+    wraps = internals.is_wrapper(optimizer)
+    if wraps and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        wrong = optimizer
+    else:
+        wrong = next((one for one in plain_optimizers if not can_shard(one)), None)
+    if wrong is not None:
+        raise ValueError(
+            "[RK336] "
+            "`shard_state` does not work with this class of optimizer, for now, but "
+            "with SGD, Adam, AdamW, Nadam, Adamax, RMSprop, Adagrad, Adadelta, Ftrl, "
+            "Lion, Lamb and Muon of Keras, not with classes that are made of them. "
+            f"Received: {type(wrong).__module__}.{type(wrong).__name__}"
+        )
 
 
 def _refuse_other_options(

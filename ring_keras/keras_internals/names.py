@@ -1,7 +1,11 @@
 """Every private name of Keras and tf.data that this package relies on."""
 
 __all__ = [
+    "ADD_FROM_REFERENCE",
+    "ADD_VARIABLE",
     "APPLY",
+    "APPLY_WEIGHT_DECAY",
+    "AVERAGES",
     "BACKEND_APPLY_GRADIENTS",
     "BATCHES_OF_TESTS",
     "BATCHES_OF_TRAINING",
@@ -22,6 +26,7 @@ __all__ = [
     "ITERATIONS",
     "ITERATOR",
     "ITERATOR_RESOURCE",
+    "LOAD_VARIABLES",
     "LOSS_CALL",
     "MASK",
     "METRICS_OF_METRIC",
@@ -35,6 +40,8 @@ __all__ = [
     "PYTHON_OPS",
     "REDUCTION_AXES",
     "RMSPROP_MOMENTUM",
+    "SAVE_VARIABLES",
+    "SERIALIZE_TO_TENSORS",
     "SGD_MOMENTUM",
     "SHARD_DATASET",
     "SHARD_PLACE",
@@ -42,12 +49,15 @@ __all__ = [
     "SHUFFLE_DATASET",
     "SHUFFLE_SEEDS",
     "SOURCE_TENSORS",
+    "TAKE_AVERAGES",
     "TEST_STEP",
     "TRAINABLE_VARIABLES",
     "TRAIN_FUNCTION",
     "TRAIN_STEP",
     "TRAIN_WRITER",
     "UNBATCH_DATASET",
+    "UPDATE",
+    "UPDATE_AVERAGES",
 ]
 
 
@@ -76,12 +86,22 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     "keras.layers.BatchNormalization": ("_moments",),
     "keras.layers.Layer": ("_flatten_layers",),
     "keras.optimizers.Optimizer": (
+        "_apply_weight_decay",
         "_backend_apply_gradients",
+        "_backend_update_step",
         "_clip_gradients",
+        "_overwrite_model_variables_with_average_value",
         "_overwrite_variables_directly_with_gradients",
+        "_untrack_variable",
+        "_update_model_variables_moving_average",
+        "add_variable",
+        "add_variable_from_reference",
         "apply",
         "build",
+        "load_own_variables",
+        "save_own_variables",
     ),
+    "keras.Variable": ("_serialize_to_tensors",),
     "keras.losses.Loss": ("call",),
     "keras.optimizers.LossScaleOptimizer": ("check_finite",),
     "keras.src.saving.saving_lib": ("H5IOStore", "_save_state"),
@@ -141,11 +161,21 @@ METRICS_OF_METRIC = "_metrics"
 SGD_MOMENTUM = "momentums"
 RMSPROP_MOMENTUM = "_momentums"
 GRADIENT_ACCUMULATOR = "gradient_accumulator"  # In a variable's name.
+AVERAGES = "_model_variables_moving_average"
 
 CLIP_GRADIENTS = "_clip_gradients"
 BACKEND_APPLY_GRADIENTS = "_backend_apply_gradients"
 APPLY = "apply"
+APPLY_WEIGHT_DECAY = "_apply_weight_decay"
+UPDATE = "_backend_update_step"
+UPDATE_AVERAGES = "_update_model_variables_moving_average"
+TAKE_AVERAGES = "_overwrite_model_variables_with_average_value"
 BUILD = "build"
+ADD_VARIABLE = "add_variable"
+ADD_FROM_REFERENCE = "add_variable_from_reference"
+SAVE_VARIABLES = "save_own_variables"
+SERIALIZE_TO_TENSORS = "_serialize_to_tensors"
+LOAD_VARIABLES = "load_own_variables"
 OVERWRITE_DIRECTLY = "_overwrite_variables_directly_with_gradients"
 LOSS_CALL = "call"
 CHECK_FINITE = "check_finite"

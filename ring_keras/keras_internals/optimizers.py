@@ -22,11 +22,13 @@ __all__ = [
     "accumulates",
     "accumulators",
     "clear_accumulators",
+    "forget_state",
     "inner_optimizers",
     "innermost",
     "innermost_optimizers",
     "is_wrapper",
     "iterations",
+    "optimizer_state",
     "optimizers_built",
     "optimizers_of",
     "overwrites_with_gradient",
@@ -153,6 +155,22 @@ def innermost(
         if not inner:
             found.setdefault(id(optimizer), optimizer)
     return list(found.values())
+
+
+def optimizer_state(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """What one of Keras's, that updates variables itself, has got when it was built."""
+    rate = optimizer.learning_rate
+    count = iterations(optimizer)
+    return [v for v in optimizer.variables if v is not count and v is not rate]
+
+
+def forget_state(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """Makes a built one as it was before it was built; returns its state."""
+    state = optimizer_state(optimizer)
+    for variable in state:
+        optimizer._untrack_variable(variable)
+    optimizer.built = False
+    return state
 
 
 def accumulates(variable: Any) -> bool:

@@ -14,14 +14,20 @@ __all__ = ["remove_replacements", "replace", "replacement", "restore"]
 # Of models, layers and optimizers, for longer than a step.
 _REPLACED = (
     names.APPLY,
+    names.APPLY_WEIGHT_DECAY,
     names.BACKEND_APPLY_GRADIENTS,
     names.CHECK_FINITE,
     names.CLIP_GRADIENTS,
+    names.LOAD_VARIABLES,
     names.METRICS_RESULT,
     names.MOMENTS,
     names.OVERWRITE_DIRECTLY,
+    names.SAVE_VARIABLES,
+    names.TAKE_AVERAGES,
     names.TEST_STEP,
     names.TRAIN_STEP,
+    names.UPDATE,
+    names.UPDATE_AVERAGES,
 )
 
 

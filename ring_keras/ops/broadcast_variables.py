@@ -14,6 +14,7 @@ from ring_keras.ops.common_order import note_places, require_common_order
 from ring_keras.ops.encoding import encode
 from ring_keras.ops.objects import allgather_object
 from ring_keras.ops.request_names import in_unordered_graph
+from ring_keras.ops.shards import refuse_shards
 
 __all__ = ["broadcast_variables"]
 
@@ -55,6 +56,7 @@ def broadcast_variables(
 
     Raises:
         NotInitializedError: If `ring_keras.init()` has not run.
+        ValueError: If one is of an optimizer with `shard_state=True`.
         RankMismatchError: If the ranks' variables differ, or are in different
             orders. Called eagerly, it names the first variable that differs, and no
             variable has been changed.
@@ -62,6 +64,7 @@ def broadcast_variables(
         CollectiveTimeoutError: If a rank stays silent too long.
     """
     name = name or "broadcast_variables"
+    refuse_shards(variables, "broadcast_variables")
     process_set = process_set or global_process_set
     if tf.executing_eagerly():
         _agree(variables, name, process_set)

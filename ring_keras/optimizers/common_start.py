@@ -26,6 +26,10 @@ from ring_keras.ops.data_order import living_orders, require_common_orders
 from ring_keras.optimizers.common_layers import agree_on_layers
 from ring_keras.optimizers.common_variables import common_state, common_weights
 from ring_keras.optimizers.plan_agreement import Agreement
+from ring_keras.optimizers.sharded_state import (
+    parts_of_different_states,
+    sharded_steps,
+)
 from ring_keras.optimizers.weight_digests import all_digests, variable_name
 
 __all__ = ["left_to_caller", "set_started", "start_alike"]
@@ -113,6 +117,7 @@ def start_alike(
             if not same
         ]
         before = None if model is None else internals.constants(model)
+        _require_same_steps(differing, model)
         if differing:
             _say(differing, traced, process_set)
             broadcast_variables(
@@ -132,6 +137,17 @@ def start_alike(
             are_new=internals.constants(model) != before,
         ):
             _require_untraced(traced, process_set)
+
+
+def _require_same_steps(differing: list[Any], model: keras.Model | None) -> None:
+    """Where ranks have parts of an optimizer's state, they are of the same state."""
+    keys = set(map(internals.variable_key, differing))
+    for optimizer in internals.innermost(_optimizers(model)):
+        count = internals.iterations(optimizer)
+        if sharded_steps([optimizer]) and internals.variable_key(count) in keys:
+            raise parts_of_different_states(
+                f"ranks have taken different numbers of steps with '{optimizer.name}'"
+            )
 
 
 def _require_untraced(traced: bool, process_set: ProcessSet) -> None:
@@ -156,12 +172,17 @@ def _with_model(
 def _of_optimizers(
     trained: list[Any], model: keras.Model | None, is_local: Callable[[Any], bool]
 ) -> list[Any]:
+    weights = trained if model is None else model.weights
+    return common_state(_optimizers(model), weights, is_local)
+
+
+def _optimizers(model: keras.Model | None) -> list[keras.optimizers.Optimizer]:
+    """Those of the model, and the one that is under way."""
     optimizers = [] if model is None else internals.optimizers_of(model)
     optimizer = calls.calling_optimizer()
     if optimizer is not None:
         optimizers.append(optimizer)
-    weights = trained if model is None else model.weights
-    return common_state(optimizers, weights, is_local)
+    return optimizers
 
 
 def _unique(variables: Iterable[Any]) -> list[Any]:

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from ring_keras import keras_internals as internals
+from ring_keras.ops.shards import shard_of
 
 __all__ = ["common_state", "common_variables", "common_weights"]
 
@@ -50,7 +51,8 @@ def common_state(
 ) -> list[Any]:
     """Variables of optimizers that all ranks have the same of.
 
-    What accumulates a rank's own gradients until an update is none of them.
+    What accumulates a rank's own gradients until an update is none of them, nor is what
+    one rank has, of a state that is divided.
 
     Args:
         optimizers: The optimizers.
@@ -64,6 +66,7 @@ def common_state(
         variable
         for variable in variables
         if not internals.accumulates(variable)
+        and shard_of(variable) is None
         and not is_local(variable)
         and not (local and _is_of(variable, local, others))
     ]

@@ -9,7 +9,7 @@ from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.update_hook import UpdateHook
 from ring_keras.optimizers.wrapper_hook import WrapperHook
 
-__all__ = ["install_hook"]
+__all__ = ["install_hook", "shards_state"]
 
 
 def install_hook(
@@ -27,3 +27,13 @@ def install_hook(
     hook = kind(optimizer, options, install_hook, adopted=adopted)
     hook.install()
     return hook
+
+
+def shards_state(model: keras.Model) -> bool:
+    """Whether ranks divide the state of one of a model's optimizers."""
+    hooks = map(OptimizerHook.of, internals.innermost_optimizers(model))
+    return any(
+        hook.options.shard_state and hook.process_set.size() > 1
+        for hook in hooks
+        if hook is not None
+    )

@@ -21,6 +21,7 @@ from ring_keras.optimizers.buckets import BucketPlan
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.reduction_options import ReductionOptions
+from ring_keras.optimizers.sharded_state import ShardedFiles
 from ring_keras.optimizers.step_scope import StepWeight, current_step
 
 __all__ = ["InstallHook", "OptimizerHook", "sources_of"]
@@ -92,6 +93,8 @@ class OptimizerHook:
     def install(self) -> None:
         """Puts the hook into the optimizer."""
         self._replace(internals.BUILD, self._build)
+        if self.options.shard_state:
+            ShardedFiles(self._optimizer, self.process_set).install()
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
@@ -110,7 +113,7 @@ class OptimizerHook:
 
         Before its first step, since that one must reduce in this one's place.
         """
-        type(self._optimizer).build(self._optimizer, variables)
+        self._build_here(variables)
         wrapper = calls.calling_loss_scale_optimizer()
         if (
             wrapper is not None
@@ -118,6 +121,9 @@ class OptimizerHook:
             and self._optimizer in internals.inner_optimizers(wrapper)
         ):
             self._install_hook(wrapper, self.options, adopted=self.adopted)
+
+    def _build_here(self, variables: Sequence[Any]) -> None:
+        type(self._optimizer).build(self._optimizer, variables)
 
     def _reduced(
         self,

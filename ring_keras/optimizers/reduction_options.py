@@ -41,6 +41,7 @@ class ReductionOptions:
     scale_local_gradients: bool = True
     backward_passes_per_step: int = 1
     average_aggregated_gradients: bool = False
+    shard_state: bool = False
 
     @classmethod
     def read(
@@ -115,6 +116,18 @@ class ReductionOptions:
                 "what comes before and what comes after the sum, so it goes with "
                 "op=ring_keras.Average alone. Received: "
                 f"gradient_predivide_factor={factor}, op='{self.op}'"
+            )
+        if self.shard_state and self.keeps_local:
+            raise ValueError(
+                "[RK336] "
+                "`shard_state` and `local_layers` do not work together yet: another "
+                "rank would update what is this rank's own. Leave out one of them."
+            )
+        if self.shard_state and self.process_set is not global_process_set:
+            raise ValueError(
+                "[RK336] "
+                "`shard_state` works for all ranks together only, for now. Received: "
+                f"process_set={self.process_set}"
             )
         if self.op is ReduceOp.ADASUM and self.sparse_as_dense is False:
             raise ValueError(

@@ -9,6 +9,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, sources_of
+from ring_keras.optimizers.sharded_state import ShardedState
 from ring_keras.optimizers.step_scope import current_step
 
 __all__ = ["UpdateHook"]
@@ -25,6 +26,9 @@ class UpdateHook(OptimizerHook):
     _sources: Sequence[Any] = ()
     """Of the gradients that are on their way to `_clip_gradients`."""
 
+    _sharded: ShardedState | None = None
+    """Where the ranks divide the state."""
+
     def install(self) -> None:
         """Puts the hook into the optimizer."""
         super().install()
@@ -32,6 +36,15 @@ class UpdateHook(OptimizerHook):
         self._replace(internals.OVERWRITE_DIRECTLY, self._overwrite_directly)
         self._replace(internals.BACKEND_APPLY_GRADIENTS, self._backend_apply_gradients)
         self._replace(internals.CLIP_GRADIENTS, self._clip_gradients)
+        if self.options.shard_state:
+            self._sharded = ShardedState(self._optimizer, self.process_set)
+            self._sharded.install()
+
+    def _build_here(self, variables: Sequence[Any]) -> None:
+        if self._sharded is None:
+            super()._build_here(variables)
+        else:
+            self._sharded.build(variables)
 
     def _apply(
         self,

@@ -13,6 +13,7 @@ import keras
 from absl import logging
 
 from ring_keras.job.job import Job, job_or_none
+from ring_keras.optimizers.hooking import shards_state
 
 __all__ = ["whole_save"]
 
@@ -33,6 +34,14 @@ def whole_save(save: Callable[..., Any]) -> Callable[..., Any]:
         path = None if job is None or job.size == 1 else _file(filepath)
         overwrites = all([*args, *kwargs.values()])
         is_plain = len(args) <= 1 and kwargs.keys() <= {"overwrite"} and overwrites
+        shares = job is not None and shards_state(self)
+        if shares and _is_legacy(filepath):
+            raise ValueError(
+                "[RK336] "
+                "a file of the old HDF5 format cannot hold the state of an optimizer "
+                "with shard_state=True, for now. Save to a path that ends in '.keras'. "
+                f"Received: filepath={str(filepath)!r}"
+            )
         if job is None or path is None or not is_plain:
             return save(self, filepath, *args, **kwargs)
         before, began = _version(path), time.time()
@@ -45,11 +54,17 @@ def whole_save(save: Callable[..., Any]) -> Callable[..., Any]:
             with contextlib.suppress(OSError):
                 beside.unlink()
             raise
-        if is_shared:
+        if is_shared and not shares:  # Then all ranks are meant to save.
             _warn_once(job, str(filepath))
         return result
 
     return saved
+
+
+def _is_legacy(filepath: Any) -> bool:
+    """Whether Keras saves a whole model there as it did before there was ".keras"."""
+    text = str(filepath)
+    return text.endswith((".h5", ".hdf5")) and not text.endswith(".weights.h5")
 
 
 def _file(filepath: Any) -> Path | None:

@@ -13,8 +13,10 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks import BroadcastGlobalVariables
+from ring_keras.errors import RingKerasError
 from ring_keras.keras_internals.building import create_variables
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.verify.learning_rate import final_learning_rate
 from ring_keras.verify.neutral import Neutralized, neutralize
@@ -140,6 +142,13 @@ class Recording:
         )
 
     def _begin(self, model: keras.Model, callbacks: Any) -> Any:
+        if shards_state(model):
+            raise RingKerasError(
+                "[RK336] "
+                "ring_keras.verify cannot compare the state of an optimizer with "
+                "shard_state=True, for now. Verify the training without it: the "
+                "weights are the same."
+            )
         self.model = model
         listed = getattr(callbacks, "callbacks", callbacks) or []
         listed = list(listed) if isinstance(listed, (list, tuple)) else [listed]

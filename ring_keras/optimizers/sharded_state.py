@@ -1,0 +1,435 @@
+"""An optimizer whose state is divided: each variable is updated by one rank.
+
+All ranks have all gradients, reduced and clipped. One rank has what the optimizer keeps
+for a variable, and updates it; then the others take the variable from that rank. So
+each update is computed by Keras's own methods, from the same numbers, and all ranks
+have the same bits.
+
+The optimizer is built for all of its variables, in Keras's order. What another rank has
+is an empty variable, at the place and of the name that Keras gives it. So files have
+the places that they have without us, and all that counts variables counts as before.
+"""
+
+import contextlib
+import math
+import threading
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ring_keras import keras_internals as internals
+from ring_keras.errors import RankMismatchError, RingKerasError
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.ops.broadcast import broadcast, grouped_broadcast
+from ring_keras.ops.objects import allgather_object
+from ring_keras.ops.outcomes import gather_outcomes
+from ring_keras.ops.shards import Shard, set_shard, shard_of
+from ring_keras.ops.step import one_step
+from ring_keras.optimizers.gradient_values import Gradient
+
+__all__ = [
+    "ShardedFiles",
+    "ShardedState",
+    "can_shard",
+    "one_rank_alone",
+    "parts_of_different_states",
+    "require_parts_of_one_state",
+    "sharded_steps",
+]
+
+# Those of Keras whose state of a variable is made from that variable, and used in its
+# update alone. Of a subclass there is no telling.
+_CLASSES: Final = (
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Ftrl",
+    "Lamb",
+    "Lion",
+    "Muon",
+    "Nadam",
+    "RMSprop",
+    "SGD",
+)
+
+
+def can_shard(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether its state can be divided."""
+    return any(
+        type(optimizer) is getattr(keras.optimizers, name, None) for name in _CLASSES
+    )
+
+
+class ShardedState:
+    """The state of one optimizer that updates variables itself.
+
+    Args:
+        optimizer: One that can be sharded.
+        process_set: The ranks that train together.
+    """
+
+    def __init__(
+        self, optimizer: keras.optimizers.Optimizer, process_set: ProcessSet
+    ) -> None:
+        self._optimizer = optimizer
+        self._process_set = process_set
+        # By variable, of those that it is built with: the rank.
+        self._owners: dict[Hashable, int] = {}
+        # This rank and the number of ranks, when it was built.
+        self._place: tuple[int, int] | None = None
+
+    def install(self) -> None:
+        """Puts the methods into the optimizer; divides what it has by now."""
+        optimizer = self._optimizer
+        internals.replace(optimizer, internals.UPDATE, self._update)
+        internals.replace(optimizer, internals.APPLY_WEIGHT_DECAY, self._decay)
+        internals.replace(optimizer, internals.UPDATE_AVERAGES, self._update_averages)
+        internals.replace(optimizer, internals.TAKE_AVERAGES, self._take_averages)
+        if optimizer.built:
+            self._divide()
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Makes this rank's part of the state, and empty variables for the rest."""
+        variables = list(variables)
+        self._place = self._current_place()
+        places = _balanced(
+            [_nbytes(variable) for variable in variables], self._process_set.size()
+        )
+        self._owners = {
+            internals.variable_key(variable): self._process_set.ranks[place]
+            for variable, place in zip(variables, places, strict=True)
+        }
+        internals.replace(self._optimizer, internals.ADD_FROM_REFERENCE, self._add)
+        try:
+            type(self._optimizer).build(self._optimizer, variables)
+        finally:
+            internals.restore(self._optimizer, internals.ADD_FROM_REFERENCE)
+
+    def _add(
+        self,
+        reference_variable: Any,
+        name: str | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """In place of the optimizer's, while it is built."""
+        cls = type(self._optimizer)
+        owner = self._owners[internals.variable_key(reference_variable)]
+        accumulates = name == internals.GRADIENT_ACCUMULATOR
+        if owner != self._rank() and not accumulates:
+            internals.replace(self._optimizer, internals.ADD_VARIABLE, self._add_empty)
+        try:
+            variable = cls.add_variable_from_reference(
+                self._optimizer, reference_variable, name, *args, **kwargs
+            )
+        finally:
+            internals.restore(self._optimizer, internals.ADD_VARIABLE)
+        # What accumulates has each rank's own gradients, until they are reduced.
+        if not accumulates and self._process_set.size() > 1:
+            set_shard(variable, Shard(owner, tuple(reference_variable.shape)))
+            internals.replace(
+                variable, internals.SERIALIZE_TO_TENSORS, self._refuse_checkpoint
+            )
+        return variable
+
+    def _add_empty(self, shape: Any, *args: Any, **kwargs: Any) -> Any:
+        return type(self._optimizer).add_variable(
+            self._optimizer, (0,), *args, **kwargs
+        )
+
+    def _refuse_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Where TensorFlow saves or restores the variables of this rank."""
+        raise ValueError(
+            "[RK336] "
+            "tf.train.Checkpoint does not work with an optimizer with "
+            "shard_state=True, for now: each rank has a part of the state. Save by "
+            "model.save() or model.save_weights() on all ranks. Received: optimizer "
+            f"'{self._optimizer.name}'"
+        )
+
+    def _divide(self) -> None:
+        """Builds it once more, and keeps this rank's part of what it had."""
+        optimizer = self._optimizer
+        variables = list(internals.trainable_variables(optimizer))
+        before = internals.forget_state(optimizer)
+        self.build(variables)
+        optimizer.built = True
+        for old, new in zip(before, internals.optimizer_state(optimizer), strict=True):
+            if self._has(new):
+                new.assign(old)
+
+    def _update(
+        self,
+        grads: Sequence[Gradient],
+        trainable_variables: Sequence[Any],
+        learning_rate: Any,
+    ) -> None:
+        """Of this rank's variables; then all ranks take all of them."""
+        self._require_same_ranks()
+        own = [
+            (gradient, variable)
+            for gradient, variable in zip(grads, trainable_variables, strict=True)
+            if self._owner(variable) == self._rank()
+        ]
+        type(self._optimizer)._backend_update_step(
+            self._optimizer, [g for g, _ in own], [v for _, v in own], learning_rate
+        )
+        self._share(trainable_variables, "update")
+
+    def _decay(self, variables: Sequence[Any]) -> None:
+        type(self._optimizer)._apply_weight_decay(
+            self._optimizer, [v for v in variables if self._owner(v) == self._rank()]
+        )
+
+    def _update_averages(self, trainable_variables: Sequence[Any]) -> None:
+        with self._own_averages(trainable_variables) as own:
+            type(self._optimizer)._update_model_variables_moving_average(
+                self._optimizer, own
+            )
+
+    def _take_averages(self, trainable_variables: Sequence[Any]) -> None:
+        """Makes the moving averages the variables' values, on all ranks."""
+        self._require_same_ranks()
+        with self._own_averages(trainable_variables) as own:
+            type(self._optimizer)._overwrite_model_variables_with_average_value(
+                self._optimizer, own
+            )
+        self._share(
+            [variable for variable, _ in self._averaged(trainable_variables)],
+            "averages",
+        )
+
+    @contextlib.contextmanager
+    def _own_averages(self, variables: Sequence[Any]) -> Iterator[list[Any]]:
+        """This rank's of these variables; the optimizer has their averages alone."""
+        own = [pair for pair in self._averaged(variables) if self._has(pair[1])]
+        attributes = vars(self._optimizer)
+        averages = attributes[internals.AVERAGES]
+        attributes[internals.AVERAGES] = [average for _, average in own]
+        try:
+            yield [variable for variable, _ in own]
+        finally:
+            attributes[internals.AVERAGES] = averages
+
+    def _averaged(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Those of which there are averages, each with its own, as Keras pairs them."""
+        averages = internals.private(self._optimizer, internals.AVERAGES)
+        pairs = zip(variables, averages, strict=False)
+        return [pair for pair in pairs if pair[1] is not None]
+
+    def _share(self, variables: Sequence[Any], what: str) -> None:
+        """Has each rank take these variables from those that have updated them."""
+        if self._process_set.size() == 1:
+            return
+        groups: dict[tuple[int, str], list[Any]] = {}
+        for variable in map(internals.tensorflow_variable, variables):
+            key = self._owner(variable), variable.dtype.base_dtype.name
+            groups.setdefault(key, []).append(variable)
+        with one_step(is_of_training=False):
+            for owner, dtype in sorted(groups):
+                group = groups[owner, dtype]
+                values = grouped_broadcast(
+                    group,
+                    owner,
+                    name=f"optimizer/{what}/{owner}/{dtype}",
+                    process_set=self._process_set,
+                )
+                if owner != self._rank():
+                    for variable, value in zip(group, values, strict=True):
+                        variable.assign(value)
+
+    def _owner(self, variable: Any) -> int:
+        return self._owners[internals.variable_key(variable)]
+
+    def _has(self, variable: Any) -> bool:
+        shard = shard_of(variable)
+        return shard is None or shard.owner == self._rank()
+
+    def _rank(self) -> int:
+        return self._process_set.ranks[self._process_set.rank()]
+
+    def _current_place(self) -> tuple[int, int]:
+        return self._rank(), self._process_set.size()
+
+    def _require_same_ranks(self) -> None:
+        place = self._current_place()
+        if self._place != place:
+            was = self._place or (None, None)
+            raise RingKerasError(
+                "[RK339] "
+                f"the state of optimizer '{self._optimizer.name}' was divided for rank "
+                f"{was[0]} of {was[1]}, and this is rank {place[0]} of {place[1]} now. "
+                "Save the model before the job ends, load it in the new one, and pass "
+                "its optimizer to ring_keras.DistributedOptimizer(shard_state=True)."
+            )
+
+
+class ShardedFiles:
+    """Has an optimizer save the state of all ranks, and load this rank's part.
+
+    Args:
+        optimizer: One with a sharded state, or one around it.
+        process_set: The ranks that train together.
+    """
+
+    def __init__(
+        self, optimizer: keras.optimizers.Optimizer, process_set: ProcessSet
+    ) -> None:
+        self._optimizer = optimizer
+        self._process_set = process_set
+
+    def install(self) -> None:
+        """Puts the methods into the optimizer."""
+        internals.replace(self._optimizer, internals.SAVE_VARIABLES, self._save)
+        internals.replace(self._optimizer, internals.LOAD_VARIABLES, self._load)
+
+    def _save(self, store: Any) -> None:
+        """Collective; one variable after the other, so that no rank holds all twice."""
+        variables = self._optimizer.variables
+        if self._process_set.size() == 1:
+            type(self._optimizer).save_own_variables(self._optimizer, store)
+            return
+        _refuse_alone(self._optimizer)
+        require_parts_of_one_state(
+            [int(internals.steps_done(self._optimizer)), len(variables)],
+            "save",
+            self._process_set,
+        )
+
+        def write() -> tuple[None, None]:
+            failure: Exception | None = None
+            for index, variable in enumerate(variables):
+                value = self._whole(variable, index)
+                try:
+                    if failure is None:
+                        store[str(index)] = value
+                except Exception as error:  # The others wait for this rank's parts.
+                    failure = error
+            if failure is not None:
+                raise failure
+            return None, None
+
+        gather_outcomes("DistributedOptimizer(shard_state)", write, self._process_set)
+
+    def _whole(self, variable: Any, index: int) -> Any:
+        shard = shard_of(variable)
+        if shard is None:
+            return variable.numpy()
+        is_own = shard.owner == self._process_set.ranks[self._process_set.rank()]
+        dtype = tf.as_dtype(variable.dtype).as_numpy_dtype
+        value = variable.numpy() if is_own else np.zeros(shard.shape, dtype)
+        name = f"optimizer/save/{index}"
+        whole = broadcast(value, shard.owner, name=name, process_set=self._process_set)
+        return whole.numpy()
+
+    def _load(self, store: Any) -> None:
+        """This rank's part of a whole state."""
+        variables = self._optimizer.variables
+        if len(store.keys()) != len(variables):  # Keras warns, and loads none of it.
+            type(self._optimizer).load_own_variables(self._optimizer, store)
+            return
+        rank = self._process_set.ranks[self._process_set.rank()]
+        for index, variable in enumerate(variables):
+            shard = shard_of(variable)
+            if shard is None or shard.owner == rank:
+                variable.assign(store[str(index)])
+
+
+class _Alone(threading.local):
+    what = ""
+
+
+_alone = _Alone()
+
+
+@contextlib.contextmanager
+def one_rank_alone(what: str) -> Iterator[None]:
+    """What is done inside, the other ranks do not do.
+
+    Args:
+        what: It is that runs on one rank, for messages.
+    """
+    before, _alone.what = _alone.what, what
+    try:
+        yield
+    finally:
+        _alone.what = before
+
+
+def _refuse_alone(optimizer: keras.optimizers.Optimizer) -> None:
+    if _alone.what:
+        raise ValueError(  # Of this rank's own; `fit` tells the others of it.
+            "[RK338] "
+            f"the state of optimizer '{optimizer.name}' is divided among the ranks "
+            f"(shard_state=True), and {_alone.what} saves on one rank alone, which has "
+            "a part of it. Save on all ranks, to the same path or each to its own, by "
+            "model.save(path) outside of RootOnly, or by a keras.callbacks."
+            "ModelCheckpoint on every rank."
+        )
+
+
+def sharded_steps(
+    optimizers: Iterable[keras.optimizers.Optimizer],
+) -> list[int]:
+    """How many steps those have taken of these whose state is divided."""
+    return [
+        internals.steps_done(optimizer)
+        for optimizer in internals.innermost(optimizers)
+        if optimizer.built and any(map(shard_of, optimizer.variables))
+    ]
+
+
+def require_parts_of_one_state(
+    own: list[int], name: str, process_set: ProcessSet
+) -> None:
+    """Raises where the ranks have taken different numbers of steps; collective.
+
+    One that has loaded a file alone has its part of that, and the others have theirs of
+    something else.
+
+    Args:
+        own: See `sharded_steps`.
+        name: Of what the ranks are about to do.
+        process_set: The ranks that train together.
+
+    Raises:
+        RankMismatchError: On every rank.
+    """
+    everyones = allgather_object(own, name=f"optimizer/{name}", process_set=process_set)
+    for rank, theirs in zip(process_set.ranks, everyones, strict=True):
+        if theirs != everyones[0]:
+            raise parts_of_different_states(
+                f"rank {process_set.ranks[0]} has taken {everyones[0][0]} steps, "
+                f"rank {rank} {theirs[0]}"
+            )
+
+
+def parts_of_different_states(how: str) -> RankMismatchError:
+    """The error of ranks whose parts do not belong together."""
+    return RankMismatchError(
+        "[RK348] "
+        "the ranks have parts of different states of an optimizer with "
+        f"shard_state=True: {how}. Load the same file on every rank, before the first "
+        "step, and save on all ranks after the same step."
+    )
+
+
+def _balanced(sizes: Sequence[int], places: int) -> list[int]:
+    """Divides things, so that each place has about as much: the largest ones first."""
+    loads = [0] * places
+    result = [0] * len(sizes)
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        place = loads.index(min(loads))
+        result[index] = place
+        loads[place] += sizes[index]
+    return result
+
+
+def _nbytes(variable: Any) -> int:
+    dtype = tf.as_dtype(variable.dtype)
+    return int(math.prod(variable.shape) * dtype.size)

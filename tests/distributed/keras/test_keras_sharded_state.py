@@ -1,0 +1,568 @@
+"""Optimizers whose state the ranks divide: the same training, with less memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import training
+from support.log_texts import LogTexts
+from support.run_ranks import run_ranks
+
+import ring_keras as ring
+from ring_keras import _libraries, verify
+from ring_keras.verify.one_process import leave_job
+
+STEPS = 6
+
+
+def layers() -> list[keras.layers.Layer]:
+    """More variables than ranks, one of them with a constraint."""
+    return [
+        keras.layers.Dense(8, activation="tanh", kernel_constraint="max_norm"),
+        keras.layers.Dense(5, activation="tanh"),
+        keras.layers.Dense(1, activation="sigmoid", dtype="float32"),
+    ]
+
+
+def build(seed: int) -> keras.Model:
+    return training.assemble(seed, layers, None)
+
+
+def adamw_without_biases(**options: Any) -> keras.optimizers.Optimizer:
+    optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1, **options)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
+def decaying(cls: type[keras.optimizers.Optimizer], **options: Any) -> Any:
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.05, 2, 0.8)
+    return cls(schedule, **options)
+
+
+optimizers = keras.optimizers
+MAKERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
+    "sgd": lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "sgd_without_state": lambda: optimizers.SGD(0.1),
+    "adam": lambda: optimizers.Adam(0.01, amsgrad=True),
+    "adamw": adamw_without_biases,
+    "nadam": lambda: optimizers.Nadam(0.01),
+    "adamax": lambda: optimizers.Adamax(0.01),
+    "rmsprop": lambda: optimizers.RMSprop(0.01, momentum=0.5, centered=True),
+    "adagrad": lambda: optimizers.Adagrad(0.1),
+    "adadelta": lambda: optimizers.Adadelta(1.0),
+    "ftrl": lambda: optimizers.Ftrl(0.1),
+    "lion": lambda: optimizers.Lion(0.01),
+    "lamb": lambda: optimizers.Lamb(0.01),
+    "clipvalue": lambda: optimizers.Adam(0.01, clipvalue=0.01),
+    "clipnorm": lambda: optimizers.Adam(0.01, clipnorm=0.05),
+    "global_clipnorm": lambda: optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.1),
+    "averages": lambda: adamw_without_biases(use_ema=True, ema_momentum=0.5),
+    "averages_taken": lambda: optimizers.Lamb(
+        0.01, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
+    ),
+    "schedule": lambda: decaying(optimizers.Adam),
+    "accumulation": lambda: decaying(
+        optimizers.AdamW, gradient_accumulation_steps=2, global_clipnorm=0.5
+    ),
+    "accumulated_averages": lambda: optimizers.SGD(
+        0.1,
+        momentum=0.9,
+        gradient_accumulation_steps=2,
+        use_ema=True,
+        ema_momentum=0.5,
+        ema_overwrite_frequency=2,
+    ),
+    "loss_scaled": lambda: optimizers.LossScaleOptimizer(
+        optimizers.Adam(0.01), initial_scale=8.0, dynamic_growth_steps=2
+    ),
+    "loss_scaled_accumulation": lambda: optimizers.LossScaleOptimizer(
+        optimizers.Adam(0.01, gradient_accumulation_steps=2)
+    ),
+}
+if hasattr(keras.optimizers, "Muon"):  # Older Keras has none.
+    MAKERS["muon"] = lambda: optimizers.Muon(0.01, weight_decay=0.1)
+
+
+def fit(name: str, shard_state: bool, **options: Any) -> keras.Model:
+    size, rank = ring.size(), ring.rank()
+    model = build(1 + rank)
+    optimizer = ring.DistributedOptimizer(MAKERS[name](), shard_state=shard_state)
+    training.compile_model(model, optimizer, **options)
+    data = training.dataset(training.steps_of(STEPS, size))  # The last is uneven.
+    training.fit(model, ring.data.shard(data, remainder="keep"), training.BATCH)
+    return model
+
+
+def uneven_fit(name: str, shard_state: bool) -> keras.Model:
+    """A rank without data goes on with empty batches."""
+    rank = ring.rank()
+    model = build(1 + rank)
+    optimizer = ring.DistributedOptimizer(MAKERS[name](), shard_state=shard_state)
+    training.compile_model(model, optimizer)
+    own = training.dataset().skip(100 * rank).take(12 + 8 * rank)
+    model.fit(ring.data.join(own.batch(training.BATCH)), verbose=0)
+    return model
+
+
+def loop(name: str, shard_state: bool, in_function: bool) -> keras.Model:
+    size, rank = ring.size(), ring.rank()
+    x, y = training.arrays()
+    model = build(1)
+    optimizer = ring.DistributedOptimizer(MAKERS[name](), shard_state=shard_state)
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            y_pred = model(x, training=True)
+            loss = tf.reduce_mean(keras.losses.binary_crossentropy(y, y_pred))
+            if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+                loss = optimizer.scale_loss(loss)
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+    optimizer.build(model.trainable_variables)
+    if in_function:
+        step = tf.function(step)
+    batch = training.BATCH
+    for start in range(rank * batch, STEPS * size * batch, size * batch):
+        step(x[start : start + batch], y[start : start + batch])
+    model.optimizer = optimizer
+    return model
+
+
+WAYS: dict[str, Callable[[str, bool], keras.Model]] = {
+    "fit": fit,
+    "jit": lambda name, shard: fit(name, shard, jit_compile=True),
+    "eager_fit": lambda name, shard: fit(name, shard, run_eagerly=True),
+    "several_steps": lambda name, shard: fit(name, shard, steps_per_execution=2),
+    "uneven": lambda name, shard: uneven_fit(name, shard),
+    "eager_loop": lambda name, shard: loop(name, shard, in_function=False),
+    "loop": lambda name, shard: loop(name, shard, in_function=True),
+}
+
+
+def compare_worker(way: str, names: list[str]) -> dict[str, list[bytes]]:
+    """The weights with and without, and how much of the state there is."""
+    result = {}
+    for name in names:
+        models = [WAYS[way](name, shard_state) for shard_state in (False, True)]
+        result[name] = [training.as_bytes(model.get_weights()) for model in models]
+    return result
+
+
+def require_same_weights(results: list[dict[str, list[bytes]]]) -> None:
+    for name in results[0]:
+        everyones = [weights for result in results for weights in result[name]]
+        assert len(set(everyones)) == 1, f"{name}: weights differ"
+
+
+# Momentum, decay with exclusions, a norm of the whole variable and averages, a schedule
+# and a norm of all gradients.
+SOME = ["sgd", "adamw", "averages_taken", "accumulation"]
+OTHERS = [name for name in MAKERS if name not in SOME]
+
+
+def test_optimizers_train_the_same_weights(rank_pool):
+    names = [*SOME, "clipvalue", "clipnorm"]
+    require_same_weights(rank_pool(2).run(compare_worker, args=("fit", names)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [OTHERS[n::4] for n in range(4)], ids="-".join)
+def test_every_optimizer_trains_the_same_weights(rank_pool, names):
+    require_same_weights(rank_pool(2).run(compare_worker, args=("fit", names)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["several_steps", "uneven"])
+def test_ways_of_fit_train_the_same_weights(rank_pool, way):
+    require_same_weights(rank_pool(2).run(compare_worker, args=(way, SOME)))
+
+
+@pytest.mark.parametrize("way", ["eager_loop", "loop"])
+def test_loops_train_the_same_weights(rank_pool, way):
+    require_same_weights(rank_pool(2).run(compare_worker, args=(way, SOME)))
+
+
+@pytest.mark.skipif(
+    not _libraries.has_xla_kernels(), reason="needs TensorFlow 2.20 or newer"
+)
+def test_compiled_steps_train_the_same_weights(rank_pool):
+    require_same_weights(rank_pool(2).run(compare_worker, args=("jit", SOME)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_three_ranks_train_the_same_weights(rank_pool, way):
+    names = [*SOME, "adam", "clipvalue", "clipnorm", "lamb"]
+    if way == "jit" and not _libraries.has_xla_kernels():
+        pytest.skip("needs TensorFlow 2.20 or newer")
+    require_same_weights(rank_pool(3).run(compare_worker, args=(way, names)))
+
+
+def state_bytes(optimizer: keras.optimizers.Optimizer) -> int:
+    """What this rank has of it."""
+    return sum(np.asarray(variable).nbytes for variable in optimizer.variables)
+
+
+def memory_worker() -> list[tuple[int, int]]:
+    """Bytes of the optimizer's variables, without and with."""
+    found = []
+    for cls in (keras.optimizers.SGD, keras.optimizers.Adam):
+        row = []
+        for shard_state in (False, True):
+            model = keras.Sequential(
+                [keras.Input((16,)), *(keras.layers.Dense(16) for _ in range(4))]
+            )
+            options = {"momentum": 0.9} if cls is keras.optimizers.SGD else {}
+            optimizer = ring.DistributedOptimizer(
+                cls(0.1, **options), shard_state=shard_state
+            )
+            optimizer.build(model.trainable_variables)
+            row.append(state_bytes(optimizer))
+        found.append(tuple(row))
+    return found
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_each_rank_has_its_part_of_the_bytes(rank_pool, size):
+    common = 8 + 4  # The number of steps, and the learning rate.
+    weights = 4 * (16 * 16 + 16) * 4
+
+    for rank in rank_pool(size).run(memory_worker):
+        assert rank == [
+            (common + weights, common + weights // size),
+            (common + 2 * weights, common + 2 * weights // size),
+        ]
+
+
+def with_two_optimizers(shard_state: bool) -> bytes:
+    """One model with two optimizers, each of which trains a part of it."""
+    model = build(1)
+    parts = model.trainable_variables[:2], model.trainable_variables[2:]
+    both = [
+        ring.DistributedOptimizer(MAKERS[name](), shard_state=shard_state)
+        for name in ("adam", "lamb")
+    ]
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(keras.losses.binary_crossentropy(y, model(x)))
+        gradients = tape.gradient(loss, [*parts[0], *parts[1]])
+        both[0].apply(gradients[:2], parts[0])
+        both[1].apply(gradients[2:], parts[1])
+
+    x, y = training.arrays()
+    for optimizer, part in zip(both, parts, strict=True):
+        optimizer.build(part)
+    for start in range(ring.rank(), 12, ring.size()):
+        step(x[start:360:12], y[start:360:12])
+    return training.as_bytes(model.get_weights())
+
+
+def two_optimizers_worker() -> list[bytes]:
+    return [with_two_optimizers(shard_state) for shard_state in (False, True)]
+
+
+def test_two_optimizers_train_the_same_weights(rank_pool):
+    found = rank_pool(2).run(two_optimizers_worker)
+
+    assert len({weights for rank in found for weights in rank}) == 1
+
+
+def mixed_precision_worker() -> list[bytes]:
+    """`compile` puts a LossScaleOptimizer around ours."""
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        models = [fit("adam", shard_state) for shard_state in (False, True)]
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert isinstance(models[1].optimizer, keras.optimizers.LossScaleOptimizer)
+    assert state_bytes(models[1].optimizer) < state_bytes(models[0].optimizer)
+    return [training.as_bytes(model.get_weights()) for model in models]
+
+
+def test_mixed_precision_trains_the_same_weights(rank_pool):
+    found = rank_pool(2).run(mixed_precision_worker)
+
+    assert len({weights for rank in found for weights in rank}) == 1
+
+
+def values(optimizer: keras.optimizers.Optimizer) -> list[bytes]:
+    return [np.asarray(variable).tobytes() for variable in optimizer.variables]
+
+
+def files_worker(path: str, name: str) -> None:
+    """Files have the whole state, and a part of it is taken out of them."""
+    whole, sharded = (fit(name, shard_state) for shard_state in (False, True))
+    sharded.save(f"{path}/{name}.keras")
+    sharded.save_weights(f"{path}/{ring.rank()}-{name}.weights.h5")
+
+    plain = keras.models.load_model(f"{path}/{name}.keras")
+    assert values(plain.optimizer) == values(whole.optimizer)
+    plain = build(9)
+    plain.compile(MAKERS[name](), "mse")
+    plain.optimizer.build(plain.trainable_variables)
+    plain.load_weights(f"{path}/{ring.rank()}-{name}.weights.h5")
+    assert values(plain.optimizer) == values(whole.optimizer)
+
+    again = build(9)
+    optimizer = ring.DistributedOptimizer(MAKERS[name](), shard_state=True)
+    training.compile_model(again, optimizer)
+    again.optimizer.build(again.trainable_variables)
+    again.load_weights(f"{path}/{name}.weights.h5".replace(name, f"0-{name}"))
+    assert values(again.optimizer) == values(sharded.optimizer)
+
+    loaded = keras.models.load_model(f"{path}/{name}.keras")
+    ring.DistributedOptimizer(loaded.optimizer, shard_state=True)
+    assert values(loaded.optimizer) == values(sharded.optimizer)
+    data = training.dataset(training.steps_of(2, ring.size()))
+    for model in (whole, sharded, again, loaded):
+        training.fit(model, ring.data.shard(data, remainder="keep"), training.BATCH)
+        assert training.as_bytes(model.get_weights()) == training.as_bytes(
+            whole.get_weights()
+        )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "averages_taken",
+        "loss_scaled",
+        pytest.param("adam", marks=pytest.mark.slow),
+        pytest.param("nadam", marks=pytest.mark.slow),
+    ],
+)
+def test_files_have_the_whole_state(rank_pool, tmp_path, name):
+    rank_pool(2).run(files_worker, args=(str(tmp_path), name))
+
+
+def sharded(name: str = "adam", **options: Any) -> keras.Model:
+    optimizer = ring.DistributedOptimizer(MAKERS[name](), shard_state=True)
+    return training.compile_model(build(1), optimizer, **options)
+
+
+def shared_data() -> tf.data.Dataset:
+    return ring.data.shard(training.dataset(64))
+
+
+def checkpoint_worker(path: str) -> tuple[list[bytes], list[str]]:
+    """Every rank saves to one path, in `fit`."""
+    model = sharded()
+    with LogTexts() as texts:
+        training.fit(
+            model,
+            shared_data(),
+            training.BATCH,
+            epochs=2,
+            callbacks=[
+                keras.callbacks.ModelCheckpoint(f"{path}/{{epoch}}.keras"),
+                keras.callbacks.ModelCheckpoint(
+                    f"{path}/best.weights.h5",
+                    monitor="loss",
+                    save_best_only=True,
+                    save_weights_only=True,
+                ),
+            ],
+        )
+    loaded = keras.models.load_model(f"{path}/2.keras")
+    assert training.as_bytes(loaded.get_weights()) == training.as_bytes(
+        model.get_weights()
+    )
+    return values(loaded.optimizer), [text for text in texts if "RK6" in text]
+
+
+def test_checkpoints_of_all_ranks_are_whole(rank_pool, tmp_path):
+    (first, texts), (second, _) = rank_pool(2).run(
+        checkpoint_worker, args=(str(tmp_path),)
+    )
+
+    assert first == second
+    assert not texts
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "1.keras",
+        "2.keras",
+        "best.weights.h5",
+    }
+
+
+def refused(code: str, call: Callable[[], Any]) -> None:
+    """On this rank; the other one is refused, too, and comes here."""
+    with pytest.raises((ValueError, ring.RingKerasError), match=rf"\[{code}\]"):
+        call()
+    assert ring.allgather_object(code) == [code] * ring.size()
+
+
+class OwnAdam(keras.optimizers.Adam):
+    """May use the state of one weight to update another."""
+
+
+def refused_options_worker(path: str) -> None:
+    optimizer = ring.DistributedOptimizer
+    layer = keras.layers.Dense(1)
+    adam = keras.optimizers.Adam
+    refused("RK336", lambda: optimizer(adam(), local_layers=layer, shard_state=True))
+    refused("RK336", lambda: optimizer(OwnAdam(), shard_state=True))
+    refused("RK336", lambda: optimizer("adafactor", shard_state=True))
+    one = ring.add_process_set([0])
+    refused("RK336", lambda: optimizer(adam(), process_set=one, shard_state=True))
+    ring.remove_process_set(one)
+
+    model = sharded()
+    model.optimizer.build(model.trainable_variables)
+    refused("RK336", lambda: model.save(f"{path}/model.h5"))
+    refused("RK336", lambda: ring.elastic.KerasState(model))
+    checkpoint = tf.train.Checkpoint(model=model)
+    refused("RK336", lambda: checkpoint.save(f"{path}/checkpoint"))
+    model.export(f"{path}/{ring.rank()}", verbose=False)  # Has no optimizer.
+    variables = model.optimizer.variables
+    refused("RK337", lambda: ring.broadcast_variables(variables))
+    refused("RK337", lambda: ring.elastic.TensorFlowState(variables))
+
+
+def test_what_does_not_go_together_is_refused(rank_pool, tmp_path):
+    rank_pool(2).run(refused_options_worker, args=(str(tmp_path),))
+
+
+def refused_callbacks_worker(path: str) -> None:
+    checkpoint = keras.callbacks.ModelCheckpoint(f"{path}/model.keras")
+    callbacks = [
+        keras.callbacks.BackupAndRestore(path),
+        keras.callbacks.SwapEMAWeights(),
+        None,
+        ring.callbacks.RootOnly(checkpoint),
+        ring.callbacks.BestModelCheckpoint("loss", filepath=f"{path}/model.keras"),
+        ring.callbacks.Preemption(path),
+    ]
+    for callback in callbacks:
+        model = sharded("averages_taken")
+        if callback is None:
+            callback = ring.callbacks.BroadcastGlobalVariables(
+                local_variables=model.layers[0].weights
+            )
+        refused(
+            "RK336",
+            lambda model=model, callback=callback: training.fit(
+                model, shared_data(), training.BATCH, callbacks=[callback]
+            ),
+        )
+
+
+def test_callbacks_that_need_the_whole_state_are_refused(tmp_path):
+    run_ranks(initialized, 2, args=(refused_callbacks_worker, str(tmp_path)))
+
+
+def initialized(worker: Callable[..., Any], *args: Any) -> Any:
+    ring.init()
+    return worker(*args)
+
+
+def verify_worker() -> None:
+    with pytest.raises(ring.RingKerasError, match=r"\[RK336\]"):
+        verify.compare(lambda: training.fit(sharded(), shared_data(), training.BATCH))
+
+
+def test_verify_refuses_it():
+    run_ranks(initialized, 2, args=(verify_worker,))
+
+
+def copies_worker() -> list[bytes]:
+    """Copies have the whole state, and are ordinary optimizers."""
+    model = sharded()
+    training.fit(model, shared_data(), training.BATCH)
+    copied = copy.deepcopy(model)
+    assert ring.allgather_object("copied") == ["copied"] * ring.size()
+    return values(copied.optimizer)
+
+
+def test_copies_have_the_whole_state(rank_pool):
+    first, second = rank_pool(2).run(copies_worker)
+
+    assert first == second
+    assert all(first)
+
+
+class SavesAlone(keras.callbacks.Callback):
+    """One of the user's own."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.model.save(self.path)
+
+
+def saving_alone_worker(path: str) -> list[str]:
+    model = sharded()
+    found = []
+    with pytest.raises((ValueError, ring.RankMismatchError)) as caught:
+        training.fit(
+            model,
+            shared_data(),
+            training.BATCH,
+            callbacks=[ring.callbacks.RootOnly(SavesAlone(f"{path}/model.keras"))],
+        )
+    found.append(str(caught.value))
+    ring.barrier()
+    with (
+        pytest.raises((ValueError, ring.RankMismatchError)) as caught,
+        ring.callbacks.RootOnly() as is_root,
+    ):
+        if is_root:
+            model.save(f"{path}/model.keras")
+    found.append(str(caught.value))
+    ring.barrier()
+    model.save(f"{path}/{ring.rank()}.keras")  # Nothing is left behind.
+    return found
+
+
+def test_one_rank_does_not_save_alone(tmp_path):
+    found = run_ranks(initialized, 2, args=(saving_alone_worker, str(tmp_path)))
+
+    assert all("[RK338]" in text for texts in found for text in texts)
+
+
+def parts_worker(path: str, in_fit: bool) -> str:
+    """One rank has loaded a file, and the other begins anew."""
+    model = sharded("sgd")
+    training.fit(model, shared_data(), training.BATCH)
+    model.save_weights(f"{path}/{ring.rank()}.weights.h5")
+    model = sharded("sgd")
+    model.optimizer.build(model.trainable_variables)
+    if ring.rank() == 0:
+        model.load_weights(f"{path}/0.weights.h5")
+    with pytest.raises(ring.RankMismatchError) as caught:
+        if in_fit:
+            training.fit(model, shared_data(), training.BATCH)
+        else:
+            gradients = [tf.zeros(v.shape) for v in model.trainable_variables]
+            model.optimizer.apply(gradients)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("in_fit", [True, False])
+def test_parts_of_different_states_are_found(tmp_path, in_fit):
+    args = (parts_worker, str(tmp_path), in_fit)
+    for text in run_ranks(initialized, 2, args=args):
+        assert "[RK348]" in text
+
+
+def left_job_worker() -> None:
+    """The state is divided for two ranks, and one of them goes on alone."""
+    model = sharded("sgd")
+    gradients = [tf.zeros(v.shape) for v in model.trainable_variables]
+    model.optimizer.apply(gradients, model.trainable_variables)
+    leave_job()
+    with pytest.raises(ring.RingKerasError, match=r"\[RK339\]"):
+        model.optimizer.apply(gradients)
+
+
+def test_a_state_divided_for_other_ranks_is_refused():
+    run_ranks(initialized, 2, args=(left_job_worker,))
