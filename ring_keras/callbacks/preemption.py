@@ -17,7 +17,6 @@ from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.backup_files import BackupFiles, require_built
 from ring_keras.callbacks.backup_writer import BackupWriter
-from ring_keras.callbacks.sharded_saves import refuse_with_sharded_state
 from ring_keras.errors import RingKerasError
 from ring_keras.keras_internals import calls
 from ring_keras.ops.objects import broadcast_object
@@ -104,7 +103,6 @@ class Preemption(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores a backup, and listens from now on."""
         attach(self.model, adopt_optimizers=True)
-        refuse_with_sharded_state(self.model, type(self).__name__)
         fit = DistributedFit.begin(self)
         if fit is None:
             raise RingKerasError(

@@ -291,7 +291,7 @@ class ShardedFiles:
     def _save(self, store: Any) -> None:
         """Collective; one variable after the other, so that no rank holds all twice."""
         variables = self._optimizer.variables
-        if self._process_set.size() == 1:
+        if not any(map(shard_of, variables)):  # One rank, or nothing to divide.
             type(self._optimizer).save_own_variables(self._optimizer, store)
             return
         _refuse_alone(self._optimizer)
@@ -330,7 +330,9 @@ class ShardedFiles:
     def _load(self, store: Any) -> None:
         """This rank's part of a whole state."""
         variables = self._optimizer.variables
-        if len(store.keys()) != len(variables):  # Keras warns, and loads none of it.
+        # Of another number of variables Keras warns, and loads none.
+        is_whole = not any(map(shard_of, variables))
+        if is_whole or len(store.keys()) != len(variables):
             type(self._optimizer).load_own_variables(self._optimizer, store)
             return
         rank = self._process_set.ranks[self._process_set.rank()]

@@ -463,6 +463,30 @@ def initialized(worker: Callable[..., Any], *args: Any) -> Any:
     return worker(*args)
 
 
+class FullDisk(dict):
+    """Takes nothing, on one rank."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise OSError("no space left")
+
+
+def failing_save_worker() -> None:
+    model = sharded()
+    optimizer = model.optimizer
+    optimizer.build(model.trainable_variables)
+    store = FullDisk() if ring.rank() == 1 else {}
+    with pytest.raises(ring.RankMismatchError, match="on rank 1: OSError: no space"):
+        optimizer.save_own_variables(store)
+    optimizer.iterations.assign(ring.rank())
+    with pytest.raises(ring.RankMismatchError, match=r"\[RK348\].*rank 1 1"):
+        optimizer.save_own_variables({})
+    assert ring.allgather_object(1) == [1] * ring.size()
+
+
+def test_all_ranks_hear_of_a_save_that_fails_on_one(rank_pool):
+    rank_pool(2).run(failing_save_worker)
+
+
 def verify_worker() -> None:
     with pytest.raises(ring.RingKerasError, match=r"\[RK336\]"):
         verify.compare(lambda: training.fit(sharded(), shared_data(), training.BATCH))
