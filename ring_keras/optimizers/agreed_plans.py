@@ -103,7 +103,10 @@ class AgreedPlans:
         key = own.digest(), tuple(map(_variable_number, sources))
         if key not in self._agreed:
             agreement = agree_on_plan(
-                own, self._options.process_set, self._places(gradients, sources)
+                own,
+                self._options.process_set,
+                self._places(gradients, sources),
+                shards_state=self._options.shard_state,
             )
             order = None
             if agreement.of_all:

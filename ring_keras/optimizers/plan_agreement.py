@@ -27,6 +27,8 @@ _ADVICE = (
 )
 _COUNT_NBYTES: Final = 8
 _DIGEST_NBYTES: Final = 32
+# Where the number of plans is in a row; one byte follows, and another digest.
+_COUNT: Final = slice(_DIGEST_NBYTES, _DIGEST_NBYTES + _COUNT_NBYTES)
 _ORDER: Final = "big"
 # In place of a name, before the last line of a description.
 _BUCKETS = ""
@@ -55,7 +57,11 @@ class Agreement:
 
 
 def agree_on_plan(
-    plan: BucketPlan, process_set: ProcessSet, places: Sequence[Places] = ()
+    plan: BucketPlan,
+    process_set: ProcessSet,
+    places: Sequence[Places] = (),
+    *,
+    shards_state: bool = False,
 ) -> Agreement:
     """Compares this rank's plan with the others'; collective, and cheap.
 
@@ -70,11 +76,13 @@ def agree_on_plan(
         plan: This rank's.
         process_set: The ranks that reduce gradients together.
         places: Of each gradient's variable: of equal shapes it could be another.
+        shards_state: Whether the ranks divide the updates, too.
 
     Raises:
         RankMismatchError: On every rank, if two plans differ, or are of other
             variables. Names the first gradient on which they do; but if this is the
-            only rank that asks, the collective.
+            only rank that asks, the collective. Or if some ranks alone would divide the
+            updates.
     """
     job, communicator_id = current_job(), process_set.communicator_id()
     without_all = job.agreed_without_all[communicator_id]
@@ -83,7 +91,8 @@ def agree_on_plan(
         return Agreement(digest, without_all[digest], of_all=False)
     described = _describe(plan, places)
     own = job.agreed_plans[communicator_id].to_bytes(_COUNT_NBYTES, _ORDER)
-    own = digest + own + hashlib.sha256("\n".join(described).encode()).digest()
+    own = digest + own + bytes([shards_state])
+    own += hashlib.sha256("\n".join(described).encode()).digest()
     with named_mismatch(plan, process_set), tf.init_scope():
         gathered = _gather_rows(own, process_set)
     if any(not theirs.startswith(digest) for theirs in gathered):
@@ -91,11 +100,15 @@ def agree_on_plan(
         raise RankMismatchError(f"[RK311] {difference}")
     if len({theirs[-_DIGEST_NBYTES:] for theirs in gathered}) > 1:
         _refuse_other_variables(described, process_set)
+    if len({theirs[_COUNT.stop] for theirs in gathered}) > 1:
+        raise RankMismatchError(
+            "[RK349] "
+            "the optimizer has shard_state=True on some ranks only: here it is "
+            f"shard_state={shards_state}. Give DistributedOptimizer the same arguments "
+            "on every rank."
+        )
     # A rank that was in join() has missed some.
-    number = 1 + max(
-        int.from_bytes(theirs[_DIGEST_NBYTES:-_DIGEST_NBYTES], _ORDER)
-        for theirs in gathered
-    )
+    number = 1 + max(int.from_bytes(theirs[_COUNT], _ORDER) for theirs in gathered)
     job.agreed_plans[communicator_id] = number
     # One that is in join() now has no plan.
     of_all = len(gathered) == process_set.size()

@@ -578,6 +578,22 @@ def test_parts_of_different_states_are_found(tmp_path, in_fit):
         assert "[RK348]" in text
 
 
+def some_ranks_worker() -> None:
+    """Without state there is nothing else by which they would notice."""
+    optimizer = ring.DistributedOptimizer(
+        keras.optimizers.SGD(0.1), shard_state=ring.rank() == 0
+    )
+    model = build(1)
+    gradients = [tf.zeros(v.shape) for v in model.trainable_variables]
+    with pytest.raises(ring.RankMismatchError, match=r"\[RK349\]"):
+        optimizer.apply(gradients, model.trainable_variables)
+    assert ring.allgather_object(1) == [1] * ring.size()
+
+
+def test_all_ranks_divide_or_none(rank_pool):
+    rank_pool(2).run(some_ranks_worker)
+
+
 def left_job_worker() -> None:
     """The state is divided for two ranks, and one of them goes on alone."""
     model = sharded("sgd")
