@@ -95,6 +95,9 @@ class ShardedState:
 
     def build(self, variables: Sequence[Any]) -> None:
         """Makes this rank's part of the state, and empty variables for the rest."""
+        if self._optimizer.built:  # Keras's own do nothing then.
+            type(self._optimizer).build(self._optimizer, variables)
+            return
         variables = list(variables)
         self._place = self._current_place()
         places = _balanced(

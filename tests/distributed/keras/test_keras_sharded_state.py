@@ -600,6 +600,7 @@ def left_job_worker() -> None:
     gradients = [tf.zeros(v.shape) for v in model.trainable_variables]
     model.optimizer.apply(gradients, model.trainable_variables)
     leave_job()
+    model.optimizer.build(model.trainable_variables)  # Which changes nothing.
     with pytest.raises(ring.RingKerasError, match=r"\[RK339\]"):
         model.optimizer.apply(gradients)
 
