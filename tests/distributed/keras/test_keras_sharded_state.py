@@ -168,7 +168,7 @@ OTHERS = [name for name in MAKERS if name not in SOME]
 
 
 def test_optimizers_train_the_same_weights(rank_pool):
-    names = [*SOME, "clipvalue", "clipnorm"]
+    names = [*SOME, "clipnorm"]
     require_same_weights(rank_pool(2).run(compare_worker, args=("fit", names)))
 
 
@@ -192,8 +192,11 @@ def test_loops_train_the_same_weights(rank_pool, way):
 @pytest.mark.skipif(
     not _libraries.has_xla_kernels(), reason="needs TensorFlow 2.20 or newer"
 )
-def test_compiled_steps_train_the_same_weights(rank_pool):
-    require_same_weights(rank_pool(2).run(compare_worker, args=("jit", SOME)))
+@pytest.mark.parametrize(
+    "names", [["accumulation"], pytest.param(SOME, marks=pytest.mark.slow)], ids=len
+)
+def test_compiled_steps_train_the_same_weights(rank_pool, names):
+    require_same_weights(rank_pool(2).run(compare_worker, args=("jit", names)))
 
 
 @pytest.mark.slow
