@@ -15,6 +15,7 @@ from .errors import NotInitializedError as NotInitializedError
 from .errors import PeerLostError as PeerLostError
 from .errors import RankMismatchError as RankMismatchError
 from .errors import RingKerasError as RingKerasError
+from .fit.diloco import DiLoCo as DiLoCo
 from .fit.distributed_optimizer import DistributedOptimizer as DistributedOptimizer
 from .functions.run import run as run
 from .inference.evaluate import evaluate as evaluate

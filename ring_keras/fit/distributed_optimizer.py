@@ -8,6 +8,7 @@ import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.distributed import prepare_fits
+from ring_keras.fit.diloco import DiLoCo
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.compression import Compression, Compressor
 from ring_keras.ops.reduce_op import ReduceOp
@@ -35,6 +36,7 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     local_layers: keras.layers.Layer | Iterable[keras.layers.Layer] | None = None,
     scale_local_gradients: bool = True,
     shard_state: bool = False,
+    sync_every: int | None = None,
 ) -> keras.optimizers.Optimizer:
     """Makes an optimizer apply the average of all ranks' gradients.
 
@@ -122,9 +124,13 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
             optimizers of Keras whose state is of single weights: SGD, Adam, AdamW,
             Nadam, Adamax, RMSprop, Adagrad, Adadelta, Ftrl, Lion, Lamb and Muon. Files
             have the whole state, so all ranks must save, and load, together.
+        sync_every: Each rank applies its own gradients, and the ranks average their
+            weights after this many updates (local SGD), for networks that are slow.
+            That takes an optimizer around this one, as `DiLoCo` is, which says more;
+            it goes with none of the other arguments. None: gradients are averaged.
 
     Returns:
-        `optimizer`.
+        `optimizer`; with `sync_every`, a new one around it.
 
     Raises:
         ValueError: If an argument is wrong, or contradicts another one, the optimizer,
@@ -146,6 +152,16 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
         scale_local_gradients=scale_local_gradients,
         shard_state=shard_state,
     )
+    if sync_every is not None:
+        if options != ReductionOptions():
+            raise ValueError(
+                "[RK343] "
+                "with `sync_every` no gradients are reduced, so it goes with none of "
+                "the options of that. Leave out one or the other. Received: "
+                f"sync_every={sync_every}, "
+                + ", ".join(_differences(options, ReductionOptions()))
+            )
+        return DiLoCo(optimizer, keras.optimizers.SGD(1.0), sync_every=sync_every)
     _refuse_other_options(optimizer, options)
     if OptimizerHook.of(optimizer) is not None:
         return optimizer
@@ -202,10 +218,12 @@ def _refuse_other_options(
     hook = OptimizerHook.of(optimizer)
     if hook is not None and hook.options != options:
         differences = [
-            f"{field.name}={getattr(options, field.name)!r}, and before "
-            f"{field.name}={getattr(hook.options, field.name)!r}"
-            for field in dataclasses.fields(options)
-            if getattr(options, field.name) != getattr(hook.options, field.name)
+            f"{ours}, and before {theirs}"
+            for ours, theirs in zip(
+                _differences(options, hook.options),
+                _differences(hook.options, options),
+                strict=True,
+            )
         ]
         raise ValueError(
             "[RK420] "
@@ -216,6 +234,15 @@ def _refuse_other_options(
         )
     for inner in internals.inner_optimizers(optimizer):
         _refuse_other_options(inner, options)
+
+
+def _differences(options: ReductionOptions, others: ReductionOptions) -> list[str]:
+    """What is not as in `others`."""
+    return [
+        f"{field.name}={getattr(options, field.name)!r}"
+        for field in dataclasses.fields(options)
+        if getattr(options, field.name) != getattr(others, field.name)
+    ]
 
 
 def _plain_optimizers(

@@ -163,8 +163,9 @@ def _join(
     atexit.unregister(_shutdown_at_exit)
     atexit.register(_shutdown_at_exit)
     if "keras" in sys.modules:
-        # So that models load that were compiled with our schedules.
+        # So that models load that were compiled with our schedules and optimizers.
         importlib.import_module("ring_keras.schedules")
+        importlib.import_module("ring_keras.fit.diloco")
         if job.size > 1:
             # What a script does with Keras alone is looked at, too.
             importlib.import_module("ring_keras.training.lone_scripts").watch()

@@ -161,9 +161,27 @@ class GradientReducer:
             CorruptDataError: On every rank, if the result is wrong, and
                 RING_KERAS_CHECK_REDUCTIONS says to look.
         """
+        if self.active:
+            refuse_summed_losses(self._options.op)
+        return self.combine(gradients, sources, weight, factor)
+
+    def agree(self, sources: Sequence[Any]) -> None:
+        """Has the ranks agree on how a value for each variable travels; collective.
+
+        Once for the same variables: `combine` asks nobody then.
+        """
+        self._plans.plan([tf.convert_to_tensor(one) for one in sources], sources)
+
+    def combine(
+        self,
+        gradients: Sequence[Gradient],
+        sources: Sequence[Any],
+        weight: StepWeight | None = None,
+        factor: float = 1.0,
+    ) -> list[Gradient]:
+        """Does what `reduce` does, also with what is no gradient of a loss."""
         if not self.active:
             return [scaled(gradient, factor) for gradient in gradients]
-        refuse_summed_losses(self._options.op)
         gradients = [
             with_shape_of(source, as_tensors(gradient))
             for gradient, source in zip(gradients, sources, strict=True)

@@ -10,7 +10,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, sources_of
 
-__all__ = ["WrapperHook"]
+__all__ = ["WrapperHook", "all_suspended"]
 
 
 class WrapperHook(OptimizerHook):
@@ -35,7 +35,7 @@ class WrapperHook(OptimizerHook):
         grads = self._reduced(
             grads, sources_of(known, grads), self._reducer.step_weight()
         )
-        with _all_suspended(self._optimizer):
+        with all_suspended(self._optimizer):
             self._hand_on(grads, variables)
 
     def _hand_on(self, grads: list[Gradient], variables: list[Any] | None) -> None:
@@ -43,7 +43,7 @@ class WrapperHook(OptimizerHook):
 
 
 @contextlib.contextmanager
-def _all_suspended(wrapper: keras.optimizers.Optimizer) -> Iterator[None]:
+def all_suspended(wrapper: keras.optimizers.Optimizer) -> Iterator[None]:
     """Lets gradients pass the hooks of all optimizers inside, at any depth."""
     with contextlib.ExitStack() as stack:
         inside = internals.inner_optimizers(wrapper)

@@ -15,6 +15,7 @@ from ring_keras.layers.moving_statistics import average_moving_statistics
 from ring_keras.ops.data_order import order_on, require_common_orders
 from ring_keras.optimizers.common_variables import common_state
 from ring_keras.optimizers.equal_weights import require_equal
+from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.weight_digests import all_digests
 from ring_keras.training.common_fit import require_common_epoch, require_common_fit
@@ -331,6 +332,8 @@ class DistributedFit(keras.callbacks.Callback):
             if given and not self._keeps_iterator:  # That is read ahead of its steps.
                 require_common_orders(given, self._process_set)
             average_moving_statistics(self.model, self._process_set)
+            for optimizer in meeting_optimizers(self.model):
+                optimizer.meet()
             # What trains alone does so from the beginning.
             when = None
             if self._are_new:

@@ -15,6 +15,7 @@ from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.job.topology import rank
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
 from ring_keras.training import uneven_batches
@@ -211,7 +212,8 @@ class DistributedTrainStep:
     ) -> contextlib.AbstractContextManager[None]:
         """Sees to losses that add up their batch instead of taking the mean."""
         losses = internals.summed_losses(self._model)
-        if not losses:
+        # What ranks apply alone is the sum of their own batch.
+        if not losses or meeting_optimizers(self._model):
             return contextlib.nullcontext()
         if not self._averages():
             if ReduceOp.SUM not in self._ops():

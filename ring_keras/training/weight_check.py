@@ -9,6 +9,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.optimizers.common_variables import common_variables
 from ring_keras.optimizers.equal_weights import require_equal
+from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.weight_digests import all_digests
 from ring_keras.training.layer_state import split_weights
 
@@ -41,12 +42,22 @@ class WeightCheck:
         self._process_set = process_set
         self._every = every
         self._steps = 0
+        self._is_due = False
 
     def count(self, steps: int) -> bool:
-        """Counts steps that are done; whether it is time to compare."""
+        """Counts steps that are done; whether it is time to compare.
+
+        Where ranks train apart, it is when they have met.
+        """
         compared = self._steps // self._every
         self._steps += steps
-        return self._steps // self._every > compared
+        self._is_due |= self._steps // self._every > compared
+        if not self._is_due or any(
+            optimizer.is_apart for optimizer in meeting_optimizers(self._model)
+        ):
+            return False
+        self._is_due = False
+        return True
 
     def compare(self) -> None:
         """Compares; collective.
@@ -66,10 +77,12 @@ def _updated_variables(
 ) -> list[Any]:
     """What only updates change, and all of them alike.
 
-    That is not the state of layers, which ranks average once an epoch.
+    That is not the state of layers, which ranks average once an epoch, nor what an
+    optimizer keeps for the steps between two meetings.
     """
     of_layers, _ = split_weights(model, is_local)
-    left_out = set(map(internals.variable_key, of_layers))
+    apart = [v for one in meeting_optimizers(model) for v in one.kept_apart]
+    left_out = set(map(internals.variable_key, [*of_layers, *apart]))
     return [
         variable
         for variable in common_variables(model, is_local)

@@ -32,6 +32,8 @@ def train(epochs: int) -> dict[str, list[float]]:
         ),
         loss="mse",
     )
+    model.compile(ring.DiLoCo("adamw", keras.optimizers.SGD(0.5), sync_every=50))
+    model.compile(ring.DistributedOptimizer("adam", sync_every=50))
     x = np.ones((8, 4), np.float32)
     dataset = tf.data.Dataset.from_tensor_slices((x, x[:, :1]))
     history = model.fit(

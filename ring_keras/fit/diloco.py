@@ -1,0 +1,341 @@
+"""An optimizer whose ranks train apart, and meet every so many steps."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ring_keras import keras_internals as internals
+from ring_keras.callbacks.distributed import prepare_fits
+from ring_keras.ops.decisions import any as any_rank
+from ring_keras.ops.step import in_order
+from ring_keras.optimizers.hooking import install_hook
+from ring_keras.optimizers.meeting_hook import MeetingHook
+from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.optimizers.reduction_options import ReductionOptions
+from ring_keras.optimizers.step_scope import current_step
+from ring_keras.optimizers.wrapper_hook import all_suspended
+
+__all__ = ["DiLoCo"]
+
+
+@keras.saving.register_keras_serializable("ring_keras")
+class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
+    """Trains each rank apart, and has the ranks meet every `sync_every` updates.
+
+    For ranks between which the network is slow: they exchange as many bytes as in one
+    step of `DistributedOptimizer`, once in `sync_every` updates. In between each rank
+    applies its own gradients, by the optimizer `inner`. Where the ranks meet, they
+    average by how much their weights have changed since they met before, each rank
+    weighted by the examples that it has trained on (in a loop of your own, by its
+    steps). The optimizer `outer` applies that average to the weights of before, as if
+    it were a gradient. So all ranks go on with the same weights, bit for bit.
+
+    In `fit` several ranks also meet at the end of every epoch's steps, before
+    validation and before callbacks save anything. In a loop of your own, call `meet()`
+    before you evaluate or save.
+
+    The method is that of Douillard et al., arXiv:2311.08105. For ranks that take the
+    plain average of their weights (local SGD) see `DistributedOptimizer`.
+
+    The optimizer's state, with the weights of the last meeting, is saved and loaded
+    with the model; to load it, call `ring_keras.init()` first. What `inner` keeps, such
+    as Adam's moments, is each rank's own; `fit` begins with the first rank's.
+
+    Examples:
+        >>> optimizer = ring.DiLoCo(keras.optimizers.AdamW(0.01), sync_every=2)
+        >>> model.compile(optimizer, loss="mse")
+        >>> mine = ring.data.shard((x, y), seed=1)
+        >>> history = model.fit(*mine, batch_size=4, epochs=2, verbose=0)
+
+    Args:
+        inner: The optimizer of the steps between two meetings. A `LossScaleOptimizer`
+            belongs here, and none around this optimizer.
+        outer: The optimizer of the meetings, not built yet. Defaults to
+            `keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)`.
+        sync_every: The number of updates of `inner` from one meeting to the next. The
+            same on every rank, as are the settings of `outer`. With
+            `gradient_accumulation_steps`, an update takes so many batches.
+        name: The name of the optimizer.
+
+    Raises:
+        ValueError: If an argument is wrong, or an optimizer cannot be used here.
+    """
+
+    def __init__(
+        self,
+        inner: keras.optimizers.Optimizer | str,
+        outer: keras.optimizers.Optimizer | str | None = None,
+        *,
+        sync_every: int,
+        name: str = "diloco",
+    ) -> None:
+        # As Keras's own optimizers around others, it has no learning rate itself.
+        super().__init__(learning_rate=0.0, name=name)
+        self.inner_optimizer: Any = keras.optimizers.get(inner)
+        self.outer_optimizer: Any = keras.optimizers.get(outer or _default_outer())
+        self.sync_every = sync_every
+        _check(self.inner_optimizer, self.outer_optimizer, sync_every)
+        # As it is made: `fit` gives all ranks the first one's learning rate.
+        self._outer_in_words = _in_words(self.outer_optimizer)
+        self._hook = MeetingHook(self, ReductionOptions(), install_hook)
+        self._hook.install()
+        prepare_fits()
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Creates all variables, also those of both optimizers."""
+        variables = list(variables)
+        for variable in variables:
+            if internals.overwrites_with_gradient(variable):
+                raise ValueError(
+                    "[RK343] "
+                    f"{type(self).__name__} '{self.name}' cannot train variable "
+                    f"'{variable.path}': its new values are in place of its gradients, "
+                    "as in float8 training, and ranks that train apart cannot average "
+                    "them. Leave out sync_every."
+                )
+        self._steps_apart = self.add_variable((), dtype="int64", name="steps_apart")
+        self._amount_apart = self.add_variable((), dtype="float64", name="amount_apart")
+        self._met = [self.add_variable_from_reference(v, "met") for v in variables]
+        if not self.inner_optimizer.built:
+            self.inner_optimizer.build(variables)
+        self.outer_optimizer.build(variables)
+        super().build(variables)
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """Its own, and those of both optimizers."""
+        return [
+            *self._variables,
+            *self.inner_optimizer.variables,
+            *self.outer_optimizer.variables,
+        ]
+
+    @property
+    def kept_apart(self) -> list[keras.Variable]:
+        """Those of `variables` that each rank has its own values of."""
+        return [self._amount_apart, *self.inner_optimizer.variables]
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether this rank has taken a step since it has met the others."""
+        return bool(self.built and int(self._steps_apart))
+
+    @property
+    def learning_rate(self) -> Any:
+        """That of the optimizer inside."""
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate: Any) -> None:
+        self.inner_optimizer.learning_rate = learning_rate
+
+    @property
+    def iterations(self) -> Any:
+        """The number of updates that the optimizer inside has made."""
+        return self.inner_optimizer.iterations
+
+    def apply(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None
+    ) -> None:
+        """Takes a step with this rank's gradients, and meets the others if it is time.
+
+        Collective where it meets, and the first time.
+        """
+        grads = list(grads)
+        if not grads:
+            return
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        if not self.built:
+            self.build(trainable_variables or ())
+        amount = self._hook.begin_step(self._terms(), self._trainable_variables)
+        step = current_step()
+        present = None if step is None else step.present
+        with in_order():
+            _run_if(self._steps_apart == 0, self._note_met)
+            with all_suspended(self):
+                _run_if(
+                    present,
+                    lambda: self.inner_optimizer.apply(grads, trainable_variables),
+                )
+            self._iterations.assign_add(1)
+            self._steps_apart.assign_add(1)
+            self._amount_apart.assign_add(tf.cast(amount, tf.float64))
+            _run_if(self._steps_apart >= self._batches_apart(), self._meet)
+
+    def meet(self) -> None:
+        """Gives all ranks the same weights now, unless they have the same.
+
+        Collective: all ranks must call it, after as many meetings. The next one comes
+        `sync_every` updates later.
+        """
+        if not self.built:
+            return
+        with in_order():
+            is_apart = any_rank(
+                self._steps_apart > 0,
+                name="far_apart/is_apart",
+                process_set=self._hook.process_set,
+            )
+            _run_if(tf.convert_to_tensor(is_apart), self._meet)
+
+    def _meet(self) -> None:
+        # This rank may have taken no step, where another one has.
+        _run_if(self._steps_apart == 0, self._note_met)
+        variables = self._trainable_variables
+        changes = [
+            tf.convert_to_tensor(met) - tf.convert_to_tensor(variable)
+            for met, variable in zip(self._met, variables, strict=True)
+        ]
+        amount = tf.convert_to_tensor(self._amount_apart)
+        averages = self._hook.average(changes, variables, amount)
+        for met, variable in zip(self._met, variables, strict=True):
+            variable.assign(met)
+        self.outer_optimizer.apply(averages, variables)
+        self._steps_apart.assign(0)
+        self._amount_apart.assign(0)
+
+    def scale_loss(self, loss: Any) -> Any:
+        """As the optimizer inside does."""
+        return self.inner_optimizer.scale_loss(loss)
+
+    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+        """As the optimizer inside does."""
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    def get_config(self) -> dict[str, Any]:
+        """Its arguments."""
+        return {
+            "name": self.name,
+            "inner": keras.saving.serialize_keras_object(self.inner_optimizer),
+            "outer": keras.saving.serialize_keras_object(self.outer_optimizer),
+            "sync_every": self.sync_every,
+        }
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> "DiLoCo":
+        """Makes one of the arguments that `get_config` returns."""
+        config = dict(config)
+        for key in ("inner", "outer"):
+            config[key] = keras.saving.deserialize_keras_object(
+                config[key], custom_objects=custom_objects
+            )
+        return cls(**config)
+
+    def _note_met(self) -> None:
+        """The ranks have the same weights, and are about to train apart."""
+        for met, variable in zip(self._met, self._trainable_variables, strict=True):
+            met.assign(variable)
+
+    def _batches_apart(self) -> int:
+        """From one meeting to the next."""
+        (innermost,) = internals.innermost([self.inner_optimizer])
+        return self.sync_every * (innermost.gradient_accumulation_steps or 1)
+
+    def _terms(self) -> dict[str, Any]:
+        return {
+            "sync_every": self.sync_every,
+            "the number of batches between two meetings": self._batches_apart(),
+            "the optimizer of the meetings": self._outer_in_words,
+        }
+
+
+def _run_if(condition: Any, action: Callable[[], Any]) -> None:
+    """Takes an action where a condition holds; None: in any case."""
+    if condition is None:
+        action()
+        return
+
+    def run() -> tf.Tensor:
+        action()
+        return tf.constant(True)
+
+    tf.cond(condition, run, lambda: tf.constant(False))
+
+
+def _default_outer() -> keras.optimizers.Optimizer:
+    return keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
+
+
+def _in_words(optimizer: keras.optimizers.Optimizer) -> str:
+    """Its class and its settings, but for the name that Keras has given it."""
+    settings = keras.saving.serialize_keras_object(optimizer)["config"]
+    words = (f"{key}={settings[key]}" for key in sorted(settings) if key != "name")
+    return f"{type(optimizer).__name__}({', '.join(words)})"
+
+
+def _check(
+    inner: keras.optimizers.Optimizer,
+    outer: keras.optimizers.Optimizer,
+    sync_every: int,
+) -> None:
+    if (
+        not isinstance(sync_every, int)
+        or isinstance(sync_every, bool)
+        or sync_every < 1
+    ):
+        raise ValueError(
+            "[RK343] "
+            "`sync_every` must be a whole number of updates, 1 or more. "
+            f"Received: sync_every={sync_every!r}"
+        )
+    problem = _problem_of_inner(inner) or _problem_of_outer(outer)
+    if problem:
+        raise ValueError(f"[RK343] {problem}")
+
+
+def _problem_of_inner(inner: keras.optimizers.Optimizer) -> str:
+    """Why it cannot take the steps between two meetings; empty if it can."""
+    name = f"{type(inner).__name__} '{inner.name}'"
+    is_loss_scaled = isinstance(inner, keras.optimizers.LossScaleOptimizer)
+    if internals.is_wrapper(inner) and not is_loss_scaled:
+        return (
+            f"{name} hands its gradients to optimizers of its own, so it cannot be the "
+            "one inside, with sync_every. Give one that updates weights itself."
+        )
+    if is_loss_scaled and (problem := _problem_of_inner(inner.inner_optimizer)):
+        return problem
+    if OptimizerHook.of(inner) is not None:
+        return (
+            f"{name} is a distributed optimizer already, which averages gradients in "
+            "every step. With sync_every it must not: give an optimizer that has been "
+            "given to nobody."
+        )
+    return _problem_of_average(inner)
+
+
+def _problem_of_outer(outer: keras.optimizers.Optimizer) -> str:
+    """Why it cannot be the optimizer of the meetings; empty if it can."""
+    name = f"{type(outer).__name__} '{outer.name}'"
+    if outer.built:
+        return (
+            f"{name} is built already, and the optimizer of the meetings must be new: "
+            "what it has kept is of other updates. Make another one."
+        )
+    if internals.is_wrapper(outer) or OptimizerHook.of(outer) is not None:
+        return (
+            f"{name} cannot be the optimizer of the meetings: it is a distributed "
+            "optimizer, or one around another. Give one that updates weights itself."
+        )
+    if outer.gradient_accumulation_steps:
+        return (
+            f"{name} cannot be the optimizer of the meetings: it would apply nothing "
+            "at most of them. Make it without gradient_accumulation_steps, and "
+            "sync_every as many times larger. Received: gradient_accumulation_steps="
+            f"{outer.gradient_accumulation_steps}"
+        )
+    return _problem_of_average(outer)
+
+
+def _problem_of_average(optimizer: keras.optimizers.Optimizer) -> str:
+    if not optimizer.use_ema:
+        return ""
+    return (
+        f"{type(optimizer).__name__} '{optimizer.name}' has use_ema, and cannot be "
+        "used with sync_every, for now: averages over the steps of one rank would "
+        "take the place of the ranks' common weights. Make it without use_ema."
+    )

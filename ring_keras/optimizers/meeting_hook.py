@@ -1,0 +1,120 @@
+"""The hook of an optimizer whose ranks train apart, and meet every so many steps."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import keras
+import tensorflow as tf
+
+from ring_keras import keras_internals as internals
+from ring_keras.errors import RankMismatchError, RingKerasError
+from ring_keras.job.process_set import generation
+from ring_keras.keras_internals import calls
+from ring_keras.ops.objects import allgather_object
+from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.optimizers.step_scope import StepWeight, current_step
+
+__all__ = ["MeetingHook", "Terms", "meeting_optimizers"]
+
+Terms: TypeAlias = dict[str, Any]
+"""What the ranks must have in common to meet: plain values, by their names."""
+
+
+class MeetingHook(OptimizerHook):
+    """Reduces no gradients, but what the ranks' weights have become since they met.
+
+    The optimizer calls it: it takes its steps itself, by another one inside. It is a
+    hook so that all who ask whether, and with whom, an optimizer trains find it.
+    """
+
+    _agreed_in: int | None = None
+    """The generation whose ranks have agreed on the terms."""
+
+    def _build(self, variables: Sequence[Any]) -> None:
+        self._refuse_around()
+        type(self._optimizer).build(self._optimizer, variables)
+
+    def begin_step(self, terms: Terms, variables: Sequence[Any]) -> tf.Tensor | float:
+        """Before each step of this rank; the first time collective.
+
+        Args:
+            terms: See `Terms`.
+            variables: All that the optimizer trains.
+
+        Returns:
+            How much the step counts, as against those of other ranks.
+
+        Raises:
+            RankMismatchError: On every rank, if their terms or variables differ.
+        """
+        self._refuse_around()
+        step = current_step()
+        if step is not None:
+            # Each rank keeps its gradients to itself, as it was told to.
+            step.note_reduced(variables)
+        if self._reducer.active:
+            self._agree(terms)
+            # Now, as the weights differ when they meet: they are compared with it.
+            self._reducer.agree(variables)
+        weight = self._reducer.step_weight()
+        return 1.0 if weight is None else weight.amount
+
+    def average(
+        self, values: Sequence[tf.Tensor], variables: Sequence[Any], amount: tf.Tensor
+    ) -> list[Any]:
+        """The ranks' values, weighted; collective, and one step of the engine.
+
+        Args:
+            values: One for each variable.
+            variables: Those that the optimizer trains.
+            amount: How much this rank counts.
+        """
+        return self._reducer.combine(
+            values, variables, StepWeight(amount, self.process_set)
+        )
+
+    def _agree(self, terms: Terms) -> None:
+        with tf.init_scope():
+            # Else a graph of TensorFlow 1.
+            if self._agreed_in == generation() or not tf.executing_eagerly():
+                return
+            everyones = allgather_object(
+                terms, name="far_apart/terms", process_set=self.process_set
+            )
+        ranks = self.process_set.ranks
+        for rank, theirs in zip(ranks, everyones, strict=True):
+            for what, value in everyones[0].items():
+                if theirs[what] != value:
+                    raise RankMismatchError(
+                        "[RK342] "
+                        f"optimizer '{self._optimizer.name}': {what} differs across "
+                        f"ranks: rank {ranks[0]} has {value}, rank {rank} has "
+                        f"{theirs[what]}. Give every rank the same, or the ranks "
+                        "would not meet."
+                    )
+        self._agreed_in = generation()
+
+    def _refuse_around(self) -> None:
+        """It would skip steps by this rank's gradients, and so the ranks' meetings."""
+        wrapper = calls.calling_loss_scale_optimizer()
+        if wrapper is not None and self._optimizer in internals.inner_optimizers(
+            wrapper
+        ):
+            raise RingKerasError(
+                "[RK344] "
+                f"optimizer '{self._optimizer.name}', with sync_every, is inside of a "
+                "LossScaleOptimizer, which skips steps on the ranks whose gradients "
+                "are not finite: the ranks would not meet. Put it inside, and have "
+                "compile() add none: ring_keras.DiLoCo(keras.optimizers."
+                "LossScaleOptimizer(inner), ...) and "
+                "compile(..., auto_scale_loss=False)."
+            )
+
+
+def meeting_optimizers(model: keras.Model) -> list[Any]:
+    """Those of a model whose ranks meet every so many steps."""
+    return [
+        optimizer
+        for optimizer in internals.optimizers_of(model)
+        if isinstance(OptimizerHook.of(optimizer), MeetingHook)
+    ]

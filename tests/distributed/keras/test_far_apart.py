@@ -1,0 +1,631 @@
+"""Ranks that train apart, and meet every so many updates."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import training
+
+import ring_keras as ring
+
+BATCH = 4
+
+INNER: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "accumulation": lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
+    "loss_scaled": lambda: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.Adam(0.01)
+    ),
+}
+
+# What makes the optimizer of inner and `sync_every`; the rate and momentum of outer.
+OUTER: dict[str, tuple[Callable[..., Any], float, float]] = {
+    "average": (ring.DistributedOptimizer, 1.0, 0.0),
+    "diloco": (ring.DiLoCo, 0.7, 0.9),
+}
+
+
+def batches_of(rank: int, size: int, steps: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """A rank's batches of an epoch; the last one is smaller, but for rank 0."""
+    x, y = (array[rank::size] for array in training.arrays())
+    parts = [slice(BATCH * n, BATCH * (n + 1)) for n in range(steps)]
+    parts[-1] = slice(parts[-1].start, parts[-1].stop - min(rank, BATCH - 1))
+    return [(x[part], y[part]) for part in parts]
+
+
+def rank_dataset(steps: int) -> tf.data.Dataset:
+    """This rank's batches, as a dataset that knows how many there are."""
+    batches = batches_of(ring.rank(), ring.size(), steps)
+    return tf.data.Dataset.from_generator(
+        lambda: iter(batches),
+        output_signature=(
+            tf.TensorSpec((None, 6), tf.float32),
+            tf.TensorSpec((None, 1), tf.float32),
+        ),
+    ).apply(tf.data.experimental.assert_cardinality(steps))
+
+
+class Reference:
+    """The algorithm in one process: a model for each rank, and NumPy in between."""
+
+    def __init__(self, size: int, inner: str, outer: str, sync_every: int) -> None:
+        _, self._rate, self._momentum = OUTER[outer]
+        self._sync_every = sync_every
+        self.models = [training.build(1) for _ in range(size)]
+        for model in self.models:
+            model.compile(INNER[inner](), "binary_crossentropy")
+        self.common = [w.astype(np.float64) for w in self.models[0].get_weights()]
+        self._velocity = [np.zeros_like(w) for w in self.common]
+        self._amounts = np.zeros(size)
+        self._steps = 0
+
+    def epoch(self, steps: int) -> None:
+        """Trains all ranks by `rank_dataset`, and has them meet at its end."""
+        self._train([batches_of(r, len(self.models), steps) for r in self._ranks()])
+        if self._steps:
+            self.meet()
+
+    def loop(self, begin: int, end: int) -> None:
+        """Trains all ranks by full batches, and counts each as much."""
+        size = len(self.models)
+        self._train([batches_of(r, size, end + 1)[begin:end] for r in self._ranks()])
+
+    def alone(self, rank: int, begin: int, end: int) -> None:
+        """Trains one rank on, in the same window, by full batches."""
+        for x, y in batches_of(rank, len(self.models), end + 1)[begin:end]:
+            self.models[rank].train_on_batch(x, y)
+            self._amounts[rank] += len(x)
+
+    def _ranks(self) -> range:
+        return range(len(self.models))
+
+    def _train(self, everyones: list[list[tuple[np.ndarray, np.ndarray]]]) -> None:
+        for batches in zip(*everyones, strict=True):
+            for rank, (x, y) in enumerate(batches):
+                self.models[rank].train_on_batch(x, y)
+                self._amounts[rank] += len(x)
+            self._steps += 1
+            if self._steps == self._sync_every:
+                self.meet()
+
+    def meet(self) -> None:
+        """One meeting: the average of the changes, and Nesterov's momentum."""
+        weights = [model.get_weights() for model in self.models]
+        for index, common in enumerate(self.common):
+            changes = [common - of_rank[index] for of_rank in weights]
+            change = np.average(changes, axis=0, weights=self._amounts)
+            velocity = self._momentum * self._velocity[index] - self._rate * change
+            self._velocity[index] = velocity
+            self.common[index] = (
+                common + self._momentum * velocity - self._rate * change
+                if self._momentum
+                else common + velocity
+            )
+        for model in self.models:
+            model.set_weights(self.common)
+        self._amounts[:] = 0
+        self._steps = 0
+
+
+def fit_worker(inner, outer, sync_every, steps, epochs, **compiled):
+    """Trains in `fit`; returns the weights, and how many meetings there were."""
+    make, _, _ = OUTER[outer]
+    model = training.build(ring.rank())  # All take the first rank's.
+    if ring.rank() == 0:
+        model = training.build(1)
+    optimizer = make(INNER[inner](), sync_every=sync_every)
+    model.compile(optimizer, "binary_crossentropy", **compiled)
+    model.fit(rank_dataset(steps), epochs=epochs, verbose=0, shuffle=False)
+    if compiled.get("jit_compile"):
+        assert model.jit_compile, "XLA was turned off"
+    return model.get_weights(), int(optimizer.outer_optimizer.iterations)
+
+
+def require_reference(results, size, inner, outer, sync_every, steps, epochs):
+    """The ranks have one model, bit for bit, and it is that of the algorithm."""
+    all_weights, meetings = zip(*results, strict=True)
+    assert len({training.as_bytes(weights) for weights in all_weights}) == 1
+    per_epoch = -(-steps // sync_every)
+    assert meetings == (per_epoch * epochs,) * size
+    batches = 2 if inner == "accumulation" else 1
+    reference = Reference(size, inner, outer, sync_every * batches)
+    for _ in range(epochs):
+        reference.epoch(steps)
+    assert training.largest_difference(all_weights[0], reference.common) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("size", "inner", "outer", "sync_every", "compiled"),
+    [
+        (2, "sgd", "average", 3, {}),
+        (2, "sgd", "diloco", 3, {}),
+        (2, "adam", "diloco", 4, {}),
+        (3, "adam", "diloco", 3, {}),
+        (3, "sgd", "diloco", 4, {"run_eagerly": True}),
+        (2, "adam", "diloco", 3, {"jit_compile": True}),
+        (2, "adam", "diloco", 3, {"steps_per_execution": 5}),
+        (2, "loss_scaled", "diloco", 3, {}),
+    ],
+)
+def test_fit_is_the_algorithm(rank_pool, size, inner, outer, sync_every, compiled):
+    """Epochs of 8 steps end between two meetings, and the ranks meet there, too."""
+    worker = functools.partial(fit_worker, **compiled)
+    results = rank_pool(size).run(worker, args=(inner, outer, sync_every, 8, 2))
+
+    require_reference(results, size, inner, outer, sync_every, 8, 2)
+
+
+def synchronous_worker():
+    """Weights of one update per meeting, and of averaged gradients."""
+    weights = []
+    for options in ({"sync_every": 1}, {}):
+        model = training.build(1)
+        optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.1), **options)
+        model.compile(optimizer, "binary_crossentropy")
+        model.fit(rank_dataset(8), epochs=2, verbose=0, shuffle=False)
+        weights.append(model.get_weights())
+    return training.largest_difference(*weights)
+
+
+def test_one_update_per_meeting_is_synchronous_sgd(rank_pool):
+    assert max(rank_pool(2).run(synchronous_worker)) < 1e-6
+
+
+def step_of(model: keras.Model) -> Callable[[Any, Any], None]:
+    """A step in a loop of one's own."""
+    loss = keras.losses.BinaryCrossentropy()
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x, training=True))
+        variables = model.trainable_variables
+        model.optimizer.apply(tape.gradient(value, variables), variables)
+
+    return step
+
+
+def loop_worker(kind):
+    """The weights after each step of a loop, as bytes, and after a last meeting."""
+    model = training.build(1)
+    model.compile(ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=3))
+    step = step_of(model)
+    if kind != "eager":
+        step = tf.function(
+            step,
+            jit_compile=kind == "jit",
+            input_signature=[
+                tf.TensorSpec((BATCH, 6), tf.float32),
+                tf.TensorSpec((BATCH, 1), tf.float32),
+            ],
+        )
+    after = []
+    for x, y in batches_of(ring.rank(), ring.size(), 12)[:-1]:
+        step(tf.constant(x), tf.constant(y))
+        after.append(training.as_bytes(model.get_weights()))
+    assert model.optimizer.is_apart
+    model.optimizer.meet()
+    assert not model.optimizer.is_apart
+    met = model.get_weights()
+    model.optimizer.meet()
+    assert training.as_bytes(model.get_weights()) == training.as_bytes(met)
+    return after, met
+
+
+@pytest.mark.parametrize("kind", ["function", "eager", "jit"])
+def test_ranks_are_equal_where_they_have_met_and_nowhere_else(rank_pool, kind):
+    results = rank_pool(2).run(loop_worker, args=(kind,))
+
+    after, met = zip(*results, strict=True)
+    equal = [first == second for first, second in zip(*after, strict=True)]
+    assert [n for n, same in enumerate(equal, 1) if same] == [3, 6, 9]
+    assert training.as_bytes(met[0]) == training.as_bytes(met[1])
+    reference = Reference(2, "sgd", "diloco", 3)
+    reference.loop(0, 11)
+    reference.meet()
+    assert training.largest_difference(met[0], reference.common) < 1e-6
+
+
+def loaded_worker(directory):
+    """Goes on from a file that the first rank has saved between two meetings."""
+    model = training.build(1)
+    make = ring.DiLoCo(INNER["sgd"](), sync_every=4)
+    model.compile(make, "binary_crossentropy")
+    batches = batches_of(ring.rank(), ring.size(), 20)
+    step = tf.function(step_of(model), reduce_retracing=True)
+    for x, y in batches[:6]:
+        step(x, y)
+    if ring.rank() == 0:
+        model.save(f"{directory}/apart.keras")
+    ring.barrier()
+    loaded = keras.models.load_model(f"{directory}/apart.keras")
+    assert type(loaded.optimizer) is ring.DiLoCo
+    assert loaded.optimizer.sync_every == 4
+    assert loaded.optimizer.is_apart
+    if ring.rank() == 0:
+        for ours, theirs in zip(
+            model.optimizer.variables, loaded.optimizer.variables, strict=True
+        ):
+            np.testing.assert_array_equal(ours, theirs)
+    step = tf.function(step_of(loaded), reduce_retracing=True)
+    for x, y in batches[6:12]:
+        step(x, y)
+    return loaded.get_weights()
+
+
+def test_a_file_saved_between_two_meetings_goes_on_there(rank_pool, tmp_path):
+    all_weights = rank_pool(2).run(loaded_worker, args=(str(tmp_path),))
+
+    assert training.as_bytes(all_weights[0]) == training.as_bytes(all_weights[1])
+    reference = Reference(2, "sgd", "diloco", 4)
+    reference.loop(0, 6)
+    reference.models[1].set_weights(reference.models[0].get_weights())
+    reference.loop(6, 12)
+    assert training.largest_difference(all_weights[0], reference.common) < 1e-6
+
+
+def copies_worker():
+    """Every kind of copy is the same optimizer, and trains."""
+    optimizer = ring.DiLoCo(
+        keras.optimizers.Adam(0.02),
+        keras.optimizers.SGD(0.5, momentum=0.8),
+        sync_every=5,
+        name="mine",
+    )
+    config = optimizer.get_config()
+    model = training.build(1)
+    model.compile(optimizer, "binary_crossentropy")
+    model.fit(rank_dataset(6), verbose=0)
+    copies = [
+        copy.deepcopy(optimizer),
+        pickle.loads(pickle.dumps(optimizer)),
+        ring.DiLoCo.from_config(optimizer.get_config()),
+        keras.optimizers.deserialize(keras.optimizers.serialize(optimizer)),
+        pickle.loads(pickle.dumps(model)).optimizer,
+    ]
+    for one in copies:
+        assert type(one) is ring.DiLoCo
+        assert one.get_config() == config
+    assert optimizer.get_config() == config
+    assert float(optimizer.learning_rate) == pytest.approx(0.02)
+    optimizer.learning_rate = 0.01
+    assert float(optimizer.inner_optimizer.learning_rate) == pytest.approx(0.01)
+    assert int(optimizer.iterations) == 6
+    clone = keras.models.clone_model(model)
+    clone.compile(copies[2], "binary_crossentropy")
+    clone.fit(rank_dataset(6), verbose=0)
+    return training.as_bytes(clone.get_weights())
+
+
+def test_copies_are_the_same_optimizer(rank_pool):
+    first, second = rank_pool(2).run(copies_worker)
+
+    assert first == second
+
+
+def refusals_worker():
+    """What no rank may begin with: the messages."""
+    sgd = keras.optimizers.SGD
+    built = sgd(0.1)
+    built.build([keras.Variable([1.0])])
+    cases = [
+        lambda: ring.DiLoCo(sgd(), sync_every=0),
+        lambda: ring.DistributedOptimizer(sgd(), sync_every=-1),
+        lambda: ring.DiLoCo(sgd(), sync_every=2.5),
+        lambda: ring.DistributedOptimizer(sgd(), sync_every=2, op=ring.Adasum),
+        lambda: ring.DistributedOptimizer(sgd(), sync_every=2, sparse_as_dense=True),
+        lambda: ring.DiLoCo(sgd(), built, sync_every=2),
+        lambda: ring.DiLoCo(ring.DistributedOptimizer(sgd()), sync_every=2),
+        lambda: ring.DiLoCo(ring.DiLoCo(sgd(), sync_every=2), sync_every=2),
+        lambda: ring.DiLoCo(sgd(use_ema=True), sync_every=2),
+        lambda: ring.DiLoCo(sgd(), sgd(gradient_accumulation_steps=2), sync_every=2),
+    ]
+    messages = []
+    for case in cases:
+        with pytest.raises(ValueError, match="RK343") as error:
+            case()
+        messages.append(str(error.value))
+    return messages
+
+
+def test_what_cannot_be_is_refused(rank_pool):
+    first, second = rank_pool(2).run(refusals_worker)
+
+    for message, words in zip(
+        first,
+        [
+            "sync_every=0",
+            "sync_every=-1",
+            "sync_every=2.5",
+            "op=<ReduceOp.ADASUM: 'adasum'>",
+            "sparse_as_dense=True",
+            "is built already",
+            "is a distributed optimizer already",
+            "hands its gradients to optimizers of its own",
+            "has use_ema",
+            "gradient_accumulation_steps=2",
+        ],
+        strict=True,
+    ):
+        assert words in message
+    assert first == second
+
+
+def disagreement_worker(what):
+    """Ranks that would not meet; returns the error of each."""
+    odd = ring.rank() == 1
+    outer = keras.optimizers.SGD(0.7 if what == "sync_every" or odd else 0.5)
+    sync_every = 3 if what == "outer" or odd else 2
+    model = training.build(1)
+    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), outer, sync_every=sync_every)
+    model.compile(optimizer, "binary_crossentropy")
+    with pytest.raises(ring.RankMismatchError, match="RK342") as in_fit:
+        model.fit(rank_dataset(4), verbose=0)
+    step = step_of(model)
+    ((x, y),) = batches_of(ring.rank(), ring.size(), 1)
+    with pytest.raises(ring.RankMismatchError, match="RK342") as in_loop:
+        step(tf.constant(x), tf.constant(y))
+    return str(in_fit.value), str(in_loop.value)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("sync_every", "sync_every differs across ranks: rank 0 has 2, rank 1 has 3"),
+        ("outer", "the optimizer of the meetings differs across ranks: rank 0 has SGD"),
+    ],
+)
+def test_ranks_that_disagree_all_get_an_error(rank_pool, what, words):
+    for messages in rank_pool(2).run(disagreement_worker, args=(what,)):
+        assert all(words in message for message in messages)
+
+
+def loss_scale_worker():
+    """A LossScaleOptimizer around it, as compile() adds one."""
+    model = training.build(1, dtype="mixed_float16")
+    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=2)
+    model.compile(keras.optimizers.LossScaleOptimizer(optimizer), "binary_crossentropy")
+    with pytest.raises(ring.RingKerasError, match="RK344"):
+        model.fit(rank_dataset(4), verbose=0)
+
+
+def test_loss_scaling_around_it_is_refused(rank_pool):
+    rank_pool(2).run(loss_scale_worker)
+
+
+class OwnStep(keras.Model):
+    """Applies gradients in its own `train_step`, of a sum that it computes."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(
+                keras.losses.binary_crossentropy(y, self(x, training=True))
+            )
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def own_step_worker():
+    """A custom step; and a compiled loss that adds up its batch."""
+    weights = []
+    for cls in (OwnStep, None):
+        model = training.build(1, cls)
+        optimizer = ring.DiLoCo(keras.optimizers.SGD(0.01), sync_every=3)
+        model.compile(optimizer, keras.losses.BinaryCrossentropy(reduction="sum"))
+        model.fit(rank_dataset(7), verbose=0, shuffle=False)
+        weights.append(model.get_weights())
+    return weights
+
+
+def test_custom_steps_and_summed_losses_are_those_of_one_rank(rank_pool):
+    results = rank_pool(2).run(own_step_worker)
+
+    own, plain = results[0]
+    assert training.as_bytes(own) == training.as_bytes(results[1][0])
+    assert training.as_bytes(plain) == training.as_bytes(results[1][1])
+    assert training.largest_difference(own, plain) < 1e-6
+
+
+class Watcher(keras.callbacks.Callback):
+    """Notes weights where callbacks save and validate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[bytes] = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append(training.as_bytes(self.model.get_weights()))
+
+    on_test_begin = lambda self, logs=None: self.on_epoch_end(0)  # noqa: E731
+
+
+def epochs_worker():
+    """What validation and callbacks see, and what the metrics are of."""
+    model = training.build(1)
+    optimizer = ring.DiLoCo(keras.optimizers.Adam(0.01), sync_every=3)
+    training.compile_model(model, optimizer)
+    watcher = Watcher()
+    x, y = training.arrays()
+    part = slice(ring.rank(), None, ring.size())
+    history = model.fit(
+        rank_dataset(7),
+        epochs=2,
+        verbose=0,
+        validation_data=(x[part], y[part]),
+        callbacks=[watcher],
+    ).history
+    alone = dict(
+        zip(("loss", "accuracy", "auc"), model.evaluate(x, y, verbose=0), strict=True)
+    )
+    return watcher.seen, history, alone
+
+
+def test_validation_and_callbacks_see_common_weights(rank_pool):
+    (seen, history, alone), second = rank_pool(2).run(epochs_worker)
+
+    assert len(seen) == 4
+    assert (seen, history) == second[:2]
+    for key, value in alone.items():
+        assert history[f"val_{key}"][-1] == pytest.approx(value, abs=1e-5)
+
+
+def checked_worker():
+    """Comparisons of weights do not take ranks that are apart for ones that differ."""
+    model = training.build(1)
+    optimizer = ring.DiLoCo(keras.optimizers.Adam(0.01), sync_every=3)
+    model.compile(optimizer, "binary_crossentropy")
+    model.fit(rank_dataset(8), epochs=2, verbose=0)
+    if ring.rank() == 1:
+        optimizer.outer_optimizer.variables[-1].assign_add([1.0])
+        model.optimizer.inner_optimizer.learning_rate = 0.02
+    return True
+
+
+def test_checks_of_equal_weights_know_of_it(rank_pool):
+    checked = rank_pool(2, env={"RING_KERAS_CHECK_STEPS": "2"})
+
+    assert checked.run(checked_worker) == [True, True]
+
+
+def joined_worker():
+    """A rank whose data end within a window."""
+    model = training.build(1)
+    optimizer = ring.DiLoCo(keras.optimizers.Adam(0.01), sync_every=4)
+    model.compile(optimizer, "binary_crossentropy")
+    batches = batches_of(ring.rank(), ring.size(), 8)[: 7 if ring.rank() == 0 else 5]
+    data = tf.data.Dataset.from_generator(
+        lambda: iter(batches),
+        output_signature=(
+            tf.TensorSpec((None, 6), tf.float32),
+            tf.TensorSpec((None, 1), tf.float32),
+        ),
+    )
+    model.fit(ring.data.join(data), verbose=0, shuffle=False)
+    return model.get_weights()
+
+
+def test_a_rank_without_data_waits_for_the_meeting(rank_pool):
+    first, second = rank_pool(2).run(joined_worker)
+
+    assert training.as_bytes(first) == training.as_bytes(second)
+    reference = Reference(2, "adam", "diloco", 4)
+    reference.loop(0, 5)
+    reference.alone(0, 5, 7)
+    reference.meet()
+    assert training.largest_difference(first, reference.common) < 1e-6
+
+
+class LeavesEarly(keras.callbacks.Callback):
+    """Stops, or fails, on rank 1 within a window."""
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__()
+        self._fails = fails
+
+    def on_train_batch_end(self, batch, logs=None):
+        if ring.rank() == 1 and batch == 4:
+            if self._fails:
+                raise OSError("the disk is full")
+            self.model.stop_training = True
+
+
+def leaving_worker(fails):
+    """A rank that ends `fit` between two meetings: all do, and have met."""
+    model = training.build(1)
+    optimizer = ring.DiLoCo(keras.optimizers.Adam(0.01), sync_every=4)
+    model.compile(optimizer, "binary_crossentropy")
+    try:
+        model.fit(rank_dataset(8), verbose=0, callbacks=[LeavesEarly(fails)])
+    except (OSError, ring.RingKerasError) as error:
+        return str(error)
+    assert int(optimizer.iterations) == 5
+    return training.as_bytes(model.get_weights())
+
+
+def test_a_rank_that_stops_between_two_meetings_stops_all(rank_pool):
+    first, second = rank_pool(2).run(leaving_worker, args=(False,))
+
+    assert first == second
+
+
+def test_a_rank_that_fails_between_two_meetings_tells_the_others(rank_pool):
+    first, second = rank_pool(2).run(leaving_worker, args=(True,))
+
+    assert "[RK310]" in first
+    assert "the disk is full" in first
+    assert second == "the disk is full"
+
+
+class TwoOptimizers(keras.Model):
+    """Keeps one for each of its layers."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape(persistent=True) as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        for optimizer, layer in zip(self.both, self.layers[-2:], strict=True):
+            variables = layer.trainable_variables
+            optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def several_worker(keeps_inner):
+    """Two optimizers of one model that meet at different steps, in two `fit`s."""
+    model = training.build(1, TwoOptimizers)
+    first = ring.DiLoCo(keras.optimizers.Adam(0.01), sync_every=2)
+    second = ring.DistributedOptimizer(keras.optimizers.SGD(0.1), sync_every=3)
+    model.both = [first, second]
+    if keeps_inner:  # `fit` finds it there, and must not make it distributed.
+        model.inner = [one.inner_optimizer for one in model.both]
+    model.compile("sgd", "binary_crossentropy")
+    for _ in range(2):
+        model.fit(rank_dataset(8), verbose=0)
+    meetings = [int(one.outer_optimizer.iterations) for one in model.both]
+    return meetings, training.as_bytes(model.get_weights())
+
+
+def test_several_optimizers_meet_each_by_itself(rank_pool):
+    pool = rank_pool(2)
+    first, second = pool.run(several_worker, args=(False,))
+
+    assert first == second
+    assert first[0] == [2 * 4, 2 * 3]
+    assert pool.run(several_worker, args=(True,)) == [first] * 2
+
+
+def mixed_precision_worker():
+    """float16 with loss scaling inside, and batch normalization."""
+    model = training.assemble(
+        1,
+        lambda: [
+            keras.layers.Dense(8, dtype="mixed_float16"),
+            keras.layers.BatchNormalization(dtype="mixed_float16"),
+            keras.layers.Dense(1, activation="sigmoid", dtype="float32"),
+        ],
+        None,
+    )
+    model.compile(
+        ring.DiLoCo(INNER["loss_scaled"](), sync_every=3),
+        "binary_crossentropy",
+        auto_scale_loss=False,
+    )
+    history = model.fit(rank_dataset(8), epochs=6, verbose=0).history["loss"]
+    assert history[-1] < history[0]
+    return training.as_bytes(model.get_weights())
+
+
+def test_loss_scaling_inside_and_checked_reductions(rank_pool):
+    checked = rank_pool(2, env={"RING_KERAS_CHECK_REDUCTIONS": "1"})
+
+    first, second = checked.run(mixed_precision_worker)
+    assert first == second
