@@ -19,6 +19,13 @@ from ring_keras.optimizers.wrapper_hook import all_suspended
 
 __all__ = ["DiLoCo"]
 
+# They make weights of what they keep, whatever the weights have become meanwhile.
+_FORGETTING = tuple(
+    getattr(keras.optimizers, name)
+    for name in ("Ftrl", "ScheduleFreeAdamW")
+    if hasattr(keras.optimizers, name)  # Older Keras lacks the second.
+)
+
 
 @keras.saving.register_keras_serializable("ring_keras")
 class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
@@ -305,6 +312,12 @@ def _problem_of_inner(inner: keras.optimizers.Optimizer) -> str:
             "every step. With sync_every it must not: give an optimizer that has been "
             "given to nobody."
         )
+    if isinstance(inner, _FORGETTING):
+        return (
+            f"{name} makes weights of its own state, and so would undo in its next "
+            "step what the ranks have averaged. Give one that changes the weights that "
+            "it finds, such as AdamW."
+        )
     return _problem_of_average(inner)
 
 
@@ -321,13 +334,13 @@ def _problem_of_outer(outer: keras.optimizers.Optimizer) -> str:
             f"{name} cannot be the optimizer of the meetings: it is a distributed "
             "optimizer, or one around another. Give one that updates weights itself."
         )
-    if outer.gradient_accumulation_steps:
-        return (
-            f"{name} cannot be the optimizer of the meetings: it would apply nothing "
-            "at most of them. Make it without gradient_accumulation_steps, and "
-            "sync_every as many times larger. Received: gradient_accumulation_steps="
-            f"{outer.gradient_accumulation_steps}"
-        )
+    for option in ("gradient_accumulation_steps", "loss_scale_factor"):
+        if getattr(outer, option):
+            return (
+                f"{name} cannot be the optimizer of the meetings with an option that "
+                "is for the gradients of batches. Make it without. Received: "
+                f"{option}={getattr(outer, option)}"
+            )
     return _problem_of_average(outer)
 
 

@@ -73,6 +73,8 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
         >>> model.compile(optimizer, loss="mse")
         >>> mine = ring.data.shard((x, y), seed=1)
         >>> history = model.fit(*mine, batch_size=8, epochs=2, verbose=0)
+        >>> apart = ring.DistributedOptimizer(keras.optimizers.SGD(0.1), sync_every=4)
+        >>> model.compile(apart, loss="mse")  # Weights are averaged every 4 updates.
 
     Args:
         optimizer: A Keras optimizer, or the name of one. A second call with the

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 import pickle
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -134,10 +136,9 @@ def require_reference(results, size, inner, outer, sync_every, steps, epochs):
     """The ranks have one model, bit for bit, and it is that of the algorithm."""
     all_weights, meetings = zip(*results, strict=True)
     assert len({training.as_bytes(weights) for weights in all_weights}) == 1
-    per_epoch = -(-steps // sync_every)
-    assert meetings == (per_epoch * epochs,) * size
-    batches = 2 if inner == "accumulation" else 1
-    reference = Reference(size, inner, outer, sync_every * batches)
+    batches = sync_every * (2 if inner == "accumulation" else 1)
+    assert meetings == (-(-steps // batches) * epochs,) * size
+    reference = Reference(size, inner, outer, batches)
     for _ in range(epochs):
         reference.epoch(steps)
     assert training.largest_difference(all_weights[0], reference.common) < 1e-6
@@ -148,12 +149,15 @@ def require_reference(results, size, inner, outer, sync_every, steps, epochs):
     [
         (2, "sgd", "average", 3, {}),
         (2, "sgd", "diloco", 3, {}),
-        (2, "adam", "diloco", 4, {}),
+        (2, "accumulation", "average", 2, {}),
         (3, "adam", "diloco", 3, {}),
-        (3, "sgd", "diloco", 4, {"run_eagerly": True}),
         (2, "adam", "diloco", 3, {"jit_compile": True}),
         (2, "adam", "diloco", 3, {"steps_per_execution": 5}),
-        (2, "loss_scaled", "diloco", 3, {}),
+        pytest.param(2, "adam", "diloco", 4, {}, marks=pytest.mark.slow),
+        pytest.param(2, "loss_scaled", "diloco", 3, {}, marks=pytest.mark.slow),
+        pytest.param(
+            3, "sgd", "diloco", 4, {"run_eagerly": True}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_fit_is_the_algorithm(rank_pool, size, inner, outer, sync_every, compiled):
@@ -220,7 +224,9 @@ def loop_worker(kind):
     return after, met
 
 
-@pytest.mark.parametrize("kind", ["function", "eager", "jit"])
+@pytest.mark.parametrize(
+    "kind", ["function", "eager", pytest.param("jit", marks=pytest.mark.slow)]
+)
 def test_ranks_are_equal_where_they_have_met_and_nowhere_else(rank_pool, kind):
     results = rank_pool(2).run(loop_worker, args=(kind,))
 
@@ -327,6 +333,8 @@ def refusals_worker():
         lambda: ring.DiLoCo(ring.DiLoCo(sgd(), sync_every=2), sync_every=2),
         lambda: ring.DiLoCo(sgd(use_ema=True), sync_every=2),
         lambda: ring.DiLoCo(sgd(), sgd(gradient_accumulation_steps=2), sync_every=2),
+        lambda: ring.DiLoCo(sgd(), sgd(loss_scale_factor=2.0), sync_every=2),
+        lambda: ring.DiLoCo("ftrl", sync_every=2),
     ]
     messages = []
     for case in cases:
@@ -352,6 +360,8 @@ def test_what_cannot_be_is_refused(rank_pool):
             "hands its gradients to optimizers of its own",
             "has use_ema",
             "gradient_accumulation_steps=2",
+            "loss_scale_factor=2.0",
+            "makes weights of its own state",
         ],
         strict=True,
     ):
@@ -497,11 +507,11 @@ def test_checks_of_equal_weights_know_of_it(rank_pool):
     assert checked.run(checked_worker) == [True, True]
 
 
-def joined_worker():
+def joined_worker(jit_compile):
     """A rank whose data end within a window."""
     model = training.build(1)
     optimizer = ring.DiLoCo(keras.optimizers.Adam(0.01), sync_every=4)
-    model.compile(optimizer, "binary_crossentropy")
+    model.compile(optimizer, "binary_crossentropy", jit_compile=jit_compile)
     batches = batches_of(ring.rank(), ring.size(), 8)[: 7 if ring.rank() == 0 else 5]
     data = tf.data.Dataset.from_generator(
         lambda: iter(batches),
@@ -514,8 +524,11 @@ def joined_worker():
     return model.get_weights()
 
 
-def test_a_rank_without_data_waits_for_the_meeting(rank_pool):
-    first, second = rank_pool(2).run(joined_worker)
+@pytest.mark.parametrize(
+    "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_a_rank_without_data_waits_for_the_meeting(rank_pool, jit_compile):
+    first, second = rank_pool(2).run(joined_worker, args=(jit_compile,))
 
     assert training.as_bytes(first) == training.as_bytes(second)
     reference = Reference(2, "adam", "diloco", 4)
@@ -579,7 +592,7 @@ class TwoOptimizers(keras.Model):
         return {"loss": loss}
 
 
-def several_worker(keeps_inner):
+def several_worker(keeps_inner, jit_compile):
     """Two optimizers of one model that meet at different steps, in two `fit`s."""
     model = training.build(1, TwoOptimizers)
     first = ring.DiLoCo(keras.optimizers.Adam(0.01), sync_every=2)
@@ -587,20 +600,22 @@ def several_worker(keeps_inner):
     model.both = [first, second]
     if keeps_inner:  # `fit` finds it there, and must not make it distributed.
         model.inner = [one.inner_optimizer for one in model.both]
-    model.compile("sgd", "binary_crossentropy")
+    model.compile("sgd", "binary_crossentropy", jit_compile=jit_compile)
     for _ in range(2):
         model.fit(rank_dataset(8), verbose=0)
     meetings = [int(one.outer_optimizer.iterations) for one in model.both]
     return meetings, training.as_bytes(model.get_weights())
 
 
-def test_several_optimizers_meet_each_by_itself(rank_pool):
+@pytest.mark.slow
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_several_optimizers_meet_each_by_itself(rank_pool, jit_compile):
     pool = rank_pool(2)
-    first, second = pool.run(several_worker, args=(False,))
+    first, second = pool.run(several_worker, args=(False, jit_compile))
 
     assert first == second
     assert first[0] == [2 * 4, 2 * 3]
-    assert pool.run(several_worker, args=(True,)) == [first] * 2
+    assert pool.run(several_worker, args=(True, jit_compile)) == [first] * 2
 
 
 def mixed_precision_worker():
@@ -629,3 +644,38 @@ def test_loss_scaling_inside_and_checked_reductions(rank_pool):
 
     first, second = checked.run(mixed_precision_worker)
     assert first == second
+
+
+class Preempted(keras.callbacks.Callback):
+    """A signal to rank 1 within a window."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if ring.rank() == 1 and batch == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def preempted_worker(directory):
+    """Ends at a signal; the weights of then, and those of who goes on."""
+    weights = []
+    for callbacks in ([Preempted()], []):
+        model = training.build(1)
+        optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=4)
+        model.compile(optimizer, "binary_crossentropy")
+        callbacks.append(ring.callbacks.Preemption(f"{directory}/backup"))
+        watcher = Watcher()
+        try:
+            model.fit(
+                rank_dataset(8), epochs=2, verbose=0, callbacks=[*callbacks, watcher]
+            )
+        except SystemExit as error:
+            assert error.code == 128 + signal.SIGTERM
+        weights.append(training.as_bytes(model.get_weights()))
+    return weights, int(optimizer.outer_optimizer.iterations), watcher.seen
+
+
+def test_a_signal_between_two_meetings_saves_common_weights(rank_pool, tmp_path):
+    first, second = rank_pool(2).run(preempted_worker, args=(str(tmp_path),))
+
+    assert first == second
+    # Before the signal, and in both epochs, of which the first is begun anew.
+    assert first[1] == 2 + 2 * 2
