@@ -156,7 +156,10 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         if not self.built:
-            self.build(trainable_variables or ())
+            if trainable_variables is None:
+                super().apply(grads)  # Keras says what to do.
+                return
+            self.build(trainable_variables)
         amount = self._hook.begin_step(self._terms(), self._trainable_variables)
         step = current_step()
         present = None if step is None else step.present
@@ -200,7 +203,12 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         averages = self._hook.average(changes, variables, amount)
         for met, variable in zip(self._met, variables, strict=True):
             variable.assign(met)
-        self.outer_optimizer.apply(averages, variables)
+        # Momentum would move those that have been frozen since.
+        trained = [index for index, v in enumerate(variables) if v.trainable]
+        self.outer_optimizer.apply(
+            [averages[index] for index in trained],
+            [variables[index] for index in trained],
+        )
         self._steps_apart.assign(0)
         self._amount_apart.assign(0)
 

@@ -618,6 +618,40 @@ def test_several_optimizers_meet_each_by_itself(rank_pool, jit_compile):
     assert pool.run(several_worker, args=(True, jit_compile)) == [first] * 2
 
 
+def frozen_worker():
+    """A layer that is frozen after an epoch, whose momentum is not 0 then."""
+    model = training.build(1)
+    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=2)
+    model.compile(optimizer, "binary_crossentropy")
+    model.fit(rank_dataset(4), verbose=0)
+    model.layers[-2].trainable = False
+    frozen = [weight.numpy() for weight in model.layers[-2].weights]
+    others = model.layers[-1].weights[0].numpy()
+    model.compile(optimizer, "binary_crossentropy")
+    model.fit(rank_dataset(4), verbose=0)
+    for weight, before in zip(model.layers[-2].weights, frozen, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), before)
+    assert (model.layers[-1].weights[0].numpy() != others).any()
+    return training.as_bytes(model.get_weights())
+
+
+def test_meetings_leave_frozen_layers_alone(rank_pool):
+    first, second = rank_pool(2).run(frozen_worker)
+
+    assert first == second
+
+
+def unbuilt_worker():
+    """Gradients for no variables that it knows of: Keras's own error."""
+    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=2)
+    with pytest.raises(ValueError, match="optimizer must already be built"):
+        optimizer.apply([tf.constant(1.0)])
+
+
+def test_gradients_need_variables(rank_pool):
+    rank_pool(2).run(unbuilt_worker)
+
+
 def mixed_precision_worker():
     """float16 with loss scaling inside, and batch normalization."""
     model = training.assemble(
