@@ -1,5 +1,6 @@
 """An optimizer whose ranks train apart, and meet every so many steps."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.distributed import prepare_fits
+from ring_keras.ops.compression import Compression
 from ring_keras.ops.decisions import any as any_rank
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.hooking import install_hook
@@ -15,6 +17,7 @@ from ring_keras.optimizers.meeting_hook import MeetingHook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.step_scope import current_step
+from ring_keras.optimizers.wires import THIN_WIRES, WIRES
 from ring_keras.optimizers.wrapper_hook import all_suspended
 
 __all__ = ["DiLoCo"]
@@ -64,6 +67,11 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         sync_every: The number of updates of `inner` from one meeting to the next. The
             same on every rank, as are the settings of `outer`. With
             `gradient_accumulation_steps`, an update takes so many batches.
+        wire: How changes of weights travel. `"float32"`: as they are. `"bfloat16"`:
+            rounded, between hosts. `"int8"`: a quarter of the bytes; every 256 values
+            have a scale in common. `"top-k"`: of each variable the largest 32nd. What
+            the last two leave out is added to what the rank sends the next time, and
+            for that they keep one more copy of the weights. The same on every rank.
         name: The name of the optimizer.
 
     Raises:
@@ -76,6 +84,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         outer: keras.optimizers.Optimizer | str | None = None,
         *,
         sync_every: int,
+        wire: str = "float32",
         name: str = "diloco",
     ) -> None:
         # As Keras's own optimizers around others, it has no learning rate itself.
@@ -83,10 +92,14 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         self.inner_optimizer: Any = keras.optimizers.get(inner)
         self.outer_optimizer: Any = keras.optimizers.get(outer or _default_outer())
         self.sync_every = sync_every
+        self.wire = wire
+        _check_wire(wire)
         _check(self.inner_optimizer, self.outer_optimizer, sync_every)
         # As it is made: `fit` gives all ranks the first one's learning rate.
         self._outer_in_words = _in_words(self.outer_optimizer)
-        self._hook = MeetingHook(self, ReductionOptions(), install_hook)
+        compression = Compression.bf16 if wire == "bfloat16" else Compression.none
+        options = ReductionOptions(compression=compression)
+        self._hook = MeetingHook(self, options, install_hook)
         self._hook.install()
         prepare_fits()
 
@@ -105,6 +118,13 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         self._steps_apart = self.add_variable((), dtype="int64", name="steps_apart")
         self._amount_apart = self.add_variable((), dtype="float64", name="amount_apart")
         self._met = [self.add_variable_from_reference(v, "met") for v in variables]
+        self._residuals = []
+        if self.wire in THIN_WIRES:
+            _check_count(self.wire, variables)
+            self._residuals = [
+                self.add_variable(v.shape, dtype="float32", name="residual")
+                for v in variables
+            ]
         if not self.inner_optimizer.built:
             self.inner_optimizer.build(variables)
         self.outer_optimizer.build(variables)
@@ -122,7 +142,16 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
     @property
     def kept_apart(self) -> list[keras.Variable]:
         """Those of `variables` that each rank has its own values of."""
-        return [self._amount_apart, *self.inner_optimizer.variables]
+        return [
+            self._amount_apart,
+            *self.residuals,
+            *self.inner_optimizer.variables,
+        ]
+
+    @property
+    def residuals(self) -> list[keras.Variable]:
+        """What this rank's parts of the averages so far have lacked, by variable."""
+        return self._residuals if self.built else []
 
     @property
     def is_apart(self) -> bool:
@@ -200,7 +229,9 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             for met, variable in zip(self._met, variables, strict=True)
         ]
         amount = tf.convert_to_tensor(self._amount_apart)
-        averages = self._hook.average(changes, variables, amount)
+        averages = self._hook.average(
+            changes, variables, amount, self.wire, self._residuals
+        )
         for met, variable in zip(self._met, variables, strict=True):
             variable.assign(met)
         # Momentum would move those that have been frozen since.
@@ -227,6 +258,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             "inner": keras.saving.serialize_keras_object(self.inner_optimizer),
             "outer": keras.saving.serialize_keras_object(self.outer_optimizer),
             "sync_every": self.sync_every,
+            "wire": self.wire,
         }
 
     @classmethod
@@ -256,6 +288,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             "sync_every": self.sync_every,
             "the number of batches between two meetings": self._batches_apart(),
             "the optimizer of the meetings": self._outer_in_words,
+            "wire": self.wire,
         }
 
 
@@ -281,6 +314,23 @@ def _in_words(optimizer: keras.optimizers.Optimizer) -> str:
     settings = keras.saving.serialize_keras_object(optimizer)["config"]
     words = (f"{key}={settings[key]}" for key in sorted(settings) if key != "name")
     return f"{type(optimizer).__name__}({', '.join(words)})"
+
+
+def _check_wire(wire: str) -> None:
+    if wire not in WIRES:
+        raise ValueError(
+            f"[RK345] `wire` must be one of {', '.join(WIRES)}. Received: wire={wire!r}"
+        )
+
+
+def _check_count(wire: str, variables: Sequence[Any]) -> None:
+    count = sum(math.prod(variable.shape) for variable in variables)
+    if wire == "top-k" and count > tf.int32.max:
+        raise ValueError(
+            "[RK345] "
+            f"wire='top-k' is for at most {tf.int32.max} weights, whose places are "
+            f"of 32 bits. Received: {count} weights. Use wire='int8'."
+        )
 
 
 def _check(

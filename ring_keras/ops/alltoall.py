@@ -7,6 +7,7 @@ from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.arguments import TensorLike, to_communicator, to_tensor
 from ring_keras.ops.request_names import to_request_name
+from ring_keras.ops.step import step_role
 
 __all__ = ["alltoall"]
 
@@ -72,6 +73,7 @@ def alltoall(
         splits=rows_for,
         request_name=to_request_name(name, "alltoall", [tensor]),
         communicator_id=to_communicator(process_set),
+        step=step_role(),
     )
     if splits is None:
         return received

@@ -51,15 +51,21 @@ def common_state(
 ) -> list[Any]:
     """Variables of optimizers that all ranks have the same of.
 
-    What accumulates a rank's own gradients until an update is none of them, nor is what
-    one rank has, of a state that is divided.
+    None of them are: what accumulates a rank's own gradients until an update, what one
+    rank has of a divided state, and what ranks that train apart have not sent yet.
 
     Args:
         optimizers: The optimizers.
         weights: What they may train.
         is_local: See `common_variables`.
     """
+    optimizers = list(optimizers)
     variables = _unique(v for optimizer in optimizers for v in optimizer.variables)
+    left = {
+        id(variable)
+        for optimizer in optimizers
+        for variable in getattr(optimizer, "residuals", ())
+    }
     local = {_name_in_optimizers(weight) for weight in weights if is_local(weight)}
     others = {_name_in_optimizers(weight) for weight in weights} - local
     return [
@@ -67,6 +73,7 @@ def common_state(
         for variable in variables
         if not internals.accumulates(variable)
         and shard_of(variable) is None
+        and id(variable) not in left
         and not is_local(variable)
         and not (local and _is_of(variable, local, others))
     ]

@@ -12,7 +12,12 @@ from ring_keras.job.process_set import generation
 from ring_keras.keras_internals import calls
 from ring_keras.ops.objects import allgather_object
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
-from ring_keras.optimizers.step_scope import StepWeight, current_step
+from ring_keras.optimizers.step_scope import (
+    StepWeight,
+    current_step,
+    reduction_step,
+)
+from ring_keras.optimizers.wires import THIN_WIRES, average_thinly
 
 __all__ = ["MeetingHook", "Terms", "meeting_optimizers"]
 
@@ -60,7 +65,12 @@ class MeetingHook(OptimizerHook):
         return 1.0 if weight is None else weight.amount
 
     def average(
-        self, values: Sequence[tf.Tensor], variables: Sequence[Any], amount: tf.Tensor
+        self,
+        values: Sequence[tf.Tensor],
+        variables: Sequence[Any],
+        amount: tf.Tensor,
+        wire: str,
+        residuals: Sequence[Any],
     ) -> list[Any]:
         """The ranks' values, weighted; collective, and one step of the engine.
 
@@ -68,10 +78,28 @@ class MeetingHook(OptimizerHook):
             values: One for each variable.
             variables: Those that the optimizer trains.
             amount: How much this rank counts.
+            wire: How they travel, one of `WIRES`.
+            residuals: Variables for what stays with this rank; none where nothing does.
         """
-        return self._reducer.combine(
-            values, variables, StepWeight(amount, self.process_set)
-        )
+        weight = StepWeight(amount, self.process_set)
+        if wire not in THIN_WIRES:
+            return self._reducer.combine(values, variables, weight)
+        left = [tf.convert_to_tensor(residual) for residual in residuals]
+        if self._reducer.active:
+            with reduction_step(self.process_set):
+                share = weight.share() / self.process_set.size()
+                averages, left = average_thinly(
+                    wire, values, left, share, self.process_set
+                )
+        else:
+            averages = [
+                value + tf.cast(one, value.dtype)
+                for value, one in zip(values, left, strict=True)
+            ]
+            left = [tf.zeros_like(one) for one in left]
+        for residual, one in zip(residuals, left, strict=True):
+            residual.assign(one)
+        return averages
 
     def _agree(self, terms: Terms) -> None:
         with tf.init_scope():

@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import training
+from support.run_ranks import run_ranks
 
 import ring_keras as ring
+from ring_keras.ops.step import one_step
+from ring_keras.optimizers.wires import average_thinly
 
 BATCH = 4
 
@@ -56,17 +59,78 @@ def rank_dataset(steps: int) -> tf.data.Dataset:
     ).apply(tf.data.experimental.assert_cardinality(steps))
 
 
+Arrays = list[np.ndarray]
+
+
+def quantized(blocks: np.ndarray) -> np.ndarray:
+    """What int8 makes of rows that have a scale each."""
+    scale = np.abs(blocks).max(axis=1, keepdims=True) * np.float32(1 / 127)
+    levels = np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale > 0)
+    return np.round(levels) * scale
+
+
+def thin_average(
+    wire: str, everyones: list[Arrays], residuals: list[Arrays], shares: list[float]
+) -> tuple[Arrays, list[Arrays]]:
+    """The average of what the ranks have, on a wire, and what it leaves with each."""
+    size = len(everyones)
+    own = [
+        [np.float32(share) * value + left for value, left in zip(*both, strict=True)]
+        for share, *both in zip(shares, everyones, residuals, strict=True)
+    ]
+    like = own[0]
+    flat = np.stack([np.concatenate([v.ravel() for v in of_rank]) for of_rank in own])
+    count = flat.shape[1]
+    if wire == "int8":
+        rows = -(-count // (256 * size)) * size
+        blocks = np.zeros((size, rows * 256), np.float32)
+        blocks[:, :count] = flat
+        blocks = blocks.reshape(size, rows, 256)
+        sent = np.stack([quantized(of_rank) for of_rank in blocks])
+        total = np.zeros_like(blocks[0])
+        for of_rank in sent:
+            total += of_rank
+        average = quantized(total)
+        left = blocks - sent
+        for rank in range(size):
+            part = slice(rank * rows // size, (rank + 1) * rows // size)
+            left[rank, part] += total[part] - average[part]
+        average, left = average.ravel(), left.reshape(size, -1)
+    else:
+        average, left = np.zeros_like(flat[0]), flat.copy()
+        for rank in range(size):
+            begin = 0
+            for value in like:
+                part = flat[rank, begin : begin + value.size]
+                kept = -(-value.size // 32)
+                chosen = begin + np.argsort(-np.abs(part), kind="stable")[:kept]
+                average[chosen] += flat[rank, chosen]
+                left[rank, chosen] = 0
+                begin += value.size
+
+    def divided(one: np.ndarray) -> Arrays:
+        ends = np.cumsum([value.size for value in like])
+        parts = zip(np.split(one[:count], ends[:-1]), like, strict=True)
+        return [part.reshape(value.shape) for part, value in parts]
+
+    return divided(average), [divided(of_rank) for of_rank in left]
+
+
 class Reference:
     """The algorithm in one process: a model for each rank, and NumPy in between."""
 
-    def __init__(self, size: int, inner: str, outer: str, sync_every: int) -> None:
+    def __init__(
+        self, size: int, inner: str, outer: str, sync_every: int, wire: str = "float32"
+    ) -> None:
         _, self._rate, self._momentum = OUTER[outer]
+        self._wire = wire
         self._sync_every = sync_every
         self.models = [training.build(1) for _ in range(size)]
         for model in self.models:
             model.compile(INNER[inner](), "binary_crossentropy")
         self.common = [w.astype(np.float64) for w in self.models[0].get_weights()]
         self._velocity = [np.zeros_like(w) for w in self.common]
+        self.left = [[np.float32(0 * w) for w in self.common] for _ in range(size)]
         self._amounts = np.zeros(size)
         self._steps = 0
 
@@ -102,9 +166,22 @@ class Reference:
     def meet(self) -> None:
         """One meeting: the average of the changes, and Nesterov's momentum."""
         weights = [model.get_weights() for model in self.models]
-        for index, common in enumerate(self.common):
-            changes = [common - of_rank[index] for of_rank in weights]
-            change = np.average(changes, axis=0, weights=self._amounts)
+        changes = [
+            [np.float32(c) - w for c, w in zip(self.common, of_rank, strict=True)]
+            for of_rank in weights
+        ]
+        if self._wire == "float32":
+            averages = [
+                np.average(of_all, axis=0, weights=self._amounts)
+                for of_all in zip(*changes, strict=True)
+            ]
+        else:
+            averages, self.left = thin_average(
+                self._wire, changes, self.left, list(self._amounts / sum(self._amounts))
+            )
+        for index, (common, change) in enumerate(
+            zip(self.common, averages, strict=True)
+        ):
             velocity = self._momentum * self._velocity[index] - self._rate * change
             self._velocity[index] = velocity
             self.common[index] = (
@@ -118,13 +195,13 @@ class Reference:
         self._steps = 0
 
 
-def fit_worker(inner, outer, sync_every, steps, epochs, **compiled):
+def fit_worker(inner, outer, sync_every, steps, epochs, options=(), **compiled):
     """Trains in `fit`; returns the weights, and how many meetings there were."""
     make, _, _ = OUTER[outer]
     model = training.build(ring.rank())  # All take the first rank's.
     if ring.rank() == 0:
         model = training.build(1)
-    optimizer = make(INNER[inner](), sync_every=sync_every)
+    optimizer = make(INNER[inner](), sync_every=sync_every, **dict(options))
     model.compile(optimizer, "binary_crossentropy", **compiled)
     model.fit(rank_dataset(steps), epochs=epochs, verbose=0, shuffle=False)
     if compiled.get("jit_compile"):
@@ -132,13 +209,15 @@ def fit_worker(inner, outer, sync_every, steps, epochs, **compiled):
     return model.get_weights(), int(optimizer.outer_optimizer.iterations)
 
 
-def require_reference(results, size, inner, outer, sync_every, steps, epochs):
+def require_reference(
+    results, size, inner, outer, sync_every, steps, epochs, wire="float32"
+):
     """The ranks have one model, bit for bit, and it is that of the algorithm."""
     all_weights, meetings = zip(*results, strict=True)
     assert len({training.as_bytes(weights) for weights in all_weights}) == 1
     batches = sync_every * (2 if inner == "accumulation" else 1)
     assert meetings == (-(-steps // batches) * epochs,) * size
-    reference = Reference(size, inner, outer, batches)
+    reference = Reference(size, inner, outer, batches, wire)
     for _ in range(epochs):
         reference.epoch(steps)
     assert training.largest_difference(all_weights[0], reference.common) < 1e-6
@@ -166,6 +245,121 @@ def test_fit_is_the_algorithm(rank_pool, size, inner, outer, sync_every, compile
     results = rank_pool(size).run(worker, args=(inner, outer, sync_every, 8, 2))
 
     require_reference(results, size, inner, outer, sync_every, 8, 2)
+
+
+@pytest.mark.parametrize(
+    ("size", "wire", "compiled"),
+    [
+        (3, "int8", {}),
+        (2, "top-k", {}),
+        (2, "int8", {"jit_compile": True}),
+        pytest.param(4, "int8", {"run_eagerly": True}, marks=pytest.mark.slow),
+        pytest.param(3, "top-k", {"jit_compile": True}, marks=pytest.mark.slow),
+    ],
+)
+def test_thin_wires_are_the_algorithm(rank_pool, size, wire, compiled):
+    """What they leave out arrives later, also in a second `fit`."""
+    worker = functools.partial(two_fits_worker, **compiled)
+    results = rank_pool(size).run(worker, args=(wire,))
+
+    weights, seconds, left = zip(*results, strict=True)
+    assert len({training.as_bytes(of_rank) for of_rank in seconds}) == 1
+    reference = Reference(size, "sgd", "diloco", 3, wire)
+    reference.epoch(8)
+    assert training.largest_difference(weights[0], reference.common) < 1e-6
+    reference.epoch(8)
+    assert training.largest_difference(seconds[0], reference.common) < 1e-6
+    for ours, theirs in zip(left, reference.left, strict=True):
+        assert training.largest_difference(ours, theirs) < 1e-6
+
+
+def two_wires_worker():
+    """The weights after `fit`s with two wires."""
+    ring.init()
+    return [two_fits_worker(wire)[0] for wire in ("int8", "bfloat16")]
+
+
+def test_wires_between_encrypted_hosts():
+    hosts = [
+        {"RING_KERAS_HOST_NAME": host, "RING_KERAS_ENCRYPT": "1"} for host in ("a", "b")
+    ]
+    first, second = run_ranks(two_wires_worker, 2, env=hosts)
+
+    assert [*map(training.as_bytes, first)] == [*map(training.as_bytes, second)]
+    for weights, exact, least, most in (
+        (first[0], "int8", 0, 1e-6),
+        (first[1], "float32", 1e-6, 0.01),
+    ):
+        reference = Reference(2, "sgd", "diloco", 3, exact)
+        reference.epoch(8)
+        assert least <= training.largest_difference(weights, reference.common) < most
+
+
+def two_fits_worker(wire, **compiled):
+    """The weights after each of two `fit`s, and the residuals."""
+    model = training.build(1)
+    optimizer = ring.DiLoCo(INNER["sgd"](), sync_every=3, wire=wire)
+    weights = []
+    for _ in range(2):
+        model.compile(optimizer, "binary_crossentropy", **compiled)
+        model.fit(rank_dataset(8), verbose=0, shuffle=False)
+        weights.append(model.get_weights())
+    return *weights, [np.asarray(one) for one in optimizer.residuals]
+
+
+WIRE_SHAPES = [(700, 3), (), (5,), (2, 2, 257)]
+
+
+def values_of(rank: int, meeting: int) -> Arrays:
+    """What a rank has to send: of all sizes, and zeros."""
+    random = np.random.default_rng([rank, meeting])
+    values = [
+        np.float32(random.normal(size=s) * 10.0 ** random.integers(-20, 9, size=s))
+        for s in WIRE_SHAPES
+    ]
+    values[0][:100] = 0
+    return values
+
+
+def wire_worker(wire):
+    """Three averages, and what is left after each."""
+    size = ring.size()
+    share = tf.constant([1, 4, 2][ring.rank()] / sum([1, 4, 2][:size]))
+
+    @tf.function
+    def average(values, left):
+        with one_step():
+            return average_thinly(wire, values, left, share, ring.global_process_set)
+
+    left = [np.zeros(shape, np.float32) for shape in WIRE_SHAPES]
+    results = []
+    for meeting in range(3):
+        values = values_of(ring.rank(), meeting)
+        averages, left = tf.nest.map_structure(np.asarray, average(values, left))
+        results.append((averages, left))
+    values[3][0, 1, 7] = np.nan
+    averages, _ = average(
+        [v if ring.rank() else np.zeros_like(v) for v in values], left
+    )
+    return results, int(np.isnan(averages[3]).sum())
+
+
+@pytest.mark.parametrize(("size", "wire"), [(3, "int8"), (2, "top-k")])
+def test_thin_wires_are_those_of_numpy_bit_for_bit(rank_pool, size, wire):
+    results, nans = zip(*rank_pool(size).run(wire_worker, args=(wire,)), strict=True)
+
+    shares = [share / sum([1, 4, 2][:size]) for share in [1, 4, 2][:size]]
+    left = [[np.zeros(shape, np.float32) for shape in WIRE_SHAPES]] * size
+    for meeting, of_ranks in enumerate(zip(*results, strict=True)):
+        values = [values_of(rank, meeting) for rank in range(size)]
+        averages, left = thin_average(wire, values, left, shares)
+        for rank, (theirs, theirs_left) in enumerate(of_ranks):
+            for ours, own in zip(averages, theirs, strict=True):
+                np.testing.assert_array_equal(own, ours)
+            for ours, own in zip(left[rank], theirs_left, strict=True):
+                np.testing.assert_array_equal(own, ours)
+    # All have it: of its block, or in its place.
+    assert set(nans) == {{"int8": 256, "top-k": 1}[wire]}
 
 
 def synchronous_worker():
@@ -278,12 +472,55 @@ def test_a_file_saved_between_two_meetings_goes_on_there(rank_pool, tmp_path):
     assert training.largest_difference(all_weights[0], reference.common) < 1e-6
 
 
+def loaded_residuals_worker(directory):
+    """A file has the residuals; what one rank alone goes on with has all of them."""
+    model = training.build(1)
+    model.compile(
+        ring.DiLoCo(INNER["sgd"](), sync_every=2, wire="top-k"), "binary_crossentropy"
+    )
+    model.fit(rank_dataset(4), verbose=0)
+    model.save(f"{directory}/{ring.rank()}.keras")
+    loaded = keras.models.load_model(f"{directory}/{ring.rank()}.keras").optimizer
+    own = [np.asarray(one) for one in model.optimizer.residuals]
+    assert any(one.any() for one in own)
+    for ours, theirs in zip(own, loaded.residuals, strict=True):
+        np.testing.assert_array_equal(theirs, ours)
+    return own
+
+
+def alone_worker(directory):
+    """A job of one rank: nothing has to travel, so all that was left is applied."""
+    model = keras.models.load_model(f"{directory}/0.keras")
+    before = model.get_weights()
+    left = [np.asarray(one) for one in model.optimizer.residuals]
+    velocities = [np.asarray(v) for v in model.optimizer.outer_optimizer.variables[2:]]
+    zeros = [tf.zeros(v.shape) for v in model.trainable_variables]
+    for _ in range(2):
+        model.optimizer.apply(zeros, model.trainable_variables)
+    assert not any(np.asarray(one).any() for one in model.optimizer.residuals)
+    for weight, was, change, velocity in zip(
+        model.get_weights(), before, left, velocities, strict=True
+    ):
+        velocity = 0.9 * velocity - 0.7 * change
+        np.testing.assert_allclose(
+            weight, was + 0.9 * velocity - 0.7 * change, atol=1e-6
+        )
+
+
+def test_residuals_are_saved_and_lost_on_no_number_of_ranks(rank_pool, tmp_path):
+    first, second = rank_pool(2).run(loaded_residuals_worker, args=(str(tmp_path),))
+    assert training.largest_difference(first, second) > 0
+
+    rank_pool(1).run(alone_worker, args=(str(tmp_path),))
+
+
 def copies_worker():
     """Every kind of copy is the same optimizer, and trains."""
     optimizer = ring.DiLoCo(
         keras.optimizers.Adam(0.02),
         keras.optimizers.SGD(0.5, momentum=0.8),
         sync_every=5,
+        wire="int8",
         name="mine",
     )
     config = optimizer.get_config()
@@ -335,10 +572,11 @@ def refusals_worker():
         lambda: ring.DiLoCo(sgd(), sgd(gradient_accumulation_steps=2), sync_every=2),
         lambda: ring.DiLoCo(sgd(), sgd(loss_scale_factor=2.0), sync_every=2),
         lambda: ring.DiLoCo("ftrl", sync_every=2),
+        lambda: ring.DiLoCo("sgd", sync_every=2, wire="int4"),
     ]
     messages = []
     for case in cases:
-        with pytest.raises(ValueError, match="RK343") as error:
+        with pytest.raises(ValueError, match=r"RK34[35]") as error:
             case()
         messages.append(str(error.value))
     return messages
@@ -362,6 +600,7 @@ def test_what_cannot_be_is_refused(rank_pool):
             "gradient_accumulation_steps=2",
             "loss_scale_factor=2.0",
             "makes weights of its own state",
+            "wire='int4'",
         ],
         strict=True,
     ):
@@ -372,10 +611,13 @@ def test_what_cannot_be_is_refused(rank_pool):
 def disagreement_worker(what):
     """Ranks that would not meet; returns the error of each."""
     odd = ring.rank() == 1
-    outer = keras.optimizers.SGD(0.7 if what == "sync_every" or odd else 0.5)
-    sync_every = 3 if what == "outer" or odd else 2
+    outer = keras.optimizers.SGD(0.5 if what == "outer" and not odd else 0.7)
+    sync_every = 2 if what == "sync_every" and not odd else 3
+    wire = "int8" if what == "wire" and odd else "float32"
     model = training.build(1)
-    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), outer, sync_every=sync_every)
+    optimizer = ring.DiLoCo(
+        keras.optimizers.SGD(0.1), outer, sync_every=sync_every, wire=wire
+    )
     model.compile(optimizer, "binary_crossentropy")
     with pytest.raises(ring.RankMismatchError, match="RK342") as in_fit:
         model.fit(rank_dataset(4), verbose=0)
@@ -391,6 +633,7 @@ def disagreement_worker(what):
     [
         ("sync_every", "sync_every differs across ranks: rank 0 has 2, rank 1 has 3"),
         ("outer", "the optimizer of the meetings differs across ranks: rank 0 has SGD"),
+        ("wire", "wire differs across ranks: rank 0 has float32, rank 1 has int8"),
     ],
 )
 def test_ranks_that_disagree_all_get_an_error(rank_pool, what, words):
@@ -650,6 +893,27 @@ def unbuilt_worker():
 
 def test_gradients_need_variables(rank_pool):
     rank_pool(2).run(unbuilt_worker)
+
+
+def sixteen_bits_worker(dtype, wire):
+    """Weights of 16 bits, and more examples in a window than those can count."""
+    model = training.build(1, dtype=dtype)
+    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=30, wire=wire)
+    model.compile(optimizer, "binary_crossentropy", auto_scale_loss=False)
+    x, y = (np.tile(a[ring.rank() :: 2], (200, 1)) for a in training.arrays())
+    history = model.fit(x, y, batch_size=4000, epochs=2, verbose=0).history["loss"]
+    assert history[1] < history[0]
+    assert model.layers[-2].weights[0].dtype == dtype
+    return training.as_bytes([w.astype(np.float32) for w in model.get_weights()])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wire"), [("float16", "float32"), ("bfloat16", "int8")]
+)
+def test_weights_of_16_bits_meet(rank_pool, dtype, wire):
+    first, second = rank_pool(2).run(sixteen_bits_worker, args=(dtype, wire))
+
+    assert first == second
 
 
 def mixed_precision_worker():
