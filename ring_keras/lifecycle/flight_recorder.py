@@ -1,8 +1,10 @@
-"""Where a rank writes what it is doing when something is wrong.
+"""Where a rank says what it is doing when something is wrong.
 
-The engine writes its collectives, and has a thread here write the stacks of all
-threads to the same file, under Python's lock. If no thread gives that back for seconds,
-Python's faulthandler reads the stacks without it, so such a thread is seen as well.
+A rank for which others have waited too long logs in which line its program stands.
+With a directory for traces, the engine writes its collectives there, and has a thread
+here write the stacks of all threads to the same file, under Python's lock. If no thread
+gives that back for seconds, Python's faulthandler reads the stacks without it, so such
+a thread is seen as well.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from ring_keras import _native
+from ring_keras.monitoring.analyze.stacks import read_stacks, users_frame
 
 __all__ = ["begin_flight_recorder", "end_flight_recorder"]
 
@@ -38,14 +41,26 @@ def begin_flight_recorder(trace_dir: str | None, rank: int) -> None:
     What an earlier process wrote as this rank is gone then.
 
     Args:
-        trace_dir: Made if it is not there. None: nothing is written, and the signal
-            does what it did.
+        trace_dir: Made if it is not there. None: nothing is written, the signal does
+            what it did, and only the log says where this rank stands.
         rank: This one.
     """
-    global _descriptor, _thread
+    global _thread
     end_flight_recorder()
-    if trace_dir is None:
-        return
+    path = None if trace_dir is None else _open(trace_dir, rank)
+    if path is None:
+        _native.begin_places()
+    else:
+        _native.begin_stacks_by_handler()
+    _thread = threading.Thread(
+        target=_answer, args=(path,), name="ring_keras flight recorder", daemon=True
+    )
+    _thread.start()
+
+
+def _open(trace_dir: str, rank: int) -> Path:
+    """Has the file take what the engine, and the signal, write."""
+    global _descriptor
     path = Path(trace_dir, f"rank{rank}.trace")
     path.parent.mkdir(parents=True, exist_ok=True)
     anew = 0 if path in _opened else os.O_TRUNC
@@ -58,33 +73,30 @@ def begin_flight_recorder(trace_dir: str | None, rank: int) -> None:
     faulthandler.unregister(signal.SIGUSR2)
     _native.listen_for_dump_signal()
     faulthandler.register(signal.SIGUSR2, _descriptor, all_threads=True)
-    _native.begin_stacks_by_handler()
-    _thread = threading.Thread(
-        target=_write_stacks_when_wanted,
-        args=(path,),
-        name="ring_keras flight recorder",
-        daemon=True,
-    )
-    _thread.start()
+    return path
 
 
 def end_flight_recorder() -> None:
     """Closes the file; the signal has no effect then."""
     global _descriptor, _thread
-    if _descriptor is None:
+    if _thread is None:
         return
     written = _native.end_stacks()
-    faulthandler.unregister(signal.SIGUSR2)
+    if _descriptor is not None:
+        faulthandler.unregister(signal.SIGUSR2)
     if written:  # Else both stay: a file system hangs.
-        os.close(_descriptor)
-        if _thread is not None:
-            _thread.join()
+        if _descriptor is not None:
+            os.close(_descriptor)
+        _thread.join()
     _descriptor = _thread = None
 
 
-def _write_stacks_when_wanted(path: Path) -> None:
+def _answer(path: Path | None) -> None:
     while _native.await_stacks_wanted():
-        if not _native.claim_stacks():
+        awaited = _native.take_place_wanted()
+        if awaited:
+            _native.log("warning", f"{awaited} It stands in {_place()}.")
+        if path is None or not _native.claim_stacks():
             continue
         try:
             text = "\n".join(_stacks()).encode(errors="replace")
@@ -96,6 +108,15 @@ def _write_stacks_when_wanted(path: Path) -> None:
             )
         finally:
             _native.stacks_written()
+
+
+def _place() -> str:
+    """Where the user's program stands, or at least the main thread."""
+    main_thread = threading.main_thread().ident or 0
+    stacks = read_stacks(list(_stacks()))
+    frames = [stack.frames[0] for stack in stacks if stack.thread == main_thread]
+    frame = users_frame(stacks, main_thread) or next(iter(frames), None)
+    return "no code of Python's" if frame is None else str(frame)
 
 
 def _stacks() -> Iterator[str]:

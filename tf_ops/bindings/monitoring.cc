@@ -181,6 +181,8 @@ void BindMonitoring(py::module_& module) {
       py::arg("on"));
   module.def("listen_for_dump_signal", &ListenForDumpSignal);
   module.def("begin_stacks_by_handler", &BeginStacksByHandler);
+  module.def("begin_places", [] { BeginStacks(nullptr, 0); });
+  module.def("take_place_wanted", &TakePlaceWanted);
   module.def("end_stacks", [] { return WithoutGil(EndStacks); });
   module.def("await_stacks_wanted",
              [] { return WithoutGil(AwaitStacksWanted); });

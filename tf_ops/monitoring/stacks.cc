@@ -3,6 +3,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <utility>
 
 namespace ring_keras {
 namespace {
@@ -17,6 +18,7 @@ struct State {
   // kIdle to kWanted by who asks, to kWriting by who writes.
   enum class Phase : uint8_t { kIdle, kWanted, kWriting } phase = Phase::kIdle;
   bool begun = false;
+  std::string place_wanted;  // Empty: it is not.
   void (*without_lock)(int) = nullptr;
   int argument = 0;
 
@@ -52,6 +54,7 @@ bool EndStacks() {
   std::unique_lock<std::mutex> lock(state.mutex);
   state.begun = false;
   state.without_lock = nullptr;
+  state.place_wanted.clear();
   if (state.phase == Phase::kWanted) state.phase = Phase::kIdle;
   state.changed.notify_all();
   return state.changed.wait_for(lock, kEndWait,
@@ -61,8 +64,10 @@ bool EndStacks() {
 bool AwaitStacksWanted() {
   State& state = Get();
   std::unique_lock<std::mutex> lock(state.mutex);
-  state.changed.wait(
-      lock, [&] { return !state.begun || state.phase == Phase::kWanted; });
+  state.changed.wait(lock, [&] {
+    return !state.begun || state.phase == Phase::kWanted ||
+           !state.place_wanted.empty();
+  });
   return state.begun;
 }
 
@@ -72,6 +77,12 @@ bool ClaimStacks() {
   if (state.phase != Phase::kWanted) return false;
   state.SetPhase(Phase::kWriting);
   return true;
+}
+
+std::string TakePlaceWanted() {
+  State& state = Get();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  return std::exchange(state.place_wanted, "");
 }
 
 void StacksWritten() {
@@ -109,6 +120,14 @@ void WriteStacksWithoutLock() {
   write(argument);
   lock.lock();
   state.SetPhase(Phase::kIdle);
+}
+
+void AskForPlace(std::string why) {
+  State& state = Get();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  if (!state.begun) return;
+  state.place_wanted = std::move(why);
+  state.changed.notify_all();
 }
 
 }  // namespace ring_keras

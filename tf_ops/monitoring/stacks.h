@@ -9,17 +9,21 @@
 #define RING_KERAS_MONITORING_STACKS_H_
 
 #include <cstdint>
+#include <string>
 
 #include "tf_ops/common/export.h"
 
 namespace ring_keras {
 
-// For the program's thread. Without the lock: waits until stacks are wanted;
-// false: no more will be. Then, with the lock: whether to write them, or it
-// took too long to get the lock. And, if so, when they are written.
+// For the program's thread. Without the lock: waits until stacks, or a place,
+// are wanted; false: no more will be. Then, with the lock: whether to write
+// them, or it took too long to get the lock. And, if so, when they are written.
 RING_KERAS_EXPORT bool AwaitStacksWanted();
 RING_KERAS_EXPORT bool ClaimStacks();
 RING_KERAS_EXPORT void StacksWritten();
+
+// What AskForPlace() was given, which is then forgotten; empty: nothing.
+RING_KERAS_EXPORT std::string TakePlaceWanted();
 
 // From now on there is a thread that writes them, until EndStacks(), which also
 // has AwaitStacksWanted() return. `without_lock(argument)` writes them if that
@@ -34,6 +38,10 @@ enum class StacksAnswer : uint8_t { kWritten, kLockHeld, kNobody };
 RING_KERAS_EXPORT StacksAnswer AskForStacks();
 // After an answer of kLockHeld.
 void WriteStacksWithoutLock();
+
+// Has the program's thread log `why`, and behind that where the program stands.
+// Returns at once; nothing comes of it if there is no such thread.
+RING_KERAS_EXPORT void AskForPlace(std::string why);
 
 }  // namespace ring_keras
 

@@ -296,6 +296,7 @@ void ProgressEngine::WatchAge(Operation& operation, Clock::time_point now) {
         DescribeStall(operation, age_s, operations_, matcher_, shared_);
     Log(LogLevel::kWarning, Prefix(ErrorCode::kStalled) + text +
                                 DescribeWayToSee(options_.trace_dir));
+    TellAwaited(operation, DescribeAwaited(operation, age_s));
     WriteDump(DumpCause::kStall, text, Asker::kEngine);
     // Who has been told needs to hear it again less and less often.
     operation.next_stall_warning_s *= 2;

@@ -113,6 +113,10 @@ class ProgressEngine {
   void HandleRelayed(int job_rank, int communicator_id,
                      const std::string& bytes);
 
+  void HandleAwaited(const std::string& how);
+
+  // Has the ranks that the operation waits for say where they stand.
+  void TellAwaited(const Operation& operation, const std::string& how);
   void NoteDebugged(int job_rank, bool is_debugged);
 
   void Watch();
@@ -140,6 +144,8 @@ class ProgressEngine {
   std::vector<std::function<void()>> breaks_;
   Clock::time_point next_watch_ = Clock::now();
   unsigned watches_ = 0;
+  // Not before that this rank says again where its program stands.
+  Clock::time_point next_place_{};
 };
 
 }  // namespace ring_keras

@@ -1,7 +1,11 @@
 // What the ranks tell each other besides data.
+#include <algorithm>
+#include <chrono>
 #include <utility>
+#include <vector>
 
 #include "tf_ops/matching/signature.h"
+#include "tf_ops/monitoring/stacks.h"
 #include "tf_ops/runtime/abort_message.h"
 #include "tf_ops/runtime/progress_engine.h"
 #include "tf_ops/transport/relayed_frame.h"
@@ -9,6 +13,9 @@
 
 namespace ring_keras {
 namespace {
+
+// Of thousands of ranks that are waited for, some say where they stand.
+constexpr size_t kMostAwaited = 4;
 
 // Of an announcement whose operation has ended here, or never begins: peers
 // that do not know yet that the communicator is broken may send for it.
@@ -45,9 +52,30 @@ void ProgressEngine::HandleControl(int job_rank, FrameType type, uint64_t key,
       return HandleWaiting(job_rank, key, std::move(payload));
     case FrameType::kDebugged:
       return NoteDebugged(job_rank, key != 0);
+    case FrameType::kAwaited:
+      if (key == static_cast<uint64_t>(mesh_.rank())) HandleAwaited(payload);
+      return;
     case FrameType::kData:
       break;  // Is the pair's own.
   }
+}
+
+void ProgressEngine::TellAwaited(const Operation& operation,
+                                 const std::string& how) {
+  const std::vector<int> missing = operation.MissingRanks();
+  for (size_t i = 0; i < std::min(missing.size(), kMostAwaited); ++i) {
+    operation.communicator().Tell(FrameType::kAwaited, missing[i], how);
+  }
+}
+
+void ProgressEngine::HandleAwaited(const std::string& how) {
+  // Every rank that waits says so, and each of them again.
+  const Clock::time_point now = Clock::now();
+  if (now < next_place_) return;
+  next_place_ =
+      now + std::chrono::duration_cast<Clock::duration>(
+                std::chrono::duration<double>(options_.stall_warning_s));
+  AskForPlace(Prefix(ErrorCode::kStalled) + how);
 }
 
 void ProgressEngine::TellDebugged(bool is_debugged) {

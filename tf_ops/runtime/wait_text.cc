@@ -129,6 +129,12 @@ std::string DescribeStall(const Operation& operation, double age_s,
                 "raise RING_KERAS_STALL_TIMEOUT_S.");
 }
 
+std::string DescribeAwaited(const Operation& operation, double age_s) {
+  return StrCat("rank ", operation.communicator().mesh().rank(), " has waited ",
+                Rounded(age_s), " s for this rank in ", operation.description(),
+                ".");
+}
+
 std::string DescribeWayToSee(const std::string& trace_dir) {
   if (trace_dir.empty()) {
     return " With RING_KERAS_TRACE_DIR=DIR, `ring analyze DIR` says in which "

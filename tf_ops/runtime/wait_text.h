@@ -26,6 +26,9 @@ std::string DescribeStall(const Operation& operation, double age_s,
                           const ActiveOperations& all, const Matcher& matcher,
                           const SharedState& shared);
 
+// The same for the ranks that it waits for, each of which reads "this rank".
+std::string DescribeAwaited(const Operation& operation, double age_s);
+
 // How the user learns more than such a warning tells.
 std::string DescribeWayToSee(const std::string& trace_dir);
 

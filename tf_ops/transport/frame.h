@@ -20,6 +20,8 @@ enum class FrameType : uint16_t {
   kPost = 7,      // This rank is in the next use of the channel `key`.
   kWaiting = 8,   // It has been there for long: for those it tells not at once.
   kDebugged = 9,  // Somebody debugs this rank, if `key` is 1, or no longer.
+  kAwaited = 10,  // The rank `key` is to say where its program stands: it is
+                  // waited for; payload: how.
 };
 
 // In the byte order of the host. Ranks of one job share an architecture; where

@@ -19,7 +19,8 @@ void Get(const std::string& bytes, size_t* at, T* value) {
 bool MayBeRelayed(FrameType type) {
   return type == FrameType::kAnnouncement || type == FrameType::kAbort ||
          type == FrameType::kGivenUp || type == FrameType::kDump ||
-         type == FrameType::kWaiting || type == FrameType::kDebugged;
+         type == FrameType::kWaiting || type == FrameType::kDebugged ||
+         type == FrameType::kAwaited;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,12 @@ def test_a_stall_is_told_less_and_less_often(tmp_path: Path, traces: bool) -> No
         assert "s for rank 1 of 2. It is in no collective that is known" in warning
         assert (f"`ring analyze {tmp_path}`" in warning) == traces
         assert ("With RING_KERAS_TRACE_DIR=DIR" in warning) == (not traces)
+    # And the rank that is waited for says where its program stands.
+    told = [line for line in second.stderr.splitlines() if "[RK207]" in line]
+    assert 1 <= len(told) <= 5, told
+    for line in told:
+        assert re.search(
+            r"rank 0 has waited \S+ s for this rank in allreduce 'x'\. "
+            r"It stands in \w+\.py:\d+ \(\w+\)\.",
+            line,
+        ), line
