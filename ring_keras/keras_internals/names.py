@@ -4,6 +4,7 @@ __all__ = [
     "ADD_FROM_REFERENCE",
     "ADD_VARIABLE",
     "APPLY",
+    "APPLY_WEIGHT_DECAY",
     "AVERAGES",
     "BACKEND_APPLY_GRADIENTS",
     "BATCHES_OF_TESTS",
@@ -85,6 +86,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     "keras.layers.BatchNormalization": ("_moments",),
     "keras.layers.Layer": ("_flatten_layers",),
     "keras.optimizers.Optimizer": (
+        "_apply_weight_decay",
         "_backend_apply_gradients",
         "_backend_update_step",
         "_clip_gradients",
@@ -164,6 +166,7 @@ AVERAGES = "_model_variables_moving_average"
 CLIP_GRADIENTS = "_clip_gradients"
 BACKEND_APPLY_GRADIENTS = "_backend_apply_gradients"
 APPLY = "apply"
+APPLY_WEIGHT_DECAY = "_apply_weight_decay"
 UPDATE = "_backend_update_step"
 UPDATE_AVERAGES = "_update_model_variables_moving_average"
 TAKE_AVERAGES = "_overwrite_model_variables_with_average_value"

@@ -14,6 +14,7 @@ __all__ = ["remove_replacements", "replace", "replacement", "restore"]
 # Of models, layers and optimizers, for longer than a step.
 _REPLACED = (
     names.APPLY,
+    names.APPLY_WEIGHT_DECAY,
     names.BACKEND_APPLY_GRADIENTS,
     names.CHECK_FINITE,
     names.CLIP_GRADIENTS,

@@ -87,6 +87,7 @@ class ShardedState:
         """Puts the methods into the optimizer; divides what it has by now."""
         optimizer = self._optimizer
         internals.replace(optimizer, internals.UPDATE, self._update)
+        internals.replace(optimizer, internals.APPLY_WEIGHT_DECAY, self._decay)
         internals.replace(optimizer, internals.UPDATE_AVERAGES, self._update_averages)
         internals.replace(optimizer, internals.TAKE_AVERAGES, self._take_averages)
         if optimizer.built:
@@ -182,6 +183,11 @@ class ShardedState:
             self._optimizer, [g for g, _ in own], [v for _, v in own], learning_rate
         )
         self._share(trainable_variables, "update")
+
+    def _decay(self, variables: Sequence[Any]) -> None:
+        type(self._optimizer)._apply_weight_decay(
+            self._optimizer, [v for v in variables if self._owner(v) == self._rank()]
+        )
 
     def _update_averages(self, trainable_variables: Sequence[Any]) -> None:
         with self._own_averages(trainable_variables) as own:

@@ -99,17 +99,6 @@ def fit(name: str, shard_state: bool, **options: Any) -> keras.Model:
     return model
 
 
-def fit_of_unknown_length(name: str, shard_state: bool) -> keras.Model:
-    """At its end TensorFlow runs what needs no batch, such as weight decay."""
-    model = build(1 + ring.rank())
-    optimizer = ring.DistributedOptimizer(MAKERS[name](), shard_state=shard_state)
-    training.compile_model(model, optimizer)
-    data = training.dataset(training.steps_of(STEPS, ring.size(), uneven=False))
-    own = ring.data.shard(data).filter(lambda x, y: True)
-    training.fit(model, own, training.BATCH, epochs=2)
-    return model
-
-
 def uneven_fit(name: str, shard_state: bool) -> keras.Model:
     """A rank without data goes on with empty batches."""
     rank = ring.rank()
@@ -151,7 +140,6 @@ WAYS: dict[str, Callable[[str, bool], keras.Model]] = {
     "jit": lambda name, shard: fit(name, shard, jit_compile=True),
     "eager_fit": lambda name, shard: fit(name, shard, run_eagerly=True),
     "several_steps": lambda name, shard: fit(name, shard, steps_per_execution=2),
-    "unknown_length": fit_of_unknown_length,
     "uneven": lambda name, shard: uneven_fit(name, shard),
     "eager_loop": lambda name, shard: loop(name, shard, in_function=False),
     "loop": lambda name, shard: loop(name, shard, in_function=True),
@@ -188,11 +176,6 @@ def test_optimizers_train_the_same_weights(rank_pool):
 @pytest.mark.parametrize("names", [OTHERS[n::4] for n in range(4)], ids="-".join)
 def test_every_optimizer_trains_the_same_weights(rank_pool, names):
     require_same_weights(rank_pool(2).run(compare_worker, args=("fit", names)))
-
-
-def test_data_of_unknown_length_train_the_same_weights(rank_pool):
-    way = "unknown_length"
-    require_same_weights(rank_pool(2).run(compare_worker, args=(way, ["adamw"])))
 
 
 @pytest.mark.slow
