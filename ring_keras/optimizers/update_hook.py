@@ -1,5 +1,6 @@
 """The hook of an optimizer that updates variables itself."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,13 +53,26 @@ class UpdateHook(OptimizerHook):
         trainable_variables: Sequence[Any] | None = None,
     ) -> Any:
         apply = type(self._optimizer).apply
-        if self._suspended:
-            return apply(self._optimizer, grads, trainable_variables)
         grads = list(grads)
+        if self._suspended:
+            with self._after(grads):
+                return apply(self._optimizer, grads, trainable_variables)
         variables = None if trainable_variables is None else list(trainable_variables)
         known = variables or internals.trainable_variables(self._optimizer)
-        with in_order(), self._must_be_passed(grads, known):
+        with in_order(), self._must_be_passed(grads, known), self._after(grads):
             return apply(self._optimizer, grads, variables)
+
+    def _after(
+        self, grads: Sequence[Gradient]
+    ) -> contextlib.AbstractContextManager[Any]:
+        """Where the ranks divide the state, nothing happens without gradients.
+
+        Where data of unknown length end, TensorFlow runs all that needs no batch. That
+        is not the same on ranks that update different variables.
+        """
+        if self._sharded is None:
+            return contextlib.nullcontext()
+        return tf.control_dependencies([one for one in grads if tf.is_tensor(one)])
 
     def _overwrite_directly(
         self, grads: Sequence[Gradient], variables: Sequence[Any]

@@ -87,6 +87,10 @@ MAKERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
 }
 if hasattr(keras.optimizers, "Muon"):  # Older Keras has none.
     MAKERS["muon"] = lambda: optimizers.Muon(0.01, weight_decay=0.1)
+    # Of which some variables' updates count steps, and others do not.
+    MAKERS["accumulated_muon"] = lambda: optimizers.Muon(
+        0.01, gradient_accumulation_steps=2
+    )
 
 
 def fit(name: str, shard_state: bool, **options: Any) -> keras.Model:
@@ -96,6 +100,22 @@ def fit(name: str, shard_state: bool, **options: Any) -> keras.Model:
     training.compile_model(model, optimizer, **options)
     data = training.dataset(training.steps_of(STEPS, size))  # The last is uneven.
     training.fit(model, ring.data.shard(data, remainder="keep"), training.BATCH)
+    return model
+
+
+def fit_of_unknown_length(name: str, shard_state: bool) -> keras.Model:
+    """At its end TensorFlow would run what needs no batch, such as weight decay.
+
+    The state that is not divided has data of known length, for comparison.
+    """
+    model = build(1 + ring.rank())
+    optimizer = ring.DistributedOptimizer(MAKERS[name](), shard_state=shard_state)
+    training.compile_model(model, optimizer)
+    data = training.dataset(training.steps_of(STEPS, ring.size(), uneven=False))
+    own = ring.data.shard(data)
+    if shard_state:
+        own = own.filter(lambda x, y: True)
+    training.fit(model, own, training.BATCH, epochs=2)
     return model
 
 
@@ -140,6 +160,7 @@ WAYS: dict[str, Callable[[str, bool], keras.Model]] = {
     "jit": lambda name, shard: fit(name, shard, jit_compile=True),
     "eager_fit": lambda name, shard: fit(name, shard, run_eagerly=True),
     "several_steps": lambda name, shard: fit(name, shard, steps_per_execution=2),
+    "unknown_length": fit_of_unknown_length,
     "uneven": lambda name, shard: uneven_fit(name, shard),
     "eager_loop": lambda name, shard: loop(name, shard, in_function=False),
     "loop": lambda name, shard: loop(name, shard, in_function=True),
@@ -176,6 +197,12 @@ def test_optimizers_train_the_same_weights(rank_pool):
 @pytest.mark.parametrize("names", [OTHERS[n::4] for n in range(4)], ids="-".join)
 def test_every_optimizer_trains_the_same_weights(rank_pool, names):
     require_same_weights(rank_pool(2).run(compare_worker, args=("fit", names)))
+
+
+def test_data_of_unknown_length_train_the_same_weights(rank_pool):
+    names = [name for name in ("adamw", "accumulated_muon") if name in MAKERS]
+    results = rank_pool(3).run(compare_worker, args=("unknown_length", names))
+    require_same_weights(results)
 
 
 @pytest.mark.slow
