@@ -90,6 +90,15 @@ def test_16_bits_learn_at_the_full_rate(policy: str) -> None:
     assert f"mixed_{dtype}" == policy
 
 
+@pytest.mark.slow  # test_far_apart.py tests what it shows.
+def test_ranks_that_are_far_apart_learn_digits() -> None:
+    line = same_line(run_example("far_apart.py", "--wire=int8"), "test accuracy ")
+
+    accuracy, meetings = re.search(r"([\d.]+)% after \d+ .* (\d+) meet", line).groups()
+    assert float(accuracy) >= 90
+    assert int(meetings) == 8 * 5  # 4 in the 45 steps of an epoch, and one at its end.
+
+
 @pytest.mark.slow
 def test_text_is_classified_in_as_many_steps() -> None:
     line = same_line(run_example("text_classification.py"), "test accuracy ")
