@@ -1,0 +1,184 @@
+"""Training over slow links: gradients in every step beside ranks that seldom meet.
+
+    sudo python -m benchmarks.slow_links
+    sudo python -m benchmarks.slow_links --models cnn --rates 100mbit --turns 1
+
+Makes 4 network namespaces for each rate, with one rank in each, and removes them. The
+ways take turns; a way's time is the median of its turns, as a share of what the same
+steps take without any communication. Quality is that of as many examples in every way,
+on links without a limit, as rates have no effect on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import Load, describe_machine
+from benchmarks.scaling.launch import Job, Network
+
+RANK = str(Path(__file__).resolve().parent / "rank.py")
+HOSTS = 4
+LIMIT_S = 900
+# Updates between two meetings.
+APART = 100
+
+WAYS: dict[str, dict[str, Any]] = {
+    "no communication": {"kind": "alone"},
+    "gradients": {"kind": "gradients"},
+    "gradients, bfloat16": {"kind": "gradients", "compression": "bf16"},
+    "weights averaged": {"kind": "gradients", "sync_every": APART},
+    "DiLoCo": {"kind": "diloco", "momentum": 0.5, "sync_every": APART},
+    "DiLoCo, int8": {
+        "kind": "diloco",
+        "momentum": 0.5,
+        "sync_every": APART,
+        "wire": "int8",
+    },
+}
+
+
+def is_apart(way: str) -> bool:
+    """Whether its ranks take steps without the others."""
+    return way == "no communication" or "sync_every" in WAYS[way]
+
+
+def train(
+    network: Network, model: str, way: str, epochs: int, steps: int
+) -> dict[str, Any]:
+    """A job of 4 ranks; what the first has to say."""
+    environment = [
+        {
+            "RING_KERAS_HOST_NAME": f"host{host}",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        for host in range(HOSTS)
+    ]
+    task = {
+        "model": model,
+        "way": WAYS[way],
+        "epochs": epochs,
+        "steps": steps,
+        # All alike, so that what Keras does around an execution is in none of them.
+        "steps_per_execution": min(steps, APART),
+        "size": HOSTS,
+    }
+    job = network.inside(
+        0, lambda: Job(HOSTS, env=environment, bind_address=network.addresses[0])
+    )
+    ranks: list[subprocess.Popen[str]] = []
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as result, job:
+        try:
+            for rank in range(HOSTS):
+                arguments = [RANK, json.dumps({**task, "rank": rank}), result.name]
+                ranks.append(
+                    subprocess.Popen(
+                        network.command(rank, sys.executable, *arguments),
+                        env=job.environment(rank),
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT,
+                        text=True,
+                    )
+                )
+            for rank, process in enumerate(ranks):
+                printed, _ = process.communicate(timeout=LIMIT_S)
+                if process.returncode != 0:
+                    raise RuntimeError(f"rank {rank} of '{way}':\n{printed[-3000:]}")
+        finally:
+            for process in ranks:
+                process.kill()
+                process.wait()
+        said: dict[str, Any] = json.load(result)
+    return said
+
+
+def measure_times(
+    rate: str, models: list[str], turns: int, steps: int
+) -> dict[tuple[str, str], dict[str, float]]:
+    """Of every model and way: the seconds and bytes of a step."""
+    measured: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    with Network(HOSTS, rate) as network:
+        for _ in range(turns):
+            for model in models:
+                for way in WAYS:
+                    # A step of gradients may take seconds.
+                    count = APART if is_apart(way) else steps
+                    said = train(network, model, way, 3, count)
+                    measured.setdefault((model, way), []).append(said)
+    return {
+        key: {
+            what: statistics.median(one for said in turns for one in said[what])
+            for what in ("step_s", "step_bytes")
+        }
+        for key, turns in measured.items()
+    }
+
+
+def report_times(rate: str, measured: dict[tuple[str, str], dict[str, float]]) -> None:
+    """A row for each model and way."""
+    print(f"\n| {rate} | way | share of no communication | ms/step | bytes/step |")
+    print("|---|---|---|---|---|")
+    for (model, way), figures in measured.items():
+        alone_s = measured[model, "no communication"]["step_s"]
+        print(
+            f"| {model} | {way} | {alone_s / figures['step_s']:.3f} "
+            f"| {figures['step_s'] * 1e3:.2f} | {figures['step_bytes']:,.0f} |"
+        )
+
+
+def report_quality(models: list[str], examples: int) -> None:
+    """Trains every way on as many examples, where links have no limit."""
+    epochs = max(2, examples // (HOSTS * 8 * 2 * APART))
+    count = epochs * HOSTS * 8 * 2 * APART
+    print(f"\n| after {count:,} examples | way | test loss | test accuracy |")
+    print("|---|---|---|---|")
+    with Network(HOSTS) as network:
+        for model in models:
+            for way in list(WAYS)[1:]:
+                said = train(network, model, way, epochs, 2 * APART)
+                loss, accuracy = said["loss"], said["accuracy"]
+                row = f"| {model} | {way} | {loss:.4f} | {accuracy:.2%} |"
+                print(row, flush=True)
+
+
+def main() -> None:
+    """Measures, and prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--models", nargs="+", default=["cnn", "mlp"])
+    parser.add_argument("--rates", nargs="*", default=["1gbit", "100mbit", "20mbit"])
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument(
+        "--steps", type=int, default=10, help="of gradients in each measured epoch"
+    )
+    parser.add_argument(
+        "--examples", type=int, default=64000, help="for quality; 0: leave it out"
+    )
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        parser.error("making network namespaces needs root")
+    # So that the namespaces go, whoever ends this.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for what, text in describe_machine().items():
+        print(f"{what}: {text}")
+    before = Load.now()
+    print(f"load: {before.average:.2f}", flush=True)
+    for rate in options.rates:
+        measured = measure_times(rate, options.models, options.turns, options.steps)
+        report_times(rate, measured)
+    if options.examples:
+        report_quality(options.models, options.examples)
+    after = Load.now()
+    stolen = after.stolen_since(before)
+    print(f"\nload: {after.average:.2f}; the hypervisor took {stolen:.1%}")
+
+
+if __name__ == "__main__":
+    main()
