@@ -22,10 +22,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import Load, describe_machine
-from benchmarks.scaling.launch import Job, Network
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+# The network and the job are those of the tests.
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-RANK = str(Path(__file__).resolve().parent / "rank.py")
+from support.job import Job  # noqa: E402
+from support.network import Network  # noqa: E402
+
+from benchmarks.machine import Load, describe_machine  # noqa: E402
+
+RANK = str(HERE / "rank.py")
 HOSTS = 4
 LIMIT_S = 900
 # Updates between two meetings.

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 import ring_keras as ring
 
@@ -57,7 +57,7 @@ def make_optimizer(options: dict[str, Any]) -> keras.optimizers.Optimizer:
     return ring.DistributedOptimizer(inner, **options)
 
 
-class Epochs(keras.callbacks.Callback):
+class Epochs(keras.callbacks.Callback):  # type: ignore[misc]  # Untyped.
     """When each epoch was over, and what this rank had sent by then."""
 
     def __init__(self, counts: bool) -> None:
