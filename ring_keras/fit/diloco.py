@@ -1,5 +1,7 @@
 """An optimizer whose ranks train apart, and meet every so many steps."""
 
+import functools
+import heapq
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,8 +11,9 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.distributed import prepare_fits
+from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.compression import Compression
-from ring_keras.ops.decisions import any as any_rank
+from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.meeting_hook import MeetingHook
@@ -72,6 +75,9 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             have a scale in common. `"top-k"`: of each variable the largest 32nd. What
             the last two leave out is added to what the rank sends the next time, and
             for that they keep one more copy of the weights. The same on every rank.
+        fragments: The number of parts of about the same size, of whole variables, each
+            of which meets every `sync_every` updates, one after the other: so a meeting
+            sends so much less, that much more often. The same on every rank.
         name: The name of the optimizer.
 
     Raises:
@@ -85,6 +91,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         *,
         sync_every: int,
         wire: str = "float32",
+        fragments: int = 1,
         name: str = "diloco",
     ) -> None:
         # As Keras's own optimizers around others, it has no learning rate itself.
@@ -93,8 +100,10 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         self.outer_optimizer: Any = keras.optimizers.get(outer or _default_outer())
         self.sync_every = sync_every
         self.wire = wire
+        self.fragments = fragments
         _check_wire(wire)
         _check(self.inner_optimizer, self.outer_optimizer, sync_every)
+        _check_fragments(fragments, sync_every)
         # As it is made: `fit` gives all ranks the first one's learning rate.
         self._outer_in_words = _in_words(self.outer_optimizer)
         compression = Compression.bf16 if wire == "bfloat16" else Compression.none
@@ -116,7 +125,11 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
                     "them. Leave out sync_every."
                 )
         self._steps_apart = self.add_variable((), dtype="int64", name="steps_apart")
-        self._amount_apart = self.add_variable((), dtype="float64", name="amount_apart")
+        self._fragments = _fragments_of(variables, self.fragments)
+        self._amounts_apart = [
+            self.add_variable((), dtype="float64", name="amount_apart")
+            for _ in self._fragments
+        ]
         self._met = [self.add_variable_from_reference(v, "met") for v in variables]
         self._residuals = []
         if self.wire in THIN_WIRES:
@@ -143,7 +156,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
     def kept_apart(self) -> list[keras.Variable]:
         """Those of `variables` that each rank has its own values of."""
         return [
-            self._amount_apart,
+            *self._amounts_apart,
             *self.residuals,
             *self.inner_optimizer.variables,
         ]
@@ -189,7 +202,10 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
                 super().apply(grads)  # Keras says what to do.
                 return
             self.build(trainable_variables)
-        amount = self._hook.begin_step(self._terms(), self._trainable_variables)
+        amount = self._hook.begin_step(
+            self._terms(),
+            [self._of(f, self._trainable_variables) for f in self._fragments],
+        )
         step = current_step()
         present = None if step is None else step.present
         with in_order():
@@ -201,8 +217,11 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
                 )
             self._iterations.assign_add(1)
             self._steps_apart.assign_add(1)
-            self._amount_apart.assign_add(tf.cast(amount, tf.float64))
-            _run_if(self._steps_apart >= self._batches_apart(), self._meet)
+            for apart in self._amounts_apart:
+                apart.assign_add(tf.cast(amount, tf.float64))
+            place = self._steps_apart % self._batches_apart()
+            for number, due in enumerate(self._places()):
+                _run_if(place == due, functools.partial(self._meet, number))
 
     def meet(self) -> None:
         """Gives all ranks the same weights now, unless they have the same.
@@ -212,36 +231,61 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         """
         if not self.built:
             return
+        apart = [self._steps_apart > 0, *(one > 0 for one in self._amounts_apart)]
         with in_order():
-            is_apart = any_rank(
-                self._steps_apart > 0,
+            flags = allreduce(
+                tf.cast(tf.stack(apart), tf.int32),
+                ReduceOp.MAX,
                 name="far_apart/is_apart",
                 process_set=self._hook.process_set,
             )
-            _run_if(tf.convert_to_tensor(is_apart), self._meet)
+            is_apart, *are_apart = tf.unstack(flags > 0)
+            _run_if(is_apart, functools.partial(self._meet_all, are_apart))
 
-    def _meet(self) -> None:
+    def _meet_all(self, are_apart: Sequence[tf.Tensor]) -> None:
         # This rank may have taken no step, where another one has.
         _run_if(self._steps_apart == 0, self._note_met)
-        variables = self._trainable_variables
+        if self.fragments == 1:
+            self._meet(0)
+            return
+        for number, is_apart in enumerate(are_apart):
+            with in_order():  # Momentum would move what has just met.
+                _run_if(is_apart, functools.partial(self._meet, number))
+        self._steps_apart.assign(0)
+
+    def _meet(self, number: int) -> None:
+        fragment, apart = self._fragments[number], self._amounts_apart[number]
+        met = self._of(fragment, self._met)
+        variables = self._of(fragment, self._trainable_variables)
         changes = [
-            tf.convert_to_tensor(met) - tf.convert_to_tensor(variable)
-            for met, variable in zip(self._met, variables, strict=True)
+            tf.convert_to_tensor(before) - tf.convert_to_tensor(variable)
+            for before, variable in zip(met, variables, strict=True)
         ]
-        amount = tf.convert_to_tensor(self._amount_apart)
         averages = self._hook.average(
-            changes, variables, amount, self.wire, self._residuals
+            changes,
+            variables,
+            tf.convert_to_tensor(apart),
+            self.wire,
+            self._of(fragment, self._residuals) if self._residuals else (),
         )
-        for met, variable in zip(self._met, variables, strict=True):
-            variable.assign(met)
+        for before, variable in zip(met, variables, strict=True):
+            variable.assign(before)
+        windows = tf.convert_to_tensor(self.outer_optimizer.iterations)
         # Momentum would move those that have been frozen since.
         trained = [index for index, v in enumerate(variables) if v.trainable]
         self.outer_optimizer.apply(
             [averages[index] for index in trained],
             [variables[index] for index in trained],
         )
-        self._steps_apart.assign(0)
-        self._amount_apart.assign(0)
+        # The meetings of a window are one update.
+        is_last = number == self.fragments - 1
+        self.outer_optimizer.iterations.assign(windows + int(is_last))
+        apart.assign(0)
+        if self.fragments == 1:
+            self._steps_apart.assign(0)
+            return
+        for before, variable in zip(met, variables, strict=True):
+            before.assign(variable)
 
     def scale_loss(self, loss: Any) -> Any:
         """As the optimizer inside does."""
@@ -259,6 +303,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             "outer": keras.saving.serialize_keras_object(self.outer_optimizer),
             "sync_every": self.sync_every,
             "wire": self.wire,
+            "fragments": self.fragments,
         }
 
     @classmethod
@@ -283,12 +328,27 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         (innermost,) = internals.innermost([self.inner_optimizer])
         return self.sync_every * (innermost.gradient_accumulation_steps or 1)
 
+    def _places(self) -> list[int]:
+        """Of each fragment: where in a window it meets, as batches, modulo a window."""
+        batches = self._batches_apart()
+        per_update = batches // self.sync_every
+        updates = [
+            -(-(number + 1) * self.sync_every // self.fragments)
+            for number in range(self.fragments)
+        ]
+        return [update * per_update % batches for update in updates]
+
+    @staticmethod
+    def _of(fragment: Sequence[int], values: Sequence[Any]) -> list[Any]:
+        return [values[index] for index in fragment]
+
     def _terms(self) -> dict[str, Any]:
         return {
             "sync_every": self.sync_every,
             "the number of batches between two meetings": self._batches_apart(),
             "the optimizer of the meetings": self._outer_in_words,
             "wire": self.wire,
+            "fragments": self.fragments,
         }
 
 
@@ -314,6 +374,38 @@ def _in_words(optimizer: keras.optimizers.Optimizer) -> str:
     settings = keras.saving.serialize_keras_object(optimizer)["config"]
     words = (f"{key}={settings[key]}" for key in sorted(settings) if key != "name")
     return f"{type(optimizer).__name__}({', '.join(words)})"
+
+
+def _fragments_of(variables: Sequence[Any], count: int) -> list[list[int]]:
+    """Divides positions of variables, so that all parts have about as many weights."""
+    if count > len(variables):
+        raise ValueError(
+            "[RK346] "
+            "`fragments` are made of whole variables, and each must have one. "
+            f"Received: fragments={count}, {len(variables)} variables"
+        )
+    sizes = [math.prod(variable.shape) for variable in variables]
+    fragments: list[list[int]] = [[] for _ in range(count)]
+    totals = [(0, 0, number) for number in range(count)]
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        # Of parts of one size, that with the fewest: so none stays empty.
+        total, length, number = heapq.heappop(totals)
+        fragments[number].append(index)
+        heapq.heappush(totals, (total + sizes[index], length + 1, number))
+    return [sorted(fragment) for fragment in fragments]
+
+
+def _check_fragments(fragments: int, sync_every: int) -> None:
+    if (
+        not isinstance(fragments, int)
+        or isinstance(fragments, bool)
+        or not 1 <= fragments <= sync_every
+    ):
+        raise ValueError(
+            "[RK346] "
+            "`fragments` must be a whole number, from 1 to `sync_every`. "
+            f"Received: fragments={fragments!r}, sync_every={sync_every}"
+        )
 
 
 def _check_wire(wire: str) -> None:

@@ -39,12 +39,14 @@ class MeetingHook(OptimizerHook):
         self._refuse_around()
         type(self._optimizer).build(self._optimizer, variables)
 
-    def begin_step(self, terms: Terms, variables: Sequence[Any]) -> tf.Tensor | float:
+    def begin_step(
+        self, terms: Terms, fragments: Sequence[Sequence[Any]]
+    ) -> tf.Tensor | float:
         """Before each step of this rank; the first time collective.
 
         Args:
             terms: See `Terms`.
-            variables: All that the optimizer trains.
+            fragments: The variables of each meeting.
 
         Returns:
             How much the step counts, as against those of other ranks.
@@ -56,11 +58,12 @@ class MeetingHook(OptimizerHook):
         step = current_step()
         if step is not None:
             # Each rank keeps its gradients to itself, as it was told to.
-            step.note_reduced(variables)
+            step.note_reduced(v for variables in fragments for v in variables)
         if self._reducer.active:
             self._agree(terms)
             # Now, as the weights differ when they meet: they are compared with it.
-            self._reducer.agree(variables)
+            for variables in fragments:
+                self._reducer.agree(variables)
         weight = self._reducer.step_weight()
         return 1.0 if weight is None else weight.amount
 
@@ -76,7 +79,7 @@ class MeetingHook(OptimizerHook):
 
         Args:
             values: One for each variable.
-            variables: Those that the optimizer trains.
+            variables: Those that meet.
             amount: How much this rank counts.
             wire: How they travel, one of `WIRES`.
             residuals: Variables for what stays with this rank; none where nothing does.

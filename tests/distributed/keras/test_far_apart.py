@@ -116,11 +116,21 @@ def thin_average(
     return divided(average), [divided(of_rank) for of_rank in left]
 
 
+# Of the four variables of `training.build`, of 48, 8, 8 and 1 weights, by number.
+FRAGMENTS = {1: [[0, 1, 2, 3]], 2: [[0], [1, 2, 3]], 3: [[0], [1, 3], [2]]}
+
+
 class Reference:
     """The algorithm in one process: a model for each rank, and NumPy in between."""
 
     def __init__(
-        self, size: int, inner: str, outer: str, sync_every: int, wire: str = "float32"
+        self,
+        size: int,
+        inner: str,
+        outer: str,
+        sync_every: int,
+        wire: str = "float32",
+        fragments: int = 1,
     ) -> None:
         _, self._rate, self._momentum = OUTER[outer]
         self._wire = wire
@@ -131,7 +141,9 @@ class Reference:
         self.common = [w.astype(np.float64) for w in self.models[0].get_weights()]
         self._velocity = [np.zeros_like(w) for w in self.common]
         self.left = [[np.float32(0 * w) for w in self.common] for _ in range(size)]
-        self._amounts = np.zeros(size)
+        self._per_update = 2 if inner == "accumulation" else 1
+        self._fragments = FRAGMENTS[fragments]
+        self._amounts = np.zeros((fragments, size))
         self._steps = 0
 
     def epoch(self, steps: int) -> None:
@@ -149,7 +161,7 @@ class Reference:
         """Trains one rank on, in the same window, by full batches."""
         for x, y in batches_of(rank, len(self.models), end + 1)[begin:end]:
             self.models[rank].train_on_batch(x, y)
-            self._amounts[rank] += len(x)
+            self._amounts[:, rank] += len(x)
 
     def _ranks(self) -> range:
         return range(len(self.models))
@@ -158,41 +170,61 @@ class Reference:
         for batches in zip(*everyones, strict=True):
             for rank, (x, y) in enumerate(batches):
                 self.models[rank].train_on_batch(x, y)
-                self._amounts[rank] += len(x)
+                self._amounts[:, rank] += len(x)
             self._steps += 1
-            if self._steps == self._sync_every:
-                self.meet()
+            for number in range(len(self._fragments)):
+                updates = self._sync_every // self._per_update
+                due = -(-(number + 1) * updates // len(self._fragments))
+                due *= self._per_update
+                if self._steps % self._sync_every == due % self._sync_every:
+                    self._meet(number)
 
     def meet(self) -> None:
+        """All that have something new meet."""
+        for number in range(len(self._fragments)):
+            if self._amounts[number].any():
+                self._meet(number)
+        self._steps = 0
+
+    def _meet(self, number: int) -> None:
         """One meeting: the average of the changes, and Nesterov's momentum."""
+        fragment = self._fragments[number]
+        amounts = self._amounts[number]
         weights = [model.get_weights() for model in self.models]
         changes = [
-            [np.float32(c) - w for c, w in zip(self.common, of_rank, strict=True)]
+            [np.float32(self.common[index]) - of_rank[index] for index in fragment]
             for of_rank in weights
         ]
         if self._wire == "float32":
             averages = [
-                np.average(of_all, axis=0, weights=self._amounts)
+                np.average(of_all, axis=0, weights=amounts)
                 for of_all in zip(*changes, strict=True)
             ]
         else:
-            averages, self.left = thin_average(
-                self._wire, changes, self.left, list(self._amounts / sum(self._amounts))
+            averages, left = thin_average(
+                self._wire,
+                changes,
+                [[of_rank[index] for index in fragment] for of_rank in self.left],
+                list(amounts / sum(amounts)),
             )
-        for index, (common, change) in enumerate(
-            zip(self.common, averages, strict=True)
-        ):
+            for of_rank, left_of_rank in zip(self.left, left, strict=True):
+                for index, one in zip(fragment, left_of_rank, strict=True):
+                    of_rank[index] = one
+        for index, change in zip(fragment, averages, strict=True):
             velocity = self._momentum * self._velocity[index] - self._rate * change
             self._velocity[index] = velocity
-            self.common[index] = (
-                common + self._momentum * velocity - self._rate * change
+            self.common[index] = self.common[index] + (
+                self._momentum * velocity - self._rate * change
                 if self._momentum
-                else common + velocity
+                else velocity
             )
-        for model in self.models:
-            model.set_weights(self.common)
-        self._amounts[:] = 0
-        self._steps = 0
+        for model, of_rank in zip(self.models, weights, strict=True):
+            for index in fragment:
+                of_rank[index] = self.common[index]
+            model.set_weights(of_rank)
+        amounts[:] = 0
+        if len(self._fragments) == 1:
+            self._steps = 0
 
 
 def fit_worker(inner, outer, sync_every, steps, epochs, options=(), **compiled):
@@ -305,6 +337,85 @@ def two_fits_worker(wire, **compiled):
         model.fit(rank_dataset(8), verbose=0, shuffle=False)
         weights.append(model.get_weights())
     return *weights, [np.asarray(one) for one in optimizer.residuals]
+
+
+def fragments_worker(inner, wire, fragments, **compiled):
+    """The weights after each epoch, as those of the reference."""
+    model = training.build(1)
+    optimizer = ring.DiLoCo(
+        INNER[inner](), sync_every=5, wire=wire, fragments=fragments
+    )
+    model.compile(optimizer, "binary_crossentropy", **compiled)
+    weights = []
+    for _ in range(2):
+        model.fit(rank_dataset(12), verbose=0, shuffle=False)
+        weights.append(model.get_weights())
+    return weights
+
+
+@pytest.mark.parametrize(
+    ("size", "inner", "wire", "fragments", "compiled"),
+    [
+        (2, "sgd", "float32", 2, {"steps_per_execution": 4}),
+        (3, "sgd", "int8", 3, {}),
+        (2, "sgd", "float32", 3, {"jit_compile": True}),
+        pytest.param(
+            2,
+            "accumulation",
+            "float32",
+            2,
+            {"run_eagerly": True},
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_fragments_meet_in_turn(rank_pool, size, inner, wire, fragments, compiled):
+    worker = functools.partial(fragments_worker, **compiled)
+    results = rank_pool(size).run(worker, args=(inner, wire, fragments))
+
+    assert len({training.as_bytes(weights[1]) for weights in results}) == 1
+    batches = 10 if inner == "accumulation" else 5
+    reference = Reference(size, inner, "diloco", batches, wire, fragments)
+    for weights in results[0]:
+        reference.epoch(12)
+        assert training.largest_difference(weights, reference.common) < 1e-6
+
+
+def fragments_in_loop_worker():
+    """After which steps of a loop the ranks have which variables in common."""
+    model = training.build(1)
+    model.compile(ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=4, fragments=2))
+    step = tf.function(step_of(model))
+    seen = []
+    for x, y in batches_of(ring.rank(), ring.size(), 10)[:-1]:
+        step(tf.constant(x), tf.constant(y))
+        seen.append([training.as_bytes([w]) for w in model.get_weights()])
+    return seen
+
+
+def test_each_fragment_meets_at_its_time(rank_pool):
+    first, second = rank_pool(2).run(fragments_in_loop_worker)
+
+    common = [
+        [one == other for one, other in zip(*after, strict=True)]
+        for after in zip(first, second, strict=True)
+    ]
+    assert [number for number, of in enumerate(common, 1) if of[0]] == [2, 6]
+    for index in (1, 2, 3):
+        assert [number for number, of in enumerate(common, 1) if of[index]] == [4, 8]
+
+
+def too_many_fragments_worker():
+    """More than there are variables, which is known when it is built."""
+    model = training.build(1)
+    optimizer = ring.DiLoCo("sgd", sync_every=9, fragments=5)
+    model.compile(optimizer, "binary_crossentropy")
+    with pytest.raises(ValueError, match=r"RK346.*fragments=5, 4 variables"):
+        model.fit(rank_dataset(4), verbose=0)
+
+
+def test_fragments_have_variables(rank_pool):
+    rank_pool(2).run(too_many_fragments_worker)
 
 
 WIRE_SHAPES = [(700, 3), (), (5,), (2, 2, 257)]
@@ -521,6 +632,7 @@ def copies_worker():
         keras.optimizers.SGD(0.5, momentum=0.8),
         sync_every=5,
         wire="int8",
+        fragments=2,
         name="mine",
     )
     config = optimizer.get_config()
@@ -573,10 +685,11 @@ def refusals_worker():
         lambda: ring.DiLoCo(sgd(), sgd(loss_scale_factor=2.0), sync_every=2),
         lambda: ring.DiLoCo("ftrl", sync_every=2),
         lambda: ring.DiLoCo("sgd", sync_every=2, wire="int4"),
+        lambda: ring.DiLoCo("sgd", sync_every=2, fragments=3),
     ]
     messages = []
     for case in cases:
-        with pytest.raises(ValueError, match=r"RK34[35]") as error:
+        with pytest.raises(ValueError, match=r"RK34[356]") as error:
             case()
         messages.append(str(error.value))
     return messages
@@ -601,6 +714,7 @@ def test_what_cannot_be_is_refused(rank_pool):
             "loss_scale_factor=2.0",
             "makes weights of its own state",
             "wire='int4'",
+            "fragments=3, sync_every=2",
         ],
         strict=True,
     ):
