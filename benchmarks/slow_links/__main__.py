@@ -50,6 +50,13 @@ WAYS: dict[str, dict[str, Any]] = {
         "sync_every": APART,
         "wire": "int8",
     },
+    "DiLoCo, 4 fragments, overlap": {
+        "kind": "diloco",
+        "momentum": 0.5,
+        "sync_every": APART,
+        "fragments": 4,
+        "overlap_steps": 5,
+    },
 }
 
 

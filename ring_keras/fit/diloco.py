@@ -33,6 +33,10 @@ _FORGETTING = tuple(
 )
 
 
+# Of the weights after a meeting that has ended some steps after it began.
+_OWN_PART = 0.5
+
+
 @keras.saving.register_keras_serializable("ring_keras")
 class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
     """Trains each rank apart, and has the ranks meet every `sync_every` updates.
@@ -78,6 +82,11 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         fragments: The number of parts of about the same size, of whole variables, each
             of which meets every `sync_every` updates, one after the other: so a meeting
             sends so much less, that much more often. The same on every rank.
+        overlap_steps: The ranks go on for so many updates while a meeting's averages
+            are under way. What comes of them is then mixed half and half with what
+            their own weights have become (Douillard et al., arXiv:2501.18512). The same
+            on every rank, and fewer than `sync_every`. Not with XLA, nor with the wires
+            `"int8"` and `"top-k"`. 0: they wait.
         name: The name of the optimizer.
 
     Raises:
@@ -92,6 +101,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         sync_every: int,
         wire: str = "float32",
         fragments: int = 1,
+        overlap_steps: int = 0,
         name: str = "diloco",
     ) -> None:
         # As Keras's own optimizers around others, it has no learning rate itself.
@@ -101,9 +111,11 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         self.sync_every = sync_every
         self.wire = wire
         self.fragments = fragments
+        self.overlap_steps = overlap_steps
         _check_wire(wire)
         _check(self.inner_optimizer, self.outer_optimizer, sync_every)
         _check_fragments(fragments, sync_every)
+        _check_overlap(overlap_steps, sync_every, wire)
         # As it is made: `fit` gives all ranks the first one's learning rate.
         self._outer_in_words = _in_words(self.outer_optimizer)
         compression = Compression.bf16 if wire == "bfloat16" else Compression.none
@@ -126,6 +138,10 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
                 )
         self._steps_apart = self.add_variable((), dtype="int64", name="steps_apart")
         self._fragments = _fragments_of(variables, self.fragments)
+        if self.overlap_steps:
+            self._hook.prepare_flights(
+                [self._of(f, variables) for f in self._fragments]
+            )
         self._amounts_apart = [
             self.add_variable((), dtype="float64", name="amount_apart")
             for _ in self._fragments
@@ -221,7 +237,14 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
                 apart.assign_add(tf.cast(amount, tf.float64))
             place = self._steps_apart % self._batches_apart()
             for number, due in enumerate(self._places()):
-                _run_if(place == due, functools.partial(self._meet, number))
+                begin = self._depart if self.overlap_steps else self._meet
+                _run_if(place == due, functools.partial(begin, number))
+            for number, due in enumerate(self._places(self.overlap_steps)):
+                if self.overlap_steps:
+                    is_due = tf.logical_and(
+                        place == due, self._hook.is_under_way(number)
+                    )
+                    _run_if(is_due, functools.partial(self._merge, number))
 
     def meet(self) -> None:
         """Gives all ranks the same weights now, unless they have the same.
@@ -242,32 +265,85 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             is_apart, *are_apart = tf.unstack(flags > 0)
             _run_if(is_apart, functools.partial(self._meet_all, are_apart))
 
+    def drop_flights(self) -> None:
+        """Forgets the meetings that have begun and not ended.
+
+        All ranks must: then nothing is lost, as the next ones have it all.
+        """
+        self._hook.drop_flights()
+
     def _meet_all(self, are_apart: Sequence[tf.Tensor]) -> None:
         # This rank may have taken no step, where another one has.
         _run_if(self._steps_apart == 0, self._note_met)
-        if self.fragments == 1:
+        if not self._is_in_turn():
             self._meet(0)
             return
         for number, is_apart in enumerate(are_apart):
+            if self.overlap_steps:
+                with in_order():
+                    under_way = self._hook.is_under_way(number)
+                    _run_if(under_way, functools.partial(self._merge, number))
             with in_order():  # Momentum would move what has just met.
                 _run_if(is_apart, functools.partial(self._meet, number))
+            _run_if(
+                tf.logical_not(is_apart), functools.partial(self._return_to_met, number)
+            )
         self._steps_apart.assign(0)
 
     def _meet(self, number: int) -> None:
-        fragment, apart = self._fragments[number], self._amounts_apart[number]
-        met = self._of(fragment, self._met)
-        variables = self._of(fragment, self._trainable_variables)
-        changes = [
-            tf.convert_to_tensor(before) - tf.convert_to_tensor(variable)
-            for before, variable in zip(met, variables, strict=True)
-        ]
+        variables = self._of(self._fragments[number], self._trainable_variables)
+        apart = self._amounts_apart[number]
         averages = self._hook.average(
-            changes,
+            self._changes(number),
             variables,
             tf.convert_to_tensor(apart),
             self.wire,
-            self._of(fragment, self._residuals) if self._residuals else (),
+            self._of(self._fragments[number], self._residuals)
+            if self._residuals
+            else (),
         )
+        self._take(number, averages)
+        apart.assign(0)
+        if not self._is_in_turn():
+            self._steps_apart.assign(0)
+
+    def _depart(self, number: int) -> None:
+        """Begins a meeting, whose averages `_merge` waits for."""
+        variables = self._of(self._fragments[number], self._trainable_variables)
+        apart = self._amounts_apart[number]
+        self._hook.depart(
+            number, self._changes(number), variables, tf.convert_to_tensor(apart)
+        )
+        apart.assign(0)
+
+    def _merge(self, number: int) -> None:
+        """Ends a meeting that has begun some steps ago."""
+        variables = self._of(self._fragments[number], self._trainable_variables)
+        averages = self._hook.arrive(number, variables)
+        own = [tf.identity(tf.convert_to_tensor(variable)) for variable in variables]
+        self._take(number, averages)
+        for variable, value in zip(variables, own, strict=True):
+            common = tf.convert_to_tensor(variable)
+            variable.assign(common + _OWN_PART * (value - common))
+
+    def _return_to_met(self, number: int) -> None:
+        fragment = self._fragments[number]
+        for index in fragment:
+            self._trainable_variables[index].assign(self._met[index])
+
+    def _changes(self, number: int) -> list[tf.Tensor]:
+        """Of a fragment's weights, since it has met, with the sign of gradients."""
+        return [
+            tf.convert_to_tensor(self._met[index])
+            - tf.convert_to_tensor(self._trainable_variables[index])
+            for index in self._fragments[number]
+        ]
+
+    def _take(self, number: int, averages: Sequence[Any]) -> None:
+        """Makes the fragment's weights those of the meeting."""
+        fragment = self._fragments[number]
+        met = self._of(fragment, self._met)
+        variables = self._of(fragment, self._trainable_variables)
         for before, variable in zip(met, variables, strict=True):
             variable.assign(before)
         windows = tf.convert_to_tensor(self.outer_optimizer.iterations)
@@ -280,12 +356,13 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         # The meetings of a window are one update.
         is_last = number == self.fragments - 1
         self.outer_optimizer.iterations.assign(windows + int(is_last))
-        apart.assign(0)
-        if self.fragments == 1:
-            self._steps_apart.assign(0)
-            return
-        for before, variable in zip(met, variables, strict=True):
-            before.assign(variable)
+        if self._is_in_turn():
+            for before, variable in zip(met, variables, strict=True):
+                before.assign(variable)
+
+    def _is_in_turn(self) -> bool:
+        """Whether a window has no moment at which all have just met."""
+        return self.fragments > 1 or self.overlap_steps > 0
 
     def scale_loss(self, loss: Any) -> Any:
         """As the optimizer inside does."""
@@ -304,6 +381,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             "sync_every": self.sync_every,
             "wire": self.wire,
             "fragments": self.fragments,
+            "overlap_steps": self.overlap_steps,
         }
 
     @classmethod
@@ -328,12 +406,16 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         (innermost,) = internals.innermost([self.inner_optimizer])
         return self.sync_every * (innermost.gradient_accumulation_steps or 1)
 
-    def _places(self) -> list[int]:
-        """Of each fragment: where in a window it meets, as batches, modulo a window."""
+    def _places(self, later: int = 0) -> list[int]:
+        """Of each fragment: where in a window it meets, as batches, modulo a window.
+
+        Args:
+            later: Updates after that.
+        """
         batches = self._batches_apart()
         per_update = batches // self.sync_every
         updates = [
-            -(-(number + 1) * self.sync_every // self.fragments)
+            -(-(number + 1) * self.sync_every // self.fragments) + later
             for number in range(self.fragments)
         ]
         return [update * per_update % batches for update in updates]
@@ -349,6 +431,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             "the optimizer of the meetings": self._outer_in_words,
             "wire": self.wire,
             "fragments": self.fragments,
+            "overlap_steps": self.overlap_steps,
         }
 
 
@@ -405,6 +488,26 @@ def _check_fragments(fragments: int, sync_every: int) -> None:
             "[RK346] "
             "`fragments` must be a whole number, from 1 to `sync_every`. "
             f"Received: fragments={fragments!r}, sync_every={sync_every}"
+        )
+
+
+def _check_overlap(overlap_steps: int, sync_every: int, wire: str) -> None:
+    if (
+        not isinstance(overlap_steps, int)
+        or isinstance(overlap_steps, bool)
+        or not 0 <= overlap_steps < sync_every
+    ):
+        raise ValueError(
+            "[RK347] "
+            "`overlap_steps` must be a whole number, from 0 to below `sync_every`. "
+            f"Received: overlap_steps={overlap_steps!r}, sync_every={sync_every}"
+        )
+    if overlap_steps and wire in THIN_WIRES:
+        raise ValueError(
+            "[RK347] "
+            f"`overlap_steps` does not go with wire='{wire}', which takes two "
+            "collectives or more: use 'float32' or 'bfloat16'. "
+            f"Received: overlap_steps={overlap_steps}"
         )
 
 

@@ -1,5 +1,6 @@
 """The hook of an optimizer whose ranks train apart, and meet every so many steps."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -10,7 +11,15 @@ from ring_keras import keras_internals as internals
 from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.process_set import generation
 from ring_keras.keras_internals import calls
+from ring_keras.keras_internals.graphs import is_for_xla
+from ring_keras.ops.arguments import to_communicator
+from ring_keras.ops.grouped_allreduce import (
+    PendingAllreduce,
+    allreduce_start,
+    allreduce_wait,
+)
 from ring_keras.ops.objects import allgather_object
+from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.step_scope import (
     StepWeight,
@@ -32,6 +41,7 @@ class MeetingHook(OptimizerHook):
     hook so that all who ask whether, and with whom, an optimizer trains find it.
     """
 
+    _flights: Sequence["_Flight"] = ()
     _agreed_in: int | None = None
     """The generation whose ranks have agreed on the terms."""
 
@@ -55,6 +65,13 @@ class MeetingHook(OptimizerHook):
             RankMismatchError: On every rank, if their terms or variables differ.
         """
         self._refuse_around()
+        if self._flights and _is_compiled():
+            raise RingKerasError(
+                "[RK347] "
+                f"optimizer '{self._optimizer.name}', with overlap_steps, keeps "
+                "averages between steps, which XLA cannot. Use compile(..., "
+                "jit_compile=False), or leave out overlap_steps."
+            )
         step = current_step()
         if step is not None:
             # Each rank keeps its gradients to itself, as it was told to.
@@ -104,6 +121,72 @@ class MeetingHook(OptimizerHook):
             residual.assign(one)
         return averages
 
+    def is_under_way(self, number: int) -> tf.Tensor:
+        """Whether `depart` has been called, and `arrive` not since."""
+        return tf.convert_to_tensor(self._flights[number].is_under_way)
+
+    def prepare_flights(self, fragments: Sequence[Sequence[Any]]) -> None:
+        """Before `depart`: makes what keeps averages between a step and another."""
+        with tf.init_scope():
+            self._flights = [_Flight.of(variables) for variables in fragments]
+
+    def drop_flights(self) -> None:
+        """Forgets the averages that are under way, as those of a `fit` that failed.
+
+        Ranks that all do so lose nothing: their weights have not become those of the
+        meeting, so what they have changed is in the next one.
+        """
+        for flight in self._flights:
+            flight.is_under_way.assign(False)
+
+    def depart(
+        self,
+        number: int,
+        values: Sequence[tf.Tensor],
+        variables: Sequence[Any],
+        amount: tf.Tensor,
+    ) -> None:
+        """Starts what `arrive` waits for, in a later step; collective.
+
+        Args:
+            number: Of the fragment.
+            values: See `average`, like the next.
+            variables: See there.
+            amount: See there.
+        """
+        flight = self._flights[number]
+        with reduction_step(self.process_set):
+            for dtype, indices in flight.indices.items():
+                pending = allreduce_start(
+                    [values[index] for index in indices],
+                    ReduceOp.AVERAGE,
+                    name=_flight_name(number, dtype),
+                    weight=amount,
+                    compression=self.options.compression,
+                    process_set=self.process_set,
+                )
+                flight.handles[dtype].assign(pending.handle)
+        flight.is_under_way.assign(True)
+
+    def arrive(self, number: int, variables: Sequence[Any]) -> list[tf.Tensor]:
+        """Waits for the averages of a fragment, one for each variable."""
+        flight = self._flights[number]
+        # Also where waiting raises: nobody waits for that again.
+        flight.is_under_way.assign(False)
+        averages: list[Any] = list(variables)
+        for dtype, indices in flight.indices.items():
+            pending = PendingAllreduce(
+                flight.handles[dtype].read_value(),
+                tf.as_dtype(dtype),
+                tuple(tf.TensorShape(variables[index].shape) for index in indices),
+                ReduceOp.AVERAGE.value,
+                _flight_name(number, dtype),
+                to_communicator(self.process_set),
+            )
+            for index, average in zip(indices, allreduce_wait(pending), strict=True):
+                averages[index] = average
+        return averages
+
     def _agree(self, terms: Terms) -> None:
         with tf.init_scope():
             # Else a graph of TensorFlow 1.
@@ -140,6 +223,51 @@ class MeetingHook(OptimizerHook):
                 "LossScaleOptimizer(inner), ...) and "
                 "compile(..., auto_scale_loss=False)."
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Flight:
+    """The averages of a fragment, between their start and the step that waits.
+
+    What is here belongs to this process: no file has it.
+
+    Attributes:
+        is_under_way: A variable: whether something is.
+        handles: Variables, by the dtypes of what they stand for.
+        indices: Positions in the fragment, in the same way.
+    """
+
+    is_under_way: tf.Variable
+    handles: dict[str, tf.Variable]
+    indices: dict[str, list[int]]
+
+    @classmethod
+    def of(cls, variables: Sequence[Any]) -> "_Flight":
+        indices: dict[str, list[int]] = {}
+        for index, variable in enumerate(variables):
+            dtype = tf.as_dtype(variable.dtype).name
+            indices.setdefault(dtype, []).append(index)
+        nothing = tf.raw_ops.EmptyTensorList(
+            element_shape=tf.constant([], tf.int32),
+            max_num_elements=0,
+            element_dtype=tf.float32,
+        )
+        return cls(
+            tf.Variable(False, trainable=False),
+            {dtype: tf.Variable(nothing, trainable=False) for dtype in indices},
+            indices,
+        )
+
+
+def _is_compiled() -> bool:
+    """Whether XLA compiles what is traced."""
+    if tf.executing_eagerly():
+        return False
+    return is_for_xla(tf.compat.v1.get_default_graph())
+
+
+def _flight_name(number: int, dtype: str) -> str:
+    return f"far_apart/fragment{number}/{dtype}"
 
 
 def meeting_optimizers(model: keras.Model) -> list[Any]:

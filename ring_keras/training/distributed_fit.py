@@ -231,6 +231,8 @@ class DistributedFit(keras.callbacks.Callback):
                 self.batches = TakenBatches(self.model.steps_per_execution)
             if not self._have_met:
                 note_first_meeting(self._process_set)
+        for optimizer in meeting_optimizers(self.model):
+            optimizer.drop_flights()  # Of a `fit` that failed.
         for task in tasks.values():
             task()
 

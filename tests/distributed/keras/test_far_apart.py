@@ -131,6 +131,7 @@ class Reference:
         sync_every: int,
         wire: str = "float32",
         fragments: int = 1,
+        overlap: int = 0,
     ) -> None:
         _, self._rate, self._momentum = OUTER[outer]
         self._wire = wire
@@ -141,6 +142,8 @@ class Reference:
         self.common = [w.astype(np.float64) for w in self.models[0].get_weights()]
         self._velocity = [np.zeros_like(w) for w in self.common]
         self.left = [[np.float32(0 * w) for w in self.common] for _ in range(size)]
+        self._overlap = overlap
+        self._under_way: dict[int, tuple[list[Arrays], np.ndarray]] = {}
         self._per_update = 2 if inner == "accumulation" else 1
         self._fragments = FRAGMENTS[fragments]
         self._amounts = np.zeros((fragments, size))
@@ -176,25 +179,71 @@ class Reference:
                 updates = self._sync_every // self._per_update
                 due = -(-(number + 1) * updates // len(self._fragments))
                 due *= self._per_update
-                if self._steps % self._sync_every == due % self._sync_every:
-                    self._meet(number)
+                place = self._steps % self._sync_every
+                if place == due % self._sync_every:
+                    if self._overlap:
+                        self._depart(number)
+                    else:
+                        self._meet(number)
+                late = due + self._overlap * self._per_update
+                if place == late % self._sync_every and number in self._under_way:
+                    self._merge(number)
 
     def meet(self) -> None:
         """All that have something new meet."""
-        for number in range(len(self._fragments)):
+        for number, fragment in enumerate(self._fragments):
+            if number in self._under_way:
+                self._merge(number)
             if self._amounts[number].any():
                 self._meet(number)
+            self._set(fragment, [self.common] * len(self.models))
         self._steps = 0
 
-    def _meet(self, number: int) -> None:
-        """One meeting: the average of the changes, and Nesterov's momentum."""
+    def forget(self) -> None:
+        """No meeting has begun."""
+        self._under_way.clear()
+
+    def _depart(self, number: int) -> None:
+        self._under_way[number] = (self._changes(number), self._amounts[number].copy())
+        self._amounts[number] = 0
+
+    def _merge(self, number: int) -> None:
         fragment = self._fragments[number]
-        amounts = self._amounts[number]
-        weights = [model.get_weights() for model in self.models]
-        changes = [
-            [np.float32(self.common[index]) - of_rank[index] for index in fragment]
-            for of_rank in weights
+        before = [model.get_weights() for model in self.models]
+        self._take(fragment, *self._under_way.pop(number))
+        for own in before:
+            for index in fragment:
+                own[index] = (own[index] + self.common[index]) / 2
+        self._set(fragment, before)
+
+    def _meet(self, number: int) -> None:
+        fragment = self._fragments[number]
+        self._take(fragment, self._changes(number), self._amounts[number])
+        self._set(fragment, [self.common] * len(self.models))
+        self._amounts[number] = 0
+        if len(self._fragments) == 1:
+            self._steps = 0
+
+    def _changes(self, number: int) -> list[Arrays]:
+        return [
+            [
+                np.float32(self.common[index]) - model.get_weights()[index]
+                for index in self._fragments[number]
+            ]
+            for model in self.models
         ]
+
+    def _set(self, fragment: list[int], everyones: list[Arrays]) -> None:
+        for model, of_rank in zip(self.models, everyones, strict=True):
+            weights = model.get_weights()
+            for index in fragment:
+                weights[index] = of_rank[index]
+            model.set_weights(weights)
+
+    def _take(
+        self, fragment: list[int], changes: list[Arrays], amounts: np.ndarray
+    ) -> None:
+        """One meeting: the average of the changes, and Nesterov's momentum."""
         if self._wire == "float32":
             averages = [
                 np.average(of_all, axis=0, weights=amounts)
@@ -218,13 +267,6 @@ class Reference:
                 if self._momentum
                 else velocity
             )
-        for model, of_rank in zip(self.models, weights, strict=True):
-            for index in fragment:
-                of_rank[index] = self.common[index]
-            model.set_weights(of_rank)
-        amounts[:] = 0
-        if len(self._fragments) == 1:
-            self._steps = 0
 
 
 def fit_worker(inner, outer, sync_every, steps, epochs, options=(), **compiled):
@@ -339,11 +381,15 @@ def two_fits_worker(wire, **compiled):
     return *weights, [np.asarray(one) for one in optimizer.residuals]
 
 
-def fragments_worker(inner, wire, fragments, **compiled):
+def fragments_worker(inner, wire, fragments, overlap, **compiled):
     """The weights after each epoch, as those of the reference."""
     model = training.build(1)
     optimizer = ring.DiLoCo(
-        INNER[inner](), sync_every=5, wire=wire, fragments=fragments
+        INNER[inner](),
+        sync_every=5,
+        wire=wire,
+        fragments=fragments,
+        overlap_steps=overlap,
     )
     model.compile(optimizer, "binary_crossentropy", **compiled)
     weights = []
@@ -354,28 +400,32 @@ def fragments_worker(inner, wire, fragments, **compiled):
 
 
 @pytest.mark.parametrize(
-    ("size", "inner", "wire", "fragments", "compiled"),
+    ("size", "inner", "wire", "fragments", "overlap", "compiled"),
     [
-        (2, "sgd", "float32", 2, {"steps_per_execution": 4}),
-        (3, "sgd", "int8", 3, {}),
-        (2, "sgd", "float32", 3, {"jit_compile": True}),
+        (2, "sgd", "float32", 2, 0, {"steps_per_execution": 4}),
+        (3, "sgd", "int8", 3, 0, {}),
+        (2, "sgd", "float32", 3, 0, {"jit_compile": True}),
+        (2, "sgd", "float32", 1, 3, {}),
+        (3, "sgd", "float32", 2, 4, {"steps_per_execution": 4}),
         pytest.param(
-            2,
-            "accumulation",
-            "float32",
-            2,
-            {"run_eagerly": True},
+            *(2, "accumulation", "float32", 2, 0, {"run_eagerly": True}),
             marks=pytest.mark.slow,
+        ),
+        pytest.param(*(4, "accumulation", "float32", 3, 2, {}), marks=pytest.mark.slow),
+        pytest.param(
+            *(2, "sgd", "float32", 3, 1, {"run_eagerly": True}), marks=pytest.mark.slow
         ),
     ],
 )
-def test_fragments_meet_in_turn(rank_pool, size, inner, wire, fragments, compiled):
+def test_fragments_meet_in_turn(
+    rank_pool, size, inner, wire, fragments, overlap, compiled
+):
     worker = functools.partial(fragments_worker, **compiled)
-    results = rank_pool(size).run(worker, args=(inner, wire, fragments))
+    results = rank_pool(size).run(worker, args=(inner, wire, fragments, overlap))
 
     assert len({training.as_bytes(weights[1]) for weights in results}) == 1
     batches = 10 if inner == "accumulation" else 5
-    reference = Reference(size, inner, "diloco", batches, wire, fragments)
+    reference = Reference(size, inner, "diloco", batches, wire, fragments, overlap)
     for weights in results[0]:
         reference.epoch(12)
         assert training.largest_difference(weights, reference.common) < 1e-6
@@ -403,6 +453,63 @@ def test_each_fragment_meets_at_its_time(rank_pool):
     assert [number for number, of in enumerate(common, 1) if of[0]] == [2, 6]
     for index in (1, 2, 3):
         assert [number for number, of in enumerate(common, 1) if of[index]] == [4, 8]
+
+
+def ahead_worker():
+    """Rank 0 goes on when a meeting has begun, while rank 1 has not come to it."""
+    model = training.build(1)
+    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=4, overlap_steps=3)
+    model.compile(optimizer, "binary_crossentropy")
+    step = tf.function(step_of(model), reduce_retracing=True)
+    batches = batches_of(ring.rank(), ring.size(), 9)[:8]
+    step(*batches[0])  # The ranks agree.
+    waits_after = 6 if ring.rank() == 0 else 1
+    for number, batch in enumerate(batches[1:], 1):
+        if number == waits_after:
+            ring.barrier()
+        step(*batch)
+    assert optimizer.is_apart
+    optimizer.meet()
+    return model.get_weights()
+
+
+def test_no_rank_waits_for_a_meeting_that_has_begun(rank_pool):
+    first, second = rank_pool(2).run(ahead_worker)
+
+    assert training.as_bytes(first) == training.as_bytes(second)
+    reference = Reference(2, "sgd", "diloco", 4, overlap=3)
+    reference.loop(0, 8)
+    reference.meet()
+    assert training.largest_difference(first, reference.common) < 1e-6
+
+
+def fails_under_way_worker():
+    """A rank that fails when a meeting has begun; then all train again."""
+    model = training.build(1)
+    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=4, overlap_steps=2)
+    model.compile(optimizer, "binary_crossentropy")
+    with pytest.raises((OSError, ring.RingKerasError)):
+        model.fit(rank_dataset(8), verbose=0, callbacks=[LeavesEarly(True)])
+    model.fit(rank_dataset(8), verbose=0, shuffle=False)
+    weights = model.get_weights()
+    assert pickle.loads(pickle.dumps(model)).optimizer.overlap_steps == 2
+    with pytest.raises(ring.RingKerasError, match="RK347"):
+        model.compile(optimizer, "binary_crossentropy", jit_compile=True)
+        model.fit(rank_dataset(8), verbose=0)
+    return weights
+
+
+def test_a_meeting_of_a_fit_that_failed_is_forgotten(rank_pool):
+    first, second = rank_pool(2).run(fails_under_way_worker)
+
+    assert training.as_bytes(first) == training.as_bytes(second)
+    reference = Reference(2, "sgd", "diloco", 4, overlap=2)
+    reference.loop(0, 5)
+    reference.forget()
+    # All begin with the first rank's.
+    reference.models[1].set_weights(reference.models[0].get_weights())
+    reference.epoch(8)
+    assert training.largest_difference(first, reference.common) < 1e-6
 
 
 def too_many_fragments_worker():
@@ -686,10 +793,12 @@ def refusals_worker():
         lambda: ring.DiLoCo("ftrl", sync_every=2),
         lambda: ring.DiLoCo("sgd", sync_every=2, wire="int4"),
         lambda: ring.DiLoCo("sgd", sync_every=2, fragments=3),
+        lambda: ring.DiLoCo("sgd", sync_every=2, overlap_steps=2),
+        lambda: ring.DiLoCo("sgd", sync_every=2, overlap_steps=1, wire="int8"),
     ]
     messages = []
     for case in cases:
-        with pytest.raises(ValueError, match=r"RK34[356]") as error:
+        with pytest.raises(ValueError, match=r"RK34[3567]") as error:
             case()
         messages.append(str(error.value))
     return messages
@@ -715,6 +824,8 @@ def test_what_cannot_be_is_refused(rank_pool):
             "makes weights of its own state",
             "wire='int4'",
             "fragments=3, sync_every=2",
+            "overlap_steps=2, sync_every=2",
+            "does not go with wire='int8'",
         ],
         strict=True,
     ):
