@@ -1,7 +1,7 @@
 """The hook of an optimizer that updates variables itself."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -62,17 +62,16 @@ class UpdateHook(OptimizerHook):
         with in_order(), self._must_be_passed(grads, known), self._after(grads):
             return apply(self._optimizer, grads, variables)
 
-    def _after(
-        self, grads: Sequence[Gradient]
-    ) -> contextlib.AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def _after(self, grads: Sequence[Gradient]) -> Iterator[None]:
         """Where the ranks divide the state, nothing happens without gradients.
 
         Where data of unknown length end, TensorFlow runs all that needs no batch. That
         is not the same on ranks that update different variables.
         """
-        if self._sharded is None:
-            return contextlib.nullcontext()
-        return tf.control_dependencies([one for one in grads if tf.is_tensor(one)])
+        tensors = filter(tf.is_tensor, grads if self._sharded else ())
+        with tf.control_dependencies(list(tensors)):
+            yield
 
     def _overwrite_directly(
         self, grads: Sequence[Gradient], variables: Sequence[Any]
