@@ -11,6 +11,7 @@ from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.optimizers.step_scope import current_step
 from ring_keras.optimizers.wrapper_hook import WrapperHook
 
 __all__ = ["LossScaleHook"]
@@ -46,6 +47,9 @@ class LossScaleHook(WrapperHook):
     ) -> None:
         with in_order():
             if self._inner_accumulates():
+                step = current_step()
+                if step is not None and tf.executing_eagerly():
+                    step.accumulates = True  # Also where this one skips the update.
                 apply = type(self._optimizer).apply
                 apply(self._optimizer, grads, trainable_variables)
             else:

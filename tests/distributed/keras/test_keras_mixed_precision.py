@@ -59,11 +59,11 @@ def overflow_on_rank_1():
         keras.config.set_dtype_policy("float32")
 
 
-def overflow_worker(scaling):
+def overflow_worker(scaling, **options):
     """One rank's third batch overflows: all must skip that step."""
     with overflow_on_rank_1() as data:
         model = training.build(1 + ring.rank())
-        training.compile_model(model, SCALING[scaling]())
+        training.compile_model(model, SCALING[scaling](), **options)
         training.fit(
             model,
             ring.data.shard(data),
@@ -94,6 +94,13 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(rank_pool, size, scaling)
     # Keras counts updates where gradients are accumulated.
     assert iterations == (STEPS - 1) // (2 if scaling == "accumulation" else 1)
     assert scale == (2.0**14 if scaling == "by compile" else 512.0)
+
+
+def test_a_step_that_adds_up_may_be_skipped_eagerly(rank_pool):
+    """Nothing has been reduced then, and nothing has to be."""
+    worker = functools.partial(overflow_worker, "accumulation", run_eagerly=True)
+    results = rank_pool(2).run(worker)
+    assert results[0] == results[1]
 
 
 def no_callback_worker(make_optimizer, run_eagerly):
