@@ -67,6 +67,8 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
             optimizers' `local_layers` stay as they are, too.
     """
 
+    ranks_meet_in = ("fit",)
+
     def __init__(
         self, root_rank: int = 0, *, local_variables: Iterable[Any] = ()
     ) -> None:
@@ -135,6 +137,8 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
                 "optimizer with shard_state=True, for now: all ranks take each "
                 "variable from the rank that updates it. Leave out one of them."
             )
+        if self._fit is not None:
+            self._fit.guard.meet()  # A rank's first batch may not fit the model.
         keep_own_accumulated(
             self.model,
             process_set.position_of(self.root_rank),

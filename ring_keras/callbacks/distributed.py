@@ -17,10 +17,10 @@ from ring_keras.callbacks.tensorboard import TensorBoard
 from ring_keras.job.job import current_job
 from ring_keras.job.topology import is_initialized, size
 from ring_keras.keras_internals import calls
-from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
-from ring_keras.training.train_step import process_set_of
+from ring_keras.training.failures import every_fit_meets
+from ring_keras.training.train_step import is_distributed, process_set_of
 
 __all__ = ["Distributed", "prepare_fits"]
 
@@ -83,6 +83,8 @@ class Distributed(keras.callbacks.Callback):
         ValueError: If only one of `base_lr` and `warmup_epochs` is given.
         NotInitializedError: From `fit`, if `ring_keras.init()` has not run.
     """
+
+    ranks_meet_in = ("fit", "evaluate")
 
     def __init__(
         self,
@@ -151,6 +153,7 @@ def prepare_fits() -> None:
     internals.postpone_writing(_is_to_be_prepared)
     internals.call_before_callbacks("on_test_begin", _show_progress_once)
     internals.call_before_callbacks("on_predict_begin", _show_progress_once)
+    every_fit_meets()
 
 
 def _is_to_be_prepared(
@@ -159,7 +162,7 @@ def _is_to_be_prepared(
     """Whether it is the list of such a `fit`, in which ranks may write one file."""
     if not is_initialized() or size() == 1 or not calls.is_calling_fit(model):
         return False
-    return _has(callbacks.callbacks, Distributed) or _is_distributed(model)
+    return _has(callbacks.callbacks, Distributed) or is_distributed(model)
 
 
 def _begin_fit(callbacks: keras.callbacks.CallbackList) -> None:
@@ -178,7 +181,7 @@ def _prepare_fit(callbacks: keras.callbacks.CallbackList) -> None:
     )
     if distributed is not None:
         current_job()  # There must be one: each rank would train alone.
-    elif not is_initialized() or not _is_distributed(model):
+    elif not is_initialized() or not is_distributed(model):
         return
     attach(model, adopt_optimizers=True)
     refuse_savers_of_one_rank(callbacks.callbacks, model)
@@ -203,21 +206,11 @@ def _prepare_fit(callbacks: keras.callbacks.CallbackList) -> None:
 def _show_progress_once(callbacks: keras.callbacks.CallbackList) -> None:
     """On the first rank of those that train the model."""
     model = callbacks.model
-    if model is None or not is_initialized() or not _is_distributed(model):
+    if model is None or not is_initialized() or not is_distributed(model):
         return
     process_set = process_set_of(model)
     if process_set.included() and process_set.rank() != 0:
         internals.remove_progress_bar(callbacks)
-
-
-def _is_distributed(model: keras.Model) -> bool:
-    waiting = list(internals.optimizers_of(model))
-    while waiting:
-        optimizer = waiting.pop()
-        if OptimizerHook.of(optimizer) is not None:
-            return True
-        waiting += internals.inner_optimizers(optimizer)
-    return False
 
 
 def _has(

@@ -70,8 +70,8 @@ def agree_on_calls(
         "source": source_digest(run),
         "shards": internals.shards_behind_shuffles(run.data),
     }
-    everyones = allgather_object(ours, name="fit/calls", process_set=process_set)
     note_first_meeting(process_set)
+    everyones = allgather_object(ours, name="fit/calls", process_set=process_set)
     warn_of_missing([theirs["changing"] for theirs in everyones], process_set)
     for place, callback in enumerate(list(callbacks.callbacks)):
         file = file_of(callback)

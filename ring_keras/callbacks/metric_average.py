@@ -60,6 +60,8 @@ class MetricAverage(keras.callbacks.Callback):
         True
     """
 
+    ranks_meet_in = ("fit", "evaluate")
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """This `fit` reports of all ranks' data."""
         attach(self.model)

@@ -219,6 +219,8 @@ class DistributedFit(keras.callbacks.Callback):
     ) -> None:
         self._check = self._new_check()
         if self._has_peers():
+            if not self._have_met:
+                note_first_meeting(self._process_set)
             batch_count = None if run is None else _length(run)
             steps = self.guard.steps()
             if steps is not None:
@@ -229,8 +231,6 @@ class DistributedFit(keras.callbacks.Callback):
                 self.params, batch_count, members, self._process_set
             ):
                 self.batches = TakenBatches(self.model.steps_per_execution)
-            if not self._have_met:
-                note_first_meeting(self._process_set)
         for optimizer in meeting_optimizers(self.model):
             optimizer.drop_flights()  # Of a `fit` that failed.
         for task in tasks.values():

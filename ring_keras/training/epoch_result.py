@@ -10,7 +10,6 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
-from ring_keras.ops.barrier import barrier
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.guard import Guard
 from ring_keras.training.meetings import have_met, meet, note_first_meeting
@@ -55,7 +54,6 @@ class EpochResult:
         # The same list may be given to several calls.
         begins = DistributedFit.of(callbacks) is None and not have_met()
         if begins and _has_peers(process_set):
-            barrier(name="evaluate", process_set=process_set)
             note_first_meeting(process_set)
 
     def __call__(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:

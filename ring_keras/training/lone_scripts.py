@@ -12,7 +12,7 @@ from ring_keras.job.job import Job, job_or_none
 from ring_keras.keras_internals import calls
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.training.distributed_fit import DistributedFit
-from ring_keras.training.meetings import failures_told
+from ring_keras.training.failures import failures_told
 from ring_keras.training.parts import is_part
 from ring_keras.training.whole_save import whole_save
 

@@ -23,7 +23,12 @@ from ring_keras.training.lone_step import end_lone_step
 from ring_keras.training.summed_loss_scaling import gradients_multiplied
 from ring_keras.training.unreduced_updates import unreduced_updates_refused
 
-__all__ = ["DistributedTrainStep", "is_local_in", "process_set_of"]
+__all__ = [
+    "DistributedTrainStep",
+    "is_distributed",
+    "is_local_in",
+    "process_set_of",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +125,7 @@ class DistributedTrainStep:
 
     def process_set(self) -> ProcessSet:
         """The ranks that train this model together."""
-        return next((hook.process_set for hook in self._hooks()), global_process_set)
+        return process_set_of(self._model)
 
     def __call__(self, data: Any) -> Any:
         """Runs, or traces, one step on a batch."""
@@ -245,11 +250,7 @@ class DistributedTrainStep:
         return not ops or ReduceOp.AVERAGE in ops
 
     def _ops(self) -> set[ReduceOp]:
-        return {hook.op for hook in self._hooks()}
-
-    def _hooks(self) -> list[OptimizerHook]:
-        hooks = map(OptimizerHook.of, internals.optimizers_of(self._model))
-        return [hook for hook in hooks if hook is not None]
+        return {hook.op for hook in _hooks(self._model)}
 
     def _amount(self, data: Any) -> tf.Tensor | None:
         """What this rank's loss has been divided by, up to a common factor.
@@ -278,8 +279,21 @@ class DistributedTrainStep:
 
 def process_set_of(model: keras.Model) -> ProcessSet:
     """The ranks that train, or evaluate, this model together."""
-    step = DistributedTrainStep.of(model)
-    return global_process_set if step is None else step.process_set()
+    return next((hook.process_set for hook in _hooks(model)), global_process_set)
+
+
+def is_distributed(model: keras.Model) -> bool:
+    """Whether an optimizer of the model is, or one inside of it."""
+    return any(True for _ in _hooks(model))
+
+
+def _hooks(model: keras.Model) -> Iterator[OptimizerHook]:
+    waiting = list(internals.optimizers_of(model))
+    for optimizer in waiting:
+        hook = OptimizerHook.of(optimizer)
+        if hook is not None:
+            yield hook
+        waiting += internals.inner_optimizers(optimizer)
 
 
 def is_local_in(model: keras.Model) -> Callable[[Any], bool]:

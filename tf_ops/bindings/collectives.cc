@@ -228,6 +228,16 @@ void Barrier(const std::string& name, int communicator_id) {
   RunRequest(MakeRequest(CollectiveKind::kBarrier, name, communicator_id));
 }
 
+// Has the peers that enter the barrier, now or later, end it with an error, and
+// waits for none of them. The caller knows why.
+void StayAway(const std::string& name, int communicator_id,
+              const std::string& why) {
+  Request request =
+      MakeRequest(CollectiveKind::kBarrier, name, communicator_id);
+  request.able = Status(StatusCode::kInvalidArgument, why);
+  (void)WithoutGil([&] { return Runtime::Get().Run(std::move(request)); });
+}
+
 int Join(int communicator_id) {
   Request request =
       MakeRequest(CollectiveKind::kJoin, "ring_keras/join", communicator_id);
@@ -260,6 +270,8 @@ void BindCollectives(py::module_& module) {
   module.def("alltoall", &Alltoall, py::arg("array"),
              py::arg("splits") = py::none(), py::arg("name") = "",
              py::arg("communicator_id") = 0);
+  module.def("stay_away", &StayAway, py::arg("name"),
+             py::arg("communicator_id"), py::arg("why"));
   module.def("barrier", &Barrier, py::arg("name") = "",
              py::arg("communicator_id") = 0);
   module.def("join", &Join, py::arg("communicator_id") = 0);

@@ -426,6 +426,12 @@ class RaisesFromItself(keras.callbacks.Callback):
             raise error from error
 
 
+class Interrupted(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if ring.rank() == 1:
+            raise KeyboardInterrupt
+
+
 class RaisesOurs(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if ring.rank() == 1:
@@ -443,11 +449,13 @@ def told_once_worker(kind):
             callbacks = [average, fails_on("on_test_end", rank=1)]
             model.evaluate(part, verbose=0, callbacks=callbacks)
         else:
-            fails = {"ours": RaisesOurs, "handled": RaisesFromItself}.get(
-                kind, functools.partial(Evaluates, part, kind == "wrapped")
-            )()
+            fails = {
+                "ours": RaisesOurs,
+                "handled": RaisesFromItself,
+                "interrupted": Interrupted,
+            }.get(kind, functools.partial(Evaluates, part, kind == "wrapped"))()
             model.fit(part, verbose=0, callbacks=[fails])
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         caught.append(str(error))
         if kind == "handled":  # It fails again, where the program handles that.
             with pytest.raises((OSError, ring.RankMismatchError)) as again:
@@ -461,7 +469,8 @@ def told_once_worker(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", ["end of an evaluation", "ours", "nested", "wrapped", "handled"]
+    "kind",
+    ["end of an evaluation", "ours", "nested", "wrapped", "handled", "interrupted"],
 )
 def test_a_failure_is_told_once_and_not_to_what_follows(rank_pool, kind):
     worker = functools.partial(told_once_worker, kind)
@@ -505,3 +514,152 @@ def test_one_list_of_callbacks_serves_two_evaluations(rank_pool):
 
     assert second == "the share is gone"
     assert "rank 1 cannot take part: its evaluate() raised OSError" in first
+
+
+class FailsAtOnce(keras.utils.PyDataset):
+    """Data of which rank 1 cannot read the first batch, as Keras does early."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        if ring.rank() == 1:
+            raise OSError("no first batch")
+        x, y = training.arrays()
+        return x[:4], y[:4]
+
+
+class FailsInSetModel(keras.callbacks.Callback):
+    def set_model(self, model):
+        super().set_model(model)
+        if ring.rank() == 1:
+            raise OSError("no first batch")
+
+
+class FailsInBegin(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        if ring.rank() == 1:
+            raise OSError("no first batch")
+
+
+def without_last_column(x, y):
+    return x[:-1], y
+
+
+def early_failure(kind):
+    """Fails on rank 1 before its first step; the model's kind, and the call."""
+    data = training.dataset(24)
+    good = data.batch(4)
+    bad = data.map(without_last_column) if ring.rank() == 1 else data
+    average = ring.callbacks.MetricAverage()
+
+    def train(model, data, callbacks=()):
+        model.fit(data, verbose=0, callbacks=list(callbacks))
+
+    def evaluate(model, data, callbacks=()):
+        model.evaluate(data, verbose=0, callbacks=[average, *callbacks])
+
+    return {
+        "shape": lambda model: train(model, bad.batch(4)),
+        "data": lambda model: train(model, FailsAtOnce()),
+        "callback": lambda model: train(model, good, [FailsInSetModel()]),
+        "listed": lambda model: train(
+            model, good, [average, FailsInBegin(), ring.callbacks.Preemption("none")]
+        ),
+        "evaluated data": lambda model: evaluate(model, FailsAtOnce()),
+        "evaluating callback": lambda model: evaluate(model, good, [FailsInSetModel()]),
+    }[kind]
+
+
+def early_failures_worker(kind, compiled):
+    """A call fails twice before the ranks have met; then all train together."""
+    fails = early_failure(kind)
+    caught = []
+    for _ in range(2):
+        optimizer = training.OPTIMIZERS["sgd"]()
+        if kind != "listed":
+            optimizer = ring.DistributedOptimizer(optimizer)
+        model = training.compile_model(
+            training.build(1), optimizer, jit_compile=compiled
+        )
+        try:
+            fails(model)
+        except Exception as error:
+            caught.append(f"{type(error).__name__}: {error}")
+    good = training.distributed_model(3)
+    part = ring.data.shard(training.dataset(48))
+    history = training.fit(good, part, 4, epochs=2)
+    good.evaluate(
+        part.batch(4), verbose=0, callbacks=[ring.callbacks.MetricAverage()]
+    )
+    return caught, good.get_weights(), history
+
+
+@pytest.mark.parametrize(
+    ("kind", "compiled"),
+    [
+        ("shape", False),
+        ("shape", True),
+        ("data", False),
+        ("callback", False),
+        ("listed", False),
+        ("evaluated data", False),
+        ("evaluating callback", False),
+    ],
+)
+def test_a_failure_before_the_ranks_have_met_is_told(rank_pool, kind, compiled):
+    worker = functools.partial(early_failures_worker, kind, compiled)
+    results = rank_pool(2).run(worker, timeout_s=60)
+
+    model = training.compile_model(training.build(3), training.OPTIMIZERS["sgd"]())
+    history = training.fit(model, training.dataset(48), 8, epochs=2)
+    method = "evaluate" if kind.startswith("evaluat") else "fit"
+    for rank, (caught, weights, theirs) in enumerate(results):
+        assert len(caught) == 2, caught
+        for message in caught:
+            if rank == 0:
+                assert message.startswith("RankMismatchError: [RK310] "), message
+                told = f"rank 1 cannot take part: its {method}() raised "
+                assert told in message, message
+            if kind != "shape":
+                assert "OSError: no first batch" in message
+        assert training.largest_difference(weights, model.get_weights()) < 1e-6
+        assert training.history_difference(theirs, history) < 1e-6
+
+
+def retried_worker():
+    """Rank 1 fails twice on its way into a `fit`, in which the others are."""
+    part = ring.data.shard(training.dataset(24)).batch(4)
+    model = training.distributed_model(1)
+    caught = []
+    for attempt in range(3):
+        data = FailsAtOnce() if ring.rank() == 1 and attempt < 2 else part
+        try:
+            model.fit(data, verbose=0)
+        except Exception as error:
+            caught.append(type(error).__name__)
+    return caught, training.as_bytes(model.get_weights())
+
+
+def test_the_nth_fit_of_a_rank_is_the_nth_of_all(rank_pool):
+    (first, weights), (second, others) = rank_pool(2).run(retried_worker, timeout_s=60)
+
+    assert (first, second) == (["RankMismatchError"] * 2, ["OSError"] * 2)
+    assert weights == others
+
+
+def set_of_one_worker():
+    """Before it is trained, a model of one rank is evaluated by that rank."""
+    sets = [ring.add_process_set([rank]) for rank in range(2)]
+    optimizer = ring.DistributedOptimizer("sgd", process_set=sets[ring.rank()])
+    model = training.compile_model(training.build(1), optimizer)
+    if ring.rank() == 0:
+        average = ring.callbacks.MetricAverage()
+        model.evaluate(training.dataset(8).batch(4), verbose=0, callbacks=[average])
+    ring.barrier()
+    for process_set in sets:
+        ring.remove_process_set(process_set)
+
+
+def test_an_evaluation_asks_the_ranks_of_the_model(rank_pool):
+    rank_pool(2).run(set_of_one_worker, timeout_s=30)

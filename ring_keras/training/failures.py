@@ -1,0 +1,185 @@
+"""A call of `fit` or `evaluate` that fails on one rank: the others are told."""
+
+import contextlib
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from ring_keras import _native
+from ring_keras._causes import in_one_line
+from ring_keras.errors import (
+    CommunicationError,
+    CorruptDataError,
+    RankMismatchError,
+    from_tensorflow,
+)
+from ring_keras.job.job import current_job, job_or_none
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.meetings import (
+    CallUnderWay,
+    calls_under_way,
+    first_meeting,
+    meet,
+)
+from ring_keras.training.train_step import is_distributed, process_set_of
+
+__all__ = ["every_fit_meets", "failures_told"]
+
+# Of an exception: that the other ranks have been told of it.
+_TOLD = "_ring_keras_told"
+
+# What another rank may have been the first to know.
+_OF_OTHERS = (CommunicationError, CorruptDataError, RankMismatchError)
+
+_every_fit_meets = False
+
+
+def every_fit_meets() -> None:
+    """From now on the ranks meet in each `fit` of a model that is distributed."""
+    global _every_fit_meets
+    _every_fit_meets = True
+
+
+def failures_told(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of `keras.Model` in which ranks meet, maybe.
+
+    If it raises on one of them, for whatever reason, the program may catch that and go
+    on. The others would wait for this rank where they meet next: so they are told why.
+    They meet once more when it ends, so that all are there to be told.
+    """
+    name = method.__name__
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def told(model: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        call = CallUnderWay(name)
+        calls_under_way().append(call)
+        # A program that trains again where it handles an error: of an earlier call.
+        handled = sys.exc_info()[1]
+        try:
+            result = method(model, *args, **kwargs)
+            process_set = _still_together(call)
+            if process_set is not None:
+                meet(process_set)
+            return result
+        except BaseException as error:
+            # By no name that stays: the error, whose traceback has this frame, would
+            # keep the call's callbacks.
+            if call.met is not None:
+                _tell(call, model, error, handled)
+            elif not _is_known(error, handled):
+                with contextlib.suppress(TypeError):  # Of other arguments.
+                    given = signature.bind(model, *args, **kwargs).arguments
+                    _stay_away(name, model, given.pop("callbacks", None), error)
+            raise
+        finally:
+            calls_under_way().pop()
+
+    return told
+
+
+def _still_together(call: CallUnderWay) -> ProcessSet | None:
+    """The ranks that have met in the call, if they are what they were.
+
+    None in an elastic job, where the others go on without a rank that fails.
+    """
+    if call.met is None:
+        return None
+    job, process_set = call.met
+    is_elastic = job.config.elastic_socket is not None
+    is_same = job is job_or_none() and process_set.added
+    return process_set if is_same and not is_elastic else None
+
+
+def _tell(
+    call: CallUnderWay,
+    model: keras.Model,
+    error: BaseException,
+    handled: BaseException | None,
+) -> None:
+    """Tells the ranks that have met this one of an error of its own."""
+    process_set = _still_together(call)
+    if process_set is None:
+        return
+    communicator_id = process_set.communicator_id()
+    if not _is_known(error, handled):
+        _note_told(error)
+        _native.give_up_step(
+            communicator_id,
+            f"[RK310] model '{model.name}': rank {current_job().rank} cannot take "
+            f"part: {_words(call.method, error)}",
+        )
+    # The program hears of it by the error.
+    _native.forget_given_up(communicator_id)
+
+
+def _stay_away(
+    method: str, model: keras.Model, callbacks: Any, error: BaseException
+) -> None:
+    """Tells the ranks that wait for this one where they meet first, or will."""
+    process_set = _expected(method, model, callbacks)
+    if process_set is None:
+        return
+    _note_told(error)
+    _native.stay_away(
+        first_meeting(method), process_set.communicator_id(), _words(method, error)
+    )
+
+
+def _expected(method: str, model: keras.Model, callbacks: Any) -> ProcessSet | None:
+    """The ranks that meet in a call with these callbacks, if they do."""
+    job = job_or_none()
+    if job is None or job.size == 1 or job.config.elastic_socket is not None:
+        return None
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        if DistributedFit.of(callbacks) is not None:
+            return None  # A validation of a `fit`, in which they have met.
+        callbacks = callbacks.callbacks
+    listed = any(
+        method in getattr(callback, "ranks_meet_in", ())
+        for callback in keras.tree.flatten(callbacks)
+    )
+    automatic = method == "fit" and _every_fit_meets and is_distributed(model)
+    if not listed and not automatic:
+        return None
+    process_set = process_set_of(model)
+    has_peers = process_set.size() > 1 and process_set.included()
+    return process_set if has_peers and process_set.added else None
+
+
+def _words(method: str, error: BaseException) -> str:
+    return f"its {method}() raised {in_one_line(error)}"
+
+
+def _note_told(error: BaseException) -> None:
+    with contextlib.suppress(AttributeError):
+        setattr(error, _TOLD, True)
+
+
+def _is_known(error: BaseException, handled: BaseException | None) -> bool:
+    """Whether the other ranks know of it, or of what it came of in this call.
+
+    Of what ends the process the store tells.
+
+    Args:
+        error: What ended the call.
+        handled: What the program was handling when the call began.
+    """
+    if not isinstance(error, (Exception, KeyboardInterrupt)):
+        return True
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    # `raise error from error` is its own cause.
+    while cause is not None and cause is not handled and cause not in seen:
+        if getattr(cause, _TOLD, False):
+            return True
+        if isinstance(from_tensorflow(cause) or cause, _OF_OTHERS):
+            return True
+        seen.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return False
