@@ -23,7 +23,6 @@ from ring_keras.ops.objects import broadcast_object
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
-from ring_keras.training.guard import Guard
 from ring_keras.training.train_step import process_set_of
 
 __all__ = ["Preemption"]
@@ -55,6 +54,8 @@ class Preemption(keras.callbacks.Callback):
       crash, loses nothing of that epoch.
     - A rank that gets the signal during validation waits until the others have it, too,
       or have ended their validation. Then all end.
+    - A signal that comes later still, while `fit` ends, has its usual effect on that
+      rank alone, after the last callback has ended.
     - When `fit` ends, the backups are removed.
     - A backup is copied in memory and written in the background, to a temporary file
       that is renamed when it is on the disk. The previous backup is kept. If a checksum
@@ -94,7 +95,7 @@ class Preemption(keras.callbacks.Callback):
         self._signals = tuple(signals)
         self.root_rank = root_rank
         # Of one call of `fit`.
-        self._guard = Guard()
+        self._fit: DistributedFit | None = None
         self._handlers: _Handlers | None = None
         self._failure: Exception | None = None
         # From the end of an epoch's steps until the ranks have asked each other again.
@@ -110,7 +111,7 @@ class Preemption(keras.callbacks.Callback):
                 "ring_keras.callbacks.Preemption belongs in the callbacks of fit(), "
                 "but something else called it."
             )
-        self._guard = fit.guard
+        self._fit = fit
         fit.when_steps_end(id(self), self._after_steps)
         fit.when_validation_ends(id(self), self._meet)
         fit.when_all_have_begun(self, self._require_restored)
@@ -156,17 +157,18 @@ class Preemption(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Removes the backups, unless a signal is why training ends here."""
-        handlers, guard = self._handlers, self._guard
-        if handlers is None:
+        handlers, fit = self._handlers, self._fit
+        if handlers is None or fit is None:
             return
+        self._handlers = self._fit = None
         try:
-            guard.meet()
+            fit.guard.meet()
             self._end_training(handlers)
-        finally:
-            self._handlers, self._guard = None, Guard()
+        except BaseException:
             handlers.remove()
-        if handlers.received:  # Too late for the others.
-            os.kill(os.getpid(), handlers.received)
+            raise
+        # A later signal is too late for the others, and must not cut off callbacks.
+        fit.when_call_is_over(handlers.pass_on)
 
     def _end_training(self, handlers: "_Handlers") -> None:
         signal_number = self._agreed(handlers.received)
@@ -205,7 +207,8 @@ class Preemption(keras.callbacks.Callback):
         if not self._ranks_will_meet:
             return
         self._ranks_will_meet = False
-        self._guard.meet()
+        assert self._fit is not None
+        self._fit.guard.meet()
         signal_number = self._agreed(self._received())
         if signal_number:
             self._end(signal_number, self._attempt(self._writer.wait))
@@ -334,6 +337,12 @@ class _Handlers:
             # One that Python has not set cannot be put back by it.
             signal.signal(number, signal.SIG_DFL if earlier is None else earlier)
         self._earlier.clear()
+
+    def pass_on(self) -> None:
+        """Gives what was there before the signal that has come."""
+        self.remove()
+        if self.received:
+            os.kill(os.getpid(), self.received)
 
     def _handle(self, number: int, frame: types.FrameType | None) -> None:
         model, callbacks = self._model(), self._callbacks()

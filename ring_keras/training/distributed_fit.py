@@ -26,7 +26,12 @@ from ring_keras.training.layer_state import (
     split_weights,
     warn_of_averages,
 )
-from ring_keras.training.meetings import have_met, meet, note_first_meeting
+from ring_keras.training.meetings import (
+    calls_under_way,
+    have_met,
+    meet,
+    note_first_meeting,
+)
 from ring_keras.training.noted_saves import noted_saves
 from ring_keras.training.taken_batches import TakenBatches
 from ring_keras.training.train_step import is_local_in, process_set_of
@@ -58,6 +63,7 @@ class DistributedFit(keras.callbacks.Callback):
         self._validation_tasks: dict[Hashable, Callable[[], None]] = {}
         self._change_tasks: dict[Hashable, Callable[[], None]] = {}
         self._alike_tasks: dict[Hashable, Callable[[], None]] = {}
+        self._last_tasks: list[Callable[[], None]] = []
         self._local: set[Hashable] = set()
         self._members: dict[int, str] = {}
         self._have_met = False
@@ -150,6 +156,14 @@ class DistributedFit(keras.callbacks.Callback):
         That is before the first step, when callbacks have heard of its beginning.
         """
         self._alike_tasks[owner] = task
+
+    def when_call_is_over(self, task: Callable[[], None]) -> None:
+        """Has a task run once, after all callbacks; for `on_train_end`.
+
+        With other ranks, when these have come to the end of their calls, too.
+        """
+        calls = calls_under_way()
+        (calls[-1].afterwards if calls else self._last_tasks).append(task)
 
     def ranks_are_alike(self) -> None:
         """All ranks have the same variables, which may be others than before."""
@@ -351,6 +365,9 @@ class DistributedFit(keras.callbacks.Callback):
         # Keras keeps it, and the next `fit` would begin there too.
         internals.set_initial_epoch(self.model, None)
         self.guard.run(self._compare_at_the_end)
+        tasks, self._last_tasks = self._last_tasks, []
+        for task in tasks:
+            task()
 
     def _compare_at_the_end(self) -> None:
         if self._has_peers() and self.epochs > 1:

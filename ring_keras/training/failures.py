@@ -79,6 +79,8 @@ def failures_told(method: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             calls_under_way().pop()
+            for task in call.afterwards:
+                task()
 
     return told
 

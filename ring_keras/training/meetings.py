@@ -1,6 +1,7 @@
 """Where the ranks meet in a call of `fit` or `evaluate`."""
 
 import threading
+from collections.abc import Callable
 
 import numpy as np
 
@@ -30,6 +31,8 @@ class CallUnderWay:
         self.method = method
         self.met: tuple[Job, ProcessSet] | None = None
         """The job, and the ranks of it that have met in the call; None before."""
+        self.afterwards: list[Callable[[], None]] = []
+        """Called when it is over, whatever has become of it."""
 
 
 class _UnderWay(threading.local):

@@ -589,9 +589,7 @@ def early_failures_worker(kind, compiled):
     good = training.distributed_model(3)
     part = ring.data.shard(training.dataset(48))
     history = training.fit(good, part, 4, epochs=2)
-    good.evaluate(
-        part.batch(4), verbose=0, callbacks=[ring.callbacks.MetricAverage()]
-    )
+    good.evaluate(part.batch(4), verbose=0, callbacks=[ring.callbacks.MetricAverage()])
     return caught, good.get_weights(), history
 
 

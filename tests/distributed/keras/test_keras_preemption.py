@@ -81,6 +81,48 @@ def test_a_signal_while_the_last_backup_is_written_ends_all(rank_pool, tmp_path)
         assert "step-000000000002.json" in files
 
 
+class Ends(keras.callbacks.Callback):
+    """Signals this process at the end, and notes what happens there."""
+
+    def __init__(self, events, sends):
+        super().__init__()
+        self.events = events
+        self.sends = sends
+
+    def on_train_end(self, logs=None):
+        if self.sends:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        self.events.append("a callback has ended")
+
+
+def too_late_worker(directory):
+    """After the last backup a signal comes to rank 1 alone."""
+    events = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: events.append("signal"))
+    try:
+        training.fit(
+            training.distributed_model(1),
+            ring.data.shard(training.dataset(16)),
+            4,
+            callbacks=[
+                ring.callbacks.Preemption(directory, signals=[signal.SIGUSR1]),
+                Ends(events, sends=ring.rank() == ring.size() - 1),
+                Ends(events, sends=False),
+            ],
+        )
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    return events
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_signal_after_the_last_backup_cuts_no_callback_off(rank_pool, tmp_path, size):
+    results = rank_pool(size).run(too_late_worker, args=(tmp_path,), timeout_s=60)
+
+    ended = ["a callback has ended"] * 2
+    assert results == [ended] * (size - 1) + [[*ended, "signal"]]
+
+
 def _begun(cuts, cut, steps):
     """The epoch in which the start before was cut."""
     earlier = [other for other in cuts if other < cut]
