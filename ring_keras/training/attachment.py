@@ -6,6 +6,7 @@ from absl import logging
 
 from ring_keras import _libraries
 from ring_keras import keras_internals as internals
+from ring_keras.job.process_set import ProcessSet
 from ring_keras.job.topology import rank
 from ring_keras.layers.global_moments import GlobalMoments
 from ring_keras.optimizers.hooking import install_hook
@@ -14,7 +15,7 @@ from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.training.epoch_result import EpochResult
 from ring_keras.training.evaluation_step import EvaluationStep
 from ring_keras.training.train_function import TrainFunction
-from ring_keras.training.train_step import DistributedTrainStep
+from ring_keras.training.train_step import DistributedTrainStep, process_set_of
 
 __all__ = ["attach"]
 
@@ -37,8 +38,10 @@ def attach(
     Returns:
         The model's train step and its train function.
     """
+    # Keras makes an optimizer that nobody uses for a model that has its own.
+    adopting = process_set_of(model) if adopt_optimizers else None
     for optimizer in internals.optimizers_of(model):
-        retrace |= _hook(optimizer, adopt_optimizers)
+        retrace |= _hook(optimizer, adopting)
     for layer in internals.batch_normalizations(model):
         retrace |= _synchronize(layer)
     EpochResult.of(model)
@@ -84,8 +87,13 @@ def _synchronize(layer: keras.layers.BatchNormalization) -> bool:
     return True
 
 
-def _hook(optimizer: keras.optimizers.Optimizer, adopt: bool) -> bool:
-    """Hooks one optimizer; returns whether it was not hooked before."""
+def _hook(optimizer: keras.optimizers.Optimizer, adopting: ProcessSet | None) -> bool:
+    """Hooks one optimizer; returns whether it was not hooked before.
+
+    Args:
+        optimizer: Of a model.
+        adopting: The ranks for which it is distributed if it is not yet; or it is not.
+    """
     if OptimizerHook.of(optimizer) is not None:
         return False
     # compile() may have put a LossScaleOptimizer around a hooked optimizer.
@@ -94,7 +102,7 @@ def _hook(optimizer: keras.optimizers.Optimizer, adopt: bool) -> bool:
         if hook is not None:
             install_hook(optimizer, hook.options, adopted=hook.adopted)
             return True
-    if not adopt:
+    if adopting is None:
         return False
-    install_hook(optimizer, ReductionOptions(), adopted=True)
+    install_hook(optimizer, ReductionOptions(process_set=adopting), adopted=True)
     return True

@@ -78,6 +78,28 @@ def test_several_that_accumulate_update_in_one_order(rank_pool, jit_compile):
     assert max(differences) <= 1e-6
 
 
+def set_of_one_worker():
+    """Rank 0 trains alone, and one of its optimizers says so."""
+    sets = [ring.add_process_set([rank]) for rank in range(2)]
+    if ring.rank() == 0:
+        model = InContainers(1)
+        model.compile()
+        ring.DistributedOptimizer(model.optimizers[0], process_set=sets[0])
+        training.fit(
+            model, training.dataset(8), 4, callbacks=[ring.callbacks.MetricAverage()]
+        )
+        training.fit(
+            model, training.dataset(8), 4, callbacks=[ring.callbacks.Distributed()]
+        )
+    ring.barrier()
+    for process_set in sets:
+        ring.remove_process_set(process_set)
+
+
+def test_the_others_are_for_the_same_ranks(rank_pool):
+    rank_pool(2).run(set_of_one_worker, timeout_s=40)
+
+
 class AppliesByItself(keras.optimizers.SGD):
     """Leaves out what the hook waits for."""
 
