@@ -73,7 +73,7 @@ class Distributed(keras.callbacks.Callback):
         base_lr: The learning rate tuned for one rank. Needs `warmup_epochs`. See
             `LearningRateWarmup`.
         warmup_epochs: The number of epochs in which the learning rate grows from
-            `base_lr` to `ring_keras.size()` times `base_lr`.
+            `base_lr` to `base_lr` times the number of ranks that train the model.
         tensorboard: The `log_dir` of a `ring_keras.callbacks.TensorBoard`, or such a
             callback.
         elastic: True, or an `Elastic` callback: `fit` continues when ranks are lost or

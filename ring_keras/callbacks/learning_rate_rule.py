@@ -13,6 +13,7 @@ from ring_keras.callbacks.momentum import scale_momentum
 from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.train_step import process_set_of
 
 __all__ = ["LearningRateRule"]
 
@@ -193,6 +194,10 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         """Adds the rate to the epoch's logs, as Keras's own scheduler does."""
         if logs is not None:
             logs["learning_rate"] = self.learning_rate()
+
+    def rank_count(self) -> int:
+        """How many ranks train the model."""
+        return process_set_of(self.model).size()
 
     def learning_rate(self) -> float:
         """What it is now."""

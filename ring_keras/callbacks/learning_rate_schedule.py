@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 
 from ring_keras.callbacks.learning_rate_rule import LearningRateRule
-from ring_keras.job.process_set import global_process_set
 
 __all__ = ["LearningRateSchedule"]
 
@@ -43,7 +42,8 @@ class LearningRateSchedule(LearningRateRule):
         momentum_correction: Whether to scale the momentum of `SGD` and `RMSprop`
             along with the rate.
         steps_per_epoch: Defaults to the number that `fit` knows.
-        scale: Factor for the whole job. Defaults to the number of ranks.
+        scale: Factor for the whole job. Defaults to the number of ranks
+            that train the model.
     """
 
     def __init__(
@@ -84,5 +84,5 @@ class LearningRateSchedule(LearningRateRule):
             factor = self.multiplier(math.floor(epoch) if self.staircase else epoch)
         else:
             factor = self.multiplier
-        scale = global_process_set.size() if self.scale is None else self.scale
+        scale = self.rank_count() if self.scale is None else self.scale
         return self.base_lr * scale * factor

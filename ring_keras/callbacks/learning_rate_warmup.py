@@ -3,8 +3,8 @@
 from typing import Any
 
 from ring_keras.callbacks.learning_rate_rule import LearningRateRule
-from ring_keras.job.process_set import global_process_set
 from ring_keras.job.topology import rank
+from ring_keras.training.train_step import process_set_of
 
 __all__ = ["LearningRateWarmup"]
 
@@ -35,7 +35,8 @@ class LearningRateWarmup(LearningRateRule):
         momentum_correction: Whether to scale the momentum of `SGD` and `RMSprop`
             along with the rate.
         steps_per_epoch: For `warmup_epochs`. Defaults to the number that `fit` knows.
-        scale: Factor at the end of the ramp. Defaults to the number of ranks.
+        scale: Factor at the end of the ramp. Defaults to the number of ranks
+            that train the model.
         verbose: 1 to say, on rank 0, that the ramp is over.
     """
 
@@ -78,7 +79,8 @@ class LearningRateWarmup(LearningRateRule):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Says in whose epoch the ramp has ended."""
         super().on_epoch_end(epoch, logs)
-        if self.verbose and self._ramping and self._is_over() and rank() == 0:
+        ranks = process_set_of(self.model).ranks
+        if self.verbose and self._ramping and self._is_over() and rank() == ranks[0]:
             rate = self.learning_rate()
             print(f"Epoch {epoch + 1}: the learning rate has warmed up to {rate:g}.")
 
@@ -87,7 +89,7 @@ class LearningRateWarmup(LearningRateRule):
         done, length = self._place(step)
         if done > length:
             return None
-        scale = global_process_set.size() if self.scale is None else self.scale
+        scale = self.rank_count() if self.scale is None else self.scale
         return self.base_lr * (1.0 + done / length * (scale - 1.0))
 
     def _place(self, step: int) -> tuple[int, float]:

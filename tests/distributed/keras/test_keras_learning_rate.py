@@ -290,3 +290,27 @@ def test_ranks_that_are_given_a_step_take_its_rate(rank_pool):
     totals = rank_pool(2).run(restored_table_worker)
 
     np.testing.assert_allclose(totals, [0.12 + 0.13] * 2, rtol=1e-5)
+
+
+def set_of_one_worker():
+    """The job has two ranks, each of which trains a model of its own."""
+    sets = [ring.add_process_set([rank]) for rank in range(2)]
+    rates = []
+    for rule in (
+        ring.callbacks.LearningRateWarmup(0.1, warmup_steps=2),
+        ring.callbacks.LearningRateSchedule(0.1, 1.0),
+    ):
+        optimizer = ring.DistributedOptimizer(
+            keras.optimizers.SGD(0.1), process_set=sets[ring.rank()]
+        )
+        model = training.compile_model(training.build(1), optimizer)
+        training.fit(model, training.dataset(16), 4, callbacks=[rule])
+        rates.append(float(optimizer.learning_rate.numpy()))
+    for process_set in sets:
+        ring.remove_process_set(process_set)
+    return rates
+
+
+def test_rates_are_for_the_ranks_that_train_the_model(rank_pool):
+    for rates in rank_pool(2).run(set_of_one_worker, timeout_s=60):
+        assert rates == pytest.approx([0.1, 0.1])
