@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -175,16 +176,22 @@ class AloneWithLoss(Alone):
 
     def given(self, data: Data) -> tuple[Any, int]:
         """A dataset for each epoch, which differ in their batches."""
-        steps = functools.partial(
-            references.with_loss, data, self.size, self._lost, is_mixed=self._mixed
+        batches = functools.partial(
+            references.with_loss, data, self.size, is_mixed=self._mixed
         )
-        return steps, BATCH * self.size
+        return batches, BATCH * self.size
 
     def trained(self, model: keras.Model, epochs: int, options: Any) -> Any:
         """Epoch by epoch."""
-        steps = options.pop("x")
+        batches = options.pop("x")
+        inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        passes = getattr(inner, "gradient_accumulation_steps", None) or 1
+        # Executions are repeated since the last one that has ended with an update.
+        repeated = math.lcm(passes, model.steps_per_execution)
+        lost_in, step = self._lost
+        lost = lost_in, step - step % repeated
         for epoch in range(epochs):
             history = model.fit(
-                steps(epoch), **options, initial_epoch=epoch, epochs=epoch + 1
+                batches(lost, epoch), **options, initial_epoch=epoch, epochs=epoch + 1
             )
         return history

@@ -86,7 +86,8 @@ class Campaign:
             # Another order would give ranks' own layers other rows.
             if verdict.kind == "unequal" and not program.local:
                 mixed = pool.run(run_mixed, args=(program,), timeout_s=TIMEOUT_S)
-                verdict = verdict_of(program, answers, mixed[0])
+                first = program.trainers[0]
+                verdict = verdict_of(program, answers, mixed[first])
             if verdict.kind == "unequal" and program.floats == "mixed_bfloat16":
                 verdict = self._but_for_rounding(program, verdict)
         except AssertionError as error:

@@ -35,7 +35,8 @@ def _trunk(program: Program) -> list[str]:
     if program.normalization and not program.embedding:
         layers.append("job.adapted(keras.layers.Normalization(), data)")
     if program.embedding:
-        layers.append("keras.layers.Embedding(20, 4)")
+        mask = ", mask_zero=True" if program.mask else ""
+        layers.append(f"keras.layers.Embedding(20, 4{mask})")
         layers.append("keras.layers.GlobalAveragePooling1D()")
     if program.sequence:
         layers.append("keras.layers.Reshape((3, 2))")

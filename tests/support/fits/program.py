@@ -12,6 +12,8 @@ from support.fits.rules import RULES
 CHOICES: dict[str, tuple[Any, ...]] = {
     "size": (2, 3, 4),
     "transport": ("shm", "tcp", "mixed"),
+    # Who trains: all ranks, or all but one.
+    "members": ("all", "some"),
     "floats": ("float64", "float32", "mixed_float16", "mixed_bfloat16"),
     # The model.
     "model": (
@@ -26,6 +28,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     ),
     "normalization": (False, True),
     "embedding": (False, True),
+    "mask": (False, True),
     "sequence": (None, "LSTM", "GRU", "Bidirectional", "Conv1D", "attention"),
     "batch_norm": (False, True),
     "dropout": (False, True),
@@ -73,6 +76,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "loss_scale": (False, True),
     "schedule": (None, "exponential", "cosine", "piecewise"),
     "sparse_as_dense": (False, True),
+    "compression": (None, "fp16", "bf16"),
     # The data.
     "data": ("dataset", "arrays", "PyDataset", "filter", "generator"),
     # Whether ranks have other numbers of batches.
@@ -125,10 +129,12 @@ class Program:
     seed: int
     size: int = 2
     transport: str = "shm"
+    members: str = "all"
     floats: str = "float64"
     model: str = "sequential"
     normalization: bool = False
     embedding: bool = False
+    mask: bool = False
     sequence: str | None = None
     batch_norm: bool = False
     dropout: bool = False
@@ -151,6 +157,7 @@ class Program:
     loss_scale: bool = False
     schedule: str | None = None
     sparse_as_dense: bool = False
+    compression: str | None = None
     data: str = "dataset"
     lengths: str = "equal"
     remainder: str = "drop"
@@ -170,6 +177,12 @@ class Program:
     inference: str | None = None
     interruption: str | None = None
     at: int = 1
+
+    @property
+    def trainers(self) -> list[int]:
+        """The ranks that train."""
+        outsider = self.seed % self.size if self.members == "some" else None
+        return [rank for rank in range(self.size) if rank != outsider]
 
     def __str__(self) -> str:
         """What is not the plainest."""

@@ -34,6 +34,7 @@ class Ranks(Job):
         directory: For this rank's files.
         first: Callbacks before all others.
         resume: What goes on within the data, if anything does; they are shuffled.
+        process_set: Those that train. Defaults to all.
     """
 
     def __init__(
@@ -42,12 +43,14 @@ class Ranks(Job):
         *,
         first: Sequence[keras.callbacks.Callback] = (),
         resume: ring.data.Resume | None = None,
+        process_set: ring.ProcessSet = ring.global_process_set,
     ) -> None:
-        super().__init__(ring.size(), directory)
+        super().__init__(process_set.size(), directory)
+        self._set = process_set
         # Each rank its own start; data that are shuffled have the same seeds.
-        self.seed = 1 + (ring.rank() if resume is None else 0)
+        self.seed = 1 + (process_set.rank() if resume is None else 0)
         self.tape = models.distributed_tape
-        self.initial_scale = 2.0**15 / ring.size()  # As docs/exactness.md says.
+        self.initial_scale = 2.0**15 / self.size  # As docs/exactness.md says.
         self._first = [*first, *([] if resume is None else [resume])]
         self._resume = resume
         self._local: list[keras.layers.Layer] = []
@@ -56,11 +59,11 @@ class Ranks(Job):
         """A distributed one."""
         if self._local:
             options["local_layers"] = self._local
-        return ring.DistributedOptimizer(optimizer, **options)
+        return ring.DistributedOptimizer(optimizer, process_set=self._set, **options)
 
     def local_layer(self, units: int) -> keras.layers.Layer:
         """One whose weights each rank has by itself."""
-        initializer = references.local_initializer(ring.rank())
+        initializer = references.local_initializer(self._set.rank())
         layer = keras.layers.Dense(units, kernel_initializer=initializer)
         self._local.append(layer)
         return layer
@@ -69,11 +72,15 @@ class Ranks(Job):
         """All ranks' values one upon the other, where each has its own."""
         local = {id(variable) for layer in self._local for variable in layer.variables}
         return [
-            ring.allgather(weight.numpy()[None], name="fits/local").numpy()
-            if id(weight) in local
-            else np.array(weight)
+            self._gathered(weight) if id(weight) in local else np.array(weight)
             for weight in model.weights
         ]
+
+    def _gathered(self, weight: Any) -> np.ndarray:
+        values = ring.allgather(
+            weight.numpy()[None], name="fits/local", process_set=self._set
+        )
+        return values.numpy()
 
     def accumulation(self, steps: int) -> dict[str, int]:
         """Told by `backward_passes_per_step`."""
@@ -89,7 +96,8 @@ class Ranks(Job):
         """The callbacks, and ours, in some order."""
         found = list(callbacks)
         if ours:
-            found.append(ring.callbacks.BroadcastGlobalVariables())
+            root = self._set.ranks[0]
+            found.append(ring.callbacks.BroadcastGlobalVariables(root))
             found.append(ring.callbacks.MetricAverage())
         random.Random(order).shuffle(found)
         return [*self._first, *found]
@@ -114,12 +122,12 @@ class Ranks(Job):
 
     def given(self, data: Data) -> tuple[Any, int]:
         """This rank's part, and the size of its batches."""
-        return _part(data, self._resume), BATCH
+        return self._part(data), BATCH
 
     def inferred(self, model: keras.Model, data: Data, by: str) -> tuple[Any, Any]:
         """By Keras on this rank's part, or by our functions on all."""
         if by == "keras":
-            part = ring.data.shard(data.parts(), remainder="keep")
+            part = self._shard(data.parts(), "keep")
             logs = model.evaluate(
                 **as_arguments(part),
                 batch_size=BATCH,
@@ -134,37 +142,47 @@ class Ranks(Job):
             batch_size=BATCH,
             verbose=0,
             return_dict=True,
+            process_set=self._set,
         )
-        return logs, ring.predict(model, data.x, batch_size=BATCH, verbose=0)
+        predictions = ring.predict(
+            model, data.x, batch_size=BATCH, verbose=0, process_set=self._set
+        )
+        return logs, predictions
 
     def validation_data(self, others: Data, kind: str) -> dict[str, Any]:
         """This rank's part of them."""
         if kind == "arrays":
-            part = ring.data.shard(others.parts(), remainder="keep")
+            part = self._shard(others.parts(), "keep")
             return {"validation_data": part, "validation_batch_size": BATCH}
         dataset = tf.data.Dataset.from_tensor_slices(others.parts())
-        part = ring.data.shard(dataset, remainder="keep")
+        part = self._shard(dataset, "keep")
         return {"validation_data": part.batch(BATCH)}
 
-
-def _part(data: Data, resume: ring.data.Resume | None) -> Any:
-    """This rank's, in the form in which `fit` takes it."""
-    remainder: Any = "keep" if data.remainder == "join" else data.remainder
-    if data.kind == "arrays":
-        return ring.data.shard(data.parts(), remainder=remainder)
-    if data.kind == "PyDataset":
-        return ring.data.shard(Batches(data.parts(), BATCH), remainder=remainder)
-    if data.kind == "generator":
-        batches = batches_of_rank(data, ring.rank(), ring.size())
-        if data.remainder != "join":
-            return (parts for parts in batches)
-        dataset = generated(batches)
-    else:
-        seed = None if resume is None else 1
-        mine = ring.data.shard(
-            dataset_of(data), remainder=remainder, seed=seed, resume=resume
+    def _shard(self, data: Any, remainder: Any, **options: Any) -> Any:
+        return ring.data.shard(
+            data, remainder=remainder, process_set=self._set, **options
         )
-        dataset = mine.batch(BATCH)
-    if data.repeat:
-        return dataset.repeat()
-    return ring.data.join(dataset) if data.remainder == "join" else dataset
+
+    def _part(self, data: Data) -> Any:
+        """This rank's, in the form in which `fit` takes it."""
+        remainder = "keep" if data.remainder == "join" else data.remainder
+        if data.kind == "arrays":
+            return self._shard(data.parts(), remainder)
+        if data.kind == "PyDataset":
+            return self._shard(Batches(data.parts(), BATCH), remainder)
+        if data.kind == "generator":
+            batches = batches_of_rank(data, self._set.rank(), self.size)
+            if data.remainder != "join":
+                return (parts for parts in batches)
+            dataset = generated(batches)
+        else:
+            seed = None if self._resume is None else 1
+            mine = self._shard(
+                dataset_of(data), remainder, seed=seed, resume=self._resume
+            )
+            dataset = mine.batch(BATCH)
+        if data.repeat:
+            return dataset.repeat()
+        if data.remainder == "join":
+            return ring.data.join(dataset, process_set=self._set)
+        return dataset

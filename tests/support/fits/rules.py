@@ -83,6 +83,13 @@ RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
         {"loss_scale": False},
     ),
     ({"embedding": (True,)}, {"sparse_as_dense": False}),
+    ({"embedding": (False,)}, {"mask": False}),
+    # Of floats of 32 bits, between hosts, and what is not linear makes much of it.
+    ({"transport": ("shm", "tcp")}, {"compression": None}),
+    ({"floats": ("float64",)}, {"compression": None}),
+    ({"optimizer": _NOT_LINEAR}, {"compression": None}),
+    ({"step": _SEVERAL_OPTIMIZERS}, {"compression": None}),
+    ({"compression": ("fp16", "bf16")}, {"loss_scale": False}),
     ({"accumulation": (1,)}, {"accumulated_by": "keras"}),
     (
         {"callbacks": ("EarlyStopping", "Plateau", "several", "writing")},
@@ -139,7 +146,7 @@ RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
     # What goes on in another process, or with fewer ranks.
     (
         {"interruption": ("preempted", "killed")},
-        {"data": "dataset", "repeat": False, "fits": 1, "accumulation": 1},
+        {"data": "dataset", "repeat": False, "fits": 1},
     ),
     ({"interruption": ("preempted", "killed"), "step": ("tape",)}, {"step": "keras"}),
     (
@@ -149,8 +156,14 @@ RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
         },
         {"remainder": "drop"},
     ),
+    ({"interruption": ("preempted",)}, {"accumulation": 1}),
     ({"interruption": ("preempted",), "callbacks": _COUNTING}, _OURS),
-    ({"interruption": ("killed",)}, {**_OURS, "ema": None}),
+    ({"interruption": ("killed",)}, {**_OURS, "accumulated_by": "keras"}),
+    # One process calls `fit` for each epoch, and each takes the averages at its end.
+    ({"interruption": ("killed",), "ema": ("ema", "overwrite")}, {"epochs": 1}),
+    # What a lost rank has added up when an epoch ends is lost.
+    ({"interruption": ("killed",), "accumulation": (3,)}, {"accumulation": 2}),
+    ({"interruption": ("killed",), "accumulation": (2,)}, {"batches": 4}),
     ({"interruption": ("killed",)}, {"transport": "shm", "inference": None}),
     # Elastic needs a model that is built, with its optimizers.
     ({"interruption": ("killed",), "step": _OWN_LOSSES}, {"step": "keras"}),
@@ -176,4 +189,10 @@ RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
     # Keras's BackupAndRestore refuses it.
     ({"model": ("unbuilt",), "callbacks": ("writing",)}, _OURS),
     ({"transport": ("mixed",)}, {"size": 3}),
+    # Two of three, or three of four.
+    ({"members": ("some",), "size": (2,)}, {"size": 3}),
+    ({"members": ("some",)}, {"interruption": None}),
+    ({"members": ("some",), "step": ("tape",)}, {"step": "keras"}),
+    # A file does not say for which ranks an optimizer is.
+    ({"members": ("some",), "between": ("save and load",)}, {"between": "nothing"}),
 )

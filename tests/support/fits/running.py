@@ -52,6 +52,7 @@ _COMPUTE = {
     "mixed_float16": "float16",
     "mixed_bfloat16": "bfloat16",
 }
+_COMPRESSED = {"fp16": "float16", "bf16": "bfloat16"}
 # What steps of opposite sign leave of each other: only their rounding.
 _CANCELLED = 1e-11
 
@@ -90,18 +91,32 @@ def run_program(program: Program) -> dict[str, Any]:
         if program.interruption == "preempted":
             ours = _preempted(program, Path(directory))
         else:
-            ours = trained(program, Ranks(Path(directory)))
+            ours = _by_members(program, Path(directory))
+    if ring.rank() not in program.trainers:
+        return {}
     answer = answer_of(ours)
     whole = None
     if program.interruption == "preempted":
         with temporary_directory() as directory:
             own = Path(directory)
             whole = trained(program, Ranks(own, resume=ring.data.Resume()))
-    if ring.rank() == 0:
+    if ring.rank() == program.trainers[0]:
         answer["ours"] = ours
         answer["alone"] = whole or _alone(program)
     keras.backend.clear_session()
     return answer
+
+
+def _by_members(program: Program, directory: Path) -> Run:
+    """By all ranks, or by a process set, whose outsider waits."""
+    if program.members == "all":
+        return trained(program, Ranks(directory))
+    members = ring.add_process_set(program.trainers)
+    ours = Run(None)
+    if members.included():
+        ours = trained(program, Ranks(directory, process_set=members))
+    ring.remove_process_set(members)
+    return ours
 
 
 def _preempted(program: Program, directory: Path) -> Run:
@@ -129,8 +144,9 @@ def answer_of(ours: Run) -> dict[str, Any]:
 
 
 def run_mixed(program: Program) -> Result | None:
-    """What rank 0 makes of the program alone, with examples in another order."""
-    return _alone(program, mixed=True).result if ring.rank() == 0 else None
+    """What the first makes of the program alone, with examples in another order."""
+    is_first = ring.rank() == program.trainers[0]
+    return _alone(program, mixed=True).result if is_first else None
 
 
 def run_with_loss(
@@ -148,7 +164,8 @@ def run_with_loss(
 
 def _alone(program: Program, *, mixed: bool = False) -> Run:
     with temporary_directory() as directory:
-        return trained(program, Alone(ring.size(), Path(directory), mixed=mixed))
+        size = len(program.trainers)
+        return trained(program, Alone(size, Path(directory), mixed=mixed))
 
 
 def trained(program: Program, job: Any) -> Run:
@@ -201,6 +218,7 @@ def verdict_of(
         mixed: Of `run_mixed`: what rounding may do. It is needed where without it
             the verdict is that they are unequal.
     """
+    answers = [answer for answer in answers if answer]  # Of those that train.
     errors = [answer["error"] for answer in answers]
     alone = answers[0]["alone"]
     if any(errors):
@@ -242,7 +260,10 @@ def _differences(
         return
     others = [] if mixed is None else [[mixed.weights]]
     noise = rounding_noise([alone.weights], others) or [0.0] * len(alone.weights)
-    tolerance = relative_tolerance(_COMPUTE[program.floats])
+    tolerance = max(
+        relative_tolerance(_COMPUTE[program.floats]),
+        relative_tolerance(_COMPRESSED.get(program.compression or "", "float32")),
+    )
     for one in differences(
         alone.names, alone.start, ours.weights, alone.weights, noise, tolerance
     )[:2]:

@@ -171,6 +171,8 @@ def _compile(program: Program) -> list[str]:
     options = []
     if program.sparse_as_dense:
         options.append("sparse_as_dense=True")
+    if program.compression:
+        options.append(f"compression={program.compression!r}")
     if program.accumulation > 1 and program.accumulated_by == "ring":
         options.append(f"backward_passes_per_step={program.accumulation}")
         options.append("average_aggregated_gradients=True")
