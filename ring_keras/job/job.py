@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import weakref
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ring_keras import _native
 from ring_keras.errors import NotInitializedError
@@ -13,9 +14,10 @@ from ring_keras.job.event_book import EventBook
 
 if TYPE_CHECKING:
     from ring_keras.config import Config
-    from ring_keras.job.process_set import ProcessSet
 
-__all__ = ["Job", "begin_job", "current_job", "end_job", "job_or_none"]
+__all__ = ["Job", "PerJob", "begin_job", "current_job", "end_job", "job_or_none"]
+
+_Kept = TypeVar("_Kept")
 
 
 class Job:
@@ -23,6 +25,7 @@ class Job:
 
     Nothing that ranks have agreed on, measured or promised outlives it. Whatever
     is kept elsewhere, such as a traced graph, remembers the generation it is of.
+    What one file alone needs is a `PerJob` there.
 
     Args:
         config: What the environment said at `init()`.
@@ -44,8 +47,6 @@ class Job:
         ) = _native.topology()
         self.local_sizes: tuple[int, ...] = (self.local_size,)
         """How many ranks there are on each rank's host, by rank."""
-        self.process_sets: dict[int, list[ProcessSet]] = {}
-        """Those that were added, by number, with all objects that stand for one."""
         self.agreed_plans: defaultdict[int, int] = defaultdict(int)
         """By process set: on how many plans its ranks have agreed."""
         self.agreed_without_all: defaultdict[int, dict[bytes, int]] = defaultdict(dict)
@@ -53,21 +54,9 @@ class Job:
         join(), their numbers by their digests."""
         self.events = EventBook()
         """What has happened on this rank."""
-        self.gathers_begun: defaultdict[int, int] = defaultdict(int)
-        """By communicator: how many gatherings in the background have begun."""
-        self.gathers: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Those whose threads run."""
-        self.timeline: Any = None
-        """What records a timeline, if one is being recorded; has `end()`."""
-        self.reporter: Any = None
-        """What tells the launcher how far this rank is, if it wants to know; has
-        `end()`."""
         self.on_gpu = False
         """Whether gradients are in GPU memory, on every rank alike."""
         self.tuned_bucket_bytes: int | None = None
-        self.data_orders: defaultdict[int, list[weakref.ref[Any]]] = defaultdict(list)
-        """By process set: the orders of all data that it has split. Its ranks split
-        data together, so the n-th of one rank is the n-th of another."""
         self.parts: weakref.WeakValueDictionary[int, Any] = (
             weakref.WeakValueDictionary()
         )
@@ -89,11 +78,47 @@ class Job:
         self.others_train = False
         """Whether the others have long begun, and answer only what this rank asks once
         it is where they are."""
+        self.kept: dict[PerJob[Any], Any] = {}
+        """What other files keep of it; see `PerJob`."""
 
     @property
     def host(self) -> str:
         """The name of this rank's host, as others are told."""
         return self.config.host_name or socket.gethostname()
+
+
+class PerJob(Generic[_Kept]):
+    """What a part of the package keeps for as long as the job lasts.
+
+    Args:
+        make: Makes it, when somebody first asks for it in a job.
+        end: Gets it at the job's end, if it was made.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], _Kept],
+        end: Callable[[_Kept], None] | None = None,
+    ) -> None:
+        self._make = make
+        self._end = end
+
+    def of(self, job: Job) -> _Kept:
+        """What is kept of that job."""
+        try:
+            kept: _Kept = job.kept[self]
+        except KeyError:
+            kept = job.kept.setdefault(self, self._make())
+        return kept
+
+    def put(self, job: Job, value: _Kept) -> None:
+        """Keeps this instead."""
+        job.kept[self] = value
+
+    def end(self, job: Job) -> None:
+        """The job is over."""
+        if self._end is not None and self in job.kept:
+            self._end(job.kept[self])
 
 
 _current: Job | None = None
@@ -107,14 +132,13 @@ def begin_job(config: Config) -> Job:
 
 
 def end_job() -> None:
-    """Forgets the membership; process sets can be added in another one."""
+    """Forgets the membership, and all that was kept of it."""
     global _current
     job, _current = _current, None
     if job is None:
         return
-    for objects in job.process_sets.values():
-        for process_set in objects:
-            process_set.process_set_id = None
+    for one in list(job.kept):
+        one.end(job)
 
 
 def job_or_none() -> Job | None:

@@ -1,10 +1,11 @@
 """Process sets: collectives among some of the ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from ring_keras import _native
 from ring_keras.errors import RingKerasError
-from ring_keras.job.job import current_job, job_or_none
+from ring_keras.job.job import Job, PerJob, current_job, job_or_none
 
 __all__ = [
     "ProcessSet",
@@ -143,6 +144,17 @@ class ProcessSet:
 global_process_set = ProcessSet._whole_job()
 
 
+def _forget(objects: Iterable[ProcessSet]) -> None:
+    for process_set in objects:
+        process_set.process_set_id = None
+
+
+# By number, with all objects that stand for one. They can be added in another job.
+_added: PerJob[dict[int, list[ProcessSet]]] = PerJob(
+    dict, lambda added: _forget(chain.from_iterable(added.values()))
+)
+
+
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Makes the communicator of a process set.
 
@@ -176,7 +188,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(ranks)
     process_set.process_set_id = number
-    current_job().process_sets[number] = [process_set]
+    _added.of(current_job())[number] = [process_set]
     return process_set
 
 
@@ -189,7 +201,7 @@ def add_missing_process_sets(
             process_set = ProcessSet(process_set)
         if process_set.added:
             continue
-        for number, objects in current_job().process_sets.items():
+        for number, objects in _added.of(current_job()).items():
             if objects[0].ranks == process_set.ranks:
                 process_set.process_set_id = number
                 objects.append(process_set)
@@ -226,8 +238,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         _native.remove_communicator(number)
     except ValueError:  # On every rank, as they have agreed on the number.
         return False
-    for same in job.process_sets.pop(number):
-        same.process_set_id = None
+    _forget(_added.of(job).pop(number))
     return True
 
 
@@ -240,7 +251,7 @@ def find_process_set(process_set_id: int) -> ProcessSet:
     """
     if process_set_id == _GLOBAL_ID:
         return global_process_set
-    added = current_job().process_sets
+    added = _added.of(current_job())
     if process_set_id in added:
         return added[process_set_id][0]
     known = [global_process_set, *(objects[0] for objects in added.values())]
@@ -249,6 +260,11 @@ def find_process_set(process_set_id: int) -> ProcessSet:
         "`process_set_id` must be that of a process set that has been added: "
         f"{known}. Received: process_set_id={process_set_id}"
     )
+
+
+def has_process_sets(job: Job) -> bool:
+    """Whether some were added, and not removed since."""
+    return bool(_added.of(job))
 
 
 def generation() -> int:

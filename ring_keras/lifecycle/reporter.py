@@ -12,7 +12,7 @@ from typing import Any
 
 from ring_keras import _native
 from ring_keras.errors import RingKerasError
-from ring_keras.job.job import Job
+from ring_keras.job.job import Job, PerJob
 from ring_keras.monitoring.events import event
 
 __all__ = ["begin_reports", "end_reports"]
@@ -135,16 +135,21 @@ def _line(content: dict[str, Any]) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode() + b"\n"
 
 
+# If the launcher wants to know.
+_reporter: PerJob[_Reporter | None] = PerJob(lambda: None)
+
+
 def begin_reports(pipe: str | None, job: Job) -> None:
     """Begins to report, if the launcher wants to know."""
     if pipe:
         # A launcher that is gone must not end this rank.
         with contextlib.suppress(OSError):
-            job.reporter = _Reporter(pipe, job)
+            _reporter.put(job, _Reporter(pipe, job))
 
 
 def end_reports(job: Job) -> None:
     """Before this rank leaves the job."""
-    reporter, job.reporter = job.reporter, None
+    reporter = _reporter.of(job)
+    _reporter.put(job, None)
     if reporter is not None:
         reporter.end()

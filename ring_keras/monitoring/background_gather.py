@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
+from collections import defaultdict
 from collections.abc import Callable
 
 from absl import logging
 
 from ring_keras.errors import RingKerasError
 from ring_keras.job.gathering import gather_bytes
-from ring_keras.job.job import Job, current_job
+from ring_keras.job.job import Job, PerJob, current_job
 
 __all__ = ["BackgroundGather", "end_gathers"]
 
@@ -21,6 +23,11 @@ _MOST_PENDING = 256
 _LAST_WRITE_S = 5.0
 
 Receive = Callable[[list[tuple[int, bytes]]], None]
+
+# By communicator: how many have begun.
+_begun: PerJob[defaultdict[int, int]] = PerJob(lambda: defaultdict(int))
+# Those whose threads run.
+_running: PerJob[weakref.WeakSet[BackgroundGather]] = PerJob(weakref.WeakSet)
 
 
 class BackgroundGather:
@@ -48,9 +55,10 @@ class BackgroundGather:
         ended: Callable[[Exception | None], None],
     ) -> None:
         job = current_job()
-        job.gathers_begun[communicator_id] += 1
+        begun = _begun.of(job)
+        begun[communicator_id] += 1
         # What another one, of a `fit` that raised, has left does not meet this one's.
-        self._name = f"{name}/{job.gathers_begun[communicator_id]}"
+        self._name = f"{name}/{begun[communicator_id]}"
         self._communicator_id = communicator_id
         self._receive = receive
         self._ended = ended
@@ -60,7 +68,7 @@ class BackgroundGather:
         # A daemon: a rank that is ended by a signal does not wait for it.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
-        job.gathers.add(self)
+        _running.of(job).add(self)
 
     def put(self, content: bytes) -> None:
         """Gathers this one in turn."""
@@ -105,5 +113,5 @@ class BackgroundGather:
 
 def end_gathers(job: Job) -> None:
     """Those of a `fit` that raised, when this rank has left the job: none goes on."""
-    for gather in list(job.gathers):
+    for gather in list(_running.of(job)):
         gather.close(_LAST_WRITE_S)

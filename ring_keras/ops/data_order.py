@@ -2,13 +2,14 @@
 
 import gc
 import weakref
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from ring_keras.errors import RankMismatchError
-from ring_keras.job.job import current_job
+from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.objects import allgather_object
 
@@ -51,7 +52,7 @@ class DataOrder:
     def add_to_job(self, process_set: ProcessSet) -> None:
         """Notes which ranks have split the data."""
         key = process_set.key()
-        orders = current_job().data_orders[key]
+        orders = _orders.of(current_job())[key]
         self.key = f"{key}/{len(orders)}"
         orders.append(weakref.ref(self))
 
@@ -79,6 +80,13 @@ class DataOrder:
         return dataset
 
 
+# By process set: of all data that it has split. Its ranks split data together, so the
+# n-th of one rank is the n-th of another.
+_orders: PerJob[defaultdict[int, list[weakref.ref[DataOrder]]]] = PerJob(
+    lambda: defaultdict(list)
+)
+
+
 def order_on(data: Any) -> Any:
     """The order of this very dataset; None if it has none."""
     return getattr(data, _ATTRIBUTE, None)
@@ -88,7 +96,7 @@ def living_orders(process_set: ProcessSet) -> list[DataOrder]:
     """Those of all data that these ranks have split and still have."""
     # A dataset that was looked at and dropped refers to itself, and may be there yet.
     gc.collect()
-    orders = [order() for order in current_job().data_orders[process_set.key()]]
+    orders = [order() for order in _orders.of(current_job())[process_set.key()]]
     return [order for order in orders if order is not None]
 
 

@@ -9,6 +9,7 @@ from absl import logging
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.job import Job, job_or_none
+from ring_keras.job.process_set import has_process_sets
 from ring_keras.keras_internals import calls
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.training.distributed_fit import DistributedFit
@@ -48,7 +49,7 @@ def _watch_fit(callbacks: keras.callbacks.CallbackList) -> None:
 
 def _is_used(job: Job) -> bool:
     """Whether ranks may do different things, or have asked each other something."""
-    return job.is_used or bool(job.process_sets)
+    return job.is_used or has_process_sets(job)
 
 
 class _LoneFit(keras.callbacks.Callback):

@@ -10,7 +10,7 @@ from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.monitoring.timeline.chrome_file import write_chrome
 from ring_keras.monitoring.timeline.clocks import Clock, Offset
-from ring_keras.monitoring.timeline.collector import Collector
+from ring_keras.monitoring.timeline.collector import Collector, recording
 from ring_keras.monitoring.timeline.merged import RankTimeline
 
 __all__ = ["start_timeline_alone", "stop_timeline_alone"]
@@ -45,12 +45,12 @@ def start_timeline_alone(path: Path) -> None:
         RingKerasError: If a timeline is being recorded already.
     """
     job = current_job()
-    if job.timeline is not None:
+    if recording.of(job) is not None:
         raise RingKerasError(
             "[RK410] a timeline is being recorded already. Stop it first."
         )
     records: list[dict[str, Any]] = []
-    job.timeline = _Alone(path, records, Collector(records.extend))
+    recording.put(job, _Alone(path, records, Collector(records.extend)))
 
 
 def stop_timeline_alone() -> None:
@@ -62,8 +62,8 @@ def stop_timeline_alone() -> None:
         OSError: If the file cannot be written.
     """
     job = current_job()
-    alone = job.timeline
+    alone = recording.of(job)
     if not isinstance(alone, _Alone):
         raise RingKerasError("[RK410] no timeline is being recorded. Start one first.")
-    job.timeline = None
+    recording.put(job, None)
     alone.end()

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from absl import logging
 
 from ring_keras import _native
+from ring_keras.job.job import PerJob
 
-__all__ = ["Collector"]
+__all__ = ["Collector", "recording"]
 
 # The recorder holds 4,096 collectives.
 _INTERVAL_S = 0.1
+
+
+class _Recording(Protocol):
+    """A timeline that is being recorded."""
+
+    def end(self) -> None:
+        """This rank is about to leave the job."""
+
+
+# The one that there is.
+recording: PerJob[_Recording | None] = PerJob(lambda: None)
 
 
 class Collector:

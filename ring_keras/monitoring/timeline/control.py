@@ -13,7 +13,7 @@ from ring_keras.errors import RingKerasError
 from ring_keras.job.gathering import gather_bytes, gather_texts
 from ring_keras.job.job import Job, current_job
 from ring_keras.monitoring.timeline.clocks import Clock, Offset, measure_offset
-from ring_keras.monitoring.timeline.collector import Collector
+from ring_keras.monitoring.timeline.collector import Collector, recording
 from ring_keras.monitoring.timeline.formats import obstacle_to, write_timeline
 from ring_keras.monitoring.timeline.merged import RankTimeline
 
@@ -61,7 +61,7 @@ def start_timeline(path: str | Path) -> None:
     _raise_for_all(_obstacle(job, path), "timeline/start")
     began = measure_offset()
     records: list[dict[str, Any]] = []
-    job.timeline = _Running(path, began, records, Collector(records.extend))
+    recording.put(job, _Running(path, began, records, Collector(records.extend)))
 
 
 def stop_timeline() -> None:
@@ -77,12 +77,12 @@ def stop_timeline() -> None:
         RingKerasError: If no timeline is being recorded, or rank 0 cannot write it.
     """
     job = current_job()
-    running = job.timeline
+    running = recording.of(job)
     if not isinstance(running, _Running):
         raise RingKerasError(
             "[RK410] no timeline is being recorded. Call start_timeline() first."
         )
-    job.timeline = None
+    recording.put(job, None)
     running.collector.stop()
     clock = Clock(running.began, measure_offset())
     parts = gather_bytes(_encode(job, running, clock), "timeline")
@@ -97,7 +97,7 @@ def stop_timeline() -> None:
 
 def _obstacle(job: Job, path: Path) -> str:
     """Why this rank cannot record one; empty: it can."""
-    if job.timeline is not None:
+    if recording.of(job) is not None:
         return "a timeline is being recorded already. Call stop_timeline() first."
     return obstacle_to(path)
 

@@ -13,7 +13,7 @@ from absl import logging
 
 from ring_keras.job.job import Job
 from ring_keras.monitoring.timeline.clocks import measure_offset
-from ring_keras.monitoring.timeline.collector import Collector
+from ring_keras.monitoring.timeline.collector import Collector, recording
 from ring_keras.monitoring.timeline.part_file import PartFile, find_parts
 
 __all__ = ["begin_whole_job", "end_timeline"]
@@ -42,14 +42,15 @@ def begin_whole_job(job: Job, path: Path) -> None:
     part = PartFile(
         path, job.rank, job.host, offset, generation=job.generation, follows=follows
     )
-    job.timeline = _WholeJob(part, Collector(part.add))
+    recording.put(job, _WholeJob(part, Collector(part.add)))
 
 
 def end_timeline(job: Job) -> None:
     """Ends whatever timeline is being recorded, when this rank is about to leave."""
-    timeline, job.timeline = job.timeline, None
+    timeline = recording.of(job)
     if timeline is None:
         return
+    recording.put(job, None)
     try:
         timeline.end()
     except Exception as error:  # Of the file system: no reason not to leave.

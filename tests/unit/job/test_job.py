@@ -5,6 +5,7 @@ import tensorflow as tf
 
 import ring_keras as ring
 from ring_keras.job.job import current_job
+from ring_keras.ops.data_order import living_orders
 from ring_keras.optimizers import bucket_size
 
 
@@ -36,7 +37,7 @@ def test_nothing_outlives_a_job(job):
     job.tuned_bucket_bytes = 5
     job.has_padded_data = True
     data = ring.data.shard(tf.data.Dataset.range(4), seed=1)
-    assert job.data_orders[job.communicator_base]
+    assert living_orders(ring.global_process_set)
     job.agreed_without_all[0][b"digest"] = 1
     ring.shutdown()
     with pytest.raises(ring.NotInitializedError, match=r"ring_keras\.init"):
@@ -47,6 +48,6 @@ def test_nothing_outlives_a_job(job):
     assert current_job().communicator_base != job.communicator_base
     assert current_job().tuned_bucket_bytes is None
     assert not current_job().has_padded_data
-    assert not current_job().data_orders
+    assert not living_orders(ring.global_process_set)
     assert list(data)
     assert not current_job().agreed_without_all[0]
