@@ -9,9 +9,9 @@ from typing import Any
 
 from ring_keras._version import __version__
 from ring_keras.launch.connection import Connection
+from ring_keras.launch.desk import Desk
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
 from ring_keras.launch.guard import Ended
-from ring_keras.launch.launcher import Desk
 from ring_keras.launch.places import Place
 from ring_keras.launch.reports import checked
 from ring_keras.launch.workers import Worker
@@ -98,7 +98,7 @@ class AgentCrew:
                 "type": "start",
                 "elastic": self.is_elastic,
                 "store_address": store_address,
-                "reports": self._desk.report_pipe is not None,
+                "reports": self._desk.watch.report_pipe is not None,
                 **self.secrets(),
             }
         )
@@ -171,7 +171,7 @@ class AgentCrew:
                 own = any(worker.rank == report["rank"] for worker in self.workers)
                 # Of an elastic job the workers' are processes' numbers.
                 if own or self.is_elastic:
-                    self._desk.on_report(report)
+                    self._desk.watch.take_report(report)
         elif message["type"] == "ended":
             worker = self._worker(field(message, "rank", int))
             if worker.running:

@@ -29,10 +29,10 @@ from ring_keras.launch import (
 from ring_keras.launch.check_build import check_build
 from ring_keras.launch.completion.script import SHELLS, completion_script
 from ring_keras.launch.crew import HostJob
+from ring_keras.launch.desk import LaunchOptions
 from ring_keras.launch.doctor.examination import Examination
 from ring_keras.launch.doctor.job_shape import DEFAULT_RANKS
 from ring_keras.launch.dry_run import planned_variables, print_node_plan, print_plan
-from ring_keras.launch.elastic_crew import meet_elastic
 from ring_keras.launch.environment import (
     added_variables,
     environment_for_ranks,
@@ -42,14 +42,14 @@ from ring_keras.launch.environment import (
 from ring_keras.launch.explain import explain_errors
 from ring_keras.launch.guard import open_standard_descriptors, run_guarded
 from ring_keras.launch.hosts import Host
-from ring_keras.launch.launcher import Launcher, LaunchOptions
+from ring_keras.launch.launcher import Launcher
 from ring_keras.launch.node_agent import NodeAgent
 from ring_keras.launch.nodes import NodeOptions, meet_nodes
 from ring_keras.launch.output import say
 from ring_keras.launch.places import places_of
 from ring_keras.launch.reader import to_reader
 from ring_keras.launch.several_hosts import HostsJob, Plan, meet_hosts
-from ring_keras.launch.this_host import meet_here
+from ring_keras.launch.this_host import meet_elastic, meet_here
 from ring_keras.launch.tools import describe_tools
 
 _DESCRIPTION = """\

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from ring_keras.launch.desk import Desk
 from ring_keras.launch.elastic_options import ElasticOptions
 from ring_keras.launch.elastic_ssh import ElasticSshCrew
 from ring_keras.launch.hosts import Host
-from ring_keras.launch.launcher import Desk
 from ring_keras.launch.workers import Worker
 
 __all__ = ["ElasticHosts"]

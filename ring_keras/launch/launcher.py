@@ -5,30 +5,24 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from ring_keras._codes import codes_in
 from ring_keras._libraries import rebuild_command
-from ring_keras.config import share_openssl
-from ring_keras.launch.addresses import host_port
-from ring_keras.launch.crew import GENERATION, Crew, write_private
+from ring_keras.launch.crew import Crew, write_private
+from ring_keras.launch.desk import CannotStartError, Desk, LaunchOptions
 from ring_keras.launch.guard import RANKS_SIGNALS, kill_descendants, reap
 from ring_keras.launch.job_watch import JobWatch
 from ring_keras.launch.loop import Loop
+from ring_keras.launch.members import Ending, Meet, Members
 from ring_keras.launch.output import OutputPump, say
 from ring_keras.launch.verdict import RANK_FAILED, judge
-from ring_keras.launch.watch_options import WatchOptions
 from ring_keras.launch.workers import Worker, how_ended, signal_name
 
-if TYPE_CHECKING:
-    from ring_keras import _native
-    from ring_keras.launch.members import Ending, Members
+__all__ = ["Launcher"]
 
 # How long ranks have to notice by themselves that another one failed. The store
 # tells them in much less; the rest is for printing why, and for saving.
@@ -37,109 +31,6 @@ NOTICE_S = 5.0
 PART_S = 2.0
 _TOKEN_NBYTES = 32
 _MOST_CODES = 4
-
-
-@dataclass(frozen=True)
-class LaunchOptions:
-    """How the launcher treats a job, whatever it runs.
-
-    Attributes:
-        grace_period_s: From asking ranks to end until killing them.
-        output_directory: Gets each rank's output in files, if not None.
-        colour: Whether to colour prefixes on a terminal.
-        verbose: Whether to tell of each start and end.
-        timestamps: Whether each line begins with the time.
-        raw: Whether what all ranks say when they start, and tracebacks that they
-            share, are shown of each.
-        watch: What it tells besides the ranks' output.
-        encrypt: Whether what ranks say to the store is encrypted.
-        expects_join: Whether the command is one that trains, as far as its name tells.
-        heartbeat_s: How long a rank may be silent.
-    """
-
-    grace_period_s: float
-    output_directory: Path | None
-    colour: bool
-    verbose: bool
-    timestamps: bool
-    raw: bool
-    watch: WatchOptions
-    encrypt: bool
-    heartbeat_s: float
-    expects_join: bool = False
-
-
-@dataclass(frozen=True)
-class Desk:
-    """What the launcher has for those that make hosts ready.
-
-    Attributes:
-        options: How it treats the job.
-        loop: Calls back.
-        token: The job's secret.
-        token_file: Holds it.
-        output: Takes what ranks print.
-        report_pipe: Where ranks of this host report how far they are; None: nobody
-            wants to know.
-        on_report: Gets each report of a rank.
-        crews: Gets one for each host.
-        on_start: Gets each worker that elastic training starts.
-        on_end: Gets each worker that has ended.
-        on_ranks: Gets the workers that train together, by rank, when that changes.
-        interrupt: Ends the job, as a signal of that number to the launcher does.
-        run_until: Turns the loop until a condition holds; False if it did not
-            within some seconds, or if somebody ended the job.
-    """
-
-    options: LaunchOptions
-    loop: Loop
-    token: bytes
-    token_file: Path
-    output: OutputPump
-    report_pipe: Path | None
-    on_report: Callable[[dict[str, Any]], None]
-    crews: list[Crew]
-    on_start: Callable[[Worker], None]
-    on_end: Callable[[Worker], None]
-    on_ranks: Callable[[Sequence[Worker]], None]
-    interrupt: Callable[[int], None]
-    run_until: Callable[[Callable[[], bool], float], bool]
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """Hosts that are ready to start ranks.
-
-    Attributes:
-        size: Ranks of all.
-        store_host: The address on which the job's store shall listen.
-        members: Who is in the job, if that may change; they have stores of their own.
-    """
-
-    size: int
-    store_host: str
-    members: Members | None = None
-
-
-class CannotStartError(Exception):
-    """Why there will be no job, in words."""
-
-
-def _require_route(host: str) -> None:
-    """Raises CannotStartError where none of the ranks of this host could join."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as line:
-        try:
-            line.connect((host, 9))  # Nothing is sent: the kernel looks for a way.
-        except OSError as error:
-            raise CannotStartError(
-                f"this host does not reach its own address {host}: {error.strerror}. "
-                "Is the interface lo up? `ip link set lo up`"
-            ) from None
-
-
-# Makes hosts ready; raises CannotStartError.
-Meet = Callable[[Desk], Meeting]
 
 
 class _State(Enum):
@@ -175,9 +66,6 @@ class Launcher:
         self._directory = directory
         self._token = token or secrets.token_bytes(_TOKEN_NBYTES)
         self._crews: list[Crew] = []
-        self._store: _native.StoreServer | Members | None = None
-        self._fixed_store: _native.StoreServer | None = None
-        self._size = 0
         self._members: Members | None = None
         self._ending: Ending | None = None
         self._state = _State.RUNNING
@@ -189,14 +77,13 @@ class Launcher:
     def run(self) -> int:
         """Runs the job; returns ringrun's exit code."""
         try:
-            from ring_keras import _native
+            from ring_keras import _native  # noqa: F401
         except ImportError as error:
             say(
                 f"[RK701] ring_keras is not built ({error}); build it: "
                 f"{rebuild_command()}"
             )
             return 1
-        self._make_store = _native.StoreServer
         token_file = self._directory / "token"
         write_private(token_file, self._token.hex())
         self._loop = Loop(self._front_fd, self._directory, self._take_signal)
@@ -228,8 +115,8 @@ class Launcher:
             problem = f"[RK810] cannot start the ranks: {error}"
         finally:
             kill_descendants()
-            if self._store is not None:
-                self._store.close()
+            if self._members is not None:
+                self._members.close()
         exit_code, message = self._conclude()
         if problem is not None and self._interrupt is None:
             exit_code, message = 1, problem
@@ -262,59 +149,21 @@ class Launcher:
             self._loop.turn(left)
 
     def _start(self, token_file: Path) -> None:
-        meeting = self._meet(
+        self._members = self._meet(
             Desk(
                 options=self._options,
                 loop=self._loop,
                 token=self._token,
                 token_file=token_file,
                 output=self._pump,
-                report_pipe=self._job_watch.report_pipe,
-                on_report=self._job_watch.take_report,
+                watch=self._job_watch,
                 crews=self._crews,
-                on_start=self._job_watch.note_start,
                 on_end=self._note_end,
-                on_ranks=self._job_watch.note_ranks,
                 interrupt=self._take_signal,
                 run_until=self._run_until,
             )
         )
-        self._size = meeting.size
-        if meeting.size > 1:
-            _require_route(meeting.store_host)
-        if meeting.members is not None:
-            self._store = self._members = meeting.members
-            address = ""  # Members learn it when they join.
-        else:
-            store = self._make_store_at(meeting.store_host, meeting.size)
-            self._store = self._fixed_store = store
-            address = host_port(meeting.store_host, store.port)
-        for crew in self._crews:
-            crew.start(address)
-        if self._members is not None:
-            self._members.begin()
-            return
-        ranks = sorted(self._workers(), key=lambda worker: worker.rank)
-        self._job_watch.set_ranks(ranks)
-        for worker in ranks:
-            self._job_watch.note_start(worker)
-
-    def _make_store_at(self, host: str, size: int) -> _native.StoreServer:
-        encrypt = self._options.encrypt
-        if encrypt:
-            share_openssl()
-        try:
-            return self._make_store(
-                host,
-                0,
-                size,
-                GENERATION,
-                self._token,
-                encrypt,
-                self._options.heartbeat_s,
-            )
-        except RuntimeError as error:
-            raise CannotStartError(f"the job's store: {error}") from None
+        self._members.begin()
 
     def _watch(self) -> None:
         """Until every rank has ended and all they printed has been written."""
@@ -361,8 +210,8 @@ class Launcher:
         how = how_ended(worker.returncode) + worker.remark
         if worker.lost_with is not None:
             how = f"was lost with its host: {worker.lost_with}"
-        if self._store is not None:
-            self._store.report_exit(worker.rank, how)
+        if self._members is not None:
+            self._members.report_exit(worker.rank, how)
         self._job_watch.note_end(worker, how)
         if self._options.verbose:
             self._pump.say(
@@ -387,10 +236,7 @@ class Launcher:
                 self._kill()
 
     def _judge_running(self, now: float) -> None:
-        if self._members is None:
-            if any(worker.failed for worker in self._workers()):
-                self._enter(_State.FAILED, NOTICE_S)
-            return
+        assert self._members is not None
         self._ending = self._members.advance(now)
         if self._ending is None:
             return
@@ -442,32 +288,18 @@ class Launcher:
         self._loop.wake()
 
     def _ended_ranks(self) -> list[tuple[int, str, bool]]:
-        return [] if self._store is None else self._store.ended_ranks()
+        return [] if self._members is None else self._members.ended_ranks()
 
     def _arrivals(self) -> tuple[int, int] | None:
         """How many of how many ranks have joined; None if there is no such question."""
-        if self._state is not _State.RUNNING or not any(
-            worker.running for worker in self._workers()
-        ):
+        running = any(worker.running for worker in self._workers())
+        if self._members is None or self._state is not _State.RUNNING or not running:
             return None
-        if self._members is not None:
-            return self._members.arrivals
-        if self._fixed_store is None or self._size == 1:
-            return None
-        return self._fixed_store.connected_ranks(), self._size
+        return self._members.arrivals
 
     def _say_if_none_joined(self) -> None:
         size = sum(1 for _ in self._workers())
-        if self._members is not None:
-            joined = self._members.joined
-        else:
-            # The store has been told how each process ended.
-            alone = [
-                text.endswith("before it joined the job")
-                for _, text, _ in self._ended_ranks()
-            ]
-            joined = len(alone) < size or not all(alone)
-        if size > 1 and not joined:
+        if size > 1 and self._members is not None and not self._members.joined:
             say(
                 f"[RK817] none of the {size} ranks has joined the job: each has run "
                 "the script by itself, as if it were alone. A script joins by "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 
-from ring_keras.launch.launcher import CannotStartError, Desk
+from ring_keras.launch.desk import CannotStartError, Desk
 
 __all__ = ["await_name", "listen_at"]
 

@@ -1,34 +1,19 @@
-"""Who is in an elastic job: decides when its next generation begins, and with whom."""
+"""Who is in a job."""
 
 from __future__ import annotations
 
-import signal
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ring_keras.config import share_openssl
 from ring_keras.launch.addresses import host_port
-from ring_keras.launch.elastic_options import ElasticOptions
-from ring_keras.launch.elastic_socket import Tell
-from ring_keras.launch.workers import Worker
+from ring_keras.launch.crew import GENERATION
+from ring_keras.launch.desk import CannotStartError, Desk, require_route
 
 if TYPE_CHECKING:
     from ring_keras import _native
-    from ring_keras.launch.launcher import Desk
 
-__all__ = ["TOO_FEW", "Ending", "Members", "Room"]
-
-TOO_FEW = 75
-"""ringrun's exit code when a job cannot go on, and could later: EX_TEMPFAIL."""
-
-# How long a process may take to join again that the store has given up: it may have
-# failed to begin a generation. A stopped one never does.
-_LOST_S = 5.0
-# How often the ranks meet because some are to leave, at most.
-_CALL_AGAIN_S = 10.0
-# So many replacements in a row that end before they have joined are the last.
-_MAX_STILLBORN = 3
+__all__ = ["Ending", "FixedMembers", "Meet", "Members"]
 
 
 @dataclass(frozen=True)
@@ -46,392 +31,109 @@ class Ending:
     told: bool = False
 
 
-class Room(Protocol):
-    """Where processes are started."""
+class Members(Protocol):
+    """Starts the processes of a job, and has the store by which they meet.
 
-    @property
-    def grows(self) -> bool:
-        """Whether there may be more room later."""
-
-    def free(self) -> int:
-        """For how many more there is room."""
-
-    def add(self, number: int) -> Worker:
-        """Starts one with that number, if there is room."""
-
-
-@dataclass
-class _Process:
-    worker: Worker
-    tell: Tell | None = None
-    waits: bool = False
-    """Whether it has asked to join, and is in no generation."""
-    rank: int | None = None
-    """In the generation that it was in last; None: in none yet."""
-    has_state: bool = False
-    """Whether it can go on alone: it was there from the beginning, or has taken the
-    others' state."""
-    given_up_at: float | None = None
-    killed: bool = False
-    left_at: float | None = None
-    """Since when the others do without it, because its host is given back."""
-    lost: bool = False
-    """Whether it has ended, and the others are not done."""
-
-    @property
-    def seems_done(self) -> bool:
-        """Whether it has ended well, as far as is known."""
-        worker = self.worker
-        return worker.returncode == 0 and not worker.told_to_stop and not self.lost
-
-
-class Members:
-    """Gives each generation a store of its own, and its ranks their numbers.
-
-    To the launcher it is the job's store. In what it is told, and tells, ranks are the
-    numbers of processes, which they keep.
-
-    Args:
-        options: How many there may be.
-        desk: The launcher's.
-        room: Where processes are started.
-        store_host: The address on which stores listen.
+    In what it is told, and tells, ranks are the numbers of workers.
     """
-
-    def __init__(
-        self,
-        options: ElasticOptions,
-        desk: Desk,
-        room: Room,
-        store_host: str,
-    ) -> None:
-        self._options = options
-        self._token = desk.token
-        self._encrypt = desk.options.encrypt
-        self._heartbeat_s = desk.options.heartbeat_s
-        self._say = desk.output.say
-        self._on_start = desk.on_start
-        self._on_ranks = desk.on_ranks
-        self._room = room
-        self._store_host = store_host
-        self._processes: dict[int, _Process] = {}
-        self._members: list[_Process] = []
-        self._store: _native.StoreServer | None = None
-        self._generation = 0
-        self._had_state = False
-        self._forming_since: float | None = None
-        self._losses = 0
-        self._last_loss = ""
-        self._stillborn = 0
-        self._next_call_at = 0.0
-        self._next_start_at = 0.0
-        self._ending: Ending | None = None
 
     @property
     def joined(self) -> bool:
-        """Whether a process has been in a generation."""
-        return any(process.rank is not None for process in self._processes.values())
+        """Whether a process has joined the job."""
 
     @property
     def arrivals(self) -> tuple[int, int] | None:
-        """How many of how many wait for the first generation; None once it is there."""
-        if self._generation:
-            return None
-        return sum(process.waits for process in self._members), len(self._members)
+        """How many of how many have joined; None if there is no such question."""
 
     def begin(self) -> None:
-        """Starts the processes that the job begins with, and those to come."""
-        for _ in range(self._options.size):
-            self._members.append(self._start_one())
-        self._fill(time.monotonic())
+        """Starts them, on hosts that are ready.
 
-    def take(self, number: int, has_state: bool, tell: Tell) -> None:
-        """A process asks to join; it has left the generation it was in."""
-        process = self._processes.get(number)
-        if process is None:
-            return
-        process.tell, process.waits, process.given_up_at = tell, True, None
-        process.has_state = has_state
-        self._had_state = self._had_state or has_state
-        if self._ending is not None:
-            self._tell_end(process)
-        elif process not in self._members:
-            self._call(self._members)
+        Raises:
+            CannotStartError: If that cannot be; or OSError.
+        """
 
     def report_exit(self, number: int, how: str) -> None:
         """A process has ended."""
-        process = self._processes[number]
-        worker = process.worker
-        is_member = process in self._members
-        if is_member and process.rank is not None and self._store is not None:
-            self._store.report_exit(process.rank, how)
-        if worker.told_to_stop:
-            return
-        if process.seems_done and is_member:
-            return  # What the others do will tell.
-        if process.rank is None and not is_member:
-            worker.outlived = True  # Nobody has ever counted on it.
-            if worker.lost_with is None:  # Else it says nothing of the command.
-                self._stillborn += 1
-        self._lose(process, how)
 
     def advance(self, now: float) -> Ending | None:
         """Does what is due; whether the job must end."""
-        living = [process for process in self._members if process.worker.running]
-        if not living:
-            # Those that came later have nothing to go on from.
-            return Ending()
-        everyone_waits = all(process.waits for process in living)
-        early = [process for process in self._members if process.seems_done]
-        if early and not everyone_waits:
-            # The others may be about to end, too, in whatever time that takes.
-            self._give_up_silent(living, now)
-            return None
-        for process in early:
-            self._lose(process, "exited with code 0 while the others were not done")
-        if everyone_waits and self._had_state and not any(p.has_state for p in living):
-            # Nor have those that have joined, and have not taken the others' state.
-            why = "all processes that had the state of the job are lost"
-            if any(process.worker.failed for process in self._members):
-                self._say(f"elastic: {why}")
-                return Ending()
-            return Ending(f"{why}. {self._last_loss}", 1)
-        self._dismiss([p for p in self._newcomers() if p.worker.leaving], now)
-        self._fill(now)
-        self._kill_stragglers(now)
-        if len(living) + self._most_to_come() < self._options.min_size:
-            return self._end(
-                f"fewer than --min-np {self._options.min_size} ranks are left "
-                f"({len(living)}), and no others will come. {self._last_loss}"
-            )
-        if not any(process.waits for process in living):
-            self._forming_since = None
-            self._call_leavers(living, now)
-            return None
-        if self._forming_since is None:
-            self._forming_since = now
-        coming = [p for p in self._newcomers() if p.waits]
-        if everyone_waits and len(living) + len(coming) >= self._options.min_size:
-            # Survivors come first; hosts that came back may have brought too many.
-            staying = self._staying(living, coming)[: self._options.max_size]
-            self._dismiss([p for p in living + coming if p not in staying], now)
-            return self._form(staying)
-        self._give_up_silent(living, now)
-        if now - self._forming_since < self._options.timeout_s:
-            return None
-        return self._give_up_late(living, len(coming))
-
-    def _lose(self, process: _Process, how: str) -> None:
-        process.lost = True
-        self._losses += 1
-        self._last_loss = f"{_named(process)} {how}"
-        self._next_start_at = time.monotonic() + self._cooldown_s()
-        if self._ending is None:
-            self._say(f"elastic: {self._last_loss}")
 
     def ended_ranks(self) -> list[tuple[int, str, bool]]:
-        """What the store says of the generation there is: see its `ended_ranks`."""
-        if self._store is None:
-            return []
-        return [
-            (self._members[rank].worker.rank, text, lost)
-            for rank, text, lost in self._store.ended_ranks()
+        """Who has left the store, oldest first; see its `ended_ranks`."""
+
+    def close(self) -> None:
+        """Ends the store."""
+
+
+# Makes hosts ready to start ranks; raises CannotStartError.
+Meet = Callable[[Desk], Members]
+
+
+class FixedMembers:
+    """The same ranks from the beginning to the end.
+
+    Args:
+        desk: The launcher's.
+        size: How many its crews have.
+        store_host: The address on which the store shall listen.
+    """
+
+    def __init__(self, desk: Desk, size: int, store_host: str) -> None:
+        self._desk = desk
+        self._size = size
+        self._store_host = store_host
+        self._store: _native.StoreServer | None = None
+
+    @property
+    def joined(self) -> bool:
+        """Whether not every rank has ended before it joined."""
+        # The store has been told how each process ended.
+        alone = [
+            text.endswith("before it joined the job")
+            for _, text, _ in self.ended_ranks()
         ]
+        return len(alone) < self._size or not all(alone)
+
+    @property
+    def arrivals(self) -> tuple[int, int] | None:
+        """How many of how many have joined; None where one is all."""
+        if self._store is None or self._size == 1:
+            return None
+        return self._store.connected_ranks(), self._size
+
+    def begin(self) -> None:
+        """Starts all."""
+        host = self._store_host
+        if self._size > 1:
+            require_route(host)
+        try:
+            self._store = self._desk.open_store(host, self._size, GENERATION)
+        except RuntimeError as error:
+            raise CannotStartError(f"the job's store: {error}") from None
+        crews, watch = self._desk.crews, self._desk.watch
+        for crew in crews:
+            crew.start(host_port(host, self._store.port))
+        ranks = [worker for crew in crews for worker in crew.workers]
+        ranks.sort(key=lambda worker: worker.rank)
+        watch.set_ranks(ranks)
+        for worker in ranks:
+            watch.note_start(worker)
+
+    def report_exit(self, number: int, how: str) -> None:
+        """The store tells the others."""
+        if self._store is not None:
+            self._store.report_exit(number, how)
+
+    def advance(self, now: float) -> Ending | None:
+        """The job ends when one fails; the others may notice by themselves."""
+        workers = (worker for crew in self._desk.crews for worker in crew.workers)
+        return Ending(told=True) if any(one.failed for one in workers) else None
+
+    def ended_ranks(self) -> list[tuple[int, str, bool]]:
+        """What the store says."""
+        return [] if self._store is None else self._store.ended_ranks()
 
     def close(self) -> None:
         """Ends the store."""
         if self._store is not None:
             self._store.close()
-
-    def _form(self, members: list[_Process]) -> Ending | None:
-        """Begins the next generation; survivors come first, in their order."""
-        limit = self._options.reset_limit
-        if limit is not None and self._generation > limit:
-            return self._end(f"the ranks changed more than --reset-limit {limit} times")
-        self.close()
-        self._generation += 1
-        size = len(members)
-        self._store = None
-        address = None
-        if size > 1:
-            from ring_keras import _native
-
-            if self._encrypt:
-                share_openssl()
-            host = self._store_host
-            try:
-                self._store = _native.StoreServer(
-                    host,
-                    0,
-                    size,
-                    self._generation,
-                    self._token,
-                    self._encrypt,
-                    self._heartbeat_s,
-                )
-            except (OSError, RuntimeError) as error:
-                return self._end(f"there is no store for {size} ranks: {error}")
-            address = host_port(host, self._store.port)
-        for process in self._members:
-            process.worker.outlived |= not process.worker.running
-        if self._generation > 1:
-            self._say(f"elastic: going on with {_count(size)}")
-        self._members = members
-        self._on_ranks([process.worker for process in members])
-        self._forming_since = None
-        has_state = any(process.has_state for process in members)
-        for rank, process in enumerate(members):
-            if process.rank is None:
-                self._stillborn = 0
-            process.rank, process.waits = rank, False
-            assert process.tell is not None
-            process.tell(
-                {
-                    "rank": rank,
-                    "size": size,
-                    "generation": self._generation,
-                    "store": address,
-                    "late": has_state and not process.has_state,
-                }
-            )
-        return None
-
-    def _staying(
-        self, living: list[_Process], coming: list[_Process]
-    ) -> list[_Process]:
-        """Who is in the next generation: all, or those whose hosts stay, if enough."""
-        everyone = living + coming
-        staying = [process for process in everyone if not process.worker.leaving]
-        have_state = not self._had_state or any(p.has_state for p in staying)
-        if have_state and len(staying) >= self._options.min_size:
-            return staying
-        return everyone
-
-    def _call_leavers(self, living: list[_Process], now: float) -> None:
-        """Has all meet again if some can leave then, unless others lack the state."""
-        rest = [process for process in living if not process.worker.leaving]
-        coming = sum(process.waits for process in self._newcomers())
-        enough = len(rest) + coming >= self._options.min_size
-        if len(rest) < len(living) and enough and now >= self._next_call_at:
-            self._next_call_at = now + _CALL_AGAIN_S
-            self._call(living)
-
-    def _call(self, members: list[_Process]) -> None:
-        for member in members:
-            if member.tell is not None and not member.waits:
-                member.tell({"others_wait": True})
-
-    def _dismiss(self, leavers: list[_Process], now: float) -> None:
-        """These are in no further generation; they end."""
-        for process in leavers:
-            process.left_at = now
-            process.worker.outlived = True
-            process.worker.signal(signal.SIGTERM)
-            if process.waits and process.tell is not None:
-                process.tell({"end": "the others do without this process"})
-
-    def _start_one(self) -> _Process:
-        number = len(self._processes)
-        process = self._processes[number] = _Process(self._room.add(number))
-        self._on_start(process.worker)
-        return process
-
-    def _fill(self, now: float) -> None:
-        while now >= self._next_start_at and self._vacancies() > 0:
-            process = self._start_one()
-            if self._losses:
-                self._say(f"elastic: started {_named(process)}")
-
-    def _newcomers(self) -> list[_Process]:
-        return [
-            process
-            for process in self._processes.values()
-            if process.worker.running
-            and process not in self._members
-            and process.left_at is None
-        ]
-
-    def _wanted(self) -> int:
-        """How many processes there should be besides those that run."""
-        most = self._options.max_size
-        if most is None or self._stillborn >= _MAX_STILLBORN:
-            return 0
-        running = sum(
-            process.worker.running and not process.worker.leaving
-            for process in self._processes.values()
-        )
-        return max(0, most - running)
-
-    def _vacancies(self) -> int:
-        """How many processes may be started now."""
-        return min(self._wanted(), self._room.free())
-
-    def _most_to_come(self) -> int:
-        later = self._wanted() if self._room.grows else self._vacancies()
-        return len(self._newcomers()) + later
-
-    def _cooldown_s(self) -> float:
-        first, last = self._options.cooldown_s
-        return float(min(last, first * 2.0 ** min(self._losses - 1, 64)))
-
-    def _give_up_silent(self, living: list[_Process], now: float) -> None:
-        """Kills those that the others have lost although they still run."""
-        lost = {number for number, _, is_lost in self.ended_ranks() if is_lost}
-        for process in living:
-            if process.waits or process.worker.rank not in lost:
-                continue
-            if process.given_up_at is None:
-                process.given_up_at = now
-            elif now - process.given_up_at >= _LOST_S:
-                self._kill(process, "the others have lost it")
-
-    def _give_up_late(self, living: list[_Process], coming: int) -> Ending | None:
-        late = [process for process in living if not process.waits]
-        for process in late:
-            self._kill(
-                process,
-                f"it has not joined within --elastic-timeout "
-                f"{self._options.timeout_s:g} s",
-            )
-        if late:
-            return None
-        return self._end(
-            f"fewer than --min-np {self._options.min_size} ranks "
-            f"({len(living) + coming}) were there within --elastic-timeout "
-            f"{self._options.timeout_s:g} s. {self._last_loss}"
-        )
-
-    def _kill_stragglers(self, now: float) -> None:
-        for process in self._processes.values():
-            if process.left_at is not None and now - process.left_at >= _LOST_S:
-                process.worker.signal(signal.SIGKILL)
-
-    def _kill(self, process: _Process, why: str) -> None:
-        if process.killed:
-            return
-        process.killed = True
-        self._say(f"elastic: killing {_named(process)}: {why}")
-        # Not `signal`: it counts as lost, not as stopped by us.
-        process.worker.deliver(signal.SIGKILL)
-
-    def _end(self, why: str) -> Ending:
-        self._ending = Ending(why, TOO_FEW, told=True)
-        for process in self._processes.values():
-            if process.waits and process.worker.running:
-                self._tell_end(process)
-        return self._ending
-
-    def _tell_end(self, process: _Process) -> None:
-        assert process.tell is not None
-        assert self._ending is not None
-        process.tell({"end": self._ending.message})
-
-
-def _named(process: _Process) -> str:
-    worker = process.worker
-    rank = "no rank yet" if process.rank is None else f"rank {process.rank}"
-    return f"process {worker.rank} ({rank}, host {worker.host_name}, pid {worker.pid})"
-
-
-def _count(size: int) -> str:
-    return "1 rank" if size == 1 else f"{size} ranks"

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from ring_keras._version import __version__
 from ring_keras.launch.agent_crew import AgentCrew
 from ring_keras.launch.connection import Connection, tls_buffer
-from ring_keras.launch.crew import HostJob, LocalCrew
+from ring_keras.launch.crew import HostJob
+from ring_keras.launch.desk import CannotStartError, Desk
 from ring_keras.launch.door import Door, Guest
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
-from ring_keras.launch.launcher import CannotStartError, Desk, Meet, Meeting
 from ring_keras.launch.listening import await_name, listen_at
+from ring_keras.launch.members import FixedMembers, Meet, Members
 from ring_keras.launch.places import places_of
 from ring_keras.launch.secret_proof import (
     CONNECTED,
@@ -71,7 +72,7 @@ def encryption_differs(first_encrypts: bool, other: str) -> str:
 def meet_nodes(options: NodeOptions, job: HostJob) -> Meet:
     """Waits for the other nodes; this is node 0, and runs the launcher."""
 
-    def meet(desk: Desk) -> Meeting:
+    def meet(desk: Desk) -> Members:
         reception = _Reception(options, desk)
         crews = reception.crews
 
@@ -95,16 +96,7 @@ def meet_nodes(options: NodeOptions, job: HostJob) -> Meet:
         reception.full = True
         others = [crews[rank] for rank in range(1, options.count)]
         places = places_of([options.ranks, *(crew.ranks for crew in others)])
-        desk.crews.append(
-            LocalCrew(
-                places[0],
-                job,
-                desk.token_file,
-                desk.output,
-                desk.on_end,
-                report_pipe=desk.report_pipe,
-            )
-        )
+        desk.local_crew(places[0], job)
         for crew, own_places in zip(others, places[1:], strict=True):
             crew.prepare(own_places)
         desk.run_until(
@@ -116,7 +108,7 @@ def meet_nodes(options: NodeOptions, job: HostJob) -> Meet:
                 reason = crew.gone or f"it was not ready in {_READY_TIMEOUT_S:g} s"
                 raise CannotStartError(f"{crew.title}: {reason}")
         size = sum(map(len, places))
-        return Meeting(size, reception.address)
+        return FixedMembers(desk, size, reception.address)
 
     return meet
 

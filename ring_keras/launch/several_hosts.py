@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass, replace
 
 from ring_keras.launch.addresses import Probes
 from ring_keras.launch.agent_crew import AgentCrew
+from ring_keras.launch.desk import CannotStartError, Desk
 from ring_keras.launch.discovery import HostScript
 from ring_keras.launch.elastic_hosts import ElasticHosts
+from ring_keras.launch.elastic_members import ElasticMembers
 from ring_keras.launch.elastic_options import ElasticOptions
 from ring_keras.launch.elastic_ssh import ElasticSshCrew
 from ring_keras.launch.hosts import Host
-from ring_keras.launch.launcher import CannotStartError, Desk, Meet, Meeting
-from ring_keras.launch.members import Members
+from ring_keras.launch.members import FixedMembers, Meet, Members
 from ring_keras.launch.output import say
 from ring_keras.launch.places import Place, places_of
 from ring_keras.launch.ssh import SshCrew, SshOptions
@@ -73,7 +74,7 @@ class HostsJob:
 def meet_hosts(job: HostsJob) -> Meet:
     """Starts an agent on each host, and finds out whether all can start ranks."""
 
-    def meet(desk: Desk) -> Meeting:
+    def meet(desk: Desk) -> Members:
         slots: dict[SshCrew, int] = {}
         for host in job.hosts:
             reached_as, name = names_of(host)
@@ -106,7 +107,7 @@ def meet_hosts(job: HostsJob) -> Meet:
             size = min(job.elastic.size, sum(slots[crew] for crew in crews))
             options = replace(job.elastic, size=size)
             return _meet_members(job, options, desk, crews, store_host)
-        return Meeting(sum(host.slots for host in job.hosts), store_host)
+        return FixedMembers(desk, sum(host.slots for host in job.hosts), store_host)
 
     return meet
 
@@ -117,7 +118,7 @@ def _meet_members(
     desk: Desk,
     crews: Sequence[SshCrew],
     store_host: str,
-) -> Meeting:
+) -> Members:
     """Agents that are ready to start processes, whose number may change."""
     probes = None
     if options.discovery is not None:
@@ -137,7 +138,7 @@ def _meet_members(
         _prepare(crew, places_of([crew.host.slots])[0], job.plan, probes)
 
     hosts = ElasticHosts(desk, options, store_host, connect, prepare)
-    members = Members(options, desk, hosts, store_host)
+    members = ElasticMembers(options, desk, hosts, store_host)
     for crew in crews:
         assert isinstance(crew, ElasticSshCrew)
         crew.take_join = members.take
@@ -147,7 +148,7 @@ def _meet_members(
     if options.discovery is not None:
         script = HostScript(options.discovery, desk.loop, hosts.take, desk.output.say)
         desk.crews.append(script)
-    return Meeting(options.size, store_host, members)
+    return members
 
 
 def names_of(host: Host) -> tuple[str | None, str]:

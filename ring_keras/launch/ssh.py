@@ -15,9 +15,9 @@ from ring_keras._version import __version__
 from ring_keras.config import HEARTBEAT_S, inherited_environment
 from ring_keras.launch.agent_crew import AgentCrew
 from ring_keras.launch.connection import BEYOND_HEARTBEAT_S, CLOSED, Connection
+from ring_keras.launch.desk import Desk
 from ring_keras.launch.frames import Output
 from ring_keras.launch.guard import Ended
-from ring_keras.launch.launcher import Desk
 from ring_keras.launch.lines import LineBuffer
 from ring_keras.launch.output import STREAMS
 from ring_keras.launch.workers import signal_name

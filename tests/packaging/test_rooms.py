@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -281,6 +282,26 @@ def test_imports_only_rooms_below(room: str) -> None:
             ):
                 strays.append(f"{name} imports {imported}, the public face")
     assert not strays
+
+
+def test_no_two_files_know_each_other() -> None:
+    """Nor do more in a circle, and be it for types alone."""
+    paths = {
+        ".".join(["ring_keras", *name.split("/")]).removesuffix(".__init__"): path
+        for _, name, path in modules()
+    }
+    known: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        known[module] = set()
+        for imported in imports_of(path):
+            while imported and imported not in paths:
+                imported = imported.rpartition(".")[0]
+            # The public face has every file behind it.
+            known[module] |= {imported} - {"", "ring_keras", module}
+    try:
+        TopologicalSorter(known).prepare()
+    except CycleError as error:
+        pytest.fail(f"{' knows '.join(reversed(error.args[1]))}: a circle")
 
 
 @pytest.mark.parametrize("room", sorted(WITHOUT_TENSORFLOW))

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ring_keras._version import __version__
+from ring_keras.launch.desk import Desk
 from ring_keras.launch.frames import Message, field
-from ring_keras.launch.launcher import Desk
 from ring_keras.launch.ssh import SshCrew, SshOptions
 
 __all__ = ["DoctorCrew"]

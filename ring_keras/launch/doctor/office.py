@@ -11,8 +11,9 @@ from signal import SIGCHLD
 
 from ring_keras.config import HEARTBEAT_S
 from ring_keras.launch.crew import Crew
+from ring_keras.launch.desk import Desk, LaunchOptions
 from ring_keras.launch.guard import kill_descendants, reap
-from ring_keras.launch.launcher import Desk, LaunchOptions
+from ring_keras.launch.job_watch import JobWatch
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import OutputPump
 from ring_keras.launch.watch_options import WatchOptions
@@ -43,20 +44,18 @@ class Office:
     def __init__(self, front_fd: int, directory: Path) -> None:
         self._crews: list[Crew] = []
         self._loop = Loop(front_fd, directory, _take_signal)
+        output = OutputPump(
+            None, colour=False, timestamps=False, raw=True, on_broken=_nothing
+        )
         self.desk = Desk(
             options=_OPTIONS,
             loop=self._loop,
             token=secrets.token_bytes(32),
             token_file=directory / "token",  # No rank will read it.
-            output=OutputPump(
-                None, colour=False, timestamps=False, raw=True, on_broken=_nothing
-            ),
-            report_pipe=None,
-            on_report=lambda _report: None,
+            output=output,
+            watch=JobWatch(_OPTIONS.watch, self._loop, directory, output, lambda: None),
             crews=self._crews,
-            on_start=lambda _worker: None,
             on_end=lambda _worker: None,
-            on_ranks=lambda _workers: None,
             interrupt=_take_signal,
             run_until=self.run_until,
         )

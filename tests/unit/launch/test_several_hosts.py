@@ -4,8 +4,8 @@ import pytest
 
 from ring_keras.launch.addresses import reached_addresses
 from ring_keras.launch.cli import main
+from ring_keras.launch.desk import CannotStartError
 from ring_keras.launch.environment import host_environment
-from ring_keras.launch.launcher import CannotStartError
 from ring_keras.launch.places import Place, places_of
 from ring_keras.launch.several_hosts import common_address
 from ring_keras.launch.ssh import SshOptions, agent_command
