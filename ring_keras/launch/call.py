@@ -17,15 +17,8 @@ from typing import TYPE_CHECKING
 
 from ring_keras.config import ConfigError, read_token, split_address
 from ring_keras.launch.connection import tls_buffer
-from ring_keras.launch.frames import FrameReader, Output, ProtocolError, encode, field
-from ring_keras.launch.secret_proof import (
-    CALLED,
-    CALLER,
-    connection_key,
-    is_proof,
-    new_nonce,
-    proof,
-)
+from ring_keras.launch.frames import FrameReader, Output, ProtocolError, encode
+from ring_keras.launch.secret_proof import CALLED, CALLER, SecretProof, answer_to
 
 if TYPE_CHECKING:
     from ring_keras import _native
@@ -72,7 +65,7 @@ def _meet(peer: socket.socket, token: bytes) -> tuple[_native.TlsBuffer, bytes]:
     """Both show that they hold the secret; the line, and what it has said beyond."""
     peer.settimeout(_MEET_TIMEOUT_S)
     reader = FrameReader(greeted=True)
-    nonce, theirs = new_nonce(), ""
+    proof: SecretProof | None = None
     tls: _native.TlsBuffer | None = None
     while data := peer.recv(_NBYTES):
         if tls is not None:
@@ -82,18 +75,15 @@ def _meet(peer: socket.socket, token: bytes) -> tuple[_native.TlsBuffer, bytes]:
             if isinstance(message, Output):
                 raise ProtocolError("it is no agent yet")
             if message["type"] == "challenge" and tls is None:
-                theirs = field(message, "nonce", str)
-                own = proof(token, CALLER, theirs, nonce, True)
-                peer.sendall(encode({"type": "answer", "nonce": nonce, "proof": own}))
-                key = connection_key(token, theirs, nonce)
-                tls = tls_buffer(server=False, key=key)
+                proof, answer = answer_to(message, token, CALLER, encrypts=True)
+                peer.sendall(encode(answer))
+                tls = tls_buffer(server=False, key=proof.key())
                 # What has come in the clear beyond that is taken for TLS.
                 reader.put(tls.take(reader.take_rest()))
                 peer.sendall(tls.outgoing())
             elif message["type"] == "welcome" and tls is not None:
-                given = field(message, "proof", str)
-                if not is_proof(given, token, CALLED, theirs, nonce, True):
-                    raise ProtocolError("it has not the secret")
+                assert proof is not None
+                proof.require(CALLED, message)
                 peer.settimeout(None)
                 return tls, reader.take_rest()
             else:

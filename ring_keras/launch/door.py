@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import selectors
 import socket
 import time
@@ -11,9 +12,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ring_keras.launch.frames import FrameReader, Output, ProtocolError, encode
+from ring_keras.launch.connection import Connection, tls_buffer
+from ring_keras.launch.frames import (
+    FrameReader,
+    Message,
+    Output,
+    ProtocolError,
+    encode,
+)
 from ring_keras.launch.frames import field as field_of
-from ring_keras.launch.secret_proof import is_proof, new_nonce
+from ring_keras.launch.loop import Loop
+from ring_keras.launch.secret_proof import SecretProof, new_nonce
 
 __all__ = ["Door", "Guest"]
 
@@ -31,18 +40,31 @@ class Guest:
     Attributes:
         peer: The connection, which does not block.
         address: Theirs.
-        own_nonce: The number that they were given.
-        nonce: The number that they gave.
-        encrypts: Whether they encrypt from here on.
-        came: What they have said since.
+        proof: What they have shown; whether they encrypt from here on.
+        came: What they have said since; the connection takes it.
     """
 
     peer: socket.socket
     address: str
-    own_nonce: str
-    nonce: str
-    encrypts: bool
+    proof: SecretProof
     came: bytes
+
+    def welcome(
+        self,
+        who: str,
+        loop: Loop,
+        on_message: Callable[[Message], None],
+        on_end: Callable[[str], None],
+    ) -> Connection:
+        """Shows them the same, as `who` of secret_proof.py; the line to them."""
+        read_fd = self.peer.detach()
+        connection = Connection(
+            loop, read_fd, os.dup(read_fd), on_message=on_message, on_end=on_end
+        )
+        if self.proof.encrypts:
+            connection.encrypt(tls_buffer(server=True, key=self.proof.key()))
+        connection.send({"type": "welcome", "proof": self.proof.by(who)})
+        return connection
 
 
 @dataclass(eq=False)
@@ -156,8 +178,8 @@ class Door:
         nonce, given = field_of(answer, "nonce", str), field_of(answer, "proof", str)
         # Those who call agents always do.
         encrypts = "encrypt" not in answer or field_of(answer, "encrypt", bool)
-        own = candidate.nonce
-        if not is_proof(given, self._token, self._who, own, nonce, encrypts):
+        proof = SecretProof(self._token, candidate.nonce, nonce, encrypts)
+        if not proof.is_by(self._who, given):
             self._told += 1
             if self._told <= _MAX_TOLD:
                 self._tell(
@@ -167,9 +189,7 @@ class Door:
             raise ProtocolError("it has not the secret")
         self._forget(candidate)
         came = candidate.reader.take_rest()
-        self._admit(
-            Guest(candidate.peer, candidate.address, own, nonce, encrypts, came)
-        )
+        self._admit(Guest(candidate.peer, candidate.address, proof, came))
 
     def _drop(self, candidate: _Candidate) -> None:
         if candidate in self._candidates:

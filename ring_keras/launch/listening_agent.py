@@ -17,7 +17,6 @@ from pathlib import Path
 
 from ring_keras.config import ConfigError, read_token, split_address
 from ring_keras.launch.agent import Agent, build_problem, hello
-from ring_keras.launch.connection import Connection, tls_buffer
 from ring_keras.launch.door import Door, Guest
 from ring_keras.launch.forwarding import ForwardedOutput
 from ring_keras.launch.frames import GREETING
@@ -31,12 +30,7 @@ from ring_keras.launch.guard import (
 )
 from ring_keras.launch.loop import TICK_S
 from ring_keras.launch.output import say
-from ring_keras.launch.secret_proof import (
-    CALLED,
-    CALLER,
-    connection_key,
-    proof,
-)
+from ring_keras.launch.secret_proof import CALLED, CALLER
 
 __all__ = ["serve_calls"]
 
@@ -46,34 +40,20 @@ class CalledAgent(Agent):
 
     Args:
         guest: The caller.
-        token: The secret.
         front_fd: Reads end of file once the front has died.
         directory: For files of the job.
     """
 
-    def __init__(
-        self, guest: Guest, token: bytes, front_fd: int, directory: Path
-    ) -> None:
+    def __init__(self, guest: Guest, front_fd: int, directory: Path) -> None:
         super().__init__(front_fd, directory)
         self._guest = guest
-        self._token = token
 
     def run_called(self) -> int:
         """Serves the caller; returns the exit code."""
-        read_fd = self._guest.peer.detach()
-        self.connection = Connection(
-            self.loop,
-            read_fd,
-            os.dup(read_fd),
-            on_message=self.take,
-            on_end=self.end_ranks,
+        self.connection = self._guest.welcome(
+            CALLED, self.loop, self.take, self.end_ranks
         )
         self.output = ForwardedOutput(self.loop, self.connection)
-        nonces = (self._guest.own_nonce, self._guest.nonce)
-        key = connection_key(self._token, *nonces)
-        self.connection.encrypt(tls_buffer(server=True, key=key))
-        answer = proof(self._token, CALLED, *nonces, True)
-        self.connection.send({"type": "welcome", "proof": answer})
         self.connection.send_raw(GREETING)
         self.connection.send(hello())
         self.connection.take(self._guest.came)
@@ -91,7 +71,6 @@ class _Reception:
 
     def __init__(self, listener: socket.socket, token: bytes) -> None:
         self._listener = listener
-        self._token = token
         self._door = Door(listener, token, CALLER, {}, self._admit, say)
         self._agents: list[int] = []
         self._wake_fd, self._wake_write = os.pipe()
@@ -141,9 +120,7 @@ class _Reception:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             code = run_guarded(
-                lambda front_fd, directory: CalledAgent(
-                    guest, self._token, front_fd, directory
-                ).run_called(),
+                lambda *given: CalledAgent(guest, *given).run_called(),
                 what="agent",
             )
         finally:

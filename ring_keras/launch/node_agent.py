@@ -21,10 +21,8 @@ from ring_keras.launch.output import OutputPump, say
 from ring_keras.launch.secret_proof import (
     CONNECTED,
     LISTENER,
-    connection_key,
-    is_proof,
-    new_nonce,
-    proof,
+    SecretProof,
+    answer_to,
 )
 
 __all__ = ["NodeAgent"]
@@ -85,7 +83,7 @@ class NodeAgent(Agent):
         super().__init__(front_fd, directory)
         self._node = node
         self._job = job
-        self._nonce = new_nonce()
+        self._proof: SecretProof | None = None
         self._known = False
         self._interrupt: int | None = None
         self._exit_code: int | None = None
@@ -215,31 +213,24 @@ class NodeAgent(Agent):
         return None
 
     def _answer(self, message: dict[str, Any]) -> None:
-        self._theirs = field(message, "nonce", str)
-        token, encrypts = self._node.token, self._node.encrypt
-        own = proof(token, CONNECTED, self._theirs, self._nonce, encrypts)
-        self.connection.send(
-            {
-                "type": "answer",
-                "nonce": self._nonce,
-                "proof": own,
-                "encrypt": encrypts,
-            }
+        encrypts = self._node.encrypt
+        self._proof, answer = answer_to(
+            message, self._node.token, CONNECTED, encrypts=encrypts
         )
+        self.connection.send(answer)
         first_encrypts = field(message, "encrypt", bool)
         if first_encrypts != encrypts:
             self._exit_code = 1
             say(encryption_differs(first_encrypts, "this node"))
             self.end_ranks("the job is over")
         elif encrypts:
-            key = connection_key(token, self._theirs, self._nonce)
+            key = self._proof.key()
             self.connection.encrypt(tls_buffer(server=False, key=key))
 
     def _check(self, message: dict[str, Any]) -> None:
-        given = field(message, "proof", str)
-        token, encrypts = self._node.token, self._node.encrypt
-        if not is_proof(given, token, LISTENER, self._theirs, self._nonce, encrypts):
-            raise ProtocolError("it has not the secret")
+        if self._proof is None:
+            raise ProtocolError("it has asked for no proof")
+        self._proof.require(LISTENER, message)
         self._known = True
         self.connection.trust()
         self.connection.send(

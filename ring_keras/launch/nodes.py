@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ring_keras._version import __version__
 from ring_keras.launch.agent_crew import AgentCrew
-from ring_keras.launch.connection import Connection, tls_buffer
+from ring_keras.launch.connection import Connection
 from ring_keras.launch.crew import HostJob
 from ring_keras.launch.desk import CannotStartError, Desk
 from ring_keras.launch.door import Door, Guest
@@ -17,12 +16,7 @@ from ring_keras.launch.frames import Message, Output, ProtocolError, field
 from ring_keras.launch.listening import await_name, listen_at
 from ring_keras.launch.members import FixedMembers, Meet, Members
 from ring_keras.launch.places import places_of
-from ring_keras.launch.secret_proof import (
-    CONNECTED,
-    LISTENER,
-    connection_key,
-    proof,
-)
+from ring_keras.launch.secret_proof import CONNECTED, LISTENER
 
 __all__ = ["NodeOptions", "encryption_differs", "meet_nodes"]
 
@@ -196,8 +190,8 @@ class _Reception:
         desk.loop.on_tick(door.tick)
 
     def _admit(self, guest: Guest) -> None:
-        if guest.encrypts == self._options.encrypt:
-            _Node(guest, self._options.token, self._desk, self._welcome)
+        if guest.proof.encrypts == self._options.encrypt:
+            _Node(guest, self._desk, self._welcome)
             return
         guest.peer.close()
         other = f"the node at {guest.address}"
@@ -257,26 +251,14 @@ class _Node:
     def __init__(
         self,
         guest: Guest,
-        token: bytes,
         desk: Desk,
         welcome: Callable[[Connection, dict[str, object]], NodeCrew | None],
     ) -> None:
         self._welcome = welcome
         self._crew: NodeCrew | None = None
-        read_fd = guest.peer.detach()
-        self._connection = Connection(
-            desk.loop,
-            read_fd,
-            os.dup(read_fd),
-            on_message=self._take,
-            on_end=self._note_end,
+        self._connection = guest.welcome(
+            LISTENER, desk.loop, self._take, self._note_end
         )
-        nonces = (guest.own_nonce, guest.nonce)
-        if guest.encrypts:
-            key = connection_key(token, *nonces)
-            self._connection.encrypt(tls_buffer(server=True, key=key))
-        answer = proof(token, LISTENER, *nonces, guest.encrypts)
-        self._connection.send({"type": "welcome", "proof": answer})
         self._connection.take(guest.came)
 
     def _take(self, message: Message) -> None:

@@ -9,16 +9,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from ring_keras.launch.frames import ProtocolError, field
 
 __all__ = [
     "CALLED",
     "CALLER",
     "CONNECTED",
     "LISTENER",
-    "connection_key",
-    "is_proof",
+    "SecretProof",
+    "answer_to",
     "new_nonce",
-    "proof",
 ]
 
 CONNECTED = "node"
@@ -34,37 +37,54 @@ def new_nonce() -> str:
     return secrets.token_hex(16)
 
 
-def proof(
-    token: bytes, who: str, listeners_nonce: str, others_nonce: str, encrypts: bool
-) -> str:
-    """What only holders of the secret can say.
+@dataclass(frozen=True)
+class SecretProof:
+    """What both ends of a connection show each other.
 
-    Args:
+    Attributes:
         token: The secret.
-        who: One of the above: whose proof it is.
         listeners_nonce: The number of the end that listens.
         others_nonce: The other's.
-        encrypts: Whether it encrypts what follows.
+        encrypts: Whether they encrypt what follows.
     """
-    nonces = f"{listeners_nonce}\0{others_nonce}"
-    text = f"ring_keras agent 2\0{who}\0{nonces}\0{int(encrypts)}"
-    return hmac.new(token, text.encode(errors="replace"), hashlib.sha256).hexdigest()
+
+    token: bytes
+    listeners_nonce: str
+    others_nonce: str
+    encrypts: bool
+
+    def by(self, who: str) -> str:
+        """What only a holder of the secret can say; `who` is one of the above."""
+        nonces = f"{self.listeners_nonce}\0{self.others_nonce}"
+        text = f"ring_keras agent 2\0{who}\0{nonces}\0{int(self.encrypts)}"
+        content = text.encode(errors="replace")
+        return hmac.new(self.token, content, hashlib.sha256).hexdigest()
+
+    def is_by(self, who: str, found: str) -> bool:
+        """Whether somebody has said that; takes as long whatever they said."""
+        given = found.encode(errors="replace")
+        return hmac.compare_digest(given, self.by(who).encode())
+
+    def require(self, who: str, message: dict[str, Any]) -> None:
+        """Raises ProtocolError if the message does not say it."""
+        if not self.is_by(who, field(message, "proof", str)):
+            raise ProtocolError("it has not the secret")
+
+    def key(self) -> bytes:
+        """With what the two encrypt."""
+        text = f"ring_keras agent key\0{self.listeners_nonce}\0{self.others_nonce}"
+        return hmac.digest(self.token, text.encode(errors="replace"), "sha256")
 
 
-def is_proof(
-    found: str,
-    token: bytes,
-    who: str,
-    listeners_nonce: str,
-    others_nonce: str,
-    encrypts: bool,
-) -> bool:
-    """Whether somebody has said that; takes as long whatever they said."""
-    expected = proof(token, who, listeners_nonce, others_nonce, encrypts)
-    return hmac.compare_digest(found.encode(errors="replace"), expected.encode())
-
-
-def connection_key(token: bytes, listeners_nonce: str, others_nonce: str) -> bytes:
-    """With what two that have shown it to each other encrypt what follows."""
-    text = f"ring_keras agent key\0{listeners_nonce}\0{others_nonce}"
-    return hmac.digest(token, text.encode(errors="replace"), "sha256")
+def answer_to(
+    challenge: dict[str, Any], token: bytes, who: str, *, encrypts: bool
+) -> tuple[SecretProof, dict[str, Any]]:
+    """The proofs of a connection whose listener has spoken, and what to answer."""
+    theirs = field(challenge, "nonce", str)
+    proof = SecretProof(token, theirs, new_nonce(), encrypts)
+    return proof, {
+        "type": "answer",
+        "nonce": proof.others_nonce,
+        "proof": proof.by(who),
+        "encrypt": encrypts,
+    }

@@ -2,45 +2,51 @@
 
 import pytest
 
+from ring_keras.launch.frames import ProtocolError
 from ring_keras.launch.secret_proof import (
     CONNECTED,
     LISTENER,
-    is_proof,
+    SecretProof,
+    answer_to,
     new_nonce,
-    proof,
 )
 
 TOKEN = bytes(range(32))
+PROOF = SecretProof(TOKEN, "theirs", "ours", True)
 
 
-def test_both_ends_prove_themselves():
-    for who in (CONNECTED, LISTENER):
-        for encrypts in (False, True):
-            given = proof(TOKEN, who, "theirs", "ours", encrypts)
-            assert is_proof(given, TOKEN, who, "theirs", "ours", encrypts)
+@pytest.mark.parametrize("encrypts", [False, True])
+def test_both_ends_prove_themselves(encrypts):
+    own, answer = answer_to({"nonce": "theirs"}, TOKEN, CONNECTED, encrypts=encrypts)
+    theirs = SecretProof(TOKEN, "theirs", answer["nonce"], answer["encrypt"])
+    theirs.require(CONNECTED, answer)
+    own.require(LISTENER, {"proof": theirs.by(LISTENER)})
+    assert own.key() == theirs.key()
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("changed", "who"),
     [
-        (b"x" * 32, CONNECTED, "theirs", "ours", True),
+        (SecretProof(b"x" * 32, "theirs", "ours", True), CONNECTED),
         # What one end has said does not do for the other.
-        (TOKEN, LISTENER, "theirs", "ours", True),
-        (TOKEN, CONNECTED, "another", "ours", True),
-        (TOKEN, CONNECTED, "theirs", "another", True),
-        (TOKEN, CONNECTED, "ours", "theirs", True),
+        (PROOF, LISTENER),
+        (SecretProof(TOKEN, "another", "ours", True), CONNECTED),
+        (SecretProof(TOKEN, "theirs", "another", True), CONNECTED),
+        (SecretProof(TOKEN, "ours", "theirs", True), CONNECTED),
         # Nobody is talked into sending in the clear.
-        (TOKEN, CONNECTED, "theirs", "ours", False),
+        (SecretProof(TOKEN, "theirs", "ours", False), CONNECTED),
     ],
 )
-def test_nothing_else_is_a_proof(changed):
-    given = proof(TOKEN, CONNECTED, "theirs", "ours", True)
-    assert not is_proof(given, *changed)
+def test_nothing_else_is_a_proof(changed, who):
+    given = PROOF.by(CONNECTED)
+    assert not changed.is_by(who, given)
+    with pytest.raises(ProtocolError, match="has not the secret"):
+        changed.require(who, {"proof": given})
 
 
 @pytest.mark.parametrize("given", ["", "0" * 64, "\udcff", "ä"])
 def test_nonsense_is_no_proof(given):
-    assert not is_proof(given, TOKEN, CONNECTED, "theirs", "ours", True)
+    assert not PROOF.is_by(CONNECTED, given)
 
 
 def test_numbers_do_not_come_again():
