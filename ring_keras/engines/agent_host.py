@@ -12,13 +12,8 @@ from collections.abc import Mapping
 from multiprocessing.connection import Pipe
 from pathlib import Path
 
-from ring_keras.engines.elastic_rank import (
-    CALL,
-    DIRECTORY,
-    PYTHON,
-    FunctionCall,
-    Report,
-)
+from ring_keras.engines.elastic_rank import CALL, DIRECTORY, PYTHON, FunctionCall
+from ring_keras.engines.outcomes import Outcome
 
 __all__ = ["AgentHost"]
 
@@ -91,11 +86,10 @@ class AgentHost:
         """Whether the agent is there."""
         return self._process.poll() is None
 
-    def reports(self) -> list[Report]:
-        """What became of the function, of each process that had the time to say it."""
-        return [
-            pickle.loads(path.read_bytes()) for path in self._directory.glob("*.report")
-        ]
+    def outcomes(self) -> list[Outcome]:
+        """Of each process that had the time to say it."""
+        paths = self._directory.glob("*.outcome")
+        return [pickle.loads(path.read_bytes()) for path in paths]
 
     def end(self) -> None:
         """Kills the agent, and all that is below it."""

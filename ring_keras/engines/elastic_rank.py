@@ -1,7 +1,7 @@
 """`python -m ring_keras.engines.elastic_rank`: a process of an elastic job.
 
 ringrun's agent starts it, on a host that an engine has found. It runs a function, and
-leaves a report of that where the engine's worker looks for it.
+leaves the outcome of that where the engine's worker looks for it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ring_keras.engines.outcomes import Outcome, failure_of
 
-__all__ = ["CALL", "DIRECTORY", "PYTHON", "FunctionCall", "Report", "rank_command"]
+__all__ = ["CALL", "DIRECTORY", "PYTHON", "FunctionCall", "rank_command"]
 
 DIRECTORY = "RING_KERAS_ENGINE_DIR"
 PYTHON = "RING_KERAS_ENGINE_PYTHON"
@@ -41,22 +41,6 @@ class FunctionCall:
     serializer: str
 
 
-@dataclass(frozen=True)
-class Report:
-    """What became of the function in one process.
-
-    Attributes:
-        number: The process's, which it keeps.
-        place: The last generation that it was in, its rank and its size; None: it was
-            in none.
-        outcome: What it returned, or how it failed.
-    """
-
-    number: int
-    place: tuple[int, int, int] | None
-    outcome: Outcome
-
-
 def rank_command() -> list[str]:
     """Of a process, on whatever host: the engine's Python may be elsewhere there."""
     return ["/bin/sh", "-c", f'exec "${PYTHON}" -m {__name__}']
@@ -74,10 +58,9 @@ def main() -> None:
         dumps = importlib.import_module(own.serializer).dumps
         result = dumps(_returned_by(pickle.loads(own.call)))
     except BaseException as error:
-        failed = Outcome(**failure_of(error))
-        _leave(directory, Report(number, _last_place(), failed))
+        _leave(directory, number, failure_of(error))
         raise
-    _leave(directory, Report(number, _last_place(), Outcome(result=result)))
+    _leave(directory, number, Outcome(result=result))
 
 
 def _returned_by(function: Callable[[], Any]) -> Any:
@@ -96,14 +79,10 @@ def _last_place() -> tuple[int, int, int] | None:
     return None if launcher is None else launcher.last_place()
 
 
-def _leave(directory: Path, report: Report) -> None:
-    unfinished = directory / f"{report.number}.unfinished"
-    unfinished.write_bytes(pickle.dumps(report))
-    unfinished.rename(directory / f"{report.number}.report")
+def _leave(directory: Path, number: int, outcome: Outcome) -> None:
+    whole = replace(outcome, number=number, place=_last_place())
+    whole.write(directory / f"{number}.outcome")
 
 
 if __name__ == "__main__":
-    # Not as a class of `__main__`, which another process would not find.
-    from ring_keras.engines import elastic_rank
-
-    elastic_rank.main()
+    main()

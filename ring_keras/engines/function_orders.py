@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from ring_keras.engines.outcomes import failure_of
+from ring_keras.engines.outcomes import Outcome, failure_of
 from ring_keras.engines.rank_start import RankStart, start_rank_store
 from ring_keras.launch.places import Place
 
@@ -58,5 +58,5 @@ class FunctionOrders:
         assert self._call is not None
         with start.in_environment():
             result = self._call()
-        self._connection.send({"result": result})
+        self._connection.send(Outcome(result=result))
         self._is_done = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import socket
 import subprocess
@@ -126,9 +127,9 @@ class FunctionProcess:
             look()
         return self._process.poll()
 
-    def _outcome_of(self, answer: Any, look: Callable[[], None]) -> Outcome:
+    def _outcome_of(self, answer: Outcome | None, look: Callable[[], None]) -> Outcome:
         if answer is None:
             code = self._await_end(look)
             how = "closed its line to its worker" if code is None else how_ended(code)
-            answer = {"failure": how}
-        return Outcome(where=self._where, **answer)
+            answer = Outcome(failure=how)
+        return dataclasses.replace(answer, where=self._where)

@@ -1,4 +1,4 @@
-"""How the ranks of a job on an engine ended."""
+"""How a function ended in each process of a job."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ring_keras._causes import in_one_line
@@ -17,7 +18,7 @@ __all__ = ["Outcome", "RankFailedError", "failure_of", "results_of"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one rank; the engine carries it to whoever asked for the job.
+    """In one process; it travels to whoever asked for the job.
 
     Attributes:
         result: What its function returned, pickled; None if it failed.
@@ -26,6 +27,9 @@ class Outcome:
         details: The traceback, if there is one.
         follows: Whether it failed because another rank was lost.
         where: Which process on which host it was.
+        number: The process's, in an elastic job; it keeps that.
+        place: In an elastic job the last generation that it was in, its rank and its
+            size; None: it was in none.
         ended_at: In seconds of the host's clock.
     """
 
@@ -34,16 +38,24 @@ class Outcome:
     details: str = ""
     follows: bool = False
     where: str = ""
+    number: int = 0
+    place: tuple[int, int, int] | None = None
     ended_at: float = field(default_factory=time.time)
 
+    def write(self, path: Path) -> None:
+        """Leaves it in a file; whole, or not at all."""
+        part = path.with_name(f"{path.name}.part")
+        part.write_bytes(pickle.dumps(self))
+        part.rename(path)
 
-def failure_of(error: BaseException) -> dict[str, Any]:
-    """The arguments of an `Outcome` that say how a function failed."""
-    return {
-        "failure": f"raised {in_one_line(error)}",
-        "details": "".join(traceback.format_exception(error)),
-        "follows": lost_a_peer(error),
-    }
+
+def failure_of(error: BaseException) -> Outcome:
+    """That of a function which has raised it."""
+    return Outcome(
+        failure=f"raised {in_one_line(error)}",
+        details="".join(traceback.format_exception(error)),
+        follows=lost_a_peer(error),
+    )
 
 
 class RankFailedError(RuntimeError):

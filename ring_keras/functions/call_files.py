@@ -54,11 +54,8 @@ class CallFiles:
         (self._directory / "call").write_bytes(start + call)
 
     def write_outcome(self, rank: int, outcome: Outcome) -> None:
-        """Writes how a rank's function ended; whole, or not at all."""
-        path = self._outcome(rank)
-        part = path.with_name(f"{path.name}.part")
-        part.write_bytes(pickle.dumps(outcome))
-        part.rename(path)
+        """Writes how a rank's function ended."""
+        outcome.write(self._outcome(rank))
 
     def outcomes(self, size: int) -> list[Outcome | None]:
         """How each rank's function ended; None if it did not."""

@@ -5,6 +5,7 @@ import os
 import pickle
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 
@@ -27,7 +28,7 @@ def main(directory: Path) -> None:
             fn, args, kwargs = pickle.load(file)
             result = cloudpickle.dumps(fn(*args, **kwargs))
         except BaseException as error:
-            files.write_outcome(rank, Outcome(where=where, **failure_of(error)))
+            files.write_outcome(rank, replace(failure_of(error), where=where))
             sys.excepthook = lambda *_: None  # The caller shows it.
             raise
     files.write_outcome(rank, Outcome(where=where, result=result))

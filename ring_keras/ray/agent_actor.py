@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import ray
 
 from ring_keras.engines.agent_host import AgentHost
-from ring_keras.engines.elastic_rank import Report
+from ring_keras.engines.outcomes import Outcome
 from ring_keras.launch.addresses import host_port
 
 __all__ = ["AgentActor"]
@@ -37,9 +37,9 @@ class AgentActor:
             raise RuntimeError(f"ringrun's agent at {self._address} has ended")
         return self._address
 
-    def reports(self) -> list[Report]:
-        """See `AgentHost.reports`."""
-        return self._host.reports()
+    def outcomes(self) -> list[Outcome]:
+        """See `AgentHost.outcomes`."""
+        return self._host.outcomes()
 
     def end(self) -> None:
         """Ends what is below it, and leaves no file."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from ring_keras.engines.elastic_rank import Report
+from ring_keras.engines.outcomes import Outcome
 
 __all__ = ["Agents", "StillbornError"]
 
@@ -102,11 +102,11 @@ class Agents:
                 f"{self._stillborn} workers in a row did not start. {error}"
             ) from None
 
-    def reports(self) -> list[Report]:
+    def outcomes(self) -> list[Outcome]:
         """What all processes of those that are there have left."""
-        found: list[Report] = []
+        found: list[Outcome] = []
         there = [agent for agent in self._by_name.values() if agent.address is not None]
-        for asked in [agent.actor.reports.remote() for agent in there]:
+        for asked in [agent.actor.outcomes.remote() for agent in there]:
             try:
                 found += ray.get(asked)
             except ray.exceptions.RayError as error:

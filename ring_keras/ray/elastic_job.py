@@ -116,7 +116,7 @@ class _Conductor:
             try:
                 address = ray.util.get_node_ip_address()
                 code = run_ringrun(settings, address, secret, agents.advance)
-                return elastic_results(code, agents.reports(), agents.losses)
+                return elastic_results(code, agents.outcomes(), agents.losses)
             except StillbornError as error:
                 return RankFailedError(None, str(error))
             finally:

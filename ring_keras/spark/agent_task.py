@@ -11,13 +11,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from ring_keras.engines.agent_host import AgentHost
-from ring_keras.engines.elastic_rank import Report
+from ring_keras.engines.outcomes import Outcome
 from ring_keras.launch.addresses import host_port
 from ring_keras.spark.agent_desk import DeskCard, JobIsOverError
 
 __all__ = ["SCHEMA", "AgentTask"]
 
-SCHEMA = "report binary"
+SCHEMA = "outcome binary"
 _LOOK_INTERVAL_S = 0.5
 
 
@@ -43,12 +43,12 @@ class AgentTask:
         """
         for _ in batches:
             pass
-        reports = [pickle.dumps(report) for report in self._reports()]
+        outcomes = [pickle.dumps(one) for one in self._outcomes()]
         yield pa.RecordBatch.from_arrays(
-            [pa.array(reports, pa.binary())], names=["report"]
+            [pa.array(outcomes, pa.binary())], names=["outcome"]
         )
 
-    def _reports(self) -> list[Report]:
+    def _outcomes(self) -> list[Outcome]:
         try:
             with self.desk.visited() as visit:
                 host = AgentHost(
@@ -70,7 +70,7 @@ class AgentTask:
                         if not host.is_running():
                             # Spark starts the task again.
                             raise RuntimeError("ringrun's agent has ended")
-                    return host.reports()
+                    return host.outcomes()
                 finally:
                     host.end()
         except JobIsOverError:

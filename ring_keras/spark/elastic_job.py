@@ -118,8 +118,8 @@ def run_elastic(
 
                 code = run_ringrun(settings, address, secret, agents)
                 desk.dismiss()
-                reports = stage.reports(time.monotonic() + elastic_timeout)
-        results = elastic_results(code, reports, [*desk.losses, *stage.problems])
+                outcomes = stage.outcomes(time.monotonic() + elastic_timeout)
+        results = elastic_results(code, outcomes, [*desk.losses, *stage.problems])
     finally:
         with contextlib.suppress(Py4JError, OSError):  # Spark itself may have ended.
             call.destroy()

@@ -9,8 +9,7 @@ import time
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
-from ring_keras.engines.elastic_rank import Report
-from ring_keras.engines.outcomes import RankFailedError
+from ring_keras.engines.outcomes import Outcome, RankFailedError
 from ring_keras.spark.agent_task import SCHEMA, AgentTask
 
 __all__ = ["TaskStage"]
@@ -27,14 +26,14 @@ class TaskStage:
         count: How many there are; those that fail Spark starts again.
 
     Attributes:
-        problems: Why there are no reports.
+        problems: Why there are no outcomes.
     """
 
     def __init__(self, session: SparkSession, task: AgentTask, count: int) -> None:
         self._session = session
         self._frame = session.range(0, count, 1, count).mapInArrow(task, SCHEMA)
         self._tag = f"ring-keras-{secrets.token_hex(4)}"
-        self._reports: list[Report] = []
+        self._outcomes: list[Outcome] = []
         self.problems: list[str] = []
         self._thread = InheritableThread(target=self._collect, session=session)
         self._thread.daemon = True
@@ -63,7 +62,7 @@ class TaskStage:
                 "\n".join(self.problems),
             )
 
-    def reports(self, deadline: float) -> list[Report]:
+    def outcomes(self, deadline: float) -> list[Outcome]:
         """What became of all processes, once the tasks have been told to end.
 
         Those whose tasks were lost are missing; all are, if the stage fails now.
@@ -75,7 +74,7 @@ class TaskStage:
             self._thread.join(0.5)
         if self._thread.is_alive():
             self.problems.append("Spark's tasks have not ended in time")
-        return self._reports
+        return self._outcomes
 
     def _collect(self) -> None:
         self._session.sparkContext.addJobTag(self._tag)
@@ -84,4 +83,4 @@ class TaskStage:
         except Exception as error:  # The thread that waits tells it.
             self.problems.append(str(error))
             return
-        self._reports = [pickle.loads(row["report"]) for row in rows]
+        self._outcomes = [pickle.loads(row["outcome"]) for row in rows]
