@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,8 @@ from collections.abc import Mapping
 from multiprocessing.connection import Pipe
 from pathlib import Path
 
-from ring_keras.engines.elastic_rank import CALL, DIRECTORY, PYTHON, FunctionCall
+from ring_keras.engines.call_files import CallFiles
+from ring_keras.engines.call_rank import DIRECTORY, PYTHON
 from ring_keras.engines.outcomes import Outcome
 
 __all__ = ["AgentHost"]
@@ -48,9 +48,9 @@ class AgentHost:
     ) -> None:
         # Only this user may enter it. The agent's guard removes it.
         self._directory = Path(tempfile.mkdtemp(prefix="ring_keras-"))
-        own = FunctionCall(list(sys.path), str(Path.cwd()), call, serializer)
+        self._files = CallFiles(self._directory)
         try:
-            (self._directory / CALL).write_bytes(pickle.dumps(own))
+            self._files.write_call(call, serializer, is_elastic=True)
             ours, theirs = Pipe()
             with theirs:
                 self._process = subprocess.Popen(
@@ -88,8 +88,7 @@ class AgentHost:
 
     def outcomes(self) -> list[Outcome]:
         """Of each process that had the time to say it."""
-        paths = self._directory.glob("*.outcome")
-        return [pickle.loads(path.read_bytes()) for path in paths]
+        return self._files.outcomes()
 
     def end(self) -> None:
         """Kills the agent, and all that is below it."""

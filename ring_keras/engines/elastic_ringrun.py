@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ring_keras.config import inherited_environment
-from ring_keras.engines.elastic_rank import rank_command
+from ring_keras.engines import call_rank
 from ring_keras.engines.elastic_settings import ElasticSettings
 from ring_keras.engines.host_files import HostFiles
 
@@ -64,7 +64,10 @@ def _follow(
     # Where all ranks of a host share memory: each has an agent of its own there.
     command += ["-x", "RING_KERAS_HOST_NAME="]
     command += ["--launcher-address", address]
-    command += rank_command()
+    # Of a process, on whatever host: the engine's Python may be elsewhere there.
+    python, own_directory = call_rank.PYTHON, call_rank.DIRECTORY
+    call = f'exec "${python}" -m {call_rank.__name__} "${own_directory}"'
+    command += ["/bin/sh", "-c", call]
     environment = inherited_environment()
     # The engine's own, which says how many threads its worker has.
     environment.pop("OMP_NUM_THREADS", None)

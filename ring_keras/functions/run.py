@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import signal
 import subprocess
@@ -11,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ring_keras.engines import call_rank, pickling
+from ring_keras.engines.call_files import CallFiles
 from ring_keras.engines.outcomes import Outcome, RankFailedError, results_of
-from ring_keras.functions import rank
-from ring_keras.functions.call_files import CallFiles
 from ring_keras.functions.job_output import JobOutput
 from ring_keras.launch import exec_rank
 from ring_keras.launch.workers import how_ended
@@ -89,13 +91,26 @@ def run(
                 "are. Start elastic jobs, and those of several nodes, with ringrun."
             )
     with tempfile.TemporaryDirectory(prefix="ring_keras-run-") as name:
-        files = CallFiles(Path(name))
-        files.write_call(fn, args, kwargs or {})
+        files, event_log = CallFiles(Path(name)), Path(name, "events.jsonl")
+        files.write_call(_pickled(fn, args, kwargs or {}), "cloudpickle")
         command = [sys.executable, "-m", "ring_keras.launch", "-np", str(np)]
-        command += ["--event-log", str(files.event_log), *options]
-        command += [python or sys.executable, rank.__file__, name]
+        command += ["--event-log", str(event_log), *options]
+        command += [python or sys.executable, call_rank.__file__, name]
         code = _follow(command)
-        return _results(files, np, code)
+        return _results(files, event_log, np, code)
+
+
+def _pickled(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> bytes:
+    try:
+        return pickling.dumps(functools.partial(fn, *args, **kwargs))
+    except Exception as error:
+        raise TypeError(
+            f"run() cannot send {fn!r} and its arguments to the ranks, which are "
+            f"processes of their own: {error}. Make what cannot be pickled inside the "
+            "function."
+        ) from error
 
 
 def _follow(command: Sequence[str]) -> int:
@@ -132,14 +147,30 @@ def _follow(command: Sequence[str]) -> int:
     return ringrun.returncode
 
 
-def _results(files: CallFiles, size: int, code: int) -> list[Any]:
-    outcomes = files.outcomes(size)
+def _results(files: CallFiles, event_log: Path, size: int, code: int) -> list[Any]:
+    by_rank = {one.number: one for one in files.outcomes()}
+    outcomes = [by_rank.get(rank) for rank in range(size)]
     failed = [one for one in outcomes if one and one.failure]
     no_cause = all(one.follows for one in failed)
     if code != 0 and no_cause and (None in outcomes or not failed):
         # A process has died, or ended badly after its function.
-        said = files.conclusion() or f"ringrun {how_ended(code)}; it has printed why"
+        said = (
+            _conclusion(event_log) or f"ringrun {how_ended(code)}; it has printed why"
+        )
         raise RankFailedError(None, said)
     ended = "was stopped" if code else "ended its process before its function returned"
     missing = Outcome(failure=ended, follows=code != 0)
     return results_of([one or missing for one in outcomes])
+
+
+def _conclusion(event_log: Path) -> str | None:
+    """Why the job failed, in ringrun's words; None if it has not said so there."""
+    if not event_log.exists():
+        return None
+    events = map(json.loads, event_log.read_text().splitlines())
+    faults = [
+        str(event["text"])
+        for event in events
+        if event["kind"] == "fault" and event["rank"] is None
+    ]
+    return faults[-1] if faults else None
