@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import hmac
-import json
 import secrets
 import select
 import socket
@@ -16,11 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ring_keras.network.exchange import ask, receive_request, send_answer
+
 __all__ = ["AgentDesk", "DeskCard", "JobIsOverError", "Visit"]
 
-# For a proof of the secret: of who has none, no more is kept.
+# For a proof of the secret.
 _PROOF_S = 10.0
-_PROOF_NBYTES = 4096
 # So many may be without one. Tasks take milliseconds for it: those who come at the same
 # time wait for so long before the oldest has to go.
 _MAX_UNPROVEN = 64
@@ -87,18 +85,17 @@ class Visit:
         self._line = line
         self._token = token
         self.own_address = str(line.getsockname()[0])
+        asked = b""
         with contextlib.suppress(ConnectionError):
-            self._nonce = line.makefile("rb").readline(_PROOF_NBYTES).strip()
-        if not getattr(self, "_nonce", b""):
+            asked = line.recv(1, socket.MSG_PEEK)
+        if not asked:
             raise JobIsOverError
 
     def say(self, partition: int, attempt: int, agent: str) -> None:
         """An agent waits at this address, for as long as this is open."""
-        told = json.dumps([partition, attempt, agent])
+        told = {"partition": partition, "attempt": attempt, "address": agent}
         with contextlib.suppress(ConnectionError):  # It is over.
-            self._line.sendall(
-                f"{_proof(self._token, self._nonce, told)} {told}\n".encode()
-            )
+            ask(self._line, self._token, told)
         self._line.settimeout(None)
 
     def is_over(self, timeout_s: float) -> bool:
@@ -219,7 +216,7 @@ class AgentDesk:
                     self.losses.append(f"Spark's task {partition} at {address} ended")
 
 
-class _Visitor(socketserver.StreamRequestHandler):
+class _Visitor(socketserver.BaseRequestHandler):
     """A task at the desk, in a thread of its own."""
 
     def __init__(self, desk: AgentDesk, token: bytes, *arguments: object) -> None:
@@ -236,18 +233,13 @@ class _Visitor(socketserver.StreamRequestHandler):
             if not welcome:
                 return
             line.settimeout(_PROOF_S)
-            nonce = secrets.token_hex(16).encode()
-            line.sendall(nonce + b"\n")
-            given, _, told = self.rfile.readline(_PROOF_NBYTES).partition(b" ")
-            expected = _proof(self._token, nonce, told.decode().rstrip("\n"))
-            if not hmac.compare_digest(given, expected.encode()):
-                return
+            told, binding = receive_request(line, self._token)
             self._desk.give_room(line)
-            partition, attempt, address = json.loads(told)
             line.settimeout(None)
             _keep_alive(line)
-            with self._desk.holding(partition, attempt, address):
-                self.rfile.read(1)  # Nothing comes but the end.
+            with self._desk.holding(**told):
+                send_answer(line, self._token, binding, "welcome")
+                line.recv(1)  # Nothing comes but the end.
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -266,11 +258,6 @@ class _Server(socketserver.ThreadingTCPServer):
         """Starts the thread, once there is room."""
         self._desk.await_room(request)
         super().process_request(request, client_address)
-
-
-def _proof(token: bytes, nonce: bytes, told: str) -> str:
-    text = b"ring_keras agent desk 1\0" + nonce + b"\0" + told.encode()
-    return hmac.new(token, text, hashlib.sha256).hexdigest()
 
 
 def _keep_alive(line: socket.socket) -> None:

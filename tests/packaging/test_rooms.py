@@ -194,6 +194,7 @@ PYTHON_ALLOWED["dask"] = {"engines", "launch", "schedulers"}
 PYTHON_ALLOWED["ray"] = {"engines", "launch", "schedulers"}
 # Its estimator trains, too.
 PYTHON_ALLOWED["spark"] = PYTHON_ALLOWED["dask"] | {
+    "network",
     "callbacks",
     "data",
     "fit",

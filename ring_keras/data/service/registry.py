@@ -10,8 +10,8 @@ from typing import Any
 
 from absl import logging
 
-from ring_keras.data.service.exchange import ask, receive_request, send_answer
 from ring_keras.errors import RingKerasError
+from ring_keras.network.exchange import ask, receive_request, send_answer
 
 __all__ = ["Registry", "RegistryClient"]
 

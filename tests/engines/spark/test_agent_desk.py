@@ -79,7 +79,7 @@ def test_who_has_not_the_secret_is_nobody() -> None:
             visit.say(0, 1, "192.0.2.1:5")
             assert visit.is_over(30)
         with socket.create_connection((desk.card.host, desk.card.port)) as line:
-            line.sendall(b"\xff\xfe GET / HTTP/1.1\r\n\n")
+            line.sendall(b"\xff\xfe GET / HTTP/1.1\r\n" * 9)
             line.settimeout(30)
             while line.recv(4096):
                 pass

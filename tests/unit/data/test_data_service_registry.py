@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from ring_keras.data.service.config import TfDataServiceConfig
-from ring_keras.data.service.exchange import ask
 from ring_keras.data.service.registry import Registry, RegistryClient
 from ring_keras.errors import RingKerasError
+from ring_keras.network.exchange import ask
 
 
 @pytest.fixture
