@@ -19,8 +19,7 @@ from ring_keras.dask.shards import divide, take_shards
 from ring_keras.dask.workers import workers_of
 from ring_keras.engines import pickling
 from ring_keras.engines.outcomes import Outcome, results_of
-from ring_keras.engines.rank_places import places_by_host
-from ring_keras.engines.rank_start import rank_variables
+from ring_keras.engines.rank_start import places_by_host, rank_variables
 
 __all__ = ["run"]
 

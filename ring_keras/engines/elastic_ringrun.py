@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,15 +16,57 @@ from pathlib import Path
 
 from ring_keras.config import inherited_environment
 from ring_keras.engines import call_rank
+from ring_keras.engines.call_agent import AGENTS
 from ring_keras.engines.elastic_settings import ElasticSettings
-from ring_keras.engines.host_files import HostFiles
 
 __all__ = ["run_ringrun"]
 
+_CALL_AGENT = str(Path(__file__).with_name("call_agent.py"))
 _ENDS_WITH_PARENT = str(Path(__file__).with_name("ends_with_parent.py"))
 _LOOK_INTERVAL_S = 0.5
 # Once the fewest are there, how long for more.
 _MORE_S = 5.0
+
+
+class _HostFiles:
+    """Hosts with a slot each, and where the agent of each waits.
+
+    Args:
+        directory: Only this user may enter it.
+        secret: The file with what the agents must hear.
+    """
+
+    def __init__(self, directory: Path, secret: str) -> None:
+        self.directory = directory
+        self._secret = secret
+        self._hosts = directory / "hosts"
+        self._script = directory / "discover"
+        self._script.write_text(
+            f"#!/bin/sh\nexec cat {shlex.quote(str(self._hosts))}\n"
+        )
+        self._script.chmod(0o700)
+        self.write({})
+
+    def options(self) -> list[str]:
+        """Have ringrun read them."""
+        shell = [sys.executable, "-I", _CALL_AGENT, str(self.directory)]
+        return [
+            "--host-discovery-script",
+            str(self._script),
+            "--remote-shell",
+            shlex.join(shell),
+        ]
+
+    def write(self, agents: Mapping[str, str]) -> None:
+        """These are there now: host and port of each agent by its host's name."""
+        told = {"agents": agents, "secret": self._secret, "sys_path": sys.path}
+        self._replace(self.directory / AGENTS, json.dumps(told))
+        self._replace(self._hosts, "".join(f"{name} slots=1\n" for name in agents))
+
+    def _replace(self, path: Path, text: str) -> None:
+        unfinished = path.with_name("unfinished")
+        unfinished.write_text(text)
+        unfinished.replace(path)
 
 
 def run_ringrun(
@@ -46,7 +90,7 @@ def run_ringrun(
     # What ends with ringrun removes it, too, if this process is killed.
     directory = Path(tempfile.mkdtemp(prefix="ring_keras-"))
     try:
-        return _follow(settings, address, HostFiles(directory, secret), advance)
+        return _follow(settings, address, _HostFiles(directory, secret), advance)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -54,7 +98,7 @@ def run_ringrun(
 def _follow(
     settings: ElasticSettings,
     address: str,
-    files: HostFiles,
+    files: _HostFiles,
     advance: Callable[[], Mapping[str, str]],
 ) -> int:
     command = [sys.executable, "-m", "ring_keras.launch"]

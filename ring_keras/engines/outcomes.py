@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+import sys
 import time
 import traceback
 from collections.abc import Sequence
@@ -11,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ring_keras._causes import in_one_line
-from ring_keras.engines.lost_peer import lost_a_peer
 
-__all__ = ["Outcome", "RankFailedError", "failure_of", "results_of"]
+__all__ = ["Outcome", "RankFailedError", "failure_of", "lost_a_peer", "results_of"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,23 @@ def failure_of(error: BaseException) -> Outcome:
         details="".join(traceback.format_exception(error)),
         follows=lost_a_peer(error),
     )
+
+
+def lost_a_peer(error: BaseException) -> bool:
+    """Whether it says that another rank was lost, or failed in a call of Keras's.
+
+    In TensorFlow's words or in ours.
+    """
+    if str(error).startswith("PeerLostError: "):
+        return True  # From the core, where there is no TensorFlow.
+    if "ring_keras.errors" not in sys.modules:
+        return False
+    from ring_keras.errors import PeerLostError, from_tensorflow
+
+    ours = from_tensorflow(error)
+    # The rank that has failed raises its own error.
+    has_failed = re.search(r"cannot take part: its \w+\(\) raised", str(ours))
+    return isinstance(ours, PeerLostError) or bool(has_failed)
 
 
 class RankFailedError(RuntimeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ring_keras.config import Config, ScheduledRank, inherited_environment
@@ -13,12 +13,12 @@ from ring_keras.engines.secret_file import secret_file
 from ring_keras.launch.addresses import host_port
 from ring_keras.launch.crew import GENERATION
 from ring_keras.launch.environment import added_variables, hash_seed, job_variables
-from ring_keras.launch.places import Place
+from ring_keras.launch.places import Place, places_of
 from ring_keras.schedulers.addresses import own_address
 from ring_keras.schedulers.store_card import StoreCard
 from ring_keras.schedulers.store_start import start_store
 
-__all__ = ["RankStart", "rank_variables", "start_rank_store"]
+__all__ = ["RankStart", "places_by_host", "rank_variables", "start_rank_store"]
 
 
 def rank_variables(
@@ -31,6 +31,28 @@ def rank_variables(
         **hash_seed(inherited_environment() | own),
         **own,
     }
+
+
+def places_by_host(hosts: Sequence[str]) -> list[Place]:
+    """Numbers workers host after host, as ranks that share memory must be.
+
+    Args:
+        hosts: Of each worker, in the engine's order.
+
+    Returns:
+        The place of each, in the same order. The first worker is rank 0; those of a
+        host keep their order, and so do the hosts.
+    """
+    workers: dict[str, list[int]] = {}
+    for worker, host in enumerate(hosts):
+        workers.setdefault(host, []).append(worker)
+    places = places_of([len(those) for those in workers.values()])
+    placed = {
+        worker: place
+        for those, of_host in zip(workers.values(), places, strict=True)
+        for worker, place in zip(those, of_host, strict=True)
+    }
+    return [placed[worker] for worker in range(len(hosts))]
 
 
 def start_rank_store(place: Place, starter: str, reach: str) -> StoreCard:

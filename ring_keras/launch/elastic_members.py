@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from ring_keras.launch.addresses import host_port
 from ring_keras.launch.desk import Desk, require_route
+from ring_keras.launch.elastic_host import Tell
 from ring_keras.launch.elastic_options import ElasticOptions
-from ring_keras.launch.elastic_socket import Tell
 from ring_keras.launch.members import Ending
 from ring_keras.launch.workers import Worker
 

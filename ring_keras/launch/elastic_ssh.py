@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from ring_keras.launch.desk import Desk
-from ring_keras.launch.elastic_socket import Take
+from ring_keras.launch.elastic_host import Take
 from ring_keras.launch.frames import Message, ProtocolError, field
 from ring_keras.launch.hosts import Host
 from ring_keras.launch.ssh import SshCrew, SshOptions

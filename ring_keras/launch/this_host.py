@@ -6,10 +6,9 @@ import sys
 
 from ring_keras.launch.crew import HostJob
 from ring_keras.launch.desk import Desk
-from ring_keras.launch.elastic_host import start_process
+from ring_keras.launch.elastic_host import ElasticSocket, start_process
 from ring_keras.launch.elastic_members import ElasticMembers
 from ring_keras.launch.elastic_options import ElasticOptions
-from ring_keras.launch.elastic_socket import ElasticSocket
 from ring_keras.launch.members import FixedMembers, Meet, Members
 from ring_keras.launch.places import places_of
 from ring_keras.launch.workers import Worker

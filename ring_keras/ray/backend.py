@@ -9,8 +9,7 @@ from typing import Any
 import ray
 from ray.train.backend import Backend, BackendConfig
 
-from ring_keras.engines.rank_places import places_by_host
-from ring_keras.engines.rank_start import RankStart, start_rank_store
+from ring_keras.engines.rank_start import RankStart, places_by_host, start_rank_store
 from ring_keras.launch.places import Place
 from ring_keras.ray.worker import become_rank, cease_as_rank, rank_of_a_job
 

@@ -15,9 +15,8 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from ring_keras.engines.lost_peer import lost_a_peer
-from ring_keras.engines.rank_places import places_by_host
-from ring_keras.engines.rank_start import RankStart
+from ring_keras.engines.outcomes import lost_a_peer
+from ring_keras.engines.rank_start import RankStart, places_by_host
 from ring_keras.ray.rank_actor import RankActor
 
 __all__ = ["Bundles", "RankActors", "results_of"]

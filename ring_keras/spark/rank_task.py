@@ -11,8 +11,7 @@ from pyspark import BarrierTaskContext
 
 from ring_keras.engines.function_process import FunctionProcess
 from ring_keras.engines.outcomes import Outcome
-from ring_keras.engines.rank_places import places_by_host
-from ring_keras.engines.rank_start import RankStart
+from ring_keras.engines.rank_start import RankStart, places_by_host
 from ring_keras.launch.places import Place
 from ring_keras.schedulers.store_card import StoreCard
 

@@ -19,8 +19,7 @@ from support.processes import is_alive, wait_until
 
 from ring_keras.engines.function_process import FunctionProcess
 from ring_keras.engines.outcomes import Outcome, RankFailedError, results_of
-from ring_keras.engines.rank_places import places_by_host
-from ring_keras.engines.rank_start import RankStart
+from ring_keras.engines.rank_start import RankStart, places_by_host
 from ring_keras.schedulers.store_card import StoreCard
 
 NO_PARTS = pickle.dumps(())

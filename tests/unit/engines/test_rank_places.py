@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ring_keras.engines.rank_places import places_by_host
+from ring_keras.engines.rank_start import places_by_host
 from ring_keras.launch.places import Place
 
 

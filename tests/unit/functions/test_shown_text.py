@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ring_keras.functions.shown_text import ShownInCell, ShownText
+from ring_keras.functions.job_output import ShownInCell, ShownText
 
 
 def shown(kind, pieces):
