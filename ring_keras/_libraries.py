@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
+import importlib
 import importlib.metadata
 import json
 import re
@@ -132,6 +133,15 @@ def fitting_tensorflow_command() -> str:
     name = found[0] if found else "tensorflow"
     newest = build_info().tensorflow_versions.split(", ")[-1]
     return f'{sys.executable} -m pip install "{name}=={newest}"'
+
+
+def build_problem() -> str | None:
+    """What keeps ring_keras from running here; None if nothing does."""
+    try:
+        importlib.import_module("ring_keras._native")
+    except ImportError as error:
+        return f"ring_keras is not built ({error}); build it: {rebuild_command()}"
+    return None
 
 
 def rebuild_command() -> str:

@@ -19,8 +19,7 @@ def main() -> int:
     os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
     sys.path[:], parent_pid, directory = connection.recv()
-    from ring_keras.engines.ends_with_parent import become_shielded
-    from ring_keras.engines.rank_guard import become_guarded
+    from ring_keras.engines.ends_with_parent import become_guarded, become_shielded
     from ring_keras.launch.listening_agent import serve_calls
 
     become_shielded(parent_pid)

@@ -16,8 +16,8 @@ def main() -> None:
     connection = Connection(descriptor)
     # So that modules are found where the engine's worker has found them.
     _, sys.path[:] = connection.recv()
+    from ring_keras.engines.ends_with_parent import become_guarded
     from ring_keras.engines.function_orders import FunctionOrders
-    from ring_keras.engines.rank_guard import become_guarded
 
     become_guarded()
     connection.send(os.getpid())

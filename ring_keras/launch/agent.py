@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-from ring_keras._libraries import rebuild_command
+from ring_keras._libraries import build_problem
 from ring_keras._version import __version__
 from ring_keras.config import inherited_environment, is_slurm_task
 from ring_keras.launch.addresses import reached_addresses
@@ -306,15 +306,6 @@ class Agent:
                 "because": self._ended_because,
             }
         )
-
-
-def build_problem() -> str | None:
-    """What keeps ring_keras from running here; None if nothing does."""
-    try:
-        from ring_keras import _native  # noqa: F401
-    except ImportError as error:
-        return f"ring_keras is not built ({error}); build it: {rebuild_command()}"
-    return None
 
 
 def hello() -> dict[str, Any]:

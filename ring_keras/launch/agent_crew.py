@@ -9,9 +9,9 @@ from typing import Any
 
 from ring_keras._version import __version__
 from ring_keras.launch.connection import Connection
+from ring_keras.launch.crew import Crew
 from ring_keras.launch.desk import Desk
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
-from ring_keras.launch.guard import Ended
 from ring_keras.launch.places import Place
 from ring_keras.launch.reports import checked
 from ring_keras.launch.workers import Worker
@@ -19,7 +19,7 @@ from ring_keras.launch.workers import Worker
 __all__ = ["AgentCrew"]
 
 
-class AgentCrew:
+class AgentCrew(Crew):
     """What an agent says of its ranks, and what it is told.
 
     Whoever owns the line to the agent gives it by `attach`, and says by `lose` that
@@ -34,10 +34,10 @@ class AgentCrew:
     """Whether its ranks are started one by one."""
 
     def __init__(self, name: str, desk: Desk) -> None:
+        super().__init__()
         self.name = name
         self.title = f"host {name}"
         """How messages call it, in full."""
-        self.workers: list[Worker] = []
         self.hello: dict[str, Any] | None = None
         """What the agent said first; None until then."""
         self.reached: list[str] | None = None
@@ -54,11 +54,6 @@ class AgentCrew:
     def done(self) -> bool:
         """Whether the agent is gone."""
         return self.gone is not None
-
-    @property
-    def parted(self) -> bool:
-        """The end of the line tells it enough."""
-        return True
 
     def attach(self, connection: Connection) -> None:
         """Takes the line to the agent."""
@@ -124,15 +119,9 @@ class AgentCrew:
         """Takes what a rank has printed."""
         raise ProtocolError("it shall show what its ranks print itself")
 
-    def reaped(self, ended: Ended) -> None:
-        """Its ranks are no children of this process."""
-
     def finish(self) -> None:
         """Lets the agent kill what its ranks left behind."""
         self.send({"type": "finish"})
-
-    def dismiss(self, exit_code: int, message: str | None) -> None:
-        """It ends by itself, at the end of the line."""
 
     def lose(self, reason: str) -> None:
         """The agent is gone, and so are its ranks."""

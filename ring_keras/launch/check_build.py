@@ -6,8 +6,7 @@ from pathlib import Path
 
 from ring_keras.launch.doctor.examination import Examination, examine
 from ring_keras.launch.guard import run_guarded
-from ring_keras.launch.output import say
-from ring_keras.launch.reader import to_reader
+from ring_keras.launch.output import say, to_reader
 
 __all__ = ["check_build"]
 

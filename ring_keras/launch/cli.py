@@ -45,9 +45,8 @@ from ring_keras.launch.hosts import Host
 from ring_keras.launch.launcher import Launcher
 from ring_keras.launch.node_agent import NodeAgent
 from ring_keras.launch.nodes import NodeOptions, meet_nodes
-from ring_keras.launch.output import say
+from ring_keras.launch.output import say, to_reader
 from ring_keras.launch.places import places_of
-from ring_keras.launch.reader import to_reader
 from ring_keras.launch.several_hosts import HostsJob, Plan, meet_hosts
 from ring_keras.launch.this_host import meet_elastic, meet_here
 from ring_keras.launch.tools import describe_tools

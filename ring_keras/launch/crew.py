@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,20 +48,24 @@ class RankOutput(Protocol):
         """Takes over the reading ends of a rank's pipes."""
 
 
-class Crew(Protocol):
+class Crew(ABC):
     """The ranks of one host."""
 
-    workers: list[Worker]
-    """Those that were started."""
+    def __init__(self) -> None:
+        self.workers: list[Worker] = []
+        """Those that were started."""
 
     @property
     def done(self) -> bool:
         """Whether nothing is left of it."""
+        return not any(worker.running for worker in self.workers)
 
     @property
     def parted(self) -> bool:
         """Whether it needs to hear nothing more, once dismissed."""
+        return True
 
+    @abstractmethod
     def start(self, store_address: str) -> None:
         """Starts the ranks; they find the job's store at that address.
 
@@ -70,15 +75,18 @@ class Crew(Protocol):
 
     def reaped(self, ended: Ended) -> None:
         """A child of this process has ended, of whatever crew."""
+        del ended
 
+    @abstractmethod
     def finish(self) -> None:
         """Kills what the ranks, which have ended all, left behind."""
 
     def dismiss(self, exit_code: int, message: str | None) -> None:
         """The job is over, or will never be; how it ended, in words if badly."""
+        del exit_code, message
 
 
-class LocalCrew:
+class LocalCrew(Crew):
     """Ranks that are children of this process.
 
     Args:
@@ -101,7 +109,7 @@ class LocalCrew:
         host_name: str | None = None,
         report_pipe: Path | None = None,
     ) -> None:
-        self.workers: list[Worker] = []
+        super().__init__()
         self._places = places
         self._job = job
         self._token_file = token_file
@@ -110,16 +118,6 @@ class LocalCrew:
         self._host_name = host_name or socket.gethostname()
         self._report_pipe = report_pipe
         self._oom_kills = OomKills()
-
-    @property
-    def done(self) -> bool:
-        """Whether every rank has ended."""
-        return not any(worker.running for worker in self.workers)
-
-    @property
-    def parted(self) -> bool:
-        """It has nothing to hear."""
-        return True
 
     def start(self, store_address: str) -> None:
         """Starts the ranks. Must be called from the main thread."""
@@ -178,9 +176,6 @@ class LocalCrew:
     def finish(self) -> None:
         """They may have left processes that hold the output open."""
         kill_descendants()
-
-    def dismiss(self, exit_code: int, message: str | None) -> None:
-        """The launcher says it all on this host."""
 
 
 def write_private(path: Path, text: str) -> None:

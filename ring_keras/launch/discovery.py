@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ring_keras.launch.crew import Crew
 from ring_keras.launch.guard import Ended
 from ring_keras.launch.hosts import Host, HostsError, parse_lines
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import say
-from ring_keras.launch.workers import Worker, how_ended, signal_group
+from ring_keras.launch.workers import how_ended, signal_group
 
 __all__ = ["DiscoveryOptions", "HostScript", "first_hosts"]
 
@@ -113,7 +114,7 @@ def _run(options: DiscoveryOptions) -> tuple[int, bytes]:
     return process.returncode, printed
 
 
-class HostScript:
+class HostScript(Crew):
     """Runs the script about each second while the job runs.
 
     To the launcher it is a crew without ranks, whose child the script is.
@@ -132,8 +133,7 @@ class HostScript:
         take: Callable[[Sequence[Host]], None],
         tell: Callable[[str], None],
     ) -> None:
-        self.workers: list[Worker] = []
-        self.done = self.parted = True
+        super().__init__()
         self._options = options
         self._loop = loop
         self._take = take
@@ -176,9 +176,6 @@ class HostScript:
         self._loop.no_tick(self._tick)
         if self._pid is not None:
             signal_group(self._pid, signal.SIGKILL)
-
-    def dismiss(self, exit_code: int, message: str | None) -> None:
-        """It needs to hear nothing."""
 
     def _tick(self) -> None:
         now = time.monotonic()

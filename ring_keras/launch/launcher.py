@@ -11,7 +11,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from ring_keras._codes import codes_in
-from ring_keras._libraries import rebuild_command
+from ring_keras._libraries import build_problem
 from ring_keras.launch.crew import Crew, write_private
 from ring_keras.launch.desk import CannotStartError, Desk, LaunchOptions
 from ring_keras.launch.guard import RANKS_SIGNALS, kill_descendants, reap
@@ -76,13 +76,9 @@ class Launcher:
 
     def run(self) -> int:
         """Runs the job; returns ringrun's exit code."""
-        try:
-            from ring_keras import _native  # noqa: F401
-        except ImportError as error:
-            say(
-                f"[RK701] ring_keras is not built ({error}); build it: "
-                f"{rebuild_command()}"
-            )
+        missing = build_problem()
+        if missing is not None:
+            say(f"[RK701] {missing}")
             return 1
         token_file = self._directory / "token"
         write_private(token_file, self._token.hex())

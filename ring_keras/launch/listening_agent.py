@@ -15,8 +15,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ring_keras._libraries import build_problem
 from ring_keras.config import ConfigError, read_token, split_address
-from ring_keras.launch.agent import Agent, build_problem, hello
+from ring_keras.launch.agent import Agent, hello
 from ring_keras.launch.door import Door, Guest
 from ring_keras.launch.forwarding import ForwardedOutput
 from ring_keras.launch.frames import GREETING

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ring_keras.launch.agent import Agent, build_problem, hello
+from ring_keras._libraries import build_problem
+from ring_keras.launch.agent import Agent, hello
 from ring_keras.launch.connection import Connection, tls_buffer
 from ring_keras.launch.crew import HostJob
 from ring_keras.launch.desk import LaunchOptions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from ring_keras.launch.crew import HostJob
 from ring_keras.launch.desk import CannotStartError, Desk
 from ring_keras.launch.door import Door, Guest
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
-from ring_keras.launch.listening import await_name, listen_at
 from ring_keras.launch.members import FixedMembers, Meet, Members
 from ring_keras.launch.places import places_of
 from ring_keras.launch.secret_proof import CONNECTED, LISTENER
@@ -21,6 +21,7 @@ from ring_keras.launch.secret_proof import CONNECTED, LISTENER
 __all__ = ["NodeOptions", "encryption_differs", "meet_nodes"]
 
 _READY_TIMEOUT_S = 30.0
+_NAME_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,68 @@ def encryption_differs(first_encrypts: bool, other: str) -> str:
         f"{encrypting} encrypts, and {plain} does not. Give ringrun --encrypt on every "
         "node, or on none"
     )
+
+
+def _await_name(host: str, where: str, timeout_s: float, desk: Desk) -> None:
+    """Waits until this host's name is known; a pod's own comes with a delay.
+
+    Args:
+        host: The name, or an address.
+        where: What names it, for messages.
+        timeout_s: No longer than this, nor than a minute. Then `_listen_at` fails.
+        desk: The launcher's.
+    """
+
+    def is_known() -> bool:
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError:
+            return False
+        return True
+
+    if is_known():
+        return
+    timeout_s = min(timeout_s, _NAME_TIMEOUT_S)
+    desk.output.say(f"{where}: nobody knows that name yet; asking for {timeout_s:g} s")
+
+    def ask_again() -> None:
+        """Ends a turn of the loop each second."""
+
+    desk.loop.on_tick(ask_again)
+    desk.run_until(is_known, timeout_s)
+    desk.loop.no_tick(ask_again)
+
+
+def _listen_at(host: str, port: int, where: str) -> socket.socket:
+    """A socket that listens there, and does not block.
+
+    Args:
+        host: An address of this host, or its name.
+        port: A free port.
+        where: What names both, for messages.
+
+    Raises:
+        CannotStartError: If others could not come there.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, _, _, _, (address, *_) = found[0]
+        meant = ipaddress.ip_address(address)
+        if meant.is_unspecified:
+            raise CannotStartError(f"{where}: give one address of node 0's host")
+        if meant.is_loopback and host not in ("localhost", str(meant)):
+            raise CannotStartError(
+                f"{where}: on this host that is {meant}, which no other reaches; give "
+                "its address"
+            )
+        listener = socket.create_server((str(address), port), family=family)
+    except OSError as error:
+        raise CannotStartError(
+            f"{where}: {error.strerror}. Node 0 listens there: it must be an address "
+            "of its host, and a free port"
+        ) from None
+    listener.setblocking(False)
+    return listener
 
 
 def meet_nodes(options: NodeOptions, job: HostJob) -> Meet:
@@ -174,8 +237,8 @@ class _Reception:
         self._options = options
         self._desk = desk
         where = f"--rendezvous {options.rendezvous}"
-        await_name(options.host, where, options.init_timeout_s, desk)
-        listener = listen_at(options.host, options.port, where)
+        _await_name(options.host, where, options.init_timeout_s, desk)
+        listener = _listen_at(options.host, options.port, where)
         self.address: str = listener.getsockname()[0]
         """On which it listens, numeric."""
         door = Door(

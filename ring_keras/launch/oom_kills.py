@@ -12,7 +12,7 @@ import re
 import signal
 from pathlib import Path
 
-from ring_keras.launch.memory_cgroup import MemoryCgroup, counter
+from ring_keras.launch.control_group import MemoryCgroup, counter
 
 __all__ = ["OomKills"]
 

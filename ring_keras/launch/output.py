@@ -8,6 +8,8 @@ import os
 import queue
 import re
 import selectors
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -371,3 +373,15 @@ def say(message: str) -> None:
     """Writes a line of ringrun's own to standard error."""
     with contextlib.suppress(OSError):
         write_all(2, OWN_PREFIX + f"{message}\n".encode(errors="replace"))
+
+
+def to_reader(write: Callable[[], int]) -> int:
+    """Ends quietly where the reader has read enough, as `head` does."""
+    try:
+        code = write()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Or Python would try to write the rest when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return code

@@ -21,7 +21,14 @@ from ring_keras.launch.places import Place, places_of
 from ring_keras.launch.ssh import SshCrew, SshOptions
 from ring_keras.network.addresses import is_own, own_addresses
 
-__all__ = ["HostsJob", "Plan", "common_address", "meet_hosts", "names_of"]
+__all__ = [
+    "HostsJob",
+    "Plan",
+    "await_greetings",
+    "common_address",
+    "meet_hosts",
+    "names_of",
+]
 
 # ssh gives up by itself; then Python has to start, from a slow disk maybe.
 _HELLO_TIMEOUT_S = 90.0
@@ -85,8 +92,7 @@ def meet_hosts(job: HostsJob) -> Meet:
             )
             slots[crew] = host.slots
             desk.crews.append(crew)
-        _await(desk, list(slots), "greet", _HELLO_TIMEOUT_S)
-        _refuse_other_versions(list(slots))
+        await_greetings(desk, list(slots))
         crews = _usable(job, desk, slots)
         _note_differences(crews)
         probes = Probes(desk.loop, _own_addresses(job))
@@ -156,6 +162,15 @@ def names_of(host: Host) -> tuple[str | None, str]:
     user, at, name = host.name.rpartition("@")
     own = not (user or at) and is_own(name)
     return None if own else host.name, name
+
+
+def await_greetings(desk: Desk, crews: Sequence[AgentCrew]) -> None:
+    """Until each agent has greeted, with this version, or is gone."""
+    _await(desk, crews, "greet", _HELLO_TIMEOUT_S)
+    for crew in crews:
+        problem = None if crew.gone else crew.version_problem()
+        if problem is not None:
+            crew.lose(problem)
 
 
 def _prepare(
@@ -229,7 +244,7 @@ def _usable(
     return there
 
 
-def _await(desk: Desk, crews: Sequence[SshCrew], what: str, timeout_s: float) -> None:
+def _await(desk: Desk, crews: Sequence[AgentCrew], what: str, timeout_s: float) -> None:
     """Until each agent has done it, or is gone because it cannot."""
 
     def settled(crew: AgentCrew) -> bool:
@@ -240,13 +255,6 @@ def _await(desk: Desk, crews: Sequence[SshCrew], what: str, timeout_s: float) ->
         for crew in crews:
             if not settled(crew):
                 crew.lose(f"it did not {what} within {timeout_s:g} s")
-
-
-def _refuse_other_versions(crews: Sequence[AgentCrew]) -> None:
-    for crew in crews:
-        problem = crew.version_problem()
-        if problem is not None:
-            crew.lose(problem)
 
 
 def _note_differences(crews: Sequence[AgentCrew]) -> None:

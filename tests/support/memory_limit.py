@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ring_keras.launch.memory_cgroup import MemoryCgroup
+from ring_keras.launch.control_group import MemoryCgroup
 from support.processes import wait_until
 
 

@@ -9,22 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ring_keras.launch.desk import Desk
 from ring_keras.launch.doctor.between import clocks, networks, versions
-from ring_keras.launch.doctor.between.between import Between
 from ring_keras.launch.doctor.crew import DoctorCrew
-from ring_keras.launch.doctor.finding import Finding, State, from_json
+from ring_keras.launch.doctor.finding import Between, Finding, State, from_json
 from ring_keras.launch.doctor.job_shape import JobShape
-from ring_keras.launch.doctor.office import Office
+from ring_keras.launch.doctor.office import open_desk
 from ring_keras.launch.doctor.report import HostReport, Report
 from ring_keras.launch.doctor.speed import KEY_NBYTES
 from ring_keras.launch.hosts import Host
-from ring_keras.launch.several_hosts import names_of
+from ring_keras.launch.several_hosts import await_greetings, names_of
 from ring_keras.launch.ssh import SshOptions
 
 __all__ = ["Examination", "examine"]
 
-# ssh gives up by itself; then Python has to start, from a slow disk maybe.
-_HELLO_TIMEOUT_S = 90.0
 _EXAMINE_TIMEOUT_S = 120.0
 _ANSWER_TIMEOUT_S = 30.0
 # Of many hosts, each of which may not answer for seconds.
@@ -64,8 +62,7 @@ def examine(examination: Examination, front_fd: int, directory: Path) -> Report:
         front_fd: Reads end of file once the front has died.
         directory: For files.
     """
-    office = Office(front_fd, directory)
-    patients = _Patients(examination, office)
+    patients = _Patients(examination, open_desk(front_fd, directory))
     try:
         patients.meet()
         patients.look_at_each()
@@ -79,28 +76,20 @@ def examine(examination: Examination, front_fd: int, directory: Path) -> Report:
 class _Patients:
     """The hosts, as far as their agents are there."""
 
-    def __init__(self, examination: Examination, office: Office) -> None:
+    def __init__(self, examination: Examination, desk: Desk) -> None:
         self._examination = examination
-        self._office = office
+        self._desk = desk
         self.reports: dict[DoctorCrew, HostReport] = {}
         for host in examination.hosts:
             reached_as, name = names_of(host)
-            crew = DoctorCrew(reached_as, name, examination.ssh, office.desk)
-            office.desk.crews.append(crew)
+            crew = DoctorCrew(reached_as, name, examination.ssh, desk)
+            desk.crews.append(crew)
             self.reports[crew] = HostReport(name, host.slots)
 
     def meet(self) -> None:
         """Until each agent has greeted, or is gone."""
-        self._office.run_until(
-            lambda: all(crew.hello or crew.gone for crew in self.reports),
-            _HELLO_TIMEOUT_S,
-        )
+        await_greetings(self._desk, list(self.reports))
         for crew, report in self.reports.items():
-            if crew.hello is None and crew.gone is None:
-                crew.lose(f"it did not greet within {_HELLO_TIMEOUT_S:g} s")
-            problem = None if crew.gone else crew.version_problem()
-            if problem is not None:
-                crew.lose(problem)
             if crew.gone is None:
                 crew.begin_check(
                     environment=dict(self._examination.environment),
@@ -276,7 +265,7 @@ class _Patients:
         asked = [crew for crew in questions if crew.gone is None]
         for crew in asked:
             crew.ask(questions[crew])
-        self._office.run_until(
+        self._desk.run_until(
             lambda: all(crew.answer is not None or crew.gone for crew in asked),
             timeout_s,
         )

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-__all__ = ["Finding", "State", "as_json", "from_json", "worst"]
+__all__ = ["Between", "Finding", "State", "as_json", "from_json", "worst"]
 
 
 class State(str, Enum):
@@ -41,6 +41,19 @@ class Finding:
     expected: str = ""
     fix: str = ""
     measured: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Between:
+    """A finding about several hosts.
+
+    Attributes:
+        hosts: Their names.
+        finding: What was found.
+    """
+
+    hosts: tuple[str, ...]
+    finding: Finding
 
 
 def as_json(finding: Finding) -> dict[str, Any]:

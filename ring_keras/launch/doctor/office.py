@@ -18,7 +18,7 @@ from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import OutputPump
 from ring_keras.launch.watch_options import WatchOptions
 
-__all__ = ["Office"]
+__all__ = ["open_desk"]
 
 _OPTIONS = LaunchOptions(
     grace_period_s=0.0,
@@ -33,45 +33,43 @@ _OPTIONS = LaunchOptions(
 )
 
 
-class Office:
-    """A desk, and the loop that serves it.
+def open_desk(front_fd: int, directory: Path) -> Desk:
+    """What crews without ranks need.
 
     Args:
         front_fd: Reads end of file once the front has died.
         directory: For files.
     """
+    loop = Loop(front_fd, directory, _take_signal)
+    output = OutputPump(
+        None, colour=False, timestamps=False, raw=True, on_broken=_nothing
+    )
+    crews: list[Crew] = []
 
-    def __init__(self, front_fd: int, directory: Path) -> None:
-        self._crews: list[Crew] = []
-        self._loop = Loop(front_fd, directory, _take_signal)
-        output = OutputPump(
-            None, colour=False, timestamps=False, raw=True, on_broken=_nothing
-        )
-        self.desk = Desk(
-            options=_OPTIONS,
-            loop=self._loop,
-            token=secrets.token_bytes(32),
-            token_file=directory / "token",  # No rank will read it.
-            output=output,
-            watch=JobWatch(_OPTIONS.watch, self._loop, directory, output, lambda: None),
-            crews=self._crews,
-            on_end=lambda _worker: None,
-            interrupt=_take_signal,
-            run_until=self.run_until,
-        )
-
-    def run_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Turns the loop until a condition holds; False if it did not in that time."""
+    def run_until(condition: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
         while not condition():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            self._loop.turn(left)
+            loop.turn(left)
             while (ended := reap()) is not None:
-                for crew in self._crews:
+                for crew in crews:
                     crew.reaped(ended)
         return True
+
+    return Desk(
+        options=_OPTIONS,
+        loop=loop,
+        token=secrets.token_bytes(32),
+        token_file=directory / "token",  # No rank will read it.
+        output=output,
+        watch=JobWatch(_OPTIONS.watch, loop, directory, output, lambda: None),
+        crews=crews,
+        on_end=lambda _worker: None,
+        interrupt=_take_signal,
+        run_until=run_until,
+    )
 
 
 def _take_signal(number: int) -> None:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ring_keras._version import __version__
-from ring_keras.launch.doctor.between.between import Between
-from ring_keras.launch.doctor.finding import Finding, State, as_json, worst
+from ring_keras.launch.doctor.finding import Between, Finding, State, as_json, worst
 
 __all__ = ["HostReport", "Report"]
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ring_keras.launch.control_group import cpu_limit, usable_cores
-from ring_keras.launch.memory_cgroup import MemoryCgroup
+from ring_keras.launch.control_group import MemoryCgroup, cpu_limit, usable_cores
 from ring_keras.launch.oom_kills import OomKills
 
 UNLIMITED_V1 = "9223372036854771712\n"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ring_keras.launch.doctor.between.between import Between
-from ring_keras.launch.doctor.finding import Finding, State
+from ring_keras.launch.doctor.finding import Between, Finding, State
 
 __all__ = [
     "Place",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ring_keras.launch.doctor.between.between import Between
-from ring_keras.launch.doctor.finding import Finding, State
+from ring_keras.launch.doctor.finding import Between, Finding, State
 
 __all__ = ["compare"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ring_keras.launch.control_group import MemoryCgroup
 from ring_keras.launch.doctor.finding import Finding, State
 from ring_keras.launch.doctor.host.fixes import (
     as_root,
@@ -12,7 +13,6 @@ from ring_keras.launch.doctor.host.fixes import (
     write_file,
 )
 from ring_keras.launch.doctor.job_shape import JobShape
-from ring_keras.launch.memory_cgroup import MemoryCgroup
 
 __all__ = ["check", "spare_nbytes"]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ring_keras.launch.doctor.between import clocks, networks, versions
-from ring_keras.launch.doctor.between.between import Between
 from ring_keras.launch.doctor.between.networks import Place, Trial
-from ring_keras.launch.doctor.finding import Finding, State
+from ring_keras.launch.doctor.finding import Between, Finding, State
 
 FACTS = {
     "ring_keras": "1.0",
