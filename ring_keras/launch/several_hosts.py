@@ -10,10 +10,9 @@ from ring_keras.launch.addresses import Probes
 from ring_keras.launch.agent_crew import AgentCrew
 from ring_keras.launch.desk import CannotStartError, Desk
 from ring_keras.launch.discovery import HostScript
-from ring_keras.launch.elastic_hosts import ElasticHosts
+from ring_keras.launch.elastic_hosts import ElasticHosts, ElasticSshCrew
 from ring_keras.launch.elastic_members import ElasticMembers
 from ring_keras.launch.elastic_options import ElasticOptions
-from ring_keras.launch.elastic_ssh import ElasticSshCrew
 from ring_keras.launch.hosts import Host
 from ring_keras.launch.members import FixedMembers, Meet, Members
 from ring_keras.launch.output import say

@@ -11,13 +11,15 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ring_keras.engines.elastic_results import elastic_results
-from ring_keras.engines.elastic_ringrun import run_ringrun
-from ring_keras.engines.elastic_settings import ElasticSettings, elastic_settings
+from ring_keras.engines.elastic_job import (
+    ElasticSettings,
+    elastic_results,
+    elastic_settings,
+    run_ringrun,
+)
 from ring_keras.engines.outcomes import RankFailedError
 from ring_keras.engines.secret_file import secret_file
-from ring_keras.ray.agent_actor import AgentActor
-from ring_keras.ray.agents import Agents, StillbornError
+from ring_keras.ray.agents import AgentActor, Agents, StillbornError
 
 __all__ = ["run_elastic"]
 

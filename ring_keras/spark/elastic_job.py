@@ -15,9 +15,11 @@ from py4j.protocol import Py4JError
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from ring_keras.engines.elastic_results import elastic_results
-from ring_keras.engines.elastic_ringrun import run_ringrun
-from ring_keras.engines.elastic_settings import elastic_settings
+from ring_keras.engines.elastic_job import (
+    elastic_results,
+    elastic_settings,
+    run_ringrun,
+)
 from ring_keras.engines.outcomes import RankFailedError
 from ring_keras.engines.secret_file import secret_file
 from ring_keras.spark.agent_desk import AgentDesk

@@ -11,9 +11,11 @@ import pytest
 
 from ring_keras.engines import pickling
 from ring_keras.engines.agent_host import AgentHost
-from ring_keras.engines.elastic_results import elastic_results
-from ring_keras.engines.elastic_ringrun import run_ringrun
-from ring_keras.engines.elastic_settings import elastic_settings
+from ring_keras.engines.elastic_job import (
+    elastic_results,
+    elastic_settings,
+    run_ringrun,
+)
 from ring_keras.engines.outcomes import RankFailedError
 from ring_keras.engines.secret_file import secret_file
 from ring_keras.launch.addresses import host_port
