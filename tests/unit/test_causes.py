@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from ring_keras._causes import in_one_line
-from ring_keras.engines.lost_peer import lost_a_peer
+from ring_keras.engines.outcomes import lost_a_peer
 from ring_keras.errors import RankMismatchError
 
 PYTHON = """OSError: truncated JPEG: img_0042.jpg
