@@ -47,7 +47,7 @@ from ring_keras.launch.node_agent import NodeAgent
 from ring_keras.launch.nodes import NodeOptions, meet_nodes
 from ring_keras.launch.output import say, to_reader
 from ring_keras.launch.places import places_of
-from ring_keras.launch.several_hosts import HostsJob, Plan, meet_hosts
+from ring_keras.launch.several_hosts import HostsJob, RankCommand, meet_hosts
 from ring_keras.launch.this_host import meet_elastic, meet_here
 from ring_keras.launch.tools import describe_tools
 
@@ -196,7 +196,7 @@ def _run_job(
     elif hosts is None:
         meet = meet_here(options.size, job)
     else:
-        plan = Plan(
+        plan = RankCommand(
             command=command,
             directory=str(Path.cwd()),
             environment=inherited,

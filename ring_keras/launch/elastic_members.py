@@ -17,7 +17,7 @@ from ring_keras.launch.workers import Worker
 if TYPE_CHECKING:
     from ring_keras import _native
 
-__all__ = ["TOO_FEW", "ElasticMembers", "Room"]
+__all__ = ["TOO_FEW", "ElasticMembers", "Slots"]
 
 TOO_FEW = 75
 """ringrun's exit code when a job cannot go on, and could later: EX_TEMPFAIL."""
@@ -31,7 +31,7 @@ _CALL_AGAIN_S = 10.0
 _MAX_STILLBORN = 3
 
 
-class Room(Protocol):
+class Slots(Protocol):
     """Where processes are started."""
 
     @property
@@ -78,7 +78,7 @@ class ElasticMembers:
     Args:
         options: How many there may be.
         desk: The launcher's.
-        room: Where processes are started.
+        slots: Where processes are started.
         store_host: The address on which stores listen.
     """
 
@@ -86,13 +86,13 @@ class ElasticMembers:
         self,
         options: ElasticOptions,
         desk: Desk,
-        room: Room,
+        slots: Slots,
         store_host: str,
     ) -> None:
         self._options = options
         self._desk = desk
         self._say = desk.output.say
-        self._room = room
+        self._slots = slots
         self._store_host = store_host
         self._processes: dict[int, _Process] = {}
         self._members: list[_Process] = []
@@ -304,7 +304,7 @@ class ElasticMembers:
 
     def _start_one(self) -> _Process:
         number = len(self._processes)
-        process = self._processes[number] = _Process(self._room.add(number))
+        process = self._processes[number] = _Process(self._slots.add(number))
         self._desk.watch.note_start(process.worker)
         return process
 
@@ -336,10 +336,10 @@ class ElasticMembers:
 
     def _vacancies(self) -> int:
         """How many processes may be started now."""
-        return min(self._wanted(), self._room.free())
+        return min(self._wanted(), self._slots.free())
 
     def _most_to_come(self) -> int:
-        later = self._wanted() if self._room.grows else self._vacancies()
+        later = self._wanted() if self._slots.grows else self._vacancies()
         return len(self._newcomers()) + later
 
     def _cooldown_s(self) -> float:

@@ -22,7 +22,7 @@ from ring_keras.network.addresses import is_own, own_addresses
 
 __all__ = [
     "HostsJob",
-    "Plan",
+    "RankCommand",
     "await_greetings",
     "common_address",
     "meet_hosts",
@@ -35,7 +35,7 @@ _READY_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class RankCommand:
     """What an agent is told to run.
 
     Attributes:
@@ -70,7 +70,7 @@ class HostsJob:
     """
 
     hosts: Sequence[Host]
-    plan: Plan
+    plan: RankCommand
     ssh: SshOptions
     launcher_address: str | None
     interfaces: Sequence[str] = ()
@@ -173,7 +173,7 @@ def await_greetings(desk: Desk, crews: Sequence[AgentCrew]) -> None:
 
 
 def _prepare(
-    crew: AgentCrew, places: Sequence[Place], plan: Plan, probes: Probes
+    crew: AgentCrew, places: Sequence[Place], plan: RankCommand, probes: Probes
 ) -> None:
     """Asks an agent whether ranks can be started, and which addresses it reaches."""
     crew.prepare(

@@ -39,9 +39,9 @@ def meet_elastic(options: ElasticOptions, job: HostJob, slots: int | None) -> Me
 
     def meet(desk: Desk) -> Members:
         most = sys.maxsize if slots is None else slots
-        room = _OwnRoom(desk, options.size, job, most)
-        members = ElasticMembers(options, desk, room, _STORE_HOST)
-        ElasticSocket(desk.loop, room.path, members.take)
+        own = _OwnSlots(desk, options.size, job, most)
+        members = ElasticMembers(options, desk, own, _STORE_HOST)
+        ElasticSocket(desk.loop, own.path, members.take)
         # Times run out without that anything happens.
         desk.loop.on_tick(lambda: None)
         return members
@@ -49,7 +49,7 @@ def meet_elastic(options: ElasticOptions, job: HostJob, slots: int | None) -> Me
     return meet
 
 
-class _OwnRoom:
+class _OwnSlots:
     """Starts processes by number, on this host."""
 
     grows = False

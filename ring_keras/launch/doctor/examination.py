@@ -171,7 +171,7 @@ class _Patients:
             if "problem" in answer
         ]
         places = {
-            crew.name: [networks.Place(*place) for place in answer["places"]]
+            crew.name: [networks.Listener(*place) for place in answer["places"]]
             for crew, answer in answers.items()
             if "places" in answer
         }
@@ -205,7 +205,7 @@ class _Patients:
         return found + networks.judge_speed(self._measure(common, key))
 
     def _measure(
-        self, places: Mapping[str, Sequence[networks.Place]], key: str
+        self, places: Mapping[str, Sequence[networks.Listener]], key: str
     ) -> dict[tuple[str, str], list[networks.Trial]]:
         """Neighbours on the ring of all hosts, there and back."""
         crews = {crew.name: crew for crew in self.reports}

@@ -65,7 +65,7 @@ class _Host:
 
 
 def _described(address: str, port: int) -> list[Any]:
-    """As `between.networks.Place` has it."""
+    """As `between.networks.Listener` has it."""
     interface = interface_of(address)
     return [address, port, interface, mtu_of(interface), link_speed(interface)]
 

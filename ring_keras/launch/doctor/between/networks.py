@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ring_keras.launch.doctor.finding import Between, Finding, State
 
 __all__ = [
-    "Place",
+    "Listener",
     "Trial",
     "common",
     "judge_reach",
@@ -27,7 +27,7 @@ _SAFE_MTU = 1400
 
 
 @dataclass(frozen=True)
-class Place:
+class Listener:
     """Where a host listens.
 
     Attributes:
@@ -58,14 +58,15 @@ class Trial:
         problem: Why.
     """
 
-    place: Place
+    place: Listener
     measured: Mapping[str, float] | None
     problem: str = ""
 
 
 def common(
-    places: Mapping[str, Sequence[Place]], reached: Mapping[tuple[str, str], set[str]]
-) -> dict[str, list[Place]]:
+    places: Mapping[str, Sequence[Listener]],
+    reached: Mapping[tuple[str, str], set[str]],
+) -> dict[str, list[Listener]]:
     """Of each host, where all others reach it.
 
     Args:
@@ -86,13 +87,14 @@ def common(
     }
 
 
-def one_of_each_interface(places: Sequence[Place]) -> list[Place]:
+def one_of_each_interface(places: Sequence[Listener]) -> list[Listener]:
     """The first address of each, which says how fast its others are."""
     return list({place.interface: place for place in reversed(places)}.values())[::-1]
 
 
 def judge_reach(
-    places: Mapping[str, Sequence[Place]], reached: Mapping[tuple[str, str], set[str]]
+    places: Mapping[str, Sequence[Listener]],
+    reached: Mapping[tuple[str, str], set[str]],
 ) -> list[Between]:
     """Whether each host has an address that all others reach."""
     found = []
@@ -232,5 +234,5 @@ def _allreduce(count: int, slowest: float) -> Finding:
     )
 
 
-def _set_mtu(host: str, place: Place, mtu: int) -> str:
+def _set_mtu(host: str, place: Listener, mtu: int) -> str:
     return f"ssh {host} sudo ip link set dev {place.interface} mtu {mtu}"

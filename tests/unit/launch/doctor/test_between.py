@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ring_keras.launch.doctor.between import clocks, networks, versions
-from ring_keras.launch.doctor.between.networks import Place, Trial
+from ring_keras.launch.doctor.between.networks import Listener, Trial
 from ring_keras.launch.doctor.finding import Between, Finding, State
 
 FACTS = {
@@ -19,8 +19,10 @@ FACTS = {
 }
 
 
-def place(address: str = "10.0.0.2", mtu: int = 1500, bits_per_s: float = 0) -> Place:
-    return Place(address, 4711, "eth0", mtu, bits_per_s)
+def place(
+    address: str = "10.0.0.2", mtu: int = 1500, bits_per_s: float = 0
+) -> Listener:
+    return Listener(address, 4711, "eth0", mtu, bits_per_s)
 
 
 def by_host(found: list[Between]) -> dict[str, Finding]:
@@ -28,7 +30,7 @@ def by_host(found: list[Between]) -> dict[str, Finding]:
     return {some.hosts[-1]: some.finding for some in found}
 
 
-def trial(gb_per_s: float, there: Place | None = None, far_s: float = 1e-5) -> Trial:
+def trial(gb_per_s: float, there: Listener | None = None, far_s: float = 1e-5) -> Trial:
     measured = {
         "bytes_per_s": gb_per_s * 1e9,
         "round_trip_s": far_s,
