@@ -85,11 +85,10 @@ class Visit:
         self._line = line
         self._token = token
         self.own_address = str(line.getsockname()[0])
-        asked = b""
-        with contextlib.suppress(ConnectionError):
-            asked = line.recv(1, socket.MSG_PEEK)
-        if not asked:
-            raise JobIsOverError
+        try:
+            ask(line, token, {})
+        except ConnectionError:
+            raise JobIsOverError from None
 
     def say(self, partition: int, attempt: int, agent: str) -> None:
         """An agent waits at this address, for as long as this is open."""
@@ -233,12 +232,15 @@ class _Visitor(socketserver.BaseRequestHandler):
             if not welcome:
                 return
             line.settimeout(_PROOF_S)
-            told, binding = receive_request(line, self._token)
+            _, binding = receive_request(line, self._token)
             self._desk.give_room(line)
+            send_answer(line, self._token, binding, "welcome")
             line.settimeout(None)
             _keep_alive(line)
+            # Its agent has yet to start, in whatever time that takes.
+            told, binding = receive_request(line, self._token)
             with self._desk.holding(**told):
-                send_answer(line, self._token, binding, "welcome")
+                send_answer(line, self._token, binding, "noted")
                 line.recv(1)  # Nothing comes but the end.
 
 

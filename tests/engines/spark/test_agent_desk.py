@@ -6,12 +6,14 @@ import contextlib
 import dataclasses
 import socket
 import threading
+import time
 
 import pytest
 from support.processes import wait_until
 
 pytestmark = pytest.mark.engines
 pytest.importorskip("pyspark", reason="`make test-engines`")
+from ring_keras.spark import agent_desk  # noqa: E402
 from ring_keras.spark.agent_desk import AgentDesk, JobIsOverError  # noqa: E402
 
 TOKEN = b"of the test"
@@ -75,9 +77,8 @@ def test_tasks_are_told_that_the_job_is_over() -> None:
 def test_who_has_not_the_secret_is_nobody() -> None:
     with AgentDesk("127.0.0.1", TOKEN) as desk:
         stranger = dataclasses.replace(desk.card, token=b"another")
-        with stranger.visited() as visit:
-            visit.say(0, 1, "192.0.2.1:5")
-            assert visit.is_over(30)
+        with pytest.raises(JobIsOverError), stranger.visited():
+            pass
         with socket.create_connection((desk.card.host, desk.card.port)) as line:
             line.sendall(b"\xff\xfe GET / HTTP/1.1\r\n" * 9)
             line.settimeout(30)
@@ -86,6 +87,16 @@ def test_who_has_not_the_secret_is_nobody() -> None:
 
         assert desk.agents() == {}
     assert desk.losses == []
+
+
+def test_an_agent_may_take_longer_to_start_than_a_proof(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agent_desk, "_PROOF_S", 0.5)
+    with AgentDesk("127.0.0.1", TOKEN) as desk, desk.card.visited() as visit:
+        time.sleep(1)  # As long as the agent takes.
+        visit.say(3, 17, "192.0.2.1:5")
+        wait_until(lambda: bool(desk.agents()), "it is there")
 
 
 def test_strangers_cost_few_threads_and_keep_no_task_out() -> None:
