@@ -19,7 +19,7 @@ from pathlib import Path
 from ring_keras.config import inherited_environment
 from ring_keras.engines import call_rank
 from ring_keras.engines.call_agent import AGENTS
-from ring_keras.engines.outcomes import Outcome, RankFailedError
+from ring_keras.engines.outcomes import Outcome, RankFailedError, first_failure
 from ring_keras.launch.workers import how_ended
 
 __all__ = ["ElasticSettings", "elastic_results", "elastic_settings", "run_ringrun"]
@@ -270,10 +270,9 @@ def _is_of(one: Outcome, place: tuple[int, int, int]) -> bool:
 
 def _failure(outcomes: Sequence[Outcome], ended: str) -> RankFailedError:
     """Names the process that failed first, and of its own accord."""
-    failed = [one for one in outcomes if one.failure]
-    if not failed:
+    first = first_failure(outcomes)
+    if first is None:
         return RankFailedError(None, ended)
-    first = min(failed, key=lambda one: (one.follows, one.ended_at))
     rank = None if first.place is None else first.place[1]
     who = f"process {first.number}" if rank is None else f"rank {rank}"
     text = f"{who} {first.failure} ({ended})"

@@ -7,14 +7,21 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ring_keras._causes import in_one_line
 
-__all__ = ["Outcome", "RankFailedError", "failure_of", "lost_a_peer", "results_of"]
+__all__ = [
+    "Outcome",
+    "RankFailedError",
+    "failure_of",
+    "first_failure",
+    "lost_a_peer",
+    "results_of",
+]
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,12 @@ def lost_a_peer(error: BaseException) -> bool:
     return isinstance(ours, PeerLostError) or bool(has_failed)
 
 
+def first_failure(outcomes: Iterable[Outcome]) -> Outcome | None:
+    """The one that took the others along; None if none has failed."""
+    failed = [one for one in outcomes if one.failure]
+    return min(failed, key=lambda one: (one.follows, one.ended_at), default=None)
+
+
 class RankFailedError(RuntimeError):
     """A rank that runs a function failed, and so did the job.
 
@@ -109,14 +122,9 @@ def results_of(outcomes: Sequence[Outcome]) -> list[Any]:
     Raises:
         RankFailedError: If a rank failed; it names the one that took the others along.
     """
-    failed = [rank for rank, outcome in enumerate(outcomes) if outcome.failure]
-    if not failed:
+    first = first_failure(outcomes)
+    if first is None:
         return [pickle.loads(outcome.result or b"") for outcome in outcomes]
-    first = min(
-        failed, key=lambda rank: (outcomes[rank].follows, outcomes[rank].ended_at)
-    )
-    outcome = outcomes[first]
-    where = f" ({outcome.where})" if outcome.where else ""
-    raise RankFailedError(
-        first, f"rank {first}{where} {outcome.failure}", outcome.details
-    )
+    rank = outcomes.index(first)
+    where = f" ({first.where})" if first.where else ""
+    raise RankFailedError(rank, f"rank {rank}{where} {first.failure}", first.details)
