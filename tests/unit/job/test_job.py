@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import ring_keras as ring
-from ring_keras.job.job import current_job
+from ring_keras.job.job import PerJob, current_job
 from ring_keras.ops.data_order import living_orders
 from ring_keras.optimizers import bucket_size
 
@@ -51,3 +51,17 @@ def test_nothing_outlives_a_job(job):
     assert not living_orders(ring.global_process_set)
     assert list(data)
     assert not current_job().agreed_without_all[0]
+
+
+def test_what_a_part_keeps_of_a_job_ends_with_it(job):
+    ended = []
+    notes = PerJob(list, ended.append)
+    notes.of(job).append("first")
+    assert notes.of(job) == ["first"]
+    ring.shutdown()
+    assert ended == [["first"]]
+    ring.init()
+    assert notes.of(current_job()) == []
+    notes.put(current_job(), ["second"])
+    ring.shutdown()
+    assert ended == [["first"], ["second"]]
