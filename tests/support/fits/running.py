@@ -45,6 +45,8 @@ __all__ = [
 EQUAL = "equal"
 # Ranks that have waited for each other in vain: no answer, but the end of a wait.
 _TIMEOUTS = {"RK206", "RK207"}
+# One rank has failed, and the others were told: it must have a code itself.
+_TOLD = "RK310"
 # Keras computes some of what an update is made of in float32 whatever its type.
 _COMPUTE = {
     "float64": "float32",
@@ -245,7 +247,7 @@ def _verdict_of_errors(errors: list[str], alone: Run) -> Verdict:
     codes = {code for error in errors for code in re.findall(r"\[(RK\d+)\]", error)}
     if codes & _TIMEOUTS:
         return Verdict("hung", "+".join(sorted(codes)), text)
-    if codes:
+    if codes - {_TOLD}:
         return Verdict("refused", "+".join(sorted(codes)), text)
     if alone.error:
         return Verdict("refused", "Keras", text)
