@@ -542,6 +542,12 @@ class FailsInBegin(keras.callbacks.Callback):
             raise OSError("no first batch")
 
 
+class EvaluatesAtOnce(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        average = ring.callbacks.MetricAverage()
+        self.model.evaluate(FailsAtOnce(), verbose=0, callbacks=[average])
+
+
 def without_last_column(x, y):
     return x[:-1], y
 
@@ -567,6 +573,7 @@ def early_failure(kind):
             model, good, [average, FailsInBegin(), ring.callbacks.Preemption("none")]
         ),
         "evaluated data": lambda model: evaluate(model, FailsAtOnce()),
+        "evaluated in fit": lambda model: train(model, good, [EvaluatesAtOnce()]),
         "evaluating callback": lambda model: evaluate(model, good, [FailsInSetModel()]),
     }[kind]
 
@@ -602,6 +609,7 @@ def early_failures_worker(kind, compiled):
         ("callback", False),
         ("listed", False),
         ("evaluated data", False),
+        ("evaluated in fit", False),
         ("evaluating callback", False),
     ],
 )
