@@ -115,17 +115,19 @@ def train(
 
 
 def measure_times(
-    rate: str, models: list[str], turns: int, steps: int
+    rate: str, models: list[str], ways: list[str], turns: int, steps: int
 ) -> dict[tuple[str, str], dict[str, float]]:
     """Of every model and way: the seconds and bytes of a step."""
     measured: dict[tuple[str, str], list[dict[str, Any]]] = {}
     with Network(HOSTS, rate) as network:
         for _ in range(turns):
             for model in models:
-                for way in WAYS:
+                for way in ways:
                     # A step of gradients may take seconds.
                     count = APART if is_apart(way) else steps
                     said = train(network, model, way, 3, count)
+                    seconds = statistics.median(said["step_s"])
+                    print(f"{rate}, {model}, {way}: {seconds:.4f} s", file=sys.stderr)
                     measured.setdefault((model, way), []).append(said)
     return {
         key: {
@@ -148,7 +150,7 @@ def report_times(rate: str, measured: dict[tuple[str, str], dict[str, float]]) -
         )
 
 
-def report_quality(models: list[str], examples: int) -> None:
+def report_quality(models: list[str], ways: list[str], examples: int) -> None:
     """Trains every way on as many examples, where links have no limit."""
     epochs = max(2, examples // (HOSTS * 8 * 2 * APART))
     count = epochs * HOSTS * 8 * 2 * APART
@@ -156,7 +158,7 @@ def report_quality(models: list[str], examples: int) -> None:
     print("|---|---|---|---|")
     with Network(HOSTS) as network:
         for model in models:
-            for way in list(WAYS)[1:]:
+            for way in ways[1:]:
                 said = train(network, model, way, epochs, 2 * APART)
                 loss, accuracy = said["loss"], said["accuracy"]
                 row = f"| {model} | {way} | {loss:.4f} | {accuracy:.2%} |"
@@ -167,6 +169,9 @@ def main() -> None:
     """Measures, and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", nargs="+", default=["cnn", "mlp"])
+    parser.add_argument(
+        "--ways", nargs="+", choices=list(WAYS)[1:], default=list(WAYS)[1:]
+    )
     parser.add_argument("--rates", nargs="*", default=["1gbit", "100mbit", "20mbit"])
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument(
@@ -176,6 +181,7 @@ def main() -> None:
         "--examples", type=int, default=64000, help="for quality; 0: leave it out"
     )
     options = parser.parse_args()
+    ways = [next(iter(WAYS)), *options.ways]
     if os.geteuid() != 0:
         parser.error("making network namespaces needs root")
     # So that the namespaces go, whoever ends this.
@@ -185,10 +191,12 @@ def main() -> None:
     before = Load.now()
     print(f"load: {before.average:.2f}", flush=True)
     for rate in options.rates:
-        measured = measure_times(rate, options.models, options.turns, options.steps)
+        measured = measure_times(
+            rate, options.models, ways, options.turns, options.steps
+        )
         report_times(rate, measured)
     if options.examples:
-        report_quality(options.models, options.examples)
+        report_quality(options.models, ways, options.examples)
     after = Load.now()
     stolen = after.stolen_since(before)
     print(f"\nload: {after.average:.2f}; the hypervisor took {stolen:.1%}")
