@@ -326,7 +326,7 @@ def test_fit_is_the_algorithm(rank_pool, size, inner, outer, sync_every, compile
     [
         (3, "int8", {}),
         (2, "top-k", {}),
-        (2, "int8", {"jit_compile": True}),
+        pytest.param(2, "int8", {"jit_compile": True}, marks=pytest.mark.slow),
         pytest.param(4, "int8", {"run_eagerly": True}, marks=pytest.mark.slow),
         pytest.param(3, "top-k", {"jit_compile": True}, marks=pytest.mark.slow),
     ],
@@ -353,6 +353,7 @@ def two_wires_worker():
     return [two_fits_worker(wire)[0] for wire in ("int8", "bfloat16")]
 
 
+@pytest.mark.slow
 def test_wires_between_encrypted_hosts():
     hosts = [
         {"RING_KERAS_HOST_NAME": host, "RING_KERAS_ENCRYPT": "1"} for host in ("a", "b")
@@ -402,11 +403,16 @@ def fragments_worker(inner, wire, fragments, overlap, **compiled):
 @pytest.mark.parametrize(
     ("size", "inner", "wire", "fragments", "overlap", "compiled"),
     [
-        (2, "sgd", "float32", 2, 0, {"steps_per_execution": 4}),
         (3, "sgd", "int8", 3, 0, {}),
-        (2, "sgd", "float32", 3, 0, {"jit_compile": True}),
-        (2, "sgd", "float32", 1, 3, {}),
         (3, "sgd", "float32", 2, 4, {"steps_per_execution": 4}),
+        pytest.param(
+            *(2, "sgd", "float32", 2, 0, {"steps_per_execution": 4}),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(2, "sgd", "float32", 3, 0, {"jit_compile": True}), marks=pytest.mark.slow
+        ),
+        pytest.param(*(2, "sgd", "float32", 1, 3, {}), marks=pytest.mark.slow),
         pytest.param(
             *(2, "accumulation", "float32", 2, 0, {"run_eagerly": True}),
             marks=pytest.mark.slow,
