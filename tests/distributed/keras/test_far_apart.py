@@ -963,10 +963,10 @@ def test_validation_and_callbacks_see_common_weights(rank_pool):
         assert history[f"val_{key}"][-1] == pytest.approx(value, abs=1e-5)
 
 
-def checked_worker():
+def checked_worker(options):
     """Comparisons of weights do not take ranks that are apart for ones that differ."""
     model = training.build(1)
-    optimizer = ring.DiLoCo(keras.optimizers.Adam(0.01), sync_every=3)
+    optimizer = ring.DiLoCo(keras.optimizers.Adam(0.01), sync_every=3, **options)
     model.compile(optimizer, "binary_crossentropy")
     model.fit(rank_dataset(8), epochs=2, verbose=0)
     if ring.rank() == 1:
@@ -975,10 +975,11 @@ def checked_worker():
     return True
 
 
-def test_checks_of_equal_weights_know_of_it(rank_pool):
+@pytest.mark.parametrize("options", [{"wire": "int8"}, {"overlap_steps": 2}])
+def test_checks_of_equal_weights_know_of_it(rank_pool, options):
     checked = rank_pool(2, env={"RING_KERAS_CHECK_STEPS": "2"})
 
-    assert checked.run(checked_worker) == [True, True]
+    assert checked.run(checked_worker, args=(options,)) == [True, True]
 
 
 def joined_worker(jit_compile):
