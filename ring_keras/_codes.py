@@ -31,8 +31,8 @@ def codes_in(text: str) -> list[str]:
 
 
 def explain(code: str) -> str | None:
-    """What the page says about a code; None if there is no such code."""
-    wanted = code.upper().strip("[]")
+    """What the page says about a code, also without its "RK"; None: there is none."""
+    wanted = f"RK{code.upper().strip('[]').removeprefix('RK')}"
     for entry in _ENTRY.finditer(_PAGE.read_text(encoding="utf-8")):
         if entry[1] == wanted:
             return entry[0].rstrip() + "\n"

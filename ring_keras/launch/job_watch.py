@@ -19,6 +19,8 @@ from ring_keras.launch.workers import Worker
 
 __all__ = ["JobWatch"]
 
+_LONG_START_S = 20
+
 
 class _EventLog:
     """Appends events to a file. A full disk costs the file, not the job.
@@ -177,4 +179,7 @@ class JobWatch:
             return ""
         seconds = time.monotonic() - self._began_at
         text = f"starting {size} ranks ... {joined} of {size} have joined"
-        return f"{text} ({seconds:.0f} s)"
+        # Python and TensorFlow start sooner than that.
+        idle = joined == 0 and seconds >= _LONG_START_S
+        hint = "; does the script call init()?" if idle else ""
+        return f"{text} ({seconds:.0f} s){hint}"

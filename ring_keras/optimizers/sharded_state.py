@@ -21,7 +21,12 @@ import numpy as np
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
-from ring_keras.errors import RankMismatchError, RingKerasError
+from ring_keras.errors import (
+    CollectiveTimeoutError,
+    PeerLostError,
+    RankMismatchError,
+    RingKerasError,
+)
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.broadcast import broadcast, grouped_broadcast
 from ring_keras.ops.objects import allgather_object
@@ -298,11 +303,12 @@ class ShardedFiles:
             type(self._optimizer).save_own_variables(self._optimizer, store)
             return
         _refuse_alone(self._optimizer)
-        require_parts_of_one_state(
-            [int(internals.steps_done(self._optimizer)), len(variables)],
-            "save",
-            self._process_set,
-        )
+        with _explained_if_others_stay_away(self._optimizer):
+            require_parts_of_one_state(
+                [int(internals.steps_done(self._optimizer)), len(variables)],
+                "save",
+                self._process_set,
+            )
 
         def write() -> tuple[None, None]:
             failure: Exception | None = None
@@ -376,6 +382,23 @@ def _refuse_alone(optimizer: keras.optimizers.Optimizer) -> None:
             "model.save(path) outside of RootOnly, or by a keras.callbacks."
             "ModelCheckpoint on every rank."
         )
+
+
+@contextlib.contextmanager
+def _explained_if_others_stay_away(
+    optimizer: keras.optimizers.Optimizer,
+) -> Iterator[None]:
+    """Around what a rank alone cannot do, such as behind `if ring.rank() == 0:`."""
+    try:
+        yield
+    except (PeerLostError, CollectiveTimeoutError) as error:
+        raise type(error)(
+            "[RK338] "
+            f"the state of optimizer '{optimizer.name}' is divided among the ranks "
+            "(shard_state=True), and not all of them have come to save it. Call "
+            "model.save(path) on every rank, without `if ring.rank() == 0:`. "
+            f"{error}"
+        ) from error
 
 
 def sharded_steps(

@@ -43,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not options.script:
         parser.error("which script?")
+    if not options.as_module and not Path(options.script[0]).exists():
+        parser.error(f"there is no file {options.script[0]}")
     if options.steps < 1:
         parser.error(f"--steps must be at least 1, not {options.steps}")
     recording = Recording(1 if options.facts else options.steps)

@@ -18,6 +18,7 @@ from support import training
 from support.run_ranks import run_ranks
 
 import ring_keras as ring
+from ring_keras import _libraries
 from ring_keras.ops.step import one_step
 from ring_keras.optimizers.wires import average_thinly
 
@@ -278,7 +279,7 @@ def fit_worker(inner, outer, sync_every, steps, epochs, options=(), **compiled):
     optimizer = make(INNER[inner](), sync_every=sync_every, **dict(options))
     model.compile(optimizer, "binary_crossentropy", **compiled)
     model.fit(rank_dataset(steps), epochs=epochs, verbose=0, shuffle=False)
-    if compiled.get("jit_compile"):
+    if compiled.get("jit_compile") and _libraries.has_xla_kernels():
         assert model.jit_compile, "XLA was turned off"
     return model.get_weights(), int(optimizer.outer_optimizer.iterations)
 
@@ -499,9 +500,10 @@ def fails_under_way_worker():
     model.fit(rank_dataset(8), verbose=0, shuffle=False)
     weights = model.get_weights()
     assert pickle.loads(pickle.dumps(model)).optimizer.overlap_steps == 2
-    with pytest.raises(ring.RingKerasError, match="RK347"):
-        model.compile(optimizer, "binary_crossentropy", jit_compile=True)
-        model.fit(rank_dataset(8), verbose=0)
+    if _libraries.has_xla_kernels():
+        with pytest.raises(ring.RingKerasError, match="RK347"):
+            model.compile(optimizer, "binary_crossentropy", jit_compile=True)
+            model.fit(rank_dataset(8), verbose=0)
     return weights
 
 

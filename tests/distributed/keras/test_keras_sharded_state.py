@@ -637,3 +637,15 @@ def left_job_worker() -> None:
 
 def test_a_state_divided_for_other_ranks_is_refused():
     run_ranks(initialized, 2, args=(left_job_worker,))
+
+
+def first_saves_alone_worker(directory: str) -> None:
+    ring.init()
+    model = fit("adam", shard_state=True)
+    if ring.rank() == 0:
+        with pytest.raises(ring.PeerLostError, match=r"\[RK338\] .*on every rank"):
+            model.save(f"{directory}/model.keras")
+
+
+def test_a_rank_that_saves_alone_is_told_why_it_fails(tmp_path):
+    run_ranks(first_saves_alone_worker, 2, args=(str(tmp_path),))
