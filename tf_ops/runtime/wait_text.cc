@@ -123,10 +123,10 @@ std::string DescribeStall(const Operation& operation, double age_s,
   const std::string elsewhere = DescribeAnnounced(missing, matcher, here) +
                                 DescribePosted(missing, shared, here);
   if (missing.empty() || !elsewhere.empty()) return text + elsewhere;
-  return StrCat(text, missing.size() == 1 ? " It is" : " They are",
-                " in no collective that is known here: slow input, a save, or "
-                "a branch that other ranks do not take. If it is expected, "
-                "raise RING_KERAS_STALL_TIMEOUT_S.");
+  return StrCat(text, missing.size() == 1 ? " It" : " They",
+                " may be reading data, saving, or in a branch that other ranks "
+                "do not take. If that is expected, raise "
+                "RING_KERAS_STALL_TIMEOUT_S.");
 }
 
 std::string DescribeAwaited(const Operation& operation, double age_s) {

@@ -68,7 +68,7 @@ def test_a_stall_is_told_less_and_less_often(tmp_path: Path, traces: bool) -> No
     # After 0.2, 0.4, 0.8, 1.6 and 3.2 s, unless this machine was too slow.
     assert 1 <= len(warnings) <= 5, warnings
     for warning in warnings:
-        assert "s for rank 1 of 2. It is in no collective that is known" in warning
+        assert "s for rank 1 of 2. It may be reading data, saving, or in" in warning
         assert (f"`ring analyze {tmp_path}`" in warning) == traces
         assert ("With RING_KERAS_TRACE_DIR=DIR" in warning) == (not traces)
     # And the rank that is waited for says where its program stands.
