@@ -30,8 +30,9 @@ from ring_keras.training.train_step import is_distributed, process_set_of
 
 __all__ = ["every_fit_meets", "failures_told"]
 
-# Of an exception: that the other ranks have been told of it.
-_TOLD = "_ring_keras_told"
+# Of an exception: in which call the other ranks have been told of it. Another call may
+# raise the same one again, as a thread's that has failed.
+_TOLD = "_ring_keras_told_in"
 
 # What another rank may have been the first to know.
 _OF_OTHERS = (CommunicationError, CorruptDataError, RankMismatchError)
@@ -160,7 +161,12 @@ def _words(method: str, error: BaseException) -> str:
 
 def _note_told(error: BaseException) -> None:
     with contextlib.suppress(AttributeError):
-        setattr(error, _TOLD, True)
+        setattr(error, _TOLD, _outermost())
+
+
+def _outermost() -> int:
+    """The number of the call in which all that are under way are."""
+    return calls_under_way()[0].number
 
 
 def _is_known(error: BaseException, handled: BaseException | None) -> bool:
@@ -178,7 +184,7 @@ def _is_known(error: BaseException, handled: BaseException | None) -> bool:
     cause: BaseException | None = error
     # `raise error from error` is its own cause.
     while cause is not None and cause is not handled and cause not in seen:
-        if getattr(cause, _TOLD, False):
+        if getattr(cause, _TOLD, None) == _outermost():
             return True
         if isinstance(from_tensorflow(cause) or cause, _OF_OTHERS):
             return True

@@ -1,5 +1,6 @@
 """Where the ranks meet in a call of `fit` or `evaluate`."""
 
+import itertools
 import threading
 from collections.abc import Callable
 
@@ -20,6 +21,9 @@ __all__ = [
 ]
 
 
+_numbers = itertools.count()
+
+
 class CallUnderWay:
     """A call of `fit` or `evaluate`.
 
@@ -29,6 +33,8 @@ class CallUnderWay:
 
     def __init__(self, method: str) -> None:
         self.method = method
+        self.number = next(_numbers)
+        """No other call of this process has it."""
         self.met: tuple[Job, ProcessSet] | None = None
         """The job, and the ranks of it that have met in the call; None before."""
         self.afterwards: list[Callable[[], None]] = []

@@ -481,6 +481,39 @@ def test_a_failure_is_told_once_and_not_to_what_follows(rank_pool, kind):
     assert weights == others
 
 
+class RaisesTheSame(keras.callbacks.Callback):
+    """As what waits for a thread that has failed does."""
+
+    def __init__(self):
+        super().__init__()
+        self.error = OSError("the thread is gone")
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if ring.rank() == 1:
+            raise self.error
+
+
+def same_error_worker():
+    model = training.distributed_model(1)
+    fails = RaisesTheSame()
+    caught = []
+    for _ in range(2):
+        part = ring.data.shard(training.dataset(48)).batch(4)
+        with pytest.raises((OSError, ring.RankMismatchError)) as error:
+            model.fit(part, verbose=0, callbacks=[fails])
+        caught.append(str(error.value))
+    ring.barrier()
+    return caught
+
+
+def test_one_error_in_two_calls_is_told_twice(rank_pool):
+    first, second = rank_pool(2).run(same_error_worker, timeout_s=60)
+
+    assert second == ["the thread is gone"] * 2
+    for message in first:
+        assert "rank 1 cannot take part: its fit() raised OSError" in message
+
+
 class FailsLater(keras.callbacks.Callback):
     """In the second evaluation, on rank 1."""
 
