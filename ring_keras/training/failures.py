@@ -74,9 +74,11 @@ def failures_told(method: Callable[..., Any]) -> Callable[..., Any]:
             if call.met is not None:
                 _tell(call, model, error, handled)
             elif not _is_known(error, handled):
-                with contextlib.suppress(TypeError):  # Of other arguments.
+                try:
                     given = signature.bind(model, *args, **kwargs).arguments
-                    _stay_away(name, model, given.pop("callbacks", None), error)
+                except TypeError:  # It has failed by that.
+                    given = kwargs
+                _stay_away(name, model, given.pop("callbacks", None), error)
             raise
         finally:
             calls_under_way().pop()

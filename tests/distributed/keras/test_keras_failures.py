@@ -595,11 +595,16 @@ def early_failure(kind):
     def train(model, data, callbacks=()):
         model.fit(data, verbose=0, callbacks=list(callbacks))
 
+    def train_wrongly(model):
+        arguments = {"no_such": 1} if ring.rank() == 1 else {}
+        model.fit(good, verbose=0, **arguments)
+
     def evaluate(model, data, callbacks=()):
         model.evaluate(data, verbose=0, callbacks=[average, *callbacks])
 
     return {
         "shape": lambda model: train(model, bad.batch(4)),
+        "arguments": train_wrongly,
         "data": lambda model: train(model, FailsAtOnce()),
         "callback": lambda model: train(model, good, [FailsInSetModel()]),
         "listed": lambda model: train(
@@ -638,6 +643,7 @@ def early_failures_worker(kind, compiled):
     [
         ("shape", False),
         ("shape", True),
+        ("arguments", False),
         ("data", False),
         ("callback", False),
         ("listed", False),
@@ -660,7 +666,7 @@ def test_a_failure_before_the_ranks_have_met_is_told(rank_pool, kind, compiled):
                 assert message.startswith("RankMismatchError: [RK310] "), message
                 told = f"rank 1 cannot take part: its {method}() raised "
                 assert told in message, message
-            if kind != "shape":
+            if kind not in ("shape", "arguments"):
                 assert "OSError: no first batch" in message
         assert training.largest_difference(weights, model.get_weights()) < 1e-6
         assert training.history_difference(theirs, history) < 1e-6
