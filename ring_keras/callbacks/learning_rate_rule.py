@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.momentum import scale_momentum
+from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
@@ -195,9 +196,11 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         if logs is not None:
             logs["learning_rate"] = self.learning_rate()
 
-    def rank_count(self) -> int:
-        """How many ranks train the model."""
-        return process_set_of(self.model).size()
+    def process_set(self) -> ProcessSet:
+        """The ranks that train the model."""
+        if self.model is None:  # Of Keras 2, whose callbacks ask for the rate alone.
+            return global_process_set
+        return process_set_of(self.model)
 
     def learning_rate(self) -> float:
         """What it is now."""

@@ -84,5 +84,5 @@ class LearningRateSchedule(LearningRateRule):
             factor = self.multiplier(math.floor(epoch) if self.staircase else epoch)
         else:
             factor = self.multiplier
-        scale = self.rank_count() if self.scale is None else self.scale
+        scale = self.process_set().size() if self.scale is None else self.scale
         return self.base_lr * scale * factor

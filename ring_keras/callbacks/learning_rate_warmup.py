@@ -4,7 +4,6 @@ from typing import Any
 
 from ring_keras.callbacks.learning_rate_rule import LearningRateRule
 from ring_keras.job.topology import rank
-from ring_keras.training.train_step import process_set_of
 
 __all__ = ["LearningRateWarmup"]
 
@@ -79,7 +78,7 @@ class LearningRateWarmup(LearningRateRule):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Says in whose epoch the ramp has ended."""
         super().on_epoch_end(epoch, logs)
-        ranks = process_set_of(self.model).ranks
+        ranks = self.process_set().ranks
         if self.verbose and self._ramping and self._is_over() and rank() == ranks[0]:
             rate = self.learning_rate()
             print(f"Epoch {epoch + 1}: the learning rate has warmed up to {rate:g}.")
@@ -89,7 +88,7 @@ class LearningRateWarmup(LearningRateRule):
         done, length = self._place(step)
         if done > length:
             return None
-        scale = self.rank_count() if self.scale is None else self.scale
+        scale = self.process_set().size() if self.scale is None else self.scale
         return self.base_lr * (1.0 + done / length * (scale - 1.0))
 
     def _place(self, step: int) -> tuple[int, float]:

@@ -104,7 +104,8 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
                 value = vars(value)
             elif len(value) > _MOST_OPTIMIZERS:
                 continue
-            values = value.values() if isinstance(value, dict) else value
+            # Copied at once: other threads may add to them.
+            values = list(value.values() if isinstance(value, dict) else value)
             waiting.extend(one for one in values if isinstance(one, _WALKED))
     return list(found.values())
 
