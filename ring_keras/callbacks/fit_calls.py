@@ -22,6 +22,7 @@ from ring_keras.callbacks.same_data import (
     warn_of_same_data,
     warn_of_shards,
 )
+from ring_keras.callbacks.sharded_saves import require_same_savers
 from ring_keras.callbacks.shared_files import file_of, saves_on_all_ranks
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
@@ -55,13 +56,18 @@ def agree_on_calls(
 
     Raises:
         RankMismatchError: On every rank, if some do not validate, and the user's own
-            `MetricAverage` would wait for them.
+            `MetricAverage` would wait for them; or if some have fewer checkpoints of a
+            state that the ranks divide.
     """
     changing = changing_callbacks(callbacks.callbacks)
     board = plain_board(callbacks.callbacks)
     ours = {
         "changing": changing,
         "files": [file for file in map(file_of, callbacks.callbacks) if file],
+        "checkpoints": sum(
+            saves_on_all_ranks(callback, callbacks.model)
+            for callback in callbacks.callbacks
+        ),
         "board": None if board is None else board.update_freq,
         "has_own_board": has_own_board(callbacks.callbacks),
         "validates": run.validation_data is not None,
@@ -72,6 +78,7 @@ def agree_on_calls(
     }
     note_first_meeting(process_set)
     everyones = allgather_object(ours, name="fit/calls", process_set=process_set)
+    require_same_savers([theirs["checkpoints"] for theirs in everyones], process_set)
     warn_of_missing([theirs["changing"] for theirs in everyones], process_set)
     for place, callback in enumerate(list(callbacks.callbacks)):
         file = file_of(callback)

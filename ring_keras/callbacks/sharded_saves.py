@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import keras
 
 from ring_keras.callbacks.root_only import RootOnly
+from ring_keras.errors import RankMismatchError
+from ring_keras.job.process_set import ProcessSet
 from ring_keras.optimizers.hooking import shards_state
 
-__all__ = ["refuse_savers_of_one_rank"]
+__all__ = ["refuse_savers_of_one_rank", "require_same_savers"]
 
 # By name, since some are in rooms that know this one. They save on one rank; Keras's
 # SwapEMAWeights puts all averages into the model.
@@ -48,3 +50,24 @@ def refuse_savers_of_one_rank(
             "keras.callbacks.ModelCheckpoint on every rank, not in RootOnly, or leave "
             "out shard_state."
         )
+
+
+def require_same_savers(counts: Sequence[int], process_set: ProcessSet) -> None:
+    """Raises if some ranks have fewer callbacks that save on all of them together.
+
+    Args:
+        counts: Of each rank of the process set: how many.
+        process_set: The ranks that train together.
+
+    Raises:
+        RankMismatchError: On every rank.
+    """
+    for rank, count in zip(process_set.ranks, counts, strict=True):
+        if count != counts[0]:
+            raise RankMismatchError(
+                "[RK338] "
+                "with shard_state=True the ranks save together, but rank "
+                f"{process_set.ranks[0]} has {counts[0]} ModelCheckpoint in this "
+                f"fit(), and rank {rank} has {count}. Give every rank the same "
+                "callbacks, without `if ring.rank() == 0:`."
+            )

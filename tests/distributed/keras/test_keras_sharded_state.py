@@ -408,6 +408,21 @@ def checkpoint_worker(path: str) -> tuple[list[bytes], list[str]]:
     return values(loaded.optimizer), [text for text in texts if "RK6" in text]
 
 
+def checkpoint_of_one_rank_worker(path: str) -> None:
+    model = build(1)
+    optimizer = ring.DistributedOptimizer(MAKERS["adam"](), shard_state=True)
+    training.compile_model(model, optimizer)
+    own = [keras.callbacks.ModelCheckpoint(path)] if ring.rank() == 0 else []
+    data = ring.data.shard(training.dataset(40), seed=1)
+    with pytest.raises(ring.RankMismatchError, match="RK338"):
+        training.fit(model, data, training.BATCH, callbacks=own)
+
+
+def test_a_checkpoint_of_one_rank_is_refused(rank_pool, tmp_path):
+    path = str(tmp_path / "one.keras")
+    rank_pool(2).run(checkpoint_of_one_rank_worker, args=(path,))
+
+
 def test_checkpoints_of_all_ranks_are_whole(rank_pool, tmp_path):
     (first, texts), (second, _) = rank_pool(2).run(
         checkpoint_worker, args=(str(tmp_path),)
