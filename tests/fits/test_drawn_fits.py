@@ -56,6 +56,7 @@ FOUND = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(360)
 @pytest.mark.parametrize("program", FOUND, ids=lambda program: program.seed)
 def test_what_was_found_once(campaign: Campaign, program: Program) -> None:
@@ -66,7 +67,7 @@ def test_what_was_found_once(campaign: Campaign, program: Program) -> None:
 
 def test_every_choice_is_drawn_and_every_program_is_python() -> None:
     drawn: dict[str, set[object]] = {name: set() for name in CHOICES}
-    for seed in range(3000):
+    for seed in range(1500):
         program = draw(seed)
         compile(source(program), f"program {seed}", "exec")
         for name, choices in drawn.items():
@@ -76,7 +77,7 @@ def test_every_choice_is_drawn_and_every_program_is_python() -> None:
 
 
 def test_what_is_shrunk_is_possible_and_comes_to_an_end() -> None:
-    for seed in range(200):
+    for seed in range(80):
         program = draw(seed)
         assert made_possible(program) == program
         for _ in range(200):

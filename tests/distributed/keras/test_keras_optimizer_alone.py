@@ -378,6 +378,7 @@ def test_a_shard_behind_a_shuffle_by_chance_is_noticed(rank_pool, tmp_path):
     assert not any(second.values())
 
 
+@pytest.mark.slow
 def test_data_that_are_divided_raise_no_alarm(rank_pool, tmp_path):
     for found in rank_pool(2).run(
         shuffled_data_worker, args=("divided", str(tmp_path))
