@@ -144,8 +144,8 @@ class ProgressEngine {
   std::vector<std::function<void()>> breaks_;
   Clock::time_point next_watch_ = Clock::now();
   unsigned watches_ = 0;
-  // Not before that this rank says again where its program stands.
-  Clock::time_point next_place_{};
+  // When this rank was last asked where its program stands.
+  Clock::time_point last_place_{};
 };
 
 }  // namespace ring_keras

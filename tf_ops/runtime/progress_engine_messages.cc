@@ -69,12 +69,12 @@ void ProgressEngine::TellAwaited(const Operation& operation,
 }
 
 void ProgressEngine::HandleAwaited(const std::string& how) {
-  // Every rank that waits says so, and each of them again.
+  // All ranks that wait say so at about the same time, and once is enough; when
+  // they say it again, twice as long has passed.
   const Clock::time_point now = Clock::now();
-  if (now < next_place_) return;
-  next_place_ =
-      now + std::chrono::duration_cast<Clock::duration>(
-                std::chrono::duration<double>(options_.stall_warning_s));
+  const std::chrono::duration<double> passed = now - last_place_;
+  if (passed.count() < options_.stall_warning_s / 2) return;
+  last_place_ = now;
   AskForPlace(Prefix(ErrorCode::kStalled) + how);
 }
 
