@@ -15,7 +15,7 @@ from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
-from ring_keras.optimizers.sharded_state import can_shard
+from ring_keras.optimizers.sharded_state import SHARDABLE, can_shard
 
 __all__ = ["DistributedOptimizer"]
 
@@ -207,8 +207,8 @@ def _require_shardable(
         raise ValueError(
             "[RK336] "
             "`shard_state` does not work with this class of optimizer, for now, but "
-            "with SGD, Adam, AdamW, Nadam, Adamax, RMSprop, Adagrad, Adadelta, Ftrl, "
-            "Lion, Lamb and Muon of Keras, not with classes that are made of them. "
+            f"with {', '.join(SHARDABLE)} of Keras, not with classes that are made of "
+            "them. "
             f"Received: {type(wrong).__module__}.{type(wrong).__name__}"
         )
 

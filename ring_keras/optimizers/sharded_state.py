@@ -36,6 +36,7 @@ from ring_keras.ops.step import one_step
 from ring_keras.optimizers.gradient_values import Gradient
 
 __all__ = [
+    "SHARDABLE",
     "ShardedFiles",
     "ShardedState",
     "can_shard",
@@ -45,9 +46,7 @@ __all__ = [
     "sharded_steps",
 ]
 
-# Those of Keras whose state of a variable is made from that variable, and used in its
-# update alone. Of a subclass there is no telling.
-_CLASSES: Final = (
+SHARDABLE: Final = (
     "Adadelta",
     "Adagrad",
     "Adam",
@@ -61,12 +60,14 @@ _CLASSES: Final = (
     "RMSprop",
     "SGD",
 )
+"""Optimizers of Keras whose state of a variable is made from that variable, and used in
+its update alone. Of a subclass there is no telling."""
 
 
 def can_shard(optimizer: keras.optimizers.Optimizer) -> bool:
     """Whether its state can be divided."""
     return any(
-        type(optimizer) is getattr(keras.optimizers, name, None) for name in _CLASSES
+        type(optimizer) is getattr(keras.optimizers, name, None) for name in SHARDABLE
     )
 
 

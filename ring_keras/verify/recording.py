@@ -17,6 +17,7 @@ from ring_keras.errors import RingKerasError
 from ring_keras.keras_internals.building import create_variables
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.hooking import shards_state
+from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.verify.learning_rate import final_learning_rate
 from ring_keras.verify.neutral import Neutralized, neutralize
@@ -148,6 +149,13 @@ class Recording:
                 "ring_keras.verify cannot compare the state of an optimizer with "
                 "shard_state=True, for now. Verify the training without it: the "
                 "weights are the same."
+            )
+        if meeting_optimizers(model):
+            raise RingKerasError(
+                "[RK343] "
+                "ring_keras.verify compares with one process, step by step, and ranks "
+                "that train apart (sync_every) are not meant to be equal to that. "
+                "Verify the training without it."
             )
         self.model = model
         listed = getattr(callbacks, "callbacks", callbacks) or []

@@ -18,7 +18,7 @@ from support import training
 from support.run_ranks import run_ranks
 
 import ring_keras as ring
-from ring_keras import _libraries
+from ring_keras import _libraries, verify
 from ring_keras.ops.step import one_step
 from ring_keras.optimizers.wires import average_thinly
 
@@ -1211,3 +1211,16 @@ def test_a_signal_between_two_meetings_saves_common_weights(rank_pool, tmp_path)
     assert first == second
     # Before the signal, and in both epochs, of which the first is begun anew.
     assert first[1] == 2 + 2 * 2
+
+
+def verify_worker() -> None:
+    ring.init()
+    model = training.build(1)
+    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=2)
+    model.compile(optimizer, "binary_crossentropy")
+    with pytest.raises(ring.RingKerasError, match=r"\[RK343\]"):
+        verify.compare(lambda: model.fit(rank_dataset(4), verbose=0))
+
+
+def test_verify_refuses_what_is_not_meant_to_be_equal():
+    run_ranks(verify_worker, 2)
