@@ -11,27 +11,19 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.distributed import prepare_fits
+from ring_keras.fit.diloco_arguments import check_arguments, check_variables
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.compression import Compression
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.meeting_hook import MeetingHook
-from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.step_scope import current_step
-from ring_keras.optimizers.wires import THIN_WIRES, WIRES
+from ring_keras.optimizers.wires import THIN_WIRES
 from ring_keras.optimizers.wrapper_hook import all_suspended
 
 __all__ = ["DiLoCo"]
-
-# They make weights of what they keep, whatever the weights have become meanwhile.
-_FORGETTING = tuple(
-    getattr(keras.optimizers, name)
-    for name in ("Ftrl", "ScheduleFreeAdamW")
-    if hasattr(keras.optimizers, name)  # Older Keras lacks the second.
-)
-
 
 # Of the weights after a meeting that has ended some steps after it began.
 _OWN_PART = 0.5
@@ -112,10 +104,14 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         self.wire = wire
         self.fragments = fragments
         self.overlap_steps = overlap_steps
-        _check_wire(wire)
-        _check(self.inner_optimizer, self.outer_optimizer, sync_every)
-        _check_fragments(fragments, sync_every)
-        _check_overlap(overlap_steps, sync_every, wire)
+        check_arguments(
+            self.inner_optimizer,
+            self.outer_optimizer,
+            sync_every=sync_every,
+            wire=wire,
+            fragments=fragments,
+            overlap_steps=overlap_steps,
+        )
         # As it is made: `fit` gives all ranks the first one's learning rate.
         self._outer_in_words = _in_words(self.outer_optimizer)
         compression = Compression.bf16 if wire == "bfloat16" else Compression.none
@@ -127,15 +123,8 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
     def build(self, variables: Sequence[Any]) -> None:
         """Creates all variables, also those of both optimizers."""
         variables = list(variables)
-        for variable in variables:
-            if internals.overwrites_with_gradient(variable):
-                raise ValueError(
-                    "[RK343] "
-                    f"{type(self).__name__} '{self.name}' cannot train variable "
-                    f"'{variable.path}': its new values are in place of its gradients, "
-                    "as in float8 training, and ranks that train apart cannot average "
-                    "them. Leave out sync_every."
-                )
+        own_name = f"{type(self).__name__} '{self.name}'"
+        check_variables(own_name, self.wire, self.fragments, variables)
         self._steps_apart = self.add_variable((), dtype="int64", name="steps_apart")
         self._fragments = _fragments_of(variables, self.fragments)
         if self.overlap_steps:
@@ -149,7 +138,6 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         self._met = [self.add_variable_from_reference(v, "met") for v in variables]
         self._residuals = []
         if self.wire in THIN_WIRES:
-            _check_count(self.wire, variables)
             self._residuals = [
                 self.add_variable(v.shape, dtype="float32", name="residual")
                 for v in variables
@@ -461,12 +449,6 @@ def _in_words(optimizer: keras.optimizers.Optimizer) -> str:
 
 def _fragments_of(variables: Sequence[Any], count: int) -> list[list[int]]:
     """Divides positions of variables, so that all parts have about as many weights."""
-    if count > len(variables):
-        raise ValueError(
-            "[RK346] "
-            "`fragments` are made of whole variables, and each must have one. "
-            f"Received: fragments={count}, {len(variables)} variables"
-        )
     sizes = [math.prod(variable.shape) for variable in variables]
     fragments: list[list[int]] = [[] for _ in range(count)]
     totals = [(0, 0, number) for number in range(count)]
@@ -476,132 +458,3 @@ def _fragments_of(variables: Sequence[Any], count: int) -> list[list[int]]:
         fragments[number].append(index)
         heapq.heappush(totals, (total + sizes[index], length + 1, number))
     return [sorted(fragment) for fragment in fragments]
-
-
-def _check_fragments(fragments: int, sync_every: int) -> None:
-    if (
-        not isinstance(fragments, int)
-        or isinstance(fragments, bool)
-        or not 1 <= fragments <= sync_every
-    ):
-        raise ValueError(
-            "[RK346] "
-            "`fragments` must be a whole number, from 1 to `sync_every`. "
-            f"Received: fragments={fragments!r}, sync_every={sync_every}"
-        )
-
-
-def _check_overlap(overlap_steps: int, sync_every: int, wire: str) -> None:
-    if (
-        not isinstance(overlap_steps, int)
-        or isinstance(overlap_steps, bool)
-        or not 0 <= overlap_steps < sync_every
-    ):
-        raise ValueError(
-            "[RK347] "
-            "`overlap_steps` must be a whole number, from 0 to below `sync_every`. "
-            f"Received: overlap_steps={overlap_steps!r}, sync_every={sync_every}"
-        )
-    if overlap_steps and wire in THIN_WIRES:
-        raise ValueError(
-            "[RK347] "
-            f"`overlap_steps` does not go with wire='{wire}', which takes two "
-            "collectives or more: use 'float32' or 'bfloat16'. "
-            f"Received: overlap_steps={overlap_steps}"
-        )
-
-
-def _check_wire(wire: str) -> None:
-    if wire not in WIRES:
-        raise ValueError(
-            f"[RK345] `wire` must be one of {', '.join(WIRES)}. Received: wire={wire!r}"
-        )
-
-
-def _check_count(wire: str, variables: Sequence[Any]) -> None:
-    count = sum(math.prod(variable.shape) for variable in variables)
-    if wire == "top-k" and count > tf.int32.max:
-        raise ValueError(
-            "[RK345] "
-            f"wire='top-k' is for at most {tf.int32.max} weights, whose places are "
-            f"of 32 bits. Received: {count} weights. Use wire='int8'."
-        )
-
-
-def _check(
-    inner: keras.optimizers.Optimizer,
-    outer: keras.optimizers.Optimizer,
-    sync_every: int,
-) -> None:
-    if (
-        not isinstance(sync_every, int)
-        or isinstance(sync_every, bool)
-        or sync_every < 1
-    ):
-        raise ValueError(
-            "[RK343] "
-            "`sync_every` must be a whole number of updates, 1 or more. "
-            f"Received: sync_every={sync_every!r}"
-        )
-    problem = _problem_of_inner(inner) or _problem_of_outer(outer)
-    if problem:
-        raise ValueError(f"[RK343] {problem}")
-
-
-def _problem_of_inner(inner: keras.optimizers.Optimizer) -> str:
-    """Why it cannot take the steps between two meetings; empty if it can."""
-    name = f"{type(inner).__name__} '{inner.name}'"
-    is_loss_scaled = isinstance(inner, keras.optimizers.LossScaleOptimizer)
-    if internals.is_wrapper(inner) and not is_loss_scaled:
-        return (
-            f"{name} hands its gradients to optimizers of its own, so it cannot be the "
-            "one inside, with sync_every. Give one that updates weights itself."
-        )
-    if is_loss_scaled and (problem := _problem_of_inner(inner.inner_optimizer)):
-        return problem
-    if OptimizerHook.of(inner) is not None:
-        return (
-            f"{name} is a distributed optimizer already, which averages gradients in "
-            "every step. With sync_every it must not: give an optimizer that has been "
-            "given to nobody."
-        )
-    if isinstance(inner, _FORGETTING):
-        return (
-            f"{name} makes weights of its own state, and so would undo in its next "
-            "step what the ranks have averaged. Give one that changes the weights that "
-            "it finds, such as AdamW."
-        )
-    return _problem_of_average(inner)
-
-
-def _problem_of_outer(outer: keras.optimizers.Optimizer) -> str:
-    """Why it cannot be the optimizer of the meetings; empty if it can."""
-    name = f"{type(outer).__name__} '{outer.name}'"
-    if outer.built:
-        return (
-            f"{name} is built already, and the optimizer of the meetings must be new: "
-            "what it has kept is of other updates. Make another one."
-        )
-    if internals.is_wrapper(outer) or OptimizerHook.of(outer) is not None:
-        return (
-            f"{name} cannot be the optimizer of the meetings: it is a distributed "
-            "optimizer, or one around another. Give one that updates weights itself."
-        )
-    for option in ("gradient_accumulation_steps", "loss_scale_factor"):
-        if getattr(outer, option):
-            return (
-                f"{name} cannot be the optimizer of the meetings with an option that "
-                "is for the gradients of batches. Make it without. Received: "
-                f"{option}={getattr(outer, option)}"
-            )
-    return _problem_of_average(outer)
-
-
-def _problem_of_average(optimizer: keras.optimizers.Optimizer) -> str:
-    if not optimizer.use_ema:
-        return ""
-    return (
-        f"{type(optimizer).__name__} '{optimizer.name}' has use_ema, and cannot be "
-        "used with sync_every, for now: averages over the steps of one rank would "
-        "take the place of the ranks' common weights. Make it without use_ema."
-    )
