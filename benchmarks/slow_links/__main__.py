@@ -16,23 +16,15 @@ import json
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-# The network and the job are those of the tests.
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from benchmarks.machine import Load, describe_machine
+from benchmarks.scaling.launch import Network, run_on_hosts
 
-from support.job import Job  # noqa: E402
-from support.network import Network  # noqa: E402
-
-from benchmarks.machine import Load, describe_machine  # noqa: E402
-
-RANK = str(HERE / "rank.py")
+RANK = str(Path(__file__).with_name("rank.py"))
 HOSTS = 4
 LIMIT_S = 900
 # Updates between two meetings.
@@ -69,13 +61,6 @@ def train(
     network: Network, model: str, way: str, epochs: int, steps: int
 ) -> dict[str, Any]:
     """A job of 4 ranks; what the first has to say."""
-    environment = [
-        {
-            "RING_KERAS_HOST_NAME": f"host{host}",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        }
-        for host in range(HOSTS)
-    ]
     task = {
         "model": model,
         "way": WAYS[way],
@@ -85,31 +70,15 @@ def train(
         "steps_per_execution": min(steps, APART // 4),
         "size": HOSTS,
     }
-    job = network.inside(
-        0, lambda: Job(HOSTS, env=environment, bind_address=network.addresses[0])
-    )
-    ranks: list[subprocess.Popen[str]] = []
-    with tempfile.NamedTemporaryFile("r", suffix=".json") as result, job:
-        try:
-            for rank in range(HOSTS):
-                arguments = [RANK, json.dumps({**task, "rank": rank}), result.name]
-                ranks.append(
-                    subprocess.Popen(
-                        network.command(rank, sys.executable, *arguments),
-                        env=job.environment(rank),
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.STDOUT,
-                        text=True,
-                    )
-                )
-            for rank, process in enumerate(ranks):
-                printed, _ = process.communicate(timeout=LIMIT_S)
-                if process.returncode != 0:
-                    raise RuntimeError(f"rank {rank} of '{way}':\n{printed[-3000:]}")
-        finally:
-            for process in ranks:
-                process.kill()
-                process.wait()
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as result:
+        run_on_hosts(
+            network,
+            hosts=HOSTS,
+            per_host=1,
+            arguments=[RANK, json.dumps(task), result.name],
+            environment={"PYTHONPATH": os.pathsep.join(sys.path)},
+            timeout_s=LIMIT_S,
+        )
         said: dict[str, Any] = json.load(result)
     return said
 
