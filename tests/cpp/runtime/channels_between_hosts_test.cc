@@ -61,25 +61,24 @@ uint64_t SentBytes(Rank& self) {
   return 0;
 }
 
-// Blocks until the other ranks' engines have posted in what they wait for, and
-// have heard of each other as far as they can.
+// Blocks until the other ranks' engines have posted in what they wait for, have
+// heard of each other as far as they can, and all that they say has reached the
+// hosts of the others. Without `but_rank` a rank of the circle does not hear
+// from one more.
 void AwaitPosts(const std::vector<Engine*>& engines, int but_rank) {
   const Deadline deadline = Deadline::After(30);
   for (int rank = 0; rank < static_cast<int>(engines.size()); ++rank) {
     bool has_posted = rank == but_rank;
     while (!has_posted && !deadline.Expired()) {
       engines[rank]->WithDriver([&] {
-        const auto pending = engines[rank]->UnderWay(/*with_missing=*/false);
-        has_posted = pending.size() == 1 && pending[0].record.arrived_at != 0;
+        const auto pending = engines[rank]->UnderWay(/*with_missing=*/true);
+        has_posted = pending.size() == 1 && pending[0].record.arrived_at != 0 &&
+                     pending[0].missing.size() == kTrips &&
+                     engines[rank]->mesh().flushed();
       });
       std::this_thread::yield();
     }
     ASSERT_TRUE(has_posted) << "rank " << rank;
-  }
-  // A driver reads between two looks, and what it then says, the next one
-  // reads.
-  for (size_t look = 0; look < 2 * kTrips; ++look) {
-    for (Engine* engine : engines) engine->WithDriver([] {});
   }
 }
 
