@@ -223,7 +223,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             self._steps_apart.assign_add(1)
             for apart in self._amounts_apart:
                 apart.assign_add(tf.cast(amount, tf.float64))
-            place = self._steps_apart % self._batches_apart()
+            place = self._place()
             for number, due in enumerate(self._places()):
                 begin = self._depart if self.overlap_steps else self._meet
                 _run_if(place == due, functools.partial(begin, number))
@@ -393,6 +393,19 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         """From one meeting to the next."""
         (innermost,) = internals.innermost([self.inner_optimizer])
         return self.sync_every * (innermost.gradient_accumulation_steps or 1)
+
+    def _place(self) -> tf.Tensor:
+        """How many batches of a window have been.
+
+        Those count, too, whose gradients wait for an update since before it began, as
+        after an epoch whose batches are no whole updates: ranks meet after updates.
+        """
+        before = tf.convert_to_tensor(self._iterations) - tf.cast(
+            self._steps_apart, self._iterations.dtype
+        )
+        batches = self._batches_apart()
+        waiting = before % (batches // self.sync_every)
+        return (waiting + tf.cast(self._steps_apart, waiting.dtype)) % batches
 
     def _places(self, later: int = 0) -> list[int]:
         """Of each fragment: where in a window it meets, as batches, modulo a window.

@@ -53,6 +53,16 @@ FOUND = [
         jit=True,
         execution=2,
     ),
+    # After an epoch of no whole updates, ranks met a batch after each update.
+    Program(seed=70198, accumulation=3, updates="DiLoCo", epochs=2),
+    # What was made in a step that XLA compiles waited for its gradients.
+    Program(
+        seed=70184,
+        model="subclassed",
+        step="two optimizers",
+        updates="sharded",
+        jit=True,
+    ),
 ]
 
 

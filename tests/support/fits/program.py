@@ -77,6 +77,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "schedule": (None, "exponential", "cosine", "piecewise"),
     "sparse_as_dense": (False, True),
     "compression": (None, "fp16", "bf16"),
+    # Which rank updates a variable; or ranks average weights after each update.
+    "updates": ("all", "sharded", "sync_every", "DiLoCo"),
     # The data.
     "data": ("dataset", "arrays", "PyDataset", "filter", "generator"),
     # Whether ranks have other numbers of batches.
@@ -158,6 +160,7 @@ class Program:
     schedule: str | None = None
     sparse_as_dense: bool = False
     compression: str | None = None
+    updates: str = "all"
     data: str = "dataset"
     lengths: str = "equal"
     remainder: str = "drop"

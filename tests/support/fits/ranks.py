@@ -59,6 +59,8 @@ class Ranks(Job):
         """A distributed one."""
         if self._local:
             options["local_layers"] = self._local
+        if "outer" in options:
+            return ring.DiLoCo(optimizer, **options)
         return ring.DistributedOptimizer(optimizer, process_set=self._set, **options)
 
     def local_layer(self, units: int) -> keras.layers.Layer:

@@ -20,6 +20,7 @@ _NOT_LINEAR = (
     *("Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "Ftrl"),
     *("Lion", "Lamb", "Muon", "Adafactor", "MultiOptimizer"),
 )
+_APART = ("sync_every", "DiLoCo")
 _SEVERAL_OPTIMIZERS = ("two optimizers", "adversarial", "two critic steps")
 
 # If choices are among these, others become those.
@@ -188,6 +189,28 @@ RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
     ({"local": (True,), "callbacks": ("writing",)}, _OURS),
     # Keras's BackupAndRestore refuses it.
     ({"model": ("unbuilt",), "callbacks": ("writing",)}, _OURS),
+    # Not yet for some of the ranks, nor where ranks are lost or go on later.
+    ({"updates": ("sharded", *_APART)}, {"members": "all", "interruption": None}),
+    ({"updates": ("sharded", *_APART)}, {"local": False}),
+    ({"updates": ("sharded", *_APART), "step": ("tape",)}, {"step": "keras"}),
+    (
+        {"updates": ("sharded",), "optimizer": ("Adafactor", "MultiOptimizer")},
+        {"optimizer": "Adam"},
+    ),
+    ({"updates": ("sharded",), "callbacks": ("writing",)}, _OURS),
+    # One process counts a step at the end of data of unknown length.
+    ({"updates": ("sharded",), "data": ("filter", "generator")}, _DATASET),
+    # Averages of weights are those of gradients if an update is linear in them, and
+    # each rank's gradient weighs as much.
+    ({"updates": _APART, "optimizer": _NOT_LINEAR}, {"optimizer": "SGD"}),
+    ({"updates": _APART, "step": _SEVERAL_OPTIMIZERS}, {"step": "keras"}),
+    (
+        {"updates": _APART},
+        {"clip": None, "ema": None, "loss_scale": False, "compression": None},
+    ),
+    ({"updates": _APART}, {"accumulated_by": "keras", "reduction": "default"}),
+    ({"updates": _APART}, {"sparse_as_dense": False}),
+    ({"updates": _APART, "floats": _SHORT_FLOATS}, {"floats": "float32"}),
     ({"transport": ("mixed",)}, {"size": 3}),
     # Two of three, or three of four.
     ({"members": ("some",), "size": (2,)}, {"size": 3}),

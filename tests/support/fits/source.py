@@ -50,6 +50,12 @@ _OPTIMIZERS = {
     "Muon": "Muon({rate}0.01{more})",
     "Adafactor": "Adafactor({rate}0.01{more})",
 }
+_UPDATES = {
+    "all": [],
+    "sharded": ["shard_state=True"],
+    "sync_every": ["sync_every=1"],
+    "DiLoCo": ["sync_every=1", "outer=keras.optimizers.SGD(1.0)"],
+}
 _SCHEDULES = {
     "exponential": "keras.optimizers.schedules.ExponentialDecay({rate}, 3, 0.8)",
     "cosine": "keras.optimizers.schedules.CosineDecay({rate}, 9)",
@@ -176,10 +182,12 @@ def _compile(program: Program) -> list[str]:
     if program.accumulation > 1 and program.accumulated_by == "ring":
         options.append(f"backward_passes_per_step={program.accumulation}")
         options.append("average_aggregated_gradients=True")
+    options += _UPDATES[program.updates]
     distributed = ", ".join([_optimizer(program), *options])
     arguments = [f"job.optimizer({distributed})"]
     if program.step in ("two optimizers", "adversarial", "two critic steps"):
-        arguments.append(f"job.optimizer({_optimizer(program, 'Adam')})")
+        second = ", ".join([_optimizer(program, "Adam"), *_UPDATES[program.updates]])
+        arguments.append(f"job.optimizer({second})")
     if program.step == "tape":
         arguments = ['"sgd"']
     reduction = {"default": "", "sum": 'reduction="sum"', "none": "reduction=None"}
