@@ -1,0 +1,195 @@
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tf_ops/reduce/updates.h"
+
+namespace ring_keras {
+namespace {
+
+using tensorflow::DataTypeToEnum;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::Var;
+
+// Variables that nobody else reads or writes while it lives. The locks are
+// taken in the order that TensorFlow takes them in.
+template <size_t kCount>
+class LockedVariables {
+ public:
+  absl::Status Lock(OpKernelContext* context) {
+    for (size_t i = 0; i < kCount; ++i) {
+      const absl::Status status = tensorflow::LookupResource(
+          context, tensorflow::HandleFromInput(context, i), &variables_[i]);
+      if (!status.ok()) return status;
+      in_order_[i] = variables_[i].get();
+    }
+    std::sort(in_order_.begin(), in_order_.end(),
+              [](Var* a, Var* b) { return a->mu() < b->mu(); });
+    if (std::adjacent_find(in_order_.begin(), in_order_.end()) !=
+        in_order_.end()) {
+      return absl::InvalidArgumentError("A variable was given twice.");
+    }
+    for (Var* variable : in_order_) variable->mu()->lock();
+    is_locked_ = true;
+    return absl::OkStatus();
+  }
+
+  ~LockedVariables() {
+    if (!is_locked_) return;
+    for (Var* variable : in_order_) variable->mu()->unlock();
+  }
+
+  Var& operator[](size_t i) { return *variables_[i]; }
+
+ private:
+  std::array<tensorflow::core::RefCountPtr<Var>, kCount> variables_;
+  std::array<Var*, kCount> in_order_ = {};
+  bool is_locked_ = false;
+};
+
+// Of a locked variable, for writing: whoever has read it keeps what it was.
+template <typename T>
+absl::Status Open(OpKernelContext* context, Var& variable,
+                  const Tensor& gradient, T** data) {
+  Tensor& tensor = *variable.tensor();
+  if (!variable.is_initialized) {
+    return absl::FailedPreconditionError(
+        "A variable was updated that has no value.");
+  }
+  if (tensor.dtype() != DataTypeToEnum<T>::value ||
+      tensor.shape() != gradient.shape()) {
+    return absl::InvalidArgumentError(
+        "A gradient of " + tensorflow::DataTypeString(gradient.dtype()) +
+        gradient.shape().DebugString() + " was given for a variable of " +
+        tensorflow::DataTypeString(tensor.dtype()) +
+        tensor.shape().DebugString() + ".");
+  }
+  if (!tensor.RefCountIsOne()) {
+    Tensor own;
+    const absl::Status status =
+        context->allocate_temp(tensor.dtype(), tensor.shape(), &own);
+    if (!status.ok()) return status;
+    std::memcpy(own.data(), tensor.data(), tensor.TotalBytes());
+    tensor = own;
+  }
+  *data = tensor.flat<T>().data();
+  return absl::OkStatus();
+}
+
+// The variables come first among the inputs, then scalars, then the gradient.
+template <typename T, size_t kVariables>
+class UpdateKernel : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& gradient = context->input(num_inputs() - 1);
+    LockedVariables<kVariables> variables;
+    OP_REQUIRES_OK(context, variables.Lock(context));
+    std::array<T*, kVariables> data;
+    for (size_t i = 0; i < kVariables; ++i) {
+      OP_REQUIRES_OK(context, Open(context, variables[i], gradient, &data[i]));
+    }
+    Run(context, data, gradient.flat<T>().data(), gradient.NumElements());
+  }
+
+ protected:
+  // Updates `count` elements of each of `data`.
+  virtual void Run(OpKernelContext* context,
+                   const std::array<T*, kVariables>& data, const T* gradient,
+                   int64_t count) = 0;
+
+  static T Scalar(OpKernelContext* context, int input) {
+    return context->input(input).scalar<T>()();
+  }
+
+  // By as many threads as TensorFlow's own ops of so many bytes.
+  template <typename Part>
+  static void ForEachPart(OpKernelContext* context, int64_t count,
+                          const Part& part) {
+    constexpr double kStored = kVariables * sizeof(T);
+    constexpr double kCycles = 4;
+    context->eigen_cpu_device().parallelFor(
+        count, Eigen::TensorOpCost(kStored + sizeof(T), kStored, kCycles),
+        [&part](int64_t begin, int64_t end) { part(begin, end - begin); });
+  }
+};
+
+template <typename T>
+class UpdateByDescentKernel : public UpdateKernel<T, 1> {
+ public:
+  using UpdateKernel<T, 1>::UpdateKernel;
+
+ protected:
+  void Run(OpKernelContext* context, const std::array<T*, 1>& data,
+           const T* gradient, int64_t count) override {
+    const DescentUpdate<T> update = {this->Scalar(context, 1)};
+    this->ForEachPart(context, count, [&](int64_t begin, int64_t count) {
+      update.Run(data[0] + begin, gradient + begin, count);
+    });
+  }
+};
+
+template <typename T>
+class UpdateByMomentumKernel : public UpdateKernel<T, 2> {
+ public:
+  explicit UpdateByMomentumKernel(OpKernelConstruction* construction)
+      : UpdateKernel<T, 2>(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("nesterov", &nesterov_));
+  }
+
+ protected:
+  void Run(OpKernelContext* context, const std::array<T*, 2>& data,
+           const T* gradient, int64_t count) override {
+    const MomentumUpdate<T> update = {this->Scalar(context, 2),
+                                      this->Scalar(context, 3), nesterov_};
+    this->ForEachPart(context, count, [&](int64_t begin, int64_t count) {
+      update.Run(data[0] + begin, data[1] + begin, gradient + begin, count);
+    });
+  }
+
+ private:
+  bool nesterov_ = false;
+};
+
+template <typename T>
+class UpdateByAdamKernel : public UpdateKernel<T, 3> {
+ public:
+  using UpdateKernel<T, 3>::UpdateKernel;
+
+ protected:
+  void Run(OpKernelContext* context, const std::array<T*, 3>& data,
+           const T* gradient, int64_t count) override {
+    const AdamUpdate<T> update = {
+        this->Scalar(context, 3), this->Scalar(context, 4),
+        this->Scalar(context, 5), this->Scalar(context, 6)};
+    this->ForEachPart(context, count, [&](int64_t begin, int64_t count) {
+      update.Run(data[0] + begin, data[1] + begin, data[2] + begin,
+                 gradient + begin, count);
+    });
+  }
+};
+
+#define RING_KERAS_REGISTER(name, type, Kernel)                            \
+  REGISTER_KERNEL_BUILDER(                                                 \
+      Name(name).Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("T"), \
+      Kernel<type>)
+RING_KERAS_REGISTER("RingKerasUpdateByDescent", float, UpdateByDescentKernel);
+RING_KERAS_REGISTER("RingKerasUpdateByDescent", double, UpdateByDescentKernel);
+RING_KERAS_REGISTER("RingKerasUpdateByMomentum", float, UpdateByMomentumKernel);
+RING_KERAS_REGISTER("RingKerasUpdateByMomentum", double,
+                    UpdateByMomentumKernel);
+RING_KERAS_REGISTER("RingKerasUpdateByAdam", float, UpdateByAdamKernel);
+RING_KERAS_REGISTER("RingKerasUpdateByAdam", double, UpdateByAdamKernel);
+#undef RING_KERAS_REGISTER
+
+}  // namespace
+}  // namespace ring_keras

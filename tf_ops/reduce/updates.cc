@@ -1,0 +1,89 @@
+// Loops that the compiler makes vectors of; this file alone is compiled without
+// contraction of a product and a sum into one rounding (CMakeLists.txt).
+#include "tf_ops/reduce/updates.h"
+
+#include <cstddef>
+
+#define RING_KERAS_INLINE inline __attribute__((always_inline))
+
+namespace ring_keras {
+namespace {
+
+RING_KERAS_INLINE float Root(float x) { return __builtin_sqrtf(x); }
+RING_KERAS_INLINE double Root(double x) { return __builtin_sqrt(x); }
+
+// What an update does to one element.
+template <typename T>
+RING_KERAS_INLINE void UpdateElement(const DescentUpdate<T>& by, T& variable,
+                                     const T& gradient) {
+  variable -= gradient * by.rate;
+}
+
+template <typename T>
+RING_KERAS_INLINE void UpdateElement(const MomentumUpdate<T>& by, T& variable,
+                                     T& momentum, const T& gradient) {
+  const T descent = gradient * by.rate;
+  momentum = momentum * by.decay - descent;
+  variable += by.nesterov ? momentum * by.decay - descent : momentum;
+}
+
+template <typename T>
+RING_KERAS_INLINE void UpdateElement(const AdamUpdate<T>& by, T& variable,
+                                     T& momentum, T& velocity,
+                                     const T& gradient) {
+  momentum += (gradient - momentum) * by.momentum_share;
+  velocity += (gradient * gradient - velocity) * by.velocity_share;
+  variable -= momentum * by.rate / (Root(velocity) + by.epsilon);
+}
+
+template <typename Update, typename... Elements>
+RING_KERAS_INLINE void UpdateAll(const Update& by, size_t count,
+                                 Elements* __restrict... arrays) {
+  const Update settings = by;  // In registers, which no element can change.
+  for (size_t i = 0; i < count; ++i) UpdateElement(settings, arrays[i]...);
+}
+
+#if defined(__x86_64__)
+template <typename Update, typename... Elements>
+__attribute__((target("avx2"))) void UpdateAllByAvx2(
+    const Update& by, size_t count, Elements* __restrict... arrays) {
+  UpdateAll(by, count, arrays...);
+}
+#endif
+
+template <typename Update, typename... Elements>
+void Dispatch(const Update& by, size_t count, Elements*... arrays) {
+#if defined(__x86_64__)
+  static const bool has_avx2 = __builtin_cpu_supports("avx2");
+  if (has_avx2) return UpdateAllByAvx2(by, count, arrays...);
+#endif
+  UpdateAll(by, count, arrays...);
+}
+
+}  // namespace
+
+template <typename T>
+void DescentUpdate<T>::Run(T* variable, const T* gradient, size_t count) const {
+  Dispatch(*this, count, variable, gradient);
+}
+
+template <typename T>
+void MomentumUpdate<T>::Run(T* variable, T* momentum, const T* gradient,
+                            size_t count) const {
+  Dispatch(*this, count, variable, momentum, gradient);
+}
+
+template <typename T>
+void AdamUpdate<T>::Run(T* variable, T* momentum, T* velocity,
+                        const T* gradient, size_t count) const {
+  Dispatch(*this, count, variable, momentum, velocity, gradient);
+}
+
+template struct DescentUpdate<float>;
+template struct DescentUpdate<double>;
+template struct MomentumUpdate<float>;
+template struct MomentumUpdate<double>;
+template struct AdamUpdate<float>;
+template struct AdamUpdate<double>;
+
+}  // namespace ring_keras
