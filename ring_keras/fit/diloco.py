@@ -17,6 +17,7 @@ from ring_keras.ops.compression import Compression
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.hooking import install_hook
+from ring_keras.optimizers.fused_update import FusedUpdate
 from ring_keras.optimizers.meeting_hook import MeetingHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.step_scope import current_step
@@ -144,6 +145,8 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             ]
         if not self.inner_optimizer.built:
             self.inner_optimizer.build(variables)
+        for optimizer in internals.innermost([self.inner_optimizer]):
+            FusedUpdate(optimizer, wanted=True).install()
         self.outer_optimizer.build(variables)
         super().build(variables)
 

@@ -36,6 +36,7 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     local_layers: keras.layers.Layer | Iterable[keras.layers.Layer] | None = None,
     scale_local_gradients: bool = True,
     shard_state: bool = False,
+    fused_update: bool = True,
     sync_every: int | None = None,
 ) -> keras.optimizers.Optimizer:
     """Makes an optimizer apply the average of all ranks' gradients.
@@ -126,6 +127,9 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
             optimizers of Keras whose state is of single weights: SGD, Adam, AdamW,
             Nadam, Adamax, RMSprop, Adagrad, Adadelta, Ftrl, Lion, Lamb and Muon. Files
             have the whole state, so all ranks must save, and load, together.
+        fused_update: Whether SGD, Adam and AdamW of Keras update a variable by one op
+            on CPUs, with one rank too, in place of a dozen of Keras's; not where XLA
+            compiles the step. The results are the same, bit for bit.
         sync_every: Each rank applies its own gradients, and the ranks average their
             weights after this many updates (local SGD), for networks that are slow.
             That takes an optimizer around this one, as `DiLoCo` is, which says more;
@@ -153,6 +157,7 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
         local_layers=local_layers,
         scale_local_gradients=scale_local_gradients,
         shard_state=shard_state,
+        fused_update=fused_update,
     )
     if sync_every is not None:
         if options != ReductionOptions():

@@ -52,6 +52,8 @@ from ring_keras.keras_internals.models import (
     train_function,
 )
 from ring_keras.keras_internals.names import (
+    ADAM_MOMENTUM,
+    ADAM_VELOCITY,
     ADD_FROM_REFERENCE,
     ADD_VARIABLE,
     APPLY,
@@ -92,6 +94,8 @@ from ring_keras.keras_internals.names import (
     UNBATCH_DATASET,
     UPDATE,
     UPDATE_AVERAGES,
+    UPDATE_STEP,
+    VARIABLE_INDEX,
 )
 from ring_keras.keras_internals.optimizers import (
     accumulates,
@@ -149,6 +153,8 @@ from ring_keras.keras_internals.writing import (
 )
 
 __all__ = [
+    "ADAM_MOMENTUM",
+    "ADAM_VELOCITY",
     "ADD_FROM_REFERENCE",
     "ADD_VARIABLE",
     "APPLY",
@@ -190,6 +196,8 @@ __all__ = [
     "UNBATCH_DATASET",
     "UPDATE",
     "UPDATE_AVERAGES",
+    "UPDATE_STEP",
+    "VARIABLE_INDEX",
     "accumulates",
     "accumulators",
     "batch_normalizations",

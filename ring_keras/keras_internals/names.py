@@ -1,6 +1,8 @@
 """Every private name of Keras and tf.data that this package relies on."""
 
 __all__ = [
+    "ADAM_MOMENTUM",
+    "ADAM_VELOCITY",
     "ADD_FROM_REFERENCE",
     "ADD_VARIABLE",
     "APPLY",
@@ -58,6 +60,8 @@ __all__ = [
     "UNBATCH_DATASET",
     "UPDATE",
     "UPDATE_AVERAGES",
+    "UPDATE_STEP",
+    "VARIABLE_INDEX",
 ]
 
 
@@ -90,6 +94,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
         "_backend_apply_gradients",
         "_backend_update_step",
         "_clip_gradients",
+        "_get_variable_index",
         "_overwrite_model_variables_with_average_value",
         "_overwrite_variables_directly_with_gradients",
         "_untrack_variable",
@@ -100,6 +105,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
         "build",
         "load_own_variables",
         "save_own_variables",
+        "update_step",
     ),
     "keras.Variable": ("_serialize_to_tensors",),
     "keras.losses.Loss": ("call",),
@@ -159,6 +165,8 @@ TRAINABLE_VARIABLES = "_trainable_variables"
 REDUCTION_AXES = "_reduction_axes"
 METRICS_OF_METRIC = "_metrics"
 SGD_MOMENTUM = "momentums"
+ADAM_MOMENTUM = "_momentums"
+ADAM_VELOCITY = "_velocities"
 RMSPROP_MOMENTUM = "_momentums"
 GRADIENT_ACCUMULATOR = "gradient_accumulator"  # In a variable's name.
 AVERAGES = "_model_variables_moving_average"
@@ -168,6 +176,8 @@ BACKEND_APPLY_GRADIENTS = "_backend_apply_gradients"
 APPLY = "apply"
 APPLY_WEIGHT_DECAY = "_apply_weight_decay"
 UPDATE = "_backend_update_step"
+UPDATE_STEP = "update_step"
+VARIABLE_INDEX = "_get_variable_index"
 UPDATE_AVERAGES = "_update_model_variables_moving_average"
 TAKE_AVERAGES = "_overwrite_model_variables_with_average_value"
 BUILD = "build"

@@ -42,6 +42,7 @@ class ReductionOptions:
     backward_passes_per_step: int = 1
     average_aggregated_gradients: bool = False
     shard_state: bool = False
+    fused_update: bool = True
 
     @classmethod
     def read(

@@ -13,7 +13,7 @@ the places that they have without us, and all that counts variables counts as be
 import contextlib
 import math
 import threading
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import keras
@@ -77,13 +77,18 @@ class ShardedState:
     Args:
         optimizer: One that can be sharded.
         process_set: The ranks that train together.
+        update: Updates some of its variables by their gradients.
     """
 
     def __init__(
-        self, optimizer: keras.optimizers.Optimizer, process_set: ProcessSet
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        process_set: ProcessSet,
+        update: Callable[[Sequence[Gradient], Sequence[Any], Any], None],
     ) -> None:
         self._optimizer = optimizer
         self._process_set = process_set
+        self._update_these = update
         # By variable, of those that it is built with: the rank.
         self._owners: dict[Hashable, int] = {}
         # This rank and the number of ranks, when it was built.
@@ -185,9 +190,7 @@ class ShardedState:
             for gradient, variable in zip(grads, trainable_variables, strict=True)
             if self._owner(variable) == self._rank()
         ]
-        type(self._optimizer)._backend_update_step(
-            self._optimizer, [g for g, _ in own], [v for _, v in own], learning_rate
-        )
+        self._update_these([g for g, _ in own], [v for _, v in own], learning_rate)
         self._share(trainable_variables, "update")
 
     def _decay(self, variables: Sequence[Any]) -> None:

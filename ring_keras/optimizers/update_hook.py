@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.ops.step import in_order
+from ring_keras.optimizers.fused_update import FusedUpdate
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, sources_of
 from ring_keras.optimizers.sharded_state import ShardedState
@@ -37,8 +38,12 @@ class UpdateHook(OptimizerHook):
         self._replace(internals.OVERWRITE_DIRECTLY, self._overwrite_directly)
         self._replace(internals.BACKEND_APPLY_GRADIENTS, self._backend_apply_gradients)
         self._replace(internals.CLIP_GRADIENTS, self._clip_gradients)
+        fused = FusedUpdate(self._optimizer, wanted=self.options.fused_update)
+        fused.install()
         if self.options.shard_state:
-            self._sharded = ShardedState(self._optimizer, self.process_set)
+            self._sharded = ShardedState(
+                self._optimizer, self.process_set, fused.update
+            )
             self._sharded.install()
 
     def _build_here(self, variables: Sequence[Any]) -> None:
