@@ -58,7 +58,7 @@ def main() -> None:
     if not is_rank:
         return
     model = build_model("deep")
-    model.compile(ring.DistributedOptimizer(build_optimizer()), loss=loss_of())
+    model.compile(ring.DistributedOptimizer(build_optimizer("deep")), loss=loss_of())
     batch = tf.data.Dataset.from_tensors(build_batch("deep", ring.rank())).repeat()
     with tempfile.TemporaryDirectory() as logs:
         alone, listed = (

@@ -1,4 +1,4 @@
-"""Steps of training: three models, `fit` and a loop of one's own."""
+"""Steps of training: three models, `fit`, compiled too, and a loop of one's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ __all__ = ["training"]
 
 _OURS = "ring_keras"
 _CEILING = "2 independent processes"
-_OF_CEILING = {"mlp": 0.95, "cnn": 0.98, "deep": 0.97}
+# By the beginning of a column's title. Ranks update in one pass, and Keras alone does
+# not, but where XLA compiles the step.
+_OF_CEILING = {
+    "mlp, fit": 1.1,
+    "mlp, custom": 0.95,
+    "mlp, compiled": 0.97,
+    "mlp+adam, fit": 1.3,
+    "mlp+adam, custom": 0.95,
+    "mlp+adam, compiled": 0.97,
+    "cnn": 1.0,
+    "deep": 0.97,
+}
 _PEERS = ["Horovod", "MWMS", "MWMS, tf_keras", "torch DDP"]
 
 
@@ -30,16 +41,18 @@ def training(quick: bool) -> list[Section]:
         Row("torch DDP", TORCH, "train", same="digest"),
         Row(f"{_CEILING}, torch", TORCH, "train_alone"),
     ]
+    models = ("cnn", "deep") if quick else ("mlp", "mlp+adam", "cnn", "deep")
     columns = [
         Column(f"{model}, {loop}", f"model={model} loop={loop}")
-        for model in (("cnn", "deep") if quick else ("mlp", "cnn", "deep"))
-        for loop in ("fit", "custom")
+        for model in models
+        for loop in ("fit", "custom", *(["compiled"] if "mlp" in model else []))
     ]
     targets = [
         *(Target([c.title for c in columns], _OURS, [peer], 1) for peer in _PEERS),
         *(
-            Target([c.title for c in columns if model in c.title], _OURS, [_CEILING], r)
-            for model, r in _OF_CEILING.items()
+            Target(titles, _OURS, [_CEILING], ratio)
+            for start, ratio in _OF_CEILING.items()
+            if (titles := [c.title for c in columns if c.title.startswith(start)])
         ),
     ]
     ceilings = {

@@ -32,9 +32,14 @@ class Loop:
     run: Callable[[int, int], list[float]]
 
 
+# Behind a model's name: trained with Adam, not with SGD.
+_WITH_ADAM = "+adam"
+
+
 def build_model(name: str) -> Any:
     """`mlp`: 6.3 million weights; `cnn`: 95 thousand; `deep`: 98 small tensors."""
     layers = tf.keras.layers
+    name = name.removesuffix(_WITH_ADAM)
     if name == "mlp":
         widths = [2048, 2048, 256]
         hidden = [layers.Dense(width, activation="relu") for width in widths]
@@ -60,6 +65,7 @@ def _sequential(width: int, *layers: Any) -> Any:
 
 def build_batch(name: str, rank: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Other numbers on each rank."""
+    name = name.removesuffix(_WITH_ADAM)
     count = 32 if name == "cnn" else 64
     numbers = np.random.default_rng(rank)
     x = numbers.normal(size=(count, 32 if name == "deep" else 784))
@@ -98,8 +104,8 @@ def alone(rank: int) -> Callable[[str, str], Loop]:
     """For `train_operations`: training that no other rank takes part in."""
 
     def build(model: str, loop: str) -> Loop:
-        if loop == "fit":
-            return fit_loop(model, rank)
+        if loop in ("fit", "compiled"):
+            return fit_loop(model, rank, compiled=loop == "compiled")
         if loop != "custom":
             raise UnsupportedError
         return custom_loop(model, rank)
@@ -135,7 +141,7 @@ def custom_loop(
         average: Reduces the gradients, for others.
         start: Called with the variables before the first step.
     """
-    model, optimizer, loss = build_model(name), build_optimizer(), loss_of()
+    model, optimizer, loss = build_model(name), build_optimizer(name), loss_of()
     x, y = build_batch(name, rank)
     variables = model.trainable_variables
     optimizer.build(variables)
@@ -162,6 +168,7 @@ def fit_loop(
     distribute: Callable[[Any], Any] = lambda optimizer: optimizer,
     callbacks: Sequence[Any] = (),
     scope: contextlib.AbstractContextManager[Any] | None = None,
+    compiled: bool = False,
 ) -> Loop:
     """Keras' `fit`.
 
@@ -171,10 +178,12 @@ def fit_loop(
         distribute: Wraps the optimizer, so that it reduces.
         callbacks: The package's own.
         scope: What the model is made in.
+        compiled: Whether XLA compiles the step.
     """
     with scope or contextlib.nullcontext():
         model = build_model(name)
-        model.compile(distribute(build_optimizer()), loss=loss_of())
+        optimizer = distribute(build_optimizer(name))
+        model.compile(optimizer, loss=loss_of(), jit_compile=compiled)
     dataset = tf.data.Dataset.from_tensors(build_batch(name, rank)).repeat()
     # A strategy would cut the batch into parts for the ranks.
     data_options = tf.data.Options()
@@ -203,5 +212,8 @@ def fit_loop(
     return Loop(model.trainable_variables, run)
 
 
-def build_optimizer() -> Any:
+def build_optimizer(name: str) -> Any:
+    """That of a model."""
+    if name.endswith(_WITH_ADAM):
+        return tf.keras.optimizers.Adam(0.0001)
     return tf.keras.optimizers.SGD(0.001, momentum=0.9)

@@ -28,8 +28,13 @@ def serve(socket_path: str, rank: int, size: int) -> None:
         return reducer.reduce(tensors, [f"tensor{i}" for i in range(len(tensors))])
 
     def build(model: str, loop: str) -> Loop:
-        if loop == "fit":
-            return fit_loop(model, rank, distribute=ring.DistributedOptimizer)
+        if loop in ("fit", "compiled"):
+            return fit_loop(
+                model,
+                rank,
+                distribute=ring.DistributedOptimizer,
+                compiled=loop == "compiled",
+            )
         if loop != "custom":
             raise UnsupportedError
         return custom_loop(

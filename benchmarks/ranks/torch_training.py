@@ -15,6 +15,8 @@ from benchmarks.ranks.agent import Request, UnsupportedError
 __all__ = ["digest", "train", "train_alone", "training_steps"]
 
 _CLASSES = 10
+# Behind a model's name, as models.py has it.
+_WITH_ADAM = "+adam"
 
 
 def train(request: Request) -> list[float]:
@@ -56,7 +58,11 @@ def _training(name: str, with_ddp: bool) -> tuple[nn.Module, Callable[[], float]
     model = _model(name)
     if with_ddp:
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    optimizer: torch.optim.Optimizer
+    if name.endswith(_WITH_ADAM):
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.0001)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
     loss = nn.CrossEntropyLoss()
     x, y = _batch(name)
 
@@ -71,6 +77,7 @@ def _training(name: str, with_ddp: bool) -> tuple[nn.Module, Callable[[], float]
 
 
 def _model(name: str) -> nn.Module:
+    name = name.removesuffix(_WITH_ADAM)
     if name == "mlp":
         return _dense([784, 2048, 2048, 256, _CLASSES])
     if name == "deep":
@@ -99,6 +106,7 @@ def _dense(widths: list[int]) -> nn.Module:
 
 
 def _batch(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    name = name.removesuffix(_WITH_ADAM)
     count = 32 if name == "cnn" else 64
     generator = torch.Generator().manual_seed(distributed.get_rank())
     width = 32 if name == "deep" else 784
