@@ -62,10 +62,10 @@ uint64_t SentBytes(Rank& self) {
 }
 
 // Blocks until the other ranks' engines have posted in what they wait for, have
-// heard of each other as far as they can, and all that they say has reached the
-// hosts of the others. Without `but_rank` a rank of the circle does not hear
-// from one more.
-void AwaitPosts(const std::vector<Engine*>& engines, int but_rank) {
+// heard of all but so many ranks, and all that they say has reached the hosts
+// of the others.
+void AwaitPosts(const std::vector<Engine*>& engines, int but_rank,
+                size_t most_missing) {
   const Deadline deadline = Deadline::After(30);
   for (int rank = 0; rank < static_cast<int>(engines.size()); ++rank) {
     bool has_posted = rank == but_rank;
@@ -73,7 +73,7 @@ void AwaitPosts(const std::vector<Engine*>& engines, int but_rank) {
       engines[rank]->WithDriver([&] {
         const auto pending = engines[rank]->UnderWay(/*with_missing=*/true);
         has_posted = pending.size() == 1 && pending[0].record.arrived_at != 0 &&
-                     pending[0].missing.size() == kTrips &&
+                     pending[0].missing.size() <= most_missing &&
                      engines[rank]->mesh().flushed();
       });
       std::this_thread::yield();
@@ -141,7 +141,8 @@ RING_TEST(WhoCameLastIsKnownToAll) {
   for (int last : {0, 2}) {
     RunAcquainted({kSize, "tcp", 1}, [&](Rank& self, const auto& engines) {
       UseTwice(self, "late");
-      if (self.rank == last) AwaitPosts(engines, last);
+      // Without it, one more is not heard of in a circle of 4.
+      if (self.rank == last) AwaitPosts(engines, last, 2);
       std::vector<float> data(1);
       ASSERT_OK(RunAllreduce(self, "late", &data));
       int said = -1;
@@ -195,7 +196,7 @@ RING_TEST(ARankThatLeavesIsNamedOnAll) {
   RunAcquainted({kSize + 1, "tcp", 1}, [&](Rank& self, const auto& engines) {
     UseTwice(self, "left");
     if (self.rank == 3) {
-      AwaitPosts(engines, 3);
+      AwaitPosts(engines, 3, self.size);
       self.store->Leave("it has seen enough");
       self.engine->Stop();
       return;
