@@ -87,6 +87,8 @@ def _can_fuse(gradient: Gradient, variable: tf.Variable) -> bool:
         isinstance(gradient, tf.Tensor)
         and variable.dtype.base_dtype in (tf.float32, tf.float64)
         and gradient.dtype in (variable.dtype.base_dtype, tf.float16, tf.bfloat16)
+        # Keras's ops take one number for all elements, too.
+        and gradient.shape.is_compatible_with(variable.shape)
         # There are no kernels for GPUs, whose memory is fast.
         and "GPU" not in variable.device
     )

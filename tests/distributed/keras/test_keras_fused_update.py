@@ -18,7 +18,9 @@ from ring_keras import _libraries
 optimizers = keras.optimizers
 MAKERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
     "descent": lambda: optimizers.SGD(0.1),
-    "momentum": lambda: optimizers.SGD(0.1, momentum=0.9, clipnorm=0.5),
+    "momentum": lambda: optimizers.SGD(
+        optimizers.schedules.CosineDecay(0.1, 9), momentum=0.9, clipnorm=0.5
+    ),
     "nesterov": lambda: optimizers.SGD(
         0.1, momentum=0.9, nesterov=True, weight_decay=0.01
     ),
@@ -167,6 +169,9 @@ def update_otherwise() -> None:
     rows = tf.IndexedSlices(tf.constant([2.0]), tf.constant([1]), tf.constant([3]))
     moved = once(keras.optimizers.SGD(0.5), rows)
     np.testing.assert_array_equal(moved, [1.0, 1.0, 3.0])
+
+    moved = once(keras.optimizers.SGD(0.5, momentum=0.9), tf.constant(1.0))
+    np.testing.assert_array_equal(moved, [0.5, 1.5, 2.5])
 
 
 def test_who_updates_otherwise_does_so(rank_pool: RankPools) -> None:
