@@ -77,7 +77,7 @@ class _LoneFit(keras.callbacks.Callback):
         """All callbacks have begun, those that make optimizers distributed too."""
         is_first, self._is_first = self._is_first, False
         job = job_or_none()
-        if not is_first or job is None or job.rank != 0:
+        if not is_first or job is None:
             return
         # A step of one's own may have a tape that averages.
         steps_itself = type(self.model).train_step is not keras.Model.train_step
@@ -88,23 +88,34 @@ class _LoneFit(keras.callbacks.Callback):
             return
         if any(map(OptimizerHook.of, internals.optimizers_of(self.model))):
             return
+        if not self._is_divided and _is_used(job):
+            return
+        saves = ""
+        savers = keras.callbacks.ModelCheckpoint
+        if any(isinstance(one, savers) for one in callbacks.callbacks):
+            saves = ", and saves it by its ModelCheckpoint"
+            job.has_shared_file = True  # What that comes to is not said besides.
+        if job.rank != 0:
+            return
         if self._is_divided:
             logging.warning(
                 "ring_keras: [RK651] "
                 "the optimizer of model '%s' is not distributed, so each "
-                "rank trains a model of its own, on its part of the data. Compile it "
+                "rank trains a model of its own, on its part of the data%s. Compile it "
                 "with ring_keras.DistributedOptimizer(optimizer), or give fit() "
                 "ring_keras.callbacks.Distributed().",
                 self.model.name,
+                saves,
             )
-        elif not _is_used(job):
+        else:
             job.is_used = True  # Said once.
             logging.warning(
                 "ring_keras: [RK652] "
-                "each of the %d ranks trains model '%s' alone, on all of the data: the "
-                "script calls ring_keras.init(), and nothing else of ring_keras. "
+                "each of the %d ranks trains model '%s' alone, on all of the data%s: "
+                "the script calls ring_keras.init(), and nothing else of ring_keras. "
                 "Divide the data with ring_keras.data.shard(), and give fit() "
                 "ring_keras.callbacks.Distributed().",
                 job.size,
                 self.model.name,
+                saves,
             )

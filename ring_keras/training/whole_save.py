@@ -104,8 +104,9 @@ def _warn_once(job: Job, path: str) -> None:
         logging.warning(
             "ring_keras: [RK653] "
             "rank %d has saved '%s' while another process saved it, too: the file is "
-            "that of the last one. Save on one rank: if ring_keras.rank() == 0: "
-            "model.save(...), or give fit() a keras.callbacks.ModelCheckpoint.",
+            "that of the last one. Save on one rank, by `if ring_keras.rank() == 0:`, "
+            "or to a path for each. A keras.callbacks.ModelCheckpoint saves on one "
+            "rank by itself where the optimizer is distributed.",
             job.rank,
             path,
         )

@@ -177,6 +177,33 @@ class SlowlySaved(keras.layers.Layer):
         ring.barrier()
 
 
+def checkpointing_worker(directory, is_divided):
+    """What is told where each rank saves a model of its own to one path."""
+    ring.shutdown()
+    ring.init()
+    data = tuple(array[:16] for array in training.arrays())
+    if is_divided:
+        data = ring.data.shard(data)
+    checkpoint = keras.callbacks.ModelCheckpoint(str(Path(directory, "model.keras")))
+    model = keras.Sequential([keras.Input((6,)), SlowlySaved(name="slow")])
+    model.add(keras.layers.Dense(1))
+    model.compile("sgd", "mse")
+    with LogTexts() as texts:
+        model.fit(*data, epochs=2, verbose=0, callbacks=[checkpoint])
+    return texts
+
+
+@pytest.mark.parametrize("is_divided", [False, True])
+def test_a_checkpoint_of_each_rank_is_told_of_once(rank_pool, tmp_path, is_divided):
+    arguments = (str(tmp_path), is_divided)
+    first, second = rank_pool(2).run(checkpointing_worker, args=arguments)
+
+    [text] = first
+    assert ("[RK651]" if is_divided else "[RK652]") in text
+    assert "data, and saves it by its ModelCheckpoint" in text
+    assert second == []
+
+
 def saving_worker(directory, suffix, alike):
     ring.shutdown()
     ring.init()  # It is said once in a job.
@@ -207,6 +234,7 @@ def test_a_model_that_all_ranks_save_is_whole(rank_pool, tmp_path, suffix) -> No
         assert "[RK653] rank " in text
         assert f"has saved '{tmp_path}" in text
         assert "if ring_keras.rank() == 0" in text
+        assert "where the optimizer is distributed" in text
     assert [names for _, names in results] == [[f"model{suffix}"]] * 2
 
 
