@@ -15,6 +15,13 @@ constexpr double kLeftGraceS = 2.0;
 // The same for its last words, where others pass them on.
 constexpr double kRelayGraceS = 5.0;
 
+// What those do whose wait is in vain, unless an exception ended the other:
+// then its words, which are Python's, say why.
+std::string AdviceAfter(const RankEvent& left) {
+  if (left.description.find(" raised ") != std::string::npos) return "";
+  return " Every rank must make the same collective calls before it ends.";
+}
+
 }  // namespace
 
 bool PeerWatch::IsLost(int rank) const {
@@ -116,8 +123,7 @@ void PeerWatch::FailWaits(Operation& operation) {
     operation.Fail(
         Status(StatusCode::kPeerLost, ErrorCode::kRankLeft,
                StrCat(left.event.description, "; ", operation.description(),
-                      " still waits for it. Every rank must make the same "
-                      "collective calls before it ends.")));
+                      " still waits for it.", AdviceAfter(left.event))));
   }
 }
 
@@ -132,12 +138,11 @@ void PeerWatch::FailIfCutOff(Operation& operation) {
   for (const auto& [rank, left] : left_) {
     if (!communicator.Contains(rank)) continue;
     if (left.SecondsUntil(Clock::now()) <= kRelayGraceS) continue;
-    return operation.Fail(Status(
-        StatusCode::kPeerLost, ErrorCode::kRankLeft,
-        StrCat(left.event.description, "; ", operation.description(),
-               " still waits for ", JoinRanks(missing),
-               ". Every rank must make the same collective calls before it "
-               "ends.")));
+    return operation.Fail(
+        Status(StatusCode::kPeerLost, ErrorCode::kRankLeft,
+               StrCat(left.event.description, "; ", operation.description(),
+                      " still waits for ", JoinRanks(missing), ".",
+                      AdviceAfter(left.event))));
   }
 }
 

@@ -120,6 +120,9 @@ mine() if rank == 2 else train()
     assert ranks_in(lines, because)
     assert ranks_in(lines, "PeerLostError because of rank [0-3]: ") == {0, 1, 3}
     assert sum("Traceback (most" in line for line in lines) == 1
+    # Its exception says why it left.
+    assert any("[RK202]" in line for line in lines)
+    assert not any("must make the same" in line for line in lines)
     assert finished.verdict.startswith("ringrun: [RK801] rank 2 (host ")
 
 
