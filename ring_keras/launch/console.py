@@ -7,10 +7,12 @@ import os
 import select
 from collections.abc import Sequence
 
-__all__ = ["OWN_PREFIX", "Console", "Footer", "write_all"]
+__all__ = ["BETWEEN_PARTS", "OWN_PREFIX", "Console", "Footer", "write_all"]
 
 # Of what ringrun itself has to say.
 OWN_PREFIX = b"ringrun: "
+# Of a status, which says first what matters most.
+BETWEEN_PARTS = " | "
 
 _CLEAR_LINE = b"\r\x1b[K"
 _WIDTH = 80
@@ -72,11 +74,17 @@ class Console:
             self._redraw()
 
     def show_status(self, status: bytes) -> None:
-        """Puts a status in place of the one before; empty for none."""
-        if self.is_terminal and status != self._footer.status:
-            # Longer than a line, it could not be erased; a terminal may not know.
-            width = os.get_terminal_size(self._fd).columns or _WIDTH
-            self._footer.status = status[: width - 1]
+        """Puts a status in place of the one before; empty for none.
+
+        Of its parts, those are left out for which a line has no room.
+        """
+        if not self.is_terminal:
+            return
+        # Longer than a line, it could not be erased; a terminal may not know.
+        width = os.get_terminal_size(self._fd).columns or _WIDTH
+        shown = _fitting(status, width - 1)
+        if shown != self._footer.status:
+            self._footer.status = shown
             self._redraw()
 
     def _is_taken(self) -> bool:
@@ -96,6 +104,16 @@ class Console:
             return
         clear = self._footer.erase() or _CLEAR_LINE
         write_all(self._fd, clear + self._footer.draw())
+
+
+def _fitting(status: bytes, width: int) -> bytes:
+    separator = BETWEEN_PARTS.encode()
+    shown = b""
+    for part in status.split(separator):
+        longer = shown + separator + part if shown else part
+        if len(longer.decode(errors="replace")) <= width:
+            shown = longer
+    return shown
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ring_keras.launch.console import BETWEEN_PARTS
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.metrics import MetricsServer
 from ring_keras.launch.output import OutputPump, say
@@ -181,5 +182,7 @@ class JobWatch:
         text = f"starting {size} ranks ... {joined} of {size} have joined"
         # Python and TensorFlow start sooner than that.
         idle = joined == 0 and seconds >= _LONG_START_S
-        hint = "; does the script call init()?" if idle else ""
-        return f"{text} ({seconds:.0f} s){hint}"
+        parts = [f"{text} ({seconds:.0f} s)"]
+        if idle:
+            parts.append("does the script call init()?")
+        return BETWEEN_PARTS.join(parts)

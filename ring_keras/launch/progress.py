@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from ring_keras.launch.console import BETWEEN_PARTS
 
 __all__ = ["Progress"]
 
@@ -15,6 +17,9 @@ _WINDOW = 6
 _FRESH_S = 2.5
 # Beside a step: who is waited for less is nobody's straggler.
 _NOTABLE_SHARE = 0.02
+# Who waits for longer than that is held up, rather than slowed down.
+_LONG_S = 3.0
+_MOST_NAMED = 3
 
 Report = dict[str, Any]
 
@@ -53,16 +58,22 @@ class Progress:
         self.latest[rank] = report
 
     def line(self) -> str:
-        """One line for people; empty before the first step."""
-        if not any(report["steps"] for report in self.latest.values()):
-            return ""
+        """One line for people; empty before the first step, unless it takes long.
+
+        What matters first, so that the rest can be left out.
+        """
         now = self._clock()
+        held_up = self._held_up(now)
+        if not held_up and not any(one["steps"] for one in self.latest.values()):
+            return ""
         steps_per_s = max(
             self._increase(rank, "steps") / self._seconds(rank, now)
             for rank in self._reports
         )
         ranks = "1 rank" if self._size == 1 else f"{self._size} ranks"
-        parts = [ranks, f"{_short(steps_per_s)} steps/s"]
+        parts = [*held_up, ranks, f"{_short(steps_per_s)} steps/s"]
+        if not held_up:
+            parts += self._slowest()
         examples_per_s = sum(
             self._increase(rank, "examples") / self._seconds(rank, now)
             for rank in self._reports
@@ -73,8 +84,35 @@ class Progress:
         if duration_s:
             wait_s = sum(self._increase(rank, "wait_s") for rank in self._reports)
             parts.append(f"{wait_s / duration_s:.0%} waiting")
-        parts += self._slowest()
-        return " | ".join(parts)
+        return BETWEEN_PARTS.join(parts)
+
+    def _held_up(self, now: float) -> list[str]:
+        """Whom ranks have waited for all this time, if it is long."""
+        longest_s: dict[int, float] = {}
+        waiting = set()
+        for rank, report in self.latest.items():
+            if now - self._reports[rank][-1][0] >= _FRESH_S:
+                continue
+            for other, seconds in report["waits_for_s"].items():
+                if seconds >= _LONG_S and int(other) < self._size:
+                    waiting.add(rank)
+                    longest_s[int(other)] = max(seconds, longest_s.get(int(other), 0.0))
+        if not longest_s:
+            return []
+        # Who waits, too, is held up by others.
+        causes = sorted(longest_s.keys() - waiting)
+        if not causes:
+            ranks, seconds = sorted(longest_s), max(longest_s.values())
+            return [f"{_named(ranks)} wait for each other: {seconds:.0f} s"]
+        seconds = max(longest_s[rank] for rank in causes)
+        return [f"waiting for {_named(causes)}: {seconds:.0f} s", *self._where(causes)]
+
+    def _where(self, ranks: Sequence[int]) -> list[str]:
+        """On which host, if there are several and it is one rank."""
+        hosts = {self._host_of(rank) for rank in range(self._size)}
+        if len(hosts) == 1 or len(ranks) > 1:
+            return []
+        return [f"rank {ranks[0]} is on {self._host_of(ranks[0])}"]
 
     def _slowest(self) -> list[str]:
         """Whom the others wait for, if for anybody."""
@@ -104,9 +142,8 @@ class Progress:
         each_s = seconds / others / steps
         if rank >= self._size or each_s < _NOTABLE_SHARE * step_s:
             return []
-        host = self._host_of(rank)
         costs = f"the others wait {1000 * each_s:.3g} ms a step"
-        return [f"slowest: rank {rank} ({host}), {costs}"]
+        return [f"slowest: rank {rank}, {costs}", *self._where([rank])]
 
     def _increase(self, rank: int, name: str) -> float:
         window = self._reports[rank]
@@ -116,6 +153,17 @@ class Progress:
         """Of its reports; until now if they end, so that who stands still shows it."""
         first, last = self._reports[rank][0][0], self._reports[rank][-1][0]
         return max((last if now - last < _FRESH_S else now) - first, 1e-3)
+
+
+def _named(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    *others, last = (
+        ranks
+        if len(ranks) <= _MOST_NAMED
+        else [*ranks[:_MOST_NAMED], f"{len(ranks) - _MOST_NAMED} more"]
+    )
+    return f"ranks {', '.join(map(str, others))} and {last}"
 
 
 def _short(value: float) -> str:

@@ -84,12 +84,13 @@ def checked(report: Any) -> dict[str, Any]:
     for name in _NUMBERS:
         if not _is_number(report.get(name)):
             raise ValueError(f"a report has {name}, a number")
-    waited_for_s = report.get("waited_for_s")
-    if not isinstance(waited_for_s, dict) or not all(
-        len(rank) <= 9 and rank.isdecimal() and _is_number(waited_s)
-        for rank, waited_s in waited_for_s.items()
-    ):
-        raise ValueError("a report has waited_for_s, seconds by rank")
+    for name in ("waited_for_s", "waits_for_s"):
+        seconds = report.get(name)
+        if not isinstance(seconds, dict) or not all(
+            len(rank) <= 9 and rank.isdecimal() and _is_number(waited_s)
+            for rank, waited_s in seconds.items()
+        ):
+            raise ValueError(f"a report has {name}, seconds by rank")
     return report
 
 

@@ -8,6 +8,7 @@ import os
 import select
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from ring_keras import _native
@@ -28,8 +29,9 @@ _NUMBERS = (
     "exposed_s",
     "bytes",
 )
-# Ranks that this one has waited for most. A line must fit into what a pipe takes at
-# once, `select.PIPE_BUF` bytes, also where a character of a text takes 12 of them.
+# Ranks that this one has waited for most, or waits for. A line must fit into what a
+# pipe takes at once, `select.PIPE_BUF` bytes, also where a character of a text takes
+# 12 of them.
 _MAX_RANKS = 64
 _SHORTENED_TEXT = 250
 # Of what is over there are fewer.
@@ -61,11 +63,12 @@ class _Reporter:
             ending = self._ending.wait(_INTERVAL_S)
             try:
                 totals = _native.stats(most_steps=0)["totals"]
+                waits = _native.waits()
                 stalls = self._stalls.new()
             except RingKerasError:  # It has left the job.
                 return
             noted, self._told = self._events.since(self._told)
-            self._write(report_line(self._rank, totals))
+            self._write(report_line(self._rank, totals, waits))
             for one in [*stalls, *noted]:
                 self._write(event_line(self._rank, one))
 
@@ -106,20 +109,21 @@ class _Stalls:
         ]
 
 
-def report_line(rank: int, totals: dict[str, Any]) -> bytes:
+def report_line(rank: int, totals: dict[str, Any], waits: dict[int, float]) -> bytes:
     """As `ring_keras.launch.reports` reads it."""
-    waited_for_s = sorted(enumerate(totals["waited_for_s"]), key=lambda one: -one[1])
     report = {
         "rank": rank,
         "steps": totals["step"],
         **{name: round(totals[name], 6) for name in _NUMBERS},
-        "waited_for_s": {
-            str(other): round(seconds, 6)
-            for other, seconds in waited_for_s[:_MAX_RANKS]
-            if seconds > 0
-        },
+        "waited_for_s": _longest(enumerate(totals["waited_for_s"])),
+        "waits_for_s": _longest(waits.items()),
     }
     return _line(report)
+
+
+def _longest(seconds_by_rank: Iterable[tuple[int, float]]) -> dict[str, float]:
+    longest = sorted(seconds_by_rank, key=lambda one: -one[1])[:_MAX_RANKS]
+    return {str(rank): round(seconds, 6) for rank, seconds in longest if seconds > 0}
 
 
 def event_line(rank: int, one: dict[str, Any]) -> bytes:

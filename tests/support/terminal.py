@@ -17,7 +17,8 @@ def report(steps, waited_for_s):
     totals = dict(steps=steps, process_set=0, examples=8 * steps,
                   duration_s=0.1 * steps, input_s=0,
                   compute_s=0.08 * steps, wait_s=0.02 * steps, exposed_s=0, bytes=9)
-    line = json.dumps({"rank": rank, **totals, "waited_for_s": waited_for_s})
+    waits = {"waited_for_s": waited_for_s, "waits_for_s": {}}
+    line = json.dumps({"rank": rank, **totals, **waits})
     pipe = os.open(os.environ["RING_KERAS_REPORT_PIPE"], os.O_WRONLY)
     os.write(pipe, line.encode() + b"\\n")
     os.close(pipe)
@@ -29,9 +30,13 @@ class Terminal:
 
     def __init__(self) -> None:
         self._own, self.fd = os.openpty()
-        size = struct.pack("HHHH", 25, 120, 0, 0)
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, size)
+        self.set_columns(120)
         self.shown = b""
+
+    def set_columns(self, columns: int) -> None:
+        """Makes it that wide."""
+        size = struct.pack("HHHH", 25, columns, 0, 0)
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, size)
 
     def read_until(self, pattern: bytes) -> re.Match[bytes]:
         """Reads what is written, until that has been, after what it found before."""

@@ -139,6 +139,17 @@ py::tuple LongWaits(uint64_t after, double at_least_s) {
   return py::make_tuple(records, after);
 }
 
+// By rank, for how many seconds this one has waited for it.
+py::dict Waits() {
+  const ObservedWaits seen = ValueOrThrow(WithoutGil(ObserveWaits));
+  const Ticks now = Now();
+  py::dict waits;
+  for (const auto& [rank, since] : seen.since) {
+    waits[py::int_(rank)] = seen.scale.Seconds(std::max(now, since) - since);
+  }
+  return waits;
+}
+
 py::list Links() {
   const auto seen = ValueOrThrow(WithoutGil(ObserveLinks));
   py::list links;
@@ -156,6 +167,7 @@ void BindMonitoring(py::module_& module) {
   module.def("stats", &Stats, py::arg("most_steps") = StepBook::kSteps);
   module.def("recent_collectives", &RecentCollectives, py::arg("after") = 0);
   module.def("long_waits", &LongWaits, py::arg("after"), py::arg("at_least_s"));
+  module.def("waits", &Waits);
   module.def("begin_steps",
              [] { ThrowIfError(WithoutGil([] { return BeginSteps(); })); });
   module.def("await_first_batch", &AwaitFirstBatch);

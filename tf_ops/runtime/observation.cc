@@ -61,6 +61,25 @@ StatusOr<std::vector<ObservedLink>> ObserveLinks() {
   return seen;
 }
 
+StatusOr<ObservedWaits> ObserveWaits() {
+  ObservedWaits seen;
+  RING_KERAS_RETURN_IF_ERROR(WithEngine([&seen](Engine& engine) {
+    for (const PendingCollective& pending :
+         engine.UnderWay(/*with_missing=*/true)) {
+      const CollectiveRecord& record = pending.record;
+      if (record.kind == CollectiveKind::kJoin || record.submitted_at == 0) {
+        continue;
+      }
+      for (int rank : pending.missing) {
+        Ticks& since =
+            seen.since.emplace(rank, record.submitted_at).first->second;
+        since = std::min(since, record.submitted_at);
+      }
+    }
+  }));
+  return seen;
+}
+
 Status BeginSteps() {
   return WithEngine(
       [](Engine& engine) { engine.recorder().steps().BeginSteps(Now()); });

@@ -2,6 +2,7 @@
 #ifndef RING_KERAS_RUNTIME_OBSERVATION_H_
 #define RING_KERAS_RUNTIME_OBSERVATION_H_
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,14 @@ struct ObservedLink {
   SentTraffic sent;
 };
 RING_KERAS_EXPORT StatusOr<std::vector<ObservedLink>> ObserveLinks();
+
+// Which ranks this one waits for, and since when, but for those whose data last
+// longer than its own. NotInitialized.
+struct ObservedWaits {
+  TickScale scale;
+  std::map<int, Ticks> since;
+};
+RING_KERAS_EXPORT StatusOr<ObservedWaits> ObserveWaits();
 
 // Steps of training follow: what has passed since the last one belongs to none.
 // NotInitialized.

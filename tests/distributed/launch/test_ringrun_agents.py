@@ -102,7 +102,9 @@ wait_for("done")
     )
     process = start(script, stdout=terminal.fd, stderr=terminal.fd)
 
-    terminal.read_until(rb"3 ranks \| [^\r\x1b]*slowest: rank 1 \(second\.invalid\)")
+    terminal.read_until(
+        rb"3 ranks \| [^\r\x1b]*slowest: rank 1, [^|]* \| rank 1 is on second\.invalid"
+    )
     (ringrun.directory / "done").touch()
 
     assert ringrun.finish(process).returncode == 0

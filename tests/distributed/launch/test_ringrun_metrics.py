@@ -19,8 +19,8 @@ REPORT = """
 import json
 totals = dict(steps=5 + rank, process_set=0, examples=40, duration_s=2,
               input_s=0.25, compute_s=1, wait_s=0.5, exposed_s=0.25, bytes=1000)
-waited_for_s = {"1": 0.5} if rank == 0 else {}
-line = json.dumps({"rank": rank, **totals, "waited_for_s": waited_for_s})
+waits = {"waited_for_s": {"1": 0.5} if rank == 0 else {}, "waits_for_s": {}}
+line = json.dumps({"rank": rank, **totals, **waits})
 pipe = os.open(os.environ["RING_KERAS_REPORT_PIPE"], os.O_WRONLY)
 os.write(pipe, line.encode() + b"\\n")
 note(f"reported{rank}")

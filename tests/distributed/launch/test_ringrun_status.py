@@ -28,7 +28,7 @@ def test_a_terminal_shows_a_status_below_the_lines(ringrun, terminal) -> None:
     fd = terminal.fd
     process = ringrun.start(TRAIN, stdout=fd, stderr=fd)
 
-    shown = terminal.read_until(rb"\r\x1b\[K?[^\r]*2 ranks \| [^\r\x1b]*ms a step")[0]
+    shown = terminal.read_until(rb"\r\x1b\[K?[^\r]*2 ranks \| [^\r\x1b]*% waiting")[0]
     (ringrun.directory / "seen").touch()
     # The line takes its place, and it is shown again below.
     terminal.read_until(rb"\r\x1b\[K[^\r\n]*\[[01]\][^\r\n]* a line\r\n2 ranks \| ")
@@ -36,12 +36,24 @@ def test_a_terminal_shows_a_status_below_the_lines(ringrun, terminal) -> None:
 
     assert ringrun.finish(process).returncode == 0
     assert re.search(
-        rb"2 ranks \| \S+ steps/s \| \S+ examples/s \| 20% waiting \| "
-        rb"slowest: rank 1 \("
-        + socket.gethostname().encode()
-        + rb"\), the others wait 20 ms a step",
+        rb"2 ranks \| \S+ steps/s \| slowest: rank 1, the others wait 20 ms a step \| "
+        rb"\S+ examples/s \| 20% waiting",
         shown,
     ), shown
+
+
+def test_a_narrow_terminal_shows_whole_parts(ringrun, terminal) -> None:
+    terminal.set_columns(40)
+    process = ringrun.start(TRAIN, stdout=terminal.fd, stderr=terminal.fd)
+
+    # There is no room for who is slowest, and for half of it neither.
+    terminal.read_until(
+        rb"\r\x1b\[K2 ranks \| \S+ steps/s( \| \S+ examples/s)?( \| 20% waiting)\r"
+    )
+    (ringrun.directory / "seen").touch()
+    (ringrun.directory / "done").touch()
+
+    assert ringrun.finish(process).returncode == 0
 
 
 JOIN = """
@@ -67,6 +79,23 @@ def test_a_terminal_shows_who_has_joined(ringrun, terminal, options) -> None:
     # Once all are there, it goes, and nothing takes its place.
     terminal.read_until(rb"\r\x1b\[K\Z")
     (ringrun.directory / "done").touch()
+
+    assert ringrun.finish(process).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_who_is_waited_for(ringrun, terminal) -> None:
+    script = """
+    import ring_keras as ring
+    ring.init()
+    if rank == 1:
+        wait_for("named")
+    ring.barrier()
+    """
+    process = ringrun.start(script, stdout=terminal.fd, stderr=terminal.fd)
+
+    terminal.read_until(rb"waiting for rank 1: \d+ s \| 2 ranks \| ")
+    (ringrun.directory / "named").touch()
 
     assert ringrun.finish(process).returncode == 0
 
@@ -169,7 +198,9 @@ def test_ranks_report_from_fit_and_when_they_leave(ringrun, terminal) -> None:
     """
     process = ringrun.start(script, stdout=terminal.fd, stderr=terminal.fd)
 
-    terminal.read_until(rb"2 ranks \| \S+ steps/s \| \S+ examples/s \| \d+% waiting")
+    terminal.read_until(
+        rb"2 ranks \| \S+ steps/s \| [^\r]*\S+ examples/s \| \d+% waiting"
+    )
     (ringrun.directory / "seen").touch()
     ringrun.noted("again0"), ringrun.noted("again1")
     (ringrun.directory / "done").touch()

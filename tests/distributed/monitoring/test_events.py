@@ -13,7 +13,8 @@ from support.rank_pool import RankPools
 from support.ringrun import Ringrun
 
 import ring_keras as ring
-from ring_keras.lifecycle.reporter import _Stalls
+from ring_keras import _native
+from ring_keras.lifecycle.reporter import _Stalls, report_line
 
 SCRIPT = """
 import os, time
@@ -77,3 +78,24 @@ def tells_of_a_stall() -> list[str]:
 
 def test_a_stall_is_told_once(rank_pool: RankPools) -> None:
     assert rank_pool(2).run(tells_of_a_stall)[0] == ["barrier 'late'"]
+
+
+def waits_worker() -> dict[str, float]:
+    """What rank 0 reports while it waits, and what it waits for afterwards."""
+    if ring.rank() == 1:
+        ring.broadcast_object(None, name="told")
+        ring.barrier(name="late")
+        return {}
+    late = threading.Thread(target=ring.barrier, kwargs={"name": "late"})
+    late.start()
+    wait_until(lambda: _native.waits().get(1, 0) > 0, "the wait is seen")
+    line = report_line(0, _native.stats(most_steps=0)["totals"], _native.waits())
+    ring.broadcast_object(None, name="told")
+    late.join()
+    assert _native.waits() == {}
+    waits: dict[str, float] = json.loads(line)["waits_for_s"]
+    return waits
+
+
+def test_a_report_names_who_is_waited_for(rank_pool: RankPools) -> None:
+    assert rank_pool(2).run(waits_worker)[0].keys() == {"1"}

@@ -3,7 +3,16 @@
 from ring_keras.launch.progress import Progress
 
 
-def report(rank, steps, *, wait_s=0.0, waited_for_s=None, examples=0, process_set=0):
+def report(
+    rank,
+    steps,
+    *,
+    wait_s=0.0,
+    waited_for_s=None,
+    waits_for_s=None,
+    examples=0,
+    process_set=0,
+):
     return {
         "rank": rank,
         "steps": steps,
@@ -16,6 +25,7 @@ def report(rank, steps, *, wait_s=0.0, waited_for_s=None, examples=0, process_se
         "exposed_s": 0.0,
         "bytes": 0,
         "waited_for_s": waited_for_s or {},
+        "waits_for_s": waits_for_s or {},
     }
 
 
@@ -61,9 +71,60 @@ def test_the_rank_that_is_waited_for_most_is_the_slowest() -> None:
             waited = {} if rank == 1 else {"1": 0.1 * steps, "2": 0.001 * steps}
             progress.take(report(rank, steps, wait_s=0.1 * steps, waited_for_s=waited))
 
-    assert progress.line().endswith(
-        "| 20% waiting | slowest: rank 1 (b), the others wait 100 ms a step"
+    assert progress.line() == (
+        "3 ranks | 2 steps/s | slowest: rank 1, the others wait 100 ms a step | "
+        "rank 1 is on b | 20% waiting"
     )
+
+
+def held_up(size, waits_for_s, host_of=lambda _rank: "a"):
+    """What a job says of which each rank waits for others for so long."""
+    clock = Clock()
+    progress = Progress(size, host_of, clock)
+    for second in range(3):
+        clock.now += 1
+        for rank, waits in enumerate(waits_for_s):
+            # Until now, the others have waited for rank 0.
+            waited = {"0": 0.1 * second} if rank else {}
+            one = report(rank, second, waited_for_s=waited, waits_for_s=waits)
+            progress.take(one)
+    return progress.line()
+
+
+def test_who_is_waited_for_comes_first() -> None:
+    line = held_up(2, [{"1": 12.3}, {}])
+
+    assert line.startswith("waiting for rank 1: 12 s | 2 ranks | 1 steps/s")
+    assert "slowest" not in line
+
+
+def test_who_is_held_up_too_is_not_the_cause() -> None:
+    line = held_up(3, [{"1": 9.0, "2": 4.0}, {"2": 8.0}, {}], "abc".__getitem__)
+
+    assert line.startswith("waiting for rank 2: 8 s | rank 2 is on c | 3 ranks")
+
+
+def test_several_may_be_waited_for() -> None:
+    line = held_up(7, [{str(rank): 5.0 for rank in range(1, 7)}])
+
+    assert line.startswith("waiting for ranks 1, 2, 3 and 3 more: 5 s | 7 ranks")
+
+
+def test_ranks_may_wait_for_each_other() -> None:
+    line = held_up(2, [{"1": 5.0}, {"0": 4.0}])
+
+    assert line.startswith("ranks 0 and 1 wait for each other: 5 s | 2 ranks")
+
+
+def test_a_short_wait_holds_nobody_up() -> None:
+    assert held_up(2, [{"1": 0.5}, {}]).startswith("2 ranks | 1 steps/s | slowest")
+
+
+def test_a_rank_that_is_waited_for_before_the_first_step_is_named() -> None:
+    progress = Progress(2, str)
+    progress.take(report(0, 0, waits_for_s={"1": 4.0}))
+
+    assert progress.line().startswith("waiting for rank 1: 4 s | rank 1 is on 1 |")
 
 
 def test_a_process_set_has_a_slowest_rank_of_its_own() -> None:
@@ -79,9 +140,7 @@ def test_a_process_set_has_a_slowest_rank_of_its_own() -> None:
                 report(rank, steps, waited_for_s=waited, process_set=1 + rank // 2)
             )
 
-    assert progress.line().endswith(
-        "slowest: rank 1 (b), the others wait 100 ms a step"
-    )
+    assert "| slowest: rank 1, the others wait 100 ms a step |" in progress.line()
 
 
 def test_rates_do_not_fall_between_two_reports() -> None:
