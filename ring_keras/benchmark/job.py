@@ -49,12 +49,17 @@ class JobDescription:
         hosts = ", ".join(f"{host} ({', '.join(r)})" for host, r in ranks_of.items())
         links = ", ".join(f"{how} to {', '.join(r)}" for how, r in reached.items())
         tuning = ", ".join(f"{name}={most}" for name, most in self.tuning.items())
-        return [
+        lines = [
             f"{software}; reduces with {self.instruction_set}",
             f"ranks: {self.ranks}; hosts: {hosts}",
             f"transport from rank 0: {links or 'none'}",
             f"tuning: {tuning or 'nothing set'}",
         ]
+        if self.ranks == 1:
+            lines.append(
+                "one rank alone sends nothing; for more: ringrun -np 2 ring benchmark"
+            )
+        return lines
 
 
 def join(tensorflow: bool) -> tuple[int, int]:

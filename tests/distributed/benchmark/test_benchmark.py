@@ -66,6 +66,7 @@ def test_every_collective(size: int, name: str, tmp_path: Path) -> None:
     check_rows(content, size, name)
     lines = printed.splitlines()
     assert f"ranks: {size}; hosts: " in printed
+    assert ("ringrun -np 2 ring benchmark" in printed) == (size == 1)
     table = [line.split() for line in lines if not line.startswith("#")][-3:]
     for row, cells in zip(content["rows"], table, strict=True):
         assert cells[:3] == [str(row["nbytes"]), str(row["count"]), "float32"]
