@@ -303,7 +303,7 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="show every line of every rank. By default, TensorFlow's start-up "
         "messages are shown once, and so are Python warnings and tracebacks that are "
-        "the same on several ranks",
+        "the same on several ranks; after Ctrl-C, a line says where each rank was",
     )
     add(
         "--grace-period",

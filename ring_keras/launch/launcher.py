@@ -119,7 +119,8 @@ class Launcher:
         if message is not None:
             for hint in self._pump.hints:
                 say(hint)
-            self._say_where_explained(message)
+            if self._interrupt is None:
+                self._say_where_explained(message)
             say(message)
         elif exit_code == 0 and self._options.expects_join:
             self._say_if_none_joined()
@@ -254,6 +255,7 @@ class Launcher:
             self._kill()
             return
         self._interrupt = number
+        self._pump.note_interrupt()
         if number == signal.SIGINT and any(w.running for w in self._workers()):
             self._pump.say(
                 f"waiting up to {self._options.grace_period_s:g} s for the ranks to "

@@ -197,6 +197,11 @@ class OutputPump:
         else:
             say(message)
 
+    def note_interrupt(self) -> None:
+        """The user has interrupted the ranks, which need not say so."""
+        if self._tracebacks is not None:
+            self._tracebacks.interrupted = True
+
     def show_status(self, status: str) -> None:
         """Shows a line below all others, on a terminal; empty: none."""
         if self._started and not self._ended:

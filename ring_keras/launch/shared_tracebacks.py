@@ -55,6 +55,8 @@ class SharedTracebacks:
         self._held: dict[int, _Held] = {}
         self._known: dict[tuple[bytes, ...], set[int]] = {}
         self._failed: set[int] = set()
+        self.interrupted = False
+        """Whether the user has interrupted the ranks, which need not say so."""
 
     def add_rank(self, rank: int) -> None:
         """Expects that rank's lines."""
@@ -69,7 +71,8 @@ class SharedTracebacks:
         for text in texts:
             line = Line(prefix, text)
             held = self._held.get(rank)
-            if held is None and (text != START or len(self._ranks) < 2):
+            is_alone = len(self._ranks) < 2 and not self.interrupted
+            if held is None and (text != START or is_alone):
                 shown.append(line)
                 continue
             if held is None:
@@ -159,6 +162,10 @@ class SharedTracebacks:
         own = [one for one in ready if one.is_whole and one.follows is None]
         following = [one for one in ready if one.is_whole and one.follows is not None]
         shown = _as_it_is([one for one in ready if not one.is_whole])
+        if self.interrupted:
+            interrupts = [one for one in own if one.name == "KeyboardInterrupt"]
+            shown += _show_interrupts(interrupts) + _beyond(following)
+            own, following = [one for one in own if one not in interrupts], []
         groups: dict[tuple[bytes, ...], list[Traceback]] = {}
         for one in own:
             groups.setdefault(one.key(), []).append(one)
@@ -221,6 +228,18 @@ def _as_it_is(items: Sequence[Traceback | Line]) -> list[Line]:
 
 def _beyond(group: Sequence[Traceback]) -> list[Line]:
     return [line for one in group for line in one.beyond_message()]
+
+
+def _show_interrupts(ready: Sequence[Traceback]) -> list[Line]:
+    """Where each rank was, which tells of a job that hung."""
+    ranks: dict[str, set[int]] = {}
+    for one in ready:
+        ranks.setdefault(one.place, set()).add(one.rank)
+    places = [f"{_name(own)} in {place}" for place, own in ranks.items()]
+    return [
+        *([_own(f"interrupted: {'; '.join(places)}")] if places else []),
+        *_beyond(ready),
+    ]
 
 
 def _own(text: str) -> Line:

@@ -52,8 +52,11 @@ _OUR_FRAME = _FRAME + os.fsencode(f"{Path(__file__).parent.parent}{os.sep}")
 _DECORATORS_FRAME = re.compile(
     rb'  File "[^"]*/contextlib\.py", line \d+, in (?:inner|__exit__)$'
 )
-# Of packages, and of functions that they generate.
-_OTHERS_FRAME = re.compile(rb'  File "(?:[^"]*/(?:site|dist)-packages/|<string>")')
+# Of packages, Python's own too, and of functions that they generate.
+_OTHERS_FRAME = re.compile(
+    rb'  File "(?:[^"]*/(?:(?:site|dist)-packages|lib/python3\.\d+)/|<string>|<frozen )'
+)
+_PLACE = re.compile(rb'  File "([^"]*)", line (\d+)')
 _CODE = re.compile(rb"\[RK\d{3}\] ")
 # Of Keras's that leave its own out, unless the user asks for all of them by
 # `keras.config.disable_traceback_filtering()`.
@@ -123,6 +126,14 @@ class Traceback:
                 rank = int(next(filter(None, found.groups())))
                 return None if rank == self.rank else rank
         return None
+
+    @property
+    def place(self) -> str:
+        """The last line of the user's own that was running."""
+        frames = [line.text for line in self.lines if line.text.startswith(_FRAME)]
+        own = [f for f in frames if not _is_our_frame(f) and not _OTHERS_FRAME.match(f)]
+        found = _PLACE.match((own or frames or [b""])[-1])
+        return "{}, line {}".format(*map(os.fsdecode, found.groups())) if found else "?"
 
     def key(self) -> tuple[bytes, ...]:
         """What it has in common with other ranks' that are the same."""

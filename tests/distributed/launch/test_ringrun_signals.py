@@ -1,6 +1,7 @@
 """Ctrl-C once and twice; no process outlives the job."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -45,6 +46,23 @@ def test_a_signal_lets_ranks_clean_up(ringrun, number):
     ]
     assert finished.verdict == f"ringrun: stopped by {number.name}"
     assert not any(map(is_alive, pids))
+
+
+@pytest.mark.parametrize(("size", "options"), [(1, []), (2, []), (2, ["--raw"])])
+def test_ctrl_c_says_where_the_ranks_were(ringrun, size, options):
+    script = "note(f'pid{rank}', os.getpid())\nwait_to_be_ended()"
+    process = ringrun.start(script, *options, size=size)
+    ringrun.pids(*(f"pid{rank}" for rank in range(size)))
+
+    process.send_signal(signal.SIGINT)
+
+    finished = ringrun.finish(process)
+    text = finished.stderr.decode()
+    assert finished.returncode == 130
+    assert ("Traceback" in text) == bool(options), text
+    where = re.compile(r"^ringrun: interrupted: ranks? .* in .*script\.py, line ", re.M)
+    assert bool(where.search(text)) != bool(options), text
+    assert finished.verdict == "ringrun: stopped by SIGINT"
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])

@@ -43,6 +43,9 @@ class Terminal:
         texts = [line.encode() for line in lines]
         self._show(self._shared.feed(rank, b"[%d] " % rank, texts, self.now))
 
+    def interrupt(self):
+        self._shared.interrupted = True
+
     def ends(self, *ranks):
         for rank in ranks:
             self._show(self._shared.end(rank, self.now))
@@ -385,3 +388,55 @@ def test_a_traceback_of_nothing_but_our_own_frames_is_shown():
     terminal.ends(0, 1)
 
     assert terminal.shown[:-1] == of(0, printed)
+
+
+def interrupted(function="work", line=3):
+    lines = traceback("", "KeyboardInterrupt", function)
+    lines[1] = f'  File "train.py", line {line}, in <module>'
+    return [
+        *lines[:3],
+        '  File "/v/lib/python3.11/site-packages/keras/src/trainer.py", line 9, in fit',
+        "    step()",
+        "KeyboardInterrupt",
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_after_an_interrupt_a_line_says_where_the_ranks_were(size):
+    terminal = Terminal(size)
+    terminal.interrupt()
+    for rank in range(size):
+        terminal.prints(rank, [*interrupted(), "cleaned up"])
+        terminal.ends(rank)
+
+    who = "rank 0" if size == 1 else "ranks 0-1"
+    assert terminal.shown == [
+        f"ringrun: interrupted: {who} in train.py, line 3",
+        *(f"[{rank}] cleaned up" for rank in range(size)),
+    ]
+
+
+def test_after_an_interrupt_other_places_and_errors_are_shown():
+    terminal = Terminal(4)
+    terminal.interrupt()
+    terminal.prints(0, interrupted())
+    terminal.prints(1, interrupted(line=8))
+    left = LOST.replace("ValueError: no", "KeyboardInterrupt")
+    terminal.prints(2, traceback(left, "PeerLostError"))
+    between = "During handling of the above exception, another exception occurred:"
+    own = [*interrupted(), "", between, "", *traceback("cannot save", "OSError")]
+    terminal.prints(3, own)
+    terminal.ends(0, 1, 2, 3)
+
+    assert terminal.shown == [
+        "ringrun: interrupted: rank 0 in train.py, line 3; rank 1 in train.py, line 8",
+        *of(3, own),
+    ]
+
+
+def test_without_an_interrupt_it_is_an_error_like_others():
+    terminal = Terminal(2)
+    terminal.prints(0, interrupted())
+    terminal.ends(0, 1)
+
+    assert terminal.shown == of(0, interrupted())
