@@ -71,6 +71,7 @@ Other tools, which `ring --help` lists, too:
 {tools}
 """
 
+_BINDINGS = ("none", "cores")
 _USAGE_ERROR = 2
 _NOT_FOUND = 127
 
@@ -185,6 +186,10 @@ def _run_job(
         for name, value in shown(added if hosts is None else chosen).items():
             say(f"every rank gets {name}={value}")
     bind_to_cores = options.bind_to == "cores"
+    is_here = hosts is None and nodes is None
+    is_quiet = bind_to_cores or config.log_level in ("error", "off")
+    if is_here and launch.expects_join and not is_quiet:
+        rank_counts.say_if_cores_are_few(options.size)
     job = HostJob(command, environment, bind_to_cores, options.verbose)
     if nodes is not None:
         node = dataclasses.replace(
@@ -320,7 +325,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add(
         "--bind-to",
-        choices=["none", "cores"],
+        type=_binding,
+        choices=_BINDINGS,
         default="none",
         help="cores: bind each rank to its share of the machine's cores, on one NUMA "
         "node if possible (default: %(default)s)",
@@ -401,6 +407,13 @@ def _seconds(text: str) -> float:
     if value < 0 or not math.isfinite(value):
         raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text}")
     return value
+
+
+def _binding(text: str) -> str:
+    if text not in _BINDINGS:
+        what = f"must be {' or '.join(_BINDINGS)}, not {text}"
+        raise argparse.ArgumentTypeError(what + rank_counts.guess(text, _BINDINGS))
+    return text
 
 
 def _log_level(text: str) -> str:

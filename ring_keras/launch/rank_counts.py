@@ -16,6 +16,8 @@ __all__ = [
     "add_spellings",
     "choose_ranks_here",
     "count_here",
+    "guess",
+    "say_if_cores_are_few",
     "settle",
     "unrecognized",
 ]
@@ -23,6 +25,8 @@ __all__ = [
 _AUTO = 0
 # Below it, two names have a few letters in common.
 _ALIKE = 0.85
+# More of them begin few other names.
+_FEW_LETTERS = 3
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -143,13 +147,30 @@ def choose_ranks_here() -> int:
     return count
 
 
+def say_if_cores_are_few(size: int) -> None:
+    """Tells of ranks of this host that have no core of their own."""
+    cores = usable_cores()
+    if size > cores:
+        what = "1 core" if cores == 1 else f"{cores} cores"
+        say(
+            f"{size} ranks share {what}, and take turns: -np {cores} would give each "
+            f"its own. `ring doctor -np {size}` says what limits the cores"
+        )
+
+
 def unrecognized(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
     """What to say of options that ringrun does not have."""
     text = f"unrecognized arguments: {' '.join(unknown)}"
     known = [name for name in parser._option_string_actions if name.startswith("--")]
     name = unknown[0].partition("=")[0].replace("_", "-")
-    alike = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
-    return f"{text}; did you mean {alike[0]}?" if alike else text
+    return text + guess(name, known)
+
+
+def guess(word: str, known: Sequence[str]) -> str:
+    """What may have been meant by a word that is none of those; may be empty."""
+    alike = [one for one in known if one.startswith(word) and len(word) > _FEW_LETTERS]
+    alike += difflib.get_close_matches(word, known, n=1, cutoff=_ALIKE)
+    return f"; did you mean {alike[0]}?" if alike else ""
 
 
 def count_here(text: str) -> int:

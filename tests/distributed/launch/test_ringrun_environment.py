@@ -244,6 +244,29 @@ def test_ranks_keep_to_cores_of_their_own(ringrun, size):
         assert sum(map(len, shares)) == len(set().union(*shares))
 
 
+@pytest.mark.parametrize(
+    ("options", "is_told"),
+    [
+        ("-np 2", True),
+        ("-np 1", False),
+        ("-np 2 --bind-to cores", False),
+        ("-np 2 --log-level error", False),
+    ],
+)
+def test_ranks_without_a_core_of_their_own_are_told_of(tmp_path, options, is_told):
+    first = str(min(os.sched_getaffinity(0)))
+    ringrun = Ringrun(tmp_path, ["taskset", "--cpu-list", first])
+    script = tmp_path / "train.py"
+    script.touch()
+
+    finished = ringrun.finish(
+        ringrun.start_raw(*options.split(), sys.executable, str(script))
+    )
+
+    text = "2 ranks share 1 core, and take turns: -np 1 would give each its own. "
+    assert finished.stderr.decode().count(text) == is_told
+
+
 def test_ranks_run_anywhere_unless_told(ringrun):
     script = "print(len(os.sched_getaffinity(0)))"
 

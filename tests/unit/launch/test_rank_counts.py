@@ -89,6 +89,12 @@ def test_one_host_is_not_a_schedulers_others(capsys, monkeypatch) -> None:
         ("-np 2 --out-dir x", "--out-dir; did you mean --output-dir?"),
         ("-np 2 --grace_period 3", "--grace_period; did you mean --grace-period?"),
         ("-np 2 --max-restarts 3", "unrecognized arguments: --max-restarts\n"),
+        ("-np 2 --bind cores", "--bind; did you mean --bind-to?"),
+        (
+            "-np 2 --bind-to core",
+            "--bind-to: must be none or cores, not core; did you mean cores?",
+        ),
+        ("-np 2 --bind-to x", "--bind-to: must be none or cores, not x\n"),
     ],
 )
 def test_what_cannot_be_meant_is_answered(capsys, options: str, message: str) -> None:
