@@ -285,8 +285,8 @@ def make_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME[=VALUE]",
-        help="set an environment variable for every rank. Without =VALUE, ranks get "
-        "its value here, and no list of processes shows the value. May be repeated",
+        help="set an environment variable for every rank. NAME alone passes on the "
+        "value that it has here, which `ps` then does not show. May be repeated",
     )
     add(
         "--output-dir",

@@ -87,7 +87,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--slots",
         type=int,
         metavar="N",
-        help="slots of hosts that it prints without a number (default: 1)",
+        help="slots of a host that the discovery script prints without a number "
+        "(default: 1)",
     )
     add(
         "--reset-limit",
