@@ -53,11 +53,11 @@ from ring_keras.launch.tools import describe_tools
 
 _DESCRIPTION = """\
 Starts COMMAND N times, as the N ranks of one job, on this machine or on
-several. Each line of output begins with the number of the rank that printed it.
-When a rank fails, ringrun stops the others, and exits with the exit code of the
-first rank that failed: 128 plus the signal, if a signal killed it. Ranks cannot
-read standard input. At the end, ringrun kills all processes that ranks have
-left behind.
+several, such as `ringrun -np 2 python train.py`. Each line of output begins
+with the number of the rank that printed it. When a rank fails, ringrun stops
+the others, and exits with the exit code of the first rank that failed: 128 plus
+the signal, if a signal killed it. Ranks cannot read standard input. At the end,
+ringrun kills all processes that ranks have left behind.
 """
 
 _EPILOG = """\
