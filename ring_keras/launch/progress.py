@@ -17,6 +17,8 @@ _WINDOW = 6
 _FRESH_S = 2.5
 # Beside a step: who is waited for less is nobody's straggler.
 _NOTABLE_SHARE = 0.02
+# Beside the mean of the others.
+_NOTABLE_RATIO = 1.5
 # Who waits for longer than that is held up, rather than slowed down.
 _LONG_S = 3.0
 _MOST_NAMED = 3
@@ -138,6 +140,11 @@ class Progress:
         others = (len(members) if process_set else self._size) - 1
         if not steps or not others:
             return []
+        total_s = sum(
+            s for (its_set, _), s in waited_for_s.items() if its_set == process_set
+        )
+        if seconds < _NOTABLE_RATIO * (total_s - seconds) / others:
+            return []  # They are late by turns.
         step_s = max(self._increase(r, "duration_s") for r in members) / steps
         each_s = seconds / others / steps
         if rank >= self._size or each_s < _NOTABLE_SHARE * step_s:

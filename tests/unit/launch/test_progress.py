@@ -176,6 +176,17 @@ def test_nobody_is_slow_who_is_hardly_waited_for() -> None:
     assert "slowest" not in progress.line()
 
 
+def test_ranks_that_are_late_by_turns_are_not_slow() -> None:
+    clock = Clock()
+    progress = Progress(2, "ab".__getitem__, clock)
+    for steps in (0, 10):
+        clock.now += 5
+        progress.take(report(0, steps, waited_for_s={"1": 0.12 * steps}))
+        progress.take(report(1, steps, waited_for_s={"0": 0.1 * steps}))
+
+    assert "slowest" not in progress.line()
+
+
 def test_another_membership_begins_anew() -> None:
     clock = Clock()
     progress = Progress(1, str, clock)
