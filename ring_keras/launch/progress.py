@@ -20,7 +20,7 @@ _NOTABLE_SHARE = 0.02
 # Beside the mean of the others.
 _NOTABLE_RATIO = 1.5
 # Who waits for longer than that is held up, rather than slowed down.
-_LONG_S = 3.0
+_LONG_S = 2.0
 _MOST_NAMED = 3
 
 Report = dict[str, Any]
@@ -93,8 +93,8 @@ class Progress:
         longest_s: dict[int, float] = {}
         waiting = set()
         for rank, report in self.latest.items():
-            if now - self._reports[rank][-1][0] >= _FRESH_S:
-                continue
+            if not self._stands_still(rank, now):
+                continue  # What it waits for, it does in the background.
             for other, seconds in report["waits_for_s"].items():
                 if seconds >= _LONG_S and int(other) < self._size:
                     waiting.add(rank)
@@ -151,6 +151,12 @@ class Progress:
             return []
         costs = f"the others wait {1000 * each_s:.3g} ms a step"
         return [f"slowest: rank {rank}, {costs}", *self._where([rank])]
+
+    def _stands_still(self, rank: int, now: float) -> bool:
+        """Whether its reports of the last seconds have as many steps."""
+        window = self._reports[rank]
+        recent = {one["steps"] for at, one in window if now - at <= _LONG_S}
+        return len(recent) == 1 and now - window[-1][0] < _FRESH_S
 
     def _increase(self, rank: int, name: str) -> float:
         window = self._reports[rank]

@@ -77,16 +77,17 @@ def test_the_rank_that_is_waited_for_most_is_the_slowest() -> None:
     )
 
 
-def held_up(size, waits_for_s, host_of=lambda _rank: "a"):
+def held_up(size, waits_for_s, host_of=lambda _rank: "a", *, goes_on=False):
     """What a job says of which each rank waits for others for so long."""
     clock = Clock()
     progress = Progress(size, host_of, clock)
-    for second in range(3):
+    for second in range(6):
         clock.now += 1
+        steps = second if goes_on else min(second, 2)
         for rank, waits in enumerate(waits_for_s):
-            # Until now, the others have waited for rank 0.
-            waited = {"0": 0.1 * second} if rank else {}
-            one = report(rank, second, waited_for_s=waited, waits_for_s=waits)
+            # Until then, the others have waited for rank 0.
+            waited = {"0": 0.1 * steps} if rank else {}
+            one = report(rank, steps, waited_for_s=waited, waits_for_s=waits)
             progress.take(one)
     return progress.line()
 
@@ -94,7 +95,7 @@ def held_up(size, waits_for_s, host_of=lambda _rank: "a"):
 def test_who_is_waited_for_comes_first() -> None:
     line = held_up(2, [{"1": 12.3}, {}])
 
-    assert line.startswith("waiting for rank 1: 12 s | 2 ranks | 1 steps/s")
+    assert line.startswith("waiting for rank 1: 12 s | 2 ranks | 0.4 steps/s")
     assert "slowest" not in line
 
 
@@ -117,7 +118,15 @@ def test_ranks_may_wait_for_each_other() -> None:
 
 
 def test_a_short_wait_holds_nobody_up() -> None:
-    assert held_up(2, [{"1": 0.5}, {}]).startswith("2 ranks | 1 steps/s | slowest")
+    line = held_up(2, [{"1": 0.5}, {}])
+
+    assert line.startswith("2 ranks | 0.4 steps/s | slowest")
+
+
+def test_who_takes_steps_waits_in_the_background_only() -> None:
+    line = held_up(2, [{"1": 9.0}, {}], goes_on=True)
+
+    assert line.startswith("2 ranks | 1 steps/s | slowest")
 
 
 def test_a_rank_that_is_waited_for_before_the_first_step_is_named() -> None:
