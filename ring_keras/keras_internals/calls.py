@@ -63,6 +63,7 @@ class Run:
             makes none for each, because the call says how many steps an epoch has.
         epoch_iterator: What Keras made of the data; None where it has not yet.
         validation_data: The argument of `fit`.
+        validation_freq: The argument of `fit`.
         initial_epoch: The argument of `fit`.
     """
 
@@ -72,6 +73,7 @@ class Run:
     keeps_iterator: bool
     epoch_iterator: Any
     validation_data: Any = None
+    validation_freq: Any = 1
     initial_epoch: int = 0
 
     @property
@@ -111,6 +113,7 @@ def calling_run(model: keras.Model) -> Run | None:
                         keeps_iterator=names.get("steps_per_epoch") is not None,
                         epoch_iterator=names.get("epoch_iterator"),
                         validation_data=names.get("validation_data"),
+                        validation_freq=names.get("validation_freq"),
                         initial_epoch=names.get("initial_epoch", 0),
                     )
             return None

@@ -20,6 +20,9 @@ def require_common_fit(
     batch_count: float | str | None,
     callbacks: Iterable[str],
     process_set: ProcessSet,
+    *,
+    steps_per_execution: int,
+    validation_freq: str | None,
 ) -> bool:
     """Raises if the ranks would wait for each other somewhere in `fit`; collective.
 
@@ -29,6 +32,8 @@ def require_common_fit(
             if they end with those of the other ranks.
         callbacks: Names of those in it that ask other ranks.
         process_set: The ranks that train together.
+        steps_per_execution: Of the model.
+        validation_freq: After which epochs this rank validates; None if it does not.
 
     Returns:
         Whether no rank runs out of data before another does.
@@ -36,16 +41,22 @@ def require_common_fit(
     Raises:
         RankMismatchError: On every rank.
     """
-    epochs, steps = (
-        None if params.get(key) is None else int(params[key])
-        for key in ("epochs", "steps")
-    )
     calls = allgather_object(
-        [epochs, steps, sorted(callbacks), batch_count],
+        [
+            # As they are: the others wait for this rank, whatever it was given.
+            params.get("epochs"),
+            params.get("steps"),
+            steps_per_execution,
+            validation_freq,
+            sorted(callbacks),
+            batch_count,
+        ],
         name="fit",
         process_set=process_set,
     )
-    of_epochs, of_steps, of_callbacks, batch_counts = zip(*calls, strict=True)
+    of_epochs, of_steps, of_executions, of_validations, of_callbacks, batch_counts = (
+        zip(*calls, strict=True)
+    )
     _require_equal(of_epochs, "epochs", "epochs of fit()", process_set)
     _require_equal(
         of_steps,
@@ -53,6 +64,18 @@ def require_common_fit(
         "number of batches: the same batch size, and data divided with "
         "ring_keras.data.shard(); or join ranks whose data end earlier with "
         "ring_keras.data.join()",
+        process_set,
+    )
+    _require_equal(
+        of_executions,
+        "values of steps_per_execution",
+        "steps_per_execution in compile()",
+        process_set,
+    )
+    _require_equal(
+        of_validations,
+        "values of validation_freq",
+        "validation_freq in fit()",
         process_set,
     )
     _require_equal(

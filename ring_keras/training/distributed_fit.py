@@ -214,8 +214,16 @@ class DistributedFit(keras.callbacks.Callback):
         self._said.clear()
         run = calls.calling_run(self.model)
         self._find_orders(run)
+        # Before the ranks meet: it may ask the user's own data.
+        batch_count = None if run is None else _length(run)
+        validates = run is not None and run.validation_data is not None
+        validation_freq = str(run.validation_freq) if validates else None
         tasks, self._tasks = self._tasks, {}
-        self.guard.begin(lambda: self._begin_together(run, members.values(), tasks))
+        self.guard.begin(
+            lambda: self._begin_together(
+                batch_count, validation_freq, members.values(), tasks
+            )
+        )
         self._have_met = True
 
     def _note_saves(self) -> None:
@@ -227,7 +235,8 @@ class DistributedFit(keras.callbacks.Callback):
 
     def _begin_together(
         self,
-        run: calls.Run | None,
+        batch_count: float | str | None,
+        validation_freq: str | None,
         members: Iterable[str],
         tasks: dict[Hashable, Callable[[], None]],
     ) -> None:
@@ -235,14 +244,18 @@ class DistributedFit(keras.callbacks.Callback):
         if self._has_peers():
             if not self._have_met:
                 note_first_meeting(self._process_set)
-            batch_count = None if run is None else _length(run)
             steps = self.guard.steps()
             if steps is not None:
                 self.params["steps"] = batch_count = steps
             elif given := [order for order in self._orders if order.is_given]:
                 require_common_orders(given, self._process_set, unbegun=True)
             if not require_common_fit(
-                self.params, batch_count, members, self._process_set
+                self.params,
+                batch_count,
+                members,
+                self._process_set,
+                steps_per_execution=self.model.steps_per_execution,
+                validation_freq=validation_freq,
             ):
                 self.batches = TakenBatches(self.model.steps_per_execution)
         for optimizer in meeting_optimizers(self.model):

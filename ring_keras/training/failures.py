@@ -18,7 +18,7 @@ from ring_keras.errors import (
     from_tensorflow,
 )
 from ring_keras.job.job import current_job, job_or_none
-from ring_keras.job.process_set import ProcessSet
+from ring_keras.job.process_set import ProcessSet, has_process_sets
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.meetings import (
     CallUnderWay,
@@ -28,7 +28,7 @@ from ring_keras.training.meetings import (
 )
 from ring_keras.training.train_step import is_distributed, process_set_of
 
-__all__ = ["every_fit_meets", "failures_told"]
+__all__ = ["every_fit_meets", "failures_told", "note_told"]
 
 # Of an exception: in which call the other ranks have been told of it. Another call may
 # raise the same one again, as a thread's that has failed.
@@ -113,11 +113,11 @@ def _tell(
         return
     communicator_id = process_set.communicator_id()
     if not _is_known(error, handled):
-        _note_told(error)
+        note_told(error)
         _native.give_up_step(
             communicator_id,
             f"[RK310] model '{model.name}': rank {current_job().rank} cannot take "
-            f"part: {_words(call.method, error)}",
+            f"part: its {call.method}() raised {in_one_line(error)}",
         )
     # The program hears of it by the error.
     _native.forget_given_up(communicator_id)
@@ -130,9 +130,11 @@ def _stay_away(
     process_set = _expected(method, model, callbacks)
     if process_set is None:
         return
-    _note_told(error)
+    note_told(error)
     _native.stay_away(
-        first_meeting(method), process_set.communicator_id(), _words(method, error)
+        first_meeting(method),
+        process_set.communicator_id(),
+        f"its {method}() of model '{model.name}' raised {in_one_line(error)}",
     )
 
 
@@ -149,7 +151,9 @@ def _expected(method: str, model: keras.Model, callbacks: Any) -> ProcessSet | N
         method in getattr(callback, "ranks_meet_in", ())
         for callback in keras.tree.flatten(callbacks)
     )
-    automatic = method == "fit" and _every_fit_meets and is_distributed(model)
+    # One that is not compiled may be so on the others.
+    is_meant = is_distributed(model) if model.compiled else not has_process_sets(job)
+    automatic = method == "fit" and _every_fit_meets and is_meant
     if not listed and not automatic:
         return None
     process_set = process_set_of(model)
@@ -157,11 +161,10 @@ def _expected(method: str, model: keras.Model, callbacks: Any) -> ProcessSet | N
     return process_set if has_peers and process_set.added else None
 
 
-def _words(method: str, error: BaseException) -> str:
-    return f"its {method}() raised {in_one_line(error)}"
-
-
-def _note_told(error: BaseException) -> None:
+def note_told(error: BaseException) -> None:
+    """The other ranks know of it; in the call that is under way, if one is."""
+    if not calls_under_way():
+        return
     with contextlib.suppress(AttributeError):
         setattr(error, _TOLD, _outermost())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import keras
 import pytest
 from support import training
@@ -169,6 +171,40 @@ def test_different_numbers_of_steps_are_refused(rank_pool):
     for message in rank_pool(2).run(uneven_steps_worker):
         assert "rank 0 has 2, rank 1 has 3" in message
         assert "ring_keras.data.shard()" in message
+
+
+def other_arguments_worker(name, theirs, ours):
+    """Rank 1 has another value, which `fit` may not even take; then all train."""
+    value = ours if ring.rank() == 1 else theirs
+    in_compile = {"steps_per_execution"} & {name}
+    model = training.compile_model(
+        training.build(1),
+        ring.DistributedOptimizer("sgd"),
+        **({name: value} if in_compile else {}),
+    )
+    part = ring.data.shard(training.dataset(48))
+    options = {"epochs": 2, "validation_data": part.batch(4)}
+    with pytest.raises(ring.RankMismatchError) as caught:
+        training.fit(model, part, 4, **options | ({} if in_compile else {name: value}))
+    training.fit(training.distributed_model(1), part, 4)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs", "ours"),
+    [
+        ("epochs", 2, "no number"),
+        ("epochs", 2, 3),
+        ("validation_freq", 1, 2),
+        ("steps_per_execution", 1, 2),
+    ],
+)
+def test_other_arguments_of_one_rank_are_refused(rank_pool, name, theirs, ours):
+    worker = functools.partial(other_arguments_worker, name, theirs, ours)
+    for message in rank_pool(2).run(worker, timeout_s=60):
+        assert message.startswith("[RK326] "), message
+        assert f"rank 0 has {theirs}, rank 1 has {ours}" in message
+        assert f"Give every rank the same {name} " in message
 
 
 def unknown_steps_worker():
