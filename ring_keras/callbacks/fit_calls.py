@@ -22,7 +22,7 @@ from ring_keras.callbacks.same_data import (
     warn_of_same_data,
     warn_of_shards,
 )
-from ring_keras.callbacks.sharded_saves import require_same_savers
+from ring_keras.callbacks.sharded_saves import require_same_savers, when_it_saves
 from ring_keras.callbacks.shared_files import file_of, saves_on_all_ranks
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
@@ -56,18 +56,19 @@ def agree_on_calls(
 
     Raises:
         RankMismatchError: On every rank, if some do not validate, and the user's own
-            `MetricAverage` would wait for them; or if some have fewer checkpoints of a
-            state that the ranks divide.
+            `MetricAverage` would wait for them; or if some would not save a state that
+            the ranks divide when others do.
     """
     changing = changing_callbacks(callbacks.callbacks)
     board = plain_board(callbacks.callbacks)
     ours = {
         "changing": changing,
         "files": [file for file in map(file_of, callbacks.callbacks) if file],
-        "checkpoints": sum(
-            saves_on_all_ranks(callback, callbacks.model)
+        "checkpoints": [
+            when_it_saves(callback)
             for callback in callbacks.callbacks
-        ),
+            if saves_on_all_ranks(callback, callbacks.model)
+        ],
         "board": None if board is None else board.update_freq,
         "has_own_board": has_own_board(callbacks.callbacks),
         "validates": run.validation_data is not None,
@@ -78,7 +79,10 @@ def agree_on_calls(
     }
     note_first_meeting(process_set)
     everyones = allgather_object(ours, name="fit/calls", process_set=process_set)
-    require_same_savers([theirs["checkpoints"] for theirs in everyones], process_set)
+    validate = [theirs["validates"] for theirs in everyones]
+    require_same_savers(
+        [theirs["checkpoints"] for theirs in everyones], validate, process_set
+    )
     warn_of_missing([theirs["changing"] for theirs in everyones], process_set)
     for place, callback in enumerate(list(callbacks.callbacks)):
         file = file_of(callback)
@@ -90,7 +94,6 @@ def agree_on_calls(
     if not any(theirs["has_own_board"] for theirs in everyones):
         freqs = [theirs["board"] for theirs in everyones]
         _add_to_board(callbacks, board, freqs, root_rank, process_set)
-    validate = [theirs["validates"] for theirs in everyones]
     if len(set(validate)) > 1:
         ranks = list(itertools.compress(process_set.ranks, validate))
         _leave_metrics_to_ranks(callbacks, own_metrics, ranks, process_set)

@@ -1,6 +1,8 @@
 """Callbacks where ranks divide the state of an optimizer: all of them save together."""
 
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
@@ -9,7 +11,7 @@ from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.optimizers.hooking import shards_state
 
-__all__ = ["refuse_savers_of_one_rank", "require_same_savers"]
+__all__ = ["refuse_savers_of_one_rank", "require_same_savers", "when_it_saves"]
 
 # By name, since some are in rooms that know this one. They save on one rank; Keras's
 # SwapEMAWeights puts all averages into the model.
@@ -52,22 +54,58 @@ def refuse_savers_of_one_rank(
         )
 
 
-def require_same_savers(counts: Sequence[int], process_set: ProcessSet) -> None:
-    """Raises if some ranks have fewer callbacks that save on all of them together.
+def when_it_saves(callback: keras.callbacks.ModelCheckpoint) -> list[Any]:
+    """In plain values, what the ranks must have the same of."""
+    return [
+        callback.save_freq,
+        callback.monitor if callback.save_best_only else None,
+        callback.best if callback.save_best_only else None,
+    ]
+
+
+def require_same_savers(
+    everyones: Sequence[list[list[Any]]],
+    validate: Sequence[bool],
+    process_set: ProcessSet,
+) -> None:
+    """Raises if a rank would save, together with all others, when some do not.
 
     Args:
-        counts: Of each rank of the process set: how many.
+        everyones: For each rank of the process set: `when_it_saves`, of each callback.
+        validate: Whether each rank has validation data.
         process_set: The ranks that train together.
 
     Raises:
         RankMismatchError: On every rank.
     """
-    for rank, count in zip(process_set.ranks, counts, strict=True):
-        if count != counts[0]:
+    ranks = process_set.ranks
+    for rank, theirs in zip(ranks, everyones, strict=True):
+        if len(theirs) != len(everyones[0]):
             raise RankMismatchError(
                 "[RK338] "
                 "with shard_state=True the ranks save together, but rank "
-                f"{process_set.ranks[0]} has {counts[0]} ModelCheckpoint in this "
-                f"fit(), and rank {rank} has {count}. Give every rank the same "
+                f"{ranks[0]} has {len(everyones[0])} ModelCheckpoint in this "
+                f"fit(), and rank {rank} has {len(theirs)}. Give every rank the same "
                 "callbacks, without `if ring.rank() == 0:`."
             )
+        if theirs != everyones[0]:
+            raise RankMismatchError(
+                "[RK338] "
+                "with shard_state=True the ranks save together, but not with the same "
+                "save_freq, save_best_only, monitor and best value of ModelCheckpoint: "
+                f"ranks {ranks[0]} and {rank} differ. Give every rank the same."
+            )
+    by_metric = [one for one in everyones[0] if one[1] is not None]
+    if any(save_freq != "epoch" for save_freq, *_ in by_metric):
+        why = "metrics after a batch are of that rank's data: leave out save_freq"
+    elif by_metric and len(set(validate)) > 1:
+        some = list(itertools.compress(ranks, validate))
+        why = f"only ranks {some} have validation_data: give every rank its part"
+    else:
+        return
+    raise RankMismatchError(
+        "[RK338] "
+        "with shard_state=True the ranks save together, but each would decide by "
+        "metrics of its own whether to (ModelCheckpoint with save_best_only), as "
+        f"{why}."
+    )

@@ -20,6 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.errors import (
     CollectiveTimeoutError,
@@ -31,6 +32,7 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.broadcast import broadcast, grouped_broadcast
 from ring_keras.ops.objects import allgather_object
 from ring_keras.ops.outcomes import gather_outcomes
+from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.shards import Shard, set_shard, shard_of
 from ring_keras.ops.step import one_step
 from ring_keras.optimizers.gradient_values import Gradient
@@ -40,6 +42,7 @@ __all__ = [
     "ShardedFiles",
     "ShardedState",
     "can_shard",
+    "failed_save_told",
     "one_rank_alone",
     "parts_of_different_states",
     "require_parts_of_one_state",
@@ -308,6 +311,7 @@ class ShardedFiles:
             return
         _refuse_alone(self._optimizer)
         with _explained_if_others_stay_away(self._optimizer):
+            _meet_to_save(self._process_set)
             require_parts_of_one_state(
                 [int(internals.steps_done(self._optimizer)), len(variables)],
                 "save",
@@ -353,6 +357,58 @@ class ShardedFiles:
             shard = shard_of(variable)
             if shard is None or shard.owner == rank:
                 variable.assign(store[str(index)])
+
+
+class _Save(threading.local):
+    has_met = False
+
+
+_save = _Save()
+
+
+def _meet_to_save(
+    process_set: ProcessSet, failure: BaseException | None = None
+) -> None:
+    """Raises on every rank if one has failed on its way here; collective."""
+    _save.has_met = True
+    _native.allreduce(
+        np.zeros(1, np.int32),
+        op=ReduceOp.MAX.value,
+        name="optimizer/saves",
+        communicator_id=process_set.communicator_id(),
+        # A rank that fails elsewhere in its `fit` has the others leave this.
+        precedes_step=True,
+    )
+
+    def look() -> tuple[None, None]:
+        if failure is not None:
+            raise failure
+        return None, None
+
+    gather_outcomes("DistributedOptimizer(shard_state)", look, process_set)
+
+
+@contextlib.contextmanager
+def failed_save_told(
+    process_set: ProcessSet, note_told: Callable[[BaseException], None]
+) -> Iterator[None]:
+    """Around a save by all ranks: who cannot write tells those that wait for it.
+
+    Args:
+        process_set: The ranks.
+        note_told: Called with the error of which they have been told.
+    """
+    before, _save.has_met = _save.has_met, False
+    try:
+        yield
+    except Exception as error:
+        if not _save.has_met and not _alone.what:
+            with contextlib.suppress(RingKerasError):  # They know.
+                _meet_to_save(process_set, error)
+            note_told(error)
+        raise
+    finally:
+        _save.has_met = before
 
 
 class _Alone(threading.local):

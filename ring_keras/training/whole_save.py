@@ -12,8 +12,12 @@ from typing import Any
 import keras
 from absl import logging
 
+from ring_keras import keras_internals as internals
 from ring_keras.job.job import Job, job_or_none
+from ring_keras.job.process_set import global_process_set
 from ring_keras.optimizers.hooking import shards_state
+from ring_keras.optimizers.sharded_state import failed_save_told, sharded_steps
+from ring_keras.training.failures import note_told
 
 __all__ = ["whole_save"]
 
@@ -42,23 +46,38 @@ def whole_save(save: Callable[..., Any]) -> Callable[..., Any]:
                 "with shard_state=True, for now. Save to a path that ends in '.keras'. "
                 f"Received: filepath={str(filepath)!r}"
             )
-        if job is None or path is None or not is_plain:
-            return save(self, filepath, *args, **kwargs)
-        before, began = _version(path), time.time()
-        beside = path.with_name(f".{job.rank}-{os.getpid()}.{path.name}")
-        try:
-            result = save(self, str(beside), *args, **kwargs)
-            is_shared = _version(path) != before or _has_others(beside, path, began)
-            beside.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                beside.unlink()
-            raise
+        with contextlib.ExitStack() as stack:
+            if shares and sharded_steps(internals.optimizers_of(self)):
+                stack.enter_context(failed_save_told(global_process_set, note_told))
+            if job is None or path is None or not is_plain:
+                return save(self, filepath, *args, **kwargs)
+            beside = path.with_name(f".{job.rank}-{os.getpid()}.{path.name}")
+            result, is_shared = _put(
+                beside, path, lambda: save(self, str(beside), *args, **kwargs)
+            )
         if is_shared and not shares:  # Then all ranks are meant to save.
             _warn_once(job, str(filepath))
         return result
 
     return saved
+
+
+def _put(beside: Path, path: Path, save: Callable[[], Any]) -> tuple[Any, bool]:
+    """Puts what is saved to a file beside it in its place.
+
+    Returns:
+        What `save` returns, and whether another process has saved to the path, too.
+    """
+    before, began = _version(path), time.time()
+    try:
+        result = save()
+        is_shared = _version(path) != before or _has_others(beside, path, began)
+        beside.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+    return result, is_shared
 
 
 def _is_legacy(filepath: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -421,6 +422,82 @@ def checkpoint_of_one_rank_worker(path: str) -> None:
     data = ring.data.shard(training.dataset(40), seed=1)
     with pytest.raises(ring.RankMismatchError, match="RK338"):
         training.fit(model, data, training.BATCH, callbacks=own)
+
+
+class Saves(keras.callbacks.Callback):
+    """One of the user's own, on all ranks."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.model.save(self.path)
+
+
+def unwritable_worker(path: str, how: str) -> list[str]:
+    """Rank 1 cannot write its file, twice; then all train and save."""
+    model = sharded()
+    training.fit(model, shared_data(), training.BATCH)
+    nowhere = f"{path}/no_directory/model.keras"
+    own = f"{path}/0.keras" if ring.rank() == 0 else nowhere
+    if how == "checkpoint":  # Which would make the directory.
+        (Path(path) / "no_directory").touch()
+    make = Saves if how == "own" else keras.callbacks.ModelCheckpoint
+    found = []
+    for _ in range(2):
+        with pytest.raises((OSError, ring.RankMismatchError)) as caught:
+            if how == "alone":
+                model.save(own)
+            else:
+                data = shared_data()
+                training.fit(model, data, training.BATCH, callbacks=[make(own)])
+        found.append(str(caught.value))
+        x, y = training.arrays()
+        model.train_on_batch(x[:8], y[:8])
+    model = sharded()
+    training.fit(model, shared_data(), training.BATCH)
+    model.save(f"{path}/good{ring.rank()}.keras")
+    return found
+
+
+@pytest.mark.parametrize("how", ["alone", "own", "checkpoint"])
+def test_all_ranks_hear_of_a_file_that_one_cannot_write(rank_pool, tmp_path, how):
+    args = (str(tmp_path), how)
+    first, second = rank_pool(2).run(unwritable_worker, args=args, timeout_s=60)
+
+    for message, own in zip(first, second, strict=True):
+        assert "no_directory" in own and "[RK" not in own
+        assert "[RK310] " in message and "rank 1" in message
+        assert own.partition(":")[0] in message
+
+
+def differing_checkpoints_worker(path: str, what: str) -> None:
+    is_first = ring.rank() == 0
+    file = f"{path}/{ring.rank()}.keras"
+    checkpoint, validation = {
+        "save_freq": ({"save_freq": 2 + ring.rank()}, None),
+        "best of a batch": ({"save_best_only": True, "save_freq": 2}, None),
+        "best of one": ({"save_best_only": True}, is_first),
+    }[what]
+    model = sharded()
+    own = training.dataset(8).batch(4)
+    for _ in range(2):
+        with pytest.raises(ring.RankMismatchError, match="RK338"):
+            training.fit(
+                model,
+                shared_data(),
+                training.BATCH,
+                validation_data=own if validation else None,
+                callbacks=[keras.callbacks.ModelCheckpoint(file, **checkpoint)],
+            )
+    assert ring.allgather_object(what) == [what] * ring.size()
+
+
+@pytest.mark.parametrize("what", ["save_freq", "best of a batch", "best of one"])
+def test_checkpoints_that_may_save_on_some_ranks_are_refused(rank_pool, tmp_path, what):
+    args = (str(tmp_path), what)
+    rank_pool(2).run(differing_checkpoints_worker, args=args, timeout_s=60)
 
 
 def test_a_checkpoint_of_one_rank_is_refused(rank_pool, tmp_path):
