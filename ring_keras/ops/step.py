@@ -4,9 +4,11 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 
+from ring_keras.keras_internals.graphs import is_branch, is_for_xla
 from ring_keras.ops.branch_order import begin_collectives, end_collectives
 from ring_keras.ops.request_names import in_unordered_graph
 
@@ -69,8 +71,12 @@ def in_a_step() -> Iterator[None]:
         yield
 
 
-# Of a graph: what its next collectives must come after.
+# Of a graph: what its next collectives must come after; and which operation will be the
+# next, where one of the next is a condition or loop of the user's that has some.
 _LAST = "_ring_keras_last_collectives"
+_AWAITED_FROM = "_ring_keras_branches_from"
+
+_BRANCHING = ("Case", "If", "While")
 
 
 @contextlib.contextmanager
@@ -80,14 +86,16 @@ def in_order() -> Iterator[None]:
     TensorFlow runs the collectives of a function in the order in which they were
     traced; but not conditionals with collectives in them, as an optimizer makes that
     accumulates gradients: those it orders by the variables that they use. Two of them
-    would begin their steps in another order on each rank.
+    would begin their steps in another order on each rank. So does what is traced in a
+    condition or loop of the user's come after what was traced before that, and what is
+    traced after that after it.
     """
     if tf.executing_eagerly() or in_unordered_graph():
         yield
         return
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
-    last = getattr(graph, _LAST, [])
+    last = _last(graph)
     yield
     traced = graph.get_operations()[before:]
     conditionals = [op for op in traced if op.type == "If"]
@@ -97,6 +105,29 @@ def in_order() -> Iterator[None]:
         op._add_control_inputs(last)
     if conditionals or collectives:
         setattr(graph, _LAST, [*conditionals, *collectives[-1:]])
+        setattr(graph, _AWAITED_FROM, None)  # It is one of these.
+
+
+def _last(graph: Any) -> list[tf.Operation]:
+    """What the next collectives that are traced in a graph must come after."""
+    if is_branch(graph) and not hasattr(graph, _LAST) and not is_for_xla(graph):
+        outer = graph.outer_graph
+        with outer.as_default():
+            # It becomes an input of the condition.
+            token = tf.constant(0)
+            token.op._add_control_inputs(_last(outer))
+        setattr(graph, _LAST, [tf.identity(token).op])
+        setattr(outer, _AWAITED_FROM, len(outer.get_operations()))
+    last: list[tf.Operation] = getattr(graph, _LAST, [])
+    awaited_from = getattr(graph, _AWAITED_FROM, None)
+    setattr(graph, _AWAITED_FROM, None)
+    operations = [] if awaited_from is None else graph.get_operations()[awaited_from:]
+    for operation in operations:
+        if operation.type.removeprefix("Stateless") in _BRANCHING:
+            last = [*last, operation]
+            setattr(graph, _LAST, last)
+            break
+    return last
 
 
 def step_role() -> str:

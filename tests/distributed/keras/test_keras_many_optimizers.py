@@ -260,3 +260,78 @@ def test_backups_have_each_optimizer(rank_pool, tmp_path):
     results = rank_pool(2).run(restored_adversaries_worker, args=(str(tmp_path),))
 
     assert results == [(7, 7)] * 2
+
+
+def late(gradients, rank):
+    """The same gradients, on one rank a good while later."""
+    if ring.rank() != rank:
+        return gradients
+    factor = tf.random.stateless_normal([300, 300], [1, 2])
+    _, product = tf.while_loop(
+        lambda count, _: count < 30,
+        lambda count, product: (count + 1, tf.tanh(product @ factor)),
+        (0, factor),
+    )
+    return [gradient + 0 * tf.reduce_sum(product) for gradient in gradients]
+
+
+class Alternates(keras.Model):
+    """Applies the gradients of one optimizer, or of both, in a condition."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape(persistent=True) as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+
+        def apply(number):
+            variables = self.layers[number - 2].trainable_variables
+            # Else both ranks would begin with the same one by themselves.
+            gradients = late(tape.gradient(loss, variables), rank=number)
+            self.both[number].apply(gradients, variables)
+
+        for number in (0, 1):
+            if number in self.in_condition:
+                is_due = self.both[0].iterations % 2 == 0
+                tf.cond(is_due, lambda n=number: apply(n), lambda: None)
+            else:
+                apply(number)
+        return {"loss": loss}
+
+
+MAKERS = {
+    "plain": lambda: ring.DistributedOptimizer(keras.optimizers.SGD(0.1)),
+    "accumulating": lambda: ring.DistributedOptimizer(
+        keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+    ),
+    "far apart": lambda: ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=2),
+    "sharded": lambda: ring.DistributedOptimizer(
+        keras.optimizers.SGD(0.1, momentum=0.9), shard_state=True
+    ),
+}
+
+
+def alternating_worker(kinds, in_condition):
+    model = training.build(1, Alternates)
+    model.both = [MAKERS[kind]() for kind in kinds]
+    model.in_condition = in_condition
+    model.compile("sgd", "binary_crossentropy")
+    training.fit(model, ring.data.shard(training.dataset(64)), 4)
+    return training.as_bytes(model.get_weights())
+
+
+@pytest.mark.parametrize(
+    ("kinds", "in_condition"),
+    [
+        (("plain", "plain"), (1,)),
+        (("far apart", "far apart"), (1,)),
+        (("plain", "plain"), (0,)),
+        pytest.param(("accumulating", "plain"), (0, 1), marks=pytest.mark.slow),
+        pytest.param(("sharded", "accumulating"), (1,), marks=pytest.mark.slow),
+        pytest.param(("far apart", "plain"), (0,), marks=pytest.mark.slow),
+    ],
+)
+def test_optimizers_in_conditions_reduce_in_one_order(rank_pool, kinds, in_condition):
+    args = (kinds, in_condition)
+    first, second = rank_pool(2).run(alternating_worker, args=args, timeout_s=60)
+
+    assert first == second
