@@ -179,6 +179,18 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         return bool(self.built and int(self._steps_apart))
 
     @property
+    def terms(self) -> dict[str, Any]:
+        """What the ranks must have the same of to meet: plain values, by name."""
+        return {
+            "sync_every": self.sync_every,
+            "the number of batches between two meetings": self._batches_apart(),
+            "the optimizer of the meetings": self._outer_in_words,
+            "wire": self.wire,
+            "fragments": self.fragments,
+            "overlap_steps": self.overlap_steps,
+        }
+
+    @property
     def learning_rate(self) -> Any:
         """That of the optimizer inside."""
         return self.inner_optimizer.learning_rate
@@ -210,8 +222,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
                 return
             self.build(trainable_variables)
         amount = self._hook.begin_step(
-            self._terms(),
-            [self._of(f, self._trainable_variables) for f in self._fragments],
+            [self._of(f, self._trainable_variables) for f in self._fragments]
         )
         step = current_step()
         present = None if step is None else step.present
@@ -262,6 +273,11 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         All ranks must: then nothing is lost, as the next ones have it all.
         """
         self._hook.drop_flights()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Also forgets the meetings that are under way: they are of other weights."""
+        super().load_own_variables(store)
+        self.drop_flights()
 
     def _meet_all(self, are_apart: Sequence[tf.Tensor]) -> None:
         # This rank may have taken no step, where another one has.
@@ -427,16 +443,6 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
     @staticmethod
     def _of(fragment: Sequence[int], values: Sequence[Any]) -> list[Any]:
         return [values[index] for index in fragment]
-
-    def _terms(self) -> dict[str, Any]:
-        return {
-            "sync_every": self.sync_every,
-            "the number of batches between two meetings": self._batches_apart(),
-            "the optimizer of the meetings": self._outer_in_words,
-            "wire": self.wire,
-            "fragments": self.fragments,
-            "overlap_steps": self.overlap_steps,
-        }
 
 
 def _run_if(condition: Any, action: Callable[[], Any]) -> None:

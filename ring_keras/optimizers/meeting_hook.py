@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RankMismatchError, RingKerasError
-from ring_keras.job.process_set import generation
+from ring_keras.job.process_set import ProcessSet, generation
 from ring_keras.keras_internals import calls
 from ring_keras.keras_internals.graphs import is_for_xla
 from ring_keras.ops.arguments import to_communicator
@@ -20,7 +20,7 @@ from ring_keras.ops.grouped_allreduce import (
 )
 from ring_keras.ops.objects import allgather_object
 from ring_keras.ops.reduce_op import ReduceOp
-from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.optimizers.optimizer_hook import OptimizerHook, Terms
 from ring_keras.optimizers.step_scope import (
     StepWeight,
     current_step,
@@ -28,10 +28,7 @@ from ring_keras.optimizers.step_scope import (
 )
 from ring_keras.optimizers.wires import THIN_WIRES, average_thinly
 
-__all__ = ["MeetingHook", "Terms", "meeting_optimizers"]
-
-Terms: TypeAlias = dict[str, Any]
-"""What the ranks must have in common to meet: plain values, by their names."""
+__all__ = ["MeetingHook", "meeting_optimizers", "require_same_terms"]
 
 
 class MeetingHook(OptimizerHook):
@@ -45,17 +42,20 @@ class MeetingHook(OptimizerHook):
     _agreed_in: int | None = None
     """The generation whose ranks have agreed on the terms."""
 
+    @property
+    def terms(self) -> Terms:
+        """Those of the optimizer."""
+        terms: Terms = self._optimizer.terms
+        return terms
+
     def _build(self, variables: Sequence[Any]) -> None:
         self._refuse_around()
         type(self._optimizer).build(self._optimizer, variables)
 
-    def begin_step(
-        self, terms: Terms, fragments: Sequence[Sequence[Any]]
-    ) -> tf.Tensor | float:
+    def begin_step(self, fragments: Sequence[Sequence[Any]]) -> tf.Tensor | float:
         """Before each step of this rank; the first time collective.
 
         Args:
-            terms: See `Terms`.
             fragments: The variables of each meeting.
 
         Returns:
@@ -77,7 +77,7 @@ class MeetingHook(OptimizerHook):
             # Each rank keeps its gradients to itself, as it was told to.
             step.note_reduced(v for variables in fragments for v in variables)
         if self._reducer.active:
-            self._agree(terms)
+            self._agree(self.terms)
             # Now, as the weights differ when they meet: they are compared with it.
             for variables in fragments:
                 self._reducer.agree(variables)
@@ -195,17 +195,7 @@ class MeetingHook(OptimizerHook):
             everyones = allgather_object(
                 terms, name="far_apart/terms", process_set=self.process_set
             )
-        ranks = self.process_set.ranks
-        for rank, theirs in zip(ranks, everyones, strict=True):
-            for what, value in everyones[0].items():
-                if theirs[what] != value:
-                    raise RankMismatchError(
-                        "[RK342] "
-                        f"optimizer '{self._optimizer.name}': {what} differs across "
-                        f"ranks: rank {ranks[0]} has {value}, rank {rank} has "
-                        f"{theirs[what]}. Give every rank the same, or the ranks "
-                        "would not meet."
-                    )
+        require_same_terms(self._optimizer.name, everyones, self.process_set)
         self._agreed_in = generation()
 
     def _refuse_around(self) -> None:
@@ -257,6 +247,32 @@ class _Flight:
             {dtype: tf.Variable(nothing, trainable=False) for dtype in indices},
             indices,
         )
+
+
+def require_same_terms(
+    name: str, everyones: Sequence[Terms], process_set: ProcessSet
+) -> None:
+    """Raises on every rank if the terms of an optimizer differ.
+
+    Args:
+        name: This rank's name of it.
+        everyones: Of each rank.
+        process_set: The ranks.
+
+    Raises:
+        RankMismatchError: Names the first that differ.
+    """
+    ranks = process_set.ranks
+    for rank, theirs in zip(ranks, everyones, strict=True):
+        for what in {**everyones[0], **theirs}:
+            values = [one.get(what) for one in (everyones[0], theirs)]
+            if values[0] != values[1]:
+                raise RankMismatchError(
+                    "[RK342] "
+                    f"optimizer '{name}': {what} differs across ranks: rank {ranks[0]} "
+                    f"has {values[0]}, rank {rank} has {values[1]}. Give every rank "
+                    "the same, or the ranks would not meet."
+                )
 
 
 def _is_compiled() -> bool:

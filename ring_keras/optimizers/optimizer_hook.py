@@ -24,7 +24,11 @@ from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.sharded_state import ShardedFiles
 from ring_keras.optimizers.step_scope import StepWeight, current_step
 
-__all__ = ["InstallHook", "OptimizerHook", "sources_of"]
+__all__ = ["InstallHook", "OptimizerHook", "Terms", "sources_of"]
+
+
+Terms: TypeAlias = dict[str, Any]
+"""What the ranks must have in common to meet: plain values, by their names."""
 
 
 class _Passed(threading.local):
@@ -77,6 +81,12 @@ class OptimizerHook:
     def process_set(self) -> ProcessSet:
         """The ranks that train together."""
         return self.options.process_set
+
+    @property
+    def terms(self) -> Terms:
+        """Else ranks would wait for others that reduce, or share averages, later."""
+        names = ("gradient_accumulation_steps", "ema_overwrite_frequency")
+        return {name: getattr(self._optimizer, name) for name in names}
 
     @property
     def latest_plan(self) -> BucketPlan | None:

@@ -8,32 +8,37 @@ import keras
 import numpy as np
 
 from ring_keras import _native
+from ring_keras import keras_internals as internals
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.objects import allgather_object
+from ring_keras.optimizers.meeting_hook import require_same_terms
+from ring_keras.optimizers.optimizer_hook import Terms
 
 __all__ = ["require_common_epoch", "require_common_fit"]
 
 
 def require_common_fit(
+    model: keras.Model,
     params: Mapping[str, Any],
     batch_count: float | str | None,
     callbacks: Iterable[str],
     process_set: ProcessSet,
     *,
-    steps_per_execution: int,
     validation_freq: str | None,
+    optimizers: Sequence[tuple[str, Terms]],
 ) -> bool:
     """Raises if the ranks would wait for each other somewhere in `fit`; collective.
 
     Args:
+        model: Which is trained.
         params: What Keras tells callbacks of this call.
         batch_count: How many batches the data have; None if that is unknown, and words
             if they end with those of the other ranks.
         callbacks: Names of those in it that ask other ranks.
         process_set: The ranks that train together.
-        steps_per_execution: Of the model.
         validation_freq: After which epochs this rank validates; None if it does not.
+        optimizers: The name of each that the ranks train with, and its terms.
 
     Returns:
         Whether no rank runs out of data before another does.
@@ -41,46 +46,49 @@ def require_common_fit(
     Raises:
         RankMismatchError: On every rank.
     """
+    # What it is, its value, and of what it is. Values are as they are: the others wait
+    # for this rank, whatever it was given.
+    compared = [
+        ("epochs", params.get("epochs"), "epochs of fit()"),
+        (
+            "steps per epoch",
+            params.get("steps"),
+            "number of batches: the same batch size, and data divided with "
+            "ring_keras.data.shard(); or join ranks whose data end earlier with "
+            "ring_keras.data.join()",
+        ),
+        (
+            "values of steps_per_execution",
+            model.steps_per_execution,
+            "steps_per_execution in compile()",
+        ),
+        (
+            "values of validation_freq",
+            validation_freq,
+            "validation_freq in fit()",
+        ),
+        (
+            "numbers of losses that add up their batch",
+            len(internals.summed_losses(model)),
+            "losses, with the same reduction, in compile()",
+        ),
+        ("numbers of distributed optimizers", len(optimizers), "optimizers"),
+        ("callbacks", sorted(callbacks), "callbacks of ring_keras in fit()"),
+    ]
     calls = allgather_object(
         [
-            # As they are: the others wait for this rank, whatever it was given.
-            params.get("epochs"),
-            params.get("steps"),
-            steps_per_execution,
-            validation_freq,
-            sorted(callbacks),
+            [value for _, value, _ in compared],
+            [terms for _, terms in optimizers],
             batch_count,
         ],
         name="fit",
         process_set=process_set,
     )
-    of_epochs, of_steps, of_executions, of_validations, of_callbacks, batch_counts = (
-        zip(*calls, strict=True)
-    )
-    _require_equal(of_epochs, "epochs", "epochs of fit()", process_set)
-    _require_equal(
-        of_steps,
-        "steps per epoch",
-        "number of batches: the same batch size, and data divided with "
-        "ring_keras.data.shard(); or join ranks whose data end earlier with "
-        "ring_keras.data.join()",
-        process_set,
-    )
-    _require_equal(
-        of_executions,
-        "values of steps_per_execution",
-        "steps_per_execution in compile()",
-        process_set,
-    )
-    _require_equal(
-        of_validations,
-        "values of validation_freq",
-        "validation_freq in fit()",
-        process_set,
-    )
-    _require_equal(
-        of_callbacks, "callbacks", "callbacks of ring_keras in fit()", process_set
-    )
+    everyones, everyones_terms, batch_counts = zip(*calls, strict=True)
+    for (what, _, remedy), *values in zip(compared, *everyones, strict=True):
+        _require_equal(values, what, remedy, process_set)
+    for (name, _), *terms in zip(optimizers, *everyones_terms, strict=True):
+        require_same_terms(name, terms, process_set)
     return None not in batch_counts and len(set(batch_counts)) == 1
 
 

@@ -16,7 +16,7 @@ from ring_keras.ops.data_order import order_on, require_common_orders
 from ring_keras.optimizers.common_variables import common_state
 from ring_keras.optimizers.equal_weights import require_equal
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
-from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.optimizers.optimizer_hook import OptimizerHook, Terms
 from ring_keras.optimizers.weight_digests import all_digests
 from ring_keras.training.common_fit import require_common_epoch, require_common_fit
 from ring_keras.training.epoch_agreement import EpochAgreement
@@ -216,8 +216,9 @@ class DistributedFit(keras.callbacks.Callback):
         self._find_orders(run)
         # Before the ranks meet: it may ask the user's own data.
         batch_count = None if run is None else _length(run)
-        validates = run is not None and run.validation_data is not None
-        validation_freq = str(run.validation_freq) if validates else None
+        validation_freq = None
+        if run is not None and run.validation_data is not None:
+            validation_freq = str(run.validation_freq)
         tasks, self._tasks = self._tasks, {}
         self.guard.begin(
             lambda: self._begin_together(
@@ -250,18 +251,28 @@ class DistributedFit(keras.callbacks.Callback):
             elif given := [order for order in self._orders if order.is_given]:
                 require_common_orders(given, self._process_set, unbegun=True)
             if not require_common_fit(
+                self.model,
                 self.params,
                 batch_count,
                 members,
                 self._process_set,
-                steps_per_execution=self.model.steps_per_execution,
                 validation_freq=validation_freq,
+                optimizers=self._terms(),
             ):
                 self.batches = TakenBatches(self.model.steps_per_execution)
         for optimizer in meeting_optimizers(self.model):
             optimizer.drop_flights()  # Of a `fit` that failed.
         for task in tasks.values():
             task()
+
+    def _terms(self) -> list[tuple[str, Terms]]:
+        """The name of each optimizer that the ranks have in common, and its terms."""
+        common = [*self._common_optimizers(), *meeting_optimizers(self.model)]
+        return [
+            (optimizer.name, hook.terms)
+            for optimizer in common
+            if (hook := OptimizerHook.of(optimizer)) is not None
+        ]
 
     def _new_check(self) -> WeightCheck | None:
         every = current_job().config.check_steps

@@ -520,6 +520,37 @@ def test_a_meeting_of_a_fit_that_failed_is_forgotten(rank_pool):
     assert training.largest_difference(first, reference.common) < 1e-6
 
 
+def loaded_under_way_worker(directory):
+    """A file is loaded when a meeting has begun, which is not of its weights."""
+    model = training.build(1)
+    model.compile(
+        ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=4, overlap_steps=2),
+        "binary_crossentropy",
+    )
+    model.optimizer.build(model.trainable_variables)
+    file = f"{directory}/{ring.rank()}.weights.h5"
+    model.save_weights(file)
+    step = tf.function(step_of(model), reduce_retracing=True)
+    batches = batches_of(ring.rank(), ring.size(), 9)[:8]
+    for batch in batches[:5]:
+        step(*batch)
+    model.load_weights(file)
+    for batch in batches:
+        step(*batch)
+    model.optimizer.meet()
+    return model.get_weights()
+
+
+def test_a_file_that_is_loaded_forgets_a_meeting_under_way(rank_pool, tmp_path):
+    first, second = rank_pool(2).run(loaded_under_way_worker, args=(str(tmp_path),))
+
+    assert training.as_bytes(first) == training.as_bytes(second)
+    reference = Reference(2, "sgd", "diloco", 4, overlap=2)
+    reference.loop(0, 8)
+    reference.meet()
+    assert training.largest_difference(first, reference.common) < 1e-6
+
+
 def too_many_fragments_worker():
     """More than there are variables, which is known when it is built."""
     model = training.build(1)

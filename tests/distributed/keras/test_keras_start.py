@@ -207,6 +207,58 @@ def test_other_arguments_of_one_rank_are_refused(rank_pool, name, theirs, ours):
         assert f"Give every rank the same {name} " in message
 
 
+def other_losses_worker():
+    """Rank 1's loss adds up its batch, so its step asks for all ranks' examples."""
+    reduction = "sum" if ring.rank() == 1 else "sum_over_batch_size"
+    model, part = training.build(1), ring.data.shard(training.dataset(48))
+    model.compile(
+        ring.DistributedOptimizer("sgd"),
+        keras.losses.BinaryCrossentropy(reduction=reduction),
+    )
+    with pytest.raises(ring.RankMismatchError, match=r"\[RK326\].* rank 1 has 1"):
+        training.fit(model, part, 4)
+    training.fit(training.distributed_model(1), part, 4)
+
+
+def test_losses_that_add_up_on_one_rank_are_refused(rank_pool):
+    rank_pool(2).run(other_losses_worker, timeout_s=60)
+
+
+def other_terms_worker(what):
+    """Rank 1's optimizer would reduce, or meet, after other steps; then all train."""
+    is_odd = ring.rank() == 1
+    sgd = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2 + is_odd)
+    averaged = keras.optimizers.SGD(
+        0.1, use_ema=True, ema_overwrite_frequency=2 + is_odd
+    )
+    model, part = training.build(1), ring.data.shard(training.dataset(48))
+    optimizer = {
+        "gradient_accumulation_steps": ring.DistributedOptimizer(sgd),
+        "ema_overwrite_frequency": ring.DistributedOptimizer(
+            averaged, shard_state=True
+        ),
+        "sync_every": ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=2),
+    }[what]
+    training.compile_model(model, optimizer)
+    if what == "sync_every":  # Changed after the ranks have agreed once.
+        training.fit(model, part, 4)
+        optimizer.sync_every = 2 + is_odd
+        training.compile_model(model, optimizer)
+    with pytest.raises(ring.RankMismatchError) as caught:
+        training.fit(model, part, 4)
+    training.fit(training.distributed_model(1), part, 4)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "what", ["gradient_accumulation_steps", "ema_overwrite_frequency", "sync_every"]
+)
+def test_optimizers_that_would_wait_for_others_are_refused(rank_pool, what):
+    for message in rank_pool(2).run(other_terms_worker, args=(what,), timeout_s=60):
+        assert message.startswith("[RK342] "), message
+        assert f"{what} differs across ranks: rank 0 has 2, rank 1 has 3" in message
+
+
 def unknown_steps_worker():
     """Rank 1 does not know its number of steps, which is another one."""
     model = training.distributed_model(1)
