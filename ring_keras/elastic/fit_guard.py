@@ -20,6 +20,8 @@ from ring_keras.errors import (
     CommunicationError,
     PeerLostError,
     RankMismatchError,
+    RingKerasError,
+    code_of,
     from_tensorflow,
 )
 from ring_keras.job.job import current_job
@@ -30,6 +32,7 @@ from ring_keras.ops.objects import broadcast_object
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.guard import Guard, OthersWait
+from ring_keras.training.meetings import calls_under_way
 
 __all__ = ["FitGuard"]
 
@@ -85,6 +88,8 @@ class FitGuard(Guard):
         backup: Backup | None,
     ) -> None:
         super().__init__()
+        # Where this raises, a section begins anew.
+        self._ask_others = fit.guard.meet
         self._model = model
         self._fit = fit
         self._data = data
@@ -132,6 +137,8 @@ class FitGuard(Guard):
                     section()
                     self._done = _BEGUN
                 self._has_begun = True
+                for call in calls_under_way()[-1:]:
+                    call.is_elastic = True
             except _PassedByError:
                 return
             except Exception as error:
@@ -151,7 +158,12 @@ class FitGuard(Guard):
             return
         self._results.clear()
         self._data.divide()
-        self._do((epoch, _BEGINS, 0), section)
+
+        def attempt() -> None:
+            self._ask_others()
+            section()
+
+        self._do((epoch, _BEGINS, 0), attempt)
 
     def execute(self, section: Callable[[Any], _Result], iterator: Any) -> _Result:
         """One execution of steps, on this rank's part of the epoch."""
@@ -185,6 +197,8 @@ class FitGuard(Guard):
         results = self._results
 
         def attempt() -> None:
+            if not meets:
+                self._ask_others()
             results[address[2]] = section()
 
         self._do(address, attempt)
@@ -254,8 +268,16 @@ class FitGuard(Guard):
             _native.raise_from_handler()
         if not isinstance(error, OthersWait):
             ours = from_tensorflow(error)
-            if not isinstance(ours, CommunicationError):
+            if not isinstance(ours, CommunicationError) and code_of(error) != "RK350":
                 raise error
+            if current_job().has_failed_alone:
+                raise RingKerasError(
+                    "[RK350] "
+                    "ring_keras.callbacks.Elastic: this rank has left a fit() by an "
+                    "error, and the others go on without it. Do not catch that error: "
+                    "it must end the process, in whose place ringrun --max-np starts "
+                    "another one."
+                ) from error
             logging.info("ring_keras: %s", ours)
             reason = "goes on without a rank that was lost"
         job = current_job()
@@ -276,6 +298,7 @@ class FitGuard(Guard):
         """
         done = self._dones()
         current_job().others_train = False
+        current_job().has_failed_alone = False  # All have, and are here.
         source = done.index(max(done))
         is_new = not self._has_begun
         news = broadcast_object(

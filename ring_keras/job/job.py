@@ -78,6 +78,8 @@ class Job:
         self.others_train = False
         """Whether the others have long begun, and answer only what this rank asks once
         it is where they are."""
+        self.has_failed_alone = False
+        """Whether this rank has left a `fit` by an error that goes on without it."""
         self.kept: dict[PerJob[Any], Any] = {}
         """What other files keep of it; see `PerJob`."""
 

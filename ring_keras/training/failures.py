@@ -18,7 +18,11 @@ from ring_keras.errors import (
     from_tensorflow,
 )
 from ring_keras.job.job import current_job, job_or_none
-from ring_keras.job.process_set import ProcessSet, has_process_sets
+from ring_keras.job.process_set import (
+    ProcessSet,
+    global_process_set,
+    has_process_sets,
+)
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.meetings import (
     CallUnderWay,
@@ -71,7 +75,7 @@ def failures_told(method: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             # By no name that stays: the error, whose traceback has this frame, would
             # keep the call's callbacks.
-            if call.met is not None:
+            if call.met is not None or call.is_elastic:
                 _tell(call, model, error, handled)
             elif not _is_known(error, handled):
                 try:
@@ -108,16 +112,22 @@ def _tell(
     handled: BaseException | None,
 ) -> None:
     """Tells the ranks that have met this one of an error of its own."""
-    process_set = _still_together(call)
+    process_set, job = _still_together(call), job_or_none()
+    if call.is_elastic and job is not None and job.size > 1:
+        process_set = global_process_set
     if process_set is None:
         return
     communicator_id = process_set.communicator_id()
     if not _is_known(error, handled):
         note_told(error)
+        current_job().has_failed_alone = call.is_elastic
+        why = f"its {call.method}() raised {in_one_line(error)}"
+        who = f"model '{model.name}': rank {current_job().rank}"
         _native.give_up_step(
             communicator_id,
-            f"[RK310] model '{model.name}': rank {current_job().rank} cannot take "
-            f"part: its {call.method}() raised {in_one_line(error)}",
+            f"[RK350] {who} has left, and the others go on without it: {why}"
+            if call.is_elastic
+            else f"[RK310] {who} cannot take part: {why}",
         )
     # The program hears of it by the error.
     _native.forget_given_up(communicator_id)

@@ -37,6 +37,8 @@ class CallUnderWay:
         """No other call of this process has it."""
         self.met: tuple[Job, ProcessSet] | None = None
         """The job, and the ranks of it that have met in the call; None before."""
+        self.is_elastic = False
+        """Whether the others go on in it without a rank that fails."""
         self.afterwards: list[Callable[[], None]] = []
         """Called when it is over, whatever has become of it."""
 

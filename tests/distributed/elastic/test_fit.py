@@ -429,6 +429,61 @@ note("results", json.dumps(results))
 """
 
 
+# A callback fails WHERE, on the ranks that FAILS names; the program trains again.
+_CATCHES = """
+import keras, numpy as np, tensorflow as tf
+import ring_keras as ring
+
+ring.init()
+keras.utils.set_random_seed(1)
+x = np.random.default_rng(1).random((64, 8), dtype="float32")
+data = tf.data.Dataset.from_tensor_slices((x, x.sum(axis=1, keepdims=True)))
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+model.compile(ring.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss="mse")
+train = ring.data.shard(data, seed=1).batch(8)
+
+
+class Fails(keras.callbacks.Callback):
+    def WHERE(self, number, logs=None):
+        if rank in FAILS and number == 1:
+            raise OSError("the disk is full")
+
+
+try:
+    model.fit(train, epochs=3, verbose=0, callbacks=[Fails(), ring.callbacks.Elastic()])
+except OSError:
+    try:
+        model.fit(train, verbose=0, callbacks=[ring.callbacks.Elastic()])
+    except ring.RingKerasError as error:
+        note(f"error.{rank}", error)
+        raise
+note(f"end.{rank}", ring.size())
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "fails", "ends"),
+    [
+        ("on_train_batch_end", [1], {0: 1}),
+        pytest.param("on_epoch_end", [1], {0: 1}, marks=pytest.mark.slow),
+        ("on_train_batch_end", [0, 1], {0: 2, 1: 2}),
+    ],
+)
+def test_a_rank_that_catches_its_error_is_gone_on_without(
+    ringrun: Ringrun, where: str, fails: list[int], ends: dict[int, int]
+) -> None:
+    script = _CATCHES.replace("WHERE", where).replace("FAILS", str(fails))
+
+    finished = ringrun.finish(ringrun.start(script, "--min-np", "1"), 100)
+
+    assert finished.returncode == 0, finished.stderr.decode()[-6000:]
+    for number, size in ends.items():
+        assert ringrun.noted(f"end.{number}") == str(size)
+    if 1 not in ends:
+        assert "[RK350] " in ringrun.noted("error.1")
+        assert b"exited with code 1" in finished.stderr
+
+
 @pytest.mark.slow
 def test_what_it_cannot_do_is_said(ringrun: Ringrun) -> None:
     finished = ringrun.finish(ringrun.start(_REFUSED, "--min-np", "1", size=1), 120)
