@@ -130,6 +130,9 @@ class RootOnly(keras.callbacks.Callback):
                 "ring_keras.callbacks.RootOnly in a list of callbacks takes the one "
                 "that it runs. Received: callback=None"
             )
+        process_set = process_set_of(model)
+        if process_set is not global_process_set:  # Else nobody might run it.
+            process_set.position_of(self.root_rank)
         if self._runs:
             self.callback.set_model(model)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ring_keras import callbacks
+from ring_keras.job.process_set import global_process_set
 from ring_keras.job.topology import size
 
 __all__ = [
@@ -99,6 +100,14 @@ class LearningRateWarmupCallback(callbacks.LearningRateWarmup):
             steps_per_epoch=steps_per_epoch,
             verbose=verbose,
         )
+        self._initial_lr = initial_lr
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Where a process set trains, the ramp is that of its ranks."""
+        members = self.process_set()
+        if members is not global_process_set:
+            self.base_lr = self._initial_lr / members.size()
+        super().on_train_begin(logs)
 
 
 class BestModelCheckpoint(callbacks.BestModelCheckpoint):

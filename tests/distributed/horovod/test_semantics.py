@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from support import training
 
 import ring_keras as ring
 import ring_keras.horovod.keras as hvd_keras
@@ -214,3 +215,39 @@ def check_splits_may_leave_rows() -> None:
 )
 def test_semantics(rank_pool, size, check):
     rank_pool(size).run(check)
+
+
+def loaded_in_a_set_worker(directory: str) -> tuple[float, bytes] | None:
+    """A loaded model that ranks 1 and 2 train, with callbacks that they list."""
+    members = ring.add_process_set([1, 2])
+    found = None
+    if members.included():
+        plain = training.compile_model(training.build(1), keras.optimizers.SGD(0.1))
+        plain.save(f"{directory}/{ring.rank()}.keras")
+        model = keras.models.load_model(f"{directory}/{ring.rank()}.keras")
+        ring.DistributedOptimizer(model.optimizer, process_set=members)
+        part = ring.data.shard(training.dataset(48), process_set=members)
+        with pytest.raises(ValueError, match=r"\[RK406\] rank 0 is no member"):
+            only = ring.callbacks.RootOnly(keras.callbacks.Callback())
+            training.fit(model, part, 4, callbacks=[only])
+        callbacks = [
+            hvd_keras.callbacks.BroadcastGlobalVariablesCallback(1),
+            hvd_keras.callbacks.MetricAverageCallback(),
+            hvd_keras.callbacks.LearningRateWarmupCallback(0.2, warmup_epochs=1),
+        ]
+        training.fit(model, part, 4, epochs=2, callbacks=callbacks)
+        rate = float(model.optimizer.learning_rate.numpy())
+        found = rate, training.as_bytes(model.get_weights())
+    ring.barrier()
+    ring.remove_process_set(members)
+    return found
+
+
+def test_callbacks_are_of_the_ranks_that_train(rank_pool, tmp_path):
+    outside, first, second = rank_pool(3).run(
+        loaded_in_a_set_worker, args=(str(tmp_path),), timeout_s=60
+    )
+
+    assert outside is None
+    assert first[0] == pytest.approx(0.2)
+    assert first == second
