@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -55,7 +56,14 @@ def refuse_savers_of_one_rank(
 
 
 def when_it_saves(callback: keras.callbacks.ModelCheckpoint) -> list[Any]:
-    """In plain values, what the ranks must have the same of."""
+    """In plain values, what the ranks must have the same of.
+
+    Makes the directory that it saves to: Keras fails on a rank that makes it when
+    another one does.
+    """
+    directory = Path(callback.filepath).parent
+    if "{" not in str(directory) and "://" not in callback.filepath:
+        directory.mkdir(parents=True, exist_ok=True)
     return [
         callback.save_freq,
         callback.monitor if callback.save_best_only else None,
