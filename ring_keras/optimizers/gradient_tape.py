@@ -13,6 +13,7 @@ from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet, generation
 from ring_keras.ops.compression import Compression, Compressor
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.ops.step import in_order
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.pass_accumulator import PassAccumulator
@@ -188,7 +189,8 @@ class DistributedGradientTape:
         weight = reducer.step_weight()
         passes = options.backward_passes_per_step
         if passes == 1:
-            return reducer.reduce(gradients, sources, weight)
+            with in_order():
+                return reducer.reduce(gradients, sources, weight)
         step = current_step()
         if step is not None and reducer.active and tf.executing_eagerly():
             step.accumulates = True

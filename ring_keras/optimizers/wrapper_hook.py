@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from ring_keras import keras_internals as internals
+from ring_keras.ops.step import in_order
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, sources_of
 
@@ -32,9 +33,10 @@ class WrapperHook(OptimizerHook):
             self._hand_on(grads, variables)
             return
         known = variables or internals.trainable_variables(self._optimizer)
-        grads = self._reduced(
-            grads, sources_of(known, grads), self._reducer.step_weight()
-        )
+        with in_order():
+            grads = self._reduced(
+                grads, sources_of(known, grads), self._reducer.step_weight()
+            )
         with all_suspended(self._optimizer):
             self._hand_on(grads, variables)
 

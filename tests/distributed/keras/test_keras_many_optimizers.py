@@ -307,6 +307,13 @@ MAKERS = {
     "sharded": lambda: ring.DistributedOptimizer(
         keras.optimizers.SGD(0.1, momentum=0.9), shard_state=True
     ),
+    "several": lambda: ring.DistributedOptimizer(
+        keras.optimizers.MultiOptimizer(
+            keras.optimizers.OptimizerMap(
+                keras.optimizers.SGD(0.1), {".*bias": keras.optimizers.Adam(0.01)}
+            )
+        )
+    ),
 }
 
 
@@ -325,6 +332,13 @@ def alternating_worker(kinds, in_condition):
         (("plain", "plain"), (1,)),
         (("far apart", "far apart"), (1,)),
         (("plain", "plain"), (0,)),
+        pytest.param(
+            ("several", "several"),
+            (1,),
+            marks=pytest.mark.skipif(
+                not hasattr(keras.optimizers, "MultiOptimizer"), reason="older Keras"
+            ),
+        ),
         pytest.param(("accumulating", "plain"), (0, 1), marks=pytest.mark.slow),
         pytest.param(("sharded", "accumulating"), (1,), marks=pytest.mark.slow),
         pytest.param(("far apart", "plain"), (0,), marks=pytest.mark.slow),
