@@ -50,7 +50,7 @@ class DistributedFit(keras.callbacks.Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self.guard = Guard(self._meet)
+        self.guard = Guard(self.meet)
         """Around all that the ranks do together in this call."""
         self.epochs = 0
         """How many have ended that several ranks have trained in."""
@@ -184,7 +184,7 @@ class DistributedFit(keras.callbacks.Callback):
         if check is not None and check.count(self.model.steps_per_execution):
             tasks.insert(0, check.compare)
         if tasks:
-            self._meet()
+            self.meet()
         for task in tasks:
             task()
 
@@ -367,7 +367,7 @@ class DistributedFit(keras.callbacks.Callback):
         if self._has_peers():
             assert self._agreement is not None
             self._agreement.end_epoch()
-            self._meet()  # Some know since they asked for an execution.
+            self.meet()  # Some know since they asked for an execution.
             given = [order for order in self._orders if order.is_given]
             if given and not self._keeps_iterator:  # That is read ahead of its steps.
                 require_common_orders(given, self._process_set)
@@ -438,7 +438,7 @@ class DistributedFit(keras.callbacks.Callback):
             internals.variable_key(variable) in self._local or of_optimizers(variable)
         )
 
-    def _meet(self) -> None:
+    def meet(self) -> None:
         """Before something collective: raises if a rank has failed in this call."""
         process_set = process_set_of(self.model)
         if not self._have_met or process_set.size() == 1:
