@@ -1,0 +1,414 @@
+"""Files, failures and refusals of ranks that train apart."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import signal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import training
+from support.far_apart import (
+    INNER,
+    Reference,
+    Watcher,
+    batches_of,
+    rank_dataset,
+    step_of,
+)
+from support.run_ranks import run_ranks
+
+import ring_keras as ring
+from ring_keras import _libraries, verify
+
+
+def loaded_worker(directory):
+    """Goes on from a file that the first rank has saved between two meetings."""
+    model = training.build(1)
+    make = ring.DiLoCo(INNER["sgd"](), sync_every=4)
+    model.compile(make, "binary_crossentropy")
+    batches = batches_of(ring.rank(), ring.size(), 20)
+    step = tf.function(step_of(model), reduce_retracing=True)
+    for x, y in batches[:6]:
+        step(x, y)
+    if ring.rank() == 0:
+        model.save(f"{directory}/apart.keras")
+    ring.barrier()
+    loaded = keras.models.load_model(f"{directory}/apart.keras")
+    assert type(loaded.optimizer) is ring.DiLoCo
+    assert loaded.optimizer.sync_every == 4
+    assert loaded.optimizer.is_apart
+    if ring.rank() == 0:
+        for ours, theirs in zip(
+            model.optimizer.variables, loaded.optimizer.variables, strict=True
+        ):
+            np.testing.assert_array_equal(ours, theirs)
+    step = tf.function(step_of(loaded), reduce_retracing=True)
+    for x, y in batches[6:12]:
+        step(x, y)
+    return loaded.get_weights()
+
+
+def test_a_file_saved_between_two_meetings_goes_on_there(rank_pool, tmp_path):
+    all_weights = rank_pool(2).run(loaded_worker, args=(str(tmp_path),))
+
+    assert training.as_bytes(all_weights[0]) == training.as_bytes(all_weights[1])
+    reference = Reference(2, "sgd", "diloco", 4)
+    reference.loop(0, 6)
+    reference.models[1].set_weights(reference.models[0].get_weights())
+    reference.loop(6, 12)
+    assert training.largest_difference(all_weights[0], reference.common) < 1e-6
+
+
+def loaded_residuals_worker(directory):
+    """A file has the residuals; what one rank alone goes on with has all of them."""
+    model = training.build(1)
+    model.compile(
+        ring.DiLoCo(INNER["sgd"](), sync_every=2, wire="top-k"), "binary_crossentropy"
+    )
+    model.fit(rank_dataset(4), verbose=0)
+    model.save(f"{directory}/{ring.rank()}.keras")
+    loaded = keras.models.load_model(f"{directory}/{ring.rank()}.keras").optimizer
+    own = [np.asarray(one) for one in model.optimizer.residuals]
+    assert any(one.any() for one in own)
+    for ours, theirs in zip(own, loaded.residuals, strict=True):
+        np.testing.assert_array_equal(theirs, ours)
+    return own
+
+
+def alone_worker(directory):
+    """A job of one rank: nothing has to travel, so all that was left is applied."""
+    model = keras.models.load_model(f"{directory}/0.keras")
+    before = model.get_weights()
+    left = [np.asarray(one) for one in model.optimizer.residuals]
+    velocities = [np.asarray(v) for v in model.optimizer.outer_optimizer.variables[2:]]
+    zeros = [tf.zeros(v.shape) for v in model.trainable_variables]
+    for _ in range(2):
+        model.optimizer.apply(zeros, model.trainable_variables)
+    assert not any(np.asarray(one).any() for one in model.optimizer.residuals)
+    for weight, was, change, velocity in zip(
+        model.get_weights(), before, left, velocities, strict=True
+    ):
+        velocity = 0.9 * velocity - 0.7 * change
+        np.testing.assert_allclose(
+            weight, was + 0.9 * velocity - 0.7 * change, atol=1e-6
+        )
+
+
+def test_residuals_are_saved_and_lost_on_no_number_of_ranks(rank_pool, tmp_path):
+    first, second = rank_pool(2).run(loaded_residuals_worker, args=(str(tmp_path),))
+    assert training.largest_difference(first, second) > 0
+
+    rank_pool(1).run(alone_worker, args=(str(tmp_path),))
+
+
+def copies_worker():
+    """Every kind of copy is the same optimizer, and trains."""
+    optimizer = ring.DiLoCo(
+        keras.optimizers.Adam(0.02),
+        keras.optimizers.SGD(0.5, momentum=0.8),
+        sync_every=5,
+        wire="int8",
+        fragments=2,
+        name="mine",
+    )
+    config = optimizer.get_config()
+    model = training.build(1)
+    model.compile(optimizer, "binary_crossentropy")
+    model.fit(rank_dataset(6), verbose=0)
+    copies = [
+        copy.deepcopy(optimizer),
+        pickle.loads(pickle.dumps(optimizer)),
+        ring.DiLoCo.from_config(optimizer.get_config()),
+        keras.optimizers.deserialize(keras.optimizers.serialize(optimizer)),
+        pickle.loads(pickle.dumps(model)).optimizer,
+    ]
+    for one in copies:
+        assert type(one) is ring.DiLoCo
+        assert one.get_config() == config
+    assert optimizer.get_config() == config
+    assert float(optimizer.learning_rate) == pytest.approx(0.02)
+    optimizer.learning_rate = 0.01
+    assert float(optimizer.inner_optimizer.learning_rate) == pytest.approx(0.01)
+    assert int(optimizer.iterations) == 6
+    clone = keras.models.clone_model(model)
+    clone.compile(copies[2], "binary_crossentropy")
+    clone.fit(rank_dataset(6), verbose=0)
+    return training.as_bytes(clone.get_weights())
+
+
+def test_copies_are_the_same_optimizer(rank_pool):
+    first, second = rank_pool(2).run(copies_worker)
+
+    assert first == second
+
+
+class Preempted(keras.callbacks.Callback):
+    """A signal to rank 1 within a window."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if ring.rank() == 1 and batch == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def preempted_worker(directory):
+    """Ends at a signal; the weights of then, and those of who goes on."""
+    weights = []
+    for callbacks in ([Preempted()], []):
+        model = training.build(1)
+        optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=4)
+        model.compile(optimizer, "binary_crossentropy")
+        callbacks.append(ring.callbacks.Preemption(f"{directory}/backup"))
+        watcher = Watcher()
+        try:
+            model.fit(
+                rank_dataset(8), epochs=2, verbose=0, callbacks=[*callbacks, watcher]
+            )
+        except SystemExit as error:
+            assert error.code == 128 + signal.SIGTERM
+        weights.append(training.as_bytes(model.get_weights()))
+    return weights, int(optimizer.outer_optimizer.iterations), watcher.seen
+
+
+def test_a_signal_between_two_meetings_saves_common_weights(rank_pool, tmp_path):
+    first, second = rank_pool(2).run(preempted_worker, args=(str(tmp_path),))
+
+    assert first == second
+    # Before the signal, and in both epochs, of which the first is begun anew.
+    assert first[1] == 2 + 2 * 2
+
+
+class LeavesEarly(keras.callbacks.Callback):
+    """Stops, or fails, on rank 1 within a window."""
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__()
+        self._fails = fails
+
+    def on_train_batch_end(self, batch, logs=None):
+        if ring.rank() == 1 and batch == 4:
+            if self._fails:
+                raise OSError("the disk is full")
+            self.model.stop_training = True
+
+
+def leaving_worker(fails):
+    """A rank that ends `fit` between two meetings: all do, and have met."""
+    model = training.build(1)
+    optimizer = ring.DiLoCo(keras.optimizers.Adam(0.01), sync_every=4)
+    model.compile(optimizer, "binary_crossentropy")
+    try:
+        model.fit(rank_dataset(8), verbose=0, callbacks=[LeavesEarly(fails)])
+    except (OSError, ring.RingKerasError) as error:
+        return str(error)
+    assert int(optimizer.iterations) == 5
+    return training.as_bytes(model.get_weights())
+
+
+def test_a_rank_that_stops_between_two_meetings_stops_all(rank_pool):
+    first, second = rank_pool(2).run(leaving_worker, args=(False,))
+
+    assert first == second
+
+
+def test_a_rank_that_fails_between_two_meetings_tells_the_others(rank_pool):
+    first, second = rank_pool(2).run(leaving_worker, args=(True,))
+
+    assert "[RK310]" in first
+    assert "the disk is full" in first
+    assert second == "the disk is full"
+
+
+def fails_under_way_worker():
+    """A rank that fails when a meeting has begun; then all train again."""
+    model = training.build(1)
+    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=4, overlap_steps=2)
+    model.compile(optimizer, "binary_crossentropy")
+    with pytest.raises((OSError, ring.RingKerasError)):
+        model.fit(rank_dataset(8), verbose=0, callbacks=[LeavesEarly(True)])
+    model.fit(rank_dataset(8), verbose=0, shuffle=False)
+    weights = model.get_weights()
+    assert pickle.loads(pickle.dumps(model)).optimizer.overlap_steps == 2
+    if _libraries.has_xla_kernels():
+        with pytest.raises(ring.RingKerasError, match="RK347"):
+            model.compile(optimizer, "binary_crossentropy", jit_compile=True)
+            model.fit(rank_dataset(8), verbose=0)
+    return weights
+
+
+def test_a_meeting_of_a_fit_that_failed_is_forgotten(rank_pool):
+    first, second = rank_pool(2).run(fails_under_way_worker)
+
+    assert training.as_bytes(first) == training.as_bytes(second)
+    reference = Reference(2, "sgd", "diloco", 4, overlap=2)
+    reference.loop(0, 5)
+    reference.forget()
+    # All begin with the first rank's.
+    reference.models[1].set_weights(reference.models[0].get_weights())
+    reference.epoch(8)
+    assert training.largest_difference(first, reference.common) < 1e-6
+
+
+def loaded_under_way_worker(directory):
+    """A file is loaded when a meeting has begun, which is not of its weights."""
+    model = training.build(1)
+    model.compile(
+        ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=4, overlap_steps=2),
+        "binary_crossentropy",
+    )
+    model.optimizer.build(model.trainable_variables)
+    file = f"{directory}/{ring.rank()}.weights.h5"
+    model.save_weights(file)
+    step = tf.function(step_of(model), reduce_retracing=True)
+    batches = batches_of(ring.rank(), ring.size(), 9)[:8]
+    for batch in batches[:5]:
+        step(*batch)
+    model.load_weights(file)
+    for batch in batches:
+        step(*batch)
+    model.optimizer.meet()
+    return model.get_weights()
+
+
+def test_a_file_that_is_loaded_forgets_a_meeting_under_way(rank_pool, tmp_path):
+    first, second = rank_pool(2).run(loaded_under_way_worker, args=(str(tmp_path),))
+
+    assert training.as_bytes(first) == training.as_bytes(second)
+    reference = Reference(2, "sgd", "diloco", 4, overlap=2)
+    reference.loop(0, 8)
+    reference.meet()
+    assert training.largest_difference(first, reference.common) < 1e-6
+
+
+def refusals_worker():
+    """What no rank may begin with: the messages."""
+    sgd = keras.optimizers.SGD
+    built = sgd(0.1)
+    built.build([keras.Variable([1.0])])
+    cases = [
+        lambda: ring.DiLoCo(sgd(), sync_every=0),
+        lambda: ring.DistributedOptimizer(sgd(), sync_every=-1),
+        lambda: ring.DiLoCo(sgd(), sync_every=2.5),
+        lambda: ring.DistributedOptimizer(sgd(), sync_every=2, op=ring.Adasum),
+        lambda: ring.DistributedOptimizer(sgd(), sync_every=2, sparse_as_dense=True),
+        lambda: ring.DiLoCo(sgd(), built, sync_every=2),
+        lambda: ring.DiLoCo(ring.DistributedOptimizer(sgd()), sync_every=2),
+        lambda: ring.DiLoCo(ring.DiLoCo(sgd(), sync_every=2), sync_every=2),
+        lambda: ring.DiLoCo(sgd(use_ema=True), sync_every=2),
+        lambda: ring.DiLoCo(sgd(), sgd(gradient_accumulation_steps=2), sync_every=2),
+        lambda: ring.DiLoCo(sgd(), sgd(loss_scale_factor=2.0), sync_every=2),
+        lambda: ring.DiLoCo("ftrl", sync_every=2),
+        lambda: ring.DiLoCo("sgd", sync_every=2, wire="int4"),
+        lambda: ring.DiLoCo("sgd", sync_every=2, fragments=3),
+        lambda: ring.DiLoCo("sgd", sync_every=2, overlap_steps=2),
+        lambda: ring.DiLoCo("sgd", sync_every=2, overlap_steps=1, wire="int8"),
+    ]
+    messages = []
+    for case in cases:
+        with pytest.raises(ValueError, match=r"RK34[3567]") as error:
+            case()
+        messages.append(str(error.value))
+    return messages
+
+
+def test_what_cannot_be_is_refused(rank_pool):
+    first, second = rank_pool(2).run(refusals_worker)
+
+    for message, words in zip(
+        first,
+        [
+            "sync_every=0",
+            "sync_every=-1",
+            "sync_every=2.5",
+            "op=<ReduceOp.ADASUM: 'adasum'>",
+            "sparse_as_dense=True",
+            "is built already",
+            "is a distributed optimizer already",
+            "hands its gradients to optimizers of its own",
+            "has use_ema",
+            "gradient_accumulation_steps=2",
+            "loss_scale_factor=2.0",
+            "makes weights of its own state",
+            "wire='int4'",
+            "fragments=3, sync_every=2",
+            "overlap_steps=2, sync_every=2",
+            "does not go with wire='int8'",
+        ],
+        strict=True,
+    ):
+        assert words in message
+    assert first == second
+
+
+def disagreement_worker(what):
+    """Ranks that would not meet; returns the error of each."""
+    odd = ring.rank() == 1
+    outer = keras.optimizers.SGD(0.5 if what == "outer" and not odd else 0.7)
+    sync_every = 2 if what == "sync_every" and not odd else 3
+    wire = "int8" if what == "wire" and odd else "float32"
+    model = training.build(1)
+    optimizer = ring.DiLoCo(
+        keras.optimizers.SGD(0.1), outer, sync_every=sync_every, wire=wire
+    )
+    model.compile(optimizer, "binary_crossentropy")
+    with pytest.raises(ring.RankMismatchError, match="RK342") as in_fit:
+        model.fit(rank_dataset(4), verbose=0)
+    step = step_of(model)
+    ((x, y),) = batches_of(ring.rank(), ring.size(), 1)
+    with pytest.raises(ring.RankMismatchError, match="RK342") as in_loop:
+        step(tf.constant(x), tf.constant(y))
+    return str(in_fit.value), str(in_loop.value)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("sync_every", "sync_every differs across ranks: rank 0 has 2, rank 1 has 3"),
+        ("outer", "the optimizer of the meetings differs across ranks: rank 0 has SGD"),
+        ("wire", "wire differs across ranks: rank 0 has float32, rank 1 has int8"),
+    ],
+)
+def test_ranks_that_disagree_all_get_an_error(rank_pool, what, words):
+    for messages in rank_pool(2).run(disagreement_worker, args=(what,)):
+        assert all(words in message for message in messages)
+
+
+def loss_scale_worker():
+    """A LossScaleOptimizer around it, as compile() adds one."""
+    model = training.build(1, dtype="mixed_float16")
+    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=2)
+    model.compile(keras.optimizers.LossScaleOptimizer(optimizer), "binary_crossentropy")
+    with pytest.raises(ring.RingKerasError, match="RK344"):
+        model.fit(rank_dataset(4), verbose=0)
+
+
+def test_loss_scaling_around_it_is_refused(rank_pool):
+    rank_pool(2).run(loss_scale_worker)
+
+
+def unbuilt_worker():
+    """Gradients for no variables that it knows of: Keras's own error."""
+    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=2)
+    with pytest.raises(ValueError, match="optimizer must already be built"):
+        optimizer.apply([tf.constant(1.0)])
+
+
+def test_gradients_need_variables(rank_pool):
+    rank_pool(2).run(unbuilt_worker)
+
+
+def verify_worker() -> None:
+    ring.init()
+    model = training.build(1)
+    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=2)
+    model.compile(optimizer, "binary_crossentropy")
+    with pytest.raises(ring.RingKerasError, match=r"\[RK343\]"):
+        verify.compare(lambda: model.fit(rank_dataset(4), verbose=0))
+
+
+def test_verify_refuses_what_is_not_meant_to_be_equal():
+    run_ranks(verify_worker, 2)
