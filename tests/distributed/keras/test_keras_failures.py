@@ -207,12 +207,13 @@ def caught_worker(kind):
 @pytest.mark.parametrize(
     "kind",
     [
-        "known length",
         "unknown length",
-        "compiled",
-        "execution of two",
-        *IN_A_LAYER,
+        "layer",
         "metric",
+        pytest.param("known length", marks=pytest.mark.slow),
+        pytest.param("compiled", marks=pytest.mark.slow),
+        pytest.param("execution of two", marks=pytest.mark.slow),
+        pytest.param("accumulation", marks=pytest.mark.slow),
     ],
 )
 def test_a_fit_that_fails_on_one_rank_can_be_caught(rank_pool, kind, size):
@@ -320,7 +321,11 @@ def failing_evaluation_worker(add_callback):
 
 
 @pytest.mark.parametrize(
-    "add_callback", [ring.callbacks.Distributed, ring.callbacks.MetricAverage]
+    "add_callback",
+    [
+        ring.callbacks.Distributed,
+        pytest.param(ring.callbacks.MetricAverage, marks=pytest.mark.slow),
+    ],
 )
 def test_an_evaluation_that_fails_on_one_rank_ends_all(rank_pool, add_callback):
     worker = functools.partial(failing_evaluation_worker, add_callback)
@@ -335,64 +340,60 @@ def test_an_evaluation_that_fails_on_one_rank_ends_all(rank_pool, add_callback):
     assert first[1] == second[1]
 
 
-def failing_callback_worker(hook, directory):
-    """One rank's callback fails; then all train, evaluate and step together."""
+HOOKS = [
+    "on_train_begin",
+    "on_epoch_begin",
+    "on_train_batch_end",
+    "on_test_begin",
+    "on_test_batch_end",
+    "on_epoch_end",
+    "on_train_end",
+]
+
+
+def failing_callbacks_worker(directory):
+    """One rank's callbacks fail; then all train, evaluate and step together."""
     model = training.distributed_model(1)
-    part = ring.data.shard(training.dataset(48))
-    preemption = ring.callbacks.Preemption(directory)
-    caught = []
-    for _ in range(2):  # The second time before any step, in some hooks.
-        callbacks = [
-            fails_on(hook, rank=1),
-            preemption,
-            ring.callbacks.TensorBoard(f"{directory}/logs"),
-        ]
-        try:
-            training.fit(
-                model,
-                part,
-                4,
-                epochs=3,
-                validation_data=part.batch(4),
-                callbacks=callbacks,
-            )
-        except (OSError, ring.RankMismatchError) as error:
-            caught.append(f"{type(error).__name__}: {error}")
-    # Steps of no `fit` go on at once.
+    part = ring.data.shard(training.dataset(48)).batch(4)
     x, y = training.arrays()
-    model.train_on_batch(x[:8], y[:8])
+    caught = {}
+    for hook in HOOKS:
+        caught[hook] = []
+        preemption = ring.callbacks.Preemption(f"{directory}/{hook}")
+        for _ in range(2):  # The second time before any step, in some hooks.
+            callbacks = [
+                fails_on(hook, rank=1),
+                preemption,
+                ring.callbacks.TensorBoard(f"{directory}/{hook}/logs"),
+            ]
+            try:
+                model.fit(
+                    part, epochs=3, verbose=0, validation_data=part, callbacks=callbacks
+                )
+            except (OSError, ring.RankMismatchError) as error:
+                caught[hook].append(f"{type(error).__name__}: {error}")
+        # Steps of no `fit` go on at once.
+        model.train_on_batch(x[:8], y[:8])
     good = training.distributed_model(3)
-    history = training.fit(good, part, 4, epochs=2)
+    history = good.fit(part, epochs=2, shuffle=False, verbose=0).history
     return caught, good.get_weights(), history
 
 
-@pytest.mark.parametrize(
-    "hook",
-    [
-        "on_train_begin",
-        "on_epoch_begin",
-        "on_train_batch_end",
-        "on_test_begin",
-        "on_test_batch_end",
-        "on_epoch_end",
-        "on_train_end",
-    ],
-)
-def test_a_callback_that_fails_on_one_rank_ends_all(rank_pool, hook, tmp_path):
-    worker = functools.partial(
-        failing_callback_worker, hook=hook, directory=str(tmp_path)
+def test_a_callback_that_fails_on_one_rank_ends_all(rank_pool, tmp_path):
+    results = rank_pool(2).run(
+        failing_callbacks_worker, args=(str(tmp_path),), timeout_s=100
     )
-    results = rank_pool(2).run(worker, timeout_s=100)
 
     model = training.compile_model(training.build(3), training.OPTIMIZERS["sgd"]())
     history = training.fit(model, training.dataset(48), 8, epochs=2)
-    own = f"OSError: no space left in {hook}"
-    told = f"rank 1 cannot take part: its fit() raised {own}"
-    assert results[1][0] == [own] * 2
-    assert len(results[0][0]) == 2
-    for message in results[0][0]:
-        assert message.startswith("RankMismatchError: [RK310] "), message
-        assert told in message
+    for hook in HOOKS:
+        own = f"OSError: no space left in {hook}"
+        told = f"rank 1 cannot take part: its fit() raised {own}"
+        assert results[1][0][hook] == [own] * 2
+        assert len(results[0][0][hook]) == 2
+        for message in results[0][0][hook]:
+            assert message.startswith("RankMismatchError: [RK310] "), message
+            assert told in message
     for _, weights, theirs in results:
         assert training.largest_difference(weights, model.get_weights()) < 1e-6
         assert training.history_difference(theirs, history) < 1e-6
@@ -419,6 +420,16 @@ class Evaluates(keras.callbacks.Callback):
             raise
 
 
+TOLD_ONCE = [
+    "end of an evaluation",
+    "ours",
+    "nested",
+    "wrapped",
+    "handled",
+    "interrupted",
+]
+
+
 class RaisesFromItself(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if ring.rank() == 1:
@@ -438,10 +449,15 @@ class RaisesOurs(keras.callbacks.Callback):
             raise ring.RingKerasError("[RK520] the topic is gone")
 
 
-def told_once_worker(kind):
-    """One rank fails in a `fit` or an evaluation; then all go on with their steps."""
+def told_once_worker():
+    """One rank fails, one way after the other, in one model."""
     model = training.distributed_model(1)
     part = ring.data.shard(training.dataset(48)).batch(4)
+    return {kind: told_once(model, part, kind) for kind in TOLD_ONCE}
+
+
+def told_once(model, part, kind):
+    """One rank fails in a `fit` or an evaluation; then all go on with their steps."""
     caught = []
     try:
         if kind == "end of an evaluation":
@@ -464,21 +480,18 @@ def told_once_worker(kind):
     x, y = training.arrays()
     for _ in range(3):
         model.train_on_batch(x[:8], y[:8])
-    training.fit(model, ring.data.shard(training.dataset(48)), 4)
+    model.fit(part, verbose=0)
     return caught, training.as_bytes(model.get_weights())
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["end of an evaluation", "ours", "nested", "wrapped", "handled", "interrupted"],
-)
-def test_a_failure_is_told_once_and_not_to_what_follows(rank_pool, kind):
-    worker = functools.partial(told_once_worker, kind)
-    (first, weights), (second, others) = rank_pool(2).run(worker, timeout_s=60)
+def test_a_failure_is_told_once_and_not_to_what_follows(rank_pool):
+    both = rank_pool(2).run(told_once_worker, timeout_s=60)
 
-    assert len(first) == len(second) == 1, (first, second)
-    assert "rank 1 cannot take part: its " in first[0] or kind == "wrapped"
-    assert weights == others
+    for kind in TOLD_ONCE:
+        (first, weights), (second, others) = (of_rank[kind] for of_rank in both)
+        assert len(first) == len(second) == 1, (kind, first, second)
+        assert "rank 1 cannot take part: its " in first[0] or kind == "wrapped"
+        assert weights == others, kind
 
 
 class RaisesTheSame(keras.callbacks.Callback):
@@ -622,8 +635,18 @@ def early_failure(kind):
     }[kind]
 
 
-def early_failures_worker(kind, compiled):
-    """A call fails twice before the ranks have met; then all train together."""
+def early_failures_worker(kinds, compiled):
+    """Calls fail before the ranks have met; then all train together."""
+    caught = {kind: fail_early(kind, compiled) for kind in kinds}
+    good = training.distributed_model(3)
+    part = ring.data.shard(training.dataset(48))
+    history = training.fit(good, part, 4, epochs=2)
+    good.evaluate(part.batch(4), verbose=0, callbacks=[ring.callbacks.MetricAverage()])
+    return caught, good.get_weights(), history
+
+
+def fail_early(kind, compiled):
+    """Fails twice, each time with a new model."""
     fails = early_failure(kind)
     caught = []
     for _ in range(2):
@@ -637,44 +660,42 @@ def early_failures_worker(kind, compiled):
             fails(model)
         except Exception as error:
             caught.append(f"{type(error).__name__}: {error}")
-    good = training.distributed_model(3)
-    part = ring.data.shard(training.dataset(48))
-    history = training.fit(good, part, 4, epochs=2)
-    good.evaluate(part.batch(4), verbose=0, callbacks=[ring.callbacks.MetricAverage()])
-    return caught, good.get_weights(), history
+    return caught
 
 
 @pytest.mark.parametrize(
-    ("kind", "compiled"),
+    ("kinds", "compiled"),
     [
-        ("shape", False),
-        ("shape", True),
-        ("arguments", False),
-        ("not compiled", False),
-        ("data", False),
-        ("callback", False),
-        ("listed", False),
-        ("evaluated data", False),
-        ("evaluated in fit", False),
-        ("evaluating callback", False),
+        (
+            [
+                *("shape", "arguments", "not compiled", "data", "callback"),
+                "listed",
+                *("evaluated data", "evaluated in fit", "evaluating callback"),
+            ],
+            False,
+        ),
+        pytest.param(["shape"], True, marks=pytest.mark.slow),
     ],
+    ids=["all", "compiled"],
 )
-def test_a_failure_before_the_ranks_have_met_is_told(rank_pool, kind, compiled):
-    worker = functools.partial(early_failures_worker, kind, compiled)
-    results = rank_pool(2).run(worker, timeout_s=60)
+def test_a_failure_before_the_ranks_have_met_is_told(rank_pool, kinds, compiled):
+    worker = functools.partial(early_failures_worker, kinds, compiled)
+    results = rank_pool(2).run(worker, timeout_s=100)
 
     model = training.compile_model(training.build(3), training.OPTIMIZERS["sgd"]())
     history = training.fit(model, training.dataset(48), 8, epochs=2)
-    method = "evaluate" if kind.startswith("evaluat") else "fit"
-    for rank, (caught, weights, theirs) in enumerate(results):
-        assert len(caught) == 2, caught
-        for message in caught:
-            if rank == 0:
-                assert message.startswith("RankMismatchError: [RK310] "), message
-                assert f"rank 1 cannot take part: its {method}() " in message, message
-                assert "model 'sequential" in message, message
-            if kind not in ("shape", "arguments", "not compiled"):
-                assert "OSError: no first batch" in message
+    for rank, (everything, weights, theirs) in enumerate(results):
+        for kind, caught in everything.items():
+            method = "evaluate" if kind.startswith("evaluat") else "fit"
+            assert len(caught) == 2, (kind, caught)
+            for message in caught:
+                if rank == 0:
+                    assert message.startswith("RankMismatchError: [RK310] "), message
+                    told = f"rank 1 cannot take part: its {method}() "
+                    assert told in message, message
+                    assert "model 'sequential" in message, message
+                if kind not in ("shape", "arguments", "not compiled"):
+                    assert "OSError: no first batch" in message
         assert training.largest_difference(weights, model.get_weights()) < 1e-6
         assert training.history_difference(theirs, history) < 1e-6
 
