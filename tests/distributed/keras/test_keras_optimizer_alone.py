@@ -145,7 +145,12 @@ def same_data_worker(kind, steps_per_execution=1):
 
 @pytest.mark.parametrize(
     ("kind", "steps_per_execution"),
-    [("arrays", 1), ("dataset", 1), ("generator", 1), ("dataset", 2)],
+    [
+        ("arrays", 1),
+        ("generator", 1),
+        pytest.param("dataset", 1, marks=pytest.mark.slow),
+        pytest.param("dataset", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_data_that_all_ranks_read_whole_are_noticed(
     rank_pool, kind, steps_per_execution
@@ -161,7 +166,10 @@ def test_data_that_all_ranks_read_whole_are_noticed(
     assert others == ([], [])
 
 
-@pytest.mark.parametrize("kind", ["parts of arrays", "parts of dataset"])
+@pytest.mark.parametrize(
+    "kind",
+    ["parts of arrays", pytest.param("parts of dataset", marks=pytest.mark.slow)],
+)
 def test_parts_are_not_taken_for_the_same(rank_pool, kind):
     assert rank_pool(2).run(same_data_worker, args=(kind,)) == [([], [])] * 2
 
@@ -339,9 +347,9 @@ def shuffled_data_worker(kind, directory):
     }[kind]
     x, y = (array[:64] for array in training.arrays())
     write_lines(directory)  # On both ranks before any of them reads.
+    model = compiled(ring.DistributedOptimizer("sgd"))
     found = {}
     for name, make in cases.items():
-        model = compiled(ring.DistributedOptimizer("sgd"))
         tf.random.set_seed(None)  # As most scripts leave it.
         data = make(x, y, directory)
         draws = name.startswith("draws")
