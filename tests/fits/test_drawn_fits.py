@@ -12,10 +12,17 @@ from support.fits.campaign import Campaign
 from support.fits.program import CHOICES, Program, draw, made_possible, simpler
 from support.fits.source import source
 
-# The first ones of 2 and 3 ranks on one host, so that few processes are started.
+# Various, and quick: of 2 and 3 ranks on one host, so that few processes are started.
 SEEDS = [
-    seed for seed in range(100) if draw(seed).size < 4 and draw(seed).transport == "shm"
-][:20]
+    *(8, 10, 14, 19, 20, 22, 26, 29, 32, 33),
+    *(49, 54, 55, 58, 62, 72, 76, 79, 86, 102),
+]
+# The first ones of such ranks, whatever they take.
+FIRST = [
+    seed
+    for seed in range(36)
+    if draw(seed).size < 4 and draw(seed).transport == "shm" and seed not in SEEDS
+]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +32,9 @@ def campaign() -> Iterator[Campaign]:
 
 
 @pytest.mark.timeout(360)
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.slow) for seed in FIRST)]
+)
 def test_a_drawn_program_is_equal_or_refused(campaign: Campaign, seed: int) -> None:
     program = draw(seed)
 
@@ -87,7 +96,7 @@ def test_every_choice_is_drawn_and_every_program_is_python() -> None:
 
 
 def test_what_is_shrunk_is_possible_and_comes_to_an_end() -> None:
-    for seed in range(80):
+    for seed in range(40):
         program = draw(seed)
         assert made_possible(program) == program
         for _ in range(200):
