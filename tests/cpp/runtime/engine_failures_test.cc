@@ -443,14 +443,16 @@ RING_TEST(ALostRankTakesNothingBackThatItHadDone) {
 RING_TEST(WhatIsQueuedGrowsNoOlder) {
   constexpr int kUses = 7;
   RankOptions setup = Setup(2, "tcp");
-  setup.collective_timeout_s = 4;
+  setup.collective_timeout_s = 2;
   RunRanks(setup, [&](Rank& self) {
     std::vector<std::vector<float>> data(kUses, std::vector<float>(100, 1.0f));
     std::atomic<int> ended{0};
     std::atomic<int> failed{0};
     for (int use = 0; use < kUses; ++use) {
       // Later than the one before, and all together later than the limit.
-      if (self.rank == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+      if (self.rank == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      }
       self.engine->Submit(Allreduce("again", data[use]),
                           [&](const Status& status) {
                             failed += status.ok() ? 0 : 1;

@@ -110,7 +110,8 @@ RING_TEST(SumsGoOnWithoutWhoHasJoined) {
           for (int64_t count : {33, 300001}) {
             std::vector<float> data(count, ValueOf(self.rank, use));
             ASSERT_OK(self.engine->Run(Allreduce(StrCat("sum", count), data)));
-            for (float value : data) ASSERT_EQ(value, uses.SumIn(use));
+            const float sum = uses.SumIn(use);
+            for (float value : data) ASSERT_EQ(value, sum);
           }
         }
         ASSERT_EQ(JoinAll(self), uses.last());
@@ -485,7 +486,7 @@ RING_TEST(AJoinMayTakeLongerThanACollective) {
       const auto start = std::chrono::steady_clock::now();
       const auto is_over = [&] {
         return std::chrono::steady_clock::now() - start >
-               std::chrono::milliseconds(3500);
+               std::chrono::milliseconds(2500);
       };
       while (self.rank == 1 && !is_over()) {
         Request barrier;

@@ -378,12 +378,12 @@ RING_TEST(AnotherNumberOfStreamsIsAnErrorOnEveryRank) {
 // In a large job some hear of it by way of others.
 RING_TEST(NobodyTiresOfWaitingForARankThatIsDebugged) {
   RankOptions setup = Late(12, 12);
-  setup.collective_timeout_s = 3;
+  setup.collective_timeout_s = 2;
   RunRanks(setup, [](Rank& self) {
     EXPECT_OK(Sum(self, "before", 10));
     if (self.rank == 5) {
       self.engine->TellDebugged(true);
-      std::this_thread::sleep_for(std::chrono::seconds(5));
+      std::this_thread::sleep_for(std::chrono::seconds(3));
       self.engine->TellDebugged(false);
     }
     EXPECT_OK(Sum(self, "after", 10));
