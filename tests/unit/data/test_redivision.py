@@ -13,7 +13,7 @@ from ring_keras.data.shard_dataset import shard_dataset
 from ring_keras.ops.data_order import order_on
 from ring_keras.ops.redivision import Place, Redivision, redivision_of
 
-COUNT, BATCH = 201, 2
+COUNT, BATCH = 101, 2
 EVERY = range(COUNT)
 
 
@@ -35,7 +35,7 @@ def taken(data: tf.data.Dataset, place: Place, batches: int) -> list[list[int]]:
     return [[number // 10 for number in batch] for batch in dataset.as_numpy_iterator()]
 
 
-@pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.parametrize("seed", [5, pytest.param(None, marks=pytest.mark.slow)])
 def test_each_item_is_taken_once_however_often_the_ranks_change(seed):
     data = numbers(seed)
     generator = np.random.default_rng(1)
@@ -61,7 +61,7 @@ def test_the_batches_are_known():
     made = numbers(5)
     assert redivision_of(made).batch_size() == BATCH
     again = redivision_of(made).make(Place(1, 2, 21))
-    assert int(again.cardinality()) == (COUNT - 21) // 2 // BATCH == 45
+    assert int(again.cardinality()) == (COUNT - 21) // 2 // BATCH == 20
     assert redivision_of(again).place == Place(1, 2, 21)
 
 

@@ -24,6 +24,7 @@ def run(code: str, *path: str, **environment: str) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.slow
 def test_modules_are_the_same_objects() -> None:
     ended = run(
         """

@@ -7,15 +7,15 @@ the one file to mend.
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from support import run_ranks
 
+import ring_keras as ring
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
 from ring_keras.keras_internals import calls
@@ -50,30 +50,20 @@ def test_names_that_are_gone_are_told(monkeypatch):
         internals.private(optimizer, "_gone")
 
 
-RENAMED = """
-import keras
-import ring_keras as ring
-
-delattr(keras.callbacks.TensorBoard, "_train_writer")
-try:
-    ring.init()
-except ring.RingKerasError as error:
-    print(error)
-assert not ring.is_initialized()
-"""
+def renamed_worker():
+    """A release that calls something else what this package takes from Keras."""
+    delattr(keras.callbacks.TensorBoard, "_train_writer")
+    with pytest.raises(ring.RingKerasError) as caught:
+        ring.init()
+    assert not ring.is_initialized()
+    return str(caught.value)
 
 
 def test_init_refuses_a_release_without_them():
-    ended = subprocess.run(
-        [sys.executable, "-c", RENAMED],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    (text,) = run_ranks(renamed_worker, 1)
 
-    assert ended.stdout.startswith("[RK607] ")
-    assert "needs: keras.callbacks.TensorBoard._train_writer. " in ended.stdout
+    assert text.startswith("[RK607] ")
+    assert "needs: keras.callbacks.TensorBoard._train_writer. " in text
 
 
 def test_the_package_asks_for_the_oldest_keras_that_is_tested():

@@ -13,7 +13,12 @@ from ring_keras.data.shard_dataset import shard_dataset as shard_dataset_noted
 from ring_keras.data.shard_py_dataset import shard_py_dataset
 from ring_keras.ops.redivision import Place
 
-SIZES = [1, 2, 3, 4]
+SIZES = [
+    pytest.param(1, marks=pytest.mark.slow),
+    2,
+    3,
+    pytest.param(4, marks=pytest.mark.slow),
+]
 
 
 def shard_dataset(dataset, seed, remainder, rank, size, resume=None):
@@ -187,7 +192,7 @@ def real_items(part):
     return [int(x) for x, y, w in part if y == 2 * x and not np.signbit(w)]
 
 
-@pytest.mark.parametrize("size", [1, 2, pytest.param(3, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     "count",
     [1, 5, 23, *(pytest.param(count, marks=pytest.mark.slow) for count in (4, 7))],

@@ -13,7 +13,7 @@ import pytest
         ["--print-env"],
         ["--version"],
         ["--print-completion", "bash"],
-        ["--check-build"],
+        pytest.param(["--check-build"], marks=pytest.mark.slow),
         ["-np", "2", "--dry-run", "true"],
     ],
 )
