@@ -74,7 +74,7 @@ def memberships_worker():
     return seen
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_three_memberships_with_training_in_each(rank_pool, size):
     results = rank_pool(size).run(memberships_worker)
 

@@ -104,7 +104,9 @@ def joined() -> None:
     ring.init()
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize(
+    "transport", ["auto", pytest.param("tcp", marks=pytest.mark.slow)]
+)
 def test_ranks_with_different_thresholds_do_not_join(transport: str) -> None:
     env = [
         {"RING_KERAS_TRANSPORT": transport, "RING_KERAS_DIRECT_MAX_BYTES": value}

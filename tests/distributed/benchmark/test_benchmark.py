@@ -102,7 +102,7 @@ def test_another_dtype_and_op(dtype: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", others_are_slow("allreduce"))
 def test_gpu_memory(name: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
 

@@ -59,7 +59,7 @@ def all_worker(topic, path, config, batch_size):
 
 
 # Each size and each batch size often, all pairs of them in the slow quarters.
-OFTEN = [(1, 100), (2, 4), (3, 2)]
+OFTEN = [(1, 100), (2, 4)]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,12 @@ from support.table_data import (
 )
 
 KINDS = pytest.mark.parametrize("kind", WRITERS)
-SIZES = [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)]
+SIZES = [
+    pytest.param(1, marks=pytest.mark.slow),
+    2,
+    pytest.param(3, marks=pytest.mark.slow),
+    pytest.param(4, marks=pytest.mark.slow),
+]
 # One file is empty; the last piece of most is short.
 COUNTS = [23, 0, 40, 7, 1]
 TOTAL = sum(COUNTS)

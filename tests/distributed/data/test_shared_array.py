@@ -88,7 +88,14 @@ def every_kind_worker() -> int:
     return loads
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(1, marks=pytest.mark.slow),
+        2,
+        pytest.param(3, marks=pytest.mark.slow),
+    ],
+)
 def test_all_ranks_have_what_the_first_one_loads(rank_pool, size):
     assert rank_pool(size).run(every_kind_worker) == [1] + [0] * (size - 1)
 

@@ -68,9 +68,19 @@ def fit_worker(kind, directory, remainder):
     return model.get_weights(), history, rows
 
 
-@KINDS
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("remainder", ["drop", "keep"])
+@pytest.mark.parametrize(
+    ("kind", "remainder", "size"),
+    [
+        ("parquet", "keep", 2),
+        *(
+            pytest.param(kind, remainder, size, marks=pytest.mark.slow)
+            for kind, remainder, size in itertools.product(
+                WRITERS, ["drop", "keep"], [2, 3]
+            )
+            if (kind, remainder, size) != ("parquet", "keep", 2)
+        ),
+    ],
+)
 def test_fit_trains_as_one_process_would(rank_pool, kind, directory, size, remainder):
     results = rank_pool(size).run(fit_worker, args=(kind, directory, remainder))
 
@@ -135,7 +145,9 @@ def resume_worker(kind, directory, backups):
     return whole == train(kind, directory, f"{backups}/parts")
 
 
-@KINDS
+@pytest.mark.parametrize(
+    "kind", ["arrow", pytest.param("parquet", marks=pytest.mark.slow)]
+)
 def test_a_run_resumes_in_the_middle_of_an_epoch(rank_pool, kind, directory, tmp_path):
     # An epoch has 8 steps.
     assert (
@@ -166,7 +178,7 @@ def orders_worker(directory, seed):
 
 
 @pytest.mark.parametrize("kind", ["parquet"])
-@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("seed", [None, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_look_at_the_data_on_one_rank_changes_no_order(rank_pool, directory, seed):
     results = rank_pool(2).run(orders_worker, args=(directory, seed))
 

@@ -126,7 +126,14 @@ def documented_worker(path, code):
     return [weight.tobytes() for weight in model.get_weights()], keys
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(1, marks=pytest.mark.slow),
+        2,
+        pytest.param(3, marks=pytest.mark.slow),
+    ],
+)
 def test_what_the_docs_show_of_tars_runs(rank_pool, tmp_path, size):
     for name, content in tars().items():
         (tmp_path / name).write_bytes(content)

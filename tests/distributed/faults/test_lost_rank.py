@@ -46,9 +46,21 @@ def killed_while_data_move(victim: int) -> None:
         _native.allreduce(tensor, "sum", "big")
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
 @pytest.mark.parametrize(
-    ("size", "victim"), [(2, 1), (3, 0), pytest.param(4, 2, marks=pytest.mark.slow)]
+    ("size", "victim", "transport"),
+    [
+        (2, 1, "auto"),
+        (3, 0, "tcp"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                (2, 1, "tcp"),
+                (3, 0, "auto"),
+                (4, 2, "auto"),
+                (4, 2, "tcp"),
+            ]
+        ),
+    ],
 )
 def test_a_killed_rank_is_named(transport: str, size: int, victim: int) -> None:
     env = {"RING_KERAS_TRANSPORT": transport}
@@ -59,9 +71,15 @@ def test_a_killed_rank_is_named(transport: str, size: int, victim: int) -> None:
     assert_survivors_blame(outcomes, victim)
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
 @pytest.mark.parametrize(
-    ("size", "victim"), [pytest.param(2, 0, marks=pytest.mark.slow), (3, 1)]
+    ("size", "victim", "transport"),
+    [
+        (3, 1, "auto"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [(3, 1, "tcp"), (2, 0, "auto"), (2, 0, "tcp")]
+        ),
+    ],
 )
 def test_a_rank_killed_in_the_middle_of_an_allreduce_is_named(
     transport: str, size: int, victim: int
@@ -131,7 +149,9 @@ def leaves() -> str:
     return str(info.value)
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize(
+    "transport", ["auto", pytest.param("tcp", marks=pytest.mark.slow)]
+)
 def test_a_rank_that_left_is_named_with_its_reason(transport: str) -> None:
     message, _ = run_ranks(leaves, 2, env={"RING_KERAS_TRANSPORT": transport})
     assert "rank 1 (host " in message

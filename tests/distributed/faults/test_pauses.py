@@ -47,12 +47,14 @@ def outcomes_of_a_pause(
     return run_ranks(paused, 3, env=env, args=(which,))
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize(
+    "transport", ["tcp", pytest.param("auto", marks=pytest.mark.slow)]
+)
 def test_a_job_survives_a_pause_that_is_shorter_than_the_timeout(transport) -> None:
     assert outcomes_of_a_pause(30, (1,), transport) == ["went on"] * 3
 
 
-@pytest.mark.parametrize("which", [(1,), (1, 2)])
+@pytest.mark.parametrize("which", [(1, 2), pytest.param((1,), marks=pytest.mark.slow)])
 def test_all_tell_the_same_of_a_longer_one_also_who_was_stopped(which) -> None:
     messages = outcomes_of_a_pause(1, which)
     assert len(set(messages)) == 1, messages

@@ -45,7 +45,9 @@ def call_each(pipes: Pipes) -> None:
         np.testing.assert_array_equal(received, np.repeat(values, count))
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize(
+    "transport", ["auto", pytest.param("tcp", marks=pytest.mark.slow)]
+)
 def test_a_rank_whose_python_is_held_up_takes_part(
     transport: str, rank_pool: RankPools, tmp_path: Path
 ) -> None:

@@ -77,9 +77,9 @@ def handlers_return(collective, directory: Path) -> int:
 @pytest.mark.parametrize(
     ("collective", "env"),
     [
-        (reduce_array, WITHOUT_TENSORFLOW),
         (gather_array, WITHOUT_TENSORFLOW),
         (reduce_tensor, {}),
+        pytest.param(reduce_array, WITHOUT_TENSORFLOW, marks=pytest.mark.slow),
         pytest.param(reduce_group, {}, marks=pytest.mark.slow),
     ],
 )
@@ -118,7 +118,7 @@ def handler_raises(collective, number: int, directory: Path) -> str:
     ("collective", "number", "env"),
     [
         (reduce_array, signal.SIGTERM, WITHOUT_TENSORFLOW),
-        (reduce_tensor, signal.SIGINT, {}),
+        pytest.param(reduce_tensor, signal.SIGINT, {}, marks=pytest.mark.slow),
     ],
 )
 def test_a_handler_that_raises_ends_the_wait(collective, number, env, tmp_path) -> None:
@@ -155,7 +155,11 @@ def handler_raises_late(collective, directory: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("collective", "env"), [(reduce_array, WITHOUT_TENSORFLOW), (reduce_tensor, {})]
+    ("collective", "env"),
+    [
+        (reduce_array, WITHOUT_TENSORFLOW),
+        pytest.param(reduce_tensor, {}, marks=pytest.mark.slow),
+    ],
 )
 def test_a_handler_raises_though_the_wait_is_over(collective, env, tmp_path) -> None:
     results = run_ranks(handler_raises_late, 2, env=env, args=(collective, tmp_path))
@@ -334,7 +338,7 @@ def test_a_handler_runs_in_fit(tmp_path) -> None:
     assert calls >= 3
 
 
-@pytest.mark.parametrize("slow_batch", [0, 4])
+@pytest.mark.parametrize("slow_batch", [4, pytest.param(0, marks=pytest.mark.slow)])
 def test_ctrl_c_ends_fit(slow_batch, tmp_path) -> None:
     interrupted, peer = run_ranks(interrupted_fit, 2, args=(tmp_path, slow_batch))
     assert interrupted == "KeyboardInterrupt"

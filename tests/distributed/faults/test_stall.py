@@ -24,7 +24,9 @@ def branches_by_rank() -> str:
     return str(info.value)
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize(
+    "transport", ["auto", pytest.param("tcp", marks=pytest.mark.slow)]
+)
 def test_the_stall_watch_names_who_is_missing(transport: str) -> None:
     env = ENV | {"RING_KERAS_TRANSPORT": transport}
     outcomes = run_ranks(branches_by_rank, 3, env=env, check=False)
@@ -55,7 +57,7 @@ def stays_away(directory: str) -> None:
     given_up.touch()
 
 
-@pytest.mark.parametrize("traces", [False, True])
+@pytest.mark.parametrize("traces", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_stall_is_told_less_and_less_often(tmp_path: Path, traces: bool) -> None:
     env = {"RING_KERAS_STALL_TIMEOUT_S": "0.2", "RING_KERAS_COLLECTIVE_TIMEOUT_S": "4"}
     if traces:

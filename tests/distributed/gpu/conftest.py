@@ -11,14 +11,18 @@ from support.rank_pool import RankPools
 from support.real_gpu import has_gpu, real_gpu_environment
 from support.stand_in import stand_in_environment
 
-# Four ranks do little that two and three do not.
-_SIZES = (1, 2, 3, pytest.param(4, marks=pytest.mark.slow))
+# Two and four ranks do little that three do not.
+_SLOW = (2, 4)
+_SIZES = [
+    pytest.param(size, marks=pytest.mark.slow if size in _SLOW else ())
+    for size in (1, 2, 3, 4)
+]
 _SEVERAL = _SIZES[1:]
 
 
 def _jobs(fewest: int) -> list[Any]:
-    jobs: dict[tuple[str, int], Any] = {("stand-in", size): () for size in (1, 2, 3)}
-    jobs |= {("stand-in", 4): pytest.mark.slow}
+    jobs: dict[tuple[str, int], Any] = {("stand-in", size): () for size in (1, 3)}
+    jobs |= {("stand-in", size): pytest.mark.slow for size in _SLOW}
     jobs |= {("real", size): pytest.mark.gpu for size in (1, 2)}
     return [
         pytest.param(job, marks=marks)

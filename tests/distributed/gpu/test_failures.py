@@ -81,7 +81,12 @@ def dies_before_connecting(victim: int) -> None:
 
 @pytest.mark.parametrize("notices", ["hang", "error"])
 @pytest.mark.parametrize(
-    ("size", "victim"), [(2, 1), (3, 0), pytest.param(4, 2, marks=pytest.mark.slow)]
+    ("size", "victim"),
+    [
+        (3, 0),
+        pytest.param(2, 1, marks=pytest.mark.slow),
+        pytest.param(4, 2, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize(
     "worker",

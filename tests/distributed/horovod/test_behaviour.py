@@ -13,7 +13,11 @@ import ring_keras.horovod.keras as hvd_keras
 import ring_keras.horovod.tensorflow as hvd
 import ring_keras.horovod.tensorflow.keras as hvd_tf_keras
 
-SIZES = [1, 2, pytest.param(3, marks=pytest.mark.slow)]
+SIZES = [
+    pytest.param(1, marks=pytest.mark.slow),
+    2,
+    pytest.param(3, marks=pytest.mark.slow),
+]
 
 
 def check_collectives() -> None:

@@ -211,7 +211,11 @@ def check_splits_may_leave_rows() -> None:
 )
 @pytest.mark.parametrize(
     "size",
-    [pytest.param(1, marks=pytest.mark.slow), 2, 3],  # 3: no power of two.
+    [
+        pytest.param(1, marks=pytest.mark.slow),
+        pytest.param(2, marks=pytest.mark.slow),
+        3,  # No power of two.
+    ],
 )
 def test_semantics(rank_pool, size, check):
     rank_pool(size).run(check)

@@ -87,7 +87,9 @@ note(f"total{rank}", total[0])
     assert [ringrun.noted(f"total{rank}") for rank in (0, 1)] == ["2.0", "2.0"]
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize(
+    "transport", ["tcp", pytest.param("auto", marks=pytest.mark.slow)]
+)
 def test_nobody_tires_of_waiting_for_who_is_debugged(
     ringrun: Ringrun, terminal: Terminal, transport: str
 ) -> None:

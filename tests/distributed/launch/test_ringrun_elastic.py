@@ -154,7 +154,7 @@ end()
 """
 
 
-@pytest.mark.parametrize("least", ["1", "2"])
+@pytest.mark.parametrize("least", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_lost_rank_is_replaced(ringrun: Ringrun, least: str) -> None:
     options = ["--min-np", least, "--max-np", "2"]
     options += ["--blacklist-cooldown-range", "0", "0"]
@@ -414,7 +414,7 @@ def test_what_a_script_has_started_ends_with_it(ringrun: Ringrun) -> None:
     wait_until_dead(started)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_any_rank_may_be_killed_at_any_time(ringrun: Ringrun, seed: int) -> None:
     options = ["--min-np", "1", "--max-np", "3"]
     options += ["--blacklist-cooldown-range", "0", "0"]

@@ -69,7 +69,9 @@ wait_for("done")
 """
 
 
-@pytest.mark.parametrize("options", [[], ["--min-np", "2"]])
+@pytest.mark.parametrize(
+    "options", [[], pytest.param(["--min-np", "2"], marks=pytest.mark.slow)]
+)
 def test_a_terminal_shows_who_has_joined(ringrun, terminal, options) -> None:
     fd = terminal.fd
     process = ringrun.start(JOIN, *options, stdout=fd, stderr=fd)

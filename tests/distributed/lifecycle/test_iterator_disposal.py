@@ -75,7 +75,9 @@ def dropping_worker(in_cycle):
     return dropped, destroyed and is_destroyed(handles[0])
 
 
-@pytest.mark.parametrize("in_cycle", [False, True])
+@pytest.mark.parametrize(
+    "in_cycle", [True, pytest.param(False, marks=pytest.mark.slow)]
+)
 def test_who_drops_an_iterator_does_not_wait_for_it(rank_pool, in_cycle):
     for result in rank_pool(2).run(dropping_worker, args=(in_cycle,)):
         assert result == (True, True)

@@ -26,7 +26,11 @@ def profiled(directory: str, jit_compile: bool) -> bytes:
     return b"".join(path.read_bytes() for path in own.rglob("*.xplane.pb"))
 
 
-@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
+@pytest.mark.parametrize(
+    "jit_compile",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["graph", "xla"],
+)
 def test_names_and_bytes_are_there(
     rank_pool: RankPools, tmp_path: Path, jit_compile: bool
 ) -> None:

@@ -123,7 +123,10 @@ def fits_slow_data(slow_rank: int, options: dict[str, object]) -> Stats:
     [
         {"jit_compile": False},
         pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
-        {"jit_compile": False, "steps_per_execution": BATCHES},
+        pytest.param(
+            {"jit_compile": False, "steps_per_execution": BATCHES},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["graph", "xla", "steps_per_execution"],
 )

@@ -132,7 +132,11 @@ def steps_among_others_collectives(jit_compile: bool) -> tuple[int, int, set[int
     return number, count, {step.process_set for step in new}
 
 
-@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
+@pytest.mark.parametrize(
+    "jit_compile",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["graph", "xla"],
+)
 def test_other_reductions_are_no_steps_of_the_team(
     rank_pool: RankPools, jit_compile: bool
 ) -> None:

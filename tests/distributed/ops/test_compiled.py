@@ -42,7 +42,7 @@ def check_allreduce(dtype: str) -> None:
         )
 
 
-OFTEN_USED = ("float32", "bfloat16", "int32")
+OFTEN_USED = ("float32", "int32")
 DTYPES = [
     pytest.param(dtype, marks=() if dtype in OFTEN_USED else pytest.mark.slow)
     for dtype in tensors.DTYPES

@@ -39,7 +39,13 @@ def check_rounding(compression: str, step: float) -> None:
 
 
 @pytest.mark.parametrize("compression", list(STEPS))
-@pytest.mark.parametrize("size", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(size, marks=() if size == 2 else pytest.mark.slow)
+        for size in (1, 2, 3, 4)
+    ],
+)
 def test_rounding(rank_pool: RankPools, size: int, compression: str) -> None:
     worker = functools.partial(check_rounding, compression, STEPS[compression])
     rank_pool(size, env=APART).run(worker)

@@ -187,9 +187,15 @@ def killed_while_others_have_joined(victim: int) -> None:
         _native.allreduce(np.ones(100_000, np.float32), "sum", "step")
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
 @pytest.mark.parametrize(
-    ("size", "victim"), [(2, 1), pytest.param(4, 0, marks=pytest.mark.slow)]
+    ("size", "victim", "transport"),
+    [
+        (2, 1, "auto"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [(2, 1, "tcp"), (4, 0, "auto"), (4, 0, "tcp")]
+        ),
+    ],
 )
 def test_a_killed_rank_is_named_in_join(transport: str, size: int, victim: int) -> None:
     env = {"RING_KERAS_TRANSPORT": transport}

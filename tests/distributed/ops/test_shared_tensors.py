@@ -78,8 +78,18 @@ def test_large_tensors_are_reduced_where_they_lie(size: int) -> None:
 @pytest.mark.parametrize(
     ("worker", "env", "expected"),
     [
-        (sums, {"RING_KERAS_SHARE_TENSORS": "0"}, ["shared_flat"] * 2),
-        (sums_after_tensorflow_has_started, {}, ["shared_flat"] * 2),
+        pytest.param(
+            sums,
+            {"RING_KERAS_SHARE_TENSORS": "0"},
+            ["shared_flat"] * 2,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            sums_after_tensorflow_has_started,
+            {},
+            ["shared_flat"] * 2,
+            marks=pytest.mark.slow,
+        ),
         # Rank 0 would, and finds that rank 1 does not.
         (sums_of_a_rank_that_has_started, {}, ["shared_tensors", "shared_flat"]),
     ],
