@@ -54,7 +54,7 @@ def step_of(model: keras.Model) -> Callable[[Any, Any], None]:
     """A step in a loop of one's own."""
     loss = keras.losses.BinaryCrossentropy()
 
-    def step(x, y):
+    def step(x: Any, y: Any) -> None:
         with tf.GradientTape() as tape:
             value = loss(y, model(x, training=True))
         variables = model.trainable_variables
@@ -70,7 +70,7 @@ class Watcher(keras.callbacks.Callback):
         super().__init__()
         self.seen: list[bytes] = []
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.seen.append(training.as_bytes(self.model.get_weights()))
 
     on_test_begin = lambda self, logs=None: self.on_epoch_end(0)  # noqa: E731

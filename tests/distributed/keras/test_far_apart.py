@@ -189,7 +189,7 @@ def epochs_worker():
         callbacks=[watcher],
     ).history
     alone = dict(
-        zip(("loss", "accuracy", "auc"), model.evaluate(x, y, verbose=0), strict=True)
+        zip(("loss", "accuracy", "rms"), model.evaluate(x, y, verbose=0), strict=True)
     )
     return watcher.seen, history, alone
 

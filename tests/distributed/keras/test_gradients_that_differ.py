@@ -40,7 +40,14 @@ def eager_worker(rank_1_uses):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("rank_1_uses", [[0, 1], [1, 2], [1]])
+@pytest.mark.parametrize(
+    "rank_1_uses",
+    [
+        [1, 2],
+        pytest.param([0, 1], marks=pytest.mark.slow),
+        pytest.param([1], marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_missing_gradient_is_named_on_every_rank(rank_pool, rank_1_uses, size):
     messages = run_once(rank_pool(size), eager_worker, rank_1_uses)
@@ -203,11 +210,11 @@ def optimizer_worker(traces, wrap, accumulates):
 @pytest.mark.parametrize(
     ("traces", "wrap", "accumulates"),
     [
-        (False, False, False),
         (True, False, False),
-        (True, True, False),
-        (True, False, True),
         (False, True, True),
+        pytest.param(False, False, False, marks=pytest.mark.slow),
+        pytest.param(True, True, False, marks=pytest.mark.slow),
+        pytest.param(True, False, True, marks=pytest.mark.slow),
     ],
 )
 def test_an_optimizer_names_gradients_of_other_variables(
@@ -258,7 +265,7 @@ def frozen_worker(in_fit):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("in_fit", [True, False])
+@pytest.mark.parametrize("in_fit", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_layers_frozen_on_one_rank_alone_are_named(rank_pool, in_fit):
     messages = run_once(rank_pool(2), frozen_worker, in_fit)
 
@@ -299,7 +306,16 @@ def other_order_worker(how):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("how", ["fit", "broadcast", "tape", "loop", "process set"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "fit",
+        "process set",
+        pytest.param("broadcast", marks=pytest.mark.slow),
+        pytest.param("tape", marks=pytest.mark.slow),
+        pytest.param("loop", marks=pytest.mark.slow),
+    ],
+)
 def test_layers_made_in_another_order_are_refused(rank_pool, how):
     size = 3 if how == "process set" else 2
     first, second = run_once(rank_pool(size), other_order_worker, how)[-2:]

@@ -46,9 +46,9 @@ def count_worker(accumulation, scaled):
 @pytest.mark.parametrize(
     ("accumulation", "scaled", "sent"),
     [
-        (None, False, STEPS),
         (2, False, STEPS // 2),
-        (3, False, STEPS // 3),
+        pytest.param(None, False, STEPS, marks=pytest.mark.slow),
+        pytest.param(3, False, STEPS // 3, marks=pytest.mark.slow),
         (3, True, STEPS // 3),
     ],
 )

@@ -13,7 +13,7 @@ from support.features.groups import GROUPS
 import ring_keras as ring
 
 # Few enough for a run to take seconds, and a failure to show which.
-PER_RUN = 2
+PER_RUN = 1
 
 # Of some groups the first ones are tested often; all of them by `-m slow`.
 OFTEN = ["Optimizers", "Ways to train", "Batch normalization", "Metrics"]

@@ -136,6 +136,8 @@ def evaluate_worker():
         compare(ring.evaluate(model, x, y, **kwargs), model.evaluate(x, y, **kwargs))
         expected = model.evaluate(x, y, sample_weight=weights, **kwargs)
         compare(ring.evaluate(model, x, y, sample_weight=weights, **kwargs), expected)
+        if loss != "binary_crossentropy":
+            continue  # Of what kind the data are makes no difference to it.
         triples = slices((x, y, weights)).batch(BATCH)
         compare(ring.evaluate(model, triples, verbose=0), expected)
         triples = unknown_length(x, y, weights).batch(BATCH)

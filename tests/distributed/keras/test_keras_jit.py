@@ -126,6 +126,9 @@ def padded_worker(per_execution):
     part = ring.data.shard(training.dataset(count), remainder="pad")
     history = training.fit(model, part, training.BATCH, epochs=2, callbacks=callbacks())
     assert model.jit_compile, "XLA was turned off"
+    weights = training.as_bytes(model.get_weights())
+    if rank != 0:  # One comparison is enough.
+        return 0.0, 0.0, weights
     alone = training.build(1)
     training.compile_model(alone, training.OPTIMIZERS["sgd"](), jit_compile=False)
     alone_history = training.fit(
@@ -134,7 +137,7 @@ def padded_worker(per_execution):
     return (
         training.largest_difference(model.get_weights(), alone.get_weights()),
         training.history_difference(history, alone_history),
-        training.as_bytes(model.get_weights()),
+        weights,
     )
 
 

@@ -62,7 +62,9 @@ def warmup_worker(steps_per_execution):
     return rates.rates, history["learning_rate"], float(model.total.numpy())
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 3])
+@pytest.mark.parametrize(
+    "steps_per_execution", [1, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_learning_rates(rank_pool, steps_per_execution):
     ramp = [0.1, 0.125, 0.15, 0.175, 0.2, 0.2]
     expected = ramp + [0.1] * 6 + [0.05] * 6 + [0.05] * 6
@@ -209,7 +211,12 @@ def accumulating_worker(passes, by_us, per_execution):
 
 
 @pytest.mark.parametrize(
-    ("passes", "by_us", "per_execution"), [(4, True, 1), (4, False, 1), (4, False, 3)]
+    ("passes", "by_us", "per_execution"),
+    [
+        (4, True, 1),
+        (4, False, 3),
+        pytest.param(4, False, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_epochs_are_epochs_with_accumulation(rank_pool, passes, by_us, per_execution):
     results = rank_pool(2).run(accumulating_worker, args=(passes, by_us, per_execution))

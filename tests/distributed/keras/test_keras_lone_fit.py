@@ -148,7 +148,7 @@ def joined_worker():
             x, y = (array[ring.rank() :: 2] for array in (x, y))
         with LogTexts() as found[case]:
             for _ in range(2):
-                model.fit(x, y, epochs=2, verbose=0, **arguments)
+                model.fit(x, y, verbose=0, **arguments)
     return found
 
 

@@ -66,7 +66,9 @@ def test_one_that_is_distributed_brings_the_others(rank_pool):
     assert max(rank_pool(2).run(containers_worker, args=(False, (0,)))) <= 1e-6
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(
+    "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_several_that_accumulate_update_in_one_order(rank_pool, jit_compile):
     """Each reduces in a conditional, and TensorFlow runs those as it likes."""
     differences = rank_pool(2).run(
@@ -193,7 +195,7 @@ def rates_worker(per_execution):
     return history["learning_rate"], rates, errors
 
 
-@pytest.mark.parametrize("per_execution", [1, 2])
+@pytest.mark.parametrize("per_execution", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_ramp_is_that_of_the_optimizers_that_train(rank_pool, per_execution):
     for logged, rates, errors in rank_pool(2).run(rates_worker, args=(per_execution,)):
         assert rates == pytest.approx([0.2, 0.2, 0.001])

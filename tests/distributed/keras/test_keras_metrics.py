@@ -82,8 +82,8 @@ def metrics_worker(average_first):
 @pytest.mark.parametrize(
     ("size", "average_first"),
     [
-        (1, True),
         (2, False),
+        pytest.param(1, True, marks=pytest.mark.slow),
         pytest.param(3, True, marks=pytest.mark.slow),
     ],
 )
@@ -350,7 +350,14 @@ def merging_worker():
     return local["range"] == history["val_range"][-1]
 
 
-@pytest.mark.parametrize("size", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "size",
+    [
+        2,
+        pytest.param(1, marks=pytest.mark.slow),
+        pytest.param(3, marks=pytest.mark.slow),
+    ],
+)
 def test_metrics_may_merge_the_states_of_ranks_themselves(rank_pool, size):
     is_of_all = rank_pool(size).run(merging_worker)
 
@@ -472,7 +479,7 @@ def failed_fit_worker(in_step):
     return model.history.history["loss"]
 
 
-@pytest.mark.parametrize("in_step", [True, False])
+@pytest.mark.parametrize("in_step", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_one_rank_evaluates_alone_after_a_failed_fit(rank_pool, in_step):
     first, second = rank_pool(2).run(failed_fit_worker, args=(in_step,))
 
@@ -504,7 +511,7 @@ def empty_evaluation_worker(cls):
 
 
 @pytest.mark.parametrize(
-    ("cls", "name"), [(None, "auc"), (ReportsItsOwn, "own")], ids=["metrics", "own"]
+    ("cls", "name"), [(None, "rms"), (ReportsItsOwn, "own")], ids=["metrics", "own"]
 )
 def test_a_rank_with_nothing_to_evaluate_reports_the_others(rank_pool, cls, name):
     first, second = rank_pool(2).run(empty_evaluation_worker, args=(cls,))

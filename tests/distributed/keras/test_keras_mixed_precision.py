@@ -116,8 +116,15 @@ def no_callback_worker(make_optimizer, run_eagerly):
     return outcome(model)
 
 
-@pytest.mark.parametrize("run_eagerly", [False, True])
-@pytest.mark.parametrize("kind", ["plain", "several"])
+@pytest.mark.parametrize(
+    ("kind", "run_eagerly"),
+    [
+        ("plain", True),
+        ("several", False),
+        pytest.param("plain", False, marks=pytest.mark.slow),
+        pytest.param("several", True, marks=pytest.mark.slow),
+    ],
+)
 def test_what_compile_adds_is_hooked_without_a_callback(rank_pool, kind, run_eagerly):
     results = rank_pool(2).run(no_callback_worker, args=(KINDS[kind], run_eagerly))
 

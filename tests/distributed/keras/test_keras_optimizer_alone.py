@@ -18,7 +18,11 @@ import ring_keras as ring
 
 def compiled(optimizer, seed=1):
     model = training.build(seed)
-    model.compile(optimizer, "mse", metrics=["mae", keras.metrics.AUC(name="auc")])
+    model.compile(
+        optimizer,
+        "mse",
+        metrics=["mae", keras.metrics.RootMeanSquaredError(name="rms")],
+    )
     return model
 
 

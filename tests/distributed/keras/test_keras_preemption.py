@@ -115,7 +115,7 @@ def too_late_worker(directory):
     return events
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_signal_after_the_last_backup_cuts_no_callback_off(rank_pool, tmp_path, size):
     results = rank_pool(size).run(too_late_worker, args=(tmp_path,), timeout_s=60)
 

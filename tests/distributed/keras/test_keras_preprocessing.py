@@ -47,7 +47,9 @@ def adapted_worker(adapt):
     return float(max(errors))
 
 
-@pytest.mark.parametrize("adapt", ["first", "own"])
+@pytest.mark.parametrize(
+    "adapt", ["first", pytest.param("own", marks=pytest.mark.slow)]
+)
 def test_all_ranks_normalize_alike(rank_pool, adapt):
     assert max(rank_pool(2).run(adapted_worker, args=(adapt,))) < 1e-5
 
@@ -175,7 +177,7 @@ def drawn_by_one(seed, ones):
     return (layer(ones, training=True).numpy() > 0.0).astype(int).ravel().tolist()
 
 
-@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize("seed", [7, pytest.param(None, marks=pytest.mark.slow)])
 def test_ranks_of_one_seed_draw_apart(rank_pool, seed):
     results = rank_pool(2).run(masks_worker, args=(seed,))
     again = rank_pool(2).run(masks_worker, args=(seed,))

@@ -188,11 +188,11 @@ def reduce_soundly(dtype_name: str, options: dict[str, Any]) -> int:
 @pytest.mark.parametrize(
     ("dtype", "options"),
     [
-        ("float32", {}),
         ("float32", {"compression": "bf16"}),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in [
+                ("float32", {}),
                 ("float32", {"compression": "fp16"}),
                 ("float32", {"gradient_predivide_factor": 0.001}),
                 ("float32", {"op": ring.Adasum, "sparse_as_dense": True}),

@@ -78,7 +78,7 @@ def only_the_optimizer_worker(built, eagerly):
     [
         (True, False),
         pytest.param(False, False, marks=pytest.mark.slow),
-        (True, True),
+        pytest.param(True, True, marks=pytest.mark.slow),
     ],
 )
 def test_ranks_with_the_optimizer_alone_start_alike(rank_pool, built, eagerly):
@@ -111,7 +111,9 @@ def only_the_tape_worker(in_graph):
     return training.as_bytes(model.get_weights()), before
 
 
-@pytest.mark.parametrize("in_graph", [True, False])
+@pytest.mark.parametrize(
+    "in_graph", [True, pytest.param(False, marks=pytest.mark.slow)]
+)
 def test_a_loop_without_a_broadcast_starts_alike(rank_pool, in_graph):
     results = rank_pool(2).run(only_the_tape_worker, args=(in_graph,))
 
@@ -169,7 +171,11 @@ def two_tapes_worker(callback, epochs):
 
 
 @pytest.mark.parametrize(
-    "callback", [ring.callbacks.BroadcastGlobalVariables, ring.callbacks.MetricAverage]
+    "callback",
+    [
+        ring.callbacks.BroadcastGlobalVariables,
+        pytest.param(ring.callbacks.MetricAverage, marks=pytest.mark.slow),
+    ],
 )
 def test_a_part_that_trains_alone_is_found_in_the_first_epoch(rank_pool, callback):
     results = rank_pool(2).run(two_tapes_worker, args=(callback, 2))
@@ -332,9 +338,11 @@ def stops():
     ("make", "said", "raised"),
     [
         (falls_at_once, "ReduceLROnPlateau", True),
-        (falls_on_root, "ReduceLROnPlateau", True),
+        pytest.param(falls_on_root, "ReduceLROnPlateau", True, marks=pytest.mark.slow),
         (stops, "EarlyStopping", False),
-        (keras.callbacks.LambdaCallback, None, False),
+        pytest.param(
+            keras.callbacks.LambdaCallback, None, False, marks=pytest.mark.slow
+        ),
         (keras.callbacks.TerminateOnNaN, None, False),
     ],
 )

@@ -126,7 +126,9 @@ def initial_epoch_worker(broadcast_last):
     return epochs.run
 
 
-@pytest.mark.parametrize("broadcast_last", [True, False])
+@pytest.mark.parametrize(
+    "broadcast_last", [True, pytest.param(False, marks=pytest.mark.slow)]
+)
 def test_all_ranks_begin_with_the_roots_epoch(rank_pool, broadcast_last):
     results = rank_pool(2).run(initial_epoch_worker, args=(broadcast_last,))
 

@@ -67,7 +67,11 @@ def stop_worker(rank, batch, epoch, kept):
     ],
 )
 @pytest.mark.parametrize(
-    "kept", [ring.callbacks.MetricAverage, ring.callbacks.BroadcastGlobalVariables]
+    "kept",
+    [
+        ring.callbacks.MetricAverage,
+        pytest.param(ring.callbacks.BroadcastGlobalVariables, marks=pytest.mark.slow),
+    ],
 )
 def test_all_ranks_stop_in_the_same_step(rank_pool, rank, batch, epoch, expected, kept):
     results = rank_pool(2).run(stop_worker, args=(rank, batch, epoch, kept))

@@ -211,7 +211,7 @@ def train_with_keras_own(directory, listed):
     "listed",
     [
         "on every rank",
-        "in RootOnly",
+        pytest.param("in RootOnly", marks=pytest.mark.slow),
         "on rank 1 alone",
         "a file for each rank",
         "beside ours",

@@ -149,7 +149,13 @@ def evaluates(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", ["evaluate", "fit", pytest.param("xla", marks=pytest.mark.slow), "joined"]
+    "kind",
+    [
+        "fit",
+        "joined",
+        pytest.param("evaluate", marks=pytest.mark.slow),
+        pytest.param("xla", marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_not_there_counts_for_nothing_in_an_evaluation(rank_pool, kind):
     for of_all, alone in rank_pool(2).run(evaluates, args=(kind,)):
@@ -369,9 +375,10 @@ def test_generators_of_different_length_are_told(rank_pool, per_execution):
 @pytest.mark.parametrize(
     "options",
     [
-        {"per_execution": 1, "compiled": True},
         {"per_execution": 2, "compiled": True},
-        {"per_execution": 2},  # The last execution of one has a batch less.
+        pytest.param({"per_execution": 1, "compiled": True}, marks=pytest.mark.slow),
+        # The last execution of one has a batch less.
+        pytest.param({"per_execution": 2}, marks=pytest.mark.slow),
         {"per_execution": 1, "accumulation": 2},
     ],
 )
@@ -383,8 +390,15 @@ def test_three_batches_and_five_are_told(rank_pool, options):
     assert "after 3 steps of the epoch ranks [0] have run out of data" in first
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("per_execution", [1, 2])
+@pytest.mark.parametrize(
+    ("per_execution", "compiled"),
+    [
+        (2, False),
+        pytest.param(1, False, marks=pytest.mark.slow),
+        pytest.param(1, True, marks=pytest.mark.slow),
+        pytest.param(2, True, marks=pytest.mark.slow),
+    ],
+)
 def test_generators_of_equal_length_run(rank_pool, per_execution, compiled):
     worker = functools.partial(
         generator_worker, [5, 5], per_execution, compiled=compiled

@@ -106,7 +106,7 @@ REST = [name for name in OPTIMIZERS if name not in FEW]
         pytest.param(2, None, FEW[1:], marks=pytest.mark.slow),
         pytest.param(2, None, REST, marks=pytest.mark.slow),
         pytest.param(3, None, FEW, marks=pytest.mark.slow),
-        (2, True, ["adam"]),
+        pytest.param(2, True, ["adam"], marks=pytest.mark.slow),
         pytest.param(2, True, FEW, marks=pytest.mark.slow),
         pytest.param(3, True, FEW, marks=pytest.mark.slow),
         (2, False, ["sgd"]),
