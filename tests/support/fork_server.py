@@ -2,10 +2,11 @@
 
 Importing TensorFlow takes seconds of a core, a test often less. TensorFlow does
 not survive a fork once it has computed something; imported only, it has no
-threads, and it does. So one process per pytest imports it, and forks a rank
-whenever one is asked for: a process of its own, in a session of its own, which
-ends as every Python process does. What a rank finds in its environment only
-while it starts, such as LD_PRELOAD, needs a fresh one.
+threads, and it does. So one process per pytest imports it, and this package, whose
+import is a third of a rank's start, and forks a rank whenever one is asked for: a
+process of its own, in a session of its own, which ends as every Python process does.
+What a rank finds in its environment only while it starts, such as LD_PRELOAD, needs a
+fresh one.
 
 `python -m support.fork_server SOCKET_FD PARENT_PID` is the server.
 """
@@ -249,8 +250,10 @@ def main() -> int:
     socket_fd, parent_pid = (int(word) for word in sys.argv[1:])
     child.die_with_parent(parent_pid)
     os.set_inheritable(socket_fd, False)
-    for name in ("tensorflow", "keras"):
-        importlib.import_module(name)
+    for name in ("tensorflow", "keras", "ring_keras"):
+        module = importlib.import_module(name)
+    for name in module.__all__:  # Which it imports when they are first used.
+        getattr(module, name)
     # What has been imported is no rank's to look through, again and again, for
     # garbage: that takes a second of each rank's end alone.
     gc.freeze()
