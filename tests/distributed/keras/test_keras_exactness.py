@@ -9,7 +9,6 @@ import tensorflow as tf
 from support import training
 from support.features import Difference
 from support.features.compare import compare, standard_callbacks
-from support.rank_processes import report
 from support.run_ranks import run_ranks
 
 import ring_keras as ring
@@ -60,20 +59,16 @@ def test_one_thread_for_ops_matches_one_process():
 
 def tcp_worker():
     """The same over TCP."""
-    ring.init()
     transport = _native.transport_to(1 - ring.rank())
     adam = training.OPTIMIZERS["adam"]
     return transport, compare(adam)
 
 
-def test_tcp_matches_one_process():
-    outcomes = run_ranks(
-        tcp_worker, 2, env={"RING_KERAS_TRANSPORT": "tcp"}, check=False
-    )
+def test_tcp_matches_one_process(rank_pool):
+    results = rank_pool(2, env={"RING_KERAS_TRANSPORT": "tcp"}).run(tcp_worker)
 
-    assert all(outcome.ok for outcome in outcomes), report(outcomes, "tcp")
-    assert {outcome.result[0] for outcome in outcomes} == {"tcp"}
-    check([outcome.result[1] for outcome in outcomes])
+    assert {transport for transport, _ in results} == {"tcp"}
+    check([difference for _, difference in results])
 
 
 def absent_examples_worker():
