@@ -16,8 +16,8 @@ from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.compression import Compression
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.step import in_order
-from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.fused_update import FusedUpdate
+from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.meeting_hook import MeetingHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.step_scope import current_step
