@@ -127,9 +127,10 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
             optimizers of Keras whose state is of single weights: SGD, Adam, AdamW,
             Nadam, Adamax, RMSprop, Adagrad, Adadelta, Ftrl, Lion, Lamb and Muon. Files
             have the whole state, so all ranks must save, and load, together.
-        fused_update: Whether SGD, Adam and AdamW of Keras update a variable by one op
-            on CPUs, with one rank too, in place of a dozen of Keras's; not where XLA
-            compiles the step. The results are the same, bit for bit.
+        fused_update: Whether one op updates a variable on CPUs, with one rank too,
+            where Keras has several. For SGD with momentum, Adam and AdamW of Keras, not
+            where XLA compiles the step. Adam and AdamW give the same bits; SGD may
+            differ in the last bits in graphs.
         sync_every: Each rank applies its own gradients, and the ranks average their
             weights after this many updates (local SGD), for networks that are slow.
             That takes an optimizer around this one, as `DiLoCo` is, which says more;

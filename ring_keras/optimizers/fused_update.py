@@ -1,11 +1,12 @@
-"""Updates of variables in one pass over memory, with the bits of Keras's own.
+"""Updates of variables in one pass over memory.
 
-Keras updates a variable by a dozen of TensorFlow's ops, each of which reads and writes
-all of it. One op does the same, rounding after rounding, and a small variable costs a
-dozen fewer ops. XLA makes one loop of Keras's ops by itself, so it gets those.
+Keras updates a variable by a handful of TensorFlow's ops, Adam by a dozen, each of
+which reads and writes all of it. One op does the same, rounding after rounding. XLA
+makes one loop of Keras's ops by itself, so it gets those.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import keras
@@ -18,10 +19,24 @@ from ring_keras.optimizers.gradient_values import Gradient
 
 __all__ = ["FusedUpdate"]
 
-# Updates one variable by its gradient.
-Update: TypeAlias = Callable[[tf.Variable, tf.Tensor], None]
-# Makes it of the optimizer, for variables of a type, with the rate of this step.
-MakeUpdate: TypeAlias = Callable[[Any, tf.DType, Any], Update]
+# Updates a variable, and what the optimizer keeps for it, by a gradient.
+Update: TypeAlias = Callable[[tf.Variable, Sequence[tf.Variable], tf.Tensor], None]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Optimizers of Keras with one update.
+
+    Attributes:
+        numbers: Attributes that must be plain numbers. Of what is a tensor, or NumPy's,
+            Keras's arithmetic makes other types.
+        states: Attributes with what it keeps for each variable.
+        begin: Makes the update of a step, for variables of a type, with its rate.
+    """
+
+    numbers: tuple[str, ...]
+    states: tuple[str, ...]
+    begin: Callable[[Any, tf.DType, tf.Tensor], Update]
 
 
 class FusedUpdate:
@@ -35,11 +50,12 @@ class FusedUpdate:
     def __init__(self, optimizer: keras.optimizers.Optimizer, *, wanted: bool) -> None:
         self._optimizer = optimizer
         # Of a subclass there is no telling what its update is.
-        self._make = _MAKERS.get(type(optimizer)) if wanted else None
+        self._kind = _KINDS.get(type(optimizer)) if wanted else None
 
     def install(self) -> None:
-        """Puts it into the optimizer."""
-        internals.replace(self._optimizer, internals.UPDATE, self.update)
+        """Puts it into the optimizer, if it has something to do there."""
+        if self._kind is not None and internals.UPDATE not in vars(self._optimizer):
+            internals.replace(self._optimizer, internals.UPDATE, self.update)
 
     def update(
         self,
@@ -48,19 +64,20 @@ class FusedUpdate:
         learning_rate: Any,
     ) -> None:
         """Updates what it can, and has Keras update the others."""
-        make_update = self._make_update()
+        kind = self._kind_now(learning_rate)
         updates: dict[tf.DType, Update] = {}
         others = []
         for gradient, variable in zip(grads, trainable_variables, strict=True):
             plain = internals.tensorflow_variable(variable)
-            if make_update is None or not _can_fuse(gradient, plain):
+            states = [] if kind is None else self._states(kind, plain)
+            if kind is None or not _can_fuse(gradient, plain, states):
                 others.append((gradient, variable))
                 continue
             dtype = plain.dtype.base_dtype
             if dtype not in updates:
                 rate = keras.ops.cast(learning_rate, dtype.name)
-                updates[dtype] = make_update(self._optimizer, dtype, rate)
-            updates[dtype](plain, tf.cast(gradient, dtype))
+                updates[dtype] = kind.begin(self._optimizer, dtype, rate)
+            updates[dtype](plain, states, tf.cast(gradient, dtype))
         if others:
             type(self._optimizer)._backend_update_step(
                 self._optimizer,
@@ -69,57 +86,68 @@ class FusedUpdate:
                 learning_rate,
             )
 
-    def _make_update(self) -> MakeUpdate | None:
-        """What makes updates for what is traced or run now; None: Keras has them."""
-        optimizer = self._optimizer
-        if getattr(optimizer, "amsgrad", False) or tf.distribute.has_strategy():
+    def _kind_now(self, learning_rate: Any) -> _Kind | None:
+        """That of what is traced or run now; None: Keras updates everything."""
+        kind, optimizer = self._kind, self._optimizer
+        if kind is None or tf.distribute.has_strategy():
+            return None
+        if any(type(getattr(optimizer, n)) not in (int, float) for n in kind.numbers):
+            return None
+        # Without momentum, Keras has one pass, too.
+        if not getattr(optimizer, "momentum", True):
+            return None
+        if getattr(optimizer, "amsgrad", False):
             return None
         # Somebody's own.
         if internals.UPDATE_STEP in vars(optimizer):
             return None
+        if tf.convert_to_tensor(learning_rate).shape.rank != 0:
+            return None
         if not tf.executing_eagerly() and is_for_xla(tf.compat.v1.get_default_graph()):
             return None
-        return self._make
+        return kind
+
+    def _states(self, kind: _Kind, variable: tf.Variable) -> list[tf.Variable]:
+        optimizer = self._optimizer
+        index = internals.private(optimizer, internals.VARIABLE_INDEX)(variable)
+        states = [internals.private(optimizer, name)[index] for name in kind.states]
+        return [internals.tensorflow_variable(state) for state in states]
 
 
-def _can_fuse(gradient: Gradient, variable: tf.Variable) -> bool:
+def _can_fuse(
+    gradient: Gradient, variable: tf.Variable, states: Sequence[tf.Variable]
+) -> bool:
+    dtype = variable.dtype.base_dtype
     return (
         isinstance(gradient, tf.Tensor)
-        and variable.dtype.base_dtype in (tf.float32, tf.float64)
-        and gradient.dtype in (variable.dtype.base_dtype, tf.float16, tf.bfloat16)
+        and dtype in (tf.float32, tf.float64)
+        and gradient.dtype in (dtype, tf.float16, tf.bfloat16)
         # Keras's ops take one number for all elements, too.
-        and gradient.shape.is_compatible_with(variable.shape)
+        and gradient.shape.is_fully_defined()
+        and gradient.shape == variable.shape
         # There are no kernels for GPUs, whose memory is fast.
-        and "GPU" not in variable.device
+        and "CPU" in variable.device
+        and all(state.device == variable.device for state in states)
     )
 
 
-def _descent(optimizer: Any, dtype: tf.DType, rate: tf.Tensor) -> Update:
+def _momentum(optimizer: Any, dtype: tf.DType, rate: tf.Tensor) -> Update:
     """Of `keras.optimizers.SGD`."""
-    if not optimizer.momentum:
-
-        def descend(variable: tf.Variable, gradient: tf.Tensor) -> None:
-            _libraries.ops().ring_keras_update_by_descent(
-                variable=variable.handle, rate=rate, gradient=gradient
-            )
-
-        return descend
-
     decay = keras.ops.cast(optimizer.momentum, dtype.name)
-    momentums = internals.private(optimizer, internals.SGD_MOMENTUM)
 
-    def roll(variable: tf.Variable, gradient: tf.Tensor) -> None:
-        momentum = momentums[_index(optimizer, variable)]
+    def update(
+        variable: tf.Variable, states: Sequence[tf.Variable], gradient: tf.Tensor
+    ) -> None:
         _libraries.ops().ring_keras_update_by_momentum(
             variable=variable.handle,
-            momentum=momentum.value.handle,
+            momentum=states[0].handle,
             rate=rate,
             decay=decay,
             gradient=gradient,
-            nesterov=optimizer.nesterov,
+            nesterov=bool(optimizer.nesterov),
         )
 
-    return roll
+    return update
 
 
 def _adam(optimizer: Any, dtype: tf.DType, rate: tf.Tensor) -> Update:
@@ -131,15 +159,14 @@ def _adam(optimizer: Any, dtype: tf.DType, rate: tf.Tensor) -> Update:
     first = ops.power(ops.cast(optimizer.beta_1, dtype.name), step)
     second = ops.power(ops.cast(optimizer.beta_2, dtype.name), step)
     rate = rate * ops.sqrt(1 - second) / (1 - first)
-    momentums = internals.private(optimizer, internals.ADAM_MOMENTUM)
-    velocities = internals.private(optimizer, internals.ADAM_VELOCITY)
 
-    def update(variable: tf.Variable, gradient: tf.Tensor) -> None:
-        index = _index(optimizer, variable)
+    def update(
+        variable: tf.Variable, states: Sequence[tf.Variable], gradient: tf.Tensor
+    ) -> None:
         _libraries.ops().ring_keras_update_by_adam(
             variable=variable.handle,
-            momentum=momentums[index].value.handle,
-            velocity=velocities[index].value.handle,
+            momentum=states[0].handle,
+            velocity=states[1].handle,
             rate=rate,
             momentum_share=tf.constant(1 - optimizer.beta_1, dtype),
             velocity_share=tf.constant(1 - optimizer.beta_2, dtype),
@@ -150,14 +177,13 @@ def _adam(optimizer: Any, dtype: tf.DType, rate: tf.Tensor) -> Update:
     return update
 
 
-def _index(optimizer: Any, variable: tf.Variable) -> int:
-    """Its place among those that the optimizer was built with."""
-    found: int = internals.private(optimizer, internals.VARIABLE_INDEX)(variable)
-    return found
-
-
-_MAKERS: Final[dict[type, MakeUpdate]] = {
-    keras.optimizers.SGD: _descent,
-    keras.optimizers.Adam: _adam,
-    keras.optimizers.AdamW: _adam,
+_ADAM: Final = _Kind(
+    ("beta_1", "beta_2", "epsilon"),
+    (internals.ADAM_MOMENTUM, internals.ADAM_VELOCITY),
+    _adam,
+)
+_KINDS: Final[dict[type, _Kind]] = {
+    keras.optimizers.SGD: _Kind(("momentum",), (internals.SGD_MOMENTUM,), _momentum),
+    keras.optimizers.Adam: _ADAM,
+    keras.optimizers.AdamW: _ADAM,
 }

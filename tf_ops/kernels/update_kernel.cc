@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -92,6 +93,15 @@ class UpdateKernel : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     const Tensor& gradient = context->input(num_inputs() - 1);
+    for (int i = kVariables; i < num_inputs() - 1; ++i) {
+      OP_REQUIRES(
+          context,
+          tensorflow::TensorShapeUtils::IsScalar(context->input(i).shape()),
+          absl::InvalidArgumentError(
+              type_string() + ": its input " + std::to_string(i) +
+              " must be a scalar, and is of shape " +
+              context->input(i).shape().DebugString() + "."));
+    }
     LockedVariables<kVariables> variables;
     OP_REQUIRES_OK(context, variables.Lock(context));
     std::array<T*, kVariables> data;
@@ -120,21 +130,6 @@ class UpdateKernel : public OpKernel {
     context->eigen_cpu_device().parallelFor(
         count, Eigen::TensorOpCost(kStored + sizeof(T), kStored, kCycles),
         [&part](int64_t begin, int64_t end) { part(begin, end - begin); });
-  }
-};
-
-template <typename T>
-class UpdateByDescentKernel : public UpdateKernel<T, 1> {
- public:
-  using UpdateKernel<T, 1>::UpdateKernel;
-
- protected:
-  void Run(OpKernelContext* context, const std::array<T*, 1>& data,
-           const T* gradient, int64_t count) override {
-    const DescentUpdate<T> update = {this->Scalar(context, 1)};
-    this->ForEachPart(context, count, [&](int64_t begin, int64_t count) {
-      update.Run(data[0] + begin, gradient + begin, count);
-    });
   }
 };
 
@@ -182,8 +177,6 @@ class UpdateByAdamKernel : public UpdateKernel<T, 3> {
   REGISTER_KERNEL_BUILDER(                                                 \
       Name(name).Device(tensorflow::DEVICE_CPU).TypeConstraint<type>("T"), \
       Kernel<type>)
-RING_KERAS_REGISTER("RingKerasUpdateByDescent", float, UpdateByDescentKernel);
-RING_KERAS_REGISTER("RingKerasUpdateByDescent", double, UpdateByDescentKernel);
 RING_KERAS_REGISTER("RingKerasUpdateByMomentum", float, UpdateByMomentumKernel);
 RING_KERAS_REGISTER("RingKerasUpdateByMomentum", double,
                     UpdateByMomentumKernel);

@@ -21,21 +21,6 @@ absl::Status NothingOfScalars(InferenceContext* context) {
 
 }  // namespace
 
-REGISTER_OP("RingKerasUpdateByDescent")
-    .Input("variable: resource")
-    .Input("rate: T")
-    .Input("gradient: T")
-    .Attr("T: {float, double}")
-    .SetIsStateful()
-    .SetShapeFn(NothingOfScalars<1>)
-    .Doc(R"doc(
-Updates a variable as keras.optimizers.SGD without momentum does, to the bit.
-
-variable: Of the gradient's shape.
-rate: Scalar: the learning rate.
-gradient: Of the variable.
-)doc");
-
 REGISTER_OP("RingKerasUpdateByMomentum")
     .Input("variable: resource")
     .Input("momentum: resource")
@@ -47,7 +32,7 @@ REGISTER_OP("RingKerasUpdateByMomentum")
     .SetIsStateful()
     .SetShapeFn(NothingOfScalars<2>)
     .Doc(R"doc(
-Updates a variable as keras.optimizers.SGD with momentum does, to the bit.
+Updates a variable as keras.optimizers.SGD with momentum does, rounding by rounding.
 
 variable: Of the gradient's shape.
 momentum: Of the same shape; it is updated, too.
@@ -70,7 +55,7 @@ REGISTER_OP("RingKerasUpdateByAdam")
     .SetIsStateful()
     .SetShapeFn(NothingOfScalars<3>)
     .Doc(R"doc(
-Updates a variable as keras.optimizers.Adam does, to the bit.
+Updates a variable as keras.optimizers.Adam does, rounding by rounding.
 
 variable: Of the gradient's shape.
 momentum: Of the same shape: the mean of the gradients; it is updated, too.

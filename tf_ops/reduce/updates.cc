@@ -14,12 +14,6 @@ RING_KERAS_INLINE double Root(double x) { return __builtin_sqrt(x); }
 
 // What an update does to one element.
 template <typename T>
-RING_KERAS_INLINE void UpdateElement(const DescentUpdate<T>& by, T& variable,
-                                     const T& gradient) {
-  variable -= gradient * by.rate;
-}
-
-template <typename T>
 RING_KERAS_INLINE void UpdateElement(const MomentumUpdate<T>& by, T& variable,
                                      T& momentum, const T& gradient) {
   const T descent = gradient * by.rate;
@@ -63,11 +57,6 @@ void Dispatch(const Update& by, size_t count, Elements*... arrays) {
 }  // namespace
 
 template <typename T>
-void DescentUpdate<T>::Run(T* variable, const T* gradient, size_t count) const {
-  Dispatch(*this, count, variable, gradient);
-}
-
-template <typename T>
 void MomentumUpdate<T>::Run(T* variable, T* momentum, const T* gradient,
                             size_t count) const {
   Dispatch(*this, count, variable, momentum, gradient);
@@ -79,8 +68,6 @@ void AdamUpdate<T>::Run(T* variable, T* momentum, T* velocity,
   Dispatch(*this, count, variable, momentum, velocity, gradient);
 }
 
-template struct DescentUpdate<float>;
-template struct DescentUpdate<double>;
 template struct MomentumUpdate<float>;
 template struct MomentumUpdate<double>;
 template struct AdamUpdate<float>;

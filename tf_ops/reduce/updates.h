@@ -14,14 +14,6 @@ namespace ring_keras {
 // rounding mode and with its flushing of denormals: the bits are those of one
 // TensorFlow op after the other on the same thread, whatever the processor.
 
-// Gradient descent: variable -= gradient * rate.
-template <typename T>
-struct DescentUpdate {
-  T rate;
-  RING_KERAS_EXPORT void Run(T* variable, const T* gradient,
-                             size_t count) const;
-};
-
 // Gradient descent with momentum:
 //   momentum = momentum * decay - gradient * rate
 //   variable += momentum                          or, if `nesterov`,

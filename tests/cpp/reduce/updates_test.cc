@@ -45,21 +45,6 @@ void ForEachSize(const Body& body) {
 }
 
 template <typename T>
-void TestDescent() {
-  ForEachSize<T>([](size_t offset, size_t count) {
-    std::vector<T> variable = Values<T>(offset + count, 1);
-    const std::vector<T> gradient = Values<T>(offset + count, 2);
-    std::vector<T> expected = variable;
-    const DescentUpdate<T> update = {T(0.1)};
-    for (size_t i = offset; i < offset + count; ++i) {
-      expected[i] = expected[i] - Rounded(gradient[i] * update.rate);
-    }
-    update.Run(variable.data() + offset, gradient.data() + offset, count);
-    EXPECT_TRUE(SameBits(variable, expected)) << count;
-  });
-}
-
-template <typename T>
 void TestMomentum(bool nesterov) {
   ForEachSize<T>([nesterov](size_t offset, size_t count) {
     std::vector<T> variable = Values<T>(offset + count, 1);
@@ -109,11 +94,6 @@ void TestAdam() {
     EXPECT_TRUE(SameBits(momentum, expected_momentum)) << count;
     EXPECT_TRUE(SameBits(velocity, expected_velocity)) << count;
   });
-}
-
-RING_TEST(DescentRoundsEachOperation) {
-  TestDescent<float>();
-  TestDescent<double>();
 }
 
 RING_TEST(MomentumRoundsEachOperation) {

@@ -170,14 +170,17 @@ def fit_graph_worker():
     return (
         sorted({op.type for op in ours}),
         [op.get_attr("wait_follows") for op in ours if "Start" in op.type],
+        [op.type for op in operations if op.type.startswith("RingKerasUpdate")],
+        len(model.trainable_variables),
     )
 
 
 def test_a_step_of_fit_reduces_gradients_and_nothing_else(rank_pool):
-    for types, wait_follows in rank_pool(2).run(fit_graph_worker):
+    for types, wait_follows, updates, count in rank_pool(2).run(fit_graph_worker):
         assert types == ["RingKerasAllreduceStart", "RingKerasAllreduceWait"]
         assert len(wait_follows) > 1
         assert wait_follows == [False] * (len(wait_follows) - 1) + [True]
+        assert updates == ["RingKerasUpdateByAdam"] * count
 
 
 def one_rank_worker():
