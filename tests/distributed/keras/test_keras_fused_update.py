@@ -106,14 +106,19 @@ def compare(names: list[str], floats: str, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("size", "names", "floats", "options"),
     [
-        (2, [*MAKERS], "float32", {"jit_compile": False}),
+        (2, ["momentum", "adam", "accumulation"], "float32", {"jit_compile": False}),
+        pytest.param(
+            *(2, [*MAKERS], "float32", {"jit_compile": False}), marks=pytest.mark.slow
+        ),
         (1, ["loss_scale_factor", "adam"], "float32", {"jit_compile": False}),
         (1, ["nesterov", "adam"], "float64", {"jit_compile": False}),
         (1, ["momentum", "adamw"], "mixed_bfloat16", {"jit_compile": False}),
         (1, ["nesterov", "adamw"], "float32", {"run_eagerly": True}),
-        (1, ["adam"], "float32", {"jit_compile": True}),
+        pytest.param(
+            *(1, ["adam"], "float32", {"jit_compile": True}), marks=pytest.mark.slow
+        ),
     ],
-    ids=["graph", "factors", "float64", "mixed", "eager", "compiled"],
+    ids=["graph", "all", "factors", "float64", "mixed", "eager", "compiled"],
 )
 def test_it_is_the_update_of_keras(
     rank_pool: RankPools,
