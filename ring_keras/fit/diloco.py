@@ -226,7 +226,10 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         )
         step = current_step()
         present = None if step is None else step.present
-        with in_order():
+        # Where data of unknown length end, TensorFlow may run what needs no batch, and
+        # ranks would come to count other steps.
+        after = tf.control_dependencies([g for g in grads if tf.is_tensor(g)])
+        with in_order(), after:
             _run_if(self._steps_apart == 0, self._note_met)
             with all_suspended(self):
                 _run_if(

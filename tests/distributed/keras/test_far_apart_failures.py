@@ -196,6 +196,19 @@ class LeavesEarly(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+def unknown_length_worker():
+    model = training.build(1)
+    inner = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+    model.compile(ring.DistributedOptimizer(inner, sync_every=1), "binary_crossentropy")
+    batches = rank_dataset(4)
+    model.fit(batches.filter(lambda x, y: True), epochs=3, verbose=0)
+    return [int(model.optimizer.iterations), int(model.optimizer._iterations)]
+
+
+def test_the_end_of_data_of_unknown_length_is_no_step(rank_pool):
+    assert rank_pool(2).run(unknown_length_worker) == [[6, 12]] * 2
+
+
 def leaving_worker(fails):
     """A rank that ends `fit` between two meetings: all do, and have met."""
     model = training.build(1)
