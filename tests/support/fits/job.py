@@ -32,7 +32,7 @@ class Result:
         start: The weights before the first step.
         weights: After the last one.
         logs: Of each epoch of each fit, by name.
-        scales: By which the loss was multiplied at the end of each fit, if it was.
+        scales: By which the loss was multiplied after each batch, if it was.
     """
 
     names: list[str]
@@ -148,6 +148,7 @@ class Job:
             count = 1 if validation == "one row" else min(data.count, VALIDATION_COUNT)
             others = data.rows(np.arange(data.count)[-count:])
             options |= self.validation_data(others, validation)
+        callbacks = [*callbacks, _NotesScales(self._scales)]
         options |= {"callbacks": callbacks, "shuffle": False, "verbose": 0}
         history = self.trained(model, epochs, options)
         for epoch in range(len(history.epoch)):
@@ -155,8 +156,6 @@ class Job:
                 name: float(np.mean(v[epoch])) for name, v in history.history.items()
             }
             self._logs.append(logs)
-        scale = getattr(model.optimizer, "dynamic_scale", None)
-        self._scales += [] if scale is None else [float(scale)]
 
     def trained(self, model: keras.Model, epochs: int, options: Any) -> Any:
         """What `fit` returns."""
@@ -196,6 +195,18 @@ class Job:
             self._logs,
             self._scales,
         )
+
+
+class _NotesScales(keras.callbacks.Callback):
+    """After each batch: by what the loss was scaled, which tells of skipped steps."""
+
+    def __init__(self, scales: list[float]) -> None:
+        super().__init__()
+        self._scales = scales
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        scale = getattr(self.model.optimizer, "dynamic_scale", None)
+        self._scales += [] if scale is None else [float(scale)]
 
 
 def _arguments(data: Data, given: Any, batch: int) -> dict[str, Any]:

@@ -141,6 +141,7 @@ RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
     ({"callbacks": ("Warmup", "RateSchedule")}, {"reduction": "default"}),
     # One process takes single steps then, and not a last one more for an execution.
     ({"callbacks": ("Warmup", "RateSchedule"), "repeat": (True,)}, {"execution": 1}),
+    ({"callbacks": ("Warmup",), "data": ("filter",)}, {"execution": 1}),
     ({"callbacks": ("RateSchedule",), "data": ("filter", "generator")}, _OURS),
     ({"callbacks": ("SwapEMA",), "ema": (None, "overwrite")}, _OURS),
     ({"callbacks": ("SwapEMA",), "step": _OWN_LOSSES}, _OURS),
@@ -199,7 +200,7 @@ RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
     ),
     ({"updates": ("sharded",), "callbacks": ("writing",)}, _OURS),
     # One process counts a step at the end of data of unknown length.
-    ({"updates": ("sharded",), "data": ("filter", "generator")}, _DATASET),
+    ({"updates": ("sharded", *_APART), "data": ("filter", "generator")}, _DATASET),
     # Averages of weights are those of gradients if an update is linear in them, and
     # each rank's gradient weighs as much.
     ({"updates": _APART, "optimizer": _NOT_LINEAR}, {"optimizer": "SGD"}),
@@ -211,6 +212,10 @@ RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
     ({"updates": _APART}, {"accumulated_by": "keras", "reduction": "default"}),
     ({"updates": _APART}, {"sparse_as_dense": False}),
     ({"updates": _APART, "floats": _SHORT_FLOATS}, {"floats": "float32"}),
+    # A rank's own update weighs the batches of an accumulation alike.
+    ({"updates": _APART, "accumulation": (2, 3)}, {"uneven": 0}),
+    # A `fit` begins with the first rank's momentum.
+    ({"updates": _APART, "optimizer": ("momentum",)}, {"fits": 1}),
     ({"transport": ("mixed",)}, {"size": 3}),
     # Two of three, or three of four.
     ({"members": ("some",), "size": (2,)}, {"size": 3}),
