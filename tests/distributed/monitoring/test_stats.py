@@ -247,14 +247,20 @@ def test_needs_a_job() -> None:
         ring.monitoring.recent_collectives()
 
 
+MOVED = 4 << 18
+
+
 def moves_bytes() -> Stats:
-    ring.allreduce(tf.ones(1 << 18), name="links")
     deadline = time.monotonic() + 20
     seen = ring.stats()
-    # A byte counts when the kernel has the receiver's word for it.
-    while seen.links and seen.links[0].bytes < 4 << 18 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    # A byte counts when the kernel has the receiver's word for it, and time when its
+    # clock, which ticks every few milliseconds, has seen bytes under way.
+    while time.monotonic() < deadline:
+        ring.allreduce(tf.ones(MOVED // 4), name="links")
         seen = ring.stats()
+        has_moved = all(one.bytes >= MOVED and one.busy_s for one in seen.links)
+        if int(ring.allreduce(int(has_moved), ring.Min, name="links/moved")):
+            break
     return seen
 
 
@@ -263,7 +269,7 @@ def test_links_say_who_sends_and_who_receives(rank_pool: RankPools) -> None:
     for rank, seen in enumerate(over_tcp):
         [link] = seen.links
         assert (link.sender, link.receiver) == (rank, 1 - rank)
-        assert link.bytes >= 4 << 18
+        assert link.bytes >= MOVED
         assert link.bandwidth > 0
     assert [seen.links for seen in rank_pool(2).run(moves_bytes)] == [(), ()]
 
