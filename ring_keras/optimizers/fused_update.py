@@ -93,7 +93,7 @@ class FusedUpdate:
             return None
         if any(type(getattr(optimizer, n)) not in (int, float) for n in kind.numbers):
             return None
-        # Without momentum, Keras has one pass, too.
+        # Without momentum there are two ops in all, and nothing is gained.
         if not getattr(optimizer, "momentum", True):
             return None
         if getattr(optimizer, "amsgrad", False):
