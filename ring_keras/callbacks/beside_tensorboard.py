@@ -1,15 +1,12 @@
 """What all ranks measure, beside what Keras's own callback for TensorBoard writes."""
 
-from collections.abc import Sequence
-
 import keras
 
 from ring_keras import keras_internals as internals
-from ring_keras.callbacks.root_only import RootOnly
 from ring_keras.callbacks.summary_file import SummaryFile
 from ring_keras.callbacks.tensorboard import TensorBoard
 
-__all__ = ["BesideTensorBoard", "has_own_board", "plain_board"]
+__all__ = ["BesideTensorBoard"]
 
 
 class BesideTensorBoard(TensorBoard):
@@ -37,20 +34,3 @@ class BesideTensorBoard(TensorBoard):
     def _find_writer(self) -> bool:
         """What Keras writes is the other one's."""
         return False
-
-
-def plain_board(
-    callbacks: Sequence[keras.callbacks.Callback],
-) -> keras.callbacks.TensorBoard | None:
-    """Keras's own, if this rank is to run one. A subclass may write what it likes."""
-    for callback in callbacks:
-        if isinstance(callback, RootOnly):
-            callback = callback.running()
-        if type(callback) is keras.callbacks.TensorBoard:
-            return callback
-    return None
-
-
-def has_own_board(callbacks: Sequence[keras.callbacks.Callback]) -> bool:
-    """Whether one of ours is there."""
-    return any(isinstance(callback, TensorBoard) for callback in callbacks)

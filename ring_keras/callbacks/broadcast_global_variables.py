@@ -68,6 +68,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
     """
 
     ranks_meet_in = ("fit",)
+    begins_alike = True
 
     def __init__(
         self, root_rank: int = 0, *, local_variables: Iterable[Any] = ()

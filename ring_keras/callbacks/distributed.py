@@ -1,19 +1,19 @@
 """All that a `fit` on several ranks needs, in one callback."""
 
+from __future__ import annotations
+
 import functools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
+from ring_keras import callbacks as others
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVariables
-from ring_keras.callbacks.elastic import Elastic
 from ring_keras.callbacks.fit_calls import agree_on_calls, insert_callback
-from ring_keras.callbacks.learning_rate_warmup import LearningRateWarmup
 from ring_keras.callbacks.metric_average import MetricAverage
 from ring_keras.callbacks.sharded_saves import refuse_savers_of_one_rank
-from ring_keras.callbacks.tensorboard import TensorBoard
 from ring_keras.job.job import current_job
 from ring_keras.job.topology import is_initialized, size
 from ring_keras.keras_internals import calls
@@ -21,6 +21,10 @@ from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.failures import every_fit_meets
 from ring_keras.training.train_step import is_distributed, process_set_of
+
+if TYPE_CHECKING:
+    from ring_keras.callbacks.elastic import Elastic
+    from ring_keras.callbacks.tensorboard import TensorBoard
 
 __all__ = ["Distributed", "prepare_fits"]
 
@@ -104,17 +108,19 @@ class Distributed(keras.callbacks.Callback):
             )
         self.root_rank = root_rank
         self._asked_for: list[keras.callbacks.Callback] = []
+        # The package loads each of them when it is asked for.
         if base_lr is not None:
             self._asked_for.append(
-                LearningRateWarmup(base_lr, warmup_epochs=warmup_epochs)
+                others.LearningRateWarmup(base_lr, warmup_epochs=warmup_epochs)
             )
         if tensorboard is not None:
-            if not isinstance(tensorboard, TensorBoard):
-                tensorboard = TensorBoard(str(tensorboard))
-            self._asked_for.append(tensorboard)
+            is_one = isinstance(tensorboard, keras.callbacks.Callback)
+            self._asked_for.append(
+                tensorboard if is_one else others.TensorBoard(str(tensorboard))
+            )
         if elastic:
-            is_one = isinstance(elastic, Elastic)
-            self._asked_for.append(elastic if is_one else Elastic())
+            is_one = isinstance(elastic, keras.callbacks.Callback)
+            self._asked_for.append(elastic if is_one else others.Elastic())
         self.metrics = MetricAverage()
         """The one that it adds."""
 
@@ -124,9 +130,9 @@ class Distributed(keras.callbacks.Callback):
         """What it adds to these callbacks, itself among them."""
         parts = [one for one in self._asked_for if one not in present]
         everyone = [*present, *parts]
-        if not _has(everyone, BroadcastGlobalVariables, Elastic):
+        if not _any_says(everyone, "begins_alike"):
             parts.insert(0, BroadcastGlobalVariables(root_rank))
-        if not _has(everyone, MetricAverage):
+        if not any(isinstance(one, MetricAverage) for one in everyone):
             parts.append(self.metrics)
         return parts
 
@@ -162,7 +168,8 @@ def _is_to_be_prepared(
     """Whether it is the list of such a `fit`, in which ranks may write one file."""
     if not is_initialized() or size() == 1 or not calls.is_calling_fit(model):
         return False
-    return _has(callbacks.callbacks, Distributed) or is_distributed(model)
+    listed = any(isinstance(one, Distributed) for one in callbacks.callbacks)
+    return listed or is_distributed(model)
 
 
 def _begin_fit(callbacks: keras.callbacks.CallbackList) -> None:
@@ -199,7 +206,7 @@ def _prepare_fit(callbacks: keras.callbacks.CallbackList) -> None:
         insert_callback(callbacks, place + 1, part)
     _show_progress_once(callbacks)
     # Ranks that come later would not ask the others anything here.
-    if has_peers and not _has(callbacks.callbacks, Elastic):
+    if has_peers and not _any_says(callbacks.callbacks, "ranks_may_change"):
         agree_on_calls(callbacks, run, distributed.metrics, root, process_set)
 
 
@@ -213,7 +220,6 @@ def _show_progress_once(callbacks: keras.callbacks.CallbackList) -> None:
         internals.remove_progress_bar(callbacks)
 
 
-def _has(
-    callbacks: list[keras.callbacks.Callback], *kinds: type[keras.callbacks.Callback]
-) -> bool:
-    return any(isinstance(callback, kinds) for callback in callbacks)
+def _any_says(callbacks: list[keras.callbacks.Callback], what: str) -> bool:
+    """Whether one of ours says this of itself, whose file need not be loaded else."""
+    return any(getattr(callback, what, False) for callback in callbacks)

@@ -91,6 +91,8 @@ class Elastic(keras.callbacks.Callback):
     """
 
     keeps_state = True
+    begins_alike = True
+    ranks_may_change = True
 
     def __init__(
         self, scale: Scale | None = None, *, backup_dir: str | Path | None = None

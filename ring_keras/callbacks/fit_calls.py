@@ -1,16 +1,12 @@
 """What the ranks' calls of `fit` have in common, and what becomes of the rest."""
 
 import itertools
+from collections.abc import Sequence
 
 import keras
 from absl import logging
 
 from ring_keras import keras_internals as internals
-from ring_keras.callbacks.beside_tensorboard import (
-    BesideTensorBoard,
-    has_own_board,
-    plain_board,
-)
 from ring_keras.callbacks.changing import changing_callbacks, warn_of_missing
 from ring_keras.callbacks.metric_average import MetricAverage
 from ring_keras.callbacks.root_only import RootOnly
@@ -60,7 +56,7 @@ def agree_on_calls(
             the ranks divide when others do.
     """
     changing = changing_callbacks(callbacks.callbacks)
-    board = plain_board(callbacks.callbacks)
+    board = _plain_board(callbacks.callbacks)
     ours = {
         "changing": changing,
         "files": [file for file in map(file_of, callbacks.callbacks) if file],
@@ -70,7 +66,9 @@ def agree_on_calls(
             if saves_on_all_ranks(callback, callbacks.model)
         ],
         "board": None if board is None else board.update_freq,
-        "has_own_board": has_own_board(callbacks.callbacks),
+        "has_own_board": any(
+            getattr(one, "gathers_figures", False) for one in callbacks.callbacks
+        ),
         "validates": run.validation_data is not None,
         "data": array_digest(run.data),
         "data_may_be_same": may_be_same(run.data),
@@ -111,6 +109,18 @@ def agree_on_calls(
         fit.when_first_execution_is_done("same data", compare)
 
 
+def _plain_board(
+    callbacks: Sequence[keras.callbacks.Callback],
+) -> keras.callbacks.TensorBoard | None:
+    """Keras's own, if this rank is to run one. A subclass may write what it likes."""
+    for callback in callbacks:
+        if isinstance(callback, RootOnly):
+            callback = callback.running()
+        if type(callback) is keras.callbacks.TensorBoard:
+            return callback
+    return None
+
+
 def _add_to_board(
     callbacks: keras.callbacks.CallbackList,
     board: keras.callbacks.TensorBoard | None,
@@ -135,6 +145,9 @@ def _add_to_board(
     own = board if process_set.ranks[process_set.rank()] == writer else None
     freq = of_rank[writer]
     assert freq is not None
+    # Else no `fit` needs what writes for TensorBoard.
+    from ring_keras.callbacks.beside_tensorboard import BesideTensorBoard
+
     insert_callback(callbacks, 0, BesideTensorBoard(own, freq))
 
 

@@ -53,6 +53,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
     """
 
     keeps_state = True
+    gathers_figures = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -76,5 +76,16 @@ def test_import_brings_no_tensorflow() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_an_optimizer_brings_no_callback_that_nobody_has_listed() -> None:
+    code = (
+        "import sys, ring_keras as ring; ring.DistributedOptimizer('sgd'); "
+        "ring.callbacks.Distributed(); others = 'backup', 'elastic', 'launch', "
+        "'preemption', 'tensorboard'; print([name for name in sys.modules "
+        "if name.startswith('ring_keras.') and any(one in name for one in others)])"
+    )
+    printed = subprocess.check_output([sys.executable, "-c", code], timeout=120)
+    assert printed.decode().strip() == "[]"
+
+
 if __name__ == "__main__":
     RECORD.write_text(describe())
