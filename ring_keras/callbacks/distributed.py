@@ -18,6 +18,7 @@ from ring_keras.job.job import current_job
 from ring_keras.job.topology import is_initialized, size
 from ring_keras.keras_internals import calls
 from ring_keras.training.attachment import attach
+from ring_keras.training.data_orders import OrdersOfOneRank
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.failures import every_fit_meets
 from ring_keras.training.train_step import is_distributed, process_set_of
@@ -196,6 +197,8 @@ def _prepare_fit(callbacks: keras.callbacks.CallbackList) -> None:
     has_peers = process_set.size() > 1 and process_set.included()
     if distributed is None:
         if not has_peers:
+            if not any(isinstance(c, OrdersOfOneRank) for c in callbacks.callbacks):
+                insert_callback(callbacks, 0, OrdersOfOneRank())
             return
         distributed = Distributed()
         insert_callback(callbacks, len(callbacks.callbacks), distributed)

@@ -12,13 +12,14 @@ from ring_keras.job.job import current_job
 from ring_keras.job.process_set import global_process_set
 from ring_keras.keras_internals import calls
 from ring_keras.layers.moving_statistics import average_moving_statistics
-from ring_keras.ops.data_order import order_on, require_common_orders
+from ring_keras.ops.data_order import require_common_orders
 from ring_keras.optimizers.common_variables import common_state
 from ring_keras.optimizers.equal_weights import require_equal
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, Terms
 from ring_keras.optimizers.weight_digests import all_digests
 from ring_keras.training.common_fit import require_common_epoch, require_common_fit
+from ring_keras.training.data_orders import DataOrders
 from ring_keras.training.epoch_agreement import EpochAgreement
 from ring_keras.training.guard import Guard, OthersWait
 from ring_keras.training.layer_state import (
@@ -75,8 +76,7 @@ class DistributedFit(keras.callbacks.Callback):
         self._are_new = True
         self._done_executions = 0
         self._said: set[str] = set()
-        self._orders: list[Any] = []
-        self._keeps_iterator = False
+        self._orders = DataOrders()
         self._end_of_noting: Callable[[], Any] = lambda: None
 
     @staticmethod
@@ -188,12 +188,6 @@ class DistributedFit(keras.callbacks.Callback):
         for task in tasks:
             task()
 
-    def _find_orders(self, run: calls.Run | None) -> None:
-        """Of the data of this call."""
-        found = [] if run is None else map(order_on, internals.upstream(run.data))
-        self._orders = [order for order in found if order is not None]
-        self._keeps_iterator = run is not None and run.keeps_iterator
-
     def leave_local(self, keys: Iterable[Hashable]) -> None:
         """Each rank has its own value of the variables with these keys."""
         self._local.update(keys)
@@ -213,7 +207,7 @@ class DistributedFit(keras.callbacks.Callback):
         self._are_new = True
         self._said.clear()
         run = calls.calling_run(self.model)
-        self._find_orders(run)
+        self._orders = DataOrders(run)
         # Before the ranks meet: it may ask the user's own data.
         batch_count = None if run is None else _length(run)
         validation_freq = None
@@ -248,7 +242,7 @@ class DistributedFit(keras.callbacks.Callback):
             steps = self.guard.steps()
             if steps is not None:
                 self.params["steps"] = batch_count = steps
-            elif given := [order for order in self._orders if order.is_given]:
+            elif given := self._orders.given:
                 require_common_orders(given, self._process_set, unbegun=True)
             if not require_common_fit(
                 self.model,
@@ -284,8 +278,7 @@ class DistributedFit(keras.callbacks.Callback):
         """Steps are counted from here, and data begin to be read after this."""
         assert self._agreement is not None
         self._agreement.begin_epoch()
-        if self.epochs == 0 or not self._keeps_iterator:
-            self.set_order(epoch)
+        self._orders.begin_epoch(epoch)
         self.guard.begin_epoch(epoch, lambda: self._begin_epoch_together(epoch))
         _native.begin_steps()
 
@@ -306,8 +299,7 @@ class DistributedFit(keras.callbacks.Callback):
 
     def set_order(self, epoch: int) -> None:
         """The next pass over the data has the order of that epoch."""
-        for order in self._orders:
-            order.set_epoch(epoch)
+        self._orders.set_epoch(epoch)
 
     def goes_on(self, batches: int | None = None) -> bool:
         """Before an execution: whether all ranks will run it; collective.
@@ -368,8 +360,8 @@ class DistributedFit(keras.callbacks.Callback):
             assert self._agreement is not None
             self._agreement.end_epoch()
             self.meet()  # Some know since they asked for an execution.
-            given = [order for order in self._orders if order.is_given]
-            if given and not self._keeps_iterator:  # That is read ahead of its steps.
+            given = self._orders.given
+            if given and self._orders.follow_epochs:  # Else read ahead of the steps.
                 require_common_orders(given, self._process_set)
             average_moving_statistics(self.model, self._process_set)
             for optimizer in meeting_optimizers(self.model):

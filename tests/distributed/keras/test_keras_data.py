@@ -227,6 +227,33 @@ def test_a_look_at_the_data_on_one_rank_changes_no_order(
     assert first[0] != sorted(map(int, first[1])), "each epoch has another order"
 
 
+def orders_worker():
+    """The items of each epoch, in two fits, on all ranks that train."""
+    data = tf.data.Dataset.range(12).map(
+        lambda n: (tf.cast([n], tf.float32), tf.cast([n], tf.float32))
+    )
+    train = ring.data.shard(data, seed=4).batch(12 // ring.size())
+    model = Keeps()
+    model.compile(
+        ring.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse", run_eagerly=True
+    )
+    for epochs in (2, 3):
+        model.fit(train, epochs=epochs, verbose=0)
+    return list(map(int, model.seen))
+
+
+def test_each_epoch_has_the_order_that_it_has_on_one_rank(rank_pool):
+    [alone] = rank_pool(1).run(orders_worker)
+
+    by_rank = rank_pool(2).run(orders_worker)
+
+    together = [item for pair in zip(*by_rank, strict=True) for item in pair]
+    assert together == alone
+    first, second, *again = (alone[n : n + 12] for n in range(0, 60, 12))
+    assert [first, second] == again[:2], "another fit begins with the first epoch"
+    assert first != second
+
+
 @pytest.mark.parametrize(
     ("how", "steps_per_epoch", "passes"),
     [

@@ -1,0 +1,62 @@
+"""The orders in which a call of `fit` passes over its data: one for each epoch."""
+
+from typing import Any
+
+import keras
+
+from ring_keras import keras_internals as internals
+from ring_keras.keras_internals import calls
+from ring_keras.ops.data_order import order_on
+
+__all__ = ["DataOrders", "OrdersOfOneRank"]
+
+
+class DataOrders:
+    """Those of the datasets below what the call was given.
+
+    Args:
+        run: The call; None if it is not known.
+    """
+
+    def __init__(self, run: calls.Run | None = None) -> None:
+        found = [] if run is None else map(order_on, internals.upstream(run.data))
+        self._orders = [order for order in found if order is not None]
+        self._keeps_iterator = run is not None and run.keeps_iterator
+        self._has_begun = False
+
+    @property
+    def given(self) -> list[Any]:
+        """Those that data have from elsewhere, and that can only be watched."""
+        return [order for order in self._orders if order.is_given]
+
+    @property
+    def follow_epochs(self) -> bool:
+        """Whether each epoch is a pass, which is read as its steps are taken."""
+        return not self._keeps_iterator
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Before its data begin to be read."""
+        if self.follow_epochs or not self._has_begun:
+            self.set_epoch(epoch)
+        self._has_begun = True
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass over the data has the order of that epoch."""
+        for order in self._orders:
+            order.set_epoch(epoch)
+
+
+class OrdersOfOneRank(keras.callbacks.Callback):
+    """Gives each epoch of a `fit` on one rank the order that it has on several."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._orders = DataOrders()
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """The list may be the user's own, and have served another call."""
+        self._orders = DataOrders(calls.calling_run(self.model))
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Data begin to be read after this."""
+        self._orders.begin_epoch(epoch)
