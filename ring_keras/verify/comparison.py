@@ -228,8 +228,8 @@ def _notes(recording: Recording, one: Facts | str | None, size: int) -> Iterator
     neutralized = recording.neutralized
     if neutralized.quiet:
         yield (
-            "dropout and noise were switched off, as N ranks draw other numbers than "
-            f"one process: {', '.join(neutralized.quiet)}"
+            "dropout, noise and augmentation were switched off, as N ranks draw other "
+            f"numbers than one process: {', '.join(neutralized.quiet)}"
         )
     if neutralized.synchronized:
         yield (

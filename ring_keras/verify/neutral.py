@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 
 import keras
@@ -16,12 +17,33 @@ __all__ = ["Neutralized", "neutralize"]
 _STRENGTHS = ("rate", "stddev", "dropout", "recurrent_dropout")
 
 
+def _draws(layer: keras.layers.Layer) -> bool:
+    """Whether it has a generator of random numbers, which has no common name."""
+    seeds = keras.random.SeedGenerator
+    return any(isinstance(value, seeds) for value in vars(layer).values())
+
+
+def _leave_training(layer: keras.layers.Layer) -> bool:
+    """Has an augmentation do what it does outside of training, if it is one.
+
+    One that learns something could be another layer there.
+    """
+    call = layer.call
+    if (
+        layer.trainable_variables
+        or "training" not in inspect.signature(call).parameters
+    ):
+        return False
+    layer.call = lambda *args, **kwargs: call(*args, **{**kwargs, "training": False})
+    return True
+
+
 @dataclass(frozen=True)
 class Neutralized:
     """What was changed for the comparison.
 
     Attributes:
-        quiet: Layers whose dropout or noise was switched off.
+        quiet: Layers whose dropout, noise or augmentation was switched off.
         random: Layers that may draw random numbers all the same.
         synchronized: How many batch normalizations were synchronized.
     """
@@ -41,9 +63,10 @@ def neutralize(model: keras.Model, *, distributed: bool) -> Neutralized:
         distributed: Whether the ranks take steps together, as synchronized layers
             must.
     """
-    quiet, random = [], []
+    quiet: list[str] = []
+    random: list[str] = []
     for layer in internals.flattened_layers(model):
-        if getattr(layer, "seed_generator", None) is None:
+        if not _draws(layer):
             continue
         found = [
             name
@@ -53,7 +76,8 @@ def neutralize(model: keras.Model, *, distributed: bool) -> Neutralized:
         if any(getattr(layer, name) for name in found):
             quiet.append(layer.name)
         elif not found:
-            random.append(layer.name)
+            is_off = _leave_training(layer)
+            (quiet if is_off else random).append(layer.name)
         for name in found:
             setattr(layer, name, 0.0)
     apart = [

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
-from ring_keras.callbacks import BroadcastGlobalVariables
+from ring_keras.callbacks import BroadcastGlobalVariables, Distributed
 from ring_keras.errors import RingKerasError
 from ring_keras.keras_internals.building import create_variables
 from ring_keras.ops.reduce_op import ReduceOp
@@ -160,10 +160,11 @@ class Recording:
         self.model = model
         listed = getattr(callbacks, "callbacks", callbacks) or []
         listed = list(listed) if isinstance(listed, (list, tuple)) else [listed]
-        self.learning_rate = final_learning_rate(model, listed)
+        everyone = _with_parts(listed)
+        self.learning_rate = final_learning_rate(model, everyone)
         model.steps_per_execution = 1
         model.jit_compile = False  # XLA cannot hand batches to Python.
-        adopts = any(isinstance(c, BroadcastGlobalVariables) for c in listed)
+        adopts = any(isinstance(c, BroadcastGlobalVariables) for c in everyone)
         self.neutralized = neutralize(model, distributed=self.distributed or adopts)
         end = _Listener(self)
         # First, so that no other callback writes anything at the end.
@@ -235,6 +236,17 @@ class Recording:
         self.losses.append((total, count))
         if len(self.after) >= self._steps:
             raise EnoughStepsError
+
+
+def _with_parts(callbacks: list[Any]) -> list[Any]:
+    """Those that `fit` will have: `Distributed` adds what it was asked for."""
+    parts = [
+        part
+        for callback in callbacks
+        if isinstance(callback, Distributed)
+        for part in callback.missing_parts(callbacks, root_rank=0)
+    ]
+    return [*callbacks, *parts]
 
 
 def examples(leaves: Sequence[Array]) -> int:

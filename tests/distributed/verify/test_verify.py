@@ -50,8 +50,9 @@ def test_a_right_script(tmp_path: Path) -> None:
         tmp_path,
         """
 model = keras.Sequential([
-    keras.layers.Dense(8, activation="tanh"), keras.layers.Dropout(0.5),
-    keras.layers.BatchNormalization(), keras.layers.Dense(3),
+    keras.layers.Reshape((5, 1, 1)), keras.layers.RandomTranslation(0.5, 0.0),
+    keras.layers.Flatten(), keras.layers.Dense(8, activation="tanh"),
+    keras.layers.Dropout(0.5), keras.layers.BatchNormalization(), keras.layers.Dense(3),
 ])
 optimizer = keras.optimizers.Adam(0.01 * ring.size())
 model.compile(ring.DistributedOptimizer(optimizer), loss, steps_per_execution=2)
@@ -68,8 +69,8 @@ model.fit(data, epochs=2, verbose=0, validation_data=data, callbacks=callbacks)
     assert lines == [
         "ring_keras.verify: 4 steps of 'sequential' on 2 ranks with 5 + 5 examples, "
         "and in one process with 10",
-        "  note: dropout and noise were switched off, as N ranks draw other numbers "
-        "than one process: dropout",
+        "  note: dropout, noise and augmentation were switched off, as N ranks draw "
+        "other numbers than one process: random_translation, dropout",
         "  note: 1 BatchNormalization were synchronized for the comparison. In your "
         "training each normalizes its own rank's batch, which one process would not "
         "do: ring_keras.layers.synchronize_batch_normalization(model)",
@@ -131,7 +132,7 @@ rate = 0.01 * ring.size()
 model.compile(
     ring.DistributedOptimizer(keras.optimizers.Adam(rate), op=ring.Sum), loss
 )
-callbacks = [ring.callbacks.LearningRateWarmup(rate, warmup_steps=10)]
+callbacks = [ring.callbacks.Distributed(base_lr=rate, warmup_epochs=2)]
 data = ring.data.shard(whole, seed=1).batch(5)
 model.fit(data, verbose=0, callbacks=callbacks)
 """,
