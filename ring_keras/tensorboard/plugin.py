@@ -25,13 +25,13 @@ _FILES = {
     "/index.css": "text/css",
     "/licenses.txt": "text/plain",
 }
-# A package that was built where there was no npm has none of them.
+# A package that was built where there was no npm has none of them, nor has a clone.
 _MISSING = {
     **dict.fromkeys(_FILES, b""),
     "/index.js": (
         b"export function render() { document.body.textContent = "
-        b"'ring_keras was built without this page: npm was not there. "
-        b"Install it, and build again.'; }"
+        b"'ring_keras was built without this page. In the clone that it was built "
+        b"in, `make board` adds it; that needs npm.'; }"
     ),
 }
 
