@@ -61,8 +61,8 @@ def shard(
             rank; the same number on every rank.
 
             - A dataset: each rank reads all items, and keeps them in memory. They
-              are shuffled again in each epoch. A `fit` with a callback of
-              ring_keras sets the number of the epoch. Elsewhere each new pass has
+              are shuffled again in each epoch. A `fit` with a distributed optimizer
+              or a callback of ring_keras sets its number. Elsewhere each new pass has
               another order, so every rank must begin the same number of passes,
               which is checked before the first step.
             - A `PyDataset`: its batches are shuffled again in each epoch.
