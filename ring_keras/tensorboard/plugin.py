@@ -25,7 +25,7 @@ _FILES = {
     "/index.css": "text/css",
     "/licenses.txt": "text/plain",
 }
-# A package that was built where there was no npm has none of them, nor has a clone.
+# A package that was built without npm, or a clone before `make board`, has none.
 _MISSING = {
     **dict.fromkeys(_FILES, b""),
     "/index.js": (
