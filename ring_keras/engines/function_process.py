@@ -40,7 +40,8 @@ class FunctionProcess:
         own, other = socket.socketpair()
         with other:
             arguments = [sys.executable, "-I", "-S", _EXEC_RANK, str(os.getpid()), ""]
-            arguments += [sys.executable, "-I", _SCRIPT, str(other.fileno())]
+            # Python's own variables hold for it, such as the job's PYTHONHASHSEED.
+            arguments += [sys.executable, _SCRIPT, str(other.fileno())]
             self._process = subprocess.Popen(
                 arguments,
                 stdin=subprocess.DEVNULL,

@@ -1,6 +1,6 @@
 """The process of a rank that runs a function.
 
-Run as a script, `python -I function_rank.py DESCRIPTOR`, by FunctionProcess, which
+Run as a script, `python function_rank.py DESCRIPTOR`, by FunctionProcess, which
 tells it on that descriptor what to do, and is told how it went.
 """
 

@@ -35,6 +35,12 @@ def told_sum(factor: int) -> tuple[int, int, float, list[str]]:
     return rank, size, float(total[0]), told
 
 
+def order_of_a_set() -> list[str]:
+    """In which a set of strings is met there; it depends on their hashes."""
+    join()
+    return list({f"word {i}" for i in range(100)})
+
+
 def fails_on_rank_1(how: str) -> None:
     """`how`: raises, exits, or dies."""
     rank, _ = join()

@@ -8,7 +8,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
@@ -19,7 +19,7 @@ from support.processes import is_alive, wait_until
 
 from ring_keras.engines.function_process import FunctionProcess
 from ring_keras.engines.outcomes import Outcome, RankFailedError, results_of
-from ring_keras.engines.rank_start import RankStart, places_by_host
+from ring_keras.engines.rank_start import RankStart, places_by_host, rank_variables
 from ring_keras.schedulers.store_card import StoreCard
 
 NO_PARTS = pickle.dumps(())
@@ -29,13 +29,15 @@ def look() -> None:
     """Nobody gives it up."""
 
 
-def run_ranks(function: Callable[[], object], size: int = 2) -> list[Outcome]:
+def run_ranks(
+    function: Callable[[], object], size: int = 2, env: Mapping[str, str] | None = None
+) -> list[Outcome]:
     """As an engine would: one worker a rank, and rank 0 tells the others."""
     places = places_by_host(["host"] * size)
     told: Queue[StoreCard] = Queue()
 
     def run(rank: int) -> Outcome:
-        with FunctionProcess({}) as process:
+        with FunctionProcess(env or {}) as process:
             if rank == 0:
                 card = process.start_store(places[0], "a test", "127.0.0.1", look)
                 assert isinstance(card, StoreCard)
@@ -57,6 +59,19 @@ def test_ranks_find_each_other_and_return_their_results() -> None:
 
     assert results == [(0, 2, 30.0, []), (1, 2, 30.0, [])]
     assert dict(os.environ) == before
+
+
+def test_sets_have_one_order_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    orders = functions_of_ranks.order_of_a_set
+
+    first, second = (
+        results_of(run_ranks(orders, env=rank_variables(60, None))) for _ in range(2)
+    )
+
+    assert first[0] == first[1]
+    assert second[0] == second[1]
+    assert first[0] != second[0]  # Another in each job.
 
 
 @pytest.mark.parametrize(
