@@ -7,8 +7,6 @@
 #include "tf_ops/collectives/control_tree.h"
 #include "tf_ops/common/logging.h"
 #include "tf_ops/rendezvous/tcp_store.h"
-#include "tf_ops/runtime/late_links.h"
-#include "tf_ops/runtime/link_streams.h"
 #include "tf_ops/runtime/network_addresses.h"
 #include "tf_ops/runtime/shared_memory.h"
 #include "tf_ops/runtime/tcp_links.h"
@@ -245,30 +243,24 @@ class Bootstrapper {
                                        cards_, *store_, deadline_);
     RING_KERAS_RETURN_IF_ERROR(addresses.status());
     link_options.bind_addresses = std::move(addresses.value());
-    if (MostRemote(hosts_) > options_.max_direct_peers) {
-      return ConnectLater(link_options, remote);
-    }
-    auto links = ConnectTcpLinks(link_options, remote, *store_, deadline_);
-    RING_KERAS_RETURN_IF_ERROR(links.status());
-    if (remote.empty()) return Status::Ok();
     auto poller = Poller::Create();
     RING_KERAS_RETURN_IF_ERROR(poller.status());
     poller_ = std::move(poller.value());
-    auto streams = MakeLinkStreams(link_options, std::move(links.value()),
-                                   *poller_, *store_, deadline_);
-    RING_KERAS_RETURN_IF_ERROR(streams.status());
-    for (auto& [rank, own] : streams.value()) {
-      peers_[rank].pair = std::make_unique<Pair>(std::move(own));
+    if (MostRemote(hosts_) > options_.max_direct_peers) {
+      return ConnectLater(link_options, remote);
     }
+    auto links = ConnectAll(link_options, remote, *poller_, *store_, deadline_);
+    RING_KERAS_RETURN_IF_ERROR(links.status());
+    for (NewLink& link : links.value()) {
+      peers_[link.peer].pair = std::make_unique<Pair>(std::move(link.streams));
+    }
+    if (remote.empty()) poller_.reset();
     return Status::Ok();
   }
 
   Status ConnectLater(const TcpLinkOptions& link_options,
                       const std::vector<int>& remote) {
-    auto poller = Poller::Create();
-    RING_KERAS_RETURN_IF_ERROR(poller.status());
-    poller_ = std::move(poller.value());
-    auto links = LateLinks::Start(
+    auto links = TcpLinks::Start(
         link_options, remote, [bell = doorbell_.get()] { bell->Ring(); },
         *store_, deadline_);
     RING_KERAS_RETURN_IF_ERROR(links.status());
@@ -296,8 +288,8 @@ class Bootstrapper {
   bool needs_tcp_ = false;       // Some two ranks share no memory.
   std::unique_ptr<Doorbell> doorbell_;
   std::unique_ptr<Poller> poller_;
-  std::vector<MeshPeer> peers_;            // By rank.
-  std::unique_ptr<LateLinks> late_links_;  // Null: all are connected.
+  std::vector<MeshPeer> peers_;           // By rank.
+  std::unique_ptr<TcpLinks> late_links_;  // Null: all are connected.
 };
 
 // A job of one rank needs nobody.

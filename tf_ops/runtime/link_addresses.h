@@ -9,7 +9,7 @@
 #include "tf_ops/common/socket.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/rendezvous/handshake_acceptor.h"
-#include "tf_ops/runtime/tcp_links.h"
+#include "tf_ops/runtime/tcp_link_options.h"
 
 namespace ring_keras {
 

@@ -40,33 +40,6 @@ Status Disagreement(const TcpLinkOptions& options, const Agreement& with) {
                        " cannot be encrypted: ", with.stream->end().message()));
 }
 
-Status AwaitAgreements(const TcpLinkOptions& options,
-                       std::vector<Agreement> open, Poller& poller,
-                       Store& store, Deadline deadline) {
-  while (true) {
-    poller.Collect();
-    std::vector<Agreement> left;
-    for (const Agreement& one : open) {
-      one.stream->Advance();
-      if (!one.stream->end().ok()) return Disagreement(options, one);
-      if (!one.stream->established() || one.stream->holds_back()) {
-        left.push_back(one);
-      }
-    }
-    open = std::move(left);
-    if (open.empty()) return Status::Ok();
-    if (deadline.Expired()) {
-      return Status(StatusCode::kDeadlineExceeded, ErrorCode::kRankUnreachable,
-                    StrCat("rank ", options.rank, " waited in vain for rank ",
-                           open[0].peer, " to agree on TLS"));
-    }
-    if (deadline.Interrupted()) return Interrupted();
-    pollfd entry = {poller.descriptor(), POLLIN, 0};
-    poll(&entry, 1, kLookIntervalMs);
-    RING_KERAS_RETURN_IF_ERROR(store.Pause(deadline.Within(0)));
-  }
-}
-
 }  // namespace
 
 StatusOr<std::vector<std::unique_ptr<Stream>>> MakeStreams(
@@ -89,23 +62,39 @@ StatusOr<std::vector<std::unique_ptr<Stream>>> MakeStreams(
   return streams;
 }
 
-StatusOr<LinkStreams> MakeLinkStreams(const TcpLinkOptions& options,
-                                      TcpLinks links, Poller& poller,
-                                      Store& store, Deadline deadline) {
-  LinkStreams streams;
+Status AwaitAgreements(const TcpLinkOptions& options,
+                       const std::vector<NewLink>& links, Poller& poller,
+                       Store& store, Deadline deadline) {
   std::vector<Agreement> open;
-  for (auto& [peer, sockets] : links) {
-    auto own = MakeStreams(options, peer, std::move(sockets), poller);
-    RING_KERAS_RETURN_IF_ERROR(own.status());
-    for (const auto& stream : own.value()) {
-      if (!options.encrypts) continue;
-      open.push_back({peer, static_cast<TlsStream*>(stream.get())});
+  for (const NewLink& link : links) {
+    RING_KERAS_RETURN_IF_ERROR(link.failure);
+    if (!options.encrypts) continue;
+    for (const auto& stream : link.streams) {
+      open.push_back({link.peer, static_cast<TlsStream*>(stream.get())});
     }
-    streams[peer] = std::move(own.value());
   }
-  RING_KERAS_RETURN_IF_ERROR(
-      AwaitAgreements(options, std::move(open), poller, store, deadline));
-  return streams;
+  while (true) {
+    poller.Collect();
+    std::vector<Agreement> left;
+    for (const Agreement& one : open) {
+      one.stream->Advance();
+      if (!one.stream->end().ok()) return Disagreement(options, one);
+      if (!one.stream->established() || one.stream->holds_back()) {
+        left.push_back(one);
+      }
+    }
+    open = std::move(left);
+    if (open.empty()) return Status::Ok();
+    if (deadline.Expired()) {
+      return Status(StatusCode::kDeadlineExceeded, ErrorCode::kRankUnreachable,
+                    StrCat("rank ", options.rank, " waited in vain for rank ",
+                           open[0].peer, " to agree on TLS"));
+    }
+    if (deadline.Interrupted()) return Interrupted();
+    pollfd entry = {poller.descriptor(), POLLIN, 0};
+    poll(&entry, 1, kLookIntervalMs);
+    RING_KERAS_RETURN_IF_ERROR(store.Pause(deadline.Within(0)));
+  }
 }
 
 }  // namespace ring_keras

@@ -2,21 +2,18 @@
 #ifndef RING_KERAS_RUNTIME_LINK_STREAMS_H_
 #define RING_KERAS_RUNTIME_LINK_STREAMS_H_
 
-#include <map>
 #include <memory>
 #include <vector>
 
 #include "tf_ops/common/deadline.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/store.h"
-#include "tf_ops/runtime/tcp_links.h"
+#include "tf_ops/runtime/tcp_link_options.h"
+#include "tf_ops/transport/link_source.h"
 #include "tf_ops/transport/stream.h"
 #include "tf_ops/transport/tcp/poller.h"
 
 namespace ring_keras {
-
-// By rank, as many as there are sockets.
-using LinkStreams = std::map<int, std::vector<std::unique_ptr<Stream>>>;
 
 // Of a connection to `peer`; TLS is agreed on while the streams are used.
 // `poller` outlives them. Errors: Internal.
@@ -25,12 +22,12 @@ StatusOr<std::vector<std::unique_ptr<Stream>>> MakeStreams(
     std::vector<FileDescriptor> sockets, Poller& poller);
 
 // Returns when both ends of each have agreed on TLS, if `options.encrypts`. The
-// other ranks do the same at the same time. `poller` outlives the streams.
-// Errors: DeadlineExceeded, Interrupted, PeerLost, Unauthenticated (names both
-// ranks, and why), Internal.
-StatusOr<LinkStreams> MakeLinkStreams(const TcpLinkOptions& options,
-                                      TcpLinks links, Poller& poller,
-                                      Store& store, Deadline deadline);
+// other ranks do the same at the same time. Errors: those of `links`;
+// DeadlineExceeded, Interrupted, PeerLost, Unauthenticated (names both ranks,
+// and why).
+Status AwaitAgreements(const TcpLinkOptions& options,
+                       const std::vector<NewLink>& links, Poller& poller,
+                       Store& store, Deadline deadline);
 
 }  // namespace ring_keras
 

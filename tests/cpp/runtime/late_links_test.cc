@@ -1,7 +1,5 @@
 // Jobs whose ranks connect when they need it: everything works as where all are
 // connected, over few connections.
-#include "tf_ops/runtime/late_links.h"
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -11,13 +9,16 @@
 #include <vector>
 
 #include "tests/cpp/support/run_ranks.h"
+#include "tests/cpp/support/sockets.h"
 #include "tests/cpp/support/test.h"
+#include "tf_ops/runtime/tcp_links.h"
 #include "tf_ops/tls/tls_session.h"
 
 namespace ring_keras {
 namespace {
 
 using testing::FloatRequest;
+using testing::PortOfNobody;
 using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
@@ -329,25 +330,20 @@ TcpLinkOptions ImpatientOptions(int rank, const std::string& token) {
   return options;
 }
 
-std::unique_ptr<LateLinks> OfRankOne(GatherOfTwo& store) {
-  auto links = LateLinks::Start(
+std::unique_ptr<TcpLinks> OfRankOne(GatherOfTwo& store) {
+  auto links = TcpLinks::Start(
       ImpatientOptions(1, std::string(32, 't')), {0}, [] {}, store,
       Deadline::After(kSoonS));
   EXPECT_OK(links.status());
   return std::move(links.value());
 }
 
-NewLink Await(LateLinks& links, Poller& poller) {
+NewLink Await(TcpLinks& links, Poller& poller) {
   const Deadline deadline = Deadline::After(kSoonS);
   while (!links.has_new() && !deadline.Expired()) std::this_thread::yield();
   std::vector<NewLink> taken = links.Take(poller);
   EXPECT_EQ(taken.size(), 1u);
   return taken.empty() ? NewLink() : std::move(taken[0]);
-}
-
-int PortOfNobody() {
-  auto listener = Listen("127.0.0.1", 0);
-  return LocalPort(listener.value().get());
 }
 
 RING_TEST(WhoCannotBeReachedIsNamedWithBothAddresses) {
@@ -366,7 +362,7 @@ RING_TEST(WhoCannotBeReachedIsNamedWithBothAddresses) {
 
 RING_TEST(AnotherNumberOfStreamsIsAnErrorOnEveryRank) {
   GatherOfTwo store("3 127.0.0.1 1");
-  const auto links = LateLinks::Start(
+  const auto links = TcpLinks::Start(
       ImpatientOptions(1, std::string(32, 't')), {0}, [] {}, store,
       Deadline::After(kSoonS));
   EXPECT_EQ(links.status().code(), StatusCode::kRankMismatch);

@@ -27,6 +27,12 @@ inline StatusOr<FileDescriptor> Accept(const FileDescriptor& listener,
   return fd;
 }
 
+// Of this host: nobody listens there any more.
+inline int PortOfNobody() {
+  auto listener = Listen("127.0.0.1", 0);
+  return LocalPort(listener.value().get());
+}
+
 }  // namespace ring_keras::testing
 
 #endif  // RING_KERAS_TESTS_SUPPORT_SOCKETS_H_
