@@ -137,6 +137,7 @@ Status TcpLinks::Await(const std::vector<int>& peers, Store& store,
 
 Status TcpLinks::CannotReach(const Outcome& outcome) const {
   const StatusCode code = outcome.failure.code();
+  if (code == StatusCode::kInternal) return outcome.failure;
   return Status(
       code == StatusCode::kUnauthenticated ? code : StatusCode::kPeerLost,
       ErrorCode::kRankUnreachable,

@@ -48,7 +48,7 @@ class TcpLinks : public LinkSource {
 
   // Waits until there is a connection to each of `peers`, all of which do the
   // same. Take() gives them. Errors: PeerLost (also: a rank has ended),
-  // DeadlineExceeded, Interrupted, Unauthenticated.
+  // Internal, DeadlineExceeded, Interrupted, Unauthenticated.
   Status Await(const std::vector<int>& peers, Store& store, Deadline deadline);
 
   void Open(int peer) override;
