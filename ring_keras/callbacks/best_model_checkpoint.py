@@ -113,7 +113,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
 
     def _agree(self) -> None:
         """Any rank may have to write from now on; one that cannot says so to all."""
-        self.best = DistributedFit.calling_guard().run(self._best_of_all)
+        self.best = DistributedFit.calling_sections().run(self._best_of_all)
 
     def _best_of_all(self) -> float | None:
         process_set = process_set_of(self.model)

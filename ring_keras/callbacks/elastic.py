@@ -13,8 +13,8 @@ from ring_keras.callbacks.backup_directory import is_remote
 from ring_keras.callbacks.backup_files import BackupFiles
 from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVariables
 from ring_keras.callbacks.momentum import scale_momentum
+from ring_keras.elastic.elastic_sections import ElasticSections
 from ring_keras.elastic.epoch_data import EpochData, divide_anew
-from ring_keras.elastic.fit_guard import FitGuard
 from ring_keras.elastic.no_launcher import warn_of_no_launcher
 from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import global_process_set
@@ -130,7 +130,7 @@ class Elastic(keras.callbacks.Callback):
         data = self._redivision(run)
         self._refuse_model(data)
         _refuse_validation(run.validation_data)
-        fit.guard = FitGuard(
+        fit.sections = ElasticSections(
             self.model,
             fit,
             EpochData(
@@ -163,9 +163,9 @@ class Elastic(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Removes the backup."""
-        guard = DistributedFit.calling_guard()
-        if isinstance(guard, FitGuard):
-            guard.note_end()
+        sections = DistributedFit.calling_sections()
+        if isinstance(sections, ElasticSections):
+            sections.note_end()
         if self._files is not None and is_elastic() and rank() == 0:
             try:
                 self._files.clear()

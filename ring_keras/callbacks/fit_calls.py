@@ -24,8 +24,8 @@ from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.ops.objects import allgather_object
+from ring_keras.training.calls_under_way import begin_together
 from ring_keras.training.distributed_fit import DistributedFit
-from ring_keras.training.meetings import note_first_meeting
 
 __all__ = ["agree_on_calls", "insert_callback"]
 
@@ -75,7 +75,7 @@ def agree_on_calls(
         "source": source_digest(run),
         "shards": internals.shards_behind_shuffles(run.data),
     }
-    note_first_meeting(process_set)
+    begin_together(process_set)
     everyones = allgather_object(ours, name="fit/calls", process_set=process_set)
     validate = [theirs["validates"] for theirs in everyones]
     require_same_savers(

@@ -162,7 +162,7 @@ class Preemption(keras.callbacks.Callback):
             return
         self._handlers = self._fit = None
         try:
-            fit.guard.meet()
+            fit.sections.meet()
             self._end_training(handlers)
         except BaseException:
             handlers.remove()
@@ -208,7 +208,7 @@ class Preemption(keras.callbacks.Callback):
             return
         self._ranks_will_meet = False
         assert self._fit is not None
-        self._fit.guard.meet()
+        self._fit.sections.meet()
         signal_number = self._agreed(self._received())
         if signal_number:
             self._end(signal_number, self._attempt(self._writer.wait))

@@ -81,7 +81,7 @@ class RingMetrics(keras.callbacks.Callback):
         process_set = process_set_of(self.model)
         if logs is None or not process_set.included():
             return
-        rows = DistributedFit.calling_guard().run(
+        rows = DistributedFit.calling_sections().run(
             lambda: allgather_object(
                 self._row().to_json(), name="ring_metrics", process_set=process_set
             )

@@ -141,7 +141,7 @@ class RootOnly(keras.callbacks.Callback):
         if self._runs and self.callback is not None:
             with one_rank_alone(self._name()):
                 self.callback.on_train_end(logs)
-        DistributedFit.calling_guard().run(self._wait)
+        DistributedFit.calling_sections().run(self._wait)
 
     def _on_root(self, hook: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(hook)  # Keras asks whether a hook is its own.

@@ -154,7 +154,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
         ring, self._ring = self._ring, None
         self._fit = None
         if ring is not None:
-            DistributedFit.calling_guard().meet()  # Or it would wait for a rank.
+            DistributedFit.calling_sections().meet()  # Or it would wait for a rank.
             ring.close()
         if self._is_writer:
             super().on_train_end(logs)

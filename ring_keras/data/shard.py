@@ -16,7 +16,7 @@ from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.ops.data_order import order_on
-from ring_keras.ops.redivision import Place, Redivision
+from ring_keras.ops.redivision import Division, Redivision
 from ring_keras.training.parts import is_part, note_part
 
 __all__ = ["Remainder", "shard"]
@@ -139,10 +139,11 @@ def _split(
         )
     if resume is not None and seed is None:
         raise ValueError("`resume` takes a seed, from which it makes each epoch's.")
-    place = process_set.rank(), process_set.size()
+    rank, size = process_set.rank(), process_set.size()
+    division = Division(rank, size)
     part: Any
     if isinstance(data, tf.data.Dataset):
-        part, part_of = shard_dataset(data, seed, remainder, Place(*place), resume)
+        part, part_of = shard_dataset(data, seed, remainder, division, resume)
         order = order_on(part)
         if order is not None:
             order.add_to_job(process_set)
@@ -160,11 +161,10 @@ def _split(
                 f"{shuffled_bytes / 1e9:.1f}",
             )
         if is_elastic() and part_of is not None and process_set is global_process_set:
-            Redivision(tuple(ours), count, remainder, Place(*place), part_of).put_on(
-                part
-            )
+            noted = Redivision(tuple(ours), count, remainder, division, part_of)
+            noted.put_on(part)
     elif isinstance(data, keras.utils.PyDataset):
-        part = shard_py_dataset(data, seed, remainder, *place, resume=resume)
+        part = shard_py_dataset(data, seed, remainder, rank, size, resume=resume)
         count = -1 if data.num_batches is None else data.num_batches
         ours = _described(count, [seed])
     else:
@@ -176,7 +176,7 @@ def _split(
                 "of them with tf.data.Dataset.from_tensor_slices(). Received: "
                 f"data of type {type(data).__name__}"
             )
-        part = shard_arrays(data, seed, remainder, *place)
+        part = shard_arrays(data, seed, remainder, rank, size)
         count = len(tf.nest.flatten(data)[0])
         ours = _described(count, [seed])
     if remainder == "drop" and 0 <= count < process_set.size() > 1:

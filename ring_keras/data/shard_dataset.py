@@ -12,7 +12,7 @@ from ring_keras.data.passes import in_passes, passes_of
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import require_pair_or_triple
 from ring_keras.ops.data_order import DataOrder
-from ring_keras.ops.redivision import Place
+from ring_keras.ops.redivision import Division
 from ring_keras.training.uneven_batches import PADDING_WEIGHT
 
 __all__ = ["item_bytes", "shard_dataset", "shuffle_seeds"]
@@ -24,14 +24,14 @@ def shard_dataset(
     dataset: tf.data.Dataset,
     seed: int | None,
     remainder: str,
-    place: Place,
+    division: Division,
     resume: Resume | None = None,
-) -> tuple[tf.data.Dataset, Callable[[Place], tf.data.Dataset] | None]:
+) -> tuple[tf.data.Dataset, Callable[[Division], tf.data.Dataset] | None]:
     """A rank's items of a dataset; see `shard`.
 
     Returns:
-        They; and what makes those of another place, None if the order of the next pass
-        over the data, or their number, is not known.
+        They; and what makes those of another division, None if the order of the next
+        pass over the data, or their number, is not known.
     """
     _require_common_order(dataset)
     _require_single_items(dataset)
@@ -43,12 +43,14 @@ def shard_dataset(
     if seed is None:
         if not any(map(internals.reshuffles, internals.upstream(dataset))):
             parts = functools.partial(part_of, dataset)
-            return parts(place), None if count < 0 else parts
+            return parts(division), None if count < 0 else parts
         order = DataOrder(what, is_given=True)
         passes = passes_of(order, 0)
-        part = part_of(dataset, place)
+        part = part_of(dataset, division)
         length = int(part.cardinality())
-        return in_passes(order, passes, lambda _: part_of(dataset, place), length), None
+        return in_passes(
+            order, passes, lambda _: part_of(dataset, division), length
+        ), None
     if count < 0:
         raise ValueError(
             "[RK510] "
@@ -72,15 +74,15 @@ def shard_dataset(
 
     passes = passes_of(order, seed)
 
-    def shuffled_part(place: Place) -> tf.data.Dataset:
+    def shuffled_part(division: Division) -> tf.data.Dataset:
         return in_passes(
             order,
             passes,
-            lambda pass_seed: part_of(shuffled(pass_seed), place),
-            int(part_of(dataset, place).cardinality()),
+            lambda pass_seed: part_of(shuffled(pass_seed), division),
+            int(part_of(dataset, division).cardinality()),
         )
 
-    return shuffled_part(place), shuffled_part
+    return shuffled_part(division), shuffled_part
 
 
 def item_bytes(dataset: tf.data.Dataset) -> int:
@@ -100,12 +102,12 @@ def shuffle_seeds(dataset: tf.data.Dataset) -> list[tuple[int, int]]:
 
 
 def _part_of(
-    dataset: tf.data.Dataset, place: Place, *, count: int, remainder: str
+    dataset: tf.data.Dataset, division: Division, *, count: int, remainder: str
 ) -> tf.data.Dataset:
     """Of a dataset with `count` items, which a graph does not know."""
-    rank, size = place.rank, place.size
-    if place.start:
-        dataset, count = dataset.skip(place.start), count - place.start
+    rank, size = division.rank, division.size
+    if division.start:
+        dataset, count = dataset.skip(division.start), count - division.start
     if size == 1:
         return dataset
     part = dataset.shard(size, rank)

@@ -5,7 +5,7 @@ from typing import Any
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.topology import rank, size
-from ring_keras.ops.redivision import Place, Redivision, redivision_of
+from ring_keras.ops.redivision import Division, Redivision, redivision_of
 
 __all__ = ["EpochData", "divide_anew"]
 
@@ -36,8 +36,8 @@ class EpochData:
         self._steps_per_execution = steps_per_execution
         self._is_over = is_over
         # The user's own, as long as nobody was lost.
-        self._parts = {redivision.place: internals.dataset_of(epoch_iterator)}
-        self._place = redivision.place
+        self._parts = {redivision.division: internals.dataset_of(epoch_iterator)}
+        self._division = redivision.division
         self._batches = 0
         self._done = self._kept = 0
         self._running = 0
@@ -49,8 +49,8 @@ class EpochData:
 
     def steps(self) -> int:
         """How many an epoch has with the ranks that there are."""
-        place = Place(rank(), size())
-        dataset = self._parts.get(place) or self._redivision.make(place)
+        division = Division(rank(), size())
+        dataset = self._parts.get(division) or self._redivision.make(division)
         return int(dataset.cardinality())
 
     def divide(self, start: int = 0, executions: int = 0) -> None:
@@ -60,11 +60,11 @@ class EpochData:
             start: How many of its items are done.
             executions: In how many executions that was.
         """
-        place = Place(rank(), size(), start)
-        dataset = self._parts.get(place) or self._redivision.make(place)
+        division = Division(rank(), size(), start)
+        dataset = self._parts.get(division) or self._redivision.make(division)
         if not start:  # It serves other epochs too.
-            self._parts = {place: dataset}
-        self._place, self.executions = place, executions
+            self._parts = {division: dataset}
+        self._division, self.executions = division, executions
         self._done = self._kept = self._running = 0
         self._batches = int(dataset.cardinality())
         self.iterator = iter(dataset)
@@ -89,8 +89,8 @@ class EpochData:
         if self._kept >= self._batches:
             return self._redivision.count
         # Of those who were there: by now there may be others.
-        done = self._kept * self._batch_size * self._place.size
-        return self._place.start + done
+        done = self._kept * self._batch_size * self._division.size
+        return self._division.start + done
 
     def _steps(self) -> Iterator[tuple[int, int, Any]]:
         count = self._steps_per_execution
@@ -105,6 +105,6 @@ def divide_anew(epoch_iterator: Any) -> None:
     Those that `ring_keras.data.shard` has not divided stay as they are.
     """
     redivision = redivision_of(internals.dataset_of(epoch_iterator))
-    place = Place(rank(), size())
-    if redivision is not None and redivision.place != place:
-        internals.set_dataset(epoch_iterator, redivision.make(place))
+    division = Division(rank(), size())
+    if redivision is not None and redivision.division != division:
+        internals.set_dataset(epoch_iterator, redivision.make(division))

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["Place", "Redivision", "redivision_of"]
+__all__ = ["Division", "Redivision", "redivision_of"]
 
 _ATTRIBUTE = "_ring_keras_redivision"
 
@@ -18,7 +18,7 @@ _FOLLOWED = (*_BATCHES, "map", "prefetch", "with_options")
 
 
 @dataclass(frozen=True)
-class Place:
+class Division:
     """Whose part of what.
 
     Attributes:
@@ -43,16 +43,16 @@ class Redivision:
         description: Of the data, the same on every rank.
         count: How many items all ranks have together.
         remainder: See `ring_keras.data.shard`.
-        place: Of this part.
-        part_of: Makes the part of a place.
+        division: What this part is of.
+        part_of: Makes the part of a division.
         calls: What was done to it: names and arguments of methods.
     """
 
     description: tuple[str, ...]
     count: int
     remainder: str
-    place: Place
-    part_of: Callable[[Place], tf.data.Dataset]
+    division: Division
+    part_of: Callable[[Division], tf.data.Dataset]
     calls: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = ()
 
     def put_on(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -62,12 +62,12 @@ class Redivision:
             vars(dataset)[name] = functools.partial(self._follow, dataset, name)
         return dataset
 
-    def make(self, place: Place) -> tf.data.Dataset:
-        """The same data for another place."""
-        dataset = self.part_of(place)
+    def make(self, division: Division) -> tf.data.Dataset:
+        """The same data, another part."""
+        dataset = self.part_of(division)
         for name, args, kwargs in self.calls:
             dataset = getattr(dataset, name)(*args, **kwargs)
-        return replace(self, place=place).put_on(dataset)
+        return replace(self, division=division).put_on(dataset)
 
     def batch_size(self) -> int:
         """How many items make a batch.

@@ -202,7 +202,7 @@ class GradientReducer:
             reduction_step(self.process_set, agreed.agreement.number),
         ):
             check = self._new_check(shared, plan, weight, factor)
-            meeting = None if plan.buckets else self._start_empty()
+            empty = None if plan.buckets else self._start_empty()
             started = [
                 self._start(
                     [shared[index] for index in bucket.indices],
@@ -223,8 +223,8 @@ class GradientReducer:
             for bucket, pending in zip(plan.buckets, started, strict=True):
                 for index, tensor in zip(bucket.indices, _wait(pending), strict=True):
                     reduced[index] = tensor
-            if meeting is not None:
-                _wait(meeting)
+            if empty is not None:
+                _wait(empty)
             if check is not None:
                 exchanged = {
                     index: source_name(source)

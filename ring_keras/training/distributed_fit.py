@@ -18,22 +18,22 @@ from ring_keras.optimizers.equal_weights import require_equal
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, Terms
 from ring_keras.optimizers.weight_digests import all_digests
+from ring_keras.training.calls_under_way import (
+    begin_together,
+    calls_under_way,
+    have_met,
+    meet,
+)
 from ring_keras.training.common_fit import require_common_epoch, require_common_fit
 from ring_keras.training.data_orders import DataOrders
 from ring_keras.training.epoch_agreement import EpochAgreement
-from ring_keras.training.guard import Guard, OthersWait
 from ring_keras.training.layer_state import (
     agree_on_state,
     split_weights,
     warn_of_averages,
 )
-from ring_keras.training.meetings import (
-    calls_under_way,
-    have_met,
-    meet,
-    note_first_meeting,
-)
 from ring_keras.training.noted_saves import noted_saves
+from ring_keras.training.sections import OthersWait, Sections
 from ring_keras.training.taken_batches import TakenBatches
 from ring_keras.training.train_step import is_local_in, process_set_of
 from ring_keras.training.weight_check import WeightCheck
@@ -51,7 +51,7 @@ class DistributedFit(keras.callbacks.Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self.guard = Guard(self.meet)
+        self.sections = Sections(self.meet)
         """Around all that the ranks do together in this call."""
         self.epochs = 0
         """How many have ended that several ranks have trained in."""
@@ -88,11 +88,11 @@ class DistributedFit(keras.callbacks.Callback):
         return None
 
     @staticmethod
-    def calling_guard() -> Guard:
+    def calling_sections() -> Sections:
         """That of the `fit` which is calling a callback."""
         callbacks = calls.calling_callback_list()
         fit = None if callbacks is None else DistributedFit.of(callbacks)
-        return Guard() if fit is None else fit.guard
+        return Sections() if fit is None else fit.sections
 
     @classmethod
     def begin(cls, callback: keras.callbacks.Callback) -> Optional["DistributedFit"]:
@@ -199,7 +199,7 @@ class DistributedFit(keras.callbacks.Callback):
         self._note_saves()
         self._process_set = process_set_of(self.model)
         self._agreement = EpochAgreement(
-            self.model, self._process_set, lambda: self.guard.others_wait()
+            self.model, self._process_set, lambda: self.sections.others_wait()
         )
         self._check = None
         self.batches = None
@@ -214,7 +214,7 @@ class DistributedFit(keras.callbacks.Callback):
         if run is not None and run.validation_data is not None:
             validation_freq = str(run.validation_freq)
         tasks, self._tasks = self._tasks, {}
-        self.guard.begin(
+        self.sections.begin(
             lambda: self._begin_together(
                 batch_count, validation_freq, members.values(), tasks
             )
@@ -238,8 +238,8 @@ class DistributedFit(keras.callbacks.Callback):
         self._check = self._new_check()
         if self._has_peers():
             if not self._have_met:
-                note_first_meeting(self._process_set)
-            steps = self.guard.steps()
+                begin_together(self._process_set)
+            steps = self.sections.steps()
             if steps is not None:
                 self.params["steps"] = batch_count = steps
             elif given := self._orders.given:
@@ -279,7 +279,7 @@ class DistributedFit(keras.callbacks.Callback):
         assert self._agreement is not None
         self._agreement.begin_epoch()
         self._orders.begin_epoch(epoch)
-        self.guard.begin_epoch(epoch, lambda: self._begin_epoch_together(epoch))
+        self.sections.begin_epoch(epoch, lambda: self._begin_epoch_together(epoch))
         _native.begin_steps()
 
     def _begin_epoch_together(self, epoch: int) -> None:
@@ -312,7 +312,7 @@ class DistributedFit(keras.callbacks.Callback):
             OthersWait: On every rank, if processes wait to join.
         """
         if not self._has_peers():
-            if self.guard.others_wait():
+            if self.sections.others_wait():
                 raise OthersWait
             return True
         assert self._agreement is not None
@@ -341,7 +341,7 @@ class DistributedFit(keras.callbacks.Callback):
 
     def end_steps(self) -> None:
         """The steps of an epoch are done, and nothing is reported yet; collective."""
-        if self.guard.run(self._end_steps_together, meets=True):
+        if self.sections.run(self._end_steps_together, meets=True):
             self.model.stop_training = True
         self.epoch_is_over = True
         if self._has_peers():
@@ -380,7 +380,7 @@ class DistributedFit(keras.callbacks.Callback):
         self._end_of_noting()
         # Keras keeps it, and the next `fit` would begin there too.
         internals.set_initial_epoch(self.model, None)
-        self.guard.run(self._compare_at_the_end)
+        self.sections.run(self._compare_at_the_end)
         tasks, self._last_tasks = self._last_tasks, []
         for task in tasks:
             task()
@@ -414,7 +414,7 @@ class DistributedFit(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """All callbacks have decided whether to stop."""
-        if self.guard.run(self._agree_to_stop):
+        if self.sections.run(self._agree_to_stop):
             self.model.stop_training = True
 
     def _agree_to_stop(self) -> bool:

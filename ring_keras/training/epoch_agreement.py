@@ -9,7 +9,7 @@ from ring_keras import _native
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.reduce_op import ReduceOp
-from ring_keras.training.guard import OthersWait
+from ring_keras.training.sections import OthersWait
 
 __all__ = ["EpochAgreement"]
 

@@ -10,10 +10,10 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
+from ring_keras.training.calls_under_way import begin_together, have_met, meet
 from ring_keras.training.distributed_fit import DistributedFit
-from ring_keras.training.guard import Guard
-from ring_keras.training.meetings import have_met, meet, note_first_meeting
 from ring_keras.training.metric_state import averaged_logs, state_of_all_ranks
+from ring_keras.training.sections import Sections
 from ring_keras.training.train_step import process_set_of
 
 __all__ = ["EpochResult"]
@@ -54,7 +54,7 @@ class EpochResult:
         # The same list may be given to several calls.
         begins = DistributedFit.of(callbacks) is None and not have_met()
         if begins and _has_peers(process_set):
-            note_first_meeting(process_set)
+            begin_together(process_set)
 
     def __call__(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Called at the end of an epoch's steps, and of an evaluation's."""
@@ -65,8 +65,8 @@ class EpochResult:
         if run is not None and run.callbacks in self._of_all:
             if fit is not None and not run.trains:
                 fit.end_validation()
-            guard = Guard(self._meet) if fit is None else fit.guard
-            of_all = guard.run(lambda: self._of_all_ranks(logs))
+            sections = Sections(self._meet) if fit is None else fit.sections
+            of_all = sections.run(lambda: self._of_all_ranks(logs))
             if of_all is not None:
                 return of_all
         return self._local(logs)

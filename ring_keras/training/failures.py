@@ -23,13 +23,13 @@ from ring_keras.job.process_set import (
     global_process_set,
     has_process_sets,
 )
-from ring_keras.training.distributed_fit import DistributedFit
-from ring_keras.training.meetings import (
+from ring_keras.training.calls_under_way import (
     CallUnderWay,
     calls_under_way,
-    first_meeting,
     meet,
+    name_of_begin,
 )
+from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.train_step import is_distributed, process_set_of
 
 __all__ = ["every_fit_meets", "failures_told", "note_told"]
@@ -142,7 +142,7 @@ def _stay_away(
         return
     note_told(error)
     _native.stay_away(
-        first_meeting(method),
+        name_of_begin(method),
         process_set.communicator_id(),
         f"its {method}() of model '{model.name}' raised {in_one_line(error)}",
     )

@@ -66,7 +66,7 @@ class TrainFunction:
             self._prepare(iterator)
             self._last_result = self._run(iterator)
             return self._last_result
-        return fit.guard.execute(lambda data: self._execute(fit, data), iterator)
+        return fit.sections.execute(lambda data: self._execute(fit, data), iterator)
 
     def _execute(self, fit: DistributedFit, iterator: Any) -> Any:
         """An execution of that `fit`; may begin anew if it has failed."""

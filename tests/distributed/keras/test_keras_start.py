@@ -53,7 +53,7 @@ class Assigns(keras.Model):
         return {"nothing": keras.ops.zeros(())}
 
 
-def guard_worker():
+def lone_worker():
     """Three ways to train alone, and the message each gets."""
     messages = []
     for callback in (ring.callbacks.MetricAverage(), None):
@@ -83,7 +83,7 @@ def guard_worker():
 
 
 def test_a_step_that_communicates_nothing_raises(rank_pool):
-    results = rank_pool(2).run(guard_worker)
+    results = rank_pool(2).run(lone_worker)
 
     for messages, _ in results:
         for message in messages:

@@ -11,7 +11,7 @@ from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import shard_arrays
 from ring_keras.data.shard_dataset import shard_dataset as shard_dataset_noted
 from ring_keras.data.shard_py_dataset import shard_py_dataset
-from ring_keras.ops.redivision import Place
+from ring_keras.ops.redivision import Division
 
 SIZES = [
     pytest.param(1, marks=pytest.mark.slow),
@@ -23,8 +23,8 @@ SIZES = [
 
 def shard_dataset(dataset, seed, remainder, rank, size, resume=None):
     """A rank's part."""
-    place = Place(rank, size)
-    return shard_dataset_noted(dataset, seed, remainder, place, resume)[0]
+    division = Division(rank, size)
+    return shard_dataset_noted(dataset, seed, remainder, division, resume)[0]
 
 
 def parts_of(dataset, size, seed=None, remainder="drop", epochs=1):

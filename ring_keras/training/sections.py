@@ -1,9 +1,9 @@
-"""What stands around all that the ranks of a `fit` do together."""
+"""The sections of a `fit`: all that its ranks do together."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["Guard", "OthersWait"]
+__all__ = ["OthersWait", "Sections"]
 
 _Result = TypeVar("_Result")
 
@@ -12,8 +12,8 @@ class OthersWait(Exception):  # noqa: N818  No error.
     """Raised before a step, on every rank alike: processes wait to join."""
 
 
-class Guard:
-    """Lets errors pass. That of `ring_keras.callbacks.Elastic` sees to them.
+class Sections:
+    """Lets errors pass. Those of `ring_keras.callbacks.Elastic` see to them.
 
     What the ranks do together comes in sections, the same on every rank, each of which
     asks all ranks for something. So where one rank ends a section, all have begun it:

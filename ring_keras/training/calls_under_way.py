@@ -13,11 +13,11 @@ from ring_keras.ops.reduce_op import ReduceOp
 
 __all__ = [
     "CallUnderWay",
+    "begin_together",
     "calls_under_way",
-    "first_meeting",
     "have_met",
     "meet",
-    "note_first_meeting",
+    "name_of_begin",
 ]
 
 
@@ -71,12 +71,12 @@ def meet(process_set: ProcessSet) -> None:
     )
 
 
-def first_meeting(method: str) -> str:
+def name_of_begin(method: str) -> str:
     """The name of the collective in which the ranks meet first in a call of it."""
     return f"{method}/begins"
 
 
-def note_first_meeting(process_set: ProcessSet) -> None:
+def begin_together(process_set: ProcessSet) -> None:
     """All ranks are in the call that is under way, and have left those before it.
 
     To be called once in it, by all, before any other collective of the call. From then
@@ -87,7 +87,7 @@ def note_first_meeting(process_set: ProcessSet) -> None:
     """
     call = _under_way.calls[-1] if _under_way.calls else CallUnderWay("fit")
     communicator_id = process_set.communicator_id()
-    _native.barrier(first_meeting(call.method), communicator_id)
+    _native.barrier(name_of_begin(call.method), communicator_id)
     _native.forget_given_up(communicator_id)
     # Before a rank that goes on can fail: that must not be forgotten.
     _native.barrier("fit/met", communicator_id)

@@ -30,11 +30,11 @@ from ring_keras.lifecycle.elastic_launcher import is_late, note_state, others_wa
 from ring_keras.lifecycle.membership import init, shutdown
 from ring_keras.ops.objects import broadcast_object
 from ring_keras.training.attachment import attach
+from ring_keras.training.calls_under_way import calls_under_way
 from ring_keras.training.distributed_fit import DistributedFit
-from ring_keras.training.guard import Guard, OthersWait
-from ring_keras.training.meetings import calls_under_way
+from ring_keras.training.sections import OthersWait, Sections
 
-__all__ = ["FitGuard"]
+__all__ = ["ElasticSections"]
 
 _Result = TypeVar("_Result")
 
@@ -45,8 +45,8 @@ _NOT_BEGUN: _Address = (-2, 0, 0)
 _BEGUN: _Address = (-1, 0, 0)
 _PASSED_BY: _Address = (sys.maxsize, 0, 0)
 
-# How many calls of `fit` with such a guard this process has begun: a process that comes
-# later begins with the first, while the others may be in another one.
+# How many calls of `fit` with such sections this process has begun: a process that
+# comes later begins with the first, while the others may be in another one.
 _fits = itertools.count()
 
 
@@ -54,7 +54,7 @@ class _PassedByError(Exception):
     """The others are in a later call of `fit`."""
 
 
-class FitGuard(Guard):
+class ElasticSections(Sections):
     """Begins a section anew, with other ranks, where it was interrupted.
 
     Before each section a rank keeps a copy of its variables. When one is lost, the
