@@ -12,14 +12,39 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-
-from ring_keras.ops.eager_kernels import note_eager_name
+from absl import logging
 
 __all__ = ["in_unordered_graph", "name_after", "to_request_name", "unique_in_graph"]
+
+# To TensorFlow an op's name for the other ranks is one of its attributes, and it keeps
+# a kernel, 40 kB, for each that an eager op has had. To drop them would begin the
+# sequences of its random ops anew, so that is left to the user, who is told.
+MOST_NAMES = 4096
 
 # What is used in each graph, for as long as the graph lives.
 _names_of_graphs: weakref.WeakKeyDictionary[tf.Graph, set[str]]
 _names_of_graphs = weakref.WeakKeyDictionary()
+
+
+class EagerNames:
+    """Those of eager ops; see MOST_NAMES."""
+
+    def __init__(self) -> None:
+        self._names: set[str] | None = set()
+
+    def note(self, name: str) -> bool:
+        """One is used; whether they are so many that somebody should know, once."""
+        if self._names is None or name in self._names:
+            return False
+        self._names.add(name)
+        if len(self._names) < MOST_NAMES:
+            return False
+        self._names = None
+        return True
+
+
+# Of this process, as TensorFlow's cache is.
+_eager_names = EagerNames()
 
 
 def in_unordered_graph() -> bool:
@@ -43,7 +68,7 @@ def to_request_name(name: str | None, function: str, tensors: Sequence[Any]) -> 
     """
     if not in_unordered_graph():
         if tf.executing_eagerly():
-            note_eager_name(name or function)
+            _note_eager_name(name or function)
         return name or function
     return unique_in_graph(name or name_after(tensors, function) or function)
 
@@ -76,3 +101,16 @@ def unique_in_graph(name: str) -> str:
 def _name_of(tensor: Any) -> str:
     values = tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor
     return re.sub(r"\W", "_", str(getattr(values, "name", "")) or "value")
+
+
+def _note_eager_name(name: str) -> None:
+    """An eager op is about to have this name for the other ranks."""
+    if _eager_names.note(name):
+        logging.warning(
+            "ring_keras: [RK431] "
+            "eager collectives have had %d names, the last of which is "
+            "'%s'. TensorFlow keeps 40 kB for each, for ever: use the same name in "
+            "each step.",
+            MOST_NAMES,
+            name,
+        )

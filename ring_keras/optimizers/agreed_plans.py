@@ -13,8 +13,12 @@ from ring_keras.job.process_set import generation
 from ring_keras.ops.common_order import place_of
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.backward_order import backward_order, first_rank_order
-from ring_keras.optimizers.bucket_size import current_bytes
-from ring_keras.optimizers.buckets import BucketPlan, GradientSpec, plan_buckets
+from ring_keras.optimizers.buckets import (
+    BucketPlan,
+    GradientSpec,
+    current_bytes,
+    plan_buckets,
+)
 from ring_keras.optimizers.common_start import start_alike
 from ring_keras.optimizers.gradient_values import Gradient, dense, with_rows
 from ring_keras.optimizers.plan_agreement import Agreement, Places, agree_on_plan

@@ -12,7 +12,7 @@ from support import RankOutcome, run_ranks
 
 import ring_keras as ring
 from ring_keras import _native
-from ring_keras.optimizers import bucket_size
+from ring_keras.optimizers import buckets
 
 
 def tuned() -> dict[str, Any]:
@@ -27,7 +27,7 @@ def tuned() -> dict[str, Any]:
         )
     return {
         "tuning": _native.tuning(),
-        "bucket": bucket_size.current_bytes(),
+        "bucket": buckets.current_bytes(),
         "total": total.tobytes(),
     }
 
@@ -146,7 +146,7 @@ def test_what_the_user_sets_stays(tmp_path: Path) -> None:
 
 def untuned() -> dict[str, int]:
     ring.init()
-    return _native.tuning() | {"bucket": bucket_size.current_bytes()}
+    return _native.tuning() | {"bucket": buckets.current_bytes()}
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ def test_nothing_is_measured_unasked(tmp_path: Path) -> None:
     results = run_ranks(untuned, 2, env=env)
 
     assert alone[0] == results[0] == results[1]
-    assert results[0]["bucket"] == bucket_size.DEFAULT_BYTES
+    assert results[0]["bucket"] == buckets.DEFAULT_BYTES
     assert list(tmp_path.iterdir()) == []
 
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 import ring_keras as ring
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.ops.data_order import living_orders
-from ring_keras.optimizers import bucket_size
+from ring_keras.optimizers import buckets
 
 
 @pytest.fixture
@@ -17,11 +17,11 @@ def job():
 
 
 def test_a_gpu_gets_larger_buckets_unless_another_size_was_measured(job):
-    assert bucket_size.current_bytes() == bucket_size.DEFAULT_BYTES
+    assert buckets.current_bytes() == buckets.DEFAULT_BYTES
     job.on_gpu = True
-    assert bucket_size.current_bytes() == bucket_size.GPU_DEFAULT_BYTES
+    assert buckets.current_bytes() == buckets.GPU_DEFAULT_BYTES
     job.tuned_bucket_bytes = 5
-    assert bucket_size.current_bytes() == 5
+    assert buckets.current_bytes() == 5
 
 
 def test_the_environment_of_init_decides_the_size_of_buckets(monkeypatch):
@@ -29,7 +29,7 @@ def test_the_environment_of_init_decides_the_size_of_buckets(monkeypatch):
         monkeypatch.setenv("RING_KERAS_BUCKET_SIZE_BYTES", str(nbytes))
         ring.init()
         monkeypatch.delenv("RING_KERAS_BUCKET_SIZE_BYTES")
-        assert bucket_size.current_bytes() == nbytes
+        assert buckets.current_bytes() == nbytes
         ring.shutdown()
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from ring_keras.ops.request_names import to_request_name, unique_in_graph
+from ring_keras.ops.request_names import (
+    MOST_NAMES,
+    EagerNames,
+    to_request_name,
+    unique_in_graph,
+)
 
 
 def test_calls_that_are_ordered_share_a_name() -> None:
@@ -55,3 +60,11 @@ def test_branches_share_the_names_of_their_graph() -> None:
         branch(x)
         tf.cond(x > 0, lambda: branch(x), lambda: branch(x))
     assert names == ["a", "a_1", "a_2"]
+
+
+def test_many_eager_names_are_told_of_once() -> None:
+    names = EagerNames()
+    often = [f"gradient{i}" for i in range(MOST_NAMES - 1)]
+    assert not any(names.note(name) for _ in range(3) for name in often)
+    assert names.note("loss_1")
+    assert not any(names.note(f"loss_{i}") for i in range(2 * MOST_NAMES))

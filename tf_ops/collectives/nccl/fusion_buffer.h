@@ -11,7 +11,7 @@ namespace ring_keras::nccl {
 
 // A tensor of this size gains nothing from travelling with others.
 constexpr size_t kPackedBelowBytes = size_t{16} << 20;
-// Two buckets of the default size (ring_keras/optimizers/bucket_size.py), so
+// Two buckets of the default size (ring_keras/optimizers/buckets.py), so
 // that one collective's tensors rarely need more than one round.
 constexpr size_t kFusionBufferBytes = size_t{64} << 20;
 
