@@ -65,9 +65,9 @@ struct CollectiveArguments {
 
   // kJoin: collectives to which this rank has brought nothing since it joined;
   // the runtime counts them.
-  int64_t stand_ins = 0;
+  int64_t made_up = 0;
   // Of these, those that have not ended.
-  int64_t stand_ins_under_way = 0;
+  int64_t made_up_under_way = 0;
   // kJoin: the job's number of the rank that joined last.
   int* last_joined = nullptr;
 

@@ -20,9 +20,9 @@ class JoinMessages : public Collective {
     // So that all collectives have ended, on every rank, when a join has: a
     // rank that leaves the job now leaves no peer without its data.
     co_await communicator_.Until(
-        [this] { return arguments_.stand_ins_under_way == 0; });
+        [this] { return arguments_.made_up_under_way == 0; });
     RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
-    const int64_t own = arguments_.stand_ins;
+    const int64_t own = arguments_.made_up;
     std::vector<int64_t> all(communicator_.size());
     MessageExchange exchange(communicator_, participants.key);
     for (int rank = 0; rank < communicator_.size(); ++rank) {

@@ -44,7 +44,7 @@ struct Announcement {
   // kJoin: the step that its rank entered last, or gave up.
   uint64_t last_step = 0;
   // Its rank is in a join: made up, it brings nothing.
-  bool stands_in = false;
+  bool is_made_up = false;
   // The first rank's: see DataKeyOf.
   uint64_t number = 0;
   // On devices: the time that this rank proposes, see LaunchOrder.

@@ -135,7 +135,7 @@ void Transfer(Wire& wire, AnyAnnouncement& announcement) {
   wire(announcement.payload);
   wire(announcement.joins);
   wire(announcement.last_step);
-  wire(announcement.stands_in);
+  wire(announcement.is_made_up);
   wire(announcement.number);
   wire(announcement.launch_time);
   wire(announcement.error);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tf_ops/runtime/stand_in.h"
+#include "tf_ops/runtime/request_in_join.h"
 
 namespace ring_keras {
 
@@ -47,7 +47,7 @@ bool Joins::AnswerPeers(const Joining& joining, const Adopt& adopt) {
     std::unique_ptr<Operation> made = MakeUp(joining, peer);
     if (made == nullptr) continue;
     adopt(std::move(made));
-    joining.operation->BeginStandIn();
+    joining.operation->BeginMadeUp();
     progress = true;
   }
   // To wait is its purpose, as long as the peers go on.
@@ -74,7 +74,8 @@ std::unique_ptr<Operation> Joins::MakeUp(const Joining& joining,
     ++shared_.active;
   }
   const Communicator& communicator = *member->communicator;
-  StandIn made = MakeStandIn(peer, communicator.rank(), communicator.size());
+  RequestInJoin made =
+      MakeRequestInJoin(peer, communicator.rank(), communicator.size());
   return std::make_unique<Operation>(std::move(made.request), std::move(use),
                                      Operation::Standing{member->joins, true},
                                      member, *name, std::move(made.done));
@@ -85,7 +86,8 @@ std::unique_ptr<Operation> Joins::MakeUp(const Joining& joining,
 bool Joins::Announce(Joining& joining, const Adopt& adopt) {
   const Communicator* communicator = joining.member->communicator.get();
   for (const auto& operation : operations_.adopted) {
-    if (&operation->communicator() == communicator && !operation->stands_in()) {
+    if (&operation->communicator() == communicator &&
+        !operation->is_made_up()) {
       return false;
     }
   }
@@ -113,7 +115,7 @@ void Joins::AfterEnd(Operation& ended) {
   const Joining* joining = On(ended.communicator());
   if (joining == nullptr) return;
   joining->operation->Watch(Operation::Clock::now(), stall_warning_s_);
-  if (ended.stands_in()) joining->operation->EndStandIn();
+  if (ended.is_made_up()) joining->operation->EndMadeUp();
   std::lock_guard<std::mutex> lock(shared_.mutex);
   ended.name_use().EndChannelIfIdle();
 }

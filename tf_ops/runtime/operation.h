@@ -28,8 +28,8 @@ class Operation {
   struct Standing {
     // Joins on the communicator that this rank has behind it.
     uint32_t joins = 0;
-    // It is in the next one: this is made up, see stand_in.h.
-    bool stands_in = false;
+    // It is in the next one: this is made up, see request_in_join.h.
+    bool is_made_up = false;
   };
 
   // `name` is the member's.
@@ -69,12 +69,12 @@ class Operation {
   NameUse& name_use() { return name_; }
   bool is_join() const { return request_.kind == CollectiveKind::kJoin; }
   // Of a join: one more collective to which its rank brings nothing.
-  void BeginStandIn() {
-    ++request_.stand_ins;
-    ++request_.stand_ins_under_way;
+  void BeginMadeUp() {
+    ++request_.made_up;
+    ++request_.made_up_under_way;
   }
-  void EndStandIn() { --request_.stand_ins_under_way; }
-  bool stands_in() const { return standing_.stands_in; }
+  void EndMadeUp() { --request_.made_up_under_way; }
+  bool is_made_up() const { return standing_.is_made_up; }
   std::string description() const { return Describe(request_.kind, use_.name); }
   // Every rank is there; it waits for those with lower numbers.
   uint64_t launch_id() const { return launch_id_; }

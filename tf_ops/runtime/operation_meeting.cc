@@ -18,7 +18,7 @@ bool Operation::HasChannel(const Status& ready) {
     name_.channel.reset();
     return false;
   }
-  if (ready.ok() && !standing_.stands_in && collective_->can_repeat() &&
+  if (ready.ok() && !standing_.is_made_up && collective_->can_repeat() &&
       HasRoom()) {
     return true;
   }
@@ -126,7 +126,7 @@ Status Operation::Announce(const Status& ready) {
   Announcement own = MakeAnnouncement(request_, use_);
   own.plan = request_.plan;
   own.joins = standing_.joins;
-  own.stands_in = standing_.stands_in;
+  own.is_made_up = standing_.is_made_up;
   // No step begins while this rank is in the join.
   if (is_join()) own.last_step = std::max(member_->step, member_->given_up);
   own.error = ready.message();
@@ -214,7 +214,7 @@ Status Operation::Match(Meeting* meeting) {
       participant.rows = RowCount(announcement.shapes[0]);
     }
     meeting->leaves_channel &=
-        announcement.use.sequence > 0 && !announcement.stands_in;
+        announcement.use.sequence > 0 && !announcement.is_made_up;
     // Posts that travel do not say whose weight is which.
     meeting->leaves_channel &=
         KeepsWindow() || announcement.weight == announcements_[0]->weight;

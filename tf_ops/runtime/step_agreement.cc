@@ -77,7 +77,7 @@ void StepAgreement::FailLost(Member& member, std::optional<int> moved_on) {
     bool is_current;
     {
       std::lock_guard<std::mutex> lock(shared_.mutex);
-      is_current = use.step == member.step && !operation->stands_in();
+      is_current = use.step == member.step && !operation->is_made_up();
     }
     if (is_current) {
       const uint64_t through = std::max(use.step, member.steps.latest());
@@ -131,7 +131,7 @@ void StepAgreement::OnGivenUp(Member& member, int rank,
 void StepAgreement::BeforeEnd(const Operation& operation) {
   Member& member = operation.member();
   const Status& status = operation.status();
-  if (status.ok() || operation.stands_in()) return;
+  if (status.ok() || operation.is_made_up()) return;
   const uint64_t step = operation.use().step;
   // All ranks end it so: the rest of the step would be in vain.
   if (operation.failed_by_agreement()) {

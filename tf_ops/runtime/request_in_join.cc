@@ -1,4 +1,4 @@
-#include "tf_ops/runtime/stand_in.h"
+#include "tf_ops/runtime/request_in_join.h"
 
 #include <cstdlib>
 #include <string>
@@ -86,8 +86,8 @@ Status AddZeros(const std::vector<Shape>& shapes, ZeroedMemory& memory,
 
 }  // namespace
 
-StandIn MakeStandIn(const Announcement& peer, int rank, int size) {
-  StandIn made;
+RequestInJoin MakeRequestInJoin(const Announcement& peer, int rank, int size) {
+  RequestInJoin made;
   Request& request = made.request;
   auto memory = std::make_shared<ZeroedMemory>();
   made.done = [memory](const Status&) {};

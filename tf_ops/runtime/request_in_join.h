@@ -1,7 +1,7 @@
 // What a rank that is in a join brings to its peers' collectives: nothing, in
 // the form that each kind has for it.
-#ifndef RING_KERAS_RUNTIME_STAND_IN_H_
-#define RING_KERAS_RUNTIME_STAND_IN_H_
+#ifndef RING_KERAS_RUNTIME_REQUEST_IN_JOIN_H_
+#define RING_KERAS_RUNTIME_REQUEST_IN_JOIN_H_
 
 #include <memory>
 
@@ -10,7 +10,7 @@
 
 namespace ring_keras {
 
-struct StandIn {
+struct RequestInJoin {
   // Not able: where the collective cannot do without this rank's data.
   Request request;
   // Holds what the request reads and writes, until its end.
@@ -20,8 +20,8 @@ struct StandIn {
 // For the collective that a peer has announced, on a communicator of `size`
 // ranks in which this rank has the place `rank`. Sums get zeros, averages a
 // weight of 0, gathers no rows.
-StandIn MakeStandIn(const Announcement& peer, int rank, int size);
+RequestInJoin MakeRequestInJoin(const Announcement& peer, int rank, int size);
 
 }  // namespace ring_keras
 
-#endif  // RING_KERAS_RUNTIME_STAND_IN_H_
+#endif  // RING_KERAS_RUNTIME_REQUEST_IN_JOIN_H_
