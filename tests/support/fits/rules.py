@@ -214,8 +214,9 @@ RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
     ({"updates": _APART, "floats": _SHORT_FLOATS}, {"floats": "float32"}),
     # A rank's own update weighs the batches of an accumulation alike.
     ({"updates": _APART, "accumulation": (2, 3)}, {"uneven": 0}),
-    # A `fit` begins with the first rank's momentum.
-    ({"updates": _APART, "optimizer": ("momentum",)}, {"fits": 1}),
+    # A `fit` begins with the first rank's momentum, and a rank's momentum weighs its
+    # batches alike.
+    ({"updates": _APART, "optimizer": ("momentum",)}, {"fits": 1, "uneven": 0}),
     ({"transport": ("mixed",)}, {"size": 3}),
     # Two of three, or three of four.
     ({"members": ("some",), "size": (2,)}, {"size": 3}),
