@@ -18,7 +18,11 @@ from ring_keras.callbacks.same_data import (
     warn_of_same_data,
     warn_of_shards,
 )
-from ring_keras.callbacks.sharded_saves import require_same_savers, when_it_saves
+from ring_keras.callbacks.sharded_saves import (
+    make_directory,
+    require_same_savers,
+    when_it_saves,
+)
 from ring_keras.callbacks.shared_files import file_of, saves_on_all_ranks
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
@@ -57,14 +61,17 @@ def agree_on_calls(
     """
     changing = changing_callbacks(callbacks.callbacks)
     board = _plain_board(callbacks.callbacks)
+    savers = [
+        callback
+        for callback in callbacks.callbacks
+        if saves_on_all_ranks(callback, callbacks.model)
+    ]
+    for saver in savers:
+        make_directory(saver)
     ours = {
         "changing": changing,
         "files": [file for file in map(file_of, callbacks.callbacks) if file],
-        "checkpoints": [
-            when_it_saves(callback)
-            for callback in callbacks.callbacks
-            if saves_on_all_ranks(callback, callbacks.model)
-        ],
+        "checkpoints": [when_it_saves(saver) for saver in savers],
         "board": None if board is None else board.update_freq,
         "has_own_board": any(
             getattr(one, "gathers_figures", False) for one in callbacks.callbacks

@@ -12,7 +12,12 @@ from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.optimizers.hooking import shards_state
 
-__all__ = ["refuse_savers_of_one_rank", "require_same_savers", "when_it_saves"]
+__all__ = [
+    "make_directory",
+    "refuse_savers_of_one_rank",
+    "require_same_savers",
+    "when_it_saves",
+]
 
 # By name, since some are in rooms that know this one. They save on one rank; Keras's
 # SwapEMAWeights puts all averages into the model.
@@ -55,15 +60,15 @@ def refuse_savers_of_one_rank(
         )
 
 
-def when_it_saves(callback: keras.callbacks.ModelCheckpoint) -> list[Any]:
-    """In plain values, what the ranks must have the same of.
-
-    Makes the directory that it saves to: Keras fails on a rank that makes it when
-    another one does.
-    """
+def make_directory(callback: keras.callbacks.ModelCheckpoint) -> None:
+    """Makes the one that it saves to: Keras's fails where two ranks make it at once."""
     directory = Path(callback.filepath).parent
     if "{" not in str(directory) and "://" not in callback.filepath:
         directory.mkdir(parents=True, exist_ok=True)
+
+
+def when_it_saves(callback: keras.callbacks.ModelCheckpoint) -> list[Any]:
+    """In plain values, what the ranks must have the same of."""
     return [
         callback.save_freq,
         callback.monitor if callback.save_best_only else None,

@@ -21,7 +21,7 @@ from ring_keras.optimizers.buckets import BucketPlan
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.reduction_options import ReductionOptions
-from ring_keras.optimizers.sharded_state import ShardedFiles
+from ring_keras.optimizers.sharded_files import ShardedFiles
 from ring_keras.optimizers.step_scope import StepWeight, current_step
 
 __all__ = ["InstallHook", "OptimizerHook", "Terms", "sources_of"]

@@ -12,38 +12,25 @@ the places that they have without us, and all that counts variables counts as be
 
 import contextlib
 import math
-import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from ring_keras import _native
 from ring_keras import keras_internals as internals
-from ring_keras.errors import (
-    CollectiveTimeoutError,
-    PeerLostError,
-    RankMismatchError,
-    RingKerasError,
-)
+from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.broadcast import broadcast, grouped_broadcast
+from ring_keras.ops.broadcast import grouped_broadcast
 from ring_keras.ops.objects import allgather_object
-from ring_keras.ops.outcomes import gather_outcomes
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.shards import Shard, set_shard, shard_of
 from ring_keras.ops.step import one_step
 from ring_keras.optimizers.gradient_values import Gradient
 
 __all__ = [
     "SHARDABLE",
-    "ShardedFiles",
     "ShardedState",
     "can_shard",
-    "failed_save_told",
-    "one_rank_alone",
     "parts_of_different_states",
     "require_parts_of_one_state",
     "sharded_steps",
@@ -282,183 +269,6 @@ class ShardedState:
                 "Save the model before the job ends, load it in the new one, and pass "
                 "its optimizer to ring_keras.DistributedOptimizer(shard_state=True)."
             )
-
-
-class ShardedFiles:
-    """Has an optimizer save the state of all ranks, and load this rank's part.
-
-    Args:
-        optimizer: One with a sharded state, or one around it.
-        process_set: The ranks that train together.
-    """
-
-    def __init__(
-        self, optimizer: keras.optimizers.Optimizer, process_set: ProcessSet
-    ) -> None:
-        self._optimizer = optimizer
-        self._process_set = process_set
-
-    def install(self) -> None:
-        """Puts the methods into the optimizer."""
-        internals.replace(self._optimizer, internals.SAVE_VARIABLES, self._save)
-        internals.replace(self._optimizer, internals.LOAD_VARIABLES, self._load)
-
-    def _save(self, store: Any) -> None:
-        """Collective; one variable after the other, so that no rank holds all twice."""
-        variables = self._optimizer.variables
-        if not any(map(shard_of, variables)):  # One rank, or nothing to divide.
-            type(self._optimizer).save_own_variables(self._optimizer, store)
-            return
-        _refuse_alone(self._optimizer)
-        with _explained_if_others_stay_away(self._optimizer):
-            _meet_to_save(self._process_set)
-            require_parts_of_one_state(
-                [int(internals.steps_done(self._optimizer)), len(variables)],
-                "save",
-                self._process_set,
-            )
-
-        def write() -> tuple[None, None]:
-            failure: Exception | None = None
-            for index, variable in enumerate(variables):
-                value = self._whole(variable, index)
-                try:
-                    if failure is None:
-                        store[str(index)] = value
-                except Exception as error:  # The others wait for this rank's parts.
-                    failure = error
-            if failure is not None:
-                raise failure
-            return None, None
-
-        gather_outcomes("DistributedOptimizer(shard_state)", write, self._process_set)
-
-    def _whole(self, variable: Any, index: int) -> Any:
-        shard = shard_of(variable)
-        if shard is None:
-            return variable.numpy()
-        is_own = shard.owner == self._process_set.ranks[self._process_set.rank()]
-        dtype = tf.as_dtype(variable.dtype).as_numpy_dtype
-        value = variable.numpy() if is_own else np.zeros(shard.shape, dtype)
-        name = f"optimizer/save/{index}"
-        whole = broadcast(value, shard.owner, name=name, process_set=self._process_set)
-        return whole.numpy()
-
-    def _load(self, store: Any) -> None:
-        """This rank's part of a whole state."""
-        variables = self._optimizer.variables
-        # Of another number of variables Keras warns, and loads none.
-        is_whole = not any(map(shard_of, variables))
-        if is_whole or len(store.keys()) != len(variables):
-            type(self._optimizer).load_own_variables(self._optimizer, store)
-            return
-        rank = self._process_set.ranks[self._process_set.rank()]
-        for index, variable in enumerate(variables):
-            shard = shard_of(variable)
-            if shard is None or shard.owner == rank:
-                variable.assign(store[str(index)])
-
-
-class _Save(threading.local):
-    has_met = False
-
-
-_save = _Save()
-
-
-def _meet_to_save(
-    process_set: ProcessSet, failure: BaseException | None = None
-) -> None:
-    """Raises on every rank if one has failed on its way here; collective."""
-    _save.has_met = True
-    _native.allreduce(
-        np.zeros(1, np.int32),
-        op=ReduceOp.MAX.value,
-        name="optimizer/saves",
-        communicator_id=process_set.communicator_id(),
-        # A rank that fails elsewhere in its `fit` has the others leave this.
-        precedes_step=True,
-    )
-
-    def look() -> tuple[None, None]:
-        if failure is not None:
-            raise failure
-        return None, None
-
-    gather_outcomes("DistributedOptimizer(shard_state)", look, process_set)
-
-
-@contextlib.contextmanager
-def failed_save_told(
-    process_set: ProcessSet, note_told: Callable[[BaseException], None]
-) -> Iterator[None]:
-    """Around a save by all ranks: who cannot write tells those that wait for it.
-
-    Args:
-        process_set: The ranks.
-        note_told: Called with the error of which they have been told.
-    """
-    before, _save.has_met = _save.has_met, False
-    try:
-        yield
-    except Exception as error:
-        if not _save.has_met and not _alone.what:
-            with contextlib.suppress(RingKerasError):  # They know.
-                _meet_to_save(process_set, error)
-            note_told(error)
-        raise
-    finally:
-        _save.has_met = before
-
-
-class _Alone(threading.local):
-    what = ""
-
-
-_alone = _Alone()
-
-
-@contextlib.contextmanager
-def one_rank_alone(what: str) -> Iterator[None]:
-    """What is done inside, the other ranks do not do.
-
-    Args:
-        what: It is that runs on one rank, for messages.
-    """
-    before, _alone.what = _alone.what, what
-    try:
-        yield
-    finally:
-        _alone.what = before
-
-
-def _refuse_alone(optimizer: keras.optimizers.Optimizer) -> None:
-    if _alone.what:
-        raise ValueError(  # Of this rank's own; `fit` tells the others of it.
-            "[RK338] "
-            f"the state of optimizer '{optimizer.name}' is divided among the ranks "
-            f"(shard_state=True), and {_alone.what} saves on one rank alone, which has "
-            "a part of it. Save on all ranks, to the same path or each to its own, by "
-            "model.save(path) outside of RootOnly, or by a keras.callbacks."
-            "ModelCheckpoint on every rank."
-        )
-
-
-@contextlib.contextmanager
-def _explained_if_others_stay_away(
-    optimizer: keras.optimizers.Optimizer,
-) -> Iterator[None]:
-    """Around what a rank alone cannot do, such as behind `if ring.rank() == 0:`."""
-    try:
-        yield
-    except (PeerLostError, CollectiveTimeoutError) as error:
-        raise type(error)(
-            "[RK338] "
-            f"the state of optimizer '{optimizer.name}' is divided among the ranks "
-            "(shard_state=True), and not all of them have come to save it. Call "
-            "model.save(path) on every rank, without `if ring.rank() == 0:`. "
-            f"{error}"
-        ) from error
 
 
 def sharded_steps(

@@ -16,7 +16,8 @@ from ring_keras import keras_internals as internals
 from ring_keras.job.job import Job, job_or_none
 from ring_keras.job.process_set import global_process_set
 from ring_keras.optimizers.hooking import shards_state
-from ring_keras.optimizers.sharded_state import failed_save_told, sharded_steps
+from ring_keras.optimizers.sharded_files import failed_save_told
+from ring_keras.optimizers.sharded_state import sharded_steps
 from ring_keras.training.failures import note_told
 
 __all__ = ["whole_save"]
