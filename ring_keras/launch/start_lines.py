@@ -36,7 +36,9 @@ _SOURCES = b"|".join(
 _LOGGED = re.compile(
     # absl's way to begin a line, and that of TensorFlow until 2.18.
     rb"(?:[IWE]\d{4} [\d:.]+ +\d+|\d{4}-\d\d-\d\d [\d:.]+: [IWE]) "
-    rb"(?:\S*/)?((?:" + _SOURCES + rb"):\d+\] .*)"
+    rb"(?:\S*/)?((?:(?:" + _SOURCES + rb"):\d+\]"
+    # Of TensorFlow 2.21. The same file also logs what fails in a generator.
+    rb"|generator_dataset_op\.cc:\d+\] Memory patch applied:) .*)"
 )
 _PLAIN = (
     b"WARNING: All log messages before absl::InitializeLog() is called",

@@ -91,7 +91,7 @@ class Traceback:
     lines: list[Line]
     _part: _Part = _Part.FRAMES
     _raised_at: int | None = None
-    _normal: dict[int, bytes] = field(default_factory=dict)
+    _normal: dict[bytes, bytes] = field(default_factory=dict)
 
     def take(self, line: Line) -> bool:
         """Takes the next line that the rank has printed; False if it is another's."""
@@ -136,12 +136,13 @@ class Traceback:
         return "{}, line {}".format(*map(os.fsdecode, found.groups())) if found else "?"
 
     def key(self) -> tuple[bytes, ...]:
-        """What it has in common with other ranks' that are the same."""
-        end = len(self.lines) if self._raised_at is None else self._raised_at + 1
+        """What it has in common with other ranks' that are the same, as it is shown."""
+        after = 0 if self._raised_at is None else len(self.lines) - self._raised_at - 1
+        shown = self.shown_lines()
         return tuple(
-            self._normalized(index)
-            for index in range(end)
-            if not _LOGGED.match(self.lines[index].text)
+            self._normalized(line)
+            for line in shown[: len(shown) - after]
+            if not _LOGGED.match(line.text)
         )
 
     def shown_lines(self) -> list[Line]:
@@ -201,7 +202,8 @@ class Traceback:
         while (
             ours < len(self.lines)
             and theirs < len(shown.lines)
-            and self._normalized(ours) == shown._normalized(theirs)
+            and self._normalized(self.lines[ours])
+            == shown._normalized(shown.lines[theirs])
         ):
             ours, theirs = ours + 1, theirs + 1
         return self._logged_before(ours) + self.lines[ours:]
@@ -239,13 +241,13 @@ class Traceback:
     def _logged_before(self, end: int) -> list[Line]:
         return [line for line in self.lines[:end] if _LOGGED.match(line.text)]
 
-    def _normalized(self, index: int) -> bytes:
-        if index not in self._normal:
-            text = self.lines[index].text
+    def _normalized(self, line: Line) -> bytes:
+        if line.text not in self._normal:
+            text = line.text
             for own, common in _OWN:
                 text = own.sub(common, text)
-            self._normal[index] = text
-        return self._normal[index]
+            self._normal[line.text] = text
+        return self._normal[line.text]
 
 
 def _is_our_frame(text: bytes) -> bool:

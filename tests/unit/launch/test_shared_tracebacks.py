@@ -303,6 +303,33 @@ def test_our_own_frames_are_left_out_where_a_code_says_more(is_coded):
     assert terminal.shown[: len(told)] == of(0, told)
 
 
+def test_ranks_that_differ_in_our_own_frames_alone_have_one_error():
+    terminal = Terminal(2)
+    for rank in range(2):
+        printed = traceback("[RK510] batched")
+        printed[-1:-1] = OUR_FRAMES[: -2 if rank else None]
+        terminal.prints(rank, printed)
+
+    terminal.ends(0, 1)
+
+    assert terminal.shown == [
+        *of(0, traceback("[RK510] batched")),
+        "ringrun: ranks 0-1 raised this ValueError",
+    ]
+
+
+def test_ranks_that_differ_in_frames_that_are_shown_have_two_errors():
+    terminal = Terminal(2)
+    printed = [traceback("a fault of ours"), traceback("a fault of ours")]
+    printed[0][-1:-1] = OUR_FRAMES
+    for rank in range(2):
+        terminal.prints(rank, printed[rank])
+
+    terminal.ends(0, 1)
+
+    assert terminal.shown == of(0, printed[0]) + of(1, printed[1])
+
+
 @pytest.mark.parametrize("filters", [True, False])
 def test_our_own_frames_stay_where_keras_shows_its_own(filters):
     """Which a user chooses by `keras.config.disable_traceback_filtering()`."""

@@ -11,6 +11,7 @@ SAID = [
     b"I0000 00:00:17955.2970 %d cpu_feature_guard.cc:227] This TensorFlow binary",
     b"E0000 00:00:17955.2970 %d cuda_dnn.cc:8310] Unable to register cuDNN factory",
     b"I0000 00:00:17955.2970 %d service.cc:146] XLA service 0x%x initialized for CUDA",
+    b"I0000 00:00:17955.2970 %d generator_dataset_op.cc:213] Memory patch applied: x",
     b"2026-01-02 10:20:30.40500%d: I tensorflow/core/util/port.cc:113] oneDNN is on",
     b"2026-01-02 10:20:30.40500%d: E external/local_xla/xla/cuda_blas.cc:1] Unable",
 ]
@@ -36,6 +37,7 @@ def test_the_first_rank_s_is_shown(line):
     [
         b"loss: 0.5",
         b"W0000 00:00:17955.29 7 local_rendezvous.cc:412] Local rendezvous is aborting",
+        b"W0000 00:00:17955.29 7 generator_dataset_op.cc:1] Error occurred when",
         b"W0000 00:00:17955.29 7 my_service.cc:1] out of patience",
         b"F0000 00:00:17955.29 7 cuda_driver.cc:1] Check failed",
         b"he said: I0000 00:00:17955.29 7 service.cc:1] hello",
