@@ -75,7 +75,8 @@ def _clauses(
     never = [rank for rank in silent if rank not in once]
     clauses = [_silent_clause(never, "wrote nothing", traces)] if never else []
     if once:
-        clauses.append(_silent_clause(once, "wrote nothing of this", traces))
+        what = "an earlier dump" if len(once) == 1 else "earlier dumps"
+        clauses.append(_silent_clause(once, f"wrote only {what}", traces))
     for rank, trace in traces.items():
         if held_up_in(trace) is None and (rank in missing or not waiting):
             frame = users_frame(trace.stacks, trace.main_thread)

@@ -22,7 +22,7 @@ def test_who_was_killed_is_in_nothing_that_it_wrote_of_before() -> None:
     traces[1] = trace(1, 1000.0, "stall", "a")
 
     assert explain(traces) == (
-        f"Rank 1 wrote nothing of this ({lost}); ranks 0, 2 and 3 are in "
+        f"Rank 1 wrote only an earlier dump ({lost}); ranks 0, 2 and 3 are in "
         "allreduce 'b' of step 10."
     )
 
@@ -32,7 +32,7 @@ def test_a_loss_soon_after_a_stall_is_told_from_it() -> None:
     traces = {rank: trace(rank, 1002.0, lost, "b") for rank in (0, 2, 3)}
     traces[1] = trace(1, 1000.0, "stall", "b")
 
-    assert explain(traces).startswith(f"Rank 1 wrote nothing of this ({lost})")
+    assert explain(traces).startswith(f"Rank 1 wrote only an earlier dump ({lost})")
 
 
 def test_files_of_a_larger_job_before_are_left_out() -> None:
