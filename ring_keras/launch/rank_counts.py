@@ -188,6 +188,8 @@ def _backend(text: str) -> str:
 
 
 def _count(text: str) -> int:
+    # argparse takes -np2 to be -n with p2.
+    text = text.removeprefix("p")
     if text == "auto":
         return _AUTO
     if not text.isdecimal() or int(text) < 1:

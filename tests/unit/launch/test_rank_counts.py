@@ -20,6 +20,9 @@ def ranks_of(capsys, options: str) -> int:
     "options",
     [
         "-np 3",
+        "-np3",
+        "-np=3",
+        "-n3",
         "--np 3",
         "--num-procs 3",
         "--num_processes 3",
@@ -64,6 +67,7 @@ def test_one_host_is_not_a_schedulers_others(capsys, monkeypatch) -> None:
     ("options", "message"),
     [
         ("-np 0", "must be an integer of at least 1, or auto, not 0"),
+        ("-np0", "must be an integer of at least 1, or auto, not 0"),
         ("-np 2 --nproc-per-node 2", "-np and --nproc-per-node say the same"),
         ("-np auto --nproc-per-node 2", "-np and --nproc-per-node say the same"),
         ("-H a:2 --nproc-per-node 2", "-H names hosts, and --nproc-per-node"),
