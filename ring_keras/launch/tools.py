@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ring_keras._version import __version__
+from ring_keras.config import Config, ConfigError, scheduled_rank
+from ring_keras.launch.rank_counts import guess
 
 __all__ = ["describe_tools", "main"]
 
@@ -83,13 +85,28 @@ def main(arguments: Sequence[str] | None = None) -> int | None:
         "--version", action="version", version=f"ring_keras {__version__}"
     )
     add = parser.add_argument
-    add("tool", nargs="?", choices=_TOOLS, metavar="TOOL", help=argparse.SUPPRESS)
+    add("tool", nargs="?", metavar="TOOL", help=argparse.SUPPRESS)
     add("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.tool is None:
         parser.print_help()
         return _USAGE_ERROR
+    if options.tool not in _TOOLS:
+        parser.error(
+            f"there is no tool {options.tool} among {', '.join(_TOOLS)}"
+            + guess(options.tool, list(_TOOLS))
+        )
+    if options.words[:1] in (["--help"], ["-h"]) and _is_after_first_rank():
+        return 0  # Another rank of the job says it.
     return _TOOLS[options.tool].run(options.words)
+
+
+def _is_after_first_rank() -> bool:
+    """Whether a launcher has started it, as any rank but the first."""
+    try:
+        return (scheduled_rank() or Config.from_environment()).rank > 0
+    except ConfigError:
+        return False
 
 
 def describe_tools() -> str:

@@ -2,6 +2,7 @@
 
 import os
 import select
+import sys
 import time
 
 import pytest
@@ -251,3 +252,13 @@ def test_a_warning_that_all_ranks_have_is_shown_once(ringrun, raw):
     assert stderr.count("UserWarning: the same\n") == (3 if raw else 1)
     assert stderr.count('  warnings.warn("the same")\n') == (3 if raw else 1)
     assert [f"of rank {rank}\n" in stderr for rank in range(3)] == [True] * 3
+
+
+def test_the_first_rank_alone_lists_a_tools_options(ringrun):
+    command = [sys.executable, "-m", "ring_keras", "analyze", "--help"]
+    finished = ringrun.finish(ringrun.start_raw("-np", "2", *command))
+
+    assert finished.returncode == 0
+    lines = finished.stdout.decode().splitlines()
+    assert lines[0].startswith("[0] usage: ring analyze")
+    assert all(line.startswith("[0] ") for line in lines)

@@ -62,7 +62,18 @@ def test_without_a_tool_it_says_which_there_are(capsys) -> None:
     assert "  benchmark " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"), [("explan", "explain"), ("benchmarks", "benchmark")]
+)
+def test_a_misspelt_tool(capsys, word: str, meant: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([word])
+    assert capsys.readouterr().err.endswith(f"; did you mean {meant}?\n")
+
+
 def test_an_unknown_tool(capsys) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["checks"])
-    assert "invalid choice: 'checks'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "there is no tool checks among verify, benchmark" in said
+    assert "mean" not in said
