@@ -104,11 +104,11 @@ def agree_on_calls(
         _leave_metrics_to_ranks(callbacks, own_metrics, ranks, process_set)
     data, source = ({theirs[key] for theirs in everyones} for key in ("data", "source"))
     if len(data) == 1 and None not in data:
-        warn_of_same_data("the arrays of all ranks are", process_set)
+        warn_of_same_data("arrays", process_set)
     elif warn_of_shards([theirs["shards"] for theirs in everyones], process_set):
         pass  # Its batches differ.
     elif len(source) == 1 and None not in source:
-        warn_of_same_data("what all ranks read is", process_set)
+        warn_of_same_data("sources", process_set)
     elif all(theirs["data_may_be_same"] for theirs in everyones):
         fit = DistributedFit.begin(own_metrics)
         assert fit is not None

@@ -29,6 +29,23 @@ __all__ = [
 
 _Array = np.ndarray[Any, Any]
 
+# What shows that data are the same, and how they are divided.
+_SAME = {
+    "arrays": (
+        "fit() got the same arrays on all %d ranks",
+        "Divide them before fit(): x, y = ring_keras.data.shard((x, y)).",
+    ),
+    "sources": (
+        "the datasets of all %d ranks read the same arrays or files",
+        "Divide the dataset before batch(): dataset = ring_keras.data.shard(dataset).",
+    ),
+    "first batches": (
+        "the first batch was the same on all %d ranks",
+        "Divide a dataset before batch(): dataset = ring_keras.data.shard(dataset). "
+        "Make a dataset of a generator first, with tf.data.Dataset.from_generator().",
+    ),
+}
+
 # So many rows stand for an array.
 _ROWS = 64
 # So many files, and bytes of each, for all files.
@@ -117,19 +134,20 @@ def compare_first_batches(process_set: ProcessSet) -> Callable[[], None]:
             ours, "fit/first_batch", process_set.communicator_id()
         )
         if everyones[0] and (everyones == everyones[0]).all():
-            warn_of_same_data("the first batches of all ranks are", process_set)
+            warn_of_same_data("first batches", process_set)
 
     return compare
 
 
-def warn_of_same_data(what_is: str, process_set: ProcessSet) -> None:
-    """Says so on the first rank."""
+def warn_of_same_data(what: str, process_set: ProcessSet) -> None:
+    """Says so on the first rank; `what` is one of `_SAME`."""
+    came, remedy = _SAME[what]
     if process_set.rank() == 0:
         logging.warning(
             "ring_keras: [RK503] "
-            "%s the same, so each epoch trains on every example %d times. "
-            "Give every rank its part: ring_keras.data.shard(data).",
-            what_is,
+            "each rank should train on its own part of the data, but "
+            f"{came}, so an epoch trains on every example %d times. {remedy}",
+            process_set.size(),
             process_set.size(),
         )
 

@@ -163,10 +163,17 @@ def test_data_that_all_ranks_read_whole_are_noticed(
         same_data_worker, args=(kind, steps_per_execution)
     )
 
+    came = {
+        "arrays": "fit() got the same arrays on all 2 ranks, so an epoch",
+        "dataset": "the datasets of all 2 ranks read the same arrays or files, so an",
+        "generator": "the first batch was the same on all 2 ranks, so an epoch",
+    }[kind]
     for texts in (first, again):
         (text,) = texts
-        assert "every example 2 times" in text
-        assert "ring_keras.data.shard" in text
+        assert f"its own part of the data, but {came}" in text
+        assert "every example 2 times. " in text
+        assert "ring_keras.data.shard(" in text
+        assert ("from_generator()" in text) == (kind == "generator")
     assert others == ([], [])
 
 
@@ -375,7 +382,7 @@ def test_same_data_are_noticed_behind_a_shuffle(rank_pool, tmp_path):
 
     for name, texts in first.items():
         assert len(texts) == 1, (name, texts)
-        assert "[RK503] what all ranks read is the same" in texts[0]
+        assert "the datasets of all 2 ranks read the same" in texts[0]
     assert not any(second.values())
 
 
