@@ -12,9 +12,11 @@ from ring_keras.callbacks.metric_average import MetricAverage
 from ring_keras.callbacks.root_only import RootOnly
 from ring_keras.callbacks.same_data import (
     array_digest,
+    cache_places,
     compare_first_batches,
     may_be_same,
     source_digest,
+    warn_of_same_caches,
     warn_of_same_data,
     warn_of_shards,
 )
@@ -81,6 +83,7 @@ def agree_on_calls(
         "data_may_be_same": may_be_same(run.data),
         "source": source_digest(run),
         "shards": internals.shards_behind_shuffles(run.data),
+        "caches": cache_places(run),
     }
     begin_together(process_set)
     everyones = allgather_object(ours, name="fit/calls", process_set=process_set)
@@ -102,6 +105,8 @@ def agree_on_calls(
     if len(set(validate)) > 1:
         ranks = list(itertools.compress(process_set.ranks, validate))
         _leave_metrics_to_ranks(callbacks, own_metrics, ranks, process_set)
+    caches = [theirs["caches"] for theirs in everyones]
+    share_a_cache = warn_of_same_caches(caches, process_set)
     data, source = ({theirs[key] for theirs in everyones} for key in ("data", "source"))
     if len(data) == 1 and None not in data:
         warn_of_same_data("arrays", process_set)
@@ -109,6 +114,8 @@ def agree_on_calls(
         pass  # Its batches differ.
     elif len(source) == 1 and None not in source:
         warn_of_same_data("sources", process_set)
+    elif share_a_cache:
+        pass  # That is why they may be the same.
     elif all(theirs["data_may_be_same"] for theirs in everyones):
         fit = DistributedFit.begin(own_metrics)
         assert fit is not None

@@ -2,8 +2,10 @@
 
 import contextlib
 import hashlib
+import itertools
 import os
-from collections.abc import Callable, Iterable
+import platform
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,11 @@ from ring_keras.training.parts import is_part
 
 __all__ = [
     "array_digest",
+    "cache_places",
     "compare_first_batches",
     "may_be_same",
     "source_digest",
+    "warn_of_same_caches",
     "warn_of_same_data",
     "warn_of_shards",
 ]
@@ -182,3 +186,41 @@ def warn_of_shards(
                 )
             return True
     return False
+
+
+def cache_places(run: calls.Run) -> list[tuple[str, str]]:
+    """The host and path of each file in which this rank's data are cached."""
+    files = map(internals.cache_files, (run.data, run.validation_data))
+    return [(platform.node(), file) for file in itertools.chain(*files)]
+
+
+def warn_of_same_caches(
+    everyones: Sequence[list[tuple[str, str]]], process_set: ProcessSet
+) -> bool:
+    """Says so on the first rank if ranks cache their data in one file.
+
+    Args:
+        everyones: The `cache_places` of each rank's data.
+        process_set: The ranks that train together.
+
+    Returns:
+        Whether they do.
+    """
+    users: dict[tuple[str, str], list[int]] = {}
+    for rank, places in zip(process_set.ranks, everyones, strict=True):
+        for place in set(places):
+            users.setdefault(place, []).append(rank)
+    shared = {place: ranks for place, ranks in users.items() if len(ranks) > 1}
+    for (host, file), ranks in shared.items():
+        if process_set.rank() == 0:
+            logging.warning(
+                "ring_keras: [RK653] "
+                "each rank should cache its data in a file of its own, but ranks %s "
+                "of host %s share '%s': while one writes it the others fail, and then "
+                "they read that one's data. Name the ranks in it: "
+                "dataset.cache(f'cache-{ring_keras.rank()}-of-{ring_keras.size()}').",
+                ranks,
+                host,
+                file,
+            )
+    return bool(shared)

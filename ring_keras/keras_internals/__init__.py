@@ -124,6 +124,7 @@ from ring_keras.keras_internals.private_names import (
     require_private_names,
 )
 from ring_keras.keras_internals.recipes import (
+    cache_files,
     recipe,
     shards_behind_shuffles,
     source_tensors,
@@ -204,6 +205,7 @@ __all__ = [
     "begin_silent_test_batch",
     "begin_silent_train_batch",
     "begin_writing",
+    "cache_files",
     "call_before_callbacks",
     "clear_accumulators",
     "compiled_losses",

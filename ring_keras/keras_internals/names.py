@@ -13,6 +13,8 @@ __all__ = [
     "BATCHES_OF_TRAINING",
     "BATCH_DATASETS",
     "BUILD",
+    "CACHE_DATASET",
+    "CACHE_FILE",
     "CHECK_FINITE",
     "CLIP_GRADIENTS",
     "DRAWING_DATASETS",
@@ -210,6 +212,8 @@ BATCH_DATASETS = frozenset(
     }
 )
 UNBATCH_DATASET = "_UnbatchDataset"
+CACHE_DATASET = "CacheDataset"
+CACHE_FILE = "_filename"
 SHARD_DATASET = "_ShardDataset"
 SHARD_PLACE = ("_num_shards", "_index")
 # Of a dataset that has its items, or names of files, from the program.

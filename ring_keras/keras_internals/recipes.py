@@ -1,7 +1,9 @@
 """What a pipeline of tf.data is made of, in a form that ranks can compare."""
 
 import hashlib
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,8 @@ import tensorflow as tf
 
 from ring_keras.keras_internals.datasets import shuffle_seeds, upstream
 from ring_keras.keras_internals.names import (
+    CACHE_DATASET,
+    CACHE_FILE,
     DRAWING_DATASETS,
     PYTHON_OPS,
     SHARD_DATASET,
@@ -17,7 +21,7 @@ from ring_keras.keras_internals.names import (
     SOURCE_TENSORS,
 )
 
-__all__ = ["recipe", "shards_behind_shuffles", "source_tensors"]
+__all__ = ["cache_files", "recipe", "shards_behind_shuffles", "source_tensors"]
 
 Array = np.ndarray[Any, Any]
 
@@ -31,6 +35,18 @@ def source_tensors(dataset: tf.data.Dataset) -> list[Array]:
                 found += source_tensors(value)
             elif _has_value(value):
                 found.append(np.asarray(value))
+    return found
+
+
+def cache_files(dataset: Any) -> list[str]:
+    """The files of each `dataset.cache(filename)`."""
+    found = []
+    for one in upstream(dataset):
+        if type(one).__name__ == CACHE_DATASET:
+            file = vars(one).get(CACHE_FILE)
+            name = os.fsdecode(file.numpy()) if _has_value(file) else ""
+            if name:  # Else it is in memory.
+                found.append(str(Path(name).resolve()))
     return found
 
 

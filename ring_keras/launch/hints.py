@@ -26,12 +26,18 @@ _HINTS = (
         "a debugger found no input, or was told to quit. breakpoint() asks at this "
         "terminal, for rank 0; see docs/debugging.md",
     ),
+    (
+        re.compile(rb"\bcache lockfile already exists\b"),
+        "two ranks write one cache file. Give each its own, as dataset.cache("
+        "f'cache-{ring_keras.rank()}-of-{ring_keras.size()}') does, and remove what is "
+        "left of the old one",
+    ),
 )
 
 
 def hints_in(text: bytes) -> Iterator[str]:
     """What to say about a rank's lines, once the job has failed."""
-    if b"Error: " in text or b"BdbQuit" in text:
+    if any(word in text for word in (b"Error: ", b"BdbQuit", b"lockfile")):
         for pattern, hint in _HINTS:
             if pattern.search(text):
                 yield hint

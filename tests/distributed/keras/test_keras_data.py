@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import platform
 
 import keras
 import numpy as np
@@ -310,3 +311,34 @@ def data_of_one_rank_worker():
 
 def test_data_of_some_ranks_are_no_others(rank_pool):
     assert rank_pool(2).run(data_of_one_rank_worker) == [2.0, 2.0]
+
+
+def caching_worker(directory):
+    """What a fit warns of that caches in one file, in files of its own, in memory."""
+    x = np.arange(32, dtype=np.float32).reshape(16, 2)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(ring.DistributedOptimizer("sgd"), "mse")
+    whole = tf.data.Dataset.from_tensor_slices((x, x[:, :1]))
+    found = []
+    for name in ("one", f"own{ring.rank()}", ""):
+        part = ring.data.shard(whole).cache(name and f"{directory}/{name}")
+        # One after the other, or TensorFlow would refuse the file of both.
+        for rank in range(2):
+            if ring.rank() == rank:
+                list(part)
+            ring.barrier()
+        with LogTexts() as texts:
+            model.fit(part.batch(4), verbose=0)
+        found.append(texts)
+    return found
+
+
+def test_a_cache_file_that_ranks_share_is_told(rank_pool, tmp_path):
+    first, second = rank_pool(2).run(caching_worker, args=(str(tmp_path),))
+
+    [shared], own, in_memory = first
+    assert "[RK653] each rank should cache its data in a file of its own" in shared
+    who = f"ranks [0, 1] of host {platform.node()}"
+    assert f"but {who} share '{tmp_path}/one'" in shared
+    assert own == in_memory == []
+    assert second == [[], [], []]

@@ -18,6 +18,15 @@ def test_a_call_of_what_was_a_method_has_a_hint() -> None:
     assert "TF_USE_LEGACY_KERAS=1" in hint
 
 
+def test_a_cache_file_of_two_ranks_has_a_hint() -> None:
+    # As tf.data says it, below an "AlreadyExistsError: Graph execution error:".
+    said = b"concurrent caching iterator running - cache lockfile already exists ('x')"
+
+    (hint,) = hints_in(said)
+
+    assert "two ranks write one cache file" in hint
+
+
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "text",
