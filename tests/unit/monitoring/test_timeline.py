@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ring_keras.monitoring.timeline.__main__ import main
 from ring_keras.monitoring.timeline.chrome_file import write_chrome
 from ring_keras.monitoring.timeline.clocks import Clock, Offset, bounds_of
 from ring_keras.monitoring.timeline.drift import with_drift
@@ -173,3 +174,29 @@ def test_perfettos_format(tmp_path: Path) -> None:
         (10_250_000_000, [1]),
         (12_000_000_000, [2]),
     ]
+
+
+def test_a_timeline_that_is_joined_already(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "t.json"
+    path.write_text("{}")
+
+    assert main([str(path)]) == 0
+
+    assert f"no parts {path}.rank* are left to join" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("t.json.rank1", "the whole timeline's name: ring timeline {}/t.json\n"),
+        ("other.json", "expected {}/other.json.rank0, "),
+    ],
+)
+def test_another_name_than_the_timelines(
+    tmp_path: Path, capsys: Any, name: str, told: str
+) -> None:
+    (tmp_path / "t.json.rank0").touch()
+
+    assert main([str(tmp_path / name)]) == 1
+
+    assert told.format(tmp_path) in capsys.readouterr().err
