@@ -63,8 +63,9 @@ ringrun kills all processes that ranks have left behind.
 _EPILOG = """\
 Ctrl-C, or SIGTERM, asks the ranks to end, and kills them after the grace
 period; a second one kills them at once. ringrun passes SIGUSR1, SIGUSR2 and
-SIGXCPU on to the ranks. Under nohup, it ignores SIGHUP. `ringrun --print-env`
-lists the environment variables that ring_keras reads.
+SIGXCPU on to the ranks. Under nohup, it ignores SIGHUP. A shell script starts
+`ringrun ... &` with SIGINT ignored: end such a job by SIGTERM (`kill PID`).
+`ringrun --print-env` lists the environment variables that ring_keras reads.
 
 Other tools, which `ring --help` lists, too:
 
