@@ -120,8 +120,8 @@ done = @mkdir -p $(STAMPS) && touch $@
 demo: build
 	$(call say,Training on 2 processes)
 	$(BIN)/ringrun -np 2 $(BIN)/python examples/keras_digits.py
-	@printf '\nNext: `. $(BIN)/activate`, then `ringrun -np 2 python train.py`.\n'
-	@printf 'docs/tutorials/one_to_two.md changes a script of your own step by step.\n'
+	@printf '\nNext: `. $(BIN)/activate`, then `ringrun -np 2 python your_script.py`.\n'
+	@printf 'docs/tutorials/one_to_two.md turns a Keras script into your_script.py, step by step.\n'
 
 test: test-cpp test-python
 
