@@ -3,7 +3,7 @@
     ringrun -np 2 python examples/keras_digits.py
 
 The lines that make an ordinary Keras script train on several ranks are marked 1
-to 5. Without a launcher the same script trains on one rank. The digits are 1,797
+to 7. Without a launcher the same script trains on one rank. The digits are 1,797
 scans that scikit-learn ships. Afterwards rank 0 trains once more, alone, on the
 batches that all ranks had together, and compares.
 """
@@ -111,12 +111,12 @@ def main(_: list[str]) -> None:
     keras.utils.set_random_seed(FLAGS.seed)
     train, test = load()
     train = ring.data.shard(train)  # 3: each rank its own part
-    test = ring.data.shard(test, remainder="keep")
+    test = ring.data.shard(test, remainder="keep")  # 4
 
     model = build_model()
     initial_weights = model.get_weights()
     optimizer = keras.optimizers.SGD(FLAGS.learning_rate, momentum=0.9)
-    compile_model(model, ring.DistributedOptimizer(optimizer))  # 4: one gradient
+    compile_model(model, ring.DistributedOptimizer(optimizer))  # 5: one gradient
     warmup = ring.callbacks.LearningRateWarmup(
         FLAGS.learning_rate, FLAGS.warmup_steps, momentum_correction=False
     )
@@ -128,8 +128,8 @@ def main(_: list[str]) -> None:
         callbacks=[warmup],  # A larger batch takes a larger rate.
     ).history
 
-    if ring.rank() != 0:  # 5: one rank saves and prints
-        return
+    if ring.rank() != 0:  # 6: one rank saves and prints
+        return  # 7
     model.save(FLAGS.output)
     accuracy = history["val_accuracy"][-1]
     print(f"{FLAGS.output}: test accuracy {accuracy:.2%} on {ring.size()} rank(s)")
