@@ -45,8 +45,8 @@ _SAME = {
     ),
     "first batches": (
         "the first batch was the same on all %d ranks",
-        "Divide a dataset before batch(): dataset = ring_keras.data.shard(dataset). "
-        "Make a dataset of a generator first, with tf.data.Dataset.from_generator().",
+        "Divide the data: data = ring_keras.data.shard(data), a dataset before "
+        "batch(). Make a generator a dataset first: tf.data.Dataset.from_generator().",
     ),
 }
 

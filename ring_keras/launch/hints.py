@@ -32,6 +32,12 @@ _HINTS = (
         "f'cache-{ring_keras.rank()}-of-{ring_keras.size()}') does, and remove what is "
         "left of the old one",
     ),
+    (
+        # What a SavedModel's writer says whose temporary files another one has taken.
+        re.compile(rb"InvalidArgumentError: [^\n]{0,200}MergeV2Checkpoints"),
+        "two ranks export to one folder? Put `if ring_keras.rank() == 0:` before "
+        "model.export() and tf.saved_model.save()",
+    ),
 )
 
 

@@ -27,6 +27,18 @@ def test_a_cache_file_of_two_ranks_has_a_hint() -> None:
     assert "two ranks write one cache file" in hint
 
 
+def test_an_export_of_two_ranks_has_a_hint() -> None:
+    said = (
+        b"tensorflow.python.framework.errors_impl.InvalidArgumentError: "
+        b"{{function_node __wrapped__MergeV2Checkpoints_device_/job:localhost}} "
+        b"allow_missing_files was set to false and exp/variables did not exist"
+    )
+
+    (hint,) = hints_in(b"Traceback:\n" + said)
+
+    assert "before model.export()" in hint
+
+
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "text",
@@ -34,8 +46,9 @@ def test_a_cache_file_of_two_ranks_has_a_hint() -> None:
         b"ValueError: x\nmodel.variables()" + b"\n   " * 400 + b"x",
         b"variables() " * 40000 + b"\nTypeError: " + b"a" * 400000,
         b"ValueError: " + b"variables()\n \n \n " * 20000,
+        b"InvalidArgumentError: x " * 20000,
     ],
-    ids=["empty lines", "long lines", "many calls"],
+    ids=["empty lines", "long lines", "many calls", "many errors"],
 )
 def test_anything_else_is_looked_through_in_no_time(text: bytes) -> None:
     assert list(hints_in(text)) == []
