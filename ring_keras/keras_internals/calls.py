@@ -8,6 +8,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from ring_keras.keras_internals.names import (
+    DATA,
+    EPOCH_ITERATOR,
+    FIRST_EPOCH,
+    STEPS_PER_EPOCH,
+    VALIDATION_DATA,
+    VALIDATION_FREQ,
+)
+
 __all__ = [
     "Run",
     "calling_callback",
@@ -109,12 +118,12 @@ def calling_run(model: keras.Model) -> Run | None:
                     return Run(
                         trains=frame.f_code.co_name == "fit",
                         callbacks=value,
-                        data=names.get("x"),
-                        keeps_iterator=names.get("steps_per_epoch") is not None,
-                        epoch_iterator=names.get("epoch_iterator"),
-                        validation_data=names.get("validation_data"),
-                        validation_freq=names.get("validation_freq"),
-                        initial_epoch=names.get("initial_epoch", 0),
+                        data=names.get(DATA),
+                        keeps_iterator=names.get(STEPS_PER_EPOCH) is not None,
+                        epoch_iterator=names.get(EPOCH_ITERATOR),
+                        validation_data=names.get(VALIDATION_DATA),
+                        validation_freq=names.get(VALIDATION_FREQ),
+                        initial_epoch=names.get(FIRST_EPOCH, 0),
                     )
             return None
         frame = frame.f_back  # type: ignore[assignment]

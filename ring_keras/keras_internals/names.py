@@ -17,10 +17,13 @@ __all__ = [
     "CACHE_FILE",
     "CHECK_FINITE",
     "CLIP_GRADIENTS",
+    "DATA",
     "DRAWING_DATASETS",
     "EPOCH_BATCH_COUNT",
     "EPOCH_DATASET",
+    "EPOCH_ITERATOR",
     "EPOCH_STEPS",
+    "FIRST_EPOCH",
     "GRADIENT_ACCUMULATOR",
     "GRAPH_IS_MISSING",
     "INITIAL_EPOCH",
@@ -31,6 +34,7 @@ __all__ = [
     "ITERATOR",
     "ITERATOR_RESOURCE",
     "LOAD_VARIABLES",
+    "LOCALS",
     "LOSS_CALL",
     "MASK",
     "METRICS_OF_METRIC",
@@ -53,6 +57,7 @@ __all__ = [
     "SHUFFLE_DATASET",
     "SHUFFLE_SEEDS",
     "SOURCE_TENSORS",
+    "STEPS_PER_EPOCH",
     "TAKE_AVERAGES",
     "TEST_STEP",
     "TRAINABLE_VARIABLES",
@@ -63,6 +68,8 @@ __all__ = [
     "UPDATE",
     "UPDATE_AVERAGES",
     "UPDATE_STEP",
+    "VALIDATION_DATA",
+    "VALIDATION_FREQ",
     "VARIABLE_INDEX",
 ]
 
@@ -120,6 +127,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     "tensorflow.python.data.ops.padded_batch_op": ("_PaddedBatchDataset",),
     "tensorflow.python.data.ops.prefetch_op": ("_PrefetchDataset",),
     "tensorflow.python.data.ops.ragged_batch_op": ("_DenseToRaggedDataset",),
+    "tensorflow.python.data.ops.shard_op": ("_ShardDataset",),
     "tensorflow.python.data.ops.shuffle_op": ("_ShuffleDataset",),
     "tensorflow.python.data.ops.skip_op": ("_SkipDataset",),
     "tensorflow.python.data.ops.take_op": ("_TakeDataset",),
@@ -141,6 +149,26 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "tf.data.experimental.service.DispatchServer": ("_stop",),
     "tf.data.experimental.service.WorkerServer": ("_address", "_stop"),
+}
+
+# Local variables of `fit` and of `evaluate`, which we read off the stack.
+DATA = "x"
+EPOCH_ITERATOR = "epoch_iterator"
+FIRST_EPOCH = "initial_epoch"
+STEPS_PER_EPOCH = "steps_per_epoch"
+VALIDATION_DATA = "validation_data"
+VALIDATION_FREQ = "validation_freq"
+LOCALS: dict[str, tuple[str, ...]] = {
+    "fit": (
+        "self",
+        DATA,
+        EPOCH_ITERATOR,
+        FIRST_EPOCH,
+        STEPS_PER_EPOCH,
+        VALIDATION_DATA,
+        VALIDATION_FREQ,
+    ),
+    "evaluate": ("self", DATA, EPOCH_ITERATOR),
 }
 
 # Attributes that exist only on instances.

@@ -1,6 +1,7 @@
 """Says at once which private names an installed release does not have."""
 
 import functools
+import inspect
 import pkgutil
 from typing import Any
 
@@ -11,6 +12,7 @@ from ring_keras.errors import RingKerasError
 from ring_keras.keras_internals.iterators import OWNED_ITERATOR
 from ring_keras.keras_internals.names import (
     ITERATOR,
+    LOCALS,
     NEWEST_KERAS,
     OLDEST_KERAS,
     PRIVATE_NAMES,
@@ -23,6 +25,8 @@ __all__ = ["owner_of", "private", "require_method", "require_private_names"]
 def require_private_names() -> None:
     """Raises if a name of PRIVATE_NAMES is gone: nothing here would work, or be right.
 
+    Or one of LOCALS: then `fit` would train each rank alone.
+
     Raises:
         RingKerasError: Names all of them.
     """
@@ -34,6 +38,15 @@ def require_private_names() -> None:
             missing.append(path)
             continue
         missing += [f"{path}.{name}" for name in names if not hasattr(owner, name)]
+    for method, names in LOCALS.items():
+        function = inspect.unwrap(getattr(keras.Model, method))
+        if not function.__module__.startswith("keras."):
+            continue  # Somebody's, that calls Keras's.
+        code = function.__code__
+        known = {*code.co_varnames, *code.co_cellvars}
+        missing += [
+            f"{name} in keras.Model.{method}()" for name in names if name not in known
+        ]
     if missing:
         raise _gone(missing)
 

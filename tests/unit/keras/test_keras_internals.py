@@ -7,6 +7,7 @@ the one file to mend.
 from __future__ import annotations
 
 import inspect
+import types
 from pathlib import Path
 
 import keras
@@ -48,6 +49,25 @@ def test_names_that_are_gone_are_told(monkeypatch):
         internals.replace(optimizer, internals.CLIP_GRADIENTS, lambda grads: grads)
     with pytest.raises(RingKerasError, match=r"need.*: SGD\._gone\."):
         internals.private(optimizer, "_gone")
+
+
+def test_a_local_variable_of_fit_that_is_gone_is_told(monkeypatch):
+    """As a release has it that calls one something else; its `fit` works as before."""
+    fit = inspect.unwrap(keras.Model.fit)
+    names = [
+        f"the_{n}" if n == "epoch_iterator" else n for n in fit.__code__.co_varnames
+    ]
+    renamed = types.FunctionType(
+        fit.__code__.replace(co_varnames=tuple(names)), fit.__globals__, "fit"
+    )
+    monkeypatch.setattr(keras.Model, "fit", renamed)
+    with pytest.raises(RingKerasError) as caught:
+        internals.require_private_names.__wrapped__()
+    # Of one that is somebody's own nothing can be told.
+    monkeypatch.setattr(keras.Model, "fit", lambda self, *args: fit(self, *args))
+    internals.require_private_names.__wrapped__()
+
+    assert "needs: epoch_iterator in keras.Model.fit(). It knows" in str(caught.value)
 
 
 def renamed_worker():
