@@ -97,3 +97,59 @@ def test_a_model_without_call_and_with_two_optimizers(rank_pool, cls):
     results = rank_pool(2).run(two_optimizers_worker, args=(cls,))
 
     assert max(results) <= LIMIT
+
+
+class Contrasts(keras.Model):
+    """Tells each pair of its batch from all others of the batch."""
+
+    gathers = False
+
+    def __init__(self, seed):
+        super().__init__()
+        keras.utils.set_random_seed(seed)
+        self.first = keras.layers.Dense(3)
+        # A bias would add as much to all, so that only rounding has a gradient.
+        self.second = keras.layers.Dense(3, use_bias=False)
+
+    def train_step(self, data):
+        x, _ = data
+        with tf.GradientTape() as tape:
+            anchors, others = self.first(x), self.second(x)
+            labels = tf.range(tf.shape(x)[0])
+            if self.gathers:
+                labels += ring.rank() * tf.shape(x)[0]
+                others = ring.allgather(others)
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(
+                    labels, tf.matmul(anchors, others, transpose_b=True)
+                )
+            )
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def contrasts_worker():
+    """How far from one process: with what all ranks have gathered, and without."""
+    size = ring.size()
+    data = training.dataset(4 * training.BATCH * size)
+    alone = Contrasts(1)
+    alone.compile(keras.optimizers.Adam(0.01))
+    training.fit(alone, data, training.BATCH * size)
+    differences = []
+    for gathers in (True, False):
+        model = Contrasts(1)
+        model.gathers = gathers
+        model.compile(
+            ring.DistributedOptimizer(keras.optimizers.Adam(0.01)), jit_compile=False
+        )
+        training.fit(model, ring.data.shard(data), training.BATCH)
+        weights = model.get_weights(), alone.get_weights()
+        differences.append(training.largest_difference(*weights))
+    return differences
+
+
+def test_negatives_of_all_ranks_are_gathered_in_the_loss(rank_pool):
+    for gathered, own in rank_pool(2).run(contrasts_worker):
+        assert gathered <= LIMIT
+        assert own > 100 * LIMIT, "exactness.md says that it is not equal"
