@@ -15,7 +15,7 @@ from ring_keras.keras_internals.names import (
     SGD_MOMENTUM,
     TRAINABLE_VARIABLES,
 )
-from ring_keras.keras_internals.private_names import private
+from ring_keras.keras_internals.private_names import gone, private
 from ring_keras.keras_internals.variables import variable_key
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "optimizers_built",
     "optimizers_of",
     "overwrites_with_gradient",
+    "require_accumulators",
     "step_count",
     "steps_done",
     "steps_done_of",
@@ -185,6 +186,19 @@ def accumulators(
     """All that accumulate, of these optimizers and of those in them."""
     found = [v for one in optimizers for v in one.variables if accumulates(v)]
     return list({variable_key(variable): variable for variable in found}.values())
+
+
+def require_accumulators(optimizer: keras.optimizers.Optimizer) -> None:
+    """Raises if a built one that accumulates has nothing that we know for it.
+
+    Ranks would else take each other's gradients for what all have in common.
+
+    Raises:
+        RingKerasError: Names what is missing.
+    """
+    wanted = optimizer.gradient_accumulation_steps and trainable_variables(optimizer)
+    if wanted and not accumulators([optimizer]):
+        raise gone([f"{type(optimizer).__name__}'s variables {GRADIENT_ACCUMULATOR}"])
 
 
 def clear_accumulators(optimizers: Iterable[keras.optimizers.Optimizer]) -> None:

@@ -18,7 +18,7 @@ from ring_keras.keras_internals.names import (
     PRIVATE_NAMES,
 )
 
-__all__ = ["owner_of", "private", "require_method", "require_private_names"]
+__all__ = ["gone", "owner_of", "private", "require_method", "require_private_names"]
 
 
 @functools.cache
@@ -48,7 +48,7 @@ def require_private_names() -> None:
             f"{name} in keras.Model.{method}()" for name in names if name not in known
         ]
     if missing:
-        raise _gone(missing)
+        raise gone(missing)
 
 
 def owner_of(path: str) -> Any:
@@ -67,7 +67,7 @@ def private(target: Any, name: str) -> Any:
     try:
         return getattr(target, name)
     except AttributeError:
-        raise _gone([f"{type(target).__name__}.{name}"]) from None
+        raise gone([f"{type(target).__name__}.{name}"]) from None
 
 
 def require_method(target: Any, name: str) -> None:
@@ -77,10 +77,11 @@ def require_method(target: Any, name: str) -> None:
         RingKerasError: If it has none.
     """
     if not hasattr(type(target), name):
-        raise _gone([f"{type(target).__name__}.{name}"])
+        raise gone([f"{type(target).__name__}.{name}"])
 
 
-def _gone(names: list[str]) -> RingKerasError:
+def gone(names: list[str]) -> RingKerasError:
+    """The error of a release that does not have these."""
     return RingKerasError(
         "[RK607] "
         f"Keras {keras.__version__} with TensorFlow {tf.__version__} has not all that "

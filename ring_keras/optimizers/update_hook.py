@@ -49,11 +49,12 @@ class UpdateHook(OptimizerHook):
     def _build_here(self, variables: Sequence[Any]) -> None:
         if self._sharded is None:
             super()._build_here(variables)
-            return
-        # What a variable begins with must not wait for gradients: TensorFlow has
-        # to take it out of the function that is being traced.
-        with tf.control_dependencies(None):
-            self._sharded.build(variables)
+        else:
+            # What a variable begins with must not wait for gradients: TensorFlow has
+            # to take it out of the function that is being traced.
+            with tf.control_dependencies(None):
+                self._sharded.build(variables)
+        internals.require_accumulators(self._optimizer)
 
     def _apply(
         self,

@@ -295,3 +295,26 @@ def test_what_it_hands_them_to_may_be_distributed(rank_pool, how):
     first, second = rank_pool(2).run(handing_on_worker, args=(how, True))
 
     assert first == second
+
+
+class Renames(keras.optimizers.SGD):
+    """Of a release that calls something else what adds up gradients."""
+
+    def add_variable_from_reference(self, reference, name=None, **kwargs):
+        name = name.replace("gradient_accumulator", "added_up")
+        return super().add_variable_from_reference(reference, name=name, **kwargs)
+
+
+def renamed_accumulators_worker():
+    model = training.build(1)
+    optimizer = ring.DistributedOptimizer(Renames(gradient_accumulation_steps=2))
+    training.compile_model(model, optimizer)
+    data = ring.data.shard(training.dataset(16))
+    with pytest.raises(ring.RingKerasError) as caught:
+        training.fit(model, data, 4)
+    return str(caught.value)
+
+
+def test_accumulators_that_have_another_name_are_told(rank_pool):
+    for message in rank_pool(2).run(renamed_accumulators_worker):
+        assert "needs: Renames's variables gradient_accumulator. It knows" in message
