@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import forbid_prctl
 from support.ringrun import Ringrun
 
 from ring_keras.launch import exec_rank
+from ring_keras.launch.exec_rank import PR_SET_PDEATHSIG
+from ring_keras.launch.guard import PR_SET_CHILD_SUBREAPER
 
 
 def test_options_become_variables(ringrun):
@@ -217,6 +220,25 @@ def test_a_file_system_that_is_only_to_be_read(tmp_path, shared_memory):
         assert finished.returncode == 1
         assert finished.verdict.startswith("ringrun: [RK818] cannot begin: ")
         assert finished.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "lines"),
+    [
+        (PR_SET_CHILD_SUBREAPER, [b"ringrun: [RK818] cannot begin: "]),
+        (PR_SET_PDEATHSIG, [b"[0] ringrun: prctl: ", b"[1] ringrun: prctl: "]),
+    ],
+)
+def test_a_call_that_a_sandbox_forbids_is_a_line(tmp_path, option, lines):
+    sandbox = [sys.executable, forbid_prctl.__file__, str(option)]
+    ringrun = Ringrun(tmp_path, sandbox)
+    finished = ringrun.finish(ringrun.start_raw("-np", "2", "true"))
+
+    assert finished.returncode == 1
+    assert b"Traceback" not in finished.stderr, finished.stderr.decode()
+    for line in lines:
+        assert line in finished.stderr
+    assert finished.stderr.count(b"Operation not permitted") == len(lines)
 
 
 def test_cores_that_cannot_be_had_are_a_line():
