@@ -43,8 +43,6 @@ class Preemption(keras.callbacks.Callback):
     model.fit(train, epochs=9, callbacks=[
         ring.callbacks.Preemption("/shared/backup"),
         resume,
-        ring.callbacks.BroadcastGlobalVariables(),
-        ring.callbacks.MetricAverage(),
     ])
     ```
 

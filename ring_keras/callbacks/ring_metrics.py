@@ -26,8 +26,6 @@ class RingMetrics(keras.callbacks.Callback):
 
     ```python
     callbacks = [
-        ring.callbacks.BroadcastGlobalVariables(),
-        ring.callbacks.MetricAverage(),
         ring.callbacks.RingMetrics(),
         ring.callbacks.RootOnly(WandbMetricsLogger()),
     ]

@@ -30,16 +30,13 @@ class Resume(keras.callbacks.Callback):
     ```python
     resume = ring.data.Resume()
     train = ring.data.shard(dataset, seed=1, resume=resume).batch(32)
-    backup = [keras.callbacks.BackupAndRestore(path, save_freq=100)]
     model.fit(train, epochs=9, callbacks=[
-        *(backup if ring.rank() == 0 else []),
+        keras.callbacks.BackupAndRestore(path, save_freq=100),
         resume,
-        ring.callbacks.BroadcastGlobalVariables(),
-        ring.callbacks.MetricAverage(),
     ])
     ```
 
-    List it after callbacks that restore state and before `BroadcastGlobalVariables`.
+    List it after callbacks that restore state.
     The batches that have been trained on are read and discarded. The metrics of that
     epoch cover only the rest. `epochs` counts from the very first start.
 

@@ -15,7 +15,7 @@ _Reduce = Callable[[list[Gradient]], list[Gradient]]
 
 
 class _Sums:
-    """Of one list of gradients."""
+    """What one list of gradients adds up to, and in how many passes."""
 
     def __init__(self, gradients: Sequence[tf.Tensor]) -> None:
         # Not in the graph of the function that is being traced.

@@ -150,7 +150,7 @@ def averaged_logs(logs: Mapping[str, Any], process_set: ProcessSet) -> dict[str,
         process_set: The ranks that report together.
 
     Returns:
-        Those of each rank; empty if no rank has any.
+        What each rank reports; empty if no rank has logs.
     """
     scalars = {key: float(v) for key, v in logs.items() if np.ndim(v) == 0}
     of_ranks = allgather_object(
