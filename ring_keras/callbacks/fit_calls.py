@@ -14,6 +14,7 @@ from ring_keras.callbacks.same_data import (
     array_digest,
     cache_places,
     compare_first_batches,
+    item_digest,
     may_be_same,
     source_digest,
     warn_of_same_caches,
@@ -80,6 +81,7 @@ def agree_on_calls(
         ),
         "validates": run.validation_data is not None,
         "data": array_digest(run.data),
+        "item": item_digest(run.data),
         "data_may_be_same": may_be_same(run.data),
         "source": source_digest(run),
         "shards": internals.shards_behind_shuffles(run.data),
@@ -107,9 +109,13 @@ def agree_on_calls(
         _leave_metrics_to_ranks(callbacks, own_metrics, ranks, process_set)
     caches = [theirs["caches"] for theirs in everyones]
     share_a_cache = warn_of_same_caches(caches, process_set)
-    data, source = ({theirs[key] for theirs in everyones} for key in ("data", "source"))
+    data, item, source = (
+        {theirs[key] for theirs in everyones} for key in ("data", "item", "source")
+    )
     if len(data) == 1 and None not in data:
         warn_of_same_data("arrays", process_set)
+    elif len(item) == 1 and None not in item:
+        warn_of_same_data("items", process_set)
     elif warn_of_shards([theirs["shards"] for theirs in everyones], process_set):
         pass  # Its batches differ.
     elif len(source) == 1 and None not in source:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
@@ -24,6 +25,7 @@ __all__ = [
     "array_digest",
     "cache_places",
     "compare_first_batches",
+    "item_digest",
     "may_be_same",
     "source_digest",
     "warn_of_same_caches",
@@ -42,6 +44,10 @@ _SAME = {
     "sources": (
         "the datasets of all %d ranks read the same arrays or files",
         "Divide the dataset before batch(): dataset = ring_keras.data.shard(dataset).",
+    ),
+    "items": (
+        "batch 0 of the PyDataset is the same on all %d ranks",
+        "Divide it before fit(): data = ring_keras.data.shard(data).",
     ),
     "first batches": (
         "the first batch was the same on all %d ranks",
@@ -76,6 +82,20 @@ def array_digest(data: Any) -> str | None:
         digest.update(f"{array.shape} {array.dtype}".encode())
         digest.update(rows.tobytes())
     return digest.hexdigest() if differ else None
+
+
+def item_digest(data: Any) -> str | None:
+    """Of batch 0 of a `PyDataset` that nobody has divided; see `array_digest`.
+
+    `fit` takes batches in another order on each rank, so the first ones would not tell.
+    Keras, too, takes some before it trains, to see their shapes.
+    """
+    if not isinstance(data, keras.utils.PyDataset) or is_part(data):
+        return None
+    try:
+        return array_digest(data[0])
+    except Exception:  # What is wrong with it, Keras says.
+        return None
 
 
 def may_be_same(data: Any) -> bool:

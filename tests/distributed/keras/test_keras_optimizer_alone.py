@@ -123,15 +123,32 @@ def test_progress_is_shown_by_the_first_rank(rank_pool):
     assert rank_pool(2).run(progress_worker) == [[True] * 3, [False] * 3]
 
 
+class Batches(keras.utils.PyDataset):
+    def __init__(self, x, y):
+        super().__init__()
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x) // 4
+
+    def __getitem__(self, index):
+        rows = slice(4 * index, 4 * index + 4)
+        return self.x[rows], self.y[rows]
+
+
 def same_data_worker(kind, steps_per_execution=1):
     x, y = (array[:32] for array in training.arrays())
     if kind.startswith("part"):
         x, y = ring.data.shard((x, y))
+    batches = Batches(x, y)
+    if kind.startswith("shard"):
+        batches = ring.data.shard(batches)
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
     spec = (tf.TensorSpec([None, 6]), tf.TensorSpec([None, 1]))
     arguments = {
         "arrays": {"x": x, "y": y, "batch_size": 4},
         "dataset": {"x": data},
+        "PyDataset": {"x": batches},
         "generator": {
             "x": tf.data.Dataset.from_generator(
                 lambda: iter(data), output_signature=spec
@@ -152,6 +169,7 @@ def same_data_worker(kind, steps_per_execution=1):
     [
         ("arrays", 1),
         ("generator", 1),
+        ("PyDataset", 1),
         pytest.param("dataset", 1, marks=pytest.mark.slow),
         pytest.param("dataset", 2, marks=pytest.mark.slow),
     ],
@@ -166,6 +184,7 @@ def test_data_that_all_ranks_read_whole_are_noticed(
     came = {
         "arrays": "fit() got the same arrays on all 2 ranks, so an epoch",
         "dataset": "the datasets of all 2 ranks read the same arrays or files, so an",
+        "PyDataset": "batch 0 of the PyDataset is the same on all 2 ranks, so an epoch",
         "generator": "the first batch was the same on all 2 ranks, so an epoch",
     }[kind]
     for texts in (first, again):
@@ -179,7 +198,12 @@ def test_data_that_all_ranks_read_whole_are_noticed(
 
 @pytest.mark.parametrize(
     "kind",
-    ["parts of arrays", pytest.param("parts of dataset", marks=pytest.mark.slow)],
+    [
+        "parts of arrays",
+        "parts in a PyDataset",
+        "shards of a PyDataset",
+        pytest.param("parts of dataset", marks=pytest.mark.slow),
+    ],
 )
 def test_parts_are_not_taken_for_the_same(rank_pool, kind):
     assert rank_pool(2).run(same_data_worker, args=(kind,)) == [([], [])] * 2
