@@ -33,7 +33,7 @@ from ring_keras.launch.environment import (
 )
 from ring_keras.launch.forwarding import ForwardedOutput
 from ring_keras.launch.frames import GREETING, Message, Output, ProtocolError, field
-from ring_keras.launch.guard import RANKS_SIGNALS, reap, run_guarded
+from ring_keras.launch.guard import RANKS_SIGNALS, run_guarded
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import say
 from ring_keras.launch.places import Place
@@ -104,9 +104,6 @@ class Agent:
         self.output = output
         while not self.over():
             self.loop.turn(self._time_left())
-            while (ended := reap()) is not None:
-                if self._crew is not None:
-                    self._crew.reaped(ended)
             if self.kill_at is not None and self.kill_at <= time.monotonic():
                 break
         connection.close()
@@ -196,7 +193,7 @@ class Agent:
         """Somebody wants an end, here, or something of the ranks."""
         if number in RANKS_SIGNALS:
             self.pass_on(number)
-        elif number != signal.SIGCHLD:
+        else:
             self.end_ranks(f"the agent got {signal_name(number)}")
 
     def pass_on(self, number: int) -> None:
@@ -259,6 +256,7 @@ class Agent:
         self._crew = LocalCrew(
             places,
             self.host_job(),
+            self.loop,
             token_file,
             self.output,
             self._note_end,

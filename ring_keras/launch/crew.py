@@ -14,6 +14,7 @@ from typing import Protocol
 from ring_keras.launch.binding import allowed_processors, share_out
 from ring_keras.launch.environment import job_variables, terminal_variables
 from ring_keras.launch.guard import Ended, kill_descendants
+from ring_keras.launch.loop import Loop
 from ring_keras.launch.oom_kills import OomKills
 from ring_keras.launch.output import say
 from ring_keras.launch.places import Place
@@ -73,10 +74,6 @@ class Crew(ABC):
             OSError: If that cannot be; some may have been started.
         """
 
-    def reaped(self, ended: Ended) -> None:
-        """A child of this process has ended, of whatever crew."""
-        del ended
-
     @abstractmethod
     def finish(self) -> None:
         """Kills what the ranks, which have ended all, left behind."""
@@ -92,6 +89,7 @@ class LocalCrew(Crew):
     Args:
         places: Of each rank.
         job: What they run.
+        loop: Tells when one has ended.
         token_file: Holds the job's secret.
         output: Takes what they print.
         on_end: Gets each worker that has ended.
@@ -103,6 +101,7 @@ class LocalCrew(Crew):
         self,
         places: Sequence[Place],
         job: HostJob,
+        loop: Loop,
         token_file: Path,
         output: RankOutput,
         on_end: Callable[[Worker], None],
@@ -112,6 +111,7 @@ class LocalCrew(Crew):
         super().__init__()
         self._places = places
         self._job = job
+        self._loop = loop
         self._token_file = token_file
         self._output = output
         self._on_end = on_end
@@ -157,25 +157,24 @@ class LocalCrew(Crew):
             pid=started.pid,
         )
         self.workers.append(worker)
+        note_end = functools.partial(self._note_end, worker)
+        self._loop.on_child_end(started.pid, note_end)
         self._output.add_rank(place.rank, started.stdout_fd, started.stderr_fd)
         if job.verbose:
             where = f", on CPUs {list(cpus)}" if cpus else ""
             say(f"rank {worker.rank} is pid {worker.pid}{where}")
         return worker
 
-    def reaped(self, ended: Ended) -> None:
-        """Notes the end of a rank."""
-        for worker in self.workers:
-            if worker.pid == ended.pid and worker.running:
-                remark = ""
-                if ended.returncode != 0 and not worker.told_to_stop:
-                    remark = self._oom_kills.describe(*ended)
-                worker.end(ended.returncode, remark)
-                self._on_end(worker)
-
     def finish(self) -> None:
         """They may have left processes that hold the output open."""
         kill_descendants()
+
+    def _note_end(self, worker: Worker, ended: Ended) -> None:
+        remark = ""
+        if ended.returncode != 0 and not worker.told_to_stop:
+            remark = self._oom_kills.describe(*ended)
+        worker.end(ended.returncode, remark)
+        self._on_end(worker)
 
 
 def write_private(path: Path, text: str) -> None:

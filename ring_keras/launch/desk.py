@@ -87,6 +87,7 @@ class Desk:
         crew = LocalCrew(
             places,
             job,
+            self.loop,
             self.token_file,
             self.output,
             self.on_end,

@@ -117,7 +117,7 @@ def _run(options: DiscoveryOptions) -> tuple[int, bytes]:
 class HostScript(Crew):
     """Runs the script about each second while the job runs.
 
-    To the launcher it is a crew without ranks, whose child the script is.
+    To the launcher it is a crew without ranks.
 
     Args:
         options: Which.
@@ -148,27 +148,6 @@ class HostScript(Crew):
     def start(self, store_address: str) -> None:
         """Begins to run it."""
         self._loop.on_tick(self._tick)
-
-    def reaped(self, ended: Ended) -> None:
-        """Notes the end of the script."""
-        if ended.pid != self._pid:
-            return
-        self._read()
-        self._loop.forget(self._fd)
-        os.close(self._fd)
-        self._pid = None
-        printed, self._printed = self._printed, b""
-        if ended.returncode != 0:
-            self._complain(f"it {how_ended(ended.returncode)}")
-            return
-        try:
-            hosts = self._options.parse(printed.decode(errors="replace"))
-        except HostsError as error:
-            self._complain(str(error))
-            return
-        self._told = ""
-        # Not amid what is told of a child's end.
-        self._loop.call_soon(lambda: None if self._over else self._take(hosts))
 
     def finish(self) -> None:
         """The job is over."""
@@ -211,6 +190,25 @@ class HostScript(Crew):
         finally:
             os.close(write_fd)
         self._loop.on_readable(self._fd, self._read)
+        self._loop.on_child_end(self._pid, self._note_end)
+
+    def _note_end(self, ended: Ended) -> None:
+        self._read()
+        self._loop.forget(self._fd)
+        os.close(self._fd)
+        self._pid = None
+        printed, self._printed = self._printed, b""
+        if ended.returncode != 0:
+            self._complain(f"it {how_ended(ended.returncode)}")
+            return
+        try:
+            hosts = self._options.parse(printed.decode(errors="replace"))
+        except HostsError as error:
+            self._complain(str(error))
+            return
+        self._told = ""
+        if not self._over:
+            self._take(hosts)
 
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -14,7 +14,7 @@ from ring_keras._codes import codes_in
 from ring_keras._libraries import build_problem
 from ring_keras.launch.crew import Crew, write_private
 from ring_keras.launch.desk import CannotStartError, Desk, LaunchOptions
-from ring_keras.launch.guard import RANKS_SIGNALS, kill_descendants, reap
+from ring_keras.launch.guard import RANKS_SIGNALS, kill_descendants
 from ring_keras.launch.job_watch import JobWatch
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.members import Ending, Meet, Members
@@ -71,7 +71,6 @@ class Launcher:
         self._state = _State.RUNNING
         self._state_ends_at: float | None = None
         self._interrupt: int | None = None
-        self._output_broken = False
         self._hung: set[int] = set()
 
     def run(self) -> int:
@@ -173,7 +172,7 @@ class Launcher:
 
         self._loop.on_readable(self._pump.done_fd, note_output_done)
         while not (output_done and all(crew.done for crew in self._crews)):
-            self._turn(self._time_left())
+            self._loop.turn(self._time_left())
             self._advance()
 
     def _run_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
@@ -182,16 +181,8 @@ class Launcher:
             left = deadline - time.monotonic()
             if left <= 0 or self._interrupt is not None:
                 return False
-            self._turn(left)
+            self._loop.turn(left)
         return True
-
-    def _turn(self, timeout_s: float | None) -> None:
-        self._loop.turn(timeout_s)
-        if self._output_broken and self._interrupt is None:
-            self._take_signal(signal.SIGPIPE)
-        while (ended := reap()) is not None:
-            for crew in self._crews:
-                crew.reaped(ended)
 
     def _time_left(self) -> float | None:
         if self._state_ends_at is None:
@@ -243,8 +234,6 @@ class Launcher:
             self._stop(signal.SIGTERM)
 
     def _take_signal(self, number: int) -> None:
-        if number == signal.SIGCHLD:
-            return
         if number in RANKS_SIGNALS:
             for worker in self._workers():
                 worker.pass_on(number)
@@ -282,8 +271,12 @@ class Launcher:
         self._state_ends_at = None if seconds is None else time.monotonic() + seconds
 
     def _note_broken_output(self) -> None:
-        self._output_broken = True
-        self._loop.wake()
+        """From the output's thread."""
+        self._loop.call_soon(self._end_for_broken_output)
+
+    def _end_for_broken_output(self) -> None:
+        if self._interrupt is None:
+            self._take_signal(signal.SIGPIPE)
 
     def _ended_ranks(self) -> list[tuple[int, str, bool]]:
         return [] if self._members is None else self._members.ended_ranks()

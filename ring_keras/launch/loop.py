@@ -1,4 +1,4 @@
-"""What the launcher and an agent wait for: descriptors, signals, and seconds."""
+"""What the launcher and an agent wait for: descriptors, signals, children, seconds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from pathlib import Path
 
 from ring_keras.launch.guard import (
     FORWARDED_SIGNALS,
+    Ended,
     heard_signals,
     kill_descendants,
+    reap,
     remove_directory,
 )
 
@@ -34,7 +36,7 @@ class Loop:
         front_fd: Reads end of file once the front has died: see guard.py. Then
             this process kills all that is below it, and itself.
         directory: Is removed then, as the front cannot.
-        on_signal: Gets the number of each of `FORWARDED_SIGNALS`, and SIGCHLD.
+        on_signal: Gets the number of each of `FORWARDED_SIGNALS`.
     """
 
     def __init__(
@@ -47,6 +49,8 @@ class Loop:
         self._readers: dict[int, _Callback] = {}
         self._tickers: list[_Callback] = []
         self._soon: collections.deque[_Callback] = collections.deque()
+        self._children: dict[int, Callable[[Ended], None]] = {}
+        self._reaps = False
         self._next_tick = time.monotonic() + TICK_S
         self._wake_fd, self._wake_write = _wake_on_signals()
         self.on_readable(front_fd, self._end_with_front)
@@ -73,6 +77,11 @@ class Loop:
         """Ends `on_tick`, if it has not ended yet."""
         with contextlib.suppress(ValueError):
             self._tickers.remove(callback)
+
+    def on_child_end(self, pid: int, callback: Callable[[Ended], None]) -> None:
+        """Calls back once, when that child of this process has ended."""
+        self._children[pid] = callback
+        self._reaps = True
 
     def call_soon(self, callback: _Callback) -> None:
         """Calls back once, in a turn; from any thread."""
@@ -101,6 +110,11 @@ class Loop:
             self._next_tick = time.monotonic() + TICK_S
             for callback in list(self._tickers):
                 callback()
+        # All: as a subreaper this process gets what others leave.
+        while self._reaps and (ended := reap()) is not None:
+            note_end = self._children.pop(ended.pid, None)
+            if note_end is not None:
+                note_end(ended)
 
     def _set(
         self, callbacks: dict[int, _Callback], fd: int, callback: _Callback | None
@@ -122,7 +136,7 @@ class Loop:
 
     def _take_signals(self) -> None:
         for number in os.read(self._wake_fd, 4096):
-            if number:
+            if number not in (0, signal.SIGCHLD):  # Those end a turn, no more.
                 self._on_signal(number)
 
     def _end_with_front(self) -> None:

@@ -170,8 +170,6 @@ class NodeAgent(Agent):
 
     def take_signal(self, number: int) -> None:
         """Ends the whole job: node 0 decides how."""
-        if number == signal.SIGCHLD:
-            return
         if number in RANKS_SIGNALS:
             self.pass_on(number)
             return

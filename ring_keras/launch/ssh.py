@@ -136,6 +136,7 @@ class SshCrew(AgentCrew):
         )
         self.attach(self._line)
         desk.loop.on_readable(self._stderr_fd, self._read_stderr)
+        desk.loop.on_child_end(self._pid, self._note_child_end)
 
     def secrets(self) -> dict[str, str]:
         """It has the job's secret from here alone."""
@@ -156,10 +157,15 @@ class SshCrew(AgentCrew):
             output.rank, output.stream, output.data, self._note_written
         )
 
-    def reaped(self, ended: Ended) -> None:
-        """Notes the end of the child."""
-        if ended.pid != self._pid:
-            return
+    def give_up(self, reason: str) -> None:
+        """Ends the child; at the end of its input the agent ends by itself."""
+        self._ending = reason
+        self._line.close()
+        if self._pid != _REAPED:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def _note_child_end(self, ended: Ended) -> None:
         self._pid = _REAPED  # Another child may have that pid next.
         self._line.read()  # What it had said before.
         self._line.close()
@@ -168,14 +174,6 @@ class SshCrew(AgentCrew):
         self._loop.forget(self._stderr_fd)
         os.close(self._stderr_fd)
         self.lose(self._how_it_ended(ended.returncode))
-
-    def give_up(self, reason: str) -> None:
-        """Ends the child; at the end of its input the agent ends by itself."""
-        self._ending = reason
-        self._line.close()
-        if self._pid != _REAPED:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
 
     def _note_written(self, nbytes: int) -> None:
         """From the output's thread."""

@@ -7,12 +7,11 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from signal import SIGCHLD
 
 from ring_keras.config import HEARTBEAT_S
 from ring_keras.launch.crew import Crew
 from ring_keras.launch.desk import Desk, LaunchOptions
-from ring_keras.launch.guard import kill_descendants, reap
+from ring_keras.launch.guard import kill_descendants
 from ring_keras.launch.job_watch import JobWatch
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import OutputPump
@@ -53,9 +52,6 @@ def open_desk(front_fd: int, directory: Path) -> Desk:
             if left <= 0:
                 return False
             loop.turn(left)
-            while (ended := reap()) is not None:
-                for crew in crews:
-                    crew.reaped(ended)
         return True
 
     return Desk(
@@ -74,9 +70,8 @@ def open_desk(front_fd: int, directory: Path) -> Desk:
 
 def _take_signal(number: int) -> None:
     """Nothing has to be saved."""
-    if number != SIGCHLD:
-        kill_descendants()
-        os._exit(128 + number)
+    kill_descendants()
+    os._exit(128 + number)
 
 
 def _nothing() -> None:
