@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from ring_keras.launch.addresses import reached_addresses
 from ring_keras.launch.connection import Connection
 from ring_keras.launch.crew import HostJob, LocalCrew, RankOutput, write_private
 from ring_keras.launch.doctor.agent_side import HostProgram
-from ring_keras.launch.elastic_host import ElasticHost, start_process
+from ring_keras.launch.elastic_socket import Tell
 from ring_keras.launch.environment import (
     added_variables,
     environment_for_ranks,
@@ -42,6 +42,9 @@ from ring_keras.launch.workers import Worker, signal_name
 from ring_keras.network.addresses import own_addresses
 
 _DEFAULT_GRACE_S = 10.0
+
+# Of a loop, what gets messages, and what gets the reason for the connection's end.
+Connect = Callable[[Loop, Callable[[Message], None], Callable[[str], None]], Connection]
 
 
 class AgentOutput(RankOutput, Protocol):
@@ -61,13 +64,15 @@ class AgentOutput(RankOutput, Protocol):
 class Agent:
     """One host's ranks, until the launcher or the line to it is gone.
 
-    By default at the other end of ssh: the plan says all, and the launcher shows
-    what ranks print.
+    By default the plan says all, and the launcher shows what ranks print.
 
     Args:
         front_fd: Reads end of file once the front has died.
         directory: For the secret.
     """
+
+    connection: Connection
+    output: AgentOutput
 
     def __init__(self, front_fd: int, directory: Path) -> None:
         self.loop = Loop(front_fd, directory, self.take_signal)
@@ -79,34 +84,33 @@ class Agent:
         """Whether the ranks of all hosts have ended."""
         self._directory = directory
         self._crew: LocalCrew | None = None
-        self._elastic: ElasticHost | None = None
+        self._tells: dict[int, Tell] = {}
         self._doctor: HostProgram | None = None
         self._grace_s = _DEFAULT_GRACE_S
         self._ended_because: str | None = None
 
-    def run(self, read_fd: int, write_fd: int) -> int:
-        """Serves the launcher at the other end; returns the exit code."""
-        connection = Connection(
-            self.loop,
-            read_fd,
-            write_fd,
-            on_message=self.take,
-            on_end=self.end_ranks,
-        )
-        connection.send_raw(GREETING)
-        connection.send(hello())
-        self.serve(connection, ForwardedOutput(self.loop, connection))
+    def run(self, connect: Connect, came: bytes = b"") -> int:
+        """Serves the launcher at the other end; returns the exit code.
+
+        Args:
+            connect: Makes the connection.
+            came: What the launcher has said so far.
+        """
+        self.connection = connect(self.loop, self.take, self.end_ranks)
+        self.output = ForwardedOutput(self.loop, self.connection)
+        self.connection.send_raw(GREETING)
+        self.connection.send(hello())
+        self.connection.take(came)
+        self.serve()
         return 0 if self.finishing else 1
 
-    def serve(self, connection: Connection, output: AgentOutput) -> None:
+    def serve(self) -> None:
         """Until there is nothing left to do; what is left then, the guard kills."""
-        self.connection = connection
-        self.output = output
         while not self.over():
             self.loop.turn(self._time_left())
             if self.kill_at is not None and self.kill_at <= time.monotonic():
                 break
-        connection.close()
+        self.connection.close()
 
     def over(self) -> bool:
         """Whether all has been done."""
@@ -126,10 +130,8 @@ class Agent:
         elif message["type"] == "add":
             self._add(field(message, "rank", int), field(message, "size", int))
         elif message["type"] == "tell":
-            if self._elastic is not None:
-                self._elastic.tell(
-                    field(message, "rank", int), field(message, "message", dict)
-                )
+            answer = field(message, "message", dict)
+            self._tells.get(field(message, "rank", int), _drop)(answer)
         elif message["type"] == "signal":
             rank, number = field(message, "rank", int), field(message, "number", int)
             for worker in self.workers():
@@ -249,12 +251,8 @@ class Agent:
             path = self._directory / "reports"
             report_pipe = ReportPipe(self.loop, path, self._pass_on).path
         places = [Place(**place) for place in field(self.plan, "places", list)]
-        if field(message, "elastic", bool):
-            path = self._directory / "elastic"
-            self._elastic = ElasticHost(self.loop, path, self.connection.send)
-            places = []
         self._crew = LocalCrew(
-            places,
+            len(places),
             self.host_job(),
             self.loop,
             token_file,
@@ -262,6 +260,9 @@ class Agent:
             self._note_end,
             report_pipe=report_pipe,
         )
+        self._crew.places = places
+        if field(message, "elastic", bool):
+            self._crew.on_join = self._note_join
         try:
             self._crew.start(field(message, "store_address", str))
         except OSError as error:
@@ -271,14 +272,18 @@ class Agent:
             self._note_start(worker)
 
     def _add(self, number: int, size: int) -> None:
-        if self._crew is None or self._elastic is None:
+        if self._crew is None or self._crew.on_join is None:
             raise ProtocolError("the job is not elastic, or has not started")
         try:
-            worker = start_process(self._crew, number, size, self._elastic.path)
+            worker = self._crew.add(number, size)
         except OSError as error:
             self._refuse(f"cannot start a process: {error}")
             return
         self._note_start(worker)
+
+    def _note_join(self, number: int, has_state: bool, tell: Tell) -> None:
+        self._tells[number] = tell
+        self.connection.send({"type": "join", "rank": number, "has_state": has_state})
 
     def _note_start(self, worker: Worker) -> None:
         self.connection.send(
@@ -316,6 +321,10 @@ def hello() -> dict[str, Any]:
     }
 
 
+def _drop(_message: dict[str, Any]) -> None:
+    """Takes what is for a process that has asked for nothing."""
+
+
 def _tensorflow_version() -> str:
     """Without importing it, which would take seconds; empty if there is none."""
     for name in ("tensorflow", "tensorflow-cpu"):
@@ -348,10 +357,13 @@ def main() -> int:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)
-    return run_guarded(
-        lambda front_fd, directory: Agent(front_fd, directory).run(read_fd, write_fd),
-        what="agent",
-    )
+
+    def connect(
+        loop: Loop, on_message: Callable[[Message], None], on_end: Callable[[str], None]
+    ) -> Connection:
+        return Connection(loop, read_fd, write_fd, on_message=on_message, on_end=on_end)
+
+    return run_guarded(lambda *given: Agent(*given).run(connect), what="agent")
 
 
 if __name__ == "__main__":

@@ -44,11 +44,11 @@ from ring_keras.launch.guard import open_standard_descriptors, run_guarded
 from ring_keras.launch.hosts import Host
 from ring_keras.launch.launcher import Launcher
 from ring_keras.launch.node_agent import NodeAgent
-from ring_keras.launch.nodes import NodeOptions, meet_nodes
+from ring_keras.launch.nodes import NodeOptions, nodes_that_come
 from ring_keras.launch.output import say, to_reader
 from ring_keras.launch.places import places_of
-from ring_keras.launch.several_hosts import HostsJob, RankCommand, meet_hosts
-from ring_keras.launch.this_host import meet_elastic, meet_here
+from ring_keras.launch.source import this_host
+from ring_keras.launch.ssh_hosts import HostsJob, RankCommand, ssh_hosts
 from ring_keras.launch.tools import describe_tools
 
 _DESCRIPTION = """\
@@ -182,6 +182,7 @@ def _run_job(
         encrypt=config.encrypt,
         expects_join=_is_script(command),
         heartbeat_s=heartbeat_s,
+        elastic=elastic,
     )
     if options.verbose:
         for name, value in shown(added if hosts is None else chosen).items():
@@ -197,10 +198,8 @@ def _run_job(
             nodes, init_timeout_s=config.init_timeout_s, encrypt=config.encrypt
         )
         return _run_node(launch, node, job)
-    if hosts is None and elastic is not None:
-        meet = meet_elastic(elastic, job, options.slots_here)
-    elif hosts is None:
-        meet = meet_here(options.size, job)
+    if hosts is None:
+        source = this_host(options.size, job, options.slots_here)
     else:
         plan = RankCommand(
             command=command,
@@ -211,11 +210,11 @@ def _run_job(
             bind_to_cores=bind_to_cores,
         )
         interfaces = config.interfaces or ()
-        meet = meet_hosts(
-            HostsJob(hosts, plan, ssh, options.launcher_address, interfaces, elastic)
+        source = ssh_hosts(
+            HostsJob(hosts, plan, ssh, options.launcher_address, interfaces)
         )
     return run_guarded(
-        lambda fd, directory: Launcher(launch, meet, fd, directory).run()
+        lambda fd, directory: Launcher(launch, source, fd, directory).run()
     )
 
 
@@ -224,9 +223,9 @@ def _run_node(launch: LaunchOptions, node: NodeOptions, job: HostJob) -> int:
         return run_guarded(
             lambda fd, directory: NodeAgent(node, launch, job, fd, directory).run_node()
         )
-    meet = meet_nodes(node, job)
+    source = nodes_that_come(node, job)
     return run_guarded(
-        lambda fd, directory: Launcher(launch, meet, fd, directory, node.token).run()
+        lambda fd, directory: Launcher(launch, source, fd, directory, node.token).run()
     )
 
 

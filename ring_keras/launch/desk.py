@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ring_keras.config import share_openssl
+from ring_keras.launch.agent_line import RunUntil
 from ring_keras.launch.crew import Crew, HostJob, LocalCrew
+from ring_keras.launch.elastic_options import ElasticOptions
 from ring_keras.launch.job_watch import JobWatch
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import OutputPump
-from ring_keras.launch.places import Place
 from ring_keras.launch.watch_options import WatchOptions
 from ring_keras.launch.workers import Worker
 
@@ -39,6 +40,7 @@ class LaunchOptions:
         encrypt: Whether what ranks say to the store is encrypted.
         expects_join: Whether the command is one that trains, as far as its name tells.
         heartbeat_s: How long a rank may be silent.
+        elastic: How the number of ranks may change; None: it does not.
     """
 
     grace_period_s: float
@@ -50,6 +52,7 @@ class LaunchOptions:
     watch: WatchOptions
     encrypt: bool
     heartbeat_s: float
+    elastic: ElasticOptions | None = None
     expects_join: bool = False
 
 
@@ -80,12 +83,12 @@ class Desk:
     crews: list[Crew]
     on_end: Callable[[Worker], None]
     interrupt: Callable[[int], None]
-    run_until: Callable[[Callable[[], bool], float], bool]
+    run_until: RunUntil
 
-    def local_crew(self, places: Sequence[Place], job: HostJob) -> LocalCrew:
-        """Ranks of this host, at these places; one of the crews from now on."""
+    def local_crew(self, slots: int, job: HostJob) -> LocalCrew:
+        """Ranks of this host, at most so many; one of the crews from now on."""
         crew = LocalCrew(
-            places,
+            slots,
             job,
             self.loop,
             self.token_file,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ring_keras.launch.crew import Crew
 from ring_keras.launch.guard import Ended
 from ring_keras.launch.hosts import Host, HostsError, parse_lines
 from ring_keras.launch.loop import Loop
@@ -114,10 +113,8 @@ def _run(options: DiscoveryOptions) -> tuple[int, bytes]:
     return process.returncode, printed
 
 
-class HostScript(Crew):
-    """Runs the script about each second while the job runs.
-
-    To the launcher it is a crew without ranks.
+class HostScript:
+    """Runs the script about each second, from now on.
 
     Args:
         options: Which.
@@ -133,7 +130,6 @@ class HostScript(Crew):
         take: Callable[[Sequence[Host]], None],
         tell: Callable[[str], None],
     ) -> None:
-        super().__init__()
         self._options = options
         self._loop = loop
         self._take = take
@@ -144,10 +140,7 @@ class HostScript(Crew):
         self._printed = b""
         self._started_at = 0.0
         self._over = False
-
-    def start(self, store_address: str) -> None:
-        """Begins to run it."""
-        self._loop.on_tick(self._tick)
+        loop.on_tick(self._tick)
 
     def finish(self) -> None:
         """The job is over."""

@@ -5,19 +5,15 @@ from __future__ import annotations
 import signal
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
-from ring_keras.launch.addresses import host_port
 from ring_keras.launch.desk import Desk, require_route
-from ring_keras.launch.elastic_host import Tell
 from ring_keras.launch.elastic_options import ElasticOptions
-from ring_keras.launch.members import Ending
+from ring_keras.launch.elastic_socket import Tell
+from ring_keras.launch.fleet import Fleet
+from ring_keras.launch.members import Ending, Members
 from ring_keras.launch.workers import Worker
 
-if TYPE_CHECKING:
-    from ring_keras import _native
-
-__all__ = ["TOO_FEW", "ElasticMembers", "Slots"]
+__all__ = ["TOO_FEW", "ElasticMembers"]
 
 TOO_FEW = 75
 """ringrun's exit code when a job cannot go on, and could later: EX_TEMPFAIL."""
@@ -29,20 +25,6 @@ _LOST_S = 5.0
 _CALL_AGAIN_S = 10.0
 # So many replacements in a row that end before they have joined are the last.
 _MAX_STILLBORN = 3
-
-
-class Slots(Protocol):
-    """Where processes are started."""
-
-    @property
-    def grows(self) -> bool:
-        """Whether there may be more room later."""
-
-    def free(self) -> int:
-        """For how many more there is room."""
-
-    def add(self, number: int) -> Worker:
-        """Starts one with that number, if there is room."""
 
 
 @dataclass
@@ -70,7 +52,7 @@ class _Process:
         return worker.returncode == 0 and not worker.told_to_stop and not self.lost
 
 
-class ElasticMembers:
+class ElasticMembers(Members):
     """Gives each generation a store of its own, and its ranks their numbers.
 
     In what it is told, and tells, ranks are the numbers of processes, which they keep.
@@ -78,25 +60,24 @@ class ElasticMembers:
     Args:
         options: How many there may be.
         desk: The launcher's.
-        slots: Where processes are started.
         store_host: The address on which stores listen.
+        fleet: Where processes are started.
     """
 
     def __init__(
         self,
         options: ElasticOptions,
         desk: Desk,
-        slots: Slots,
         store_host: str,
+        fleet: Fleet,
     ) -> None:
+        super().__init__(desk, store_host)
         self._options = options
-        self._desk = desk
         self._say = desk.output.say
-        self._slots = slots
-        self._store_host = store_host
+        self._fleet = fleet
+        self._size = min(options.size, fleet.slots)
         self._processes: dict[int, _Process] = {}
         self._members: list[_Process] = []
-        self._store: _native.StoreServer | None = None
         self._generation = 0
         self._had_state = False
         self._forming_since: float | None = None
@@ -121,26 +102,14 @@ class ElasticMembers:
 
     def begin(self) -> None:
         """Starts the processes that the job begins with, and those to come."""
-        if self._options.size > 1:
+        if self._size > 1:
             require_route(self._store_host)
-        for crew in self._desk.crews:
-            crew.start("")  # Processes learn where their store is when they join.
-        for _ in range(self._options.size):
+        self._fleet.begin(self._take_join)
+        # Times run out, too, without that anything happens.
+        self._desk.loop.on_tick(self._fleet.advance)
+        for _ in range(self._size):
             self._members.append(self._start_one())
         self._fill(time.monotonic())
-
-    def take(self, number: int, has_state: bool, tell: Tell) -> None:
-        """A process asks to join; it has left the generation it was in."""
-        process = self._processes.get(number)
-        if process is None:
-            return
-        process.tell, process.waits, process.given_up_at = tell, True, None
-        process.has_state = has_state
-        self._had_state = self._had_state or has_state
-        if self._ending is not None:
-            self._tell_end(process)
-        elif process not in self._members:
-            self._call(self._members)
 
     def report_exit(self, number: int, how: str) -> None:
         """A process has ended."""
@@ -222,10 +191,23 @@ class ElasticMembers:
             for rank, text, lost in self._store.ended_ranks()
         ]
 
-    def close(self) -> None:
-        """Ends the store."""
-        if self._store is not None:
-            self._store.close()
+    def finish(self) -> None:
+        """The same, and no host is needed any more."""
+        self._fleet.finish()
+        super().finish()
+
+    def _take_join(self, number: int, has_state: bool, tell: Tell) -> None:
+        """A process asks to join; it has left the generation it was in."""
+        process = self._processes.get(number)
+        if process is None:
+            return
+        process.tell, process.waits, process.given_up_at = tell, True, None
+        process.has_state = has_state
+        self._had_state = self._had_state or has_state
+        if self._ending is not None:
+            self._tell_end(process)
+        elif process not in self._members:
+            self._call(self._members)
 
     def _form(self, members: list[_Process]) -> Ending | None:
         """Begins the next generation; survivors come first, in their order."""
@@ -238,12 +220,10 @@ class ElasticMembers:
         self._store = None
         address = None
         if size > 1:
-            host = self._store_host
             try:
-                self._store = self._desk.open_store(host, size, self._generation)
+                address = self._open_store(size, self._generation)
             except (OSError, RuntimeError) as error:
                 return self._end(f"there is no store for {size} ranks: {error}")
-            address = host_port(host, self._store.port)
         for process in self._members:
             process.worker.outlived |= not process.worker.running
         if self._generation > 1:
@@ -304,8 +284,9 @@ class ElasticMembers:
 
     def _start_one(self) -> _Process:
         number = len(self._processes)
-        process = self._processes[number] = _Process(self._slots.add(number))
-        self._desk.watch.note_start(process.worker)
+        worker = self._fleet.add(number, self._size)
+        process = self._processes[number] = _Process(worker)
+        self._desk.watch.note_start(worker)
         return process
 
     def _fill(self, now: float) -> None:
@@ -336,10 +317,10 @@ class ElasticMembers:
 
     def _vacancies(self) -> int:
         """How many processes may be started now."""
-        return min(self._wanted(), self._slots.free())
+        return min(self._wanted(), self._fleet.free())
 
     def _most_to_come(self) -> int:
-        later = self._wanted() if self._slots.grows else self._vacancies()
+        later = self._wanted() if self._fleet.grows else self._vacancies()
         return len(self._newcomers()) + later
 
     def _cooldown_s(self) -> float:

@@ -14,11 +14,14 @@ from ring_keras._codes import codes_in
 from ring_keras._libraries import build_problem
 from ring_keras.launch.crew import Crew, write_private
 from ring_keras.launch.desk import CannotStartError, Desk, LaunchOptions
+from ring_keras.launch.elastic_members import ElasticMembers
+from ring_keras.launch.fleet import Fleet
 from ring_keras.launch.guard import RANKS_SIGNALS, kill_descendants
 from ring_keras.launch.job_watch import JobWatch
 from ring_keras.launch.loop import Loop
-from ring_keras.launch.members import Ending, Meet, Members
+from ring_keras.launch.members import Ending, FixedMembers, Members
 from ring_keras.launch.output import OutputPump, say
+from ring_keras.launch.source import Source
 from ring_keras.launch.verdict import RANK_FAILED, judge
 from ring_keras.launch.workers import Worker, how_ended, signal_name
 
@@ -46,7 +49,7 @@ class Launcher:
 
     Args:
         options: How.
-        meet: Makes the hosts ready.
+        source: Makes the hosts ready.
         front_fd: Reads end of file once the front has died.
         directory: For files of the job.
         token: The job's secret; by default a new one.
@@ -55,13 +58,13 @@ class Launcher:
     def __init__(
         self,
         options: LaunchOptions,
-        meet: Meet,
+        source: Source,
         front_fd: int,
         directory: Path,
         token: bytes | None = None,
     ) -> None:
         self._options = options
-        self._meet = meet
+        self._source = source
         self._front_fd = front_fd
         self._directory = directory
         self._token = token or secrets.token_bytes(_TOKEN_NBYTES)
@@ -145,20 +148,24 @@ class Launcher:
             self._loop.turn(left)
 
     def _start(self, token_file: Path) -> None:
-        self._members = self._meet(
-            Desk(
-                options=self._options,
-                loop=self._loop,
-                token=self._token,
-                token_file=token_file,
-                output=self._pump,
-                watch=self._job_watch,
-                crews=self._crews,
-                on_end=self._note_end,
-                interrupt=self._take_signal,
-                run_until=self._run_until,
-            )
+        desk = Desk(
+            options=self._options,
+            loop=self._loop,
+            token=self._token,
+            token_file=token_file,
+            output=self._pump,
+            watch=self._job_watch,
+            crews=self._crews,
+            on_end=self._note_end,
+            interrupt=self._take_signal,
+            run_until=self._run_until,
         )
+        hosts, elastic = self._source(desk), self._options.elastic
+        if elastic is None:
+            self._members = FixedMembers(desk, hosts.store_host)
+        else:
+            fleet = Fleet(hosts.crews, elastic, self._pump.say, hosts.growth)
+            self._members = ElasticMembers(elastic, desk, hosts.store_host, fleet)
         self._members.begin()
 
     def _watch(self) -> None:
@@ -176,13 +183,10 @@ class Launcher:
             self._advance()
 
     def _run_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            left = deadline - time.monotonic()
-            if left <= 0 or self._interrupt is not None:
-                return False
-            self._loop.turn(left)
-        return True
+        self._loop.run_until(
+            lambda: self._interrupt is not None or condition(), timeout_s
+        )
+        return condition()
 
     def _time_left(self) -> float | None:
         if self._state_ends_at is None:
@@ -215,8 +219,8 @@ class Launcher:
         if not any(worker.running for worker in self._workers()):
             if self._state is not _State.ENDED:
                 self._enter(_State.ENDED, None)
-                for crew in self._crews:
-                    crew.finish()
+                assert self._members is not None
+                self._members.finish()
         elif self._state_ends_at is not None and self._state_ends_at <= now:
             if self._state is _State.FAILED:
                 self._stop(signal.SIGTERM)

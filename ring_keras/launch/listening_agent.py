@@ -7,62 +7,33 @@ gets an agent, as ssh would start it; `ringrun --agent-port` calls.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import select
 import signal
 import socket
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from ring_keras._libraries import build_problem
 from ring_keras.config import ConfigError, read_token, split_address
-from ring_keras.launch.agent import Agent, hello
+from ring_keras.launch.agent import Agent
 from ring_keras.launch.door import Door, Guest
-from ring_keras.launch.forwarding import ForwardedOutput
-from ring_keras.launch.frames import GREETING
 from ring_keras.launch.guard import (
     FORWARDED_SIGNALS,
     RANKS_SIGNALS,
-    heard_signals,
     open_standard_descriptors,
     reap,
     run_guarded,
 )
-from ring_keras.launch.loop import TICK_S
+from ring_keras.launch.loop import TICK_S, wake_on_signals
 from ring_keras.launch.output import say
 from ring_keras.launch.secret_proof import CALLED, CALLER
 
 __all__ = ["serve_calls"]
 
 
-class CalledAgent(Agent):
-    """The agent of whoever has called and holds the secret.
-
-    Args:
-        guest: The caller.
-        front_fd: Reads end of file once the front has died.
-        directory: For files of the job.
-    """
-
-    def __init__(self, guest: Guest, front_fd: int, directory: Path) -> None:
-        super().__init__(front_fd, directory)
-        self._guest = guest
-
-    def run_called(self) -> int:
-        """Serves the caller; returns the exit code."""
-        self.connection = self._guest.welcome(
-            CALLED, self.loop, self.take, self.end_ranks
-        )
-        self.output = ForwardedOutput(self.loop, self.connection)
-        self.connection.send_raw(GREETING)
-        self.connection.send(hello())
-        self.connection.take(self._guest.came)
-        self.serve(self.connection, self.output)
-        return 0 if self.finishing else 1
-
-
-class _Reception:
+class _Switchboard:
     """Gives each caller a process of its own.
 
     Args:
@@ -74,20 +45,15 @@ class _Reception:
         self._listener = listener
         self._door = Door(listener, token, CALLER, {}, self._admit, say)
         self._agents: list[int] = []
-        self._wake_fd, self._wake_write = os.pipe()
 
     def serve(self) -> int:
         """Until a signal asks to end; returns the exit code."""
-        for fd in (self._wake_fd, self._wake_write):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        for number in (*heard_signals(), signal.SIGCHLD):
-            signal.signal(number, lambda _number, _frame: None)
+        wake_fd, _ = wake_on_signals()
         while True:
-            fds = [self._door.fileno(), self._wake_fd]
+            fds = [self._door.fileno(), wake_fd]
             readable, _, _ = select.select(fds, [], [], TICK_S)
-            if self._wake_fd in readable:
-                asked = set(os.read(self._wake_fd, 4096)) - {signal.SIGCHLD}
+            if wake_fd in readable:
+                asked = set(os.read(wake_fd, 4096)) - {signal.SIGCHLD}
                 self._reap()
                 for warning in asked.intersection(RANKS_SIGNALS):
                     self._signal_agents(warning)
@@ -121,7 +87,9 @@ class _Reception:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             code = run_guarded(
-                lambda *given: CalledAgent(guest, *given).run_called(),
+                lambda *given: Agent(*given).run(
+                    functools.partial(guest.welcome, CALLED), guest.came
+                ),
                 what="agent",
             )
         finally:
@@ -178,7 +146,7 @@ def serve_calls(listener: socket.socket, token: bytes) -> int:
         The exit code that goes with that signal.
     """
     listener.setblocking(False)
-    return _Reception(listener, token).serve()
+    return _Switchboard(listener, token).serve()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -20,7 +20,7 @@ from ring_keras.launch.guard import (
     remove_directory,
 )
 
-__all__ = ["TICK_S", "Loop"]
+__all__ = ["TICK_S", "Loop", "wake_on_signals"]
 
 TICK_S = 1.0
 
@@ -52,7 +52,7 @@ class Loop:
         self._children: dict[int, Callable[[Ended], None]] = {}
         self._reaps = False
         self._next_tick = time.monotonic() + TICK_S
-        self._wake_fd, self._wake_write = _wake_on_signals()
+        self._wake_fd, self._wake_write = wake_on_signals()
         self.on_readable(front_fd, self._end_with_front)
         self.on_readable(self._wake_fd, self._take_signals)
 
@@ -116,6 +116,16 @@ class Loop:
             if note_end is not None:
                 note_end(ended)
 
+    def run_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Takes turns until it holds; False if it did not within so many seconds."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self.turn(left)
+        return True
+
     def _set(
         self, callbacks: dict[int, _Callback], fd: int, callback: _Callback | None
     ) -> None:
@@ -146,8 +156,12 @@ class Loop:
         os._exit(128 + signal.SIGKILL)
 
 
-def _wake_on_signals() -> tuple[int, int]:
-    """Makes signals readable as bytes of a descriptor, instead of acting."""
+def wake_on_signals() -> tuple[int, int]:
+    """Makes signals readable as bytes of a descriptor, instead of acting.
+
+    Returns:
+        That, and what wakes whoever reads it.
+    """
     wake_read, wake_write = os.pipe()
     for fd in (wake_read, wake_write):
         os.set_blocking(fd, False)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ring_keras.launch.addresses import host_port
 from ring_keras.launch.crew import GENERATION
@@ -13,7 +13,7 @@ from ring_keras.launch.desk import CannotStartError, Desk, require_route
 if TYPE_CHECKING:
     from ring_keras import _native
 
-__all__ = ["Ending", "FixedMembers", "Meet", "Members"]
+__all__ = ["Ending", "FixedMembers", "Members"]
 
 
 @dataclass(frozen=True)
@@ -31,20 +31,32 @@ class Ending:
     told: bool = False
 
 
-class Members(Protocol):
+class Members(ABC):
     """Starts the processes of a job, and has the store by which they meet.
 
     In what it is told, and tells, ranks are the numbers of workers.
+
+    Args:
+        desk: The launcher's.
+        store_host: The address on which the store shall listen.
     """
 
+    def __init__(self, desk: Desk, store_host: str) -> None:
+        self._desk = desk
+        self._store_host = store_host
+        self._store: _native.StoreServer | None = None
+
     @property
+    @abstractmethod
     def joined(self) -> bool:
         """Whether a process has joined the job."""
 
     @property
+    @abstractmethod
     def arrivals(self) -> tuple[int, int] | None:
         """How many of how many have joined; None if there is no such question."""
 
+    @abstractmethod
     def begin(self) -> None:
         """Starts them, on hosts that are ready.
 
@@ -52,37 +64,45 @@ class Members(Protocol):
             CannotStartError: If that cannot be; or OSError.
         """
 
+    @abstractmethod
     def report_exit(self, number: int, how: str) -> None:
         """A process has ended."""
 
+    @abstractmethod
     def advance(self, now: float) -> Ending | None:
         """Does what is due; whether the job must end."""
 
     def ended_ranks(self) -> list[tuple[int, str, bool]]:
         """Who has left the store, oldest first; see its `ended_ranks`."""
+        return [] if self._store is None else self._store.ended_ranks()
+
+    def finish(self) -> None:
+        """All have ended: kills what they left behind."""
+        for crew in self._desk.crews:
+            crew.finish()
 
     def close(self) -> None:
         """Ends the store."""
+        if self._store is not None:
+            self._store.close()
+
+    def _open_store(self, size: int, generation: int) -> str:
+        """Makes the store, for so many ranks; its address.
+
+        Raises:
+            OSError: If it cannot be; or RuntimeError.
+        """
+        host = self._store_host
+        self._store = self._desk.open_store(host, size, generation)
+        return host_port(host, self._store.port)
 
 
-# Makes hosts ready to start ranks; raises CannotStartError.
-Meet = Callable[[Desk], Members]
+class FixedMembers(Members):
+    """The same ranks from the beginning to the end: all for whom there is a place."""
 
-
-class FixedMembers:
-    """The same ranks from the beginning to the end.
-
-    Args:
-        desk: The launcher's.
-        size: How many its crews have.
-        store_host: The address on which the store shall listen.
-    """
-
-    def __init__(self, desk: Desk, size: int, store_host: str) -> None:
-        self._desk = desk
-        self._size = size
-        self._store_host = store_host
-        self._store: _native.StoreServer | None = None
+    def __init__(self, desk: Desk, store_host: str) -> None:
+        super().__init__(desk, store_host)
+        self._size = sum(len(crew.places) for crew in desk.crews)
 
     @property
     def joined(self) -> bool:
@@ -103,16 +123,15 @@ class FixedMembers:
 
     def begin(self) -> None:
         """Starts all."""
-        host = self._store_host
         if self._size > 1:
-            require_route(host)
+            require_route(self._store_host)
         try:
-            self._store = self._desk.open_store(host, self._size, GENERATION)
+            store_address = self._open_store(self._size, GENERATION)
         except RuntimeError as error:
             raise CannotStartError(f"the job's store: {error}") from None
         crews, watch = self._desk.crews, self._desk.watch
         for crew in crews:
-            crew.start(host_port(host, self._store.port))
+            crew.start(store_address)
         ranks = [worker for crew in crews for worker in crew.workers]
         ranks.sort(key=lambda worker: worker.rank)
         watch.set_ranks(ranks)
@@ -128,12 +147,3 @@ class FixedMembers:
         """The job ends when one fails; the others may notice by themselves."""
         workers = (worker for crew in self._desk.crews for worker in crew.workers)
         return Ending(told=True) if any(one.failed for one in workers) else None
-
-    def ended_ranks(self) -> list[tuple[int, str, bool]]:
-        """What the store says."""
-        return [] if self._store is None else self._store.ended_ranks()
-
-    def close(self) -> None:
-        """Ends the store."""
-        if self._store is not None:
-            self._store.close()

@@ -98,7 +98,7 @@ class NodeAgent(Agent):
                 lambda: self.take_signal(signal.SIGPIPE)
             ),
         )
-        self._shown = _ShownOutput(self.loop, self._pump)
+        self.output = self._shown = _ShownOutput(self.loop, self._pump)
 
     def run_node(self) -> int:
         """Joins node 0, and serves it; returns ringrun's exit code."""
@@ -108,7 +108,7 @@ class NodeAgent(Agent):
             return 1
         read_fd = self._connect()
         if read_fd is not None:
-            connection = Connection(
+            self.connection = Connection(
                 self.loop,
                 read_fd,
                 os.dup(read_fd),
@@ -116,7 +116,7 @@ class NodeAgent(Agent):
                 on_end=self.end_ranks,
                 trusted=False,
             )
-            self.serve(connection, self._shown)
+            self.serve()
         if self._exit_code is not None:
             return self._exit_code
         return 1 if self._interrupt is None else 128 + self._interrupt

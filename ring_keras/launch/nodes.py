@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ring_keras._version import __version__
 from ring_keras.launch.agent_crew import AgentCrew
-from ring_keras.launch.connection import Connection
+from ring_keras.launch.agent_line import AgentLine
 from ring_keras.launch.crew import HostJob
 from ring_keras.launch.desk import CannotStartError, Desk
 from ring_keras.launch.door import Door, Guest
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
-from ring_keras.launch.members import FixedMembers, Meet, Members
 from ring_keras.launch.places import places_of
 from ring_keras.launch.secret_proof import CONNECTED, LISTENER
+from ring_keras.launch.source import Hosts, Source
 
-__all__ = ["NodeOptions", "encryption_differs", "meet_nodes"]
+__all__ = ["NodeOptions", "encryption_differs", "nodes_that_come"]
 
 _READY_TIMEOUT_S = 30.0
 _NAME_TIMEOUT_S = 60.0
@@ -126,36 +127,16 @@ def _listen_at(host: str, port: int, where: str) -> socket.socket:
     return listener
 
 
-def meet_nodes(options: NodeOptions, job: HostJob) -> Meet:
-    """Waits for the other nodes; this is node 0, and runs the launcher."""
+def nodes_that_come(options: NodeOptions, job: HostJob) -> Source:
+    """This host, which is node 0, and those of the other nodes, which call here."""
 
-    def meet(desk: Desk) -> Members:
+    def gather(desk: Desk) -> Hosts:
         reception = _Reception(options, desk)
-        crews = reception.crews
-
-        def all_came() -> bool:
-            there = [crew for crew in crews.values() if crew.gone is None]
-            return reception.problem is not None or len(there) == options.count - 1
-
-        in_time = desk.run_until(all_came, options.init_timeout_s)
-        if reception.problem is not None:
-            raise CannotStartError(reception.problem)
-        if not in_time:
-            missing = [
-                rank
-                for rank in range(1, options.count)
-                if rank not in crews or crews[rank].gone is not None
-            ]
-            raise CannotStartError(
-                f"of {options.count} nodes, {_numbers(missing)} did not come to "
-                f"{options.rendezvous} within {options.init_timeout_s:g} s"
-            )
-        reception.full = True
-        others = [crews[rank] for rank in range(1, options.count)]
-        places = places_of([options.ranks, *(crew.ranks for crew in others)])
-        desk.local_crew(places[0], job)
-        for crew, own_places in zip(others, places[1:], strict=True):
-            crew.prepare(own_places)
+        others = reception.await_all()
+        own = desk.local_crew(options.ranks, job)
+        own.places, *theirs = places_of([options.ranks, *(c.slots for c in others)])
+        for crew, places in zip(others, theirs, strict=True):
+            crew.prepare(places)
         desk.run_until(
             lambda: all(crew.reached is not None or crew.gone for crew in others),
             _READY_TIMEOUT_S,
@@ -164,31 +145,26 @@ def meet_nodes(options: NodeOptions, job: HostJob) -> Meet:
             if crew.reached is None:
                 reason = crew.gone or f"it was not ready in {_READY_TIMEOUT_S:g} s"
                 raise CannotStartError(f"{crew.title}: {reason}")
-        size = sum(map(len, places))
-        return FixedMembers(desk, size, reception.address)
+        crews = {crew.title: crew for crew in others}
+        return Hosts({"node 0": own, **crews}, reception.address)
 
-    return meet
+    return gather
 
 
 class NodeCrew(AgentCrew):
-    """The ranks of another node, which shows what they print itself.
+    """The ranks of another node: a ringrun of its own, which shows what they print.
 
     Args:
-        rank: The node's number.
-        ranks: How many ranks it has.
-        name: Its host.
+        line: To the node, which has said who it is.
+        rank: Its number.
+        slots: How many ranks it has.
         desk: The launcher's.
-        connection: The line to it.
     """
 
-    def __init__(
-        self, rank: int, ranks: int, name: str, desk: Desk, connection: Connection
-    ) -> None:
-        super().__init__(name, desk)
-        self.title = f"node {rank} (host {name})"
-        self.ranks = ranks
+    def __init__(self, line: AgentLine, rank: int, slots: int, desk: Desk) -> None:
+        super().__init__(line, slots, desk)
+        self.title = f"node {rank} (host {line.name})"
         self._finished = False
-        self.attach(connection)
 
     @property
     def done(self) -> bool:
@@ -199,6 +175,20 @@ class NodeCrew(AgentCrew):
     def parted(self) -> bool:
         """It closes the line when it has heard how the job ended."""
         return self.gone is not None
+
+    def secrets(self) -> dict[str, str]:
+        """It has the job's secret."""
+        return {}
+
+    def expect_output(self, rank: int) -> None:
+        """It does not come here."""
+
+    def end_output(self, rank: int) -> None:
+        """Nobody waits for it."""
+
+    def take_output(self, output: Output) -> None:
+        """It is not for here."""
+        raise ProtocolError("it shall show what its ranks print itself")
 
     def take(self, message: Message) -> None:
         """Takes what the node says."""
@@ -212,8 +202,9 @@ class NodeCrew(AgentCrew):
 
     def dismiss(self, exit_code: int, message: str | None) -> None:
         """Tells how the job ended."""
+        verdict = {"type": "verdict", "exit_code": exit_code, "message": message}
         if self.gone is None:
-            self.send({"type": "verdict", "exit_code": exit_code, "message": message})
+            self.line.send(verdict)
 
 
 class _Reception:
@@ -228,14 +219,11 @@ class _Reception:
     """
 
     def __init__(self, options: NodeOptions, desk: Desk) -> None:
-        self.crews: dict[int, NodeCrew] = {}
-        """Who has come, by node."""
-        self.problem: str | None = None
-        """Why there can be no job."""
-        self.full = False
-        """Whether all have come."""
         self._options = options
         self._desk = desk
+        self._crews: dict[int, NodeCrew] = {}
+        self._problem: str | None = None  # Why there can be no job.
+        self._full = False
         where = f"--rendezvous {options.rendezvous}"
         _await_name(options.host, where, options.init_timeout_s, desk)
         listener = _listen_at(options.host, options.port, where)
@@ -252,42 +240,69 @@ class _Reception:
         desk.loop.on_readable(door.fileno(), door.serve)
         desk.loop.on_tick(door.tick)
 
+    def await_all(self) -> list[NodeCrew]:
+        """Until all nodes have come; theirs, in the order of their numbers.
+
+        Raises:
+            CannotStartError: If one is missing, or does not fit.
+        """
+        options = self._options
+        others = range(1, options.count)
+
+        def missing() -> list[int]:
+            return [rank for rank in others if self._there(rank) is None]
+
+        in_time = self._desk.run_until(
+            lambda: self._problem is not None or not missing(), options.init_timeout_s
+        )
+        if self._problem is not None:
+            raise CannotStartError(self._problem)
+        if not in_time:
+            raise CannotStartError(
+                f"of {options.count} nodes, {_numbers(missing())} did not come to "
+                f"{options.rendezvous} within {options.init_timeout_s:g} s"
+            )
+        self._full = True
+        return [self._crews[rank] for rank in others]
+
+    def _there(self, rank: int) -> NodeCrew | None:
+        crew = self._crews.get(rank)
+        return None if crew is None or crew.gone is not None else crew
+
     def _admit(self, guest: Guest) -> None:
-        if guest.proof.encrypts == self._options.encrypt:
-            _Node(guest, self._desk, self._welcome)
+        """Somebody holds the secret, and will say which node they are."""
+        if guest.proof.encrypts != self._options.encrypt:
+            guest.peer.close()
+            other = f"the node at {guest.address}"
+            self._note_problem(encryption_differs(self._options.encrypt, other))
             return
-        guest.peer.close()
-        other = f"the node at {guest.address}"
-        self._note_problem(encryption_differs(self._options.encrypt, other))
+        line = AgentLine(guest.address)
+        line.on_hello = functools.partial(self._welcome, line)
+        connection = guest.welcome(LISTENER, self._desk.loop, line.take, line.lose)
+        line.open(connection, self._desk.options.heartbeat_s)
+        connection.take(guest.came)
 
     def _note_problem(self, problem: str) -> None:
-        if not self.full:
-            self.problem = problem
+        if not self._full:
+            self._problem = problem
 
-    def _welcome(
-        self, connection: Connection, hello: dict[str, object]
-    ) -> NodeCrew | None:
+    def _welcome(self, line: AgentLine, hello: dict[str, Any]) -> None:
         """Takes a node, or tells it why not."""
-        rank, name = field(hello, "node_rank", int), field(hello, "host_name", str)
-        problem = self._problem_of(hello, rank, name)
+        rank, line.name = field(hello, "node_rank", int), field(hello, "host_name", str)
+        problem = self._problem_of(hello, rank, line.name)
         if problem is not None:
             self._note_problem(problem)
-            connection.send({"type": "verdict", "exit_code": 1, "message": problem})
-            return None
-        ranks = field(hello, "ranks", int)
-        crew = NodeCrew(rank, ranks, name, self._desk, connection)
-        crew.hello = hello
-        if rank in self.crews:  # It was started again.
-            self._desk.crews.remove(self.crews[rank])
-        self.crews[rank] = crew
+            line.send({"type": "verdict", "exit_code": 1, "message": problem})
+            return
+        crew = NodeCrew(line, rank, field(hello, "ranks", int), self._desk)
+        if rank in self._crews:  # It was started again.
+            self._desk.crews.remove(self._crews[rank])
+        self._crews[rank] = crew
         self._desk.crews.append(crew)
-        return crew
 
-    def _problem_of(self, hello: dict[str, object], rank: int, name: str) -> str | None:
+    def _problem_of(self, hello: dict[str, Any], rank: int, name: str) -> str | None:
         who = f"node {rank} (host {name})"
-        there = self.crews.get(rank)
-        if there is not None and there.gone is not None and not self.full:
-            there = None
+        there = self._crews.get(rank) if self._full else self._there(rank)
         if there is not None or rank == 0:
             other = socket.gethostname() if there is None else there.name
             return (
@@ -306,35 +321,6 @@ class _Reception:
         if version != __version__:
             return f"{who} has ring_keras {version}, and node 0 {__version__}"
         return None
-
-
-class _Node:
-    """Somebody who holds the secret, and will say which node they are."""
-
-    def __init__(
-        self,
-        guest: Guest,
-        desk: Desk,
-        welcome: Callable[[Connection, dict[str, object]], NodeCrew | None],
-    ) -> None:
-        self._welcome = welcome
-        self._crew: NodeCrew | None = None
-        self._connection = guest.welcome(
-            LISTENER, desk.loop, self._take, self._note_end
-        )
-        self._connection.take(guest.came)
-
-    def _take(self, message: Message) -> None:
-        if self._crew is not None:
-            self._crew.take(message)
-        elif isinstance(message, Output):
-            raise ProtocolError("it is no node yet")
-        elif message["type"] == "hello":
-            self._crew = self._welcome(self._connection, message)
-
-    def _note_end(self, reason: str) -> None:
-        if self._crew is not None:
-            self._crew.lose(reason)
 
 
 def _numbers(ranks: list[int]) -> str:

@@ -8,21 +8,19 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ring_keras._version import __version__
 from ring_keras.config import HEARTBEAT_S, inherited_environment
-from ring_keras.launch.agent_crew import AgentCrew
+from ring_keras.launch.agent_line import AgentLine
 from ring_keras.launch.connection import BEYOND_HEARTBEAT_S, CLOSED, Connection
-from ring_keras.launch.desk import Desk
-from ring_keras.launch.frames import Output
 from ring_keras.launch.guard import Ended
 from ring_keras.launch.lines import LineBuffer
-from ring_keras.launch.output import STREAMS
+from ring_keras.launch.loop import Loop
 from ring_keras.launch.workers import signal_name
 
-__all__ = ["SshCrew", "SshOptions", "agent_command"]
+__all__ = ["SshLine", "SshOptions", "agent_command"]
 
 # ssh's own patience is minutes. What comes first counts: the user's come before.
 _SSH_OPTIONS = (
@@ -99,26 +97,33 @@ def agent_command(host: str | None, options: SshOptions) -> list[str]:
     return [*command, "--", host, shlex.join(words)]
 
 
-class SshCrew(AgentCrew):
-    """A crew whose agent is at the other end of a child's pipes.
+class SshLine(AgentLine):
+    """The line to an agent that is at the other end of a child's pipes.
 
     Args:
         host: As ssh takes it; None: this host.
         name: How messages call it.
         options: For ssh.
-        desk: The launcher's.
+        loop: Calls back.
+        say: Shows what ssh and the agent say besides.
 
     Raises:
         OSError: If the child cannot be started.
     """
 
     def __init__(
-        self, host: str | None, name: str, options: SshOptions, desk: Desk
+        self,
+        host: str | None,
+        name: str,
+        options: SshOptions,
+        loop: Loop,
+        say: Callable[[str], None],
     ) -> None:
-        super().__init__(name, desk)
+        super().__init__(name)
         self._python = options.python
         self._by_ssh = host is not None and options.by_ssh
-        self._loop = desk.loop
+        self._loop = loop
+        self._say = say
         self._lines = LineBuffer()
         self._said: list[str] = []
         self._ending: str | None = None
@@ -126,61 +131,35 @@ class SshCrew(AgentCrew):
         command = agent_command(host, options)
         self._pid, stdin_fd, stdout_fd, self._stderr_fd = _spawn(command)
         os.set_blocking(self._stderr_fd, False)
-        self._line = Connection(
-            desk.loop,
+        self._pipes = Connection(
+            loop,
             stdout_fd,
             stdin_fd,
             on_message=self.take,
             on_end=self._note_end_of_line,
             greeted=False,
         )
-        self.attach(self._line)
-        desk.loop.on_readable(self._stderr_fd, self._read_stderr)
-        desk.loop.on_child_end(self._pid, self._note_child_end)
-
-    def secrets(self) -> dict[str, str]:
-        """It has the job's secret from here alone."""
-        return {"token": self._desk.token.hex()}
-
-    def expect_output(self, rank: int) -> None:
-        """The agent will bring it."""
-        self._desk.output.add_fed_rank(rank)
-
-    def end_output(self, rank: int) -> None:
-        """Or the output would wait for it."""
-        for stream in STREAMS:
-            self._desk.output.feed(rank, stream, b"", lambda _nbytes: None)
-
-    def take_output(self, output: Output) -> None:
-        """To the terminal and the files here."""
-        self._desk.output.feed(
-            output.rank, output.stream, output.data, self._note_written
-        )
+        self.open(self._pipes, options.heartbeat_s)
+        loop.on_readable(self._stderr_fd, self._read_stderr)
+        loop.on_child_end(self._pid, self._note_child_end)
 
     def give_up(self, reason: str) -> None:
         """Ends the child; at the end of its input the agent ends by itself."""
         self._ending = reason
-        self._line.close()
+        self._pipes.close()
         if self._pid != _REAPED:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
 
     def _note_child_end(self, ended: Ended) -> None:
         self._pid = _REAPED  # Another child may have that pid next.
-        self._line.read()  # What it had said before.
-        self._line.close()
+        self._pipes.read()  # What it had said before.
+        self._pipes.close()
         self._read_stderr()
         self._loop.no_tick(self._wait_for_child)
         self._loop.forget(self._stderr_fd)
         os.close(self._stderr_fd)
         self.lose(self._how_it_ended(ended.returncode))
-
-    def _note_written(self, nbytes: int) -> None:
-        """From the output's thread."""
-        if nbytes:
-            self._desk.loop.call_soon(
-                lambda: self.send({"type": "written", "nbytes": nbytes})
-            )
 
     def _note_end_of_line(self, reason: str) -> None:
         if reason == CLOSED:
@@ -210,7 +189,7 @@ class SshCrew(AgentCrew):
             # The agent says "ringrun: ", too.
             text = line.decode(errors="replace").strip().removeprefix("ringrun: ")
             if text:
-                self._desk.output.say(f"host {self.name}: {text}")
+                self._say(f"host {self.name}: {text}")
                 self._said = [*self._said[1 - _TOLD_LINES :], text]
 
     def _how_it_ended(self, returncode: int) -> str:
@@ -223,7 +202,7 @@ class SshCrew(AgentCrew):
             # So it ends, too, where sshd tells that a signal has killed the agent.
             return f"ssh has ended: {said or 'its agent was killed'}"
         if self.hello is None:
-            skipped = self._line.skipped.decode(errors="replace").strip()
+            skipped = self._pipes.skipped.decode(errors="replace").strip()
             said = said or skipped or "it said nothing"
             if returncode in (_NOT_FOUND, _NOT_EXECUTABLE):
                 return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -9,17 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ring_keras.launch.desk import Desk
+from ring_keras.launch.agent_line import await_greetings
 from ring_keras.launch.doctor.between import clocks, networks, versions
-from ring_keras.launch.doctor.crew import DoctorCrew
 from ring_keras.launch.doctor.finding import Between, Finding, State, from_json
 from ring_keras.launch.doctor.job_shape import JobShape
-from ring_keras.launch.doctor.office import open_desk
+from ring_keras.launch.doctor.patient import Patient
 from ring_keras.launch.doctor.report import HostReport, Report
 from ring_keras.launch.doctor.speed import KEY_NBYTES
+from ring_keras.launch.guard import kill_descendants
 from ring_keras.launch.hosts import Host
-from ring_keras.launch.several_hosts import await_greetings, names_of
+from ring_keras.launch.loop import Loop
 from ring_keras.launch.ssh import SshOptions
+from ring_keras.launch.ssh_hosts import names_of
 
 __all__ = ["Examination", "examine"]
 
@@ -62,7 +64,7 @@ def examine(examination: Examination, front_fd: int, directory: Path) -> Report:
         front_fd: Reads end of file once the front has died.
         directory: For files.
     """
-    patients = _Patients(examination, open_desk(front_fd, directory))
+    patients = _Patients(examination, Loop(front_fd, directory, _end_at_once))
     try:
         patients.meet()
         patients.look_at_each()
@@ -76,26 +78,25 @@ def examine(examination: Examination, front_fd: int, directory: Path) -> Report:
 class _Patients:
     """The hosts, as far as their agents are there."""
 
-    def __init__(self, examination: Examination, desk: Desk) -> None:
+    def __init__(self, examination: Examination, loop: Loop) -> None:
         self._examination = examination
-        self._desk = desk
-        self.reports: dict[DoctorCrew, HostReport] = {}
+        self._loop = loop
+        self.reports: dict[Patient, HostReport] = {}
         for host in examination.hosts:
             reached_as, name = names_of(host)
-            crew = DoctorCrew(reached_as, name, examination.ssh, desk)
-            desk.crews.append(crew)
-            self.reports[crew] = HostReport(name, host.slots)
+            patient = Patient(reached_as, name, examination.ssh, loop)
+            self.reports[patient] = HostReport(name, host.slots)
 
     def meet(self) -> None:
         """Until each agent has greeted, or is gone."""
-        await_greetings(self._desk, list(self.reports))
-        for crew, report in self.reports.items():
-            if crew.gone is None:
-                crew.begin_check(
+        await_greetings(self._loop.run_until, list(self.reports))
+        for patient, report in self.reports.items():
+            if patient.gone is None:
+                patient.begin_check(
                     environment=dict(self._examination.environment),
                     chosen=dict(self._examination.chosen),
                     as_horovod=self._examination.as_horovod,
-                    host_name=crew.name,
+                    host_name=patient.name,
                     places=[None] * report.local_size,
                 )
 
@@ -104,95 +105,95 @@ class _Patients:
         hosts = self._examination.hosts
         size = sum(host.slots for host in hosts)
         questions = {
-            crew: {
+            patient: {
                 "what": "examine",
                 "job": JobShape(
                     local_size=report.local_size,
                     size=size,
                     hosts=len(hosts),
-                    holds_store=crew.is_here,
+                    holds_store=patient.is_here,
                     bind_to_cores=self._examination.bind_to_cores,
                     directory=str(Path.cwd()),
                 ).as_json(),
             }
-            for crew, report in self.reports.items()
+            for patient, report in self.reports.items()
         }
-        for crew, answer in self._ask(questions, _EXAMINE_TIMEOUT_S).items():
+        for patient, answer in self._ask(questions, _EXAMINE_TIMEOUT_S).items():
             findings = [from_json(value) for value in answer["findings"]]
-            self.reports[crew].findings += findings
-        for crew, answer in self._ask_all("tell facts").items():
-            self.reports[crew].facts = answer["facts"]
+            self.reports[patient].findings += findings
+        for patient, answer in self._ask_all("tell facts").items():
+            self.reports[patient].facts = answer["facts"]
 
     def look_between(self) -> list[Between]:
         """All that concerns several."""
         there = self._there()
         if len(there) < 2:
             return []
-        facts = {crew.name: self.reports[crew].facts for crew in there}
+        facts = {patient.name: self.reports[patient].facts for patient in there}
         found = versions.compare(facts, self._examination.ssh.python)
         found += clocks.compare(self._clock_offsets())
         return found + self._look_at_networks()
 
     def note_losses(self) -> None:
         """Says of each host that was not there, or is not any more, why."""
-        for crew, report in self.reports.items():
-            if crew.gone is not None:
-                report.findings.insert(0, _loss(crew))
+        for patient, report in self.reports.items():
+            if patient.gone is not None:
+                report.findings.insert(0, _loss(patient))
 
     def dismiss(self) -> None:
         """Agents end at the end of their line."""
-        for crew in self.reports:
-            crew.give_up("the examination is over")
+        for patient in self.reports:
+            patient.give_up("the examination is over")
 
     def _clock_offsets(self) -> dict[str, clocks.Offset]:
         best: dict[str, clocks.Offset] = {}
-        for crew in self._there():
+        for patient in self._there():
             for _ in range(_TIME_QUESTIONS):
                 before = time.time()
-                answers = self._ask({crew: {"what": "tell time"}}, _ANSWER_TIMEOUT_S)
+                answers = self._ask({patient: {"what": "tell time"}}, _ANSWER_TIMEOUT_S)
                 after = time.time()
-                if crew not in answers:
+                if patient not in answers:
                     break
-                theirs = answers[crew]["time"]
+                theirs = answers[patient]["time"]
                 offset = clocks.Offset(
                     theirs - (before + after) / 2, (after - before) / 2
                 )
-                known = best.get(crew.name)
+                known = best.get(patient.name)
                 if known is None or offset.uncertainty_s < known.uncertainty_s:
-                    best[crew.name] = offset
+                    best[patient.name] = offset
         return best
 
     def _look_at_networks(self) -> list[Between]:
         key = secrets.token_hex(KEY_NBYTES // 2)
         answers = self._ask_all("listen", keep=True, key=key)
         found = [
-            Between((crew.name,), _no_network(crew.name, answer["problem"]))
-            for crew, answer in answers.items()
+            Between((patient.name,), _no_network(patient.name, answer["problem"]))
+            for patient, answer in answers.items()
             if "problem" in answer
         ]
         places = {
-            crew.name: [networks.Listener(*place) for place in answer["places"]]
-            for crew, answer in answers.items()
+            patient.name: [networks.Listener(*place) for place in answer["places"]]
+            for patient, answer in answers.items()
             if "places" in answer
         }
         if len(places) < 2:
             return found
         questions = {
-            crew: {
+            patient: {
                 "what": "reach",
                 "key": key,
                 "hosts": {
                     host: [(place.address, place.port) for place in some]
                     for host, some in places.items()
-                    if host != crew.name
+                    if host != patient.name
                 },
             }
-            for crew in answers
-            if crew.name in places
+            for patient in answers
+            if patient.name in places
         }
         reached = {
-            (crew.name, host): set(addresses)
-            for crew, answer in self._ask(questions, _REACH_TIMEOUT_S).items()
+            (patient.name, host): set(addresses)
+            for patient, answer in self._ask(questions, _REACH_TIMEOUT_S).items()
             for host, addresses in answer["reached"].items()
         }
         hosts = {name for name, _ in reached}
@@ -208,7 +209,7 @@ class _Patients:
         self, places: Mapping[str, Sequence[networks.Listener]], key: str
     ) -> dict[tuple[str, str], list[networks.Trial]]:
         """Neighbours on the ring of all hosts, there and back."""
-        crews = {crew.name: crew for crew in self.reports}
+        patients = {patient.name: patient for patient in self.reports}
         trials: dict[tuple[str, str], list[networks.Trial]] = {}
         reachable = [host for host, some in places.items() if some]
         if len(reachable) < 2:
@@ -222,7 +223,7 @@ class _Patients:
                         if number < len(places[receiver])
                     }
                     questions = {
-                        crews[sender]: {
+                        patients[sender]: {
                             "what": "measure",
                             "key": key,
                             "address": [place.address, place.port],
@@ -232,7 +233,7 @@ class _Patients:
                     }
                     answers = self._ask(questions, _ANSWER_TIMEOUT_S, keep=True)
                     for (sender, receiver), place in asked.items():
-                        answer = answers.get(crews[sender], {})
+                        answer = answers.get(patients[sender], {})
                         trials.setdefault((sender, receiver), []).append(
                             networks.Trial(
                                 place,
@@ -242,44 +243,50 @@ class _Patients:
                         )
         return trials
 
-    def _there(self) -> list[DoctorCrew]:
-        return [crew for crew in self.reports if crew.gone is None]
+    def _there(self) -> list[Patient]:
+        return [patient for patient in self.reports if patient.gone is None]
 
     def _ask_all(
         self, what: str, keep: bool = False, **more: Any
-    ) -> dict[DoctorCrew, dict[str, Any]]:
-        questions = {crew: {"what": what, **more} for crew in self.reports}
+    ) -> dict[Patient, dict[str, Any]]:
+        questions = {patient: {"what": what, **more} for patient in self.reports}
         return self._ask(questions, _ANSWER_TIMEOUT_S, keep)
 
     def _ask(
         self,
-        questions: Mapping[DoctorCrew, Mapping[str, Any]],
+        questions: Mapping[Patient, Mapping[str, Any]],
         timeout_s: float,
         keep: bool = False,
-    ) -> dict[DoctorCrew, dict[str, Any]]:
+    ) -> dict[Patient, dict[str, Any]]:
         """Asks each that is there, at once; the answers.
 
         One that does not answer, or that says that it has a problem, is lost, and
         answers nothing any more; a problem is an answer, if `keep` says so.
         """
-        asked = [crew for crew in questions if crew.gone is None]
-        for crew in asked:
-            crew.ask(questions[crew])
-        self._desk.run_until(
-            lambda: all(crew.answer is not None or crew.gone for crew in asked),
+        asked = [patient for patient in questions if patient.gone is None]
+        for patient in asked:
+            patient.ask(questions[patient])
+        self._loop.run_until(
+            lambda: all(one.answer is not None or one.gone for one in asked),
             timeout_s,
         )
         answers = {}
-        for crew in asked:
-            if crew.gone is not None:
+        for patient in asked:
+            if patient.gone is not None:
                 continue
-            if crew.answer is None:
-                crew.lose(f"it did not answer within {timeout_s:g} s")
-            elif "problem" in crew.answer and not keep:
-                crew.lose(str(crew.answer["problem"]))
+            if patient.answer is None:
+                patient.lose(f"it did not answer within {timeout_s:g} s")
+            elif "problem" in patient.answer and not keep:
+                patient.lose(str(patient.answer["problem"]))
             else:
-                answers[crew] = crew.answer
+                answers[patient] = patient.answer
         return answers
+
+
+def _end_at_once(number: int) -> None:
+    """Nothing has to be saved."""
+    kill_descendants()
+    os._exit(128 + number)
 
 
 def _no_network(host: str, problem: str) -> Finding:
@@ -292,11 +299,11 @@ def _no_network(host: str, problem: str) -> Finding:
     )
 
 
-def _loss(crew: DoctorCrew) -> Finding:
+def _loss(patient: Patient) -> Finding:
     return Finding(
         "agent",
         State.FAILURE,
-        str(crew.gone),
+        str(patient.gone),
         expected="a host on which ringrun can start ranks",
-        fix=crew.how_to_look(),
+        fix=patient.how_to_look(),
     )

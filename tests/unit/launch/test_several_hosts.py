@@ -7,8 +7,8 @@ from ring_keras.launch.cli import main
 from ring_keras.launch.desk import CannotStartError
 from ring_keras.launch.environment import host_environment
 from ring_keras.launch.places import Place, places_of
-from ring_keras.launch.several_hosts import common_address
 from ring_keras.launch.ssh import SshOptions, agent_command
+from ring_keras.launch.ssh_hosts import common_address
 from ring_keras.network.addresses import is_own, own_addresses
 
 

@@ -8,30 +8,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from ring_keras._version import __version__
-from ring_keras.launch.desk import Desk
-from ring_keras.launch.frames import Message, field
-from ring_keras.launch.ssh import SshCrew, SshOptions
+from ring_keras.launch.frames import Message, Output, ProtocolError, field
+from ring_keras.launch.loop import Loop
+from ring_keras.launch.output import say
+from ring_keras.launch.ssh import SshLine, SshOptions
 
-__all__ = ["DoctorCrew"]
+__all__ = ["Patient"]
 
 
-class DoctorCrew(SshCrew):
-    """A crew without ranks.
+class Patient(SshLine):
+    """The line to an agent that starts no ranks.
 
     Args:
         host: As ssh takes it; None: this host.
         name: How messages call it.
         options: For ssh.
-        desk: Of the doctor.
+        loop: Calls back.
 
     Raises:
         OSError: If ssh cannot be started.
     """
 
     def __init__(
-        self, host: str | None, name: str, options: SshOptions, desk: Desk
+        self, host: str | None, name: str, options: SshOptions, loop: Loop
     ) -> None:
-        super().__init__(host, name, options, desk)
+        super().__init__(host, name, options, loop, say)
+        self.on_message = self._take_answer
         self.is_here = host is None
         """Whether it is the host on which ringrun runs."""
         self._options = options
@@ -65,9 +67,7 @@ class DoctorCrew(SshCrew):
         self.answer = None
         self.send({"type": "question", "question": dict(question)})
 
-    def take(self, message: Message) -> None:
-        """Takes answers, and what every agent says."""
-        if isinstance(message, dict) and message["type"] == "answer":
-            self.answer = field(message, "answer", dict)
-        else:
-            super().take(message)
+    def _take_answer(self, message: Message) -> None:
+        if isinstance(message, Output) or message["type"] != "answer":
+            raise ProtocolError("it shall answer, and do nothing else")
+        self.answer = field(message, "answer", dict)

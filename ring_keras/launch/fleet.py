@@ -1,0 +1,153 @@
+"""The hosts of a job whose ranks may change: they may come and go, too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from ring_keras.launch.crew import Crew
+from ring_keras.launch.elastic_options import ElasticOptions
+from ring_keras.launch.elastic_socket import Take
+from ring_keras.launch.hosts import Host
+from ring_keras.launch.workers import Worker
+
+__all__ = ["Fleet", "Growth"]
+
+
+class Growth(Protocol):
+    """Brings hosts while the job runs."""
+
+    def begin(self, fleet: Fleet) -> None:
+        """From now on."""
+
+    def connect(self, host: Host) -> Crew:
+        """Begins to get ready one that `Fleet.take` was told of.
+
+        Raises:
+            OSError: If that cannot be.
+        """
+
+    def is_ready(self, crew: Crew) -> bool:
+        """Whether ranks can be started there; does what is to be done for that."""
+
+    def finish(self) -> None:
+        """No host is needed any more."""
+
+
+class Fleet:
+    """Gives each process a host: the one that has failed least, and of those the first.
+
+    Args:
+        crews: Of the hosts that are ready, by what calls them.
+        options: Of the job.
+        say: Tells the user.
+        growth: What brings others; None: nothing does.
+    """
+
+    def __init__(
+        self,
+        crews: Mapping[str, Crew],
+        options: ElasticOptions,
+        say: Callable[[str], None],
+        growth: Growth | None,
+    ) -> None:
+        self._crews = dict(crews)
+        self._options = options
+        self._say = say
+        self._growth = growth
+        self._on_join: Take | None = None
+        self._failures: dict[str, int] = {}
+        self._next_try_at: dict[str, float] = {}
+
+    @property
+    def slots(self) -> int:
+        """How many processes there may be, as long as no host comes or goes."""
+        return sum(crew.slots for crew in self._crews.values())
+
+    @property
+    def grows(self) -> bool:
+        """Whether there may be more room later."""
+        return self._growth is not None
+
+    def begin(self, on_join: Take) -> None:
+        """From now on processes can be started; who asks to join is told.
+
+        Raises:
+            OSError: If they cannot.
+        """
+        self._on_join = on_join
+        for crew in self._crews.values():
+            self._start(crew)
+        if self._growth is not None:
+            self._growth.begin(self)
+
+    def finish(self) -> None:
+        """No process will be started any more."""
+        if self._growth is not None:
+            self._growth.finish()
+
+    def free(self) -> int:
+        """For how many more processes there is room."""
+        return sum(crew.free() for crew in self._crews.values())
+
+    def add(self, number: int, size: int) -> Worker:
+        """Starts a process, if there is room: see `Crew.add`."""
+        free = [name for name, crew in self._crews.items() if crew.free() > 0]
+        name = min(free or self._crews, key=self._failures_of)
+        return self._crews[name].add(number, size)
+
+    def join(self, name: str, crew: Crew) -> None:
+        """A host has come, and gets ready."""
+        self._say(f"elastic: host {name} has come")
+        self._crews[name] = crew
+
+    def take(self, hosts: Sequence[Host]) -> None:
+        """These are the hosts from now on."""
+        assert self._growth is not None
+        now = time.monotonic()
+        for host in hosts:
+            crew = self._crews.get(host.name)
+            if crew is not None:
+                crew.stay(host.slots)
+            elif now >= self._next_try_at.get(host.name, 0.0):
+                self._say(f"elastic: host {host.name} has come")
+                try:
+                    self._crews[host.name] = self._growth.connect(host)
+                except OSError as error:
+                    self._note_loss(host.name, str(error), 0, now)
+        listed = {host.name for host in hosts}
+        for name, crew in self._crews.items():
+            if name not in listed and not crew.leaves:
+                self._say(f"elastic: host {name} is to be given back")
+                crew.leave()
+
+    def advance(self) -> None:
+        """Does what is due for hosts that come or go; about each second."""
+        now = time.monotonic()
+        for name, crew in list(self._crews.items()):
+            if crew.gone is not None:
+                del self._crews[name]
+                if not crew.leaves and not crew.finishing:
+                    self._note_loss(name, crew.gone, crew.failures, now)
+            elif crew.leaves and not any(w.running for w in crew.workers):
+                crew.finish()
+            elif not crew.started and self._is_ready(crew):
+                self._start(crew)
+
+    def _is_ready(self, crew: Crew) -> bool:
+        return self._growth is not None and self._growth.is_ready(crew)
+
+    def _start(self, crew: Crew) -> None:
+        crew.on_join = self._on_join
+        crew.start("")  # Processes learn where their store is when they join.
+
+    def _note_loss(self, name: str, why: str, processes: int, now: float) -> None:
+        self._say(f"elastic: host {name} was lost: {why}")
+        self._failures[name] = self._failures.get(name, 0) + processes + 1
+        first, last = self._options.cooldown_s
+        wait_s = min(last, first * 2.0 ** min(self._failures[name] - 1, 64))
+        self._next_try_at[name] = now + wait_s
+
+    def _failures_of(self, name: str) -> int:
+        return self._failures.get(name, 0) + self._crews[name].failures

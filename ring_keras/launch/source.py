@@ -1,0 +1,53 @@
+"""Where the hosts of a job come from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ring_keras.launch.crew import Crew, HostJob
+from ring_keras.launch.desk import Desk
+from ring_keras.launch.fleet import Growth
+from ring_keras.launch.places import places_of
+
+__all__ = ["Hosts", "Source", "this_host"]
+
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Those that a job begins with, which are ready to start ranks.
+
+    Attributes:
+        crews: Theirs, by what calls them; with their places, should all ranks be there
+            from the start.
+        store_host: The address on which the job's store shall listen.
+        growth: What brings others later; None: nothing does.
+    """
+
+    crews: Mapping[str, Crew]
+    store_host: str
+    growth: Growth | None = None
+
+
+# Gathers them, and adds their crews to the desk's; raises CannotStartError.
+Source = Callable[[Desk], Hosts]
+
+
+def this_host(size: int, job: HostJob, slots: int | None = None) -> Source:
+    """This host alone, whose ranks are children of the launcher.
+
+    Args:
+        size: How many there are at first.
+        job: What they run.
+        slots: How many there may be at a time; None: any number.
+    """
+
+    def gather(desk: Desk) -> Hosts:
+        crew = desk.local_crew(sys.maxsize if slots is None else slots, job)
+        crew.places = places_of([size])[0]
+        return Hosts({crew.name: crew}, _LOOPBACK)
+
+    return gather
