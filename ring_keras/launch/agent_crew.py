@@ -32,8 +32,6 @@ class AgentCrew(Crew):
     def __init__(self, line: AgentLine, slots: int, desk: Desk) -> None:
         super().__init__(line.name, slots)
         self.line = line
-        self.title = f"host {line.name}"
-        """How messages call it, in full."""
         self.prepared = False
         """Whether it has been asked to get ready."""
         self.reached: list[str] | None = None

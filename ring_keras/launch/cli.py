@@ -195,7 +195,10 @@ def _run_job(
     job = HostJob(command, environment, bind_to_cores, options.verbose)
     if nodes is not None:
         node = dataclasses.replace(
-            nodes, init_timeout_s=config.init_timeout_s, encrypt=config.encrypt
+            nodes,
+            init_timeout_s=config.init_timeout_s,
+            encrypt=config.encrypt,
+            range="" if elastic is None else elastic.range,
         )
         return _run_node(launch, node, job)
     if hosts is None:

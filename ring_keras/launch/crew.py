@@ -62,6 +62,8 @@ class Crew(ABC):
 
     def __init__(self, name: str, slots: int) -> None:
         self.name = name
+        self.title = f"host {name}"
+        """How messages call it, in full."""
         self.slots = slots
         self.places: Sequence[Place] = ()
         """Of the ranks that it starts with."""

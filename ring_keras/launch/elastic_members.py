@@ -104,6 +104,7 @@ class ElasticMembers(Members):
         """Starts the processes that the job begins with, and those to come."""
         if self._size > 1:
             require_route(self._store_host)
+        self._desk.output.hold()
         self._fleet.begin(self._take_join)
         # Times run out, too, without that anything happens.
         self._desk.loop.on_tick(self._fleet.advance)
@@ -195,6 +196,7 @@ class ElasticMembers(Members):
         """The same, and no host is needed any more."""
         self._fleet.finish()
         super().finish()
+        self._desk.output.release()
 
     def _take_join(self, number: int, has_state: bool, tell: Tell) -> None:
         """A process asks to join; it has left the generation it was in."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,7 @@ class ElasticOptions:
     """How many ranks a job may have, and how long it waits for some.
 
     Attributes:
-        size: Ranks to begin with.
+        size: Ranks to begin with, if there is room for so many.
         min_size: The fewest with which it goes on.
         max_size: Up to so many are started, anew for those that were lost; None:
             none are.
@@ -45,6 +46,12 @@ class ElasticOptions:
     reset_limit: int | None
     cooldown_s: tuple[float, float]
     discovery: DiscoveryOptions | None
+
+    @property
+    def range(self) -> str:
+        """How many ranks there may be, as the options say it."""
+        most = "" if self.max_size is None else f" --max-np {self.max_size}"
+        return f"--min-np {self.min_size}{most}"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -139,11 +146,15 @@ def check(
     _refuse_what_is_not_there(parser, options, config, by_node)
     # As Horovod's: without it, no fewer than it began with.
     least = options.size if options.min_size is None else options.min_size
-    most = options.max_size
-    if not 1 <= least <= options.size:
-        parser.error(f"--min-np must be from 1 to -np {options.size}, not {least}")
-    if most is not None and most < options.size:
-        parser.error(f"--max-np must be at least -np {options.size}, not {most}")
+    most, size = options.max_size, options.size
+    if by_node:
+        size = sys.maxsize  # How many ranks the others have, they will say.
+        if least < 1:
+            parser.error(f"--min-np must be at least 1, not {least}")
+    elif not 1 <= least <= size:
+        parser.error(f"--min-np must be from 1 to -np {size}, not {least}")
+    elif most is not None and most < size:
+        parser.error(f"--max-np must be at least -np {size}, not {most}")
     if options.slots_per_host is not None and options.host_discovery_script is None:
         parser.error("--slots-per-host is for --host-discovery-script")
     timeout_s = options.elastic_timeout
@@ -164,7 +175,7 @@ def check(
             "--max-np they are not"
         )
     return ElasticOptions(
-        size=options.size,
+        size=size,
         min_size=least,
         max_size=most,
         timeout_s=timeout_s,
@@ -189,11 +200,10 @@ def _refuse_what_is_not_there(
     config: Config,
     by_node: bool,
 ) -> None:
-    if by_node:
-        parser.error(
-            "--min-np and --max-np work on this machine, or through ssh with -H, not "
-            "with --nnodes"
-        )
+    if by_node and options.min_size is None:
+        parser.error("--max-np with --nnodes also needs --min-np")
+    if by_node and options.host_discovery_script is not None:
+        parser.error("--host-discovery-script names hosts, and --nnodes counts them")
     if options.bind_to != "none":
         parser.error("--bind-to does not work with --min-np or --max-np, for now")
     if config.timeline is not None:

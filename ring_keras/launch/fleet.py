@@ -39,7 +39,7 @@ class Fleet:
     """Gives each process a host: the one that has failed least, and of those the first.
 
     Args:
-        crews: Of the hosts that are ready, by what calls them.
+        crews: Of the hosts that are ready, by how messages call these.
         options: Of the job.
         say: Tells the user.
         growth: What brings others; None: nothing does.
@@ -97,29 +97,24 @@ class Fleet:
         name = min(free or self._crews, key=self._failures_of)
         return self._crews[name].add(number, size)
 
-    def join(self, name: str, crew: Crew) -> None:
-        """A host has come, and gets ready."""
-        self._say(f"elastic: host {name} has come")
-        self._crews[name] = crew
-
     def take(self, hosts: Sequence[Host]) -> None:
         """These are the hosts from now on."""
         assert self._growth is not None
         now = time.monotonic()
-        for host in hosts:
-            crew = self._crews.get(host.name)
+        listed = {f"host {host.name}": host for host in hosts}
+        for name, host in listed.items():
+            crew = self._crews.get(name)
             if crew is not None:
                 crew.stay(host.slots)
-            elif now >= self._next_try_at.get(host.name, 0.0):
-                self._say(f"elastic: host {host.name} has come")
+            elif now >= self._next_try_at.get(name, 0.0):
+                self._say(f"elastic: {name} has come")
                 try:
-                    self._crews[host.name] = self._growth.connect(host)
+                    self._crews[name] = self._growth.connect(host)
                 except OSError as error:
-                    self._note_loss(host.name, str(error), 0, now)
-        listed = {host.name for host in hosts}
+                    self._note_loss(name, str(error), 0, now)
         for name, crew in self._crews.items():
             if name not in listed and not crew.leaves:
-                self._say(f"elastic: host {name} is to be given back")
+                self._say(f"elastic: {name} is to be given back")
                 crew.leave()
 
     def advance(self) -> None:
@@ -143,7 +138,7 @@ class Fleet:
         crew.start("")  # Processes learn where their store is when they join.
 
     def _note_loss(self, name: str, why: str, processes: int, now: float) -> None:
-        self._say(f"elastic: host {name} was lost: {why}")
+        self._say(f"elastic: {name} was lost: {why}")
         self._failures[name] = self._failures.get(name, 0) + processes + 1
         first, last = self._options.cooldown_s
         wait_s = min(last, first * 2.0 ** min(self._failures[name] - 1, 64))

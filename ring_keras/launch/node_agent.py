@@ -38,18 +38,27 @@ class _ShownOutput:
     def __init__(self, loop: Loop, pump: OutputPump) -> None:
         self._loop = loop
         self._pump = pump
-        self._started = False
+        self._held = False
         self.done = True
 
     def add_rank(self, rank: int, stdout_fd: int, stderr_fd: int) -> None:
         """Takes over the reading ends of a rank's pipes."""
         self._pump.add_rank(rank, stdout_fd, stderr_fd)
 
-    def start(self) -> None:
-        """When all ranks have been added."""
+    def start(self, more_may_come: bool) -> None:
+        """When ranks have been added; all of them, or others `finish` ends."""
         self.done = False
+        self._held = more_may_come
+        if more_may_come:
+            self._pump.hold()
         self._pump.start()
         self._loop.on_readable(self._pump.done_fd, self._note_done)
+
+    def finish(self) -> None:
+        """No rank will be added any more."""
+        if self._held:
+            self._held = False
+            self._pump.release()
 
     def written(self, nbytes: int) -> None:
         """Nobody else writes it."""
@@ -149,8 +158,12 @@ class NodeAgent(Agent):
             self.end_ranks("the job is over")
         else:
             super().take(message)
-            if message["type"] == "start" and self.workers():
-                self._shown.start()
+            if message["type"] == "start":
+                more_may_come = field(message, "elastic", bool)
+                if more_may_come or self.workers():
+                    self._shown.start(more_may_come)
+            elif message["type"] == "finish":
+                self._shown.finish()
 
     def host_job(self) -> HostJob:
         """As this node's command line has it."""
@@ -238,6 +251,7 @@ class NodeAgent(Agent):
                 "node_rank": self._node.rank,
                 "nodes": self._node.count,
                 "ranks": self._node.ranks,
+                "range": self._node.range,
                 "host_name": socket.gethostname(),
             }
         )

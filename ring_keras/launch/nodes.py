@@ -14,6 +14,7 @@ from ring_keras.launch.agent_line import AgentLine
 from ring_keras.launch.crew import HostJob
 from ring_keras.launch.desk import CannotStartError, Desk
 from ring_keras.launch.door import Door, Guest
+from ring_keras.launch.elastic_options import ElasticOptions
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
 from ring_keras.launch.places import places_of
 from ring_keras.launch.secret_proof import CONNECTED, LISTENER
@@ -38,6 +39,8 @@ class NodeOptions:
         token: The job's secret.
         init_timeout_s: How long the others may take to come.
         encrypt: Whether what nodes say to each other is encrypted.
+        range: How many ranks there may be, as the options say it; empty: as many as
+            there are.
     """
 
     count: int
@@ -48,6 +51,7 @@ class NodeOptions:
     token: bytes
     init_timeout_s: float = 120.0
     encrypt: bool = False
+    range: str = ""
 
     @property
     def rendezvous(self) -> str:
@@ -134,6 +138,7 @@ def nodes_that_come(options: NodeOptions, job: HostJob) -> Source:
         reception = _Reception(options, desk)
         others = reception.await_all()
         own = desk.local_crew(options.ranks, job)
+        own.title = f"node 0 ({own.title})"
         own.places, *theirs = places_of([options.ranks, *(c.slots for c in others)])
         for crew, places in zip(others, theirs, strict=True):
             crew.prepare(places)
@@ -145,10 +150,27 @@ def nodes_that_come(options: NodeOptions, job: HostJob) -> Source:
             if crew.reached is None:
                 reason = crew.gone or f"it was not ready in {_READY_TIMEOUT_S:g} s"
                 raise CannotStartError(f"{crew.title}: {reason}")
-        crews = {crew.title: crew for crew in others}
-        return Hosts({"node 0": own, **crews}, reception.address)
+        crews = {crew.title: crew for crew in (own, *others)}
+        if desk.options.elastic is not None:
+            _check_size(
+                desk.options.elastic, sum(crew.slots for crew in crews.values())
+            )
+        return Hosts(crews, reception.address)
 
     return gather
+
+
+def _check_size(elastic: ElasticOptions, size: int) -> None:
+    """Raises CannotStartError if the nodes have not the ranks that were asked for."""
+    least, most = elastic.min_size, elastic.max_size
+    if least > size:
+        raise CannotStartError(
+            f"--min-np must be from 1 to {size}, the ranks of all nodes, not {least}"
+        )
+    if most is not None and most < size:
+        raise CannotStartError(
+            f"--max-np must be at least {size}, the ranks of all nodes, not {most}"
+        )
 
 
 class NodeCrew(AgentCrew):
@@ -320,6 +342,12 @@ class _Reception:
         version = field(hello, "ring_keras", str)
         if version != __version__:
             return f"{who} has ring_keras {version}, and node 0 {__version__}"
+        its, own = field(hello, "range", str), self._options.range
+        if its != own:
+            return (
+                f"{who} was started with {its or 'no --min-np'}, and node 0 with "
+                f"{own or 'none'}. Give the same on every node"
+            )
         return None
 
 

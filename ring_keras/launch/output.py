@@ -42,6 +42,7 @@ class _Own(Enum):
     LINE = auto()
     STATUS = auto()
     STREAM = auto()  # One more will be fed.
+    RELEASE = auto()  # No rank will be added any more.
 
 
 @dataclass
@@ -173,6 +174,16 @@ class OutputPump:
         if not self._started:
             self._take_fed()
 
+    def hold(self) -> None:
+        """More ranks may be added after all have ended, until `release`."""
+        self._put(_Own.STREAM, b"", lambda _nbytes: None)
+        if not self._started:
+            self._take_fed()
+
+    def release(self) -> None:
+        """No rank will be added any more."""
+        self._put(_Own.RELEASE, b"", lambda _nbytes: None)
+
     def feed(self, rank: int, name: str, data: bytes, taken: _Taken) -> None:
         """Takes what a rank of another host printed; nothing: it has closed that.
 
@@ -292,6 +303,8 @@ class OutputPump:
                     self._write(stream, data)
                 elif stream is _Own.STREAM:
                     self._open_count += 1
+                elif stream is _Own.RELEASE:
+                    self._open_count -= 1
                 else:
                     self._write_own(stream, data)
                 taken(len(data))

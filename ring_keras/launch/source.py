@@ -21,8 +21,8 @@ class Hosts:
     """Those that a job begins with, which are ready to start ranks.
 
     Attributes:
-        crews: Theirs, by what calls them; with their places, should all ranks be there
-            from the start.
+        crews: Theirs, by how messages call the hosts; with their places, should all
+            ranks be there from the start.
         store_host: The address on which the job's store shall listen.
         growth: What brings others later; None: nothing does.
     """
@@ -48,6 +48,6 @@ def this_host(size: int, job: HostJob, slots: int | None = None) -> Source:
     def gather(desk: Desk) -> Hosts:
         crew = desk.local_crew(sys.maxsize if slots is None else slots, job)
         crew.places = places_of([size])[0]
-        return Hosts({crew.name: crew}, _LOOPBACK)
+        return Hosts({crew.title: crew}, _LOOPBACK)
 
     return gather

@@ -95,7 +95,8 @@ class _SshHosts:
         """Until enough are ready."""
         desk = self._desk
         crews = {
-            host.name: self._connect(host, *names_of(host)) for host in self._job.hosts
+            f"host {host.name}": self._connect(host, *names_of(host))
+            for host in self._job.hosts
         }
         await_greetings(desk.run_until, [crew.line for crew in crews.values()])
         crews = self._usable(crews)

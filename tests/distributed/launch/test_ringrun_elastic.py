@@ -4,59 +4,22 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from support.elastic_ranks import GO_ON_UNTIL_2, PROLOGUE, ended
 from support.processes import stop, wait_until, wait_until_dead
 from support.ringrun import Finished, Ringrun
-
-# `rank` is the process's number here, which it keeps.
-_PROLOGUE = """
-import numpy as np
-from ring_keras import _native
-sys.modules["tensorflow"] = None  # Errors are RuntimeErrors then.
-from ring_keras.config import Config
-from ring_keras.lifecycle.elastic_launcher import launcher_of
-
-config = Config.from_environment()
-
-def join():
-    while True:
-        place = launcher_of(config).join()
-        try:
-            _native.init(**(config.init_options() | place))
-            return _native.topology()[:2]
-        except RuntimeError as error:
-            assert str(error).startswith("PeerLostError"), error
-
-def meet():
-    return _native.allgather(np.array([[rank]]), "meet")[:, 0].tolist()
-
-def meet_until_lost():
-    try:
-        while True:
-            meet()
-            time.sleep(0.01)
-    except RuntimeError as error:
-        assert str(error).startswith("PeerLostError"), error
-    _native.shutdown("it lost a rank")
-
-def end():
-    numbers = meet()
-    _native.shutdown("the test ended")
-    note(f"end.{rank}", f"{os.getpid()} {numbers}")
-"""
 
 
 def start(
     ringrun: Ringrun, script: str, *options: str, size: int = 2
 ) -> subprocess.Popen[bytes]:
     """Starts an elastic job of such ranks."""
-    return ringrun.start(_PROLOGUE + script, *options, size=size)
+    return ringrun.start(PROLOGUE + script, *options, size=size)
 
 
 def finish(ringrun: Ringrun, process: subprocess.Popen[bytes], code: int) -> Finished:
@@ -66,27 +29,8 @@ def finish(ringrun: Ringrun, process: subprocess.Popen[bytes], code: int) -> Fin
     return finished
 
 
-def ended(ringrun: Ringrun, *numbers: int) -> dict[int, tuple[int, list[int]]]:
-    """Which process each became, and with whom it met last."""
-    found = {}
-    for number in numbers:
-        pid, _, others = ringrun.noted(f"end.{number}").partition(" ")
-        found[number] = int(pid), [int(other) for other in re.findall(r"\d+", others)]
-    return found
-
-
-_GO_ON_UNTIL_2 = """
-_, members = join()
-note(f"pid.{rank}", os.getpid())
-while members != 2:
-    meet_until_lost()
-    _, members = join()
-end()
-"""
-
-
 def test_survivors_keep_their_process_and_their_order(ringrun: Ringrun) -> None:
-    job = start(ringrun, _GO_ON_UNTIL_2, "--min-np", "2", size=4)
+    job = start(ringrun, GO_ON_UNTIL_2, "--min-np", "2", size=4)
     pids = ringrun.pids("pid.0", "pid.1", "pid.2", "pid.3")
 
     os.kill(pids[0], signal.SIGKILL)
@@ -112,7 +56,7 @@ end()
 
 
 def test_too_few_end_with_a_code_of_its_own(ringrun: Ringrun) -> None:
-    job = start(ringrun, _GO_ON_UNTIL_2.replace("!= 2", "> 0"), "--min-np", "2")
+    job = start(ringrun, GO_ON_UNTIL_2.replace("!= 2", "> 0"), "--min-np", "2")
     pids = ringrun.pids("pid.0", "pid.1")
 
     os.kill(pids[1], signal.SIGKILL)
@@ -124,7 +68,7 @@ def test_too_few_end_with_a_code_of_its_own(ringrun: Ringrun) -> None:
 
 
 def test_all_killed_at_once_end_as_in_any_job(ringrun: Ringrun) -> None:
-    job = start(ringrun, _GO_ON_UNTIL_2.replace("!= 2", "> 0"), "--min-np", "1")
+    job = start(ringrun, GO_ON_UNTIL_2.replace("!= 2", "> 0"), "--min-np", "1")
     pids = ringrun.pids("pid.0", "pid.1")
     for pid in pids:
         stop(pid)  # So that neither gives the other up.
@@ -292,7 +236,7 @@ end()
 
 def test_more_changes_than_allowed_end_the_job(ringrun: Ringrun) -> None:
     options = ["--min-np", "1", "--reset-limit", "0"]
-    job = start(ringrun, _GO_ON_UNTIL_2.replace("!= 2", "> 0"), *options)
+    job = start(ringrun, GO_ON_UNTIL_2.replace("!= 2", "> 0"), *options)
     (pid,) = ringrun.pids("pid.1")
 
     os.kill(pid, signal.SIGKILL)

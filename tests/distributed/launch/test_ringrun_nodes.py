@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from support.elastic_ranks import GO_ON_UNTIL_2, PROLOGUE, ended
 from support.processes import is_alive, wait_until, wait_until_dead
 from support.ringrun import Finished, Ringrun
 
@@ -181,6 +182,108 @@ def test_nodes_must_agree_on_their_count(nodes: Nodes) -> None:
         assert "started with --nnodes 2, and node 0 with --nnodes 3" in finished.verdict
 
 
+def test_nodes_must_agree_on_how_many_ranks_there_may_be(nodes: Nodes) -> None:
+    started = [nodes.start("", 0, "--min-np", "1"), nodes.start("", 1)]
+
+    for process in started:
+        finished = nodes.ringrun.finish(process)
+        assert finished.returncode == 1
+        said = "started with no --min-np, and node 0 with --min-np 1. Give the same"
+        assert said in finished.verdict
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--min-np 3", "--min-np must be from 1 to 2, the ranks of all nodes, not 3"),
+        (
+            "--min-np 1 --max-np 1",
+            "--max-np must be at least 2, the ranks of all nodes",
+        ),
+    ],
+)
+def test_nodes_must_have_the_ranks_that_are_asked_for(
+    nodes: Nodes, options: str, message: str
+) -> None:
+    found = nodes.run("", [1, 1], *options.split())
+
+    assert [finished.returncode for finished in found] == [1, 1]
+    assert all(message in finished.verdict for finished in found)
+
+
+def test_ranks_of_any_node_may_be_lost(nodes: Nodes) -> None:
+    ringrun, script = nodes.ringrun, PROLOGUE + GO_ON_UNTIL_2
+    started = [nodes.start(script, n, "--min-np", "2", ranks=2) for n in (0, 1)]
+    pids = ringrun.pids("pid.0", "pid.1", "pid.2", "pid.3")
+
+    os.kill(pids[0], signal.SIGKILL)
+    os.kill(pids[3], signal.SIGKILL)
+
+    for process in started:
+        finished = ringrun.finish(process)
+        assert finished.returncode == 0, finished.stderr.decode()
+    assert ended(ringrun, 1, 2) == {1: (pids[1], [1, 2]), 2: (pids[2], [1, 2])}
+
+
+def test_a_job_outlives_a_node(nodes: Nodes) -> None:
+    ringrun, script = nodes.ringrun, PROLOGUE + GO_ON_UNTIL_2
+    started = [nodes.start(script, n, "--min-np", "2", count=3) for n in range(3)]
+    pids = ringrun.pids("pid.0", "pid.1", "pid.2")
+
+    started[1].kill()
+
+    first, lost, last = (ringrun.finish(process) for process in started)
+    assert (first.returncode, last.returncode) == (0, 0), first.stderr.decode()
+    assert lost.returncode == -signal.SIGKILL
+    assert re.search(
+        r"with its host: node 1 \(host \S+\) was lost", first.stderr.decode()
+    )
+    assert ended(ringrun, 0, 2) == {0: (pids[0], [0, 2]), 2: (pids[2], [0, 2])}
+    wait_until_dead([pids[1]])
+
+
+def test_nodes_that_are_too_few_end_with_one_verdict(nodes: Nodes) -> None:
+    script = PROLOGUE + GO_ON_UNTIL_2.replace("!= 2", "!= 1")
+    options = ("--min-np", "3")
+    started = [nodes.start(script, n, *options, count=3) for n in range(3)]
+    pids = nodes.ringrun.pids("pid.0", "pid.1", "pid.2")
+
+    os.kill(pids[2], signal.SIGKILL)
+
+    for process in started:
+        finished = nodes.ringrun.finish(process)
+        assert finished.returncode == 75, finished.stderr.decode()
+        assert "fewer than --min-np 3 ranks are left (2)" in finished.verdict
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_nodes_only_rank_is_replaced_there(nodes: Nodes, node: int) -> None:
+    script = PROLOGUE + (
+        "_, members = join()\n"
+        "note(f'pid.{rank}', os.getpid())\n"
+        "print('process', rank)\n"
+        "if rank < 2:\n"
+        "    meet_until_lost()\n"
+        "    while join()[1] == 1:\n"
+        "        launcher_of(config).note_joined()\n"
+        "        wait_until(launcher_of(config).others_wait, 'a replacement')\n"
+        "        _native.shutdown('others wait')\n"
+        "end()\n"
+    )
+    options = ("--min-np", "1", "--max-np", "2", "--blacklist-cooldown-range", "0", "0")
+    started = [nodes.start(script, number, *options) for number in (0, 1)]
+    pids = nodes.ringrun.pids("pid.0", "pid.1")
+
+    os.kill(pids[node], signal.SIGKILL)
+
+    found = [nodes.ringrun.finish(process) for process in started]
+    for finished in found:
+        assert finished.returncode == 0, finished.stderr.decode()
+    assert ended(nodes.ringrun, 1 - node)[1 - node] == (pids[1 - node], [1 - node, 2])
+    printed = found[node].stdout.decode()
+    assert printed == f"[{node}] process {node}\n[2] process 2\n"
+
+
 def test_another_secret_does_not_get_in(nodes: Nodes, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.touch(mode=0o600)
@@ -279,6 +382,8 @@ def test_a_signal_to_any_node_ends_all(
         ("{all} -p 2222", "-p is for hosts that are reached through ssh"),
         ("{all} --ssh-args=-v", "--ssh-args is for hosts that are reached"),
         ("{all} --launcher-address ::1", "--launcher-address is for hosts that"),
+        ("{all} --max-np 2", "--max-np with --nnodes also needs --min-np"),
+        ("{all} --min-np 0", "--min-np must be at least 1, not 0"),
         ("{all} --rendezvous 192.0.2.99:4711", "192.0.2.99:4711: "),
         ("{all} --rendezvous 0.0.0.0:4711", "give one address of node 0's host"),
     ],

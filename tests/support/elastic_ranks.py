@@ -1,0 +1,62 @@
+"""Scripts of ranks that come and go: the engine and ringrun alone, no TensorFlow."""
+
+from __future__ import annotations
+
+import re
+
+from support.ringrun import Ringrun
+
+# `rank` is the process's number here, which it keeps.
+PROLOGUE = """
+import numpy as np
+from ring_keras import _native
+sys.modules["tensorflow"] = None  # Errors are RuntimeErrors then.
+from ring_keras.config import Config
+from ring_keras.lifecycle.elastic_launcher import launcher_of
+
+config = Config.from_environment()
+
+def join():
+    while True:
+        place = launcher_of(config).join()
+        try:
+            _native.init(**(config.init_options() | place))
+            return _native.topology()[:2]
+        except RuntimeError as error:
+            assert str(error).startswith("PeerLostError"), error
+
+def meet():
+    return _native.allgather(np.array([[rank]]), "meet")[:, 0].tolist()
+
+def meet_until_lost():
+    try:
+        while True:
+            meet()
+            time.sleep(0.01)
+    except RuntimeError as error:
+        assert str(error).startswith("PeerLostError"), error
+    _native.shutdown("it lost a rank")
+
+def end():
+    numbers = meet()
+    _native.shutdown("the test ended")
+    note(f"end.{rank}", f"{os.getpid()} {numbers}")
+"""
+
+GO_ON_UNTIL_2 = """
+_, members = join()
+note(f"pid.{rank}", os.getpid())
+while members != 2:
+    meet_until_lost()
+    _, members = join()
+end()
+"""
+
+
+def ended(ringrun: Ringrun, *numbers: int) -> dict[int, tuple[int, list[int]]]:
+    """Which process each became, and with whom it met last."""
+    found = {}
+    for number in numbers:
+        pid, _, others = ringrun.noted(f"end.{number}").partition(" ")
+        found[number] = int(pid), [int(other) for other in re.findall(r"\d+", others)]
+    return found
