@@ -198,7 +198,7 @@ def _run_job(
             nodes,
             init_timeout_s=config.init_timeout_s,
             encrypt=config.encrypt,
-            range="" if elastic is None else elastic.range,
+            elastic="" if elastic is None else elastic.shared,
         )
         return _run_node(launch, node, job)
     if hosts is None:

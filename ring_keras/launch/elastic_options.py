@@ -48,16 +48,27 @@ class ElasticOptions:
     discovery: DiscoveryOptions | None
 
     @property
-    def range(self) -> str:
-        """How many ranks there may be, as the options say it."""
-        most = "" if self.max_size is None else f" --max-np {self.max_size}"
-        return f"--min-np {self.min_size}{most}"
+    def shared(self) -> str:
+        """What every node must be given, as options; none where it is the default."""
+        words = [f"--min-np {self.min_size}"]
+        if self.max_size is not None:
+            words.append(f"--max-np {self.max_size}")
+        if self.timeout_s != ELASTIC_TIMEOUT_S:
+            words.append(f"--elastic-timeout {self.timeout_s:g}")
+        if self.reset_limit is not None:
+            words.append(f"--reset-limit {self.reset_limit}")
+        if self.cooldown_s != _COOLDOWN_S:
+            first, last = self.cooldown_s
+            words.append(f"--blacklist-cooldown-range {first:g} {last:g}")
+        return " ".join(words)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds them to ringrun's."""
     group = parser.add_argument_group(
-        "elastic jobs", "Jobs that continue when ranks are lost: see docs/elastic.md."
+        "elastic jobs",
+        "Jobs that continue when ranks are lost: see docs/elastic.md. "
+        "With --nnodes, give the same ones on every host.",
     )
     add = group.add_argument
     add(
@@ -203,7 +214,10 @@ def _refuse_what_is_not_there(
     if by_node and options.min_size is None:
         parser.error("--max-np with --nnodes also needs --min-np")
     if by_node and options.host_discovery_script is not None:
-        parser.error("--host-discovery-script names hosts, and --nnodes counts them")
+        parser.error(
+            "--host-discovery-script names hosts that come and go, and --nnodes counts "
+            "those that are there from the start: leave out one of them"
+        )
     if options.bind_to != "none":
         parser.error("--bind-to does not work with --min-np or --max-np, for now")
     if config.timeline is not None:

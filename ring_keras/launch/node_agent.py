@@ -251,7 +251,7 @@ class NodeAgent(Agent):
                 "node_rank": self._node.rank,
                 "nodes": self._node.count,
                 "ranks": self._node.ranks,
-                "range": self._node.range,
+                "elastic": self._node.elastic,
                 "host_name": socket.gethostname(),
             }
         )

@@ -39,8 +39,8 @@ class NodeOptions:
         token: The job's secret.
         init_timeout_s: How long the others may take to come.
         encrypt: Whether what nodes say to each other is encrypted.
-        range: How many ranks there may be, as the options say it; empty: as many as
-            there are.
+        elastic: The options by which the number of ranks may change; empty: none, and
+            it does not.
     """
 
     count: int
@@ -51,7 +51,7 @@ class NodeOptions:
     token: bytes
     init_timeout_s: float = 120.0
     encrypt: bool = False
-    range: str = ""
+    elastic: str = ""
 
     @property
     def rendezvous(self) -> str:
@@ -342,7 +342,7 @@ class _Reception:
         version = field(hello, "ring_keras", str)
         if version != __version__:
             return f"{who} has ring_keras {version}, and node 0 {__version__}"
-        its, own = field(hello, "range", str), self._options.range
+        its, own = field(hello, "elastic", str), self._options.elastic
         if its != own:
             return (
                 f"{who} was started with {its or 'no --min-np'}, and node 0 with "

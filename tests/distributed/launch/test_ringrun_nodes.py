@@ -182,14 +182,46 @@ def test_nodes_must_agree_on_their_count(nodes: Nodes) -> None:
         assert "started with --nnodes 2, and node 0 with --nnodes 3" in finished.verdict
 
 
-def test_nodes_must_agree_on_how_many_ranks_there_may_be(nodes: Nodes) -> None:
-    started = [nodes.start("", 0, "--min-np", "1"), nodes.start("", 1)]
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ("--min-np 1", "", "no --min-np, and node 0 with --min-np 1"),
+        ("", "--min-np 1", "--min-np 1, and node 0 with none"),
+        (
+            "--min-np 1 --max-np 2",
+            "--min-np 1 --max-np 3",
+            "--min-np 1 --max-np 3, and node 0 with --min-np 1 --max-np 2",
+        ),
+        (
+            "--min-np 1 --elastic-timeout 600",
+            "--min-np 1 --elastic-timeout 30",
+            "--min-np 1 --elastic-timeout 30, and node 0 with --min-np 1",
+        ),
+        (
+            "--min-np 1 --reset-limit 0",
+            "--min-np 1 --reset-limit 7",
+            "--min-np 1 --reset-limit 7, and node 0 with --min-np 1 --reset-limit 0",
+        ),
+        (
+            "--min-np 1 --max-np 2 --blacklist-cooldown-range 1 60",
+            "--min-np 1 --max-np 2 --blacklist-cooldown-range 0 5.5",
+            "--min-np 1 --max-np 2 --blacklist-cooldown-range 0 5.5, and node 0 with "
+            "--min-np 1 --max-np 2",
+        ),
+    ],
+)
+def test_nodes_must_agree_on_how_ranks_may_change(
+    nodes: Nodes, first: str, second: str, said: str
+) -> None:
+    options = [first.split(), second.split()]
+    started = [nodes.start("", node, *options[node]) for node in (0, 1)]
 
     for process in started:
         finished = nodes.ringrun.finish(process)
         assert finished.returncode == 1
-        said = "started with no --min-np, and node 0 with --min-np 1. Give the same"
-        assert said in finished.verdict
+        who = r"node 1 \(host \S+\) was started with "
+        expected = f"{who}{re.escape(said)}\\. Give the same on every node"
+        assert re.search(expected, finished.verdict), finished.stderr.decode()
 
 
 @pytest.mark.parametrize(
@@ -384,6 +416,10 @@ def test_a_signal_to_any_node_ends_all(
         ("{all} --launcher-address ::1", "--launcher-address is for hosts that"),
         ("{all} --max-np 2", "--max-np with --nnodes also needs --min-np"),
         ("{all} --min-np 0", "--min-np must be at least 1, not 0"),
+        (
+            "{all} --min-np 1 --max-np 2 --host-discovery-script hosts.sh",
+            "--host-discovery-script names hosts that come and go, and --nnodes counts",
+        ),
         ("{all} --rendezvous 192.0.2.99:4711", "192.0.2.99:4711: "),
         ("{all} --rendezvous 0.0.0.0:4711", "give one address of node 0's host"),
     ],
