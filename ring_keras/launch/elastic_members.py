@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ring_keras.launch.desk import Desk, require_route
@@ -42,8 +43,8 @@ class _Process:
     killed: bool = False
     left_at: float | None = None
     """Since when the others do without it, because its host is given back."""
-    lost: bool = False
-    """Whether it has ended, and the others are not done."""
+    lost: str = ""
+    """How it has ended, if the others are not done."""
 
     @property
     def seems_done(self) -> bool:
@@ -82,7 +83,8 @@ class ElasticMembers(Members):
         self._had_state = False
         self._forming_since: float | None = None
         self._losses = 0
-        self._last_loss = ""
+        self._last_lost: _Process | None = None
+        self._suspects: list[_Process] = []
         self._stillborn = 0
         self._next_call_at = 0.0
         self._next_start_at = 0.0
@@ -149,14 +151,16 @@ class ElasticMembers(Members):
             if any(process.worker.failed for process in self._members):
                 self._say(f"elastic: {why}")
                 return Ending()
-            return Ending(f"{why}. {self._last_loss}", 1)
+            self._suspects = list(self._members)
+            return Ending(why, 1, cause=self._cause)
         self._dismiss([p for p in self._newcomers() if p.worker.leaving], now)
         self._fill(now)
         self._kill_stragglers(now)
         if len(living) + self._most_to_come() < self._options.min_size:
             return self._end(
                 f"fewer than --min-np {self._options.min_size} ranks are left "
-                f"({len(living)}), and no others will come. {self._last_loss}"
+                f"({len(living)}), and no others will come",
+                self._cause,
             )
         if not any(process.waits for process in living):
             self._forming_since = None
@@ -176,12 +180,12 @@ class ElasticMembers(Members):
         return self._give_up_late(living, len(coming))
 
     def _lose(self, process: _Process, how: str) -> None:
-        process.lost = True
+        process.lost = how
         self._losses += 1
-        self._last_loss = f"{_named(process)} {how}"
+        self._last_lost = process
         self._next_start_at = time.monotonic() + self._cooldown_s()
         if self._ending is None:
-            self._say(f"elastic: {self._last_loss}")
+            self._say(f"elastic: {_named(process)} {how}")
 
     def ended_ranks(self) -> list[tuple[int, str, bool]]:
         """What the store says of the generation there is: see its `ended_ranks`."""
@@ -353,7 +357,8 @@ class ElasticMembers(Members):
         return self._end(
             f"fewer than --min-np {self._options.min_size} ranks "
             f"({len(living) + coming}) were there within --elastic-timeout "
-            f"{self._options.timeout_s:g} s. {self._last_loss}"
+            f"{self._options.timeout_s:g} s",
+            self._cause,
         )
 
     def _kill_stragglers(self, now: float) -> None:
@@ -369,8 +374,10 @@ class ElasticMembers(Members):
         # Not `signal`: it counts as lost, not as stopped by us.
         process.worker.deliver(signal.SIGKILL)
 
-    def _end(self, why: str) -> Ending:
-        self._ending = Ending(why, TOO_FEW, told=True)
+    def _end(self, why: str, cause: Callable[[], str] = lambda: "") -> Ending:
+        self._ending = Ending(why, TOO_FEW, told=True, cause=cause)
+        # One may have left, which others have noticed, and have ended, before it ends.
+        self._suspects = [p for p in self._members if p.lost or not p.waits]
         for process in self._processes.values():
             if process.waits and process.worker.running:
                 self._tell_end(process)
@@ -379,7 +386,21 @@ class ElasticMembers(Members):
     def _tell_end(self, process: _Process) -> None:
         assert process.tell is not None
         assert self._ending is not None
-        process.tell({"end": self._ending.message})
+        process.tell({"end": f"{self._ending.message}{self._ending.cause()}"})
+
+    def _cause(self) -> str:
+        """Which process was lost first of those that have met last, if any was."""
+        order = {number: i for i, (number, _, _) in enumerate(self.ended_ranks())}
+        lost = [process for process in self._suspects if process.lost]
+        first = min(
+            lost,
+            key=lambda process: (
+                order.get(process.worker.rank, len(order)),
+                process.worker.ended_at or 0.0,
+            ),
+            default=self._last_lost,
+        )
+        return "" if first is None else f". {_named(first)} {first.lost}"
 
 
 def _named(process: _Process) -> str:

@@ -313,7 +313,8 @@ class Launcher:
             if late:
                 text += f"; killed the ranks that did not end: {late}"
             return 128 + self._interrupt, text
-        if self._ending is not None and self._ending.message is not None:
-            return self._ending.exit_code, f"[RK806] {self._ending.message}"
+        ending = self._ending
+        if ending is not None and ending.message is not None:
+            return ending.exit_code, f"[RK806] {ending.message}{ending.cause()}"
         verdict = judge(workers, self._ended_ranks(), self._hung)
         return verdict.exit_code, verdict.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,11 +25,13 @@ class Ending:
         message: Why, if that is not to be seen from how its processes ended.
         exit_code: ringrun's then.
         told: Whether its processes are told, and end by themselves.
+        cause: What to say besides, once all have ended.
     """
 
     message: str | None = None
     exit_code: int = 0
     told: bool = False
+    cause: Callable[[], str] = lambda: ""
 
 
 class Members(ABC):

@@ -52,6 +52,24 @@ while members != 2:
 end()
 """
 
+# Rank 1 is the cause, and ends after rank 0, which has noticed that it has left.
+LEAVE_IN_TURN = """
+join()
+note(f"pid.{rank}", os.getpid())
+if rank == 1:
+    wait_for("pid.0")
+    _native.shutdown("it is the cause")
+    wait_for_the_end_of("pid.0")
+    sys.exit(3)
+try:
+    while True:
+        meet()
+except RuntimeError as error:
+    assert str(error).startswith("PeerLostError"), error
+_native.shutdown("it has lost rank 1")
+sys.exit(7)
+"""
+
 
 def ended(ringrun: Ringrun, *numbers: int) -> dict[int, tuple[int, list[int]]]:
     """Which process each became, and with whom it met last."""

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.elastic_ranks import GO_ON_UNTIL_2, PROLOGUE, ended
+from support.elastic_ranks import GO_ON_UNTIL_2, LEAVE_IN_TURN, PROLOGUE, ended
 from support.processes import stop, wait_until, wait_until_dead
 from support.ringrun import Finished, Ringrun
 
@@ -65,6 +65,20 @@ def test_too_few_end_with_a_code_of_its_own(ringrun: Ringrun) -> None:
     assert "fewer than --min-np 2 ranks are left (1), and no others" in finished.verdict
     assert f"pid {pids[1]}) was killed by SIGKILL" in finished.verdict
     assert b"NoGenerationError: the job ends" in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("least", "code", "said"),
+    [("1", 3, "[RK801] rank 1 ("), ("2", 75, "no others will come. process 1 (rank 1")],
+)
+def test_the_first_that_left_is_the_cause(
+    ringrun: Ringrun, least: str, code: int, said: str
+) -> None:
+    job = start(ringrun, LEAVE_IN_TURN, "--min-np", least)
+
+    verdict = finish(ringrun, job, code).verdict
+    assert said in verdict
+    assert ") exited with code 3" in verdict
 
 
 def test_all_killed_at_once_end_as_in_any_job(ringrun: Ringrun) -> None:

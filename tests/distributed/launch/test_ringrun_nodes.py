@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from support.elastic_ranks import GO_ON_UNTIL_2, PROLOGUE, ended
+from support.elastic_ranks import GO_ON_UNTIL_2, LEAVE_IN_TURN, PROLOGUE, ended
 from support.processes import is_alive, wait_until, wait_until_dead
 from support.ringrun import Finished, Ringrun
 
@@ -286,6 +286,17 @@ def test_nodes_that_are_too_few_end_with_one_verdict(nodes: Nodes) -> None:
         finished = nodes.ringrun.finish(process)
         assert finished.returncode == 75, finished.stderr.decode()
         assert "fewer than --min-np 3 ranks are left (2)" in finished.verdict
+
+
+@pytest.mark.parametrize(("least", "code"), [("1", 3), ("2", 75)])
+def test_the_first_that_left_is_the_cause_on_all_nodes(
+    nodes: Nodes, least: str, code: int
+) -> None:
+    found = nodes.run(PROLOGUE + LEAVE_IN_TURN, [1, 1], "--min-np", least)
+
+    for finished in found:
+        assert finished.returncode == code, finished.stderr.decode()
+        assert re.search(r"rank 1\b.* exited with code 3", finished.verdict)
 
 
 @pytest.mark.parametrize("node", [0, 1])
