@@ -254,8 +254,9 @@ class Launcher:
                 f"waiting up to {self._options.grace_period_s:g} s for the ranks to "
                 "end; Ctrl-C again kills them at once"
             )
-        # Python takes SIGINT as KeyboardInterrupt, so scripts can clean up.
-        self._stop(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
+        if self._state is not _State.ENDED:
+            # Python takes SIGINT as KeyboardInterrupt, so scripts can clean up.
+            self._stop(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
     def _stop(self, number: int) -> None:
         lost = {rank for rank, _, is_lost in self._ended_ranks() if is_lost}

@@ -2,11 +2,12 @@
 
 import os
 import select
+import subprocess
 import sys
 import time
 
 import pytest
-from support.processes import wait_until
+from support.processes import wait_until, wait_until_dead
 from support.ringrun import Ringrun
 
 
@@ -164,6 +165,25 @@ def test_the_job_ends_when_nobody_reads_its_output(ringrun):
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 128 + 13
     assert b"nobody reads its output" in stderr
+
+
+def test_output_that_nobody_reads_after_the_ranks_is_still_filed(ringrun, tmp_path):
+    script = """
+    import fcntl
+    fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)  # So that all fits.
+    note(f"pid{rank}", os.getpid())
+    os.write(1, (b"x" * 63 + b"\\n") * ((1 << 20) // 64))
+    """
+    directory = tmp_path / "output"
+    options = ("--min-np", "1", "--output-dir", str(directory))
+    process = ringrun.start(script, *options, size=4, stderr=subprocess.DEVNULL)
+    wait_until_dead(ringrun.pids("pid0", "pid1", "pid2", "pid3"))
+
+    process.stdout.close()
+
+    assert process.wait(timeout=30) == 128 + 13
+    for rank in range(4):
+        assert (directory / f"rank.{rank}" / "stdout").stat().st_size == 1 << 20
 
 
 def test_a_non_blocking_output_is_waited_for(ringrun):
