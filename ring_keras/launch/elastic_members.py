@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ring_keras.launch.desk import Desk, require_route
+from ring_keras.launch.desk import CannotStartError, Desk, require_route
 from ring_keras.launch.elastic_options import ElasticOptions
 from ring_keras.launch.elastic_socket import Tell
 from ring_keras.launch.fleet import Fleet
@@ -104,6 +104,11 @@ class ElasticMembers(Members):
 
     def begin(self) -> None:
         """Starts the processes that the job begins with, and those to come."""
+        if self._size < self._options.min_size:  # One was lost once it was ready.
+            raise CannotStartError(
+                f"there are fewer than --min-np {self._options.min_size} slots "
+                f"({self._size}) on hosts that are there"
+            )
         if self._size > 1:
             require_route(self._store_host)
         self._desk.output.hold()

@@ -63,7 +63,7 @@ class Fleet:
     @property
     def slots(self) -> int:
         """How many processes there may be, as long as no host comes or goes."""
-        return sum(crew.slots for crew in self._crews.values())
+        return sum(crew.slots for crew in self._crews.values() if crew.gone is None)
 
     @property
     def grows(self) -> bool:
@@ -94,8 +94,7 @@ class Fleet:
     def add(self, number: int, size: int) -> Worker:
         """Starts a process, if there is room: see `Crew.add`."""
         free = [name for name, crew in self._crews.items() if crew.free() > 0]
-        name = min(free or self._crews, key=self._failures_of)
-        return self._crews[name].add(number, size)
+        return self._crews[min(free, key=self._failures_of)].add(number, size)
 
     def take(self, hosts: Sequence[Host]) -> None:
         """These are the hosts from now on."""

@@ -325,6 +325,8 @@ class _Reception:
     def _problem_of(self, hello: dict[str, Any], rank: int, name: str) -> str | None:
         who = f"node {rank} (host {name})"
         there = self._crews.get(rank) if self._full else self._there(rank)
+        if there is not None and there.gone is not None:
+            return f"{there.title} was lost, and a job that runs takes none back"
         if there is not None or rank == 0:
             other = socket.gethostname() if there is None else there.name
             return (

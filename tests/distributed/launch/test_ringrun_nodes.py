@@ -274,6 +274,33 @@ def test_a_job_outlives_a_node(nodes: Nodes) -> None:
     wait_until_dead([pids[1]])
 
 
+def test_a_node_that_was_lost_is_not_taken_back(nodes: Nodes) -> None:
+    ringrun = nodes.ringrun
+    script = PROLOGUE + (
+        "join()\n"
+        "note(f'pid.{rank}', os.getpid())\n"
+        "meet_until_lost()\n"
+        "join()\n"
+        "note(f'again.{rank}')\n"
+        "wait_for('refused')\n"
+        "end()\n"
+    )
+    started = [nodes.start(script, n, "--min-np", "1") for n in (0, 1)]
+    ringrun.pids("pid.0", "pid.1")
+    started[1].kill()
+    ringrun.noted("again.0")
+
+    late = ringrun.finish(nodes.start(script, 1, "--min-np", "1"))
+
+    assert late.returncode == 1
+    assert re.search(
+        r"node 1 \(host \S+\) was lost, and a job that runs takes none back",
+        late.verdict,
+    )
+    (ringrun.directory / "refused").touch()
+    assert ringrun.finish(started[0]).returncode == 0
+
+
 def test_nodes_that_are_too_few_end_with_one_verdict(nodes: Nodes) -> None:
     script = PROLOGUE + GO_ON_UNTIL_2.replace("!= 2", "!= 1")
     options = ("--min-np", "3")
