@@ -91,12 +91,12 @@ def settle(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     per_node = options.nproc_per_node
     if options.here_only and (options.nnodes or 1, options.node_rank or 0) != (1, 0):
         parser.error("--standalone is for one host: leave out --nnodes and --node-rank")
-    has_meeting = options.rendezvous is not None or (
+    has_rendezvous = options.rendezvous is not None or (
         options.secret_file is not None and options.agent_port is None
     )
     is_alone = options.nnodes is None and options.node_rank is None
-    if has_meeting or not (is_one or is_alone):
-        _settle_meeting(parser, options)
+    if has_rendezvous or not (is_one or is_alone):
+        _settle_rendezvous(parser, options)
         return
     if options.size == _AUTO:
         options.size, options.is_auto = None, True
@@ -122,7 +122,7 @@ def settle(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     options.nnodes = options.node_rank = options.nproc_per_node = None
 
 
-def _settle_meeting(
+def _settle_rendezvous(
     parser: argparse.ArgumentParser, options: argparse.Namespace
 ) -> None:
     if options.rdzv_id is not None:
