@@ -51,11 +51,11 @@ def traced_steps():
 def test_a_gradient_and_a_fit_enter_what_the_page_lists():
     gradient, fit = run_ranks(traced_steps, 2)[0]
 
-    assert trips.differences(gradient, "One gradient") == []
-    in_both = [
-        file for table in trips.python_tables_of("One gradient") for file in table
-    ]
-    assert trips.differences(fit, "One `fit`", elsewhere=in_both) == []
+    tables = trips.python_tables_of("One gradient")
+    assert trips.differences(gradient, tables) == []
+    in_both = [file for table in tables for file in table]
+    own = trips.tables_of("One `fit`")
+    assert trips.differences(fit, own, elsewhere=in_both) == []
     assert set(in_both) <= set(fit)
 
 

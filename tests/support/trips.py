@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import ring_keras
-
-_ROOT = f"{Path(ring_keras.__file__).parent}/"
-_PAGE = Path(__file__).resolve().parents[2] / "docs" / "trips.md"
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGE = f"{_ROOT / 'ring_keras'}/"
+_PAGE = _ROOT / "docs" / "trips.md"
+_NOTES = "TESTS_NOTE_TRIPS"
 
 
 class Trip:
     """What this thread enters while `with` lasts.
 
+    Args:
+        note: A file that gets each as soon as it is entered.
+
     Attributes:
         files: In the order in which they are entered first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, note: Path | None = None) -> None:
         self.files: list[str] = []
+        self._note = note
 
     def __enter__(self) -> Trip:
         sys.setprofile(self._look)
@@ -33,12 +38,63 @@ class Trip:
         sys.setprofile(None)
 
     def _look(self, frame: FrameType, event: str, _: Any) -> None:
-        path, name = frame.f_code.co_filename, frame.f_code.co_name
-        # What an import runs is no part of a trip.
-        if event == "call" and name != "<module>" and path.startswith(_ROOT):
-            file = path.removeprefix(_ROOT)
-            if file not in self.files:
-                self.files.append(file)
+        path = frame.f_code.co_filename
+        if event != "call" or not path.startswith(_PACKAGE):
+            return
+        file = path.removeprefix(_PACKAGE)
+        if file in self.files or _is_import(frame):
+            return
+        self.files.append(file)
+        if self._note is not None:
+            with self._note.open("a") as note:
+                note.write(f"{file}\n")
+
+
+def _is_import(frame: FrameType | None) -> bool:
+    """Whether this runs because a module is imported: that is no part of a trip."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+class TripsOfPrograms:
+    """What `python -m MODULE` enters, in any process below that has this environment.
+
+    Args:
+        directory: Where they note it.
+        modules: Which are traced, with the processes that they fork.
+    """
+
+    def __init__(self, directory: Path, modules: Sequence[str]) -> None:
+        self._directory = directory
+        self._modules = modules
+        (directory / "sitecustomize.py").write_text(
+            "from support import trips\ntrips.note_trip_of_this_program()\n"
+        )
+
+    @property
+    def env(self) -> dict[str, str]:
+        """On top of what they would have."""
+        paths = [str(self._directory), str(_ROOT / "tests"), str(_ROOT)]
+        return {
+            _NOTES: ":".join([str(self._directory), *self._modules]),
+            "PYTHONPATH": ":".join(paths),
+        }
+
+    def files_of(self, module: str) -> list[str]:
+        """In the order in which one of its processes entered them first."""
+        lines = (self._directory / f"{module}.trip").read_text().splitlines()
+        return list(dict.fromkeys(lines))
+
+
+def note_trip_of_this_program(env: Mapping[str, str] = os.environ) -> None:
+    """If it is one of TripsOfPrograms."""
+    directory, *modules = env[_NOTES].split(":")
+    words = sys.orig_argv
+    if "-m" in words[:-1] and (module := words[words.index("-m") + 1]) in modules:
+        Trip(Path(directory) / f"{module}.trip").__enter__()
 
 
 def tables_of(section: str) -> list[list[str]]:
@@ -56,15 +112,18 @@ def python_tables_of(section: str) -> list[list[str]]:
 
 
 def differences(
-    entered: Sequence[str], section: str, *, elsewhere: Sequence[str] = ()
+    entered: Sequence[str],
+    tables: Sequence[Sequence[str]],
+    *,
+    elsewhere: Sequence[str] = (),
 ) -> list[str]:
-    """What to mend in a section of the page; tables are in the order of the trip.
+    """What to mend in tables of the page, which are in the order of the trip.
 
     Args:
         entered: The files of the trip, in order.
-        elsewhere: Files that another section lists.
+        tables: What is listed of it.
+        elsewhere: Files that other tables list.
     """
-    tables = python_tables_of(section)
     expected = [file for table in tables for file in table]
     own = [file for file in entered if file not in elsewhere]
     found = [f"{file}: entered, not listed" for file in own if file not in expected]

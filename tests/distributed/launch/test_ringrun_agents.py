@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from support import trips
 from support.processes import wait_until_dead
 from support.ringrun import Ringrun
 from support.terminal import REPORT, Terminal
@@ -194,3 +195,16 @@ def test_nothing_is_left_of_an_agents_ranks(
         assert finished.returncode == 1
         assert "host second.invalid was lost: its agent was killed" in finished.verdict
     wait_until_dead(pids, timeout_s=30)
+
+
+def test_a_launch_enters_what_the_page_lists(ringrun: Ringrun, start, tmp_path) -> None:
+    programs = ["ring_keras.launch", "ring_keras.launch.agent"]
+    traced = trips.TripsOfPrograms(tmp_path, programs)
+    script = JOIN + "_native.shutdown('done')\n"
+
+    finished = ringrun.finish(start(script, env=traced.env))
+
+    assert finished.returncode == 0
+    *here, there = trips.tables_of("One `ringrun -H a:2,b:2`")
+    assert trips.differences(traced.files_of(programs[0]), here) == []
+    assert trips.differences(traced.files_of(programs[1]), [there]) == []
