@@ -60,16 +60,17 @@ def _is_import(frame: FrameType | None) -> bool:
 
 
 class TripsOfPrograms:
-    """What `python -m MODULE` enters, in any process below that has this environment.
+    """What programs of Python enter, in any process below that has this environment.
 
     Args:
         directory: Where they note it.
-        modules: Which are traced, with the processes that they fork.
+        programs: Which are traced, with the processes that they fork: the name of a
+            module that is run by `python -m`, or that of a script.
     """
 
-    def __init__(self, directory: Path, modules: Sequence[str]) -> None:
+    def __init__(self, directory: Path, *programs: str) -> None:
         self._directory = directory
-        self._modules = modules
+        self._programs = programs
         (directory / "sitecustomize.py").write_text(
             "from support import trips\ntrips.note_trip_of_this_program()\n"
         )
@@ -79,22 +80,25 @@ class TripsOfPrograms:
         """On top of what they would have."""
         paths = [str(self._directory), str(_ROOT / "tests"), str(_ROOT)]
         return {
-            _NOTES: ":".join([str(self._directory), *self._modules]),
+            _NOTES: ":".join([str(self._directory), *self._programs]),
             "PYTHONPATH": ":".join(paths),
         }
 
-    def files_of(self, module: str) -> list[str]:
+    def files_of(self, program: str) -> list[str]:
         """In the order in which one of its processes entered them first."""
-        lines = (self._directory / f"{module}.trip").read_text().splitlines()
-        return list(dict.fromkeys(lines))
+        return list(dict.fromkeys(self.noted_of(program).read_text().splitlines()))
+
+    def noted_of(self, program: str) -> Path:
+        """Where its processes note what they enter."""
+        return self._directory / f"{program}.trip"
 
 
 def note_trip_of_this_program(env: Mapping[str, str] = os.environ) -> None:
     """If it is one of TripsOfPrograms."""
-    directory, *modules = env[_NOTES].split(":")
-    words = sys.orig_argv
-    if "-m" in words[:-1] and (module := words[words.index("-m") + 1]) in modules:
-        Trip(Path(directory) / f"{module}.trip").__enter__()
+    directory, *programs = env[_NOTES].split(":")
+    for word in sys.orig_argv:
+        if (program := Path(word).name) in programs:
+            Trip(Path(directory) / f"{program}.trip").__enter__()
 
 
 def tables_of(section: str) -> list[list[str]]:

@@ -199,7 +199,7 @@ def test_nothing_is_left_of_an_agents_ranks(
 
 def test_a_launch_enters_what_the_page_lists(ringrun: Ringrun, start, tmp_path) -> None:
     programs = ["ring_keras.launch", "ring_keras.launch.agent"]
-    traced = trips.TripsOfPrograms(tmp_path, programs)
+    traced = trips.TripsOfPrograms(tmp_path, *programs)
     script = JOIN + "_native.shutdown('done')\n"
 
     finished = ringrun.finish(start(script, env=traced.env))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import trips
 from support.processes import wait_until_dead
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(600)]
@@ -35,6 +36,7 @@ def run(
     workers: int = 2,
     placement: str = "PACK",
     max_failures: int = 0,
+    env: dict[str, str] | None = None,
     **kwargs: Any,
 ) -> Any:
     return ring_ray.RingTrainer(
@@ -46,6 +48,7 @@ def run(
         run_config=ray.train.RunConfig(
             storage_path=storage,
             failure_config=ray.train.FailureConfig(max_failures=max_failures),
+            worker_runtime_env={"env_vars": env or {}},
         ),
         **kwargs,
     ).fit()
@@ -245,3 +248,23 @@ def test_trains_on_shards_of_ray_data(cluster: Any, storage: str) -> None:
     shards = [ast.literal_eval(text) for text in told(storage, "shard.")]
     assert [len(shard) for shard in shards] == [ROWS // 2] * 2
     assert sorted(shards[0] + shards[1]) == sorted(float(b[0]) for b in y)
+
+
+def join_noted(config: dict[str, Any]) -> None:
+    """Keeps what all workers have entered until they call this."""
+    noted = Path(config["noted"])
+    noted.with_suffix(".so_far").write_bytes(noted.read_bytes())
+    join(config)
+
+
+def test_a_job_enters_what_the_page_lists(storage: str, tmp_path: Path) -> None:
+    traced = trips.TripsOfPrograms(tmp_path, "default_worker.py")
+    noted = traced.noted_of("default_worker.py")
+
+    with trips.Trip() as here:
+        run(join_noted, storage, {"noted": str(noted)}, env=traced.env)
+
+    caller, _, worker = trips.tables_of("One job in Ray")
+    assert trips.differences(here.files, [caller]) == []
+    noted.with_suffix(".so_far").rename(noted)
+    assert trips.differences(traced.files_of("default_worker.py"), [worker]) == []
