@@ -28,7 +28,7 @@ std::vector<std::string> Seeds() {
   full.shapes = {{}, {0, 7}, {int64_t{1} << 40}};
   full.splits = {1, 0, int64_t{1} << 50};
   full.payload = std::string("\0\1\0", 3);
-  full.stands_in = true;
+  full.is_made_up = true;
   full.error = "why not";
   return {Encode(Announcement()), Encode(OwnAnnouncement()), Encode(full)};
 }

@@ -43,7 +43,7 @@ Announcement Sample() {
   sample.payload = std::string("\0\1\0", 3);
   sample.joins = 2;
   sample.last_step = 8;
-  sample.stands_in = true;
+  sample.is_made_up = true;
   sample.number = 23;
   sample.launch_time = 17;
   sample.error = "why not";
@@ -89,7 +89,7 @@ RING_TEST(AnAnnouncementSurvivesTheJourney) {
     EXPECT_EQ(got.value().payload, sent.payload);
     EXPECT_EQ(got.value().joins, sent.joins);
     EXPECT_EQ(got.value().last_step, sent.last_step);
-    EXPECT_EQ(got.value().stands_in, sent.stands_in);
+    EXPECT_EQ(got.value().is_made_up, sent.is_made_up);
     EXPECT_EQ(got.value().number, sent.number);
     EXPECT_EQ(got.value().launch_time, sent.launch_time);
     EXPECT_EQ(got.value().error, sent.error);
@@ -138,7 +138,7 @@ RING_TEST(WhatHasOneTensorIsNotReadWithAnotherNumber) {
 RING_TEST(ABoolThatIsNeitherIsRefused) {
   Announcement sent = Sample();
   std::string bytes = Encode(sent);
-  sent.stands_in = false;
+  sent.is_made_up = false;
   const std::string other = Encode(sent);
   size_t at = 0;
   while (bytes[at] == other[at]) ++at;
