@@ -50,6 +50,20 @@ RING_TEST(AnAttachedSegmentIsTheSameMemory) {
             "the end");
 }
 
+// Hundreds of ranks on a host would else reach the limit of descriptors.
+RING_TEST(AnAttachedSegmentKeepsNoDescriptor) {
+  auto own = Segment::Create(kSize);
+  ASSERT_OK(own);
+  const int next = dup(0);  // The lowest number that is free.
+  close(next);
+  auto attached = Segment::Attach(kSize, getpid(), own.value()->descriptor(),
+                                  own.value()->header().nonce);
+  ASSERT_OK(attached);
+  const int after = dup(0);
+  close(after);
+  EXPECT_EQ(after, next);
+}
+
 // Another process: it finds the segment and the doorbell by numbers alone.
 RING_TEST(AnotherProcessAttachesAndRings) {
   auto own = Segment::Create(kSize);

@@ -37,6 +37,18 @@ RING_TEST(APeerSeesTheSameMemory) {
   EXPECT_EQ(std::string(end), "is here");
 }
 
+RING_TEST(APeersMemoryNeedsNoDescriptor) {
+  const auto own = std::move(TensorArena::Create().value());
+  const int next = dup(0);  // The lowest number that is free.
+  close(next);
+  const auto peers =
+      TensorArena::Attach(getpid(), own->descriptor(), own->nonce());
+  ASSERT_OK(peers);
+  const int after = dup(0);
+  close(after);
+  EXPECT_EQ(after, next);
+}
+
 RING_TEST(WhatIsNotThereIsNotFound) {
   const Arenas arenas;
   char* data = arenas.own->data();
