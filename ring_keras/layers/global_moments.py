@@ -54,6 +54,9 @@ class GlobalMoments:
             if step is not None and step.present is not None:
                 sums = tf.where(step.present, sums, 0)
             sums = _sum_over_ranks(sums, process_set)
+            if step is not None and step.present is not None:
+                # Nor does a row of zeros have a part in the gradient of the sums.
+                sums = tf.where(step.present, sums, tf.stop_gradient(sums))
         count, total, squares = tf.unstack(sums)
         # Keras keeps a batch that is all masked from dividing by zero so.
         smoothed = count if mask is None else count + keras.config.epsilon()

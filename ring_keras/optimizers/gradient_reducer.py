@@ -26,6 +26,7 @@ from ring_keras.optimizers.gradient_values import (
     dense,
     scaled,
     with_shape_of,
+    zero_unless,
 )
 from ring_keras.optimizers.plan_agreement import named_mismatch
 from ring_keras.optimizers.reduction_check import ReductionCheck
@@ -99,7 +100,9 @@ class GradientReducer:
         ]
         return [
             gradient if stays else scaled(gradient, share)
-            for gradient, stays in zip(gradients, as_they_are, strict=True)
+            for gradient, stays in zip(
+                self._of_examples(gradients, sources), as_they_are, strict=True
+            )
         ]
 
     def largest(
@@ -163,6 +166,7 @@ class GradientReducer:
         """
         if self.active:
             refuse_summed_losses(self._options.op)
+            gradients = self._of_examples(gradients, sources)
         return self.combine(gradients, sources, weight, factor)
 
     def agree(self, sources: Sequence[Any]) -> None:
@@ -287,6 +291,24 @@ class GradientReducer:
                     postscale_factor=factor,
                     process_set=self.process_set,
                 )
+
+    def _of_examples(
+        self, gradients: Sequence[Gradient], sources: Sequence[Any]
+    ) -> list[Gradient]:
+        """Zeros where a row of zeros stands for no examples: a weight of 0 keeps NaN.
+
+        A model may make NaN of it, such as the mean of a row that is all masked.
+        """
+        step = current_step()
+        if step is None or step.present is None:
+            return list(gradients)
+        present = step.present
+        return [
+            gradient
+            if internals.overwrites_with_gradient(source)
+            else zero_unless(present, as_tensors(gradient))
+            for gradient, source in zip(gradients, sources, strict=True)
+        ]
 
     def _overwriting(
         self, gradients: Sequence[Gradient], sources: Sequence[Any]

@@ -7,7 +7,15 @@ import tensorflow as tf
 from ring_keras.ops.arguments import Factor, to_factor
 from ring_keras.ops.scaling import scaled as scaled_values
 
-__all__ = ["Gradient", "as_tensors", "dense", "scaled", "with_rows", "with_shape_of"]
+__all__ = [
+    "Gradient",
+    "as_tensors",
+    "dense",
+    "scaled",
+    "with_rows",
+    "with_shape_of",
+    "zero_unless",
+]
 
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 
@@ -42,6 +50,16 @@ def dense(gradient: Gradient) -> tf.Tensor | None:
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     return tf.ensure_shape(tf.convert_to_tensor(gradient), gradient.shape)
+
+
+def zero_unless(condition: tf.Tensor, gradient: Gradient) -> Gradient:
+    """The gradient where the condition holds, else zeros, whatever it is: NaN too."""
+    if gradient is None:
+        return None
+    if not isinstance(gradient, tf.IndexedSlices):
+        return tf.where(condition, gradient, tf.zeros_like(gradient))
+    values = tf.where(condition, gradient.values, tf.zeros_like(gradient.values))
+    return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
 
 
 def with_rows(gradient: Gradient, rows: int) -> Gradient:

@@ -264,6 +264,55 @@ def test_moments_of_all_ranks_are_those_of_real_batches(rank_pool, size):
     assert training.largest_difference(results[0][1], model.get_weights()) < 1e-5
 
 
+class Shares(keras.layers.Layer):
+    """Each feature's share of its row; NaN for a row of zeros."""
+
+    def call(self, x):
+        return x / keras.ops.sum(keras.ops.abs(x), axis=-1, keepdims=True)
+
+
+def sharing_network(normalization):
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((6,))
+    outputs = keras.layers.Dense(8, use_bias=False)(Shares()(inputs))
+    outputs = keras.layers.Activation("tanh")(normalization(outputs))
+    model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(outputs))
+    return training.compile_model(model, keras.optimizers.SGD(0.1))
+
+
+def sharing_worker(how):
+    model = sharing_network(ring.layers.SyncBatchNormalization())
+    if how == "pad":  # Rank 1 has a batch of padding.
+        data = ring.data.shard(Batches(2 * 3 + 1), remainder="pad")
+    else:  # Rank 1 has no fourth batch.
+        count = 4 - ring.rank()
+        data = training.dataset(count * training.BATCH).batch(training.BATCH)
+        data = ring.data.join(data)
+    fit(model, data, callbacks=callbacks())
+    return model.get_weights()
+
+
+@pytest.mark.parametrize("how", ["pad", "join"])
+def test_what_a_model_makes_of_no_examples_counts_for_nothing(rank_pool, how):
+    first, second = rank_pool(2).run(sharing_worker, args=(how,))
+
+    x, y = training.arrays()
+    starts = [training.BATCH * index for index in range(7)]
+    if how == "pad":
+        steps = [starts[2 * step : 2 * step + 2] for step in range(4)]
+    else:  # Both have the same rows.
+        steps = [[starts[step]] * (2 if step < 3 else 1) for step in range(4)]
+    rounds = [
+        np.concatenate([np.arange(start, start + training.BATCH) for start in step])
+        for step in steps
+    ]
+    model = sharing_network(keras.layers.BatchNormalization())
+    for rows in rounds:
+        model.train_on_batch(x[rows], y[rows])
+    for weights in (first, second):
+        assert training.largest_difference(weights, model.get_weights()) < 1e-5
+
+
 def custom_loop_worker(count):
     model = network()
     model.build((None, 6))
