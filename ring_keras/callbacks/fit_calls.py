@@ -85,7 +85,8 @@ def agree_on_calls(
         "data_may_be_same": may_be_same(run.data),
         "source": source_digest(run),
         "shards": internals.shards_behind_shuffles(run.data),
-        "caches": cache_places(run),
+        "caches": cache_places(run.data),
+        "validation_caches": cache_places(run.validation_data),
     }
     begin_together(process_set)
     everyones = allgather_object(ours, name="fit/calls", process_set=process_set)
@@ -107,8 +108,10 @@ def agree_on_calls(
     if len(set(validate)) > 1:
         ranks = list(itertools.compress(process_set.ranks, validate))
         _leave_metrics_to_ranks(callbacks, own_metrics, ranks, process_set)
-    caches = [theirs["caches"] for theirs in everyones]
-    share_a_cache = warn_of_same_caches(caches, process_set)
+    share_a_cache, _ = (
+        warn_of_same_caches([theirs[key] for theirs in everyones], process_set)
+        for key in ("caches", "validation_caches")
+    )
     data, item, source = (
         {theirs[key] for theirs in everyones} for key in ("data", "item", "source")
     )

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import itertools
 import os
 import platform
 from collections.abc import Callable, Iterable, Sequence
@@ -208,10 +207,9 @@ def warn_of_shards(
     return False
 
 
-def cache_places(run: calls.Run) -> list[tuple[str, str]]:
+def cache_places(data: Any) -> list[tuple[str, str]]:
     """The host and path of each file in which this rank's data are cached."""
-    files = map(internals.cache_files, (run.data, run.validation_data))
-    return [(platform.node(), file) for file in itertools.chain(*files)]
+    return [(platform.node(), file) for file in internals.cache_files(data)]
 
 
 def warn_of_same_caches(

@@ -330,15 +330,26 @@ def caching_worker(directory):
         with LogTexts() as texts:
             model.fit(part.batch(4), verbose=0)
         found.append(texts)
+        if name == "one":
+            shared = part
+    # That says nothing of the data that it is trained on.
+    spec = (tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1]))
+    same = tf.data.Dataset.from_generator(
+        lambda: iter([(x, x[:, :1])]), output_signature=spec
+    )
+    with LogTexts() as texts:
+        model.fit(same, validation_data=shared.batch(4), verbose=0)
+    found.append(texts)
     return found
 
 
 def test_a_cache_file_that_ranks_share_is_told(rank_pool, tmp_path):
     first, second = rank_pool(2).run(caching_worker, args=(str(tmp_path),))
 
-    [shared], own, in_memory = first
+    [shared], own, in_memory, of_validation = first
     assert "[RK653] each rank should cache its data in a file of its own" in shared
     who = f"ranks [0, 1] of host {platform.node()}"
     assert f"but {who} share '{tmp_path}/one'" in shared
     assert own == in_memory == []
-    assert second == [[], [], []]
+    assert [text.split()[1] for text in of_validation] == ["[RK653]", "[RK503]"]
+    assert second == [[], [], [], []]
