@@ -81,7 +81,7 @@ def agree_on_calls(
         ),
         "validates": run.validation_data is not None,
         "data": array_digest(run.data),
-        "item": item_digest(run.data),
+        "item": item_digest(run),
         "data_may_be_same": may_be_same(run.data),
         "source": source_digest(run),
         "shards": internals.shards_behind_shuffles(run.data),

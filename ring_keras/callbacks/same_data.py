@@ -83,13 +83,17 @@ def array_digest(data: Any) -> str | None:
     return digest.hexdigest() if differ else None
 
 
-def item_digest(data: Any) -> str | None:
+def item_digest(run: calls.Run) -> str | None:
     """Of batch 0 of a `PyDataset` that nobody has divided; see `array_digest`.
 
     `fit` takes batches in another order on each rank, so the first ones would not tell.
-    Keras, too, takes some before it trains, to see their shapes.
+    Keras, too, takes some before it trains, to see their shapes. None if `fit` takes a
+    number of steps out of the data: see `source_digest`.
     """
+    data = run.data
     if not isinstance(data, keras.utils.PyDataset) or is_part(data):
+        return None
+    if run.keeps_iterator:
         return None
     try:
         return array_digest(data[0])

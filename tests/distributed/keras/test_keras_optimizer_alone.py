@@ -14,6 +14,8 @@ from support import training
 from support.log_texts import LogTexts
 
 import ring_keras as ring
+from ring_keras.callbacks.same_data import item_digest
+from ring_keras.keras_internals import calls
 
 
 def compiled(optimizer, seed=1):
@@ -207,6 +209,19 @@ def test_data_that_all_ranks_read_whole_are_noticed(
 )
 def test_parts_are_not_taken_for_the_same(rank_pool, kind):
     assert rank_pool(2).run(same_data_worker, args=(kind,)) == [([], [])] * 2
+
+
+@pytest.mark.parametrize("keeps_iterator", [False, True])
+def test_each_rank_may_take_steps_out_of_all_data(keeps_iterator):
+    run = calls.Run(
+        trains=True,
+        callbacks=keras.callbacks.CallbackList(),
+        data=Batches(*(array[:32] for array in training.arrays())),
+        keeps_iterator=keeps_iterator,
+        epoch_iterator=None,
+    )
+
+    assert (item_digest(run) is None) == keeps_iterator
 
 
 def numbers(line):
