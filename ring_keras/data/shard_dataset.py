@@ -48,9 +48,8 @@ def shard_dataset(
         passes = passes_of(order, 0)
         part = part_of(dataset, division)
         length = int(part.cardinality())
-        return in_passes(
-            order, passes, lambda _: part_of(dataset, division), length
-        ), None
+        again = in_passes(order, passes, lambda _: part_of(dataset, division), length)
+        return again, None
     if count < 0:
         raise ValueError(
             "[RK510] "

@@ -52,7 +52,7 @@ class DistributedFit(keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self.sections = Sections(self.meet)
-        """Around all that the ranks do together in this call."""
+        """All that the ranks do together in this call."""
         self.epochs = 0
         """How many have ended that several ranks have trained in."""
         self.batches: TakenBatches | None = None
@@ -89,7 +89,7 @@ class DistributedFit(keras.callbacks.Callback):
 
     @staticmethod
     def calling_sections() -> Sections:
-        """That of the `fit` which is calling a callback."""
+        """Those of the `fit` which is calling a callback."""
         callbacks = calls.calling_callback_list()
         fit = None if callbacks is None else DistributedFit.of(callbacks)
         return Sections() if fit is None else fit.sections
