@@ -105,6 +105,7 @@ def test_installs_and_works(
     assert f"works on {tmp_path / 'venv'}" in printed
 
 
+@pytest.mark.slow  # Ten seconds of pip.
 def test_a_script_beside_the_clone_finds_an_editable_install(
     tmp_path: Path,
     make_environment: Callable[[Path], Path],

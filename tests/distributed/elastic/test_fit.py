@@ -466,7 +466,9 @@ note(f"end.{rank}", ring.size())
     [
         ("on_train_batch_end", [1], {0: 1}),
         pytest.param("on_epoch_end", [1], {0: 1}, marks=pytest.mark.slow),
-        ("on_train_batch_end", [0, 1], {0: 2, 1: 2}),
+        pytest.param(
+            *("on_train_batch_end", [0, 1], {0: 2, 1: 2}), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_rank_that_catches_its_error_is_gone_on_without(

@@ -123,6 +123,7 @@ def test_keras_2_without_eager_execution() -> None:
     assert printed == ["as one process: True True", "rates: [0.2, 0.2]"]
 
 
+@pytest.mark.slow  # Ten seconds.
 def test_keras_2_with_a_model_that_fit_builds(tmp_path: Path) -> None:
     pytest.importorskip("tf_keras")
     options = ["--horovod", "-x", "TF_USE_LEGACY_KERAS=1"]

@@ -111,9 +111,15 @@ def compare(names: list[str], floats: str, options: dict[str, Any]) -> None:
             *(2, [*MAKERS], "float32", {"jit_compile": False}), marks=pytest.mark.slow
         ),
         (1, ["loss_scale_factor", "adam"], "float32", {"jit_compile": False}),
-        (1, ["nesterov", "adam"], "float64", {"jit_compile": False}),
+        pytest.param(
+            *(1, ["nesterov", "adam"], "float64", {"jit_compile": False}),
+            marks=pytest.mark.slow,
+        ),
         (1, ["momentum", "adamw"], "mixed_bfloat16", {"jit_compile": False}),
-        (1, ["nesterov", "adamw"], "float32", {"run_eagerly": True}),
+        pytest.param(
+            *(1, ["nesterov", "adamw"], "float32", {"run_eagerly": True}),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             *(1, ["adam"], "float32", {"jit_compile": True}), marks=pytest.mark.slow
         ),

@@ -333,7 +333,7 @@ def alternating_worker(kinds, in_condition):
     [
         (("plain", "plain"), (1,)),
         (("far apart", "far apart"), (1,)),
-        (("plain", "plain"), (0,)),
+        pytest.param(("plain", "plain"), (0,), marks=pytest.mark.slow),
         pytest.param(
             ("several", "several"),
             (1,),

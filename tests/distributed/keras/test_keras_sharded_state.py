@@ -479,7 +479,15 @@ def unwritable_worker(path: str, how: str) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("how", ["alone", "own", "earlier", "checkpoint"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "alone",
+        pytest.param("own", marks=pytest.mark.slow),
+        pytest.param("earlier", marks=pytest.mark.slow),
+        "checkpoint",
+    ],
+)
 def test_all_ranks_hear_of_a_file_that_one_cannot_write(rank_pool, tmp_path, how, size):
     args = (str(tmp_path), how)
     messages = rank_pool(size).run(unwritable_worker, args=args, timeout_s=60)

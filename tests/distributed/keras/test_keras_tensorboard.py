@@ -213,7 +213,7 @@ def train_with_keras_own(directory, listed):
         "on every rank",
         pytest.param("in RootOnly", marks=pytest.mark.slow),
         "on rank 1 alone",
-        "a file for each rank",
+        pytest.param("a file for each rank", marks=pytest.mark.slow),
         "beside ours",
     ],
 )

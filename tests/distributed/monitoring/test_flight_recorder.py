@@ -203,7 +203,10 @@ def test_a_file_system_that_hangs_holds_no_error_up(tmp_path: Path) -> None:
         assert outcome.ok, outcome.describe()
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGSTOP, marks=pytest.mark.slow), signal.SIGKILL],
+)
 def test_a_rank_that_is_gone(tmp_path: Path, number: int) -> None:
     outcomes = run_ranks(
         ends_by,
