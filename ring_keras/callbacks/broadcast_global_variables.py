@@ -21,7 +21,7 @@ from ring_keras.optimizers.sharded_state import (
     sharded_steps,
 )
 from ring_keras.training.attachment import attach
-from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.train_step import is_local_in, process_set_of
 
 __all__ = ["BroadcastGlobalVariables"]
@@ -93,7 +93,9 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
             self._begin([])
         else:
             fit.leave_local(self._local)
-            fit.when_all_have_begun(self, lambda: self._begin(callbacks.callbacks))
+            fit.when(
+                Moment.ALL_HAVE_BEGUN, self, lambda: self._begin(callbacks.callbacks)
+            )
 
     def _begin(self, callbacks: list[keras.callbacks.Callback]) -> None:
         process_set = process_set_of(self.model)

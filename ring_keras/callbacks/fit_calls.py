@@ -32,7 +32,7 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.ops.objects import allgather_object
 from ring_keras.training.calls_under_way import begin_together
-from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.distributed_fit import DistributedFit, Moment
 
 __all__ = ["agree_on_calls", "insert_callback"]
 
@@ -129,7 +129,7 @@ def agree_on_calls(
         fit = DistributedFit.begin(own_metrics)
         assert fit is not None
         compare = compare_first_batches(process_set)
-        fit.when_first_execution_is_done("same data", compare)
+        fit.when(Moment.FIRST_EXECUTION_IS_DONE, "same data", compare)
 
 
 def _plain_board(

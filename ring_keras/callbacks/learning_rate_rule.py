@@ -13,7 +13,7 @@ from ring_keras.callbacks.momentum import scale_momentum
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.training.attachment import attach
-from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.train_step import process_set_of
 
 __all__ = ["LearningRateRule"]
@@ -89,8 +89,10 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         fit = DistributedFit.begin(self)
         if fit is not None:
             # A rate may follow from the number of ranks, and from a restored step.
-            fit.when_ranks_have_changed(self, lambda: self.on_train_batch_begin(0))
-            fit.when_ranks_are_alike(self, lambda: self.on_train_batch_begin(0))
+            fit.when(
+                Moment.RANKS_HAVE_CHANGED, self, lambda: self.on_train_batch_begin(0)
+            )
+            fit.when(Moment.RANKS_ARE_ALIKE, self, lambda: self.on_train_batch_begin(0))
         self._remove_table()  # A fit that failed may have left one.
         self._initial_epoch = None
         self._batches = self._batches_before_epoch = 0

@@ -22,7 +22,7 @@ from ring_keras.keras_internals import calls
 from ring_keras.ops.objects import broadcast_object
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.training.attachment import attach
-from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.train_step import process_set_of
 
 __all__ = ["Preemption"]
@@ -110,9 +110,9 @@ class Preemption(keras.callbacks.Callback):
                 "but something else called it."
             )
         self._fit = fit
-        fit.when_steps_end(id(self), self._after_steps)
-        fit.when_validation_ends(id(self), self._meet)
-        fit.when_all_have_begun(self, self._require_restored)
+        fit.when(Moment.STEPS_END, self, self._after_steps)
+        fit.when(Moment.VALIDATION_ENDS, self, self._meet)
+        fit.when(Moment.ALL_HAVE_BEGUN, self, self._require_restored)
         self._failure = None
         try:
             require_built(self.model)

@@ -12,7 +12,7 @@ from ring_keras.monitoring.scalars import scalars_of
 from ring_keras.monitoring.stats import StepTotals, stats
 from ring_keras.ops.objects import allgather_object
 from ring_keras.training.attachment import attach
-from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.train_step import process_set_of
 
 __all__ = ["RingMetrics"]
@@ -67,8 +67,8 @@ class RingMetrics(keras.callbacks.Callback):
         attach(self.model)
         fit = DistributedFit.begin(self)
         if fit is not None:
-            fit.when_first_execution_is_done(id(self), self._leave_out)
-            fit.when_ranks_have_changed(id(self), lambda: self._follow(fit))
+            fit.when(Moment.FIRST_EXECUTION_IS_DONE, self, self._leave_out)
+            fit.when(Moment.RANKS_HAVE_CHANGED, self, lambda: self._follow(fit))
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Figures are those since then."""
@@ -103,7 +103,7 @@ class RingMetrics(keras.callbacks.Callback):
     def _follow(self, fit: DistributedFit) -> None:
         """There are other ranks: their first execution is traced, too."""
         self._begin_anew()
-        fit.when_first_execution_is_done(id(self), self._leave_out)
+        fit.when(Moment.FIRST_EXECUTION_IS_DONE, self, self._leave_out)
 
     def _leave_out(self) -> None:
         self._after_tracing = stats(most_steps=0).totals

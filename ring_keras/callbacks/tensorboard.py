@@ -12,7 +12,7 @@ from ring_keras.callbacks.summary_file import SummaryFile
 from ring_keras.job.topology import rank
 from ring_keras.keras_internals import calls
 from ring_keras.training.attachment import attach
-from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.train_step import process_set_of
 
 __all__ = ["TensorBoard"]
@@ -93,8 +93,8 @@ class TensorBoard(keras.callbacks.TensorBoard):
         if self._find_writer():
             super().on_train_begin(logs)
         if fit is not None:
-            fit.when_all_have_begun(id(self), self._begin_to_gather)
-            fit.when_ranks_have_changed(id(self), self._begin_to_gather)
+            fit.when(Moment.ALL_HAVE_BEGUN, self, self._begin_to_gather)
+            fit.when(Moment.RANKS_HAVE_CHANGED, self, self._begin_to_gather)
 
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None

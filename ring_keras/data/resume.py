@@ -13,7 +13,7 @@ from ring_keras.data.kafka_order import KafkaOrder
 from ring_keras.keras_internals import calls
 from ring_keras.ops.objects import allgather_object
 from ring_keras.training.attachment import attach
-from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.train_step import process_set_of
 
 __all__ = ["Resume"]
@@ -107,7 +107,7 @@ class Resume(keras.callbacks.Callback):
         elif self._messages is not None:
             internals.set_initial_epoch(self.model, None)  # Of other messages.
         if fit is not None:
-            fit.when_all_have_begun(id(self), self._require_restored_before)
+            fit.when(Moment.ALL_HAVE_BEGUN, self, self._require_restored_before)
             fit.skip(self._executions(step))
 
     def _begin_messages(self, done: int) -> int:

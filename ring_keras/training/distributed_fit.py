@@ -1,5 +1,6 @@
 """One call of `fit`, as all its ranks run it."""
 
+import enum
 import weakref
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Optional
@@ -38,7 +39,38 @@ from ring_keras.training.taken_batches import TakenBatches
 from ring_keras.training.train_step import is_local_in, process_set_of
 from ring_keras.training.weight_check import WeightCheck
 
-__all__ = ["DistributedFit"]
+__all__ = ["DistributedFit", "Moment"]
+
+
+class Moment(enum.Enum):
+    """When a task of a call is due: see `DistributedFit.when`. In this order."""
+
+    ALL_HAVE_BEGUN = enum.auto()
+    """Once, at the end of `on_train_begin`; may be collective."""
+
+    RANKS_ARE_ALIKE = enum.auto()
+    """When all have taken one's variables, before the first step."""
+
+    FIRST_EXECUTION_IS_DONE = enum.auto()
+    """Once, after the execution that is traced; may be collective."""
+
+    STEPS_END = enum.auto()
+    """After each epoch's steps, before anything is reported; may be collective.
+
+    That is after the same step on every rank, whether the epoch is cut short or not.
+    """
+
+    VALIDATION_ENDS = enum.auto()
+    """Before the metrics of a validation are averaged; may be collective.
+
+    Only where they are, so all ranks come there.
+    """
+
+    RANKS_HAVE_CHANGED = enum.auto()
+    """When this rank has the others' state, before it goes on."""
+
+
+_ONCE = (Moment.ALL_HAVE_BEGUN, Moment.FIRST_EXECUTION_IS_DONE)
 
 
 class DistributedFit(keras.callbacks.Callback):
@@ -58,12 +90,9 @@ class DistributedFit(keras.callbacks.Callback):
         self.batches: TakenBatches | None = None
         """Takes those of an execution before the ranks ask each other about it, where
         some may run out of data before others do."""
-        self._tasks: dict[Hashable, Callable[[], None]] = {}
-        self._first_tasks: dict[Hashable, Callable[[], None]] = {}
-        self._end_tasks: dict[Hashable, Callable[[], None]] = {}
-        self._validation_tasks: dict[Hashable, Callable[[], None]] = {}
-        self._change_tasks: dict[Hashable, Callable[[], None]] = {}
-        self._alike_tasks: dict[Hashable, Callable[[], None]] = {}
+        self._tasks: dict[Moment, dict[Hashable, Callable[[], None]]] = {
+            moment: {} for moment in Moment
+        }
         self._last_tasks: list[Callable[[], None]] = []
         self._local: set[Hashable] = set()
         self._members: dict[int, str] = {}
@@ -115,47 +144,16 @@ class DistributedFit(keras.callbacks.Callback):
         fit._have_met = have_met()
         return fit
 
-    def when_all_have_begun(self, owner: Hashable, task: Callable[[], None]) -> None:
-        """Has a task run at the end of `on_train_begin`; one for each owner."""
-        self._tasks[owner] = task
+    def when(self, moment: Moment, owner: Hashable, task: Callable[[], None]) -> None:
+        """Has a task run at that moment of this call; one for each owner."""
+        self._tasks[moment][owner] = task
 
-    def when_first_execution_is_done(
-        self, owner: Hashable, task: Callable[[], None]
-    ) -> None:
-        """Has a task run after the execution that is traced; one for each owner."""
-        self._first_tasks[owner] = task
-
-    def when_steps_end(self, owner: Hashable, task: Callable[[], None]) -> None:
-        """Has a task run after each epoch's steps, before anything is reported.
-
-        It runs after the same step on every rank, whether the epoch is cut short or
-        not, and may be collective. One for each owner.
-        """
-        self._end_tasks[owner] = task
-
-    def when_validation_ends(self, owner: Hashable, task: Callable[[], None]) -> None:
-        """Has a task run before the metrics of a validation are averaged.
-
-        Only where they are, so all ranks come there, and it may be collective. One for
-        each owner.
-        """
-        self._validation_tasks[owner] = task
-
-    def when_ranks_have_changed(
-        self, owner: Hashable, task: Callable[[], None]
-    ) -> None:
-        """Has a task run whenever there are other ranks than before.
-
-        After this rank has the others' state, before it goes on. One for each owner.
-        """
-        self._change_tasks[owner] = task
-
-    def when_ranks_are_alike(self, owner: Hashable, task: Callable[[], None]) -> None:
-        """Has a task run when all have taken one's variables; one for each owner.
-
-        That is before the first step, when callbacks have heard of its beginning.
-        """
-        self._alike_tasks[owner] = task
+    def take_tasks(self, moment: Moment) -> list[Callable[[], None]]:
+        """Those that are due now."""
+        tasks = list(self._tasks[moment].values())
+        if moment in _ONCE:
+            self._tasks[moment].clear()
+        return tasks
 
     def when_call_is_over(self, task: Callable[[], None]) -> None:
         """Has a task run once, after all callbacks; for `on_train_end`.
@@ -167,19 +165,19 @@ class DistributedFit(keras.callbacks.Callback):
 
     def ranks_are_alike(self) -> None:
         """All ranks have the same variables, which may be others than before."""
-        for task in self._alike_tasks.values():
+        for task in self.take_tasks(Moment.RANKS_ARE_ALIKE):
             task()
 
     def ranks_have_changed(self) -> None:
         """There are other ranks than before, and this one has their state."""
         self._check = self._new_check()
         self._are_new = True
-        for task in self._change_tasks.values():
+        for task in self.take_tasks(Moment.RANKS_HAVE_CHANGED):
             task()
 
     def execution_is_done(self) -> None:
         """One or more steps have been taken; may be collective."""
-        tasks, self._first_tasks = list(self._first_tasks.values()), {}
+        tasks = self.take_tasks(Moment.FIRST_EXECUTION_IS_DONE)
         check = self._check
         if check is not None and check.count(self.model.steps_per_execution):
             tasks.insert(0, check.compare)
@@ -213,7 +211,7 @@ class DistributedFit(keras.callbacks.Callback):
         validation_freq = None
         if run is not None and run.validation_data is not None:
             validation_freq = str(run.validation_freq)
-        tasks, self._tasks = self._tasks, {}
+        tasks = self.take_tasks(Moment.ALL_HAVE_BEGUN)
         self.sections.begin(
             lambda: self._begin_together(
                 batch_count, validation_freq, members.values(), tasks
@@ -233,7 +231,7 @@ class DistributedFit(keras.callbacks.Callback):
         batch_count: float | str | None,
         validation_freq: str | None,
         members: Iterable[str],
-        tasks: dict[Hashable, Callable[[], None]],
+        tasks: Iterable[Callable[[], None]],
     ) -> None:
         self._check = self._new_check()
         if self._has_peers():
@@ -256,7 +254,7 @@ class DistributedFit(keras.callbacks.Callback):
                 self.batches = TakenBatches(self.model.steps_per_execution)
         for optimizer in meeting_optimizers(self.model):
             optimizer.drop_flights()  # Of a `fit` that failed.
-        for task in tasks.values():
+        for task in tasks:
             task()
 
     def _terms(self) -> list[tuple[str, Terms]]:
@@ -346,12 +344,12 @@ class DistributedFit(keras.callbacks.Callback):
         self.epoch_is_over = True
         if self._has_peers():
             self.epochs += 1
-        for task in self._end_tasks.values():
+        for task in self.take_tasks(Moment.STEPS_END):
             task()
 
     def end_validation(self) -> None:
         """Its steps are done, and metrics are about to be averaged; collective."""
-        for task in self._validation_tasks.values():
+        for task in self.take_tasks(Moment.VALIDATION_ENDS):
             task()
 
     def _end_steps_together(self) -> bool:
