@@ -1,5 +1,6 @@
 """Splits data among the ranks: every item on exactly one of them."""
 
+import weakref
 from typing import Any, Literal, TypeVar, get_args
 
 import keras
@@ -12,7 +13,7 @@ from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import as_arrays, sample_of, shard_arrays
 from ring_keras.data.shard_dataset import item_bytes, shard_dataset, shuffle_seeds
 from ring_keras.data.shard_py_dataset import shard_py_dataset
-from ring_keras.job.job import current_job
+from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.ops.data_order import order_on
@@ -26,6 +27,10 @@ _Data = TypeVar("_Data")
 
 # A rank's share of the memory of a small host.
 _MOST_SHUFFLED_BYTES = 2 << 30
+
+# Of the last array that came alone, as x or y of a fit() may: its part, and the seed.
+# By its length.
+_lone_parts: PerJob[dict[int, tuple[weakref.ref[Any], int | None]]] = PerJob(dict)
 
 
 def shard(
@@ -179,6 +184,8 @@ def _split(
         part = shard_arrays(data, seed, remainder, rank, size)
         count = len(tf.nest.flatten(data)[0])
         ours = _described(count, [seed])
+        if not tf.nest.is_nested(part) and process_set.rank() == 0:
+            _warn_of_other_order(part, count, seed)
     if remainder == "drop" and 0 <= count < process_set.size() > 1:
         what = "a batch" if isinstance(data, keras.utils.PyDataset) else "an item"
         raise ValueError(
@@ -199,6 +206,24 @@ def _split(
             )
         note_part(part)
     return part, ours
+
+
+def _warn_of_other_order(part: Any, count: int, seed: int | None) -> None:
+    """If the rows may belong to those of another call, in another order."""
+    parts = _lone_parts.of(current_job())
+    other, before = parts.get(count, (lambda: None, None))
+    parts[count] = weakref.ref(part), seed
+    if other() is not None and before != seed:
+        logging.warning(
+            "ring_keras: [RK515] "
+            "shard() has divided an array of %d rows with seed=%s, and now another one "
+            "with seed=%s. If they are the x and y of one fit(), their rows belong "
+            "together no more: call shard((x, y), seed=%s).",
+            count,
+            before,
+            seed,
+            seed if before is None else before,
+        )
 
 
 def _seeds(dataset: tf.data.Dataset, seed: int | None) -> list[Any]:

@@ -148,6 +148,28 @@ def test_a_shuffle_of_more_than_memory_holds_is_told(rank_pool):
     assert others == []
 
 
+def two_calls_worker(seeds):
+    x, y = np.arange(12), np.arange(12)
+    with LogTexts() as texts:
+        others = ring.data.shard(np.arange(7), seed=5)
+        ring.data.shard(x, seed=6)  # It is gone when the next one comes.
+        parts = [ring.data.shard(x, seed=seeds[0]), ring.data.shard(y, seed=seeds[1])]
+        both = ring.data.shard((x, y), seed=9)
+    del others, both
+    return texts, bool((parts[0] == parts[1]).all())
+
+
+def test_x_and_y_in_two_orders_are_told(rank_pool):
+    pool = rank_pool(2)
+    assert pool.run(two_calls_worker, args=((1, 1),)) == [([], True), ([], True)]
+
+    [text], fits = pool.run(two_calls_worker, args=((1, 2),))[0]
+
+    assert not fits
+    assert "[RK515] shard() has divided an array of 12 rows with seed=1" in text
+    assert "call shard((x, y), seed=1)" in text
+
+
 class Keeps(keras.Model):
     """Notes the numbers that it is trained on, and learns nothing."""
 
