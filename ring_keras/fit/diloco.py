@@ -67,6 +67,11 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         sync_every: The number of updates of `inner` from one meeting to the next. The
             same on every rank, as are the settings of `outer`. With
             `gradient_accumulation_steps`, an update takes so many batches.
+        apart: What trains apart: each of the `"ranks"`, or each of the `"hosts"`, whose
+            ranks average their gradients in every step and stay equal, bit for bit. A
+            host then counts as one rank with the batches of all of its ranks, and with
+            the wires `"int8"` and `"top-k"` its first rank sends for all. The same on
+            every rank.
         wire: How changes of weights travel. `"float32"`: as they are. `"bfloat16"`:
             rounded, between hosts. `"int8"`: a quarter of the bytes; every 256 values
             have a scale in common. `"top-k"`: of each variable the largest 32nd. What
@@ -92,6 +97,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         outer: keras.optimizers.Optimizer | str | None = None,
         *,
         sync_every: int,
+        apart: str = "ranks",
         wire: str = "float32",
         fragments: int = 1,
         overlap_steps: int = 0,
@@ -102,6 +108,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         self.inner_optimizer: Any = keras.optimizers.get(inner)
         self.outer_optimizer: Any = keras.optimizers.get(outer or _default_outer())
         self.sync_every = sync_every
+        self.apart = apart
         self.wire = wire
         self.fragments = fragments
         self.overlap_steps = overlap_steps
@@ -109,6 +116,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             self.inner_optimizer,
             self.outer_optimizer,
             sync_every=sync_every,
+            apart=apart,
             wire=wire,
             fragments=fragments,
             overlap_steps=overlap_steps,
@@ -185,6 +193,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             "sync_every": self.sync_every,
             "the number of batches between two meetings": self._batches_apart(),
             "the optimizer of the meetings": self._outer_in_words,
+            "apart": self.apart,
             "wire": self.wire,
             "fragments": self.fragments,
             "overlap_steps": self.overlap_steps,
@@ -231,6 +240,13 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         after = tf.control_dependencies([g for g in grads if tf.is_tensor(g)])
         with in_order(), after:
             _run_if(self._steps_apart == 0, self._note_met)
+            if self._hook.hosts is not None:
+                grads, present = self._hook.hosts.average_gradients(
+                    grads,
+                    trainable_variables or self._trainable_variables,
+                    amount,
+                    present,
+                )
             with all_suspended(self):
                 _run_if(
                     present,
@@ -389,6 +405,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             "inner": keras.saving.serialize_keras_object(self.inner_optimizer),
             "outer": keras.saving.serialize_keras_object(self.outer_optimizer),
             "sync_every": self.sync_every,
+            "apart": self.apart,
             "wire": self.wire,
             "fragments": self.fragments,
             "overlap_steps": self.overlap_steps,

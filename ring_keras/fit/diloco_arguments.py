@@ -26,12 +26,17 @@ def check_arguments(
     outer: keras.optimizers.Optimizer,
     *,
     sync_every: int,
+    apart: str,
     wire: str,
     fragments: int,
     overlap_steps: int,
 ) -> None:
     """Raises ValueError if they are wrong, or do not go together; see `DiLoCo`."""
     _check_wire(wire)
+    if apart not in ("ranks", "hosts"):
+        raise ValueError(
+            f"[RK343] `apart` must be 'ranks' or 'hosts'. Received: apart={apart!r}"
+        )
     _check_optimizers(inner, outer, sync_every)
     _check_fragments(fragments, sync_every)
     _check_overlap(overlap_steps, sync_every, wire)

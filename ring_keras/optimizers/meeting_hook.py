@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RankMismatchError, RingKerasError
+from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, generation
 from ring_keras.keras_internals import calls
 from ring_keras.keras_internals.graphs import is_for_xla
@@ -20,6 +21,7 @@ from ring_keras.ops.grouped_allreduce import (
 )
 from ring_keras.ops.objects import allgather_object
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.hosts_apart import HostsApart
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, Terms
 from ring_keras.optimizers.step_scope import (
     StepWeight,
@@ -41,6 +43,9 @@ class MeetingHook(OptimizerHook):
     _flights: Sequence["_Flight"] = ()
     _agreed_in: int | None = None
     """The generation whose ranks have agreed on the terms."""
+
+    hosts: HostsApart | None = None
+    """Where hosts train apart, and not each rank; known once the ranks have agreed."""
 
     @property
     def terms(self) -> Terms:
@@ -105,7 +110,9 @@ class MeetingHook(OptimizerHook):
         if wire not in THIN_WIRES:
             return self._reducer.combine(values, variables, weight)
         left = [tf.convert_to_tensor(residual) for residual in residuals]
-        if self._reducer.active:
+        if self.hosts is not None:
+            averages, left = self.hosts.average_thinly(wire, values, left, amount)
+        elif self._reducer.active:
             with reduction_step(self.process_set):
                 share = weight.share() / self.process_set.size()
                 averages, left = average_thinly(
@@ -193,9 +200,18 @@ class MeetingHook(OptimizerHook):
             if self._agreed_in == generation() or not tf.executing_eagerly():
                 return
             everyones = allgather_object(
-                terms, name="far_apart/terms", process_set=self.process_set
+                (terms, current_job().host),
+                name="far_apart/terms",
+                process_set=self.process_set,
             )
-        require_same_terms(self._optimizer.name, everyones, self.process_set)
+            require_same_terms(
+                self._optimizer.name,
+                [theirs for theirs, _ in everyones],
+                self.process_set,
+            )
+            if self._optimizer.apart == "hosts":
+                hosts = [host for _, host in everyones]
+                self.hosts = HostsApart(hosts, self.process_set)
         self._agreed_in = generation()
 
     def _refuse_around(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -149,10 +149,14 @@ class Reference:
         wire: str = "float32",
         fragments: int = 1,
         overlap: int = 0,
+        hosts: Sequence[int] = (),
     ) -> None:
+        """Of so many ranks; `hosts`: which is the host of each, if these are apart."""
         _, self._rate, self._momentum = OUTER[outer]
         self._wire = wire
         self._sync_every = sync_every
+        self._hosts = list(hosts) or list(range(size))
+        size = len(set(self._hosts))
         self.models = [training.build(1) for _ in range(size)]
         for model in self.models:
             model.compile(INNER[inner](), "binary_crossentropy")
@@ -168,29 +172,35 @@ class Reference:
 
     def epoch(self, steps: int) -> None:
         """Trains all ranks by `rank_dataset`, and has them meet at its end."""
-        self._train([batches_of(r, len(self.models), steps) for r in self._ranks()])
+        size = len(self._hosts)
+        self.train([batches_of(rank, size, steps) for rank in range(size)])
         if self._steps:
             self.meet()
 
     def loop(self, begin: int, end: int) -> None:
         """Trains all ranks by full batches, and counts each as much."""
-        size = len(self.models)
-        self._train([batches_of(r, size, end + 1)[begin:end] for r in self._ranks()])
+        size = len(self._hosts)
+        self.train([batches_of(r, size, end + 1)[begin:end] for r in range(size)])
 
     def alone(self, rank: int, begin: int, end: int) -> None:
         """Trains one rank on, in the same window, by full batches."""
-        for x, y in batches_of(rank, len(self.models), end + 1)[begin:end]:
-            self.models[rank].train_on_batch(x, y)
-            self._amounts[:, rank] += len(x)
+        host = self._hosts[rank]
+        for x, y in batches_of(rank, len(self._hosts), end + 1)[begin:end]:
+            self.models[host].train_on_batch(x, y)
+            self._amounts[:, host] += len(x)
 
-    def _ranks(self) -> range:
-        return range(len(self.models))
-
-    def _train(self, everyones: list[list[tuple[np.ndarray, np.ndarray]]]) -> None:
-        for batches in zip(*everyones, strict=True):
-            for rank, (x, y) in enumerate(batches):
-                self.models[rank].train_on_batch(x, y)
-                self._amounts[:, rank] += len(x)
+    def train(self, everyones: list[list[tuple[np.ndarray, np.ndarray]]]) -> None:
+        """Trains by the ranks' batches, until a host has none; ranks may have fewer."""
+        of_hosts = [
+            [one for one, at in zip(everyones, self._hosts, strict=True) if at == host]
+            for host in range(len(self.models))
+        ]
+        for n in range(min(max(map(len, batches)) for batches in of_hosts)):
+            for host, batches in enumerate(of_hosts):
+                there = [of_rank[n] for of_rank in batches if n < len(of_rank)]
+                x, y = (np.concatenate(part) for part in zip(*there, strict=True))
+                self.models[host].train_on_batch(x, y)
+                self._amounts[:, host] += len(x)
             self._steps += 1
             for number in range(len(self._fragments)):
                 updates = self._sync_every // self._per_update

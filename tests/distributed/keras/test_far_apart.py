@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import training
+from support import run_ranks, training
 from support.far_apart import (
     BATCH,
     INNER,
@@ -26,6 +26,7 @@ from ring_keras import _libraries
 
 def fit_worker(inner, outer, sync_every, steps, epochs, options=(), **compiled):
     """Trains in `fit`; returns the weights, and how many meetings there were."""
+    ring.init()
     make, _, _ = OUTER[outer]
     model = training.build(ring.rank())  # All take the first rank's.
     if ring.rank() == 0:
@@ -39,14 +40,14 @@ def fit_worker(inner, outer, sync_every, steps, epochs, options=(), **compiled):
 
 
 def require_reference(
-    results, size, inner, outer, sync_every, steps, epochs, wire="float32"
+    results, size, inner, outer, sync_every, steps, epochs, wire="float32", hosts=()
 ):
     """The ranks have one model, bit for bit, and it is that of the algorithm."""
     all_weights, meetings = zip(*results, strict=True)
     assert len({training.as_bytes(weights) for weights in all_weights}) == 1
     batches = sync_every * (2 if inner == "accumulation" else 1)
     assert meetings == (-(-steps // batches) * epochs,) * size
-    reference = Reference(size, inner, outer, batches, wire)
+    reference = Reference(size, inner, outer, batches, wire, hosts=hosts)
     for _ in range(epochs):
         reference.epoch(steps)
     assert training.largest_difference(all_weights[0], reference.common) < 1e-6
@@ -77,6 +78,30 @@ def test_fit_is_the_algorithm(rank_pool, size, inner, outer, sync_every, compile
     results = rank_pool(size).run(worker, args=(inner, outer, sync_every, 8, 2))
 
     require_reference(results, size, inner, outer, sync_every, 8, 2)
+
+
+@pytest.mark.parametrize(
+    ("inner", "wire", "compiled"),
+    [
+        ("adam", "int8", {}),
+        pytest.param("sgd", "float32", {"jit_compile": True}, marks=pytest.mark.slow),
+        pytest.param("accumulation", "float32", {}, marks=pytest.mark.slow),
+        pytest.param("loss_scaled", "top-k", {}, marks=pytest.mark.slow),
+        pytest.param("sgd", "int8", {"run_eagerly": True}, marks=pytest.mark.slow),
+    ],
+)
+def test_hosts_that_train_apart_are_ranks_with_larger_batches(inner, wire, compiled):
+    """One host has two ranks, which stay equal between meetings, and one has one."""
+    worker = functools.partial(fit_worker, **compiled)
+    options = (("apart", "hosts"), ("wire", wire))
+    results = run_ranks(
+        worker,
+        3,
+        args=(inner, "diloco", 3, 8, 2, options),
+        env=[{"RING_KERAS_HOST_NAME": host} for host in ("a", "a", "b")],
+    )
+
+    require_reference(results, 3, inner, "diloco", 3, 8, 2, wire=wire, hosts=(0, 0, 1))
 
 
 def synchronous_worker():
@@ -225,12 +250,13 @@ def test_checks_of_equal_weights_know_of_it(rank_pool, options):
     assert checked.run(checked_worker, args=(options,)) == [True, True]
 
 
-def joined_worker(jit_compile):
-    """A rank whose data end within a window."""
+def joined_worker(jit_compile, counts=(7, 5), apart="ranks"):
+    """Ranks whose data end within a window."""
+    ring.init()
     model = training.build(1)
-    optimizer = ring.DiLoCo(keras.optimizers.Adam(0.01), sync_every=4)
+    optimizer = ring.DiLoCo(keras.optimizers.Adam(0.01), sync_every=4, apart=apart)
     model.compile(optimizer, "binary_crossentropy", jit_compile=jit_compile)
-    batches = batches_of(ring.rank(), ring.size(), 8)[: 7 if ring.rank() == 0 else 5]
+    batches = batches_of(ring.rank(), ring.size(), 8)[: counts[ring.rank()]]
     data = tf.data.Dataset.from_generator(
         lambda: iter(batches),
         output_signature=(
@@ -254,6 +280,25 @@ def test_a_rank_without_data_waits_for_the_meeting(rank_pool, jit_compile):
     reference.alone(0, 5, 7)
     reference.meet()
     assert training.largest_difference(first, reference.common) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_host_goes_on_with_the_data_of_some_of_its_ranks(jit_compile):
+    counts = (5, 3, 7)
+    results = run_ranks(
+        joined_worker,
+        3,
+        args=(jit_compile, counts, "hosts"),
+        env=[{"RING_KERAS_HOST_NAME": host} for host in ("a", "a", "b")],
+    )
+
+    assert len({training.as_bytes(weights) for weights in results}) == 1
+    reference = Reference(3, "adam", "diloco", 4, hosts=(0, 0, 1))
+    reference.train([batches_of(r, 3, 8)[:count] for r, count in enumerate(counts)])
+    reference.alone(2, 5, 7)
+    reference.meet()
+    assert training.largest_difference(results[0], reference.common) < 1e-6
 
 
 class TwoOptimizers(keras.Model):

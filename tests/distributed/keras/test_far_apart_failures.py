@@ -304,6 +304,7 @@ def refusals_worker():
     built.build([keras.Variable([1.0])])
     cases = [
         lambda: ring.DiLoCo(sgd(), sync_every=0),
+        lambda: ring.DiLoCo(sgd(), sync_every=2, apart="racks"),
         lambda: ring.DistributedOptimizer(sgd(), sync_every=-1),
         lambda: ring.DiLoCo(sgd(), sync_every=2.5),
         lambda: ring.DistributedOptimizer(sgd(), sync_every=2, op=ring.Adasum),
@@ -335,6 +336,7 @@ def test_what_cannot_be_is_refused(rank_pool):
         first,
         [
             "sync_every=0",
+            "apart='racks'",
             "sync_every=-1",
             "sync_every=2.5",
             "op=<ReduceOp.ADASUM: 'adasum'>",

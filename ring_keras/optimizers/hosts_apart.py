@@ -1,0 +1,111 @@
+"""Hosts that train apart, whose ranks average their gradients in every step."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ring_keras.job.process_set import ProcessSet, add_missing_process_sets
+from ring_keras.ops.broadcast import grouped_broadcast
+from ring_keras.ops.step import one_step
+from ring_keras.optimizers.gradient_reducer import GradientReducer
+from ring_keras.optimizers.gradient_values import Gradient
+from ring_keras.optimizers.optimizer_hook import sources_of
+from ring_keras.optimizers.reduction_options import ReductionOptions
+from ring_keras.optimizers.step_scope import StepWeight
+from ring_keras.optimizers.wires import average_thinly
+
+__all__ = ["HostsApart"]
+
+
+class HostsApart:
+    """This rank's host, among the others; to be made by all ranks together.
+
+    Args:
+        hosts: The name of each rank's host.
+        process_set: All these ranks.
+    """
+
+    def __init__(self, hosts: Sequence[str], process_set: ProcessSet) -> None:
+        ranks_of: dict[str, list[int]] = {}
+        for rank, host in zip(process_set.ranks, hosts, strict=True):
+            ranks_of.setdefault(host, []).append(rank)
+        wanted = [ProcessSet(ranks) for ranks in ranks_of.values()]
+        wanted.append(ProcessSet([ranks[0] for ranks in ranks_of.values()]))
+        # That of all ranks is there.
+        sets = [
+            process_set if one.ranks == process_set.ranks else one for one in wanted
+        ]
+        add_missing_process_sets(sets)
+        self._own = sets[list(ranks_of).index(hosts[process_set.rank()])]
+        self._firsts = sets[-1]
+        self._reducer = GradientReducer(ReductionOptions(process_set=self._own))
+
+    def average_gradients(
+        self,
+        gradients: Sequence[Gradient],
+        variables: Sequence[Any],
+        amount: tf.Tensor | float,
+        present: tf.Tensor | None,
+    ) -> tuple[Sequence[Gradient], tf.Tensor | None]:
+        """Those of this host; collective among its ranks.
+
+        Args:
+            gradients: Of this rank's batch.
+            variables: Which they are of.
+            amount: How much this rank counts.
+            present: Whether it has a batch; None if it has.
+
+        Returns:
+            The averages, bitwise equal on all ranks of the host, and whether any of
+            these has a batch.
+        """
+        if not self._reducer.active:
+            return gradients, present
+        weight = StepWeight(tf.cast(amount, tf.float64), self._own)
+        averages = self._reducer.reduce(
+            gradients, sources_of(variables, gradients), weight
+        )
+        return averages, None if present is None else weight.total() > 0
+
+    def average_thinly(
+        self,
+        wire: str,
+        values: Sequence[tf.Tensor],
+        residuals: Sequence[tf.Tensor],
+        amount: tf.Tensor,
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """As `wires.average_thinly`; the first rank of a host speaks for the host.
+
+        The ranks of a host have the same values, and its first one has the residuals.
+        Each of these sets of ranks takes a step of its own.
+        """
+        if self._reducer.active:
+            amount = StepWeight(amount, self._own).total()
+        averages, left = list(values), list(residuals)
+        if self._firsts.included():
+            with one_step(is_of_training=False):
+                share = StepWeight(amount, self._firsts).share() / self._firsts.size()
+                averages, left = average_thinly(
+                    wire, values, residuals, share, self._firsts
+                )
+        if self._reducer.active:
+            with one_step(is_of_training=False):
+                averages = self._from_first(averages)
+        return averages, left
+
+    def _from_first(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
+        """The host's first rank's values."""
+        by_dtype: dict[tf.DType, list[int]] = {}
+        for index, value in enumerate(values):
+            by_dtype.setdefault(value.dtype, []).append(index)
+        for dtype, indices in by_dtype.items():
+            received = grouped_broadcast(
+                [values[index] for index in indices],
+                self._own.ranks[0],
+                name=f"far_apart/of_host/{dtype.name}",
+                process_set=self._own,
+            )
+            for index, value in zip(indices, received, strict=True):
+                values[index] = value
+        return values
