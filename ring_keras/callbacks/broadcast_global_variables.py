@@ -154,7 +154,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         broadcast_variables(variables, self.root_rank, process_set=process_set)
         if sharded:  # On all ranks, which have the same variables in common.
             require_parts_of_one_state(sharded, "start", process_set)
-        common_start.set_started([*variables, *self.model.weights])
+        common_start.set_started([*variables, *self.model.weights], process_set)
         if agree_on_layers(
             self.model,
             is_local,

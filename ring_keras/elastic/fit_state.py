@@ -91,7 +91,9 @@ class FitState:
                 # An update that others have done without this rank has used them.
                 internals.clear_accumulators([optimizer])
         # The next trace need not compare them.
-        common_start.set_started([*self._common, *self._model.weights])
+        common_start.set_started(
+            [*self._common, *self._model.weights], global_process_set
+        )
         return agree_on_layers(
             self._model,
             lambda variable: False,

@@ -34,8 +34,9 @@ from ring_keras.optimizers.weight_digests import all_digests, variable_name
 
 __all__ = ["left_to_caller", "set_started", "start_alike"]
 
-# Set on a TensorFlow variable: the generation whose ranks have begun to train it.
-_MARK = "_ring_keras_started_in_job"
+# Set on a TensorFlow variable: by the key of a process set, the generation in which its
+# ranks have begun to train it. Those of another set may be at another variable.
+_MARK = "_ring_keras_started_in"
 
 
 class _Left(threading.local):
@@ -55,10 +56,12 @@ def left_to_caller() -> Iterator[None]:
         _left.active = before
 
 
-def set_started(variables: Iterable[Any]) -> None:
+def set_started(variables: Iterable[Any], process_set: ProcessSet) -> None:
     """Notes that the ranks need not compare these."""
     for variable in variables:
-        vars(internals.tensorflow_variable(variable))[_MARK] = current_job().generation
+        attributes = vars(internals.tensorflow_variable(variable))
+        marks = attributes.setdefault(_MARK, {})
+        marks[process_set.key()] = current_job().generation
 
 
 def start_alike(
@@ -88,7 +91,7 @@ def start_alike(
             layers of the model have other vocabularies, or had other constants.
     """
     trained = [v for v in sources if internals.is_variable(v) and not is_local(v)]
-    if _left.active or all(map(_has_started, trained)):
+    if _left.active or all(_has_started(v, process_set) for v in trained):
         return
     without_all = current_job().agreed_without_all[process_set.communicator_id()]
     if agreement.digest in without_all:
@@ -127,7 +130,7 @@ def start_alike(
                 process_set=process_set,
             )
         note_places(variables, process_set)
-        set_started(variables)
+        set_started(variables, process_set)
         if model is not None and agree_on_layers(
             model,
             is_local,
@@ -208,11 +211,9 @@ def _say(differing: list[Any], traced: bool, process_set: ProcessSet) -> None:
     )
 
 
-def _has_started(variable: Any) -> bool:
-    return bool(
-        vars(internals.tensorflow_variable(variable)).get(_MARK)
-        == current_job().generation
-    )
+def _has_started(variable: Any, process_set: ProcessSet) -> bool:
+    marks = vars(internals.tensorflow_variable(variable)).get(_MARK, {})
+    return bool(marks.get(process_set.key()) == current_job().generation)
 
 
 def _has_value(variable: Any) -> bool:

@@ -347,6 +347,30 @@ def test_other_numbers_of_layers_are_none_of_that(rank_pool):
     assert weights == others
 
 
+def two_sets_worker():
+    """Some train a variable among themselves, and then all train it."""
+    pair = ring.add_process_set([0, 1])
+    variable = tf.Variable(3.0 - ring.rank())
+    gradients = []
+    for process_set in (pair, None):
+        if process_set is None or process_set.included():
+            with ring.DistributedGradientTape(
+                tf.GradientTape(), process_set=process_set
+            ) as tape:
+                loss = variable * variable
+            gradients.append(float(tape.gradient(loss, variable)))
+    ring.remove_process_set(pair)
+    return gradients, float(variable)
+
+
+def test_ranks_that_have_begun_in_another_set_begin_in_this_one(rank_pool):
+    first, second, third = rank_pool(3).run(two_sets_worker)
+
+    # Each took the step at its own value, and has the first one's since.
+    assert first == second == ([5.0, pytest.approx(14 / 3)], 3.0)
+    assert third == ([pytest.approx(14 / 3)], 3.0)
+
+
 def own_layers_worker():
     """Each rank has layers of its own, named as others are elsewhere in the list."""
     names = ["a", "b"] if ring.rank() == 0 else ["b", "a"]
