@@ -56,7 +56,8 @@ def print_plan(
             f"{host.name}:", shlex.join(agent_command(None if own else host.name, ssh))
         )
         for place in own_places:
-            variables = {"RING_KERAS_HOST_NAME": host.name, **chosen}
+            name = host.name.rpartition("@")[2]
+            variables = {"RING_KERAS_HOST_NAME": name, **chosen}
             _print_rank(place, "ADDRESS:PORT", variables, command)
     return 0
 

@@ -7,7 +7,7 @@ import dataclasses
 import shlex
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ring_keras.config import (
@@ -159,17 +159,8 @@ def check_nodes(
             parser.error(
                 f"{name} is not for hosts without ssh: --nproc-per-node says it"
             )
-    for name, value in (
-        ("-p", options.ssh_port),
-        ("-i", options.ssh_identity_file),
-        ("--ssh-args", options.ssh_args or None),
-        ("--remote-python", options.remote_python),
-        ("--remote-shell", options.remote_shell),
-        ("--agent-port", options.agent_port),
-        ("--launcher-address", options.launcher_address),
-    ):
-        if value is not None:
-            parser.error(f"{name} is for hosts that are reached through ssh: -H")
+    for name in _given_for_other_hosts(options):
+        parser.error(f"{name} is for hosts that are reached through ssh: -H")
     if not 0 <= options.node_rank < options.nnodes:
         parser.error(
             f"--node-rank must be from 0 to {options.nnodes - 1} with --nnodes "
@@ -218,6 +209,7 @@ def check_hosts(
         else:
             given = _allocation(parser, options)
             if given is None:
+                _refuse_for_other_hosts(parser, options)
                 if options.is_auto:
                     options.size = choose_ranks_here()
                 return None
@@ -236,6 +228,31 @@ def check_hosts(
     return None
 
 
+def _given_for_other_hosts(options: argparse.Namespace) -> Iterator[str]:
+    """Options that say how other hosts are reached."""
+    for name, value in (
+        ("-p", options.ssh_port),
+        ("-i", options.ssh_identity_file),
+        ("--ssh-args", options.ssh_args or None),
+        ("--remote-python", options.remote_python),
+        ("--remote-shell", options.remote_shell),
+        ("--agent-port", options.agent_port),
+        ("--launcher-address", options.launcher_address),
+    ):
+        if value is not None:
+            yield name
+
+
+def _refuse_for_other_hosts(
+    parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> None:
+    for name in _given_for_other_hosts(options):
+        parser.error(
+            f"{name} is for other hosts, and no option names any: -H, --hostfile or "
+            "--host-discovery-script"
+        )
+
+
 def _check_waiting_agents(
     parser: argparse.ArgumentParser, options: argparse.Namespace
 ) -> None:
@@ -245,14 +262,8 @@ def _check_waiting_agents(
         parser.error("--agent-port needs -H, --hostfile or --host-discovery-script")
     if options.secret_file is None:
         parser.error("--agent-port also needs --secret-file")
-    for name, value in (
-        ("-p", options.ssh_port),
-        ("-i", options.ssh_identity_file),
-        ("--ssh-args", options.ssh_args or None),
-        ("--remote-python", options.remote_python),
-        ("--remote-shell", options.remote_shell),
-    ):
-        if value is not None:
+    for name in _given_for_other_hosts(options):
+        if name not in ("--agent-port", "--launcher-address"):
             parser.error(f"{name} is for agents that ringrun starts, not --agent-port")
     try:
         read_token(options.secret_file, "--secret-file")

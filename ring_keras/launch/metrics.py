@@ -55,7 +55,7 @@ class MetricsOptions:
 
 
 def check_metrics(
-    host: str, port: int | None, token_file: Path | None
+    host: str | None, port: int | None, token_file: Path | None
 ) -> MetricsOptions | None:
     """What the command line asks for; None: no metrics.
 
@@ -63,9 +63,14 @@ def check_metrics(
         ValueError: If it cannot be had, in words for its user.
     """
     if port is None:
-        if token_file is not None:
-            raise ValueError("--metrics-token-file is for --metrics-port")
+        for option, value in (
+            ("--metrics-host", host),
+            ("--metrics-token-file", token_file),
+        ):
+            if value is not None:
+                raise ValueError(f"{option} is for --metrics-port")
         return None
+    host = host or "127.0.0.1"
     try:
         import prometheus_client  # noqa: F401
     except ImportError:

@@ -77,7 +77,9 @@ class HostsJob:
 
 def ssh_hosts(job: HostsJob) -> Source:
     """Starts an agent on each host, and finds out whether all can start ranks."""
-    return lambda desk: _SshHosts(job, desk).gather()
+    # Now, while Ctrl-C still ends all: servers of names may answer nothing for long.
+    names = [names_of(host) for host in job.hosts]
+    return lambda desk: _SshHosts(job, desk).gather(names)
 
 
 class _SshHosts:
@@ -91,12 +93,12 @@ class _SshHosts:
         self._began_at: dict[Crew, float] = {}
         self._script: HostScript | None = None
 
-    def gather(self) -> Hosts:
-        """Until enough are ready."""
+    def gather(self, names: Sequence[tuple[str | None, str]]) -> Hosts:
+        """Until enough are ready; of each host: see `names_of`."""
         desk = self._desk
         crews = {
-            f"host {host.name}": self._connect(host, *names_of(host))
-            for host in self._job.hosts
+            f"host {host.name}": self._connect(host, *of_host)
+            for host, of_host in zip(self._job.hosts, names, strict=True)
         }
         await_greetings(desk.run_until, [crew.line for crew in crews.values()])
         crews = self._usable(crews)

@@ -62,9 +62,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--metrics-host",
-        default="127.0.0.1",
         metavar="ADDRESS",
-        help="address on which the metrics are served (default: %(default)s)",
+        help="address on which the metrics are served (default: 127.0.0.1)",
     )
     add(
         "--metrics-token-file",

@@ -89,6 +89,9 @@ def test_the_users_arguments_for_ssh_come_first():
         ("--hostfile /nowhere true", "--hostfile: /nowhere: No such file"),
         ("-H a:2", "a command is required"),
         ("-p ssh -H a:2 true", "-p"),
+        ("-np 1 -p 2222 true", "-p is for other hosts, and no option names any"),
+        ("-np 1 --launcher-address 10.9.9.9 true", "--launcher-address is for other"),
+        ("-np 1 --metrics-host ::1 true", "--metrics-host is for --metrics-port"),
     ],
 )
 def test_bad_hosts_are_refused(capsys, arguments, message):
@@ -99,16 +102,19 @@ def test_bad_hosts_are_refused(capsys, arguments, message):
 
 def test_the_plan_shows_hosts_and_ranks(capsys):
     assert (
-        main(["-H", "198.51.100.1:1,198.51.100.2:2", "--dry-run", "train", "me"]) == 0
+        main(["-H", "198.51.100.1:1,me@198.51.100.2:2", "--dry-run", "train", "me"])
+        == 0
     )
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [
         "198.51.100.1:",
         "[0]",
-        "198.51.100.2:",
+        "me@198.51.100.2:",
         "[1]",
         "[2]",
     ]
+    # As the job has it, in which it is no matter who logs in.
+    assert "RING_KERAS_HOST_NAME=198.51.100.2" in lines[3].split()
     assert "BatchMode=yes" in lines[2] and "198.51.100.2" in lines[2]
     assert "HOROVOD_LOCAL_RANK=1" in lines[4] and lines[4].endswith("train me")
 
