@@ -6,11 +6,12 @@ from typing import Any
 import keras
 
 from ring_keras.errors import RankMismatchError
+from ring_keras.job.process_set import has_peers
 from ring_keras.job.topology import rank
 from ring_keras.ops.outcomes import gather_outcomes
 from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.distributed_models import process_set_of
 from ring_keras.training.noted_saves import noted_saves
-from ring_keras.training.train_step import process_set_of
 
 __all__ = ["BestModelCheckpoint"]
 
@@ -126,7 +127,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
                 raise failure
             return None, best
 
-        if process_set.size() == 1 or not process_set.included():
+        if not has_peers(process_set):
             return look()[1]
         try:
             _, values = gather_outcomes(

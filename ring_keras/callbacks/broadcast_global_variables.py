@@ -7,6 +7,7 @@ import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.shared_files import warn_of_shared_files
+from ring_keras.job.process_set import has_peers
 from ring_keras.keras_internals import calls
 from ring_keras.keras_internals.building import create_variables
 from ring_keras.ops.broadcast_variables import broadcast_variables
@@ -22,7 +23,7 @@ from ring_keras.optimizers.sharded_state import (
 )
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment
-from ring_keras.training.train_step import is_local_in, process_set_of
+from ring_keras.training.distributed_models import is_local_in, process_set_of
 
 __all__ = ["BroadcastGlobalVariables"]
 
@@ -99,7 +100,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
 
     def _begin(self, callbacks: list[keras.callbacks.Callback]) -> None:
         process_set = process_set_of(self.model)
-        if process_set.size() == 1 or not process_set.included():
+        if not has_peers(process_set):
             return
         warn_of_shared_files(callbacks, self.model, process_set)
         epoch = broadcast_object(

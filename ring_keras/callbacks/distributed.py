@@ -15,13 +15,14 @@ from ring_keras.callbacks.fit_calls import agree_on_calls, insert_callback
 from ring_keras.callbacks.metric_average import MetricAverage
 from ring_keras.callbacks.sharded_saves import refuse_savers_of_one_rank
 from ring_keras.job.job import current_job
+from ring_keras.job.process_set import has_peers
 from ring_keras.job.topology import is_initialized, size
 from ring_keras.keras_internals import calls
 from ring_keras.training.attachment import attach
 from ring_keras.training.data_orders import OrdersOfOneRank
 from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.distributed_models import is_distributed, process_set_of
 from ring_keras.training.failures import every_fit_meets
-from ring_keras.training.train_step import is_distributed, process_set_of
 
 if TYPE_CHECKING:
     from ring_keras.callbacks.elastic import Elastic
@@ -194,9 +195,8 @@ def _prepare_fit(callbacks: keras.callbacks.CallbackList) -> None:
     attach(model, adopt_optimizers=True)
     refuse_savers_of_one_rank(callbacks.callbacks, model)
     process_set = process_set_of(model)
-    has_peers = process_set.size() > 1 and process_set.included()
     if distributed is None:
-        if not has_peers:
+        if not has_peers(process_set):
             if not any(isinstance(c, OrdersOfOneRank) for c in callbacks.callbacks):
                 insert_callback(callbacks, 0, OrdersOfOneRank())
             return
@@ -209,7 +209,8 @@ def _prepare_fit(callbacks: keras.callbacks.CallbackList) -> None:
         insert_callback(callbacks, place + 1, part)
     _show_progress_once(callbacks)
     # Ranks that come later would not ask the others anything here.
-    if has_peers and not _any_says(callbacks.callbacks, "ranks_may_change"):
+    may_change = _any_says(callbacks.callbacks, "ranks_may_change")
+    if has_peers(process_set) and not may_change:
         agree_on_calls(callbacks, run, distributed.metrics, root, process_set)
 
 

@@ -14,7 +14,7 @@ from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment
-from ring_keras.training.train_step import process_set_of
+from ring_keras.training.distributed_models import process_set_of
 
 __all__ = ["LearningRateRule"]
 

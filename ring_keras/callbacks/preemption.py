@@ -23,7 +23,7 @@ from ring_keras.ops.objects import broadcast_object
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment
-from ring_keras.training.train_step import process_set_of
+from ring_keras.training.distributed_models import process_set_of
 
 __all__ = ["Preemption"]
 

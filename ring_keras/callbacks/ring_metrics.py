@@ -13,7 +13,7 @@ from ring_keras.monitoring.stats import StepTotals, stats
 from ring_keras.ops.objects import allgather_object
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment
-from ring_keras.training.train_step import process_set_of
+from ring_keras.training.distributed_models import process_set_of
 
 __all__ = ["RingMetrics"]
 

@@ -15,7 +15,7 @@ from ring_keras.ops.barrier import barrier
 from ring_keras.ops.outcomes import gather_outcomes
 from ring_keras.optimizers.sharded_files import one_rank_alone
 from ring_keras.training.distributed_fit import DistributedFit
-from ring_keras.training.train_step import process_set_of
+from ring_keras.training.distributed_models import process_set_of
 
 __all__ = ["RootOnly"]
 

@@ -13,7 +13,7 @@ from ring_keras.job.topology import rank
 from ring_keras.keras_internals import calls
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment
-from ring_keras.training.train_step import process_set_of
+from ring_keras.training.distributed_models import process_set_of
 
 __all__ = ["TensorBoard"]
 

@@ -16,7 +16,8 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.ops.data_order import DataOrder, order_on
 from ring_keras.ops.outcomes import gather_outcomes
-from ring_keras.training.train_step import DistributedTrainStep, process_set_of
+from ring_keras.training.distributed_models import process_set_of
+from ring_keras.training.train_step import DistributedTrainStep
 
 __all__ = ["KafkaOrder"]
 

@@ -10,11 +10,12 @@ import numpy as np
 from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.data.kafka_order import KafkaOrder
+from ring_keras.job.process_set import has_peers
 from ring_keras.keras_internals import calls
 from ring_keras.ops.objects import allgather_object
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment
-from ring_keras.training.train_step import process_set_of
+from ring_keras.training.distributed_models import process_set_of
 
 __all__ = ["Resume"]
 
@@ -157,7 +158,7 @@ class Resume(keras.callbacks.Callback):
         ours = self.params.get("steps"), run.batch_count()
         everyones = [ours]
         process_set = process_set_of(self.model)
-        if process_set.size() > 1 and process_set.included():
+        if has_peers(process_set):
             everyones = allgather_object(
                 ours, name="resume/batches", process_set=process_set
             )
@@ -218,7 +219,7 @@ class Resume(keras.callbacks.Callback):
         steps = [internals.steps_done(optimizer) for optimizer in optimizers] or [0]
         message = np.array([min(steps), max(steps)], np.int64)
         process_set = process_set_of(self.model)
-        if process_set.size() > 1 and process_set.included():
+        if has_peers(process_set):
             root = process_set.position_of(self.root_rank)
             communicator_id = process_set.communicator_id()
             message = _native.broadcast(message, root, "resume/steps", communicator_id)

@@ -11,6 +11,7 @@ __all__ = [
     "ProcessSet",
     "add_process_set",
     "global_process_set",
+    "has_peers",
     "remove_process_set",
 ]
 
@@ -142,6 +143,11 @@ class ProcessSet:
 
 
 global_process_set = ProcessSet._whole_job()
+
+
+def has_peers(process_set: ProcessSet) -> bool:
+    """Whether this process is one of several members."""
+    return process_set.size() > 1 and process_set.included()
 
 
 def _forget(objects: Iterable[ProcessSet]) -> None:

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
-from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.job.process_set import ProcessSet, global_process_set, has_peers
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.step import in_a_step
@@ -49,7 +49,7 @@ class GlobalMoments:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         process_set = self._ranks()
         sums = _local_sums(inputs, mask, internals.reduction_axes(self._layer))
-        if process_set.size() > 1 and process_set.included():
+        if has_peers(process_set):
             step = current_step()
             if step is not None and step.present is not None:
                 sums = tf.where(step.present, sums, 0)

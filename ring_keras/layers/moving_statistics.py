@@ -8,7 +8,7 @@ import numpy as np
 
 from ring_keras import _native
 from ring_keras import keras_internals as internals
-from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.job.process_set import ProcessSet, global_process_set, has_peers
 from ring_keras.layers.global_moments import GlobalMoments
 from ring_keras.ops.reduce_op import ReduceOp
 
@@ -47,7 +47,7 @@ def average_moving_statistics(
         process_set: Ranks taking part. Defaults to all.
     """
     process_set = process_set or global_process_set
-    if process_set.size() == 1 or not process_set.included():
+    if not has_peers(process_set):
         return
     moments = [
         pair

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.job import current_job
-from ring_keras.job.process_set import ProcessSet
+from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.ops.adasum import adasum
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.arguments import Factor
@@ -81,7 +81,7 @@ class GradientReducer:
     @property
     def active(self) -> bool:
         """Whether there is another rank to reduce with."""
-        return self.process_set.size() > 1 and self.process_set.included()
+        return has_peers(self.process_set)
 
     def step_weight(self) -> StepWeight | None:
         """How much this rank counts in the current step; None for all alike."""

@@ -12,10 +12,11 @@ from ring_keras.layers.global_moments import GlobalMoments
 from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
+from ring_keras.training.distributed_models import process_set_of
 from ring_keras.training.epoch_result import EpochResult
 from ring_keras.training.evaluation_step import EvaluationStep
 from ring_keras.training.train_function import TrainFunction
-from ring_keras.training.train_step import DistributedTrainStep, process_set_of
+from ring_keras.training.train_step import DistributedTrainStep
 
 __all__ = ["attach"]
 

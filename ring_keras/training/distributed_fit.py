@@ -10,7 +10,7 @@ import keras
 from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.job.job import current_job
-from ring_keras.job.process_set import global_process_set
+from ring_keras.job.process_set import global_process_set, has_peers
 from ring_keras.keras_internals import calls
 from ring_keras.layers.moving_statistics import average_moving_statistics
 from ring_keras.ops.data_order import require_common_orders
@@ -27,6 +27,7 @@ from ring_keras.training.calls_under_way import (
 )
 from ring_keras.training.common_fit import require_common_epoch, require_common_fit
 from ring_keras.training.data_orders import DataOrders
+from ring_keras.training.distributed_models import is_local_in, process_set_of
 from ring_keras.training.epoch_agreement import EpochAgreement
 from ring_keras.training.layer_state import (
     agree_on_state,
@@ -36,7 +37,6 @@ from ring_keras.training.layer_state import (
 from ring_keras.training.noted_saves import noted_saves
 from ring_keras.training.sections import OthersWait, Sections
 from ring_keras.training.taken_batches import TakenBatches
-from ring_keras.training.train_step import is_local_in, process_set_of
 from ring_keras.training.weight_check import WeightCheck
 
 __all__ = ["DistributedFit", "Moment"]
@@ -437,7 +437,7 @@ class DistributedFit(keras.callbacks.Callback):
             meet(process_set)
 
     def _has_peers(self) -> bool:
-        return self._process_set.size() > 1 and self._process_set.included()
+        return has_peers(self._process_set)
 
 
 def _length(run: calls.Run) -> float | str | None:

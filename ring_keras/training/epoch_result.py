@@ -8,13 +8,13 @@ import keras
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
-from ring_keras.job.process_set import ProcessSet
+from ring_keras.job.process_set import has_peers
 from ring_keras.keras_internals import calls
 from ring_keras.training.calls_under_way import begin_together, have_met, meet
 from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.distributed_models import process_set_of
 from ring_keras.training.metric_state import averaged_logs, state_of_all_ranks
 from ring_keras.training.sections import Sections
-from ring_keras.training.train_step import process_set_of
 
 __all__ = ["EpochResult"]
 
@@ -53,7 +53,7 @@ class EpochResult:
         process_set = process_set_of(self._model)
         # The same list may be given to several calls.
         begins = DistributedFit.of(callbacks) is None and not have_met()
-        if begins and _has_peers(process_set):
+        if begins and has_peers(process_set):
             begin_together(process_set)
 
     def __call__(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -73,7 +73,7 @@ class EpochResult:
 
     def _meet(self) -> None:
         process_set = process_set_of(self._model)
-        if _has_peers(process_set):
+        if has_peers(process_set):
             meet(process_set)
 
     def _local(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -84,7 +84,7 @@ class EpochResult:
 
     def _of_all_ranks(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         process_set = process_set_of(self._model)
-        if not _has_peers(process_set):
+        if not has_peers(process_set):
             return self._local(logs)
         logs = _flat(logs)
         if not logs and self._has_evaluated_nothing():
@@ -109,10 +109,6 @@ class EpochResult:
             return False
         is_kerass = type(self._model).test_step is keras.Model.test_step
         return is_kerass or run.batch_count() == 0
-
-
-def _has_peers(process_set: ProcessSet) -> bool:
-    return process_set.size() > 1 and process_set.included()
 
 
 def _flat(logs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from ring_keras.job.job import current_job, job_or_none
 from ring_keras.job.process_set import (
     ProcessSet,
     global_process_set,
+    has_peers,
     has_process_sets,
 )
 from ring_keras.training.calls_under_way import (
@@ -30,7 +31,7 @@ from ring_keras.training.calls_under_way import (
     name_of_begin,
 )
 from ring_keras.training.distributed_fit import DistributedFit
-from ring_keras.training.train_step import is_distributed, process_set_of
+from ring_keras.training.distributed_models import is_distributed, process_set_of
 
 __all__ = ["every_fit_meets", "failures_told", "note_told"]
 
@@ -167,8 +168,7 @@ def _expected(method: str, model: keras.Model, callbacks: Any) -> ProcessSet | N
     if not listed and not automatic:
         return None
     process_set = process_set_of(model)
-    has_peers = process_set.size() > 1 and process_set.included()
-    return process_set if has_peers and process_set.added else None
+    return process_set if has_peers(process_set) and process_set.added else None
 
 
 def note_told(error: BaseException) -> None:

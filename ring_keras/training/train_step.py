@@ -12,23 +12,18 @@ from absl import logging
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job
-from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import rank
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
-from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
 from ring_keras.training import uneven_batches
+from ring_keras.training.distributed_models import hooks_of, process_set_of
 from ring_keras.training.lone_step import end_lone_step
 from ring_keras.training.summed_loss_scaling import gradients_multiplied
 from ring_keras.training.unreduced_updates import unreduced_updates_refused
 
-__all__ = [
-    "DistributedTrainStep",
-    "is_distributed",
-    "is_local_in",
-    "process_set_of",
-]
+__all__ = ["DistributedTrainStep"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +130,7 @@ class DistributedTrainStep:
                 prologue()
         self._traced = _Traced.of(data)
         process_set = self.process_set()
-        if process_set.size() == 1 or not process_set.included():
+        if not has_peers(process_set):
             result = self._train_step(data)
             end_lone_step(data, result, compiled=self.compiled())
             return result
@@ -250,7 +245,7 @@ class DistributedTrainStep:
         return not ops or ReduceOp.AVERAGE in ops
 
     def _ops(self) -> set[ReduceOp]:
-        return {hook.op for hook in _hooks(self._model)}
+        return {hook.op for hook in hooks_of(self._model)}
 
     def _amount(self, data: Any) -> tf.Tensor | None:
         """What this rank's loss has been divided by, up to a common factor.
@@ -275,32 +270,6 @@ class DistributedTrainStep:
                 self._model.name,
             )
         return uneven_batches.example_count(data)
-
-
-def process_set_of(model: keras.Model) -> ProcessSet:
-    """The ranks that train, or evaluate, this model together."""
-    return next((hook.process_set for hook in _hooks(model)), global_process_set)
-
-
-def is_distributed(model: keras.Model) -> bool:
-    """Whether an optimizer of the model is, or one inside of it."""
-    return any(True for _ in _hooks(model))
-
-
-def _hooks(model: keras.Model) -> Iterator[OptimizerHook]:
-    waiting = list(internals.optimizers_of(model))
-    for optimizer in waiting:
-        hook = OptimizerHook.of(optimizer)
-        if hook is not None:
-            yield hook
-        waiting += internals.inner_optimizers(optimizer)
-
-
-def is_local_in(model: keras.Model) -> Callable[[Any], bool]:
-    """Says of variables whether each rank trains them alone, as of `local_layers`."""
-    hooks = map(OptimizerHook.of, internals.optimizers_of(model))
-    options = [hook.options for hook in hooks if hook is not None]
-    return lambda variable: any(of_one.is_local(variable) for of_one in options)
 
 
 def _tensors(data: Any) -> list[tf.Tensor]:

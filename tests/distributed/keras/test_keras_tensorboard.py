@@ -22,7 +22,7 @@ from ring_keras.callbacks.tensorboard import TensorBoard
 from ring_keras.monitoring import records
 from ring_keras.monitoring.history import History, Table
 from ring_keras.monitoring.rows import Update
-from ring_keras.training.train_step import process_set_of
+from ring_keras.training.distributed_models import process_set_of
 
 
 def own_folder(directory):
