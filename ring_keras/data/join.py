@@ -10,6 +10,7 @@ from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.outcomes import gather_outcomes
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.training.parts import note_joined
 
 __all__ = ["join"]
 
@@ -70,7 +71,7 @@ def join(
         # On ranks that have all theirs too: the batches' spec is the same then.
         return dataset.concatenate(endless.take(missing))
     joined = _until_all_have_ended(dataset, endless, process_set)
-    current_job().joined_data[id(joined)] = joined
+    note_joined(joined)
     return joined
 
 

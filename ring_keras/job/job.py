@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import weakref
-from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -47,31 +45,15 @@ class Job:
         ) = _native.topology()
         self.local_sizes: tuple[int, ...] = (self.local_size,)
         """How many ranks there are on each rank's host, by rank."""
-        self.agreed_plans: defaultdict[int, int] = defaultdict(int)
-        """By process set: on how many plans its ranks have agreed."""
-        self.agreed_without_all: defaultdict[int, dict[bytes, int]] = defaultdict(dict)
-        """By process set: plans that some ranks have agreed on while others were in
-        join(), their numbers by their digests."""
         self.events = EventBook()
         """What has happened on this rank."""
         self.on_gpu = False
         """Whether gradients are in GPU memory, on every rank alike."""
         self.tuned_bucket_bytes: int | None = None
-        self.parts: weakref.WeakValueDictionary[int, Any] = (
-            weakref.WeakValueDictionary()
-        )
-        """Datasets and arrays that are this rank's part of others, by `id()`."""
         self.has_padded_data = False
         """Whether data were made some of whose rows are padding."""
         self.has_joined_data = False
         """Whether data were made some of whose batches are empty."""
-        self.joined_data: weakref.WeakValueDictionary[int, Any] = (
-            weakref.WeakValueDictionary()
-        )
-        """Datasets that ask the other ranks for each batch whether there is one, by
-        `id()`."""
-        self.has_shared_file = False
-        """Whether this rank has said that another one saves to the same path."""
         self.is_used = False
         """Whether the program has asked for more than `init()`: its rank, other ranks'
         data, process sets. Before that all ranks do the same, and know of no other."""

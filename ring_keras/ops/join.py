@@ -1,11 +1,20 @@
 """Join: a rank without data lets the others go on."""
 
+import functools
+from collections import defaultdict
+
 from ring_keras import _native
-from ring_keras.job.job import current_job
+from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.objects import broadcast_object
 
-__all__ = ["join"]
+__all__ = ["agreed_without_all", "join"]
+
+agreed_without_all: PerJob[defaultdict[int, dict[bytes, int]]] = PerJob(
+    functools.partial(defaultdict, dict)
+)
+"""By process set: plans of gradients on which some ranks have agreed while others were
+in join(), their numbers by their digests."""
 
 
 def join(*, process_set: ProcessSet | None = None) -> int:
@@ -63,7 +72,7 @@ def join(*, process_set: ProcessSet | None = None) -> int:
 
 def _share_agreements(root_rank: int, process_set: ProcessSet) -> None:
     """Tells all ranks what the last one to join has agreed on without them."""
-    known = current_job().agreed_without_all[process_set.communicator_id()]
+    known = agreed_without_all.of(current_job())[process_set.communicator_id()]
     known.update(
         broadcast_object(
             sorted(known.items()), root_rank, name="join/plans", process_set=process_set

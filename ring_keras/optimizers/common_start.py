@@ -23,6 +23,7 @@ from ring_keras.keras_internals import calls
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.ops.common_order import note_places, require_common_order
 from ring_keras.ops.data_order import living_orders, require_common_orders
+from ring_keras.ops.join import agreed_without_all
 from ring_keras.optimizers.common_layers import agree_on_layers
 from ring_keras.optimizers.common_variables import common_state, common_weights
 from ring_keras.optimizers.plan_agreement import Agreement
@@ -93,7 +94,7 @@ def start_alike(
     trained = [v for v in sources if internals.is_variable(v) and not is_local(v)]
     if _left.active or all(_has_started(v, process_set) for v in trained):
         return
-    without_all = current_job().agreed_without_all[process_set.communicator_id()]
+    without_all = agreed_without_all.of(current_job())[process_set.communicator_id()]
     if agreement.digest in without_all:
         return  # Ranks that were in join() then would ask alone later.
     traced = not tf.executing_eagerly()

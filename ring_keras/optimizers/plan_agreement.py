@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -12,10 +13,11 @@ import tensorflow as tf
 from ring_keras import _native
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.gathering import gather_bytes
-from ring_keras.job.job import current_job
+from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.allgather import allgather
 from ring_keras.ops.common_order import refuse_crossed
+from ring_keras.ops.join import agreed_without_all
 from ring_keras.optimizers.buckets import NO_GRADIENT, BucketPlan, bucket_name
 from ring_keras.optimizers.step_scope import reduction_step
 
@@ -30,6 +32,8 @@ _DIGEST_NBYTES: Final = 32
 # Where the number of plans is in a row; one byte follows, and another digest.
 _COUNT: Final = slice(_DIGEST_NBYTES, _DIGEST_NBYTES + _COUNT_NBYTES)
 _ORDER: Final = "big"
+# By process set: on how many plans its ranks have agreed.
+_agreed_counts: PerJob[defaultdict[int, int]] = PerJob(lambda: defaultdict(int))
 # In place of a name, before the last line of a description.
 _BUCKETS = ""
 
@@ -85,12 +89,12 @@ def agree_on_plan(
             updates.
     """
     job, communicator_id = current_job(), process_set.communicator_id()
-    without_all = job.agreed_without_all[communicator_id]
+    without_all = agreed_without_all.of(job)[communicator_id]
     digest = plan.digest()
     if digest in without_all:
         return Agreement(digest, without_all[digest], of_all=False)
     described = _describe(plan, places)
-    own = job.agreed_plans[communicator_id].to_bytes(_COUNT_NBYTES, _ORDER)
+    own = _agreed_counts.of(job)[communicator_id].to_bytes(_COUNT_NBYTES, _ORDER)
     own = digest + own + bytes([shards_state])
     own += hashlib.sha256("\n".join(described).encode()).digest()
     with named_mismatch(plan, process_set), tf.init_scope():
@@ -109,7 +113,7 @@ def agree_on_plan(
         )
     # A rank that was in join() has missed some.
     number = 1 + max(int.from_bytes(theirs[_COUNT], _ORDER) for theirs in gathered)
-    job.agreed_plans[communicator_id] = number
+    _agreed_counts.of(job)[communicator_id] = number
     # One that is in join() now has no plan.
     of_all = len(gathered) == process_set.size()
     if not of_all:

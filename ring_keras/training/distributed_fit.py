@@ -35,6 +35,7 @@ from ring_keras.training.layer_state import (
     warn_of_averages,
 )
 from ring_keras.training.noted_saves import noted_saves
+from ring_keras.training.parts import is_joined
 from ring_keras.training.sections import OthersWait, Sections
 from ring_keras.training.taken_batches import TakenBatches
 from ring_keras.training.weight_check import WeightCheck
@@ -442,8 +443,7 @@ class DistributedFit(keras.callbacks.Callback):
 
 def _length(run: calls.Run) -> float | str | None:
     """How many batches the data have; None if ranks may have different numbers."""
-    joined = current_job().joined_data
-    if any(joined.get(id(one)) is one for one in internals.upstream(run.data)):
+    if is_joined(run.data):
         # To take a batch would be to ask the others, who may have stopped.
         return "as many as the other ranks'"
     return run.batch_count()

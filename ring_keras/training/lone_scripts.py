@@ -15,7 +15,7 @@ from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.failures import failures_told
 from ring_keras.training.parts import is_part
-from ring_keras.training.whole_save import whole_save
+from ring_keras.training.whole_save import is_told_of_files, whole_save
 
 __all__ = ["watch"]
 
@@ -94,7 +94,7 @@ class _LoneFit(keras.callbacks.Callback):
         savers = keras.callbacks.ModelCheckpoint
         if any(isinstance(one, savers) for one in callbacks.callbacks):
             saves = ", and saves it by its ModelCheckpoint"
-            job.has_shared_file = True  # What that comes to is not said besides.
+            is_told_of_files.put(job, True)  # What that comes to is not said besides.
         if job.rank != 0:
             return
         if self._is_divided:

@@ -1,19 +1,25 @@
 """Data that are a rank's part."""
 
 import warnings
-from typing import Any
+import weakref
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
-from ring_keras.job.job import current_job, job_or_none
+from ring_keras.job.job import PerJob, current_job, job_or_none
 
-__all__ = ["is_part", "note_part"]
+__all__ = ["is_joined", "is_part", "note_joined", "note_part"]
+
+_ById: TypeAlias = weakref.WeakValueDictionary[int, Any]
+
+_parts: PerJob[_ById] = PerJob(weakref.WeakValueDictionary)
+_joined: PerJob[_ById] = PerJob(weakref.WeakValueDictionary)
 
 
 def note_part(data: Any) -> None:
     """These are one rank's part: a `fit` of an optimizer of its own is told."""
-    parts = current_job().parts
+    parts = _parts.of(current_job())
     for one in tf.nest.flatten(data):
         parts[id(one)] = one
         if isinstance(one, tf.data.Dataset):
@@ -27,7 +33,18 @@ def is_part(data: Any) -> bool:
         return False
     is_dataset = isinstance(data, tf.data.Dataset)
     sources = internals.upstream(data) if is_dataset else tf.nest.flatten(data)
-    return any(job.parts.get(id(one)) is one for one in sources)
+    return any(_parts.of(job).get(id(one)) is one for one in sources)
+
+
+def note_joined(data: tf.data.Dataset) -> None:
+    """These ask the other ranks for each batch whether there is one."""
+    _joined.of(current_job())[id(data)] = data
+
+
+def is_joined(data: Any) -> bool:
+    """Whether data are, or are made from, what `note_joined` was given in this job."""
+    joined = _joined.of(current_job())
+    return any(joined.get(id(one)) is one for one in internals.upstream(data))
 
 
 def _expect_its_own_order() -> None:

@@ -13,14 +13,17 @@ import keras
 from absl import logging
 
 from ring_keras import keras_internals as internals
-from ring_keras.job.job import Job, job_or_none
+from ring_keras.job.job import Job, PerJob, job_or_none
 from ring_keras.job.process_set import global_process_set
 from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.sharded_files import failed_save_told
 from ring_keras.optimizers.sharded_state import sharded_steps
 from ring_keras.training.failures import note_told
 
-__all__ = ["whole_save"]
+__all__ = ["is_told_of_files", "whole_save"]
+
+is_told_of_files: PerJob[bool] = PerJob(bool)
+"""Whether this rank has said that another one saves to the same path, or need not."""
 
 _ONE_FILE = (".h5", ".hdf5", ".keras")
 
@@ -119,8 +122,9 @@ def _has_others(beside: Path, path: Path, began: float) -> bool:
 
 
 def _warn_once(job: Job, path: str) -> None:
-    if job.local_rank <= 1 and not job.has_shared_file:  # They have seen each other.
-        job.has_shared_file = True
+    # The first two of a host have seen each other.
+    if job.local_rank <= 1 and not is_told_of_files.of(job):
+        is_told_of_files.put(job, True)
         logging.warning(
             "ring_keras: [RK653] "
             "rank %d has saved '%s' while another process saved it, too: the file is "

@@ -6,6 +6,7 @@ import tensorflow as tf
 import ring_keras as ring
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.ops.data_order import living_orders
+from ring_keras.ops.join import agreed_without_all
 from ring_keras.optimizers import buckets
 
 
@@ -38,7 +39,7 @@ def test_nothing_outlives_a_job(job):
     job.has_padded_data = True
     data = ring.data.shard(tf.data.Dataset.range(4), seed=1)
     assert living_orders(ring.global_process_set)
-    job.agreed_without_all[0][b"digest"] = 1
+    agreed_without_all.of(job)[0][b"digest"] = 1
     ring.shutdown()
     with pytest.raises(ring.NotInitializedError, match=r"ring_keras\.init"):
         current_job()
@@ -50,7 +51,7 @@ def test_nothing_outlives_a_job(job):
     assert not current_job().has_padded_data
     assert not living_orders(ring.global_process_set)
     assert list(data)
-    assert not current_job().agreed_without_all[0]
+    assert not agreed_without_all.of(current_job())[0]
 
 
 def test_what_a_part_keeps_of_a_job_ends_with_it(job):
