@@ -30,6 +30,7 @@ from ring_keras.keras_internals.fixed_states import (
 )
 from ring_keras.keras_internals.iterators import OWNED_ITERATOR
 from ring_keras.keras_internals.losses import (
+    batch_losses,
     compiled_losses,
     has_other_losses,
     loss_divides_by_sample_weight,
@@ -202,6 +203,7 @@ __all__ = [
     "VARIABLE_INDEX",
     "accumulates",
     "accumulators",
+    "batch_losses",
     "batch_normalizations",
     "begin_silent_test_batch",
     "begin_silent_train_batch",

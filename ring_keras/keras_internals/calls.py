@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from ring_keras.keras_internals.names import (
+    CLASS_WEIGHT,
     DATA,
     EPOCH_ITERATOR,
     FIRST_EPOCH,
@@ -19,6 +20,7 @@ from ring_keras.keras_internals.names import (
 
 __all__ = [
     "Run",
+    "applying_optimizers",
     "calling_callback",
     "calling_callback_list",
     "calling_loss_scale_optimizer",
@@ -60,6 +62,11 @@ def calling_optimizer() -> keras.optimizers.Optimizer | None:
     return _calling(keras.optimizers.Optimizer)
 
 
+def applying_optimizers() -> list[keras.optimizers.Optimizer]:
+    """All that have a method further up, one around the other."""
+    return _all_calling(keras.optimizers.Optimizer)
+
+
 @dataclass(frozen=True)
 class Run:
     """A call of `fit` or of `evaluate` that is going on.
@@ -73,6 +80,7 @@ class Run:
         epoch_iterator: What Keras made of the data; None where it has not yet.
         validation_data: The argument of `fit`.
         validation_freq: The argument of `fit`.
+        class_weight: The argument of `fit`.
         initial_epoch: The argument of `fit`.
     """
 
@@ -83,6 +91,7 @@ class Run:
     epoch_iterator: Any
     validation_data: Any = None
     validation_freq: Any = 1
+    class_weight: Any = None
     initial_epoch: int = 0
 
     @property
@@ -123,6 +132,7 @@ def calling_run(model: keras.Model) -> Run | None:
                         epoch_iterator=names.get(EPOCH_ITERATOR),
                         validation_data=names.get(VALIDATION_DATA),
                         validation_freq=names.get(VALIDATION_FREQ),
+                        class_weight=names.get(CLASS_WEIGHT),
                         initial_epoch=names.get(FIRST_EPOCH, 0),
                     )
             return None
@@ -160,12 +170,18 @@ def is_fitting(model: keras.Model, callbacks: keras.callbacks.CallbackList) -> b
 
 def _calling(cls: type[Any]) -> Any:
     """The nearest object of this class with a method further up."""
+    return next(iter(_all_calling(cls, most=1)), None)
+
+
+def _all_calling(cls: type[Any], most: int = _MAX_FRAMES) -> list[Any]:
+    """The nearest objects of this class with methods further up."""
+    found: list[Any] = []
     frame = sys._getframe(2)
     for _ in range(_MAX_FRAMES):
-        if frame is None:
-            return None
+        if frame is None or len(found) == most:
+            break
         caller = frame.f_locals.get("self")
         if isinstance(caller, cls):
-            return caller
+            found.append(caller)
         frame = frame.f_back  # type: ignore[assignment]
-    return None
+    return found

@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 __all__ = [
+    "batch_losses",
     "compiled_losses",
     "has_other_losses",
     "loss_divides_by_sample_weight",
@@ -15,6 +16,10 @@ __all__ = [
 
 # Of losses that are not divided by anything.
 _SUMS = ("sum", "none", None)
+
+# Of losses that count over all examples of a batch together, unless they have an axis.
+_BATCH_CLASSES = (keras.losses.Dice, keras.losses.Tversky)
+_OF_BATCHES = ("dice", "tversky", keras.losses.dice, keras.losses.tversky)
 
 
 def summed_losses(model: keras.Model) -> list[keras.losses.Loss]:
@@ -32,6 +37,20 @@ def has_other_losses(model: keras.Model) -> bool:
     """
     others = [loss for loss in compiled_losses(model) if not _adds_up(loss)]
     return bool(others or model.losses)
+
+
+def batch_losses(model: keras.Model) -> list[str]:
+    """The names of compiled losses that count over all examples of a batch together."""
+    return [
+        getattr(loss, "name", None) or getattr(loss, "__name__", None) or str(loss)
+        for loss in compiled_losses(model)
+        if loss in _OF_BATCHES or (isinstance(loss, _BATCH_CLASSES) and _joins(loss))
+    ]
+
+
+def _joins(loss: Any) -> bool:
+    axis = getattr(loss, "axis", None)
+    return axis is None or 0 in ((axis,) if isinstance(axis, int) else axis)
 
 
 def compiled_losses(model: keras.Model) -> list[Any]:

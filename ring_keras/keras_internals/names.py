@@ -16,6 +16,7 @@ __all__ = [
     "CACHE_DATASET",
     "CACHE_FILE",
     "CHECK_FINITE",
+    "CLASS_WEIGHT",
     "CLIP_GRADIENTS",
     "DATA",
     "DRAWING_DATASETS",
@@ -158,6 +159,7 @@ FIRST_EPOCH = "initial_epoch"
 STEPS_PER_EPOCH = "steps_per_epoch"
 VALIDATION_DATA = "validation_data"
 VALIDATION_FREQ = "validation_freq"
+CLASS_WEIGHT = "class_weight"
 LOCALS: dict[str, tuple[str, ...]] = {
     "fit": (
         "self",
@@ -166,6 +168,7 @@ LOCALS: dict[str, tuple[str, ...]] = {
         FIRST_EPOCH,
         STEPS_PER_EPOCH,
         VALIDATION_DATA,
+        CLASS_WEIGHT,
         VALIDATION_FREQ,
     ),
     "evaluate": ("self", DATA, EPOCH_ITERATOR),

@@ -14,7 +14,20 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-__all__ = ["in_unordered_graph", "name_after", "to_request_name", "unique_in_graph"]
+from ring_keras.job.job import PerJob, job_or_none
+
+__all__ = [
+    "has_combined",
+    "in_unordered_graph",
+    "name_after",
+    "to_request_name",
+    "unique_in_graph",
+]
+
+_COPYING = ("barrier", "broadcast", "grouped_broadcast")
+
+has_combined: PerJob[bool] = PerJob(bool)
+"""Whether an op that combines, or collects, tensors of the ranks was asked for."""
 
 # To TensorFlow an op's name for the other ranks is one of its attributes, and it keeps
 # a kernel, 40 kB, for each that an eager op has had. To drop them would begin the
@@ -66,6 +79,9 @@ def to_request_name(name: str | None, function: str, tensors: Sequence[Any]) -> 
             is made of the names of the first and the last, so that ranks which
             build the same graph, and something of their own besides, meet.
     """
+    job = job_or_none()
+    if job is not None and function not in _COPYING:
+        has_combined.put(job, True)
     if not in_unordered_graph():
         if tf.executing_eagerly():
             _note_eager_name(name or function)

@@ -11,6 +11,7 @@ from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.keras_internals import calls
 from ring_keras.ops.objects import allgather_object
 from ring_keras.optimizers.meeting_hook import require_same_terms
 from ring_keras.optimizers.optimizer_hook import Terms
@@ -25,7 +26,7 @@ def require_common_fit(
     callbacks: Iterable[str],
     process_set: ProcessSet,
     *,
-    validation_freq: str | None,
+    run: calls.Run | None,
     optimizers: Sequence[tuple[str, Terms]],
 ) -> bool:
     """Raises if the ranks would wait for each other somewhere in `fit`; collective.
@@ -37,7 +38,7 @@ def require_common_fit(
             if they end with those of the other ranks.
         callbacks: Names of those in it that ask other ranks.
         process_set: The ranks that train together.
-        validation_freq: After which epochs this rank validates; None if it does not.
+        run: The call; None if it is not known.
         optimizers: The name of each that the ranks train with, and its terms.
 
     Returns:
@@ -46,6 +47,11 @@ def require_common_fit(
     Raises:
         RankMismatchError: On every rank.
     """
+    validation_freq = class_weight = None
+    if run is not None:
+        class_weight = _class_weight_in_words(run.class_weight)
+        if run.validation_data is not None:
+            validation_freq = str(run.validation_freq)
     # What it is, its value, and of what it is. Values are as they are: the others wait
     # for this rank, whatever it was given.
     compared = [
@@ -66,6 +72,11 @@ def require_common_fit(
             "values of validation_freq",
             validation_freq,
             "validation_freq in fit()",
+        ),
+        (
+            "class weights",
+            class_weight,
+            "class_weight in fit(), counted in all of the data",
         ),
         (
             "numbers of losses that add up their batch",
@@ -128,6 +139,17 @@ def require_common_epoch(
                 "ReduceLROnPlateau, to every rank, and validation data too; or set it "
                 "on all ranks alike."
             )
+
+
+def _class_weight_in_words(class_weight: Any) -> str | None:
+    """None if it is nothing that can be compared: Keras says so later."""
+    if class_weight is None:
+        return "none"
+    try:
+        weights = {int(key): float(value) for key, value in class_weight.items()}
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return str(dict(sorted(weights.items())))
 
 
 def _learning_rate(optimizer: keras.optimizers.Optimizer) -> float:

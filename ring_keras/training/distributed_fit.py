@@ -209,14 +209,9 @@ class DistributedFit(keras.callbacks.Callback):
         self._orders = DataOrders(run)
         # Before the ranks meet: it may ask the user's own data.
         batch_count = None if run is None else _length(run)
-        validation_freq = None
-        if run is not None and run.validation_data is not None:
-            validation_freq = str(run.validation_freq)
         tasks = self.take_tasks(Moment.ALL_HAVE_BEGUN)
         self.sections.begin(
-            lambda: self._begin_together(
-                batch_count, validation_freq, members.values(), tasks
-            )
+            lambda: self._begin_together(run, batch_count, members.values(), tasks)
         )
         self._have_met = True
 
@@ -229,8 +224,8 @@ class DistributedFit(keras.callbacks.Callback):
 
     def _begin_together(
         self,
+        run: calls.Run | None,
         batch_count: float | str | None,
-        validation_freq: str | None,
         members: Iterable[str],
         tasks: Iterable[Callable[[], None]],
     ) -> None:
@@ -249,7 +244,7 @@ class DistributedFit(keras.callbacks.Callback):
                 batch_count,
                 members,
                 self._process_set,
-                validation_freq=validation_freq,
+                run=run,
                 optimizers=self._terms(),
             ):
                 self.batches = TakenBatches(self.model.steps_per_execution)

@@ -2,6 +2,7 @@
 
 import functools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -14,20 +15,50 @@ from ring_keras.keras_internals import calls
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.failures import failures_told
+from ring_keras.training.lone_updates import is_told_of_lone_training
 from ring_keras.training.parts import is_part
 from ring_keras.training.whole_save import is_told_of_files, whole_save
 
 __all__ = ["watch"]
 
+_LEARNING_LAYERS = (
+    keras.layers.Discretization,
+    keras.layers.IntegerLookup,
+    keras.layers.Normalization,
+    keras.layers.StringLookup,
+    keras.layers.TextVectorization,
+)
+
 
 @functools.cache
 def watch() -> None:
-    """From now on: calls of `fit` and `evaluate`, and models that are saved."""
+    """From now on: `fit`, `evaluate` and `adapt`, and models that are saved."""
     internals.call_before_callbacks("on_train_begin", _watch_fit)
     for name in ("save", "save_weights"):
         setattr(keras.Model, name, whole_save(getattr(keras.Model, name)))
     for name in ("fit", "evaluate"):
         setattr(keras.Model, name, failures_told(getattr(keras.Model, name)))
+    for layer in _LEARNING_LAYERS:
+        layer.adapt = _told_of_parts(layer.adapt)
+
+
+def _told_of_parts(adapt: Callable[..., Any]) -> Callable[..., Any]:
+    """A layer's method that learns from data, which should not be a rank's part."""
+
+    @functools.wraps(adapt)
+    def told(self: keras.layers.Layer, data: Any, *args: Any, **kwargs: Any) -> Any:
+        job = job_or_none()
+        if job is not None and job.size > 1 and job.rank == 0 and is_part(data):
+            logging.warning(
+                "ring_keras: [RK654] "
+                "layer '%s' learns from this rank's part of the data by adapt(), so "
+                "each rank's computes something else. Call adapt() with all of the "
+                "data, before ring_keras.data.shard().",
+                self.name,
+            )
+        return adapt(self, data, *args, **kwargs)
+
+    return told
 
 
 def _watch_fit(callbacks: keras.callbacks.CallbackList) -> None:
@@ -97,6 +128,7 @@ class _LoneFit(keras.callbacks.Callback):
             is_told_of_files.put(job, True)  # What that comes to is not said besides.
         if job.rank != 0:
             return
+        is_told_of_lone_training.put(job, True)
         if self._is_divided:
             logging.warning(
                 "ring_keras: [RK651] "

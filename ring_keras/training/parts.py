@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.job import PerJob, current_job, job_or_none
+from ring_keras.training.lone_updates import expect_averages
 
 __all__ = ["is_joined", "is_part", "note_joined", "note_part"]
 
@@ -20,6 +21,7 @@ _joined: PerJob[_ById] = PerJob(weakref.WeakValueDictionary)
 def note_part(data: Any) -> None:
     """These are one rank's part: a `fit` of an optimizer of its own is told."""
     parts = _parts.of(current_job())
+    expect_averages()
     for one in tf.nest.flatten(data):
         parts[id(one)] = one
         if isinstance(one, tf.data.Dataset):

@@ -207,10 +207,25 @@ class DistributedTrainStep:
             )
         return result
 
+    def _warn_of_batch_losses(self) -> None:
+        for name in internals.batch_losses(self._model) if rank() == 0 else ():
+            logging.log_first_n(
+                logging.WARNING,
+                "ring_keras: [RK655] "
+                "loss '%s' of model '%s' compares whole batches, and each rank has a "
+                "part of the batch, so the update is not that of one process. Give it "
+                "an axis that leaves out the first, such as axis=(1, 2, 3): then each "
+                "example has a loss of its own.",
+                1,
+                name,
+                self._model.name,
+            )
+
     def _summed_losses_prepared(
         self, scope: StepScope
     ) -> contextlib.AbstractContextManager[None]:
         """Sees to losses that add up their batch instead of taking the mean."""
+        self._warn_of_batch_losses()
         losses = internals.summed_losses(self._model)
         # What ranks apply alone is the sum of their own batch.
         if not losses or meeting_optimizers(self._model):

@@ -118,8 +118,8 @@ def _of_the_data(
     shared, total = of_all.shared_examples()
     if own is not None and whole is not None and own >= whole * (1 - 1 / (2 * size)):
         yield (
-            f"the data are not sharded: each rank has {own} examples an epoch, and one "
-            f"process has {whole}. Use ring_keras.data.shard(), or shard(size, rank) "
+            f"the data are not sharded: each rank has about {own} examples an epoch, "
+            f"and one process has {whole}. Use ring_keras.data.shard(), or shard(size, rank) "
             "of the dataset."
         )
     elif shared == total:

@@ -6,6 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 from support import training
+from support.log_texts import LogTexts
 
 import ring_keras as ring
 
@@ -153,3 +154,25 @@ def test_negatives_of_all_ranks_are_gathered_in_the_loss(rank_pool):
     for gathered, own in rank_pool(2).run(contrasts_worker):
         assert gathered <= LIMIT
         assert own > 100 * LIMIT, "exactness.md says that it is not equal"
+
+
+def dice_worker():
+    """What `fit` says of a loss over each example, and of one over the batch."""
+    x, y = ring.data.shard(tuple(array[:16] for array in training.arrays()))
+    found = []
+    for loss in (keras.losses.Dice(axis=1), keras.losses.Dice()):
+        model = training.build(1)
+        model.compile(ring.DistributedOptimizer("sgd"), loss)
+        with LogTexts() as texts:
+            model.fit(x, y, batch_size=4, verbose=0)
+        found.append([text for text in texts if "RK655" in text])
+    return found
+
+
+def test_a_loss_over_the_whole_batch_is_told_of(rank_pool):
+    (of_examples, of_batches), others = rank_pool(2).run(dice_worker)
+
+    assert of_examples == []
+    assert len(of_batches) == 1
+    assert "loss 'dice' of model" in of_batches[0]
+    assert others == [[], []]

@@ -88,6 +88,122 @@ def test_each_rank_that_trains_a_model_of_its_own_is_told(rank_pool) -> None:
         assert "are a rank's part already" in text
 
 
+class OwnStep(TapeModel):
+    """A step of its own, as in many an example: with a tape that averages nothing."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(
+            zip(tape.gradient(loss, variables), variables, strict=True)
+        )
+        return {"loss": loss}
+
+
+def loop(x, y, optimizer, wrap=lambda tape: tape, *, by_hand=False, traced=True):
+    """Two steps of a loop."""
+    dense = keras.layers.Dense(1)
+    dense.build(x.shape)
+
+    def step():
+        with wrap(tf.GradientTape()) as tape:
+            loss = tf.reduce_mean((dense(x) - y) ** 2)
+        gradients = tape.gradient(loss, dense.trainable_variables)
+        if by_hand:
+            gradients = [ring.allreduce(gradient) for gradient in gradients]
+        optimizer.apply(gradients, dense.trainable_variables)
+
+    ring.broadcast_variables(dense.weights)
+    step = tf.function(step) if traced else step
+    step()
+    step()
+
+
+def fit_own_step(x, y, optimizer):
+    model = OwnStep()
+    model.compile(optimizer)
+    model.fit(x, y, epochs=2, verbose=0)
+
+
+def train_on_batch(x, y, optimizer):
+    model = training.build(1)
+    model.compile(optimizer, "mse")
+    model.train_on_batch(x, y)
+    model.train_on_batch(x, y)
+
+
+# What trains, and whether each rank does it alone.
+OWN_STEPS = {
+    "fit": (fit_own_step, True),
+    "train_on_batch": (train_on_batch, True),
+    "loop": (loop, True),
+    "eager loop": (lambda *args: loop(*args, traced=False), True),
+    "tape": (lambda *args: loop(*args, ring.DistributedGradientTape), False),
+    "by hand": (lambda *args: loop(*args, by_hand=True, traced=False), False),
+    "optimizer": (
+        lambda x, y, optimizer: loop(x, y, ring.DistributedOptimizer(optimizer)),
+        False,
+    ),
+    "optimizer in another": (
+        lambda x, y, optimizer: loop(
+            x,
+            y,
+            ring.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer)),
+        ),
+        False,
+    ),
+    "far apart": (
+        lambda x, y, optimizer: loop(x, y, ring.DiLoCo(optimizer, sync_every=2)),
+        False,
+    ),
+}
+
+
+def own_steps_worker():
+    found = {}
+    for case, (train, _) in OWN_STEPS.items():
+        ring.init()
+        mine = ring.data.shard(tuple(array[:16] for array in training.arrays()))
+        with LogTexts() as found[case]:
+            train(*map(tf.constant, mine), keras.optimizers.SGD(0.01))
+        ring.shutdown()
+    return found
+
+
+def test_updates_that_no_rank_has_averaged_are_told_of():
+    first, second = run_ranks(own_steps_worker, 2)
+
+    assert not any(second.values())
+    lone = {case for case, (_, is_lone) in OWN_STEPS.items() if is_lone}
+    assert {case for case, texts in first.items() if texts} == lone
+    for case in lone:
+        (text,) = first[case]
+        assert "[RK651] optimizer 'sgd" in text
+        assert "applies gradients that the ranks have not averaged" in text
+
+
+def adapting_worker():
+    x = np.arange(12.0, dtype=np.float32)
+    words = tf.data.Dataset.from_tensor_slices(["a", "b", "c", "d"])
+    with LogTexts() as texts:
+        keras.layers.Normalization(axis=None).adapt(x)
+        keras.layers.TextVectorization(name="of_all").adapt(words.batch(2))
+        keras.layers.Normalization(axis=None, name="of_x").adapt(ring.data.shard(x))
+        part = ring.data.shard(words).map(tf.strings.upper).batch(2)
+        keras.layers.TextVectorization(name="of_words").adapt(part)
+    return texts
+
+
+def test_layers_that_learn_from_a_part_are_told_of(rank_pool):
+    texts, others = rank_pool(2).run(adapting_worker)
+
+    assert others == []
+    assert ["'of_x'" in texts[0], "'of_words'" in texts[1]] == [True, True]
+    assert all("[RK654]" in text for text in texts)
+
+
 def plain():
     model = training.build(1)
     model.compile(keras.optimizers.SGD(0.01), "mse")

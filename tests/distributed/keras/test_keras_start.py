@@ -197,6 +197,7 @@ def other_arguments_worker(name, theirs, ours):
     [
         ("epochs", 2, "no number"),
         ("epochs", 2, 3),
+        ("class_weight", {0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.5}),
         ("validation_freq", 1, 2),
         ("steps_per_execution", 1, 2),
     ],
