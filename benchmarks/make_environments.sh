@@ -3,7 +3,7 @@
 #
 #     benchmarks/make_environments.sh [NAME ...]
 #
-# NAME: openmpi mpich intel_mpi oneccl torch horovod tf_keras trackers; all by
+# NAME: openmpi mpich intel_mpi oneccl torch torchft horovod tf_keras trackers; all by
 # default. `trackers` is a directory of packages that tests add to ours.
 # They come from PyPI, in the versions below, into $RING_KERAS_PEERS
 # (default: build/peers of this repository), one virtual environment each.
@@ -29,6 +29,7 @@ make_mpich() { make_venv mpich mpi4py==4.1.2 numpy mpich==5.0.2; }
 make_intel_mpi() { make_venv intel_mpi mpi4py==4.1.2 numpy impi-rt==2021.18.1; }
 make_oneccl() { make_venv oneccl oneccl-devel==2022.1.2 impi-rt==2021.18.1; }
 make_torch() { make_venv torch torch==2.13.0 numpy; }
+make_torchft() { make_venv torchft torch==2.13.0 torchft==0.2.0 numpy scikit-learn; }
 
 # MultiWorkerMirroredStrategy's own `fit`, which Keras 3 does not have.
 make_tf_keras() {
@@ -58,7 +59,7 @@ make_trackers() {
     opentelemetry-sdk==1.45.2
 }
 
-all_names=(openmpi mpich intel_mpi oneccl torch tf_keras horovod trackers)
+all_names=(openmpi mpich intel_mpi oneccl torch torchft tf_keras horovod trackers)
 names=("$@")
 [[ ${#names[@]} -gt 0 ]] || names=("${all_names[@]}")
 for name in "${names[@]}"; do

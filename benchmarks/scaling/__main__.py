@@ -38,6 +38,7 @@ from benchmarks.scaling.prediction import (
 from benchmarks.scaling.step import Model, Transfer, simulate
 
 _RANKS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_STEPS_APART = (1, 100, 500, 1000)
 
 
 def main() -> int:
@@ -58,6 +59,7 @@ def main() -> int:
     large = [by_name["ResNet50"], by_name["VGG16"], bert_large()]
     _print_many(cluster, large)
     _print_eights(cluster, large)
+    _print_apart(cluster, large)
     return 0
 
 
@@ -257,6 +259,30 @@ def _print_eights(cluster: Cluster, models: Sequence[Model]) -> None:
             "bf16": hierarchical_in_16_bits,
         }
         _print_efficiencies(eights, models, (8, 16, 32, 64), ways)
+
+
+def _print_apart(cluster: Cluster, models: Sequence[Model]) -> None:
+    """Ranks that meet every so many steps: nothing of a meeting is hidden."""
+    print(
+        "\n# Share of no communication: 512 ranks on hosts of 8 that meet every H "
+        "steps\n"
+    )
+    print(f"{'model':<12} {'link':>10} {'meeting':>11}", end="")
+    print("".join(f"{f'H = {steps}':>10}" for steps in _STEPS_APART))
+    for model in models:
+        for gbit_per_s in (0.1, 1, 10):
+            eights = dataclasses.replace(
+                cluster, per_host=8, link_bytes_per_s=gbit_per_s * 1e9 / 8
+            )
+            _, meeting_s = best_allreduce(eights, 512, model.nbytes)
+            shares = (
+                model.alone_s / (model.alone_s + meeting_s / steps)
+                for steps in _STEPS_APART
+            )
+            print(
+                f"{model.name:<12} {gbit_per_s:>3} Gbit/s {meeting_s:>9.2f} s"
+                + "".join(f"{share:>10.1%}" for share in shares)
+            )
 
 
 def _print_efficiencies(

@@ -6,7 +6,11 @@
 Makes 4 network namespaces for each rate, with one rank in each, and removes them. The
 ways take turns; a way's time is the median of its turns, as a share of what the same
 steps take without any communication. Quality is that of as many examples in every way,
-on links without a limit, as rates have no effect on it.
+on links without a limit, as rates have no effect on it. At last the seconds, of which
+some are tracing, until the test data are known so well.
+
+torchft trains the MLP beside us, if `make_environments.sh torchft` has been run: as a
+share of the same steps of torch without communication.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import Any
 
 from benchmarks.machine import Load, describe_machine
 from benchmarks.scaling.launch import Network, run_on_hosts
+from benchmarks.slow_links import torchft
 
 RANK = str(Path(__file__).with_name("rank.py"))
 HOSTS = 4
@@ -51,25 +56,56 @@ WAYS: dict[str, dict[str, Any]] = {
     },
 }
 
+ALONE = "no communication"
+ALONE_IN_TORCH = "torch, no communication"
+TORCHFTS: dict[str, dict[str, Any]] = {
+    ALONE_IN_TORCH: {"kind": "alone"},
+    "torchft, LocalSGD": {"kind": "average", "sync_every": APART},
+    "torchft, DiLoCo": {"kind": "diloco", "momentum": 0.5, "sync_every": APART},
+}
+ALL_WAYS = WAYS | TORCHFTS
+
 
 def is_apart(way: str) -> bool:
     """Whether its ranks take steps without the others."""
-    return way == "no communication" or "sync_every" in WAYS[way]
+    return ALL_WAYS[way]["kind"] == "alone" or "sync_every" in ALL_WAYS[way]
+
+
+def ways_of(model: str, ways: list[str]) -> list[str]:
+    """Those, and torchft's where it can be had."""
+    return [*ways, *TORCHFTS] if model == "mlp" and torchft.is_there() else ways
 
 
 def train(
-    network: Network, model: str, way: str, epochs: int, steps: int
+    network: Network,
+    model: str,
+    way: str,
+    epochs: int,
+    steps: int,
+    until: float | None = None,
 ) -> dict[str, Any]:
-    """A job of 4 ranks; what the first has to say."""
+    """A job of 4 ranks; what the first has to say.
+
+    Args:
+        network: Its hosts.
+        model: The name of what it trains.
+        way: Of `ALL_WAYS`.
+        epochs: How many, at most.
+        steps: Of an epoch.
+        until: The accuracy with which training ends before; None: it does not.
+    """
     task = {
         "model": model,
-        "way": WAYS[way],
+        "way": ALL_WAYS[way],
         "epochs": epochs,
         "steps": steps,
+        "until": until,
         # What Keras and `fit` do around an execution hardly counts.
         "steps_per_execution": min(steps, APART // 4),
         "size": HOSTS,
     }
+    if way in TORCHFTS:
+        return torchft.train(network, task, LIMIT_S)
     with tempfile.NamedTemporaryFile("r", suffix=".json") as result:
         run_on_hosts(
             network,
@@ -91,7 +127,7 @@ def measure_times(
     with Network(HOSTS, rate) as network:
         for _ in range(turns):
             for model in models:
-                for way in ways:
+                for way in ways_of(model, ways):
                     # All meet at an epoch's end, which fragments would not else. A
                     # step of gradients may take seconds.
                     count = 4 * APART if is_apart(way) else steps
@@ -114,10 +150,12 @@ def report_times(rate: str, measured: dict[tuple[str, str], dict[str, float]]) -
     print(f"\n| {rate} | way | share of no communication | ms/step | bytes/step |")
     print("|---|---|---|---|---|")
     for (model, way), figures in measured.items():
-        alone_s = measured[model, "no communication"]["step_s"]
+        alone = ALONE_IN_TORCH if way in TORCHFTS else ALONE
+        alone_s = measured[model, alone]["step_s"]
+        nbytes = "" if way in TORCHFTS else f"{figures['step_bytes']:,.0f}"
         print(
             f"| {model} | {way} | {alone_s / figures['step_s']:.3f} "
-            f"| {figures['step_s'] * 1e3:.2f} | {figures['step_bytes']:,.0f} |"
+            f"| {figures['step_s'] * 1e3:.2f} | {nbytes} |"
         )
 
 
@@ -129,17 +167,37 @@ def report_quality(models: list[str], ways: list[str], examples: int) -> None:
     print("|---|---|---|---|")
     with Network(HOSTS) as network:
         for model in models:
-            for way in ways[1:]:
+            for way in ways_of(model, ways):
+                if way in (ALONE, ALONE_IN_TORCH):
+                    continue
                 said = train(network, model, way, epochs, 2 * APART)
                 loss, accuracy = said["loss"], said["accuracy"]
                 row = f"| {model} | {way} | {loss:.4f} | {accuracy:.2%} |"
                 print(row, flush=True)
 
 
+def report_times_to(rate: str, model: str, accuracy: float, ways: list[str]) -> None:
+    """How long each takes at that rate until the test data are known so well."""
+    print(f"\n| {model} at {rate}, until {accuracy:.0%} | s | times as soon |")
+    print("|---|---|---|")
+    first_s = None
+    with Network(HOSTS, rate) as network:
+        for way in ways:
+            if way == ALONE:
+                continue
+            steps = APART if is_apart(way) else APART // 4
+            said = train(network, model, way, 100 * APART // steps, steps, accuracy)
+            total_s = said["total_s"]
+            first_s = first_s or total_s
+            reached = "" if said["accuracy"] >= accuracy else " (not reached)"
+            row = f"| {way} | {total_s:.1f}{reached} | {first_s / total_s:.1f} |"
+            print(row, flush=True)
+
+
 def main() -> None:
     """Measures, and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--models", nargs="+", default=["cnn", "mlp"])
+    parser.add_argument("--models", nargs="+", default=["cnn", "mlp", "transformer"])
     parser.add_argument(
         "--ways", nargs="+", choices=list(WAYS)[1:], default=list(WAYS)[1:]
     )
@@ -150,6 +208,12 @@ def main() -> None:
     )
     parser.add_argument(
         "--examples", type=int, default=64000, help="for quality; 0: leave it out"
+    )
+    parser.add_argument(
+        "--until",
+        default="mlp=0.95",
+        metavar="MODEL=ACCURACY",
+        help="how long that takes at 100 Mbit/s; empty: leave it out",
     )
     options = parser.parse_args()
     ways = [next(iter(WAYS)), *options.ways]
@@ -168,6 +232,9 @@ def main() -> None:
         report_times(rate, measured)
     if options.examples:
         report_quality(options.models, ways, options.examples)
+    if options.until:
+        model, _, accuracy = options.until.partition("=")
+        report_times_to("100mbit", model, float(accuracy), ways)
     after = Load.now()
     stolen = after.stolen_since(before)
     print(f"\nload: {after.average:.2f}; the hypervisor took {stolen:.1%}")

@@ -119,8 +119,8 @@ def _of_the_data(
     if own is not None and whole is not None and own >= whole * (1 - 1 / (2 * size)):
         yield (
             f"the data are not sharded: each rank has about {own} examples an epoch, "
-            f"and one process has {whole}. Use ring_keras.data.shard(), or shard(size, rank) "
-            "of the dataset."
+            f"and one process has {whole}. Use ring_keras.data.shard(), or "
+            "shard(size, rank) of the dataset."
         )
     elif shared == total:
         yield (
