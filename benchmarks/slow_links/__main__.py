@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks.machine import Load, describe_machine
 from benchmarks.scaling.launch import Network, run_on_hosts
-from benchmarks.slow_links import torchft
+from benchmarks.slow_links import torchft_job
 
 RANK = str(Path(__file__).with_name("rank.py"))
 HOSTS = 4
@@ -73,7 +73,7 @@ def is_apart(way: str) -> bool:
 
 def ways_of(model: str, ways: list[str]) -> list[str]:
     """Those, and torchft's where it can be had."""
-    return [*ways, *TORCHFTS] if model == "mlp" and torchft.is_there() else ways
+    return [*ways, *TORCHFTS] if model == "mlp" and torchft_job.is_there() else ways
 
 
 def train(
@@ -105,7 +105,7 @@ def train(
         "size": HOSTS,
     }
     if way in TORCHFTS:
-        return torchft.train(network, task, LIMIT_S)
+        return torchft_job.train(network, task, LIMIT_S)
     with tempfile.NamedTemporaryFile("r", suffix=".json") as result:
         run_on_hosts(
             network,
