@@ -195,8 +195,10 @@ def _prepare_fit(callbacks: keras.callbacks.CallbackList) -> None:
     attach(model, adopt_optimizers=True)
     refuse_savers_of_one_rank(callbacks.callbacks, model)
     process_set = process_set_of(model)
+    may_change = _any_says(callbacks.callbacks, "ranks_may_change")
     if distributed is None:
-        if not has_peers(process_set):
+        # Others may come, with these callbacks.
+        if not has_peers(process_set) and not may_change:
             if not any(isinstance(c, OrdersOfOneRank) for c in callbacks.callbacks):
                 insert_callback(callbacks, 0, OrdersOfOneRank())
             return
@@ -209,7 +211,6 @@ def _prepare_fit(callbacks: keras.callbacks.CallbackList) -> None:
         insert_callback(callbacks, place + 1, part)
     _show_progress_once(callbacks)
     # Ranks that come later would not ask the others anything here.
-    may_change = _any_says(callbacks.callbacks, "ranks_may_change")
     if has_peers(process_set) and not may_change:
         agree_on_calls(callbacks, run, distributed.metrics, root, process_set)
 

@@ -312,10 +312,12 @@ class ElasticSections(Sections):
         require_same("variables", self._state.described(), news["variables"])
         require_same("optimizers", self._state.optimizers(), news["optimizers"])
         require_same("layers", self._state.layers(), news["layers"])
-        self._rescale(news["size"], size())
         if self._state.take_from(source):
             attach(self._model, retrace=True)
             self._model.test_function = self._model.predict_function = None
+        if done[source] != _NOT_BEGUN:
+            self._state.stay_apart(is_new=self._done == _NOT_BEGUN)
+        self._rescale(news["size"], size())
         self._state.set_drawn(news["drawn"])
         self._state.save()
         self._size = size()

@@ -10,6 +10,7 @@ from ring_keras.ops.encoding import encode
 from ring_keras.optimizers import common_start
 from ring_keras.optimizers.common_layers import agree_on_layers, described_layers
 from ring_keras.optimizers.common_variables import common_variables
+from ring_keras.optimizers.meeting_hook import meeting_optimizers
 
 __all__ = ["FitState"]
 
@@ -18,8 +19,9 @@ class FitState:
     """Copies of what a step changes, and of what is the same on all ranks.
 
     Metrics, states of recurrent layers, and gradients that are being added up are of
-    the samples that a rank has seen: it keeps its own. Of random generators it keeps
-    the seed, and counts what was drawn as the others do.
+    the samples that a rank has seen: it keeps its own. So are, between two meetings,
+    weights that ranks train apart. Of random generators it keeps the seed, and counts
+    what was drawn as the others do.
 
     Args:
         model: A model that is built, with its optimizers.
@@ -45,6 +47,7 @@ class FitState:
             *self._seeds,
             *internals.recurrent_states(model),
             *internals.accumulators(internals.optimizers_of(model)),
+            *(v for one in meeting_optimizers(model) for v in one.residuals),
             *model.metrics_variables,
         ]
         self._every = list({id(v): v for v in every}.values())
@@ -102,6 +105,19 @@ class FitState:
             are_new=internals.constants(self._model) != before,
         )
 
+    def stay_apart(self, *, is_new: bool) -> None:
+        """After `take_from`: what ranks that train apart have for themselves.
+
+        Args:
+            is_new: Whether this rank comes later; else it has its own, as it was kept.
+        """
+        own = None
+        if not is_new:
+            keys = map(internals.variable_key, self._every)
+            own = dict(zip(keys, self._saved, strict=True))
+        for optimizer in meeting_optimizers(self._model):
+            optimizer.go_on_with(own)
+
     def layers(self) -> list[str]:
         """What layers must have from the beginning: no variable gives it to them."""
         return [
@@ -118,7 +134,10 @@ class FitState:
 
     def optimizers(self) -> list[str]:
         """Their configurations, without what is in variables."""
-        return [_described(o) for o in internals.innermost_optimizers(self._model)]
+        return [
+            *map(_described, internals.innermost_optimizers(self._model)),
+            *(str(one.terms) for one in meeting_optimizers(self._model)),
+        ]
 
     def drawn(self) -> list[int]:
         """What each random generator has drawn, to give to other ranks."""

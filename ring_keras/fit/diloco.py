@@ -3,10 +3,11 @@
 import functools
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
@@ -177,6 +178,19 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         ]
 
     @property
+    def own_variables(self) -> list[keras.Variable]:
+        """What each rank has its own values of between two meetings; with weights.
+
+        Not learning rates: who sets them does so on all ranks.
+        """
+        if not self.built:
+            return []
+        innermost = internals.innermost([self.inner_optimizer])
+        rates = {id(one.learning_rate) for one in innermost}
+        every = [*self._trainable_variables, *self.kept_apart]
+        return [variable for variable in every if id(variable) not in rates]
+
+    @property
     def residuals(self) -> list[keras.Variable]:
         """What this rank's parts of the averages so far have lacked, by variable."""
         return self._residuals if self.built else []
@@ -275,7 +289,8 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         """
         if not self.built:
             return
-        apart = [self._steps_apart > 0, *(one > 0 for one in self._amounts_apart)]
+        amounts = [self._unsent_amount(number) for number in range(self.fragments)]
+        apart = [self._steps_apart > 0, *(one > 0 for one in amounts)]
         with in_order():
             flags = allreduce(
                 tf.cast(tf.stack(apart), tf.int32),
@@ -292,6 +307,45 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         All ranks must: then nothing is lost, as the next ones have it all.
         """
         self._hook.drop_flights()
+
+    def go_on_with(self, own: Mapping[Hashable, Any] | None) -> None:
+        """Takes this rank's place in a window, where all have one rank's variables.
+
+        A rank that has taken as many steps as that one goes on with its own. One that
+        has missed some keeps what has not met since.
+
+        Args:
+            own: What its variables were, by their keys; None if it begins here.
+        """
+        if not self.built:
+            return
+        self.drop_flights()
+
+        def put_back(variables: Sequence[Any]) -> None:
+            assert own is not None
+            for variable in variables:
+                variable.assign(own[internals.variable_key(variable)])
+
+        def is_as_before(variables: Sequence[Any]) -> bool:
+            return own is not None and all(
+                np.array_equal(variable, own[internals.variable_key(variable)])
+                for variable in variables
+            )
+
+        if is_as_before([self._iterations, self._steps_apart]):
+            put_back(self.own_variables)
+            return
+        for number, fragment in enumerate(self._fragments):
+            residuals = self._residuals_of(number)
+            apart = self._amounts_apart[number]
+            if self.is_apart and is_as_before(self._of(fragment, self._met)):
+                weights = self._of(fragment, self._trainable_variables)
+                put_back([*weights, apart, *residuals])
+                continue
+            if self.is_apart:
+                self._return_to_met(number)
+            for variable in [apart, *residuals]:
+                variable.assign(tf.zeros_like(variable))
 
     def load_own_variables(self, store: Any) -> None:
         """Also forgets the meetings that are under way: they are of other weights."""
@@ -324,9 +378,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             variables,
             tf.convert_to_tensor(apart),
             self.wire,
-            self._of(self._fragments[number], self._residuals)
-            if self._residuals
-            else (),
+            self._residuals_of(number),
         )
         self._take(number, averages)
         apart.assign(0)
@@ -340,17 +392,30 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         self._hook.depart(
             number, self._changes(number), variables, tf.convert_to_tensor(apart)
         )
-        apart.assign(0)
 
     def _merge(self, number: int) -> None:
         """Ends a meeting that has begun some steps ago."""
         variables = self._of(self._fragments[number], self._trainable_variables)
+        # Only now: a meeting that is forgotten has taken nothing away.
+        self._amounts_apart[number].assign(self._unsent_amount(number))
         averages = self._hook.arrive(number, variables)
         own = [tf.identity(tf.convert_to_tensor(variable)) for variable in variables]
         self._take(number, averages)
         for variable, value in zip(variables, own, strict=True):
             common = tf.convert_to_tensor(variable)
             variable.assign(common + _OWN_PART * (value - common))
+
+    def _unsent_amount(self, number: int) -> tf.Tensor:
+        """What this rank has trained on since a meeting of the fragment has begun."""
+        amount = tf.convert_to_tensor(self._amounts_apart[number])
+        if not self.overlap_steps:
+            return amount
+        return amount - self._hook.amount_under_way(number)
+
+    def _residuals_of(self, number: int) -> list[Any]:
+        if not self._residuals:
+            return []
+        return self._of(self._fragments[number], self._residuals)
 
     def _return_to_met(self, number: int) -> None:
         fragment = self._fragments[number]

@@ -132,6 +132,12 @@ class MeetingHook(OptimizerHook):
         """Whether `depart` has been called, and `arrive` not since."""
         return tf.convert_to_tensor(self._flights[number].is_under_way)
 
+    def amount_under_way(self, number: int) -> tf.Tensor:
+        """How much this rank counts in what is under way; 0 if nothing is."""
+        flight = self._flights[number]
+        nothing = tf.zeros([], tf.float64)
+        return tf.where(flight.is_under_way, flight.amount, nothing)
+
     def prepare_flights(self, fragments: Sequence[Sequence[Any]]) -> None:
         """Before `depart`: makes what keeps averages between a step and another."""
         with tf.init_scope():
@@ -173,6 +179,7 @@ class MeetingHook(OptimizerHook):
                     process_set=self.process_set,
                 )
                 flight.handles[dtype].assign(pending.handle)
+        flight.amount.assign(amount)
         flight.is_under_way.assign(True)
 
     def arrive(self, number: int, variables: Sequence[Any]) -> list[tf.Tensor]:
@@ -239,11 +246,13 @@ class _Flight:
 
     Attributes:
         is_under_way: A variable: whether something is.
+        amount: Another one: how much this rank counts in it.
         handles: Variables, by the dtypes of what they stand for.
         indices: Positions in the fragment, in the same way.
     """
 
     is_under_way: tf.Variable
+    amount: tf.Variable
     handles: dict[str, tf.Variable]
     indices: dict[str, list[int]]
 
@@ -260,6 +269,7 @@ class _Flight:
         )
         return cls(
             tf.Variable(False, trainable=False),
+            tf.Variable(0.0, trainable=False, dtype=tf.float64),
             {dtype: tf.Variable(nothing, trainable=False) for dtype in indices},
             indices,
         )

@@ -131,12 +131,23 @@ class DistributedTrainStep:
         self._traced = _Traced.of(data)
         process_set = self.process_set()
         if not has_peers(process_set):
-            result = self._train_step(data)
+            with self._counted_alone(data, process_set):
+                result = self._train_step(data)
             end_lone_step(data, result, compiled=self.compiled())
             return result
         if self._traced.looks_at_rows:
             return self._run_uneven(data, process_set)
         return self._run(data, self._amount(data), process_set)
+
+    def _counted_alone(
+        self, data: Any, process_set: ProcessSet
+    ) -> contextlib.AbstractContextManager[None]:
+        """Has a step count as it will where others come before the next meeting."""
+        amount = self._amount(data) if meeting_optimizers(self._model) else None
+        if amount is None:
+            return contextlib.nullcontext()
+        weight = StepWeight(amount, process_set)
+        return enter_step(StepScope(process_set, weight, compiled=self.compiled()))
 
     def _run_uneven(self, data: Any, process_set: ProcessSet) -> Any:
         """A step whose batch may have padding rows, or no rows at all."""

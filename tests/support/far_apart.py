@@ -167,40 +167,54 @@ class Reference:
         self._under_way: dict[int, tuple[list[Arrays], np.ndarray]] = {}
         self._per_update = 2 if inner == "accumulation" else 1
         self._fragments = FRAGMENTS[fragments]
-        self._amounts = np.zeros((fragments, size))
+        self.amounts = np.zeros((fragments, size))
         self._steps = 0
 
     def epoch(self, steps: int) -> None:
         """Trains all ranks by `rank_dataset`, and has them meet at its end."""
         size = len(self._hosts)
-        self.train([batches_of(rank, size, steps) for rank in range(size)])
+        self.train({r: batches_of(r, size, steps) for r in range(size)})
         if self._steps:
             self.meet()
 
     def loop(self, begin: int, end: int) -> None:
         """Trains all ranks by full batches, and counts each as much."""
         size = len(self._hosts)
-        self.train([batches_of(r, size, end + 1)[begin:end] for r in range(size)])
+        self.train({r: batches_of(r, size, end + 1)[begin:end] for r in range(size)})
 
     def alone(self, rank: int, begin: int, end: int) -> None:
         """Trains one rank on, in the same window, by full batches."""
         host = self._hosts[rank]
         for x, y in batches_of(rank, len(self._hosts), end + 1)[begin:end]:
             self.models[host].train_on_batch(x, y)
-            self._amounts[:, host] += len(x)
+            self.amounts[:, host] += len(x)
 
-    def train(self, everyones: list[list[tuple[np.ndarray, np.ndarray]]]) -> None:
-        """Trains by the ranks' batches, until a host has none; ranks may have fewer."""
-        of_hosts = [
-            [one for one, at in zip(everyones, self._hosts, strict=True) if at == host]
-            for host in range(len(self.models))
-        ]
-        for n in range(min(max(map(len, batches)) for batches in of_hosts)):
-            for host, batches in enumerate(of_hosts):
+    def lose(self, rank: int) -> None:
+        """What it has for itself is gone."""
+        self.amounts[:, rank] = 0
+        self.left[rank] = [0 * one for one in self.left[rank]]
+        self.forget()
+
+    def join(self, rank: int, source: int) -> None:
+        """It begins, with the inner state of another one."""
+        self.lose(rank)
+        self._set(range(len(self.common)), [self.common] * len(self.models), [rank])
+        ours, theirs = (self.models[one].optimizer for one in (rank, source))
+        ours.build(self.models[rank].trainable_variables)
+        for variable, value in zip(ours.variables, theirs.variables, strict=True):
+            variable.assign(value)
+
+    def train(self, everyones: dict[int, list[tuple[np.ndarray, np.ndarray]]]) -> None:
+        """Trains by ranks' batches, until a host has none; its ranks may have fewer."""
+        of_hosts: dict[int, list[Any]] = {}
+        for rank, of_rank in everyones.items():
+            of_hosts.setdefault(self._hosts[rank], []).append(of_rank)
+        for n in range(min(max(map(len, one)) for one in of_hosts.values())):
+            for host, batches in of_hosts.items():
                 there = [of_rank[n] for of_rank in batches if n < len(of_rank)]
                 x, y = (np.concatenate(part) for part in zip(*there, strict=True))
                 self.models[host].train_on_batch(x, y)
-                self._amounts[:, host] += len(x)
+                self.amounts[:, host] += len(x)
             self._steps += 1
             for number in range(len(self._fragments)):
                 updates = self._sync_every // self._per_update
@@ -221,7 +235,7 @@ class Reference:
         for number, fragment in enumerate(self._fragments):
             if number in self._under_way:
                 self._merge(number)
-            if self._amounts[number].any():
+            if self.amounts[number].any():
                 self._meet(number)
             self._set(fragment, [self.common] * len(self.models))
         self._steps = 0
@@ -231,13 +245,14 @@ class Reference:
         self._under_way.clear()
 
     def _depart(self, number: int) -> None:
-        self._under_way[number] = (self._changes(number), self._amounts[number].copy())
-        self._amounts[number] = 0
+        self._under_way[number] = (self._changes(number), self.amounts[number].copy())
 
     def _merge(self, number: int) -> None:
         fragment = self._fragments[number]
         before = [model.get_weights() for model in self.models]
-        self._take(fragment, *self._under_way.pop(number))
+        changes, amounts = self._under_way.pop(number)
+        self.amounts[number] -= amounts
+        self._take(fragment, changes, amounts)
         for own in before:
             for index in fragment:
                 own[index] = (own[index] + self.common[index]) / 2
@@ -245,9 +260,9 @@ class Reference:
 
     def _meet(self, number: int) -> None:
         fragment = self._fragments[number]
-        self._take(fragment, self._changes(number), self._amounts[number])
+        self._take(fragment, self._changes(number), self.amounts[number])
         self._set(fragment, [self.common] * len(self.models))
-        self._amounts[number] = 0
+        self.amounts[number] = 0
         if len(self._fragments) == 1:
             self._steps = 0
 
@@ -260,8 +275,17 @@ class Reference:
             for model in self.models
         ]
 
-    def _set(self, fragment: list[int], everyones: list[Arrays]) -> None:
-        for model, of_rank in zip(self.models, everyones, strict=True):
+    def _set(
+        self,
+        fragment: Sequence[int],
+        everyones: list[Arrays],
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        for number, (model, of_rank) in enumerate(
+            zip(self.models, everyones, strict=True)
+        ):
+            if ranks is not None and number not in ranks:
+                continue
             weights = model.get_weights()
             for index in fragment:
                 weights[index] = of_rank[index]

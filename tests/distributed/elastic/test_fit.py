@@ -379,7 +379,7 @@ def refused(data=part, optimizer=None, built=True, callbacks=(), **options):
     layers = [keras.Input((2,))] if built else []
     model = keras.Sequential([*layers, keras.layers.Dense(1)])
     optimizer = optimizer or keras.optimizers.SGD(0.1)
-    ours = {"backward_passes_per_step", "op", "shard_state", "sync_every"}
+    ours = {"backward_passes_per_step", "op", "shard_state"}
     names = ours & options.keys()
     reducing = {name: options.pop(name) for name in names}
     model.compile(ring.DistributedOptimizer(optimizer, **reducing), "mse")
@@ -404,7 +404,6 @@ results = {
     "unbuilt": refused(built=False),
     "accumulating": refused(backward_passes_per_step=2),
     "sharded": refused(shard_state=True),
-    "apart": refused(sync_every=2),
     "preemption": refused(callbacks=[ring.callbacks.Preemption(here / "backup")]),
     "schedule": refused(optimizer=SGD(decay), scale="linear"),
     "scheduler": refused(
@@ -503,7 +502,6 @@ def test_what_it_cannot_do_is_said(ringrun: Ringrun) -> None:
         "unbuilt": "a model that is built",
         "accumulating": "backward_passes_per_step",
         "sharded": "[RK336]",
-        "apart": "with sync_every=2",
         "preemption": "in one fit() with Preemption",
         "schedule": "follows a LearningRateSchedule",
         "scheduler": "Leave out scale",

@@ -295,7 +295,7 @@ def test_a_host_goes_on_with_the_data_of_some_of_its_ranks(jit_compile):
 
     assert len({training.as_bytes(weights) for weights in results}) == 1
     reference = Reference(3, "adam", "diloco", 4, hosts=(0, 0, 1))
-    reference.train([batches_of(r, 3, 8)[:count] for r, count in enumerate(counts)])
+    reference.train({r: batches_of(r, 3, 8)[:count] for r, count in enumerate(counts)})
     reference.alone(2, 5, 7)
     reference.meet()
     assert training.largest_difference(results[0], reference.common) < 1e-6
