@@ -18,6 +18,7 @@ from ring_keras.callbacks.backup_directory import (
     directory_at,
 )
 from ring_keras.errors import RingKerasError
+from ring_keras.optimizers.meeting_hook import meeting_optimizers
 
 __all__ = ["BackupFiles", "require_built"]
 
@@ -61,7 +62,7 @@ class BackupFiles:
             RingKerasError: If the files cannot be written; it names the path and the
                 space that is left there. Earlier backups are still there.
         """
-        stem = f"step-{steps:012}"
+        stem = _stem(steps)
         noted = {**(place or {}), "steps": steps, "sha256": _sha256(weights)}
         try:
             self._directory.write(stem + _WEIGHTS, weights)
@@ -104,11 +105,14 @@ class BackupFiles:
             if is_newest:
                 self.save(weights, steps, place)
 
-    def restore(self, model: keras.Model) -> dict[str, Any] | None:
+    def restore(
+        self, model: keras.Model, steps: int | None = None
+    ) -> dict[str, Any] | None:
         """Loads the newest backup that is whole; warns of newer ones that are not.
 
         Args:
             model: A compiled one, with its weights built.
+            steps: Of those that it was trained for so many; None: of all.
 
         Returns:
             What was noted with it; None if there was none.
@@ -118,13 +122,17 @@ class BackupFiles:
                 `require_built`.
         """
         require_built(model)
-        with self._newest_whole() as newest:
+        with self._newest_whole(steps) as newest:
             if newest is None:
                 return None
             weights, noted = newest
             model.load_weights(weights)
-        # One rank's, of some steps: no rank has the others' parts.
-        internals.clear_accumulators(internals.optimizers_of(model))
+        # One rank's, of some steps: no rank has the others' parts. Those that train
+        # apart have their own.
+        apart = set(map(id, meeting_optimizers(model)))
+        internals.clear_accumulators(
+            one for one in internals.optimizers_of(model) if id(one) not in apart
+        )
         return noted
 
     def clear(self) -> None:
@@ -145,9 +153,13 @@ class BackupFiles:
         ]
 
     @contextlib.contextmanager
-    def _newest_whole(self) -> Iterator[tuple[Path, dict[str, Any]] | None]:
+    def _newest_whole(
+        self, steps: int | None = None
+    ) -> Iterator[tuple[Path, dict[str, Any]] | None]:
         """Its weights, as a file of this host, and what was noted with them."""
         for stem in self._newest_first():
+            if steps is not None and stem != _stem(steps):
+                continue
             with contextlib.ExitStack() as stack:
                 name = stem + _WEIGHTS
                 try:
@@ -203,6 +215,10 @@ def require_built(model: keras.Model) -> None:
                 "own optimizers before fit(), in compile() for instance: "
                 "optimizer.build(variables)."
             )
+
+
+def _stem(steps: int) -> str:
+    return f"step-{steps:012}"
 
 
 def _sealed(noted: Mapping[str, Any]) -> bytes:

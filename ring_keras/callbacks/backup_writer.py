@@ -63,14 +63,22 @@ class BackupWriter:
         write = self._write
         return write is not None and write.done() and write.exception() is not None
 
-    def restore(self, model: keras.Model) -> None:
+    def restore(self, model: keras.Model, steps: int | None = None) -> int | None:
         """Takes the newest whole backup, when all earlier ones have been written.
 
         What failed to be written by an earlier `fit` is forgotten.
+
+        Args:
+            model: With its variables built.
+            steps: See `BackupFiles.restore`.
+
+        Returns:
+            For how many steps it was trained; None if there is no backup.
         """
         self._write = None
         _THREAD.submit(lambda: None).result()
-        self._files.restore(model)
+        noted = self._files.restore(model, steps)
+        return None if noted is None else int(noted["steps"])
 
     def clear(self) -> None:
         """Removes the backups.

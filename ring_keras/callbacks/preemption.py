@@ -5,7 +5,7 @@ import signal
 import threading
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from ring_keras import keras_internals as internals
 from ring_keras.callbacks.backup_files import BackupFiles, require_built
 from ring_keras.callbacks.backup_writer import BackupWriter
 from ring_keras.errors import RingKerasError
+from ring_keras.job.topology import rank
 from ring_keras.keras_internals import calls
-from ring_keras.ops.objects import broadcast_object
+from ring_keras.ops.objects import allgather_object
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.distributed_models import process_set_of
@@ -62,6 +64,8 @@ class Preemption(keras.callbacks.Callback):
       with the same RingKerasError: after the step in which this is noticed, or at the
       end.
     - A backup does not hold the state of other callbacks, such as `EarlyStopping`.
+    - Ranks that train apart (`sync_every`) do not meet where a signal ends an epoch.
+      Each other rank saves a backup of its own, in `backup_dir/rank-<rank>`.
 
     Examples:
         >>> optimizer = keras.optimizers.SGD(0.1)
@@ -89,6 +93,7 @@ class Preemption(keras.callbacks.Callback):
         root_rank: int = 0,
     ) -> None:
         super().__init__()
+        self._backup_dir = str(backup_dir)
         self._writer = BackupWriter(BackupFiles(backup_dir))
         self._signals = tuple(signals)
         self.root_rank = root_rank
@@ -96,6 +101,7 @@ class Preemption(keras.callbacks.Callback):
         self._fit: DistributedFit | None = None
         self._handlers: _Handlers | None = None
         self._failure: Exception | None = None
+        self._restored: int | None = None
         # From the end of an epoch's steps until the ranks have asked each other again.
         self._ranks_will_meet = False
 
@@ -113,11 +119,15 @@ class Preemption(keras.callbacks.Callback):
         fit.when(Moment.STEPS_END, self, self._after_steps)
         fit.when(Moment.VALIDATION_ENDS, self, self._meet)
         fit.when(Moment.ALL_HAVE_BEGUN, self, self._require_restored)
-        self._failure = None
+        fit.stays_apart = self._ends_in_epoch
+        self._failure = self._restored = None
         try:
             require_built(self.model)
-            if self._saves():
-                self._writer.restore(self.model)
+            if self._is_root():
+                self._restored = self._writer.restore(self.model)
+            elif self._saves():
+                own = f"{self._backup_dir.rstrip('/')}/rank-{rank()}"
+                self._writer = BackupWriter(BackupFiles(own))
         except Exception as error:  # Raised when all ranks can hear of it.
             self._failure = error
         self._ranks_will_meet = False
@@ -132,6 +142,8 @@ class Preemption(keras.callbacks.Callback):
     def _require_restored(self) -> None:
         failure, self._failure = self._failure, None
         if not self._agreed(0 if failure is None else 1):
+            if meeting_optimizers(self.model):
+                self._restore_own()
             return
         if failure is not None:
             raise failure
@@ -141,6 +153,43 @@ class Preemption(keras.callbacks.Callback):
             "its backup. Its own error says why: if the model is another one now, "
             "give it another backup_dir."
         )
+
+    def _restore_own(self) -> None:
+        """What ranks that train apart have each for themselves; collective."""
+        # One more, as 0 stands for none.
+        steps = self._agreed(0 if self._restored is None else self._restored + 1) - 1
+        if steps < 0:
+            return
+        own: dict[Hashable, Any] | None = None
+
+        def restore() -> None:
+            nonlocal own
+            if self._is_root() or self._writer.restore(self.model, steps) is not None:
+                own = {
+                    internals.variable_key(variable): variable.numpy()
+                    for one in meeting_optimizers(self.model)
+                    for variable in [*one.own_variables, *one.variables]
+                }
+
+        def go_on() -> None:
+            for optimizer in meeting_optimizers(self.model):
+                optimizer.go_on_with(own)
+
+        self._raise_on_all(self._attempt(restore), "restore")
+        if own is None:
+            logging.warning(
+                "ring_keras: [RK656] "
+                "Preemption: rank %d has no backup of its own of step %d. It goes on "
+                "with what the ranks had in common when they met last.",
+                rank(),
+                steps,
+            )
+        assert self._fit is not None
+        self._fit.when(Moment.RANKS_ARE_ALIKE, self, go_on)
+
+    def _ends_in_epoch(self, is_cut: bool) -> bool:
+        """Whether a signal is why an epoch is cut short; collective."""
+        return bool(self._agreed(self._received() if is_cut else 0))
 
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -238,41 +287,37 @@ class Preemption(keras.callbacks.Callback):
         name = signal.Signals(signal_number).name
         if problem:
             logging.error("ring_keras: [RK610] %s, but %s", name, problem)
-        elif self._saves():
+        elif self._is_root():
             logging.warning("ring_keras: %s: training is saved, and ends here.", name)
         raise SystemExit(128 + signal_number) from error
 
-    def _raise_on_all(self, error: Exception | None) -> None:
-        """The same error, if the rank that saves has one; collective."""
-        problem = self._told(error)
+    def _raise_on_all(self, error: Exception | None, what: str = "save") -> None:
+        """The same error, if a rank that saves has one; collective."""
+        problem = self._told(error, what)
         if problem:
             raise RingKerasError(f"[RK610] {problem}") from error
 
-    def _told(self, error: Exception | None) -> str:
-        """What became of the rank that saves, if it is an error; collective."""
+    def _told(self, error: Exception | None, what: str = "save") -> str:
+        """What became of the ranks that save, if it is an error; collective."""
         problem = ""
         if error is not None:
             ours = isinstance(error, RingKerasError)
             reason = str(error) if ours else f"{type(error).__name__}: {error}"
             reason = reason.removeprefix("[RK610] ")  # It is said in front.
             problem = (
-                f"ring_keras.callbacks.Preemption: rank {self.root_rank} cannot save: "
+                f"ring_keras.callbacks.Preemption: rank {rank()} cannot {what}: "
                 f"{reason}"
             )
         process_set = process_set_of(self.model)
         if process_set.size() == 1 or not process_set.included():
             return problem
-        return str(
-            broadcast_object(
-                problem,
-                self.root_rank,
-                name="preemption/error",
-                process_set=process_set,
-            )
+        problems = allgather_object(
+            problem, name="preemption/error", process_set=process_set
         )
+        return next(filter(None, problems), "")
 
     def _attempt(self, task: Callable[[], None]) -> Exception | None:
-        """On the rank that saves alone; its error, of which the others are to hear."""
+        """On the ranks that save alone; its error, of which the others are to hear."""
         if self._saves():
             try:
                 task()
@@ -288,6 +333,13 @@ class Preemption(keras.callbacks.Callback):
         self._writer.wait()
 
     def _saves(self) -> bool:
+        """Ranks that train apart have each something that no other has."""
+        return self._is_root() or (
+            bool(meeting_optimizers(self.model))
+            and process_set_of(self.model).included()
+        )
+
+    def _is_root(self) -> bool:
         process_set = process_set_of(self.model)
         if not process_set.included():
             return False

@@ -91,6 +91,10 @@ class DistributedFit(keras.callbacks.Callback):
         self.batches: TakenBatches | None = None
         """Takes those of an execution before the ranks ask each other about it, where
         some may run out of data before others do."""
+        self.stays_apart: Callable[[bool], bool] = lambda is_cut: False
+        """Says whether ranks that train apart do not meet at the end of an epoch's
+        steps, because `fit` ends there and the next one goes on; on all ranks, may be
+        collective. Given whether this rank knows of steps that are left."""
         self._tasks: dict[Moment, dict[Hashable, Callable[[], None]]] = {
             moment: {} for moment in Moment
         }
@@ -358,16 +362,25 @@ class DistributedFit(keras.callbacks.Callback):
             if given and self._orders.follow_epochs:  # Else read ahead of the steps.
                 require_common_orders(given, self._process_set)
             average_moving_statistics(self.model, self._process_set)
-            for optimizer in meeting_optimizers(self.model):
+            apart = meeting_optimizers(self.model)
+            stay_apart = bool(apart) and self.stays_apart(self._is_cut())
+            for optimizer in apart if not stay_apart else ():
                 optimizer.meet()
             # What trains alone does so from the beginning.
             when = None
-            if self._are_new:
+            if self._are_new and not stay_apart:
                 others = " with other ranks" if self.epochs else ""
                 when = f"after the first epoch{others}"
             self._are_new = False
             self._make_one_model(when)
         return bool(self.model.stop_training)
+
+    def _is_cut(self) -> bool:
+        """Whether the epoch has had fewer steps than it has."""
+        assert self._agreement is not None
+        done = self._agreement.executions * self.model.steps_per_execution
+        steps = self.params.get("steps")
+        return steps is not None and done < steps
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Something may have begun to train alone later."""

@@ -50,13 +50,14 @@ class EpochAgreement:
         self._model = model
         self._process_set = process_set
         self._others_wait = others_wait
-        self._executions = 0
+        self.executions = 0
+        """How many have begun in this epoch."""
         self.over = False
         """Whether no more executions take place in this epoch, on any rank."""
 
     def begin_epoch(self) -> None:
         """Executions are counted from here."""
-        self._executions = 0
+        self.executions = 0
         self.over = False
 
     def goes_on(self, batches: int | None = None) -> bool:
@@ -90,7 +91,7 @@ class EpochAgreement:
             self._raise_uneven(ended=batches < answers[_MOST], batches=least)
         if answers[_GOES_ON] == _AFTER_OTHERS_HAVE_JOINED:
             raise OthersWait
-        self._executions += 1
+        self.executions += 1
         return True
 
     def end_epoch(self) -> None:
@@ -137,7 +138,7 @@ class EpochAgreement:
         ranks = self._process_set.ranks
         have_ended = [r for r, flag in zip(ranks, flags, strict=True) if flag]
         go_on = [r for r, flag in zip(ranks, flags, strict=True) if not flag]
-        steps = self._executions * self._model.steps_per_execution + batches
+        steps = self.executions * self._model.steps_per_execution + batches
         raise RankMismatchError(
             "[RK318] "
             f"fit(): after {steps} steps of the epoch ranks {have_ended} have run out "

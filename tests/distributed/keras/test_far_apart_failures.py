@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 from support import training
 from support.far_apart import (
+    BATCH,
     INNER,
     Reference,
-    Watcher,
     batches_of,
     rank_dataset,
     step_of,
@@ -148,38 +148,99 @@ def test_copies_are_the_same_optimizer(rank_pool):
 
 
 class Preempted(keras.callbacks.Callback):
-    """A signal to rank 1 within a window."""
+    """A signal to one rank, after a step of the first epoch."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self._step = step
 
     def on_train_batch_end(self, batch, logs=None):
-        if ring.rank() == 1 and batch == 4:
+        if ring.rank() == ring.size() - 1 and batch + 1 == self._step:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def preempted_worker(directory):
-    """Ends at a signal; the weights of then, and those of who goes on."""
-    weights = []
-    for callbacks in ([Preempted()], []):
-        model = training.build(1)
-        optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=4)
-        model.compile(optimizer, "binary_crossentropy")
-        callbacks.append(ring.callbacks.Preemption(f"{directory}/backup"))
-        watcher = Watcher()
-        try:
-            model.fit(
-                rank_dataset(8), epochs=2, verbose=0, callbacks=[*callbacks, watcher]
-            )
-        except SystemExit as error:
-            assert error.code == 128 + signal.SIGTERM
-        weights.append(training.as_bytes(model.get_weights()))
-    return weights, int(optimizer.outer_optimizer.iterations), watcher.seen
+def resumable_fit(directory, inner, options, spe=1, *callbacks):
+    """Two epochs of 8 steps of 2 ranks; goes on if there is a backup."""
+    model = training.build(1)
+    model.compile(
+        ring.DiLoCo(INNER[inner](), **options),
+        "binary_crossentropy",
+        steps_per_execution=spe,
+    )
+    resume = ring.data.Resume()
+    data = ring.data.shard(training.dataset(64), seed=1, resume=resume).batch(BATCH)
+    backup = ring.callbacks.Preemption(directory)
+    try:
+        model.fit(data, epochs=2, verbose=0, callbacks=[backup, resume, *callbacks])
+    except SystemExit as error:
+        assert error.code == 128 + signal.SIGTERM
+    ring.barrier()
+    return training.as_bytes(model.get_weights())
 
 
-def test_a_signal_between_two_meetings_saves_common_weights(rank_pool, tmp_path):
-    first, second = rank_pool(2).run(preempted_worker, args=(str(tmp_path),))
+def preempted_worker(directory, inner, options, steps, spe):
+    """The weights of a fit, of one that a signal ends, and of who goes on."""
+    case = inner, options, spe
+    whole = resumable_fit(f"{directory}/whole", *case)
+    cut = resumable_fit(f"{directory}/cut", *case, Preempted(steps))
+    return whole, cut, resumable_fit(f"{directory}/cut", *case)
 
-    assert first == second
-    # Before the signal, and in both epochs, of which the first is begun anew.
-    assert first[1] == 2 + 2 * 2
+
+@pytest.mark.parametrize(
+    ("inner", "options", "steps", "spe"),
+    [
+        ("adam", {"fragments": 3}, 5, 1),
+        pytest.param("sgd", {}, 5, 1, marks=pytest.mark.slow),
+        pytest.param("adam", {"wire": "int8"}, 6, 3, marks=pytest.mark.slow),
+        pytest.param("accumulation", {"sync_every": 2}, 3, 1, marks=pytest.mark.slow),
+        # That is where they meet, and there an epoch ends.
+        pytest.param("adam", {}, 4, 1, marks=pytest.mark.slow),
+        pytest.param("adam", {"sync_every": 5}, 8, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_between_two_meetings_changes_no_bit(
+    rank_pool, tmp_path, inner, options, steps, spe
+):
+    options = {"sync_every": 4, **options}
+    arguments = (str(tmp_path), inner, options, steps, spe)
+    first, second = rank_pool(2).run(preempted_worker, args=arguments, timeout_s=120)
+
+    assert first[0] == second[0] == first[2] == second[2]
+    # The signal adds no meeting.
+    have_met = "fragments" not in options and steps in (4, 8)
+    assert (first[1] == second[1]) == have_met
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def other_ranks_worker(directory, options):
+    """Goes on with another number of ranks, of which some have no backup."""
+    model = training.build(1)
+    model.compile(ring.DiLoCo(keras.optimizers.SGD(0.1), **options), "mse")
+    backup = ring.callbacks.Preemption(directory)
+    seen = []
+    notes = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append(
+            [float(one) for one in model.optimizer._amounts_apart]
+        )
+    )
+    size = ring.size()
+    model.fit(rank_dataset(4), verbose=0, callbacks=[backup, notes], shuffle=False)
+    assert size == 3
+    return seen[0], training.as_bytes(model.get_weights())
+
+
+@pytest.mark.slow
+def test_a_rank_without_a_backup_begins_where_the_ranks_have_met(rank_pool, tmp_path):
+    options = {"sync_every": 4, "fragments": 2}
+    arguments = (str(tmp_path), "sgd", options, 1, Preempted(4))
+    rank_pool(2).run(resumable_fit, args=arguments, timeout_s=120)
+
+    results = rank_pool(3).run(other_ranks_worker, args=(str(tmp_path), options))
+
+    amounts, weights = zip(*results, strict=True)
+    # Of the fragment that has met two steps ago, and of that of now.
+    assert amounts == ([12.0, 4.0], [12.0, 4.0], [4.0, 4.0])
+    assert len(set(weights)) == 1
 
 
 class LeavesEarly(keras.callbacks.Callback):
