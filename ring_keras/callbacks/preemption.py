@@ -94,7 +94,8 @@ class Preemption(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._backup_dir = str(backup_dir)
-        self._writer = BackupWriter(BackupFiles(backup_dir))
+        self._files = BackupFiles(backup_dir)
+        self._writer = BackupWriter(self._files)
         self._signals = tuple(signals)
         self.root_rank = root_rank
         # Of one call of `fit`.
@@ -124,6 +125,7 @@ class Preemption(keras.callbacks.Callback):
         try:
             require_built(self.model)
             if self._is_root():
+                self._writer = BackupWriter(self._files)
                 self._restored = self._writer.restore(self.model)
             elif self._saves():
                 own = f"{self._backup_dir.rstrip('/')}/rank-{rank()}"
