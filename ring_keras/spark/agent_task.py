@@ -10,15 +10,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from ring_keras.engines.agent_host import AgentHost
+from ring_keras.engines.agent_desk import DeskCard
+from ring_keras.engines.agent_task import outcomes_of_agent
 from ring_keras.engines.outcomes import Outcome
-from ring_keras.launch.addresses import host_port
-from ring_keras.spark.agent_desk import DeskCard, JobIsOverError
 
 __all__ = ["SCHEMA", "AgentTask"]
 
 SCHEMA = "outcome binary"
-_LOOK_INTERVAL_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,29 +47,15 @@ class AgentTask:
         )
 
     def _outcomes(self) -> list[Outcome]:
-        try:
-            with self.desk.visited() as visit:
-                host = AgentHost(
-                    visit.own_address,
-                    self.desk.token,
-                    self.call.value,
-                    "pyspark.cloudpickle",
-                    self.env,
-                )
-                try:
-                    context = TaskContext.get()
-                    assert context is not None
-                    visit.say(
-                        context.partitionId(),
-                        context.taskAttemptId(),
-                        host_port(visit.own_address, host.port),
-                    )
-                    while not visit.is_over(_LOOK_INTERVAL_S):
-                        if not host.is_running():
-                            # Spark starts the task again.
-                            raise RuntimeError("ringrun's agent has ended")
-                    return host.outcomes()
-                finally:
-                    host.end()
-        except JobIsOverError:
-            return []
+        context = TaskContext.get()
+        assert context is not None
+        return outcomes_of_agent(
+            self.desk,
+            context.partitionId(),
+            context.taskAttemptId(),
+            lambda: self.call.value,
+            "pyspark.cloudpickle",
+            self.env,
+            # Spark itself ends it with the stage, and starts it again when it fails.
+            lambda: None,
+        )

@@ -15,6 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from ring_keras.engines.agent_desk import AgentDesk
 from ring_keras.engines.elastic_job import (
     elastic_results,
     elastic_settings,
@@ -22,7 +23,6 @@ from ring_keras.engines.elastic_job import (
 )
 from ring_keras.engines.outcomes import RankFailedError
 from ring_keras.engines.secret_file import secret_file
-from ring_keras.spark.agent_desk import AgentDesk
 from ring_keras.spark.agent_task import AgentTask
 from ring_keras.spark.slots import active_session, await_slots
 from ring_keras.spark.task_stage import TaskStage
@@ -110,7 +110,12 @@ def run_elastic(
     # In a variable of its own, so that a large one leaves the secret on no disk.
     call = context.broadcast(cloudpickle.dumps(partial(fn, *args, **(kwargs or {}))))
     try:
-        with secret_file(token.hex()) as secret, AgentDesk(address, token) as desk:
+        with (
+            secret_file(token.hex()) as secret,
+            AgentDesk(
+                address, token, engine="Spark", origin="spark.driver.host"
+            ) as desk,
+        ):
             task = AgentTask(desk.card, call, settings.environment())
             with TaskStage(session, task, settings.max_workers) as stage:
 

@@ -188,13 +188,12 @@ BELOW_THE_PUBLIC_FACE = set(PYTHON_ALLOWED) - {"tensorboard"}
 PYTHON_ALLOWED["launch"] = {"network"}
 PYTHON_ALLOWED["rendezvous"] = set()
 # The same on somebody else's engine; what Ray, Spark and Dask have in common.
-PYTHON_ALLOWED["engines"] = {"launch", "schedulers"}
+PYTHON_ALLOWED["engines"] = {"launch", "network", "schedulers"}
 PYTHON_ALLOWED["functions"] = {"engines", "launch"}
 PYTHON_ALLOWED["dask"] = {"engines", "launch", "schedulers"}
 PYTHON_ALLOWED["ray"] = {"engines", "launch", "schedulers"}
 # Its estimator trains, too.
 PYTHON_ALLOWED["spark"] = PYTHON_ALLOWED["dask"] | {
-    "network",
     "callbacks",
     "data",
     "fit",

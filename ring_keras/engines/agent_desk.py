@@ -10,7 +10,7 @@ import socket
 import socketserver
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ring_keras.network.exchange import ask, receive_request, send_answer
@@ -40,11 +40,13 @@ class DeskCard:
         host: Its address.
         port: Its port.
         token: The secret of the job's agents.
+        need: What a task lacks that does not reach it, for the message.
     """
 
     host: str
     port: int
-    token: bytes
+    token: bytes = field(repr=False)
+    need: str
 
     @contextlib.contextmanager
     def visited(self) -> Iterator[Visit]:
@@ -59,8 +61,8 @@ class DeskCard:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"run_elastic's driver is not reached at {self.host} port {self.port}: "
-                f"{error.strerror or error}. Tasks need a way to spark.driver.host",
+                f"run_elastic is not reached at {self.host} port {self.port}: "
+                f"{error.strerror or error}. {self.need}",
             ) from None
         with line:
             _keep_alive(line)
@@ -109,6 +111,8 @@ class AgentDesk:
     Args:
         host: An address of this host that tasks reach.
         token: The secret that they know.
+        engine: Whose tasks they are, for messages.
+        origin: What has said that address; the same.
 
     Attributes:
         card: For the tasks.
@@ -118,8 +122,9 @@ class AgentDesk:
         OSError: If it cannot listen there.
     """
 
-    def __init__(self, host: str, token: bytes) -> None:
+    def __init__(self, host: str, token: bytes, *, engine: str, origin: str) -> None:
         self.losses: list[str] = []
+        self._engine = engine
         self._job = secrets.token_hex(4)
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
@@ -129,17 +134,20 @@ class AgentDesk:
         self._lines: set[socket.socket] = set()
         # The newest attempt of each partition, and where its agent is.
         self._agents: dict[int, tuple[int, str]] = {}
+        # Partitions of which an attempt has had one.
+        self._had_agents: set[int] = set()
         try:
             self._server = _Server(self, host, token)
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"spark.driver.host is {host}, and the driver cannot listen there: "
-                f"{error.strerror}. Ranks come to free ports of the driver's host, by "
-                "an address of its own; behind NAT, as in a container's network, there "
+                f"{origin} is {host}, and run_elastic cannot listen there: "
+                f"{error.strerror}. Ranks come to free ports of its host, by an "
+                "address of its own; behind NAT, as in a container's network, there "
                 "is none",
             ) from None
-        self.card = DeskCard(host, self._server.server_address[1], token)
+        need = f"{engine}'s tasks need a way to {origin}"
+        self.card = DeskCard(host, self._server.server_address[1], token, need)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def __enter__(self) -> AgentDesk:
@@ -157,6 +165,16 @@ class AgentDesk:
                 f"task{partition}-{attempt}-{self._job}.invalid": address
                 for partition, (attempt, address) in self._agents.items()
             }
+
+    def has(self, partition: int) -> bool:
+        """Whether an agent waits in that task."""
+        with self._lock:
+            return partition in self._agents
+
+    def has_had(self, partition: int) -> bool:
+        """Whether one has ever waited there."""
+        with self._lock:
+            return partition in self._had_agents
 
     def dismiss(self) -> None:
         """The job is over: tasks end, and those that come later do at once."""
@@ -205,6 +223,7 @@ class AgentDesk:
         with self._lock:
             if self._agents.get(partition, (-1, ""))[0] < attempt:
                 self._agents[partition] = attempt, address
+                self._had_agents.add(partition)
         try:
             yield
         finally:
@@ -212,7 +231,9 @@ class AgentDesk:
                 if self._agents.get(partition) == (attempt, address):
                     del self._agents[partition]
                 if not self._is_over:
-                    self.losses.append(f"Spark's task {partition} at {address} ended")
+                    self.losses.append(
+                        f"{self._engine}'s task {partition} at {address} ended"
+                    )
 
 
 class _Visitor(socketserver.BaseRequestHandler):

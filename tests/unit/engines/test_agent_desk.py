@@ -11,16 +11,18 @@ import time
 import pytest
 from support.processes import wait_until
 
-pytestmark = pytest.mark.engines
-pytest.importorskip("pyspark", reason="`make test-engines`")
-from ring_keras.spark import agent_desk  # noqa: E402
-from ring_keras.spark.agent_desk import AgentDesk, JobIsOverError  # noqa: E402
+from ring_keras.engines import agent_desk
+from ring_keras.engines.agent_desk import AgentDesk, JobIsOverError
 
 TOKEN = b"of the test"
 
 
+def desk_at(host: str) -> AgentDesk:
+    return AgentDesk(host, TOKEN, engine="Spark", origin="spark.driver.host")
+
+
 def test_an_agent_is_there_while_its_task_is() -> None:
-    with AgentDesk("127.0.0.1", TOKEN) as desk:
+    with desk_at("127.0.0.1") as desk:
         with desk.card.visited() as visit:
             assert visit.own_address == "127.0.0.1"
             visit.say(3, 17, "192.0.2.1:5")
@@ -37,13 +39,13 @@ def test_an_agent_is_there_while_its_task_is() -> None:
 
 def test_a_driver_behind_nat_is_told_of() -> None:
     with pytest.raises(OSError, match=r"spark.driver.host is 192.0.2.9, .* NAT"):
-        AgentDesk("192.0.2.9", TOKEN)
+        desk_at("192.0.2.9")
 
 
 def test_the_newest_attempt_counts() -> None:
     """Of a host that is gone without a word, the desk still has a connection."""
     with (
-        AgentDesk("127.0.0.1", TOKEN) as desk,
+        desk_at("127.0.0.1") as desk,
         desk.card.visited() as first,
         desk.card.visited() as second,
     ):
@@ -57,7 +59,7 @@ def test_the_newest_attempt_counts() -> None:
 
 
 def test_tasks_are_told_that_the_job_is_over() -> None:
-    with AgentDesk("127.0.0.1", TOKEN) as desk, desk.card.visited() as visit:
+    with desk_at("127.0.0.1") as desk, desk.card.visited() as visit:
         visit.say(0, 1, "192.0.2.1:5")
         wait_until(lambda: bool(desk.agents()), "it is there")
         desk.dismiss()
@@ -75,7 +77,7 @@ def test_tasks_are_told_that_the_job_is_over() -> None:
 
 
 def test_who_has_not_the_secret_is_nobody() -> None:
-    with AgentDesk("127.0.0.1", TOKEN) as desk:
+    with desk_at("127.0.0.1") as desk:
         stranger = dataclasses.replace(desk.card, token=b"another")
         with pytest.raises(JobIsOverError), stranger.visited():
             pass
@@ -93,7 +95,7 @@ def test_an_agent_may_take_longer_to_start_than_a_proof(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(agent_desk, "_PROOF_S", 0.5)
-    with AgentDesk("127.0.0.1", TOKEN) as desk, desk.card.visited() as visit:
+    with desk_at("127.0.0.1") as desk, desk.card.visited() as visit:
         time.sleep(1)  # As long as the agent takes.
         visit.say(3, 17, "192.0.2.1:5")
         wait_until(lambda: bool(desk.agents()), "it is there")
@@ -102,7 +104,7 @@ def test_an_agent_may_take_longer_to_start_than_a_proof(
 def test_strangers_cost_few_threads_and_keep_no_task_out() -> None:
     with (
         contextlib.ExitStack() as stack,
-        AgentDesk("127.0.0.1", TOKEN) as desk,
+        desk_at("127.0.0.1") as desk,
     ):
         before = threading.active_count()
         for _ in range(70):
