@@ -8,12 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-try:
-    import distributed
-except ImportError as error:
-    raise ImportError(
-        "[RK710] ring_keras.dask needs Dask's scheduler: pip install 'ring-keras[dask]'"
-    ) from error
+import distributed
+
 from ring_keras.dask.rank_task import RankTask
 from ring_keras.dask.shards import divide, take_shards
 from ring_keras.dask.workers import workers_of
@@ -62,7 +58,7 @@ def run(
         RankFailedError: If a rank failed, or was lost with its worker.
         ValueError: If the cluster has too few threads, a collection too few partitions,
             or two of as many rows other partitions.
-        distributed.FuturesCancelledError: If the scheduler has ended.
+        distributed.CancelledError: If the scheduler has ended.
     """
     workers = _choose_workers(client, num_proc)
     hosts = [host for _, host in workers]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import urlsplit
 
 import cloudpickle
 import distributed
-from distributed import Event, Status, Variable, get_worker
+from distributed import Event, Variable, get_worker
 
+from ring_keras.dask.task_look import GivenUpError, look_of_this_task
 from ring_keras.engines.function_process import FunctionProcess
 from ring_keras.engines.outcomes import Outcome
 from ring_keras.engines.rank_start import RankStart
@@ -23,10 +23,6 @@ __all__ = ["RankTask"]
 
 _ASK_INTERVAL_S = 0.5
 _GET_TIMEOUT_S = 10.0
-
-
-class _GivenUpError(Exception):
-    """Nobody waits for the task any more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +43,7 @@ class RankTask:
 
     def run(self, place: Place, shares: Sequence[object]) -> Outcome:
         """Carries a rank out, in the thread of a task; `shares`: of its collections."""
-        look = _look_of_this_task()
+        look = look_of_this_task()
         try:
             with FunctionProcess(self.env) as process, self._told(place):
                 card = self._card(process, place, look)
@@ -55,7 +51,7 @@ class RankTask:
                     return card
                 process.load(self.call, cloudpickle.dumps(shares), "cloudpickle")
                 return process.run(RankStart(place, card), look)
-        except _GivenUpError:
+        except GivenUpError:
             return Outcome(failure="was given up", follows=True)
 
     @contextlib.contextmanager
@@ -94,16 +90,3 @@ class RankTask:
             return StoreCard.from_text(told.get(timeout=_GET_TIMEOUT_S))
         except distributed.TimeoutError:
             return Outcome(failure="came when rank 0 had ended", follows=True)
-
-
-def _look_of_this_task() -> functools.partial[None]:
-    worker = get_worker()
-    return functools.partial(_look, worker, worker.get_current_task())
-
-
-def _look(worker: distributed.Worker, key: object) -> None:
-    """Raises once the task is cancelled, or its client, scheduler or worker is gone."""
-    task = worker.state.tasks.get(key)
-    serves = worker.status in (Status.running, Status.paused)
-    if not serves or task is None or task.state != "executing":
-        raise _GivenUpError

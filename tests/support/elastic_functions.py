@@ -101,6 +101,7 @@ def run_while(
     run_elastic: Callable[..., Any],
     job: Job,
     disturb: Callable[[], None],
+    function: Callable[[Path, int], Any] = train,
     **options: Any,
 ) -> list[Any]:
     """The results of a job, to which something is done while it runs."""
@@ -108,7 +109,7 @@ def run_while(
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(
             run_elastic,
-            train,
+            function,
             [job.directory, size],
             env=job.env,
             cooldown_range=(0.1, 1.0),
