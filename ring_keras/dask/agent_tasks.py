@@ -20,7 +20,8 @@ from ring_keras.engines.outcomes import Outcome, RankFailedError
 __all__ = ["AgentTasks"]
 
 _LOOK_INTERVAL_S = 0.5
-_RESULT_TIMEOUT_S = 30.0
+# It is there already, if its worker is.
+_RESULT_TIMEOUT_S = 10.0
 # So many in a row that have no agent are the last, if the job needs them.
 _MAX_STILLBORN = 3
 

@@ -25,11 +25,10 @@ from ring_keras.engines.elastic_job import (
 )
 from ring_keras.engines.outcomes import RankFailedError
 from ring_keras.engines.secret_file import secret_file
-from ring_keras.schedulers.addresses import addresses_towards
 
 __all__ = ["run_elastic"]
 
-_ORIGIN = "the client's address on its way to the scheduler"
+_ORIGIN = "the address by which the client speaks with the scheduler"
 
 
 def run_elastic(
@@ -113,9 +112,6 @@ def run_elastic(
 
 
 def _address_of_client(client: distributed.Client) -> str:
-    """Where workers reach it, as far as they reach the scheduler; in digits."""
-    scheduler = str(client.scheduler.address)
-    address = next(addresses_towards(urlsplit(scheduler).hostname or ""), None)
-    if address is None:
-        raise OSError(f"there is no way from this host to Dask's scheduler {scheduler}")
-    return address
+    """By which it speaks with the scheduler: where workers reach it, too."""
+    address: str = client.scheduler_comm.comm.local_address
+    return urlsplit(address).hostname or ""

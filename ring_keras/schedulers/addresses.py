@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ring_keras.config import Config, ConfigError, ScheduledRank
 from ring_keras.network.addresses import own_addresses
 
-__all__ = ["addresses_towards", "own_address"]
+__all__ = ["own_address"]
 
 
 def own_address(config: Config, own: ScheduledRank) -> str:
@@ -28,7 +28,7 @@ def own_address(config: Config, own: ScheduledRank) -> str:
     except ValueError as error:
         raise ConfigError(f"[RK115] RING_KERAS_INTERFACES: {error}") from None
     for name in filter(None, (own.reach, socket.gethostname())):
-        for address in addresses_towards(name):
+        for address in _addresses_towards(name):
             if address in addresses:
                 return address
     if not addresses:
@@ -40,7 +40,7 @@ def own_address(config: Config, own: ScheduledRank) -> str:
     return addresses[0]
 
 
-def addresses_towards(name: str) -> Iterator[str]:
+def _addresses_towards(name: str) -> Iterator[str]:
     """This host's own address on the way to another, or to itself.
 
     Nothing is sent: the kernel only says which way it would.
