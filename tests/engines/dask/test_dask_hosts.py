@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -54,6 +54,30 @@ PROGRAM = """
 """
 
 
+ELASTIC_PROGRAM = """
+    import json, sys
+
+    import distributed
+
+    import ring_keras.dask as ring_dask
+
+    def where():
+        import socket
+
+        import tensorflow as tf
+
+        import ring_keras as ring
+
+        ring.init()
+        total = ring.allreduce(tf.constant(ring.rank() + 1.0), op=ring.Sum)
+        return socket.gethostname(), float(total)
+
+    with distributed.Client(sys.argv[1]) as client:
+        client.wait_for_workers(2, timeout=120)
+        print(json.dumps(ring_dask.run_elastic(client, where, min_workers=2)))
+"""
+
+
 @pytest.fixture
 def network() -> Iterator[Network]:
     hosts = Network(3)
@@ -66,10 +90,13 @@ def network() -> Iterator[Network]:
     hosts.remove()
 
 
-def test_ranks_are_numbered_host_by_host(network: Network, tmp_path: Path) -> None:
+def output_of(
+    program: str, network: Network, worker_hosts: Sequence[int], directory: Path
+) -> str:
+    """What a program prints beside the scheduler, whose workers are on those hosts."""
     env = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(TESTS_DIR)])}
     scheduler = f"tcp://{network.addresses[0]}:8786"
-    (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
+    (directory / "program.py").write_text(textwrap.dedent(program))
 
     def command(host: int, *words: str) -> list[str]:
         """Python on a host with a name of its own."""
@@ -83,7 +110,7 @@ def test_ranks_are_numbered_host_by_host(network: Network, tmp_path: Path) -> No
             own = [f"--host={network.addresses[host]}", "--no-dashboard", *words]
             process = subprocess.Popen(
                 command(host, "-m", f"distributed.cli.dask_{what}", *own),
-                cwd=tmp_path,
+                cwd=directory,
                 # Each process has its host name in a namespace of its own.
                 env=env | {"RING_KERAS_HOST_NAME": f"host{host}"},
             )
@@ -91,24 +118,37 @@ def test_ranks_are_numbered_host_by_host(network: Network, tmp_path: Path) -> No
             processes.callback(process.kill)
 
         start(0, "scheduler", "--port=8786")
-        # Those of a host do not come one after the other.
-        for host in (1, 2, 1):
+        for host in worker_hosts:
             start(host, "worker", scheduler, "--nthreads=1", "--no-nanny")
         ended = subprocess.run(
-            command(0, str(tmp_path / "program.py"), scheduler),
+            command(0, str(directory / "program.py"), scheduler),
             capture_output=True,
             text=True,
             timeout=150,
-            cwd=tmp_path,
+            cwd=directory,
             env=env,
             check=False,
         )
 
     assert ended.returncode == 0, ended.stderr[-4000:]
-    names, totals, links, rows = zip(*json.loads(ended.stdout), strict=True)
+    return ended.stdout
+
+
+def test_ranks_are_numbered_host_by_host(network: Network, tmp_path: Path) -> None:
+    # Those of a host do not come one after the other.
+    output = output_of(PROGRAM, network, [1, 2, 1], tmp_path)
+
+    names, totals, links, rows = zip(*json.loads(output), strict=True)
     assert names == ("host1", "host1", "host2")
     assert totals == (6.0, 6.0, 6.0)
     assert links[0] == ["self", "shm", "tcp"]
     assert links[2] == ["tcp", "tcp", "self"]
     assert sorted(row for share in rows for row in share) == list(range(12))
     assert [len(share) for share in rows] == [4, 4, 4]
+
+
+def test_ranks_of_an_elastic_job_meet(network: Network, tmp_path: Path) -> None:
+    output = output_of(ELASTIC_PROGRAM, network, [1, 2], tmp_path)
+
+    results = json.loads(output.splitlines()[-1])
+    assert sorted(results) == [["host1", 3.0], ["host2", 3.0]]
