@@ -20,8 +20,9 @@ from ring_keras.engines.outcomes import Outcome, RankFailedError
 __all__ = ["AgentTasks"]
 
 _LOOK_INTERVAL_S = 0.5
-# It is there already, if its worker is.
 _RESULT_TIMEOUT_S = 10.0
+# Within a second, unless a host is gone without a word.
+_END_S = 30.0
 # So many in a row that have no agent are the last, if the job needs them.
 _MAX_STILLBORN = 3
 
@@ -95,13 +96,13 @@ class AgentTasks:
         self._start(workers)
         return self._desk.agents()
 
-    def dismiss(self, deadline: float) -> list[Outcome]:
+    def dismiss(self, timeout_s: float) -> list[Outcome]:
         """Tells the tasks to end; what became of all processes.
 
         Those whose tasks were lost are missing.
 
         Args:
-            deadline: Of the monotonic clock.
+            timeout_s: For results to come, which may be large.
 
         Raises:
             RankFailedError: If there is no scheduler more, or it has cancelled them.
@@ -115,16 +116,17 @@ class AgentTasks:
             if not self._desk.has(task.number)
         )
         self._desk.dismiss()
-        while self._by_worker:
+        deadline = time.monotonic() + _END_S
+        while self._by_worker and time.monotonic() < deadline:
             futures = [task.future for task in self._by_worker.values()]
             with contextlib.suppress(
                 distributed.TimeoutError, distributed.CancelledError
             ):
                 distributed.wait(futures, _LOOK_INTERVAL_S)
-            self._settle(self._workers())
-            if time.monotonic() > deadline:
-                self.problems.append("Dask's tasks have not ended in time")
-                break
+            self._settle(self._workers(), timeout_s)
+        self.problems += [
+            f"{worker}: Dask's task has not ended" for worker in self._by_worker
+        ]
         return self._outcomes
 
     def _workers(self) -> Mapping[str, Mapping[str, Any]]:
@@ -135,7 +137,9 @@ class AgentTasks:
             None, "the client has lost Dask's scheduler, and the ranks' tasks with it"
         )
 
-    def _settle(self, workers: Iterable[str]) -> list[tuple[str, str]]:
+    def _settle(
+        self, workers: Iterable[str], timeout_s: float = _RESULT_TIMEOUT_S
+    ) -> list[tuple[str, str]]:
         """Takes note of tasks that have ended; those without an agent, and why."""
         if any(task.future.cancelled() for task in self._by_worker.values()):
             raise RankFailedError(
@@ -149,7 +153,7 @@ class AgentTasks:
         for worker, task in list(self._by_worker.items()):
             if not task.future.done():
                 continue
-            problem = self._take(task.future)
+            problem = self._take(task.future, timeout_s)
             self._cancel([worker])
             if not self._desk.has_had(task.number):
                 without.append((worker, problem))
@@ -157,10 +161,10 @@ class AgentTasks:
                 self.problems.append(f"{worker}: {problem}")
         return without
 
-    def _take(self, future: distributed.Future) -> str:
+    def _take(self, future: distributed.Future, timeout_s: float) -> str:
         """What it has told of its processes; or else why not, and "" if it has."""
         try:
-            self._outcomes += future.result(_RESULT_TIMEOUT_S)
+            self._outcomes += future.result(timeout_s)
         except Exception as error:  # Whatever has failed in the task.
             return f"{type(error).__name__}: {error}"
         return ""

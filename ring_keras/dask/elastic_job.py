@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -104,7 +103,7 @@ def run_elastic(
             client, task, desk, settings.min_workers, settings.max_workers
         ) as tasks:
             code = run_ringrun(settings, address, secret, tasks.advance)
-            outcomes = tasks.dismiss(time.monotonic() + elastic_timeout)
+            outcomes = tasks.dismiss(elastic_timeout)
     results = elastic_results(code, outcomes, [*desk.losses, *tasks.problems])
     if isinstance(results, RankFailedError):
         raise results
