@@ -23,6 +23,7 @@ _LOOK_INTERVAL_S = 0.5
 _RESULT_TIMEOUT_S = 10.0
 # Within a second, unless a host is gone without a word.
 _END_S = 30.0
+_MAX_REST_S = 60.0
 # So many in a row that have no agent are the last, if the job needs them.
 _MAX_STILLBORN = 3
 
@@ -35,10 +36,14 @@ class _Task:
 
 @dataclass
 class _Rest:
-    """A worker's, on which tasks had no agent; each is twice as long."""
+    """A worker's, whose task has ended; each is twice as long, up to a minute."""
 
     length_s: float = 1.0
     until: float = 0.0
+
+    def begin(self) -> None:
+        self.length_s = min(2 * self.length_s, _MAX_REST_S)
+        self.until = time.monotonic() + self.length_s
 
 
 class AgentTasks:
@@ -52,7 +57,7 @@ class AgentTasks:
         most: How many there shall be.
 
     Attributes:
-        problems: Why tasks have failed.
+        problems: Why the last task of a worker has failed, by the worker.
     """
 
     def __init__(
@@ -73,7 +78,7 @@ class AgentTasks:
         self._by_worker: dict[str, _Task] = {}
         self._rests: dict[str, _Rest] = {}
         self._outcomes: list[Outcome] = []
-        self.problems: list[str] = []
+        self.problems: dict[str, str] = {}
 
     def __enter__(self) -> AgentTasks:
         return self
@@ -91,10 +96,15 @@ class AgentTasks:
                 several in a row had no agent.
         """
         workers = self._workers()
-        for worker, problem in self._settle(workers):
-            self._rest(worker, problem)
+        for worker, number in self._settle(workers):
+            self._rests.setdefault(worker, _Rest()).begin()
+            if not self._desk.has_had(number):
+                self._count_stillborn(worker)
         self._start(workers)
-        return self._desk.agents()
+        agents = self._desk.agents()
+        if len(agents) >= self._least:
+            self._stillborn = 0
+        return agents
 
     def dismiss(self, timeout_s: float) -> list[Outcome]:
         """Tells the tasks to end; what became of all processes.
@@ -124,9 +134,7 @@ class AgentTasks:
             ):
                 distributed.wait(futures, _LOOK_INTERVAL_S)
             self._settle(self._workers(), timeout_s)
-        self.problems += [
-            f"{worker}: Dask's task has not ended" for worker in self._by_worker
-        ]
+        self.problems |= dict.fromkeys(self._by_worker, "Dask's task has not ended")
         return self._outcomes
 
     def _workers(self) -> Mapping[str, Mapping[str, Any]]:
@@ -139,8 +147,8 @@ class AgentTasks:
 
     def _settle(
         self, workers: Iterable[str], timeout_s: float = _RESULT_TIMEOUT_S
-    ) -> list[tuple[str, str]]:
-        """Takes note of tasks that have ended; those without an agent, and why."""
+    ) -> list[tuple[str, int]]:
+        """Takes what tasks that have ended have to tell; their workers and numbers."""
         if any(task.future.cancelled() for task in self._by_worker.values()):
             raise RankFailedError(
                 None,
@@ -149,39 +157,26 @@ class AgentTasks:
             )
         # Dask would have them wait for a worker with that address.
         self._cancel(set(self._by_worker).difference(workers))
-        without = []
+        ended = []
         for worker, task in list(self._by_worker.items()):
-            if not task.future.done():
-                continue
-            problem = self._take(task.future, timeout_s)
-            self._cancel([worker])
-            if not self._desk.has_had(task.number):
-                without.append((worker, problem))
-            elif problem:
-                self.problems.append(f"{worker}: {problem}")
-        return without
+            if task.future.done():
+                try:
+                    self._outcomes += task.future.result(timeout_s)
+                except Exception as error:  # Whatever has failed in the task.
+                    self.problems[worker] = f"{type(error).__name__}: {error}"
+                self._cancel([worker])
+                ended.append((worker, task.number))
+        return ended
 
-    def _take(self, future: distributed.Future, timeout_s: float) -> str:
-        """What it has told of its processes; or else why not, and "" if it has."""
-        try:
-            self._outcomes += future.result(timeout_s)
-        except Exception as error:  # Whatever has failed in the task.
-            return f"{type(error).__name__}: {error}"
-        return ""
-
-    def _rest(self, worker: str, problem: str) -> None:
+    def _count_stillborn(self, worker: str) -> None:
         """A task had no agent there: the next one would not have one, either."""
-        rest = self._rests.setdefault(worker, _Rest())
-        rest.length_s *= 2
-        rest.until = time.monotonic() + rest.length_s
-        problem = f"{worker}: {problem or 'the task has ended without an agent'}"
-        self.problems.append(problem)
-        self._stillborn = self._stillborn + 1 if self._count() < self._least else 0
+        self._stillborn += self._count() < self._least
         if self._stillborn >= _MAX_STILLBORN:
+            problem = self.problems.get(worker, "the task has ended without an agent")
             raise RankFailedError(
                 None,
                 f"{self._stillborn} of Dask's tasks in a row did not start, and the "
-                f"job needs {self._least}. {problem}",
+                f"job needs {self._least}. {worker}: {problem}",
             )
 
     def _count(self) -> int:

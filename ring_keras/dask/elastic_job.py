@@ -104,7 +104,8 @@ def run_elastic(
         ) as tasks:
             code = run_ringrun(settings, address, secret, tasks.advance)
             outcomes = tasks.dismiss(elastic_timeout)
-    results = elastic_results(code, outcomes, [*desk.losses, *tasks.problems])
+    problems = [f"{worker}: {text}" for worker, text in tasks.problems.items()]
+    results = elastic_results(code, outcomes, [*desk.losses, *problems])
     if isinstance(results, RankFailedError):
         raise results
     return [pickle.loads(result) for result in results]

@@ -31,7 +31,11 @@ def test_an_agent_is_there_while_its_task_is() -> None:
             assert name.startswith("task3-17-")
             assert address == "192.0.2.1:5"
             assert not visit.is_over(0)
+            assert desk.has(3)
+            assert not desk.has_had(4)
         wait_until(lambda: not desk.agents(), "it has gone")
+        assert desk.has_had(3)
+        assert not desk.has(3)
         wait_until(lambda: bool(desk.losses), "it was lost")
 
     assert desk.losses == ["Spark's task 3 at 192.0.2.1:5 ended"]
