@@ -8,10 +8,11 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from support.elastic_functions import Job, await_sizes
 from support.network import Network
 
 pytestmark = [
@@ -90,10 +91,43 @@ def network() -> Iterator[Network]:
     hosts.remove()
 
 
+# Until there is a file "stop", and two ranks again.
+TRAINING_PROGRAM = """
+    import json, pathlib, sys
+
+    import cloudpickle
+    import distributed
+    from support import elastic_functions, processes
+
+    import ring_keras.dask as ring_dask
+
+    for module in (elastic_functions, processes):
+        cloudpickle.register_pickle_by_value(module)
+
+    with distributed.Client(sys.argv[1]) as client:
+        client.wait_for_workers(2, timeout=120)
+        results = ring_dask.run_elastic(
+            client,
+            elastic_functions.train,
+            [pathlib.Path.cwd(), 2],
+            min_workers=1,
+            max_workers=2,
+        )
+        print(json.dumps(results))
+"""
+
+
 def output_of(
-    program: str, network: Network, worker_hosts: Sequence[int], directory: Path
+    program: str,
+    network: Network,
+    worker_hosts: Sequence[int],
+    directory: Path,
+    disturb: Callable[[Callable[[int], None]], None] = lambda start: None,
 ) -> str:
-    """What a program prints beside the scheduler, whose workers are on those hosts."""
+    """What a program prints beside the scheduler, whose workers are on those hosts.
+
+    Meanwhile `disturb` is called, with a function that starts one on another host.
+    """
     env = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(TESTS_DIR)])}
     scheduler = f"tcp://{network.addresses[0]}:8786"
     (directory / "program.py").write_text(textwrap.dedent(program))
@@ -118,20 +152,27 @@ def output_of(
             processes.callback(process.kill)
 
         start(0, "scheduler", "--port=8786")
-        for host in worker_hosts:
+
+        def start_worker(host: int) -> None:
             start(host, "worker", scheduler, "--nthreads=1", "--no-nanny")
-        ended = subprocess.run(
+
+        for host in worker_hosts:
+            start_worker(host)
+        printed, errors = directory / "printed", directory / "errors"
+        running = subprocess.Popen(
             command(0, str(directory / "program.py"), scheduler),
-            capture_output=True,
-            text=True,
-            timeout=150,
+            stdout=processes.enter_context(printed.open("w")),
+            stderr=processes.enter_context(errors.open("w")),
             cwd=directory,
             env=env,
-            check=False,
         )
+        processes.callback(running.wait)
+        processes.callback(running.kill)
+        disturb(start_worker)
+        running.wait(150)
 
-    assert ended.returncode == 0, ended.stderr[-4000:]
-    return ended.stdout
+    assert running.returncode == 0, errors.read_text()[-4000:]
+    return printed.read_text()
 
 
 def test_ranks_are_numbered_host_by_host(network: Network, tmp_path: Path) -> None:
@@ -152,3 +193,27 @@ def test_ranks_of_an_elastic_job_meet(network: Network, tmp_path: Path) -> None:
 
     results = json.loads(output.splitlines()[-1])
     assert sorted(results) == [["host1", 3.0], ["host2", 3.0]]
+
+
+@pytest.mark.slow  # A minute, most of which is silence.
+@pytest.mark.timeout(400)
+def test_the_rank_of_a_host_that_is_cut_off_is_replaced(
+    network: Network, tmp_path: Path
+) -> None:
+    """The scheduler still has its worker, of which nobody knows what it does."""
+
+    def disturb(start_worker: Callable[[int], None]) -> None:
+        job = Job(tmp_path)
+        await_sizes(job, 2, "[2]")
+        cut = network.command(1, "ip", "link", "set", "eth0", "down")
+        subprocess.run(cut, check=True)
+        await_sizes(job, 1, "[2, 1]")
+        start_worker(0)
+        await_sizes(job, 2, "[2, 1, 2]")
+        (tmp_path / "stop").touch()
+
+    output = output_of(TRAINING_PROGRAM, network, [1, 2], tmp_path, disturb)
+
+    results = json.loads(output.splitlines()[-1])
+    assert [rank for rank, *_ in results] == [0, 1]
+    assert all(total == step for _, _, total, step, _ in results)
