@@ -124,7 +124,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
             # The root's may be built, by what it has restored; a model may have none.
             if optimizer is not None and not optimizer.built:
                 optimizer.build(self.model.trainable_variables)
-            DistributedFit.calling_sections().meet()
+            DistributedFit.calling_sections().require_all_there()
             self._broadcast(None)
 
     def _broadcast(self, iterator: Any) -> None:
@@ -142,7 +142,8 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
                 "variable from the rank that updates it. Leave out one of them."
             )
         if self._fit is not None:
-            self._fit.sections.meet()  # A rank's first batch may not fit the model.
+            # A rank's first batch may not fit the model.
+            self._fit.sections.require_all_there()
         keep_own_accumulated(
             self.model,
             process_set.position_of(self.root_rank),

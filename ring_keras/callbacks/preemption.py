@@ -211,7 +211,7 @@ class Preemption(keras.callbacks.Callback):
             return
         self._handlers = self._fit = None
         try:
-            fit.sections.meet()
+            fit.sections.require_all_there()
             self._end_training(handlers)
         except BaseException:
             handlers.remove()
@@ -257,7 +257,7 @@ class Preemption(keras.callbacks.Callback):
             return
         self._ranks_will_meet = False
         assert self._fit is not None
-        self._fit.sections.meet()
+        self._fit.sections.require_all_there()
         signal_number = self._agreed(self._received())
         if signal_number:
             self._end(signal_number, self._attempt(self._writer.wait))

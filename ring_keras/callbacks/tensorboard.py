@@ -154,7 +154,8 @@ class TensorBoard(keras.callbacks.TensorBoard):
         ring, self._ring = self._ring, None
         self._fit = None
         if ring is not None:
-            DistributedFit.calling_sections().meet()  # Or it would wait for a rank.
+            # Or it would wait for a rank.
+            DistributedFit.calling_sections().require_all_there()
             ring.close()
         if self._is_writer:
             super().on_train_end(logs)

@@ -93,7 +93,7 @@ class Resume(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Finds out where training is, and skips to there."""
         fit = DistributedFit.begin(self)
-        DistributedFit.calling_sections().meet()
+        DistributedFit.calling_sections().require_all_there()
         self._require_whole_passes()
         attach(self.model, adopt_optimizers=True, retrace=self._count_steps())
         done = self._agree()

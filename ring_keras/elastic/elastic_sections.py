@@ -89,7 +89,7 @@ class ElasticSections(Sections):
     ) -> None:
         super().__init__()
         # Where this raises, a section begins anew.
-        self._ask_others = fit.meet
+        self._ask_others = fit.require_all_there
         self._model = model
         self._fit = fit
         self._data = data

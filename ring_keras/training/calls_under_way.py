@@ -16,8 +16,8 @@ __all__ = [
     "begin_together",
     "calls_under_way",
     "have_met",
-    "meet",
     "name_of_begin",
+    "require_all_there",
 ]
 
 
@@ -56,7 +56,7 @@ def calls_under_way() -> list[CallUnderWay]:
     return _under_way.calls
 
 
-def meet(process_set: ProcessSet) -> None:
+def require_all_there(process_set: ProcessSet) -> None:
     """Raises on every rank if one has left the call by an error; collective.
 
     Other collectives would wait for that rank.

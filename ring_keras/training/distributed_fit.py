@@ -23,7 +23,7 @@ from ring_keras.training.calls_under_way import (
     begin_together,
     calls_under_way,
     have_met,
-    meet,
+    require_all_there,
 )
 from ring_keras.training.common_fit import require_common_epoch, require_common_fit
 from ring_keras.training.data_orders import DataOrders
@@ -84,7 +84,7 @@ class DistributedFit(keras.callbacks.Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sections = Sections(self.meet)
+        self.sections = Sections(self.require_all_there)
         """All that the ranks do together in this call."""
         self.epochs = 0
         """How many have ended that several ranks have trained in."""
@@ -187,7 +187,7 @@ class DistributedFit(keras.callbacks.Callback):
         if check is not None and check.count(self.model.steps_per_execution):
             tasks.insert(0, check.compare)
         if tasks:
-            self.meet()
+            self.require_all_there()
         for task in tasks:
             task()
 
@@ -357,7 +357,7 @@ class DistributedFit(keras.callbacks.Callback):
         if self._has_peers():
             assert self._agreement is not None
             self._agreement.end_epoch()
-            self.meet()  # Some know since they asked for an execution.
+            self.require_all_there()  # Some know since they asked for an execution.
             given = self._orders.given
             if given and self._orders.follow_epochs:  # Else read ahead of the steps.
                 require_common_orders(given, self._process_set)
@@ -437,13 +437,13 @@ class DistributedFit(keras.callbacks.Callback):
             internals.variable_key(variable) in self._local or of_optimizers(variable)
         )
 
-    def meet(self) -> None:
+    def require_all_there(self) -> None:
         """Before something collective: raises if a rank has failed in this call."""
         process_set = process_set_of(self.model)
         if not self._have_met or process_set.size() == 1:
             return
         if process_set.included():
-            meet(process_set)
+            require_all_there(process_set)
 
     def _has_peers(self) -> bool:
         return has_peers(self._process_set)

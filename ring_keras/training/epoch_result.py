@@ -10,7 +10,11 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import has_peers
 from ring_keras.keras_internals import calls
-from ring_keras.training.calls_under_way import begin_together, have_met, meet
+from ring_keras.training.calls_under_way import (
+    begin_together,
+    have_met,
+    require_all_there,
+)
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.distributed_models import process_set_of
 from ring_keras.training.metric_state import averaged_logs, state_of_all_ranks
@@ -74,7 +78,7 @@ class EpochResult:
     def _meet(self) -> None:
         process_set = process_set_of(self._model)
         if has_peers(process_set):
-            meet(process_set)
+            require_all_there(process_set)
 
     def _local(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """As Keras reports."""

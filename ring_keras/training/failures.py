@@ -27,8 +27,8 @@ from ring_keras.job.process_set import (
 from ring_keras.training.calls_under_way import (
     CallUnderWay,
     calls_under_way,
-    meet,
     name_of_begin,
+    require_all_there,
 )
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.distributed_models import is_distributed, process_set_of
@@ -71,7 +71,7 @@ def failures_told(method: Callable[..., Any]) -> Callable[..., Any]:
             result = method(model, *args, **kwargs)
             process_set = _still_together(call)
             if process_set is not None:
-                meet(process_set)
+                require_all_there(process_set)
             return result
         except BaseException as error:
             # By no name that stays: the error, whose traceback has this frame, would

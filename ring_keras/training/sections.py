@@ -20,12 +20,12 @@ class Sections:
     no rank is ever more than one section ahead of another.
 
     Args:
-        meet: Called before each section; raises on every rank if one has failed on
-            its way there.
+        require_all_there: Called before each section; raises on every rank if one has
+            failed on its way there.
     """
 
-    def __init__(self, meet: Callable[[], None] = lambda: None) -> None:
-        self.meet = meet
+    def __init__(self, require_all_there: Callable[[], None] = lambda: None) -> None:
+        self.require_all_there = require_all_there
 
     def steps(self) -> int | None:
         """How many an epoch has with the ranks that there are; None: as Keras counts.
@@ -36,12 +36,12 @@ class Sections:
 
     def begin(self, section: Callable[[], None]) -> None:
         """At the end of `on_train_begin`: all callbacks have begun."""
-        self.meet()
+        self.require_all_there()
         section()
 
     def begin_epoch(self, epoch: int, section: Callable[[], None]) -> None:
         """Before the steps of an epoch."""
-        self.meet()
+        self.require_all_there()
         section()
 
     def execute(self, section: Callable[[Any], _Result], iterator: Any) -> _Result:
@@ -62,7 +62,7 @@ class Sections:
             and their value cannot be had.
         """
         if not meets:
-            self.meet()
+            self.require_all_there()
         return section()
 
     def others_wait(self) -> bool:
