@@ -103,6 +103,9 @@ class Preemption(keras.callbacks.Callback):
         self._handlers: _Handlers | None = None
         self._failure: Exception | None = None
         self._restored: int | None = None
+        # What this rank has had for itself, until all have the root's variables; None
+        # if it has had nothing.
+        self._own_states: list[dict[Hashable, Any] | None] = []
         # From the end of an epoch's steps until the ranks have asked each other again.
         self._ranks_will_meet = False
 
@@ -120,8 +123,10 @@ class Preemption(keras.callbacks.Callback):
         fit.when(Moment.STEPS_END, self, self._after_steps)
         fit.when(Moment.VALIDATION_ENDS, self, self._meet)
         fit.when(Moment.ALL_HAVE_BEGUN, self, self._require_restored)
+        fit.when(Moment.RANKS_ARE_ALIKE, self, self._go_on)
         fit.stays_apart = self._ends_in_epoch
         self._failure = self._restored = None
+        self._own_states = []
         try:
             require_built(self.model)
             if self._is_root():
@@ -173,10 +178,6 @@ class Preemption(keras.callbacks.Callback):
                     for variable in [*one.own_variables, *one.variables]
                 }
 
-        def go_on() -> None:
-            for optimizer in meeting_optimizers(self.model):
-                optimizer.go_on_with(own)
-
         self._raise_on_all(self._attempt(restore), "restore")
         if own is None:
             logging.warning(
@@ -186,8 +187,13 @@ class Preemption(keras.callbacks.Callback):
                 rank(),
                 steps,
             )
-        assert self._fit is not None
-        self._fit.when(Moment.RANKS_ARE_ALIKE, self, go_on)
+        self._own_states.append(own)
+
+    def _go_on(self) -> None:
+        states, self._own_states = self._own_states, []
+        for own in states:
+            for optimizer in meeting_optimizers(self.model):
+                optimizer.go_on_with(own)
 
     def _ends_in_epoch(self, is_cut: bool) -> bool:
         """Whether a signal is why an epoch is cut short; collective."""
