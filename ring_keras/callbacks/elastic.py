@@ -24,6 +24,7 @@ from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.ops.data_order import order_on
 from ring_keras.ops.redivision import Redivision, redivision_of
 from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.meeting_hook import MeetingHook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
@@ -225,6 +226,13 @@ class Elastic(keras.callbacks.Callback):
             hook = OptimizerHook.of(optimizer)
             if hook is None:
                 continue
+            if isinstance(hook, MeetingHook) and optimizer.apart == "hosts":
+                raise ValueError(
+                    "[RK620] "
+                    "ring_keras.callbacks.Elastic does not work with DiLoCo(apart="
+                    "'hosts'), for now. Leave out one of them, or have each rank train "
+                    "apart."
+                )
             if hook.options.backward_passes_per_step > 1:
                 raise ValueError(
                     "[RK620] "

@@ -366,3 +366,26 @@ def test_a_backup_has_what_one_rank_has_trained(ringrun: Ringrun) -> None:
     epochs.train([0, 1], 10)
     epochs.end()
     require_same(found, epochs)
+
+
+_HOSTS_APART = """
+import keras
+import tensorflow as tf
+import ring_keras as ring
+
+ring.init()
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile(ring.DiLoCo("sgd", sync_every=2, apart="hosts"), "mse")
+data = tf.data.Dataset.from_tensor_slices((tf.ones((8, 2)), tf.ones((8, 1))))
+model.fit(
+    ring.data.shard(data).batch(2), verbose=0, callbacks=[ring.callbacks.Elastic()]
+)
+"""
+
+
+def test_hosts_that_train_apart_are_refused(ringrun: Ringrun) -> None:
+    finished = ringrun.run(_HOSTS_APART, "--min-np", "1", size=1)
+
+    assert finished.returncode == 1
+    assert "[RK620]" in finished.stderr.decode()
+    assert "does not work with DiLoCo(apart='hosts')" in finished.stderr.decode()
