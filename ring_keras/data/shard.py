@@ -1,7 +1,8 @@
 """Splits data among the ranks: every item on exactly one of them."""
 
 import weakref
-from typing import Any, Literal, TypeVar, get_args
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import keras
 import tensorflow as tf
@@ -28,9 +29,10 @@ _Data = TypeVar("_Data")
 # A rank's share of the memory of a small host.
 _MOST_SHUFFLED_BYTES = 2 << 30
 
-# Of the last array that came alone, as x or y of a fit() may: its part, and the seed.
-# By its length.
-_lone_parts: PerJob[dict[int, tuple[weakref.ref[Any], int | None]]] = PerJob(dict)
+# Of the last array that came alone, as x or y of a fit() may: itself, its part, and the
+# seed. By its length.
+_Lone: TypeAlias = tuple[Callable[[], Any], Callable[[], Any], int | None]
+_lone_arrays: PerJob[dict[int, _Lone]] = PerJob(dict)
 
 
 def shard(
@@ -185,7 +187,7 @@ def _split(
         count = len(tf.nest.flatten(data)[0])
         ours = _described(count, [seed])
         if not tf.nest.is_nested(part) and process_set.rank() == 0:
-            _warn_of_other_order(part, count, seed)
+            _warn_of_other_order(data, part, seed)
     if remainder == "drop" and 0 <= count < process_set.size() > 1:
         what = "a batch" if isinstance(data, keras.utils.PyDataset) else "an item"
         raise ValueError(
@@ -208,12 +210,14 @@ def _split(
     return part, ours
 
 
-def _warn_of_other_order(part: Any, count: int, seed: int | None) -> None:
+def _warn_of_other_order(array: Any, part: Any, seed: int | None) -> None:
     """If the rows may belong to those of another call, in another order."""
-    parts = _lone_parts.of(current_job())
-    other, before = parts.get(count, (lambda: None, None))
-    parts[count] = weakref.ref(part), seed
-    if other() is not None and before != seed:
+    count = len(array)
+    known = _lone_arrays.of(current_job())
+    other, its_part, before = known.get(count, (lambda: None, lambda: None, None))
+    known[count] = weakref.ref(array), weakref.ref(part), seed
+    # The same one is divided anew.
+    if other() is not array and its_part() is not None and before != seed:
         logging.warning(
             "ring_keras: [RK515] "
             "shard() has divided an array of %d rows with seed=%s, and now another one "

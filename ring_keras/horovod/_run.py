@@ -101,6 +101,8 @@ def run(
     interfaces = network_interfaces or network_interface or None
     if interfaces is not None and not isinstance(interfaces, str):
         interfaces = ",".join(interfaces)
+    if hosts is None and hostfile is None:
+        ssh_port = ssh_identity_file = None  # Nothing is reached by ssh.
     options = [
         word
         for option, value in (

@@ -81,6 +81,8 @@ class MeetingHook(OptimizerHook):
         if step is not None:
             # Each rank keeps its gradients to itself, as it was told to.
             step.note_reduced(v for variables in fragments for v in variables)
+        if self._agreed_in != generation():
+            self.hosts = None  # Their process sets were of another job.
         if self._reducer.active:
             self._agree(self.terms)
             # Now, as the weights differ when they meet: they are compared with it.

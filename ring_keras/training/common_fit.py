@@ -149,7 +149,8 @@ def _class_weight_in_words(class_weight: Any) -> str | None:
         weights = {int(key): float(value) for key, value in class_weight.items()}
     except (AttributeError, TypeError, ValueError):
         return None
-    return str(dict(sorted(weights.items())))
+    # Counted in another order, they may differ in the last bit.
+    return str({key: float(f"{weights[key]:.6g}") for key in sorted(weights)})
 
 
 def _learning_rate(optimizer: keras.optimizers.Optimizer) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from absl import logging
 
-from ring_keras.job.job import Job, PerJob, job_or_none
+from ring_keras.job.job import Job, PerJob, current_job, job_or_none
 from ring_keras.keras_internals import calls
 from ring_keras.ops.request_names import has_combined
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
@@ -20,37 +20,35 @@ __all__ = ["expect_averages", "is_told_of_lone_training"]
 is_told_of_lone_training: PerJob[bool] = PerJob(bool)
 """Whether the program has been told that each rank trains by itself."""
 
-_original: Callable[..., Any] | None = None
+_are_expected: PerJob[bool] = PerJob(bool)
 
 
 def expect_averages() -> None:
     """Data are divided: the next update of an optimizer is looked at."""
-    global _original
-    if _original is not None:
-        return
-    original = _original = keras.optimizers.Optimizer.apply
+    _watch_updates()
+    _are_expected.put(current_job(), True)
+
+
+@functools.cache
+def _watch_updates() -> None:
+    """For as long as the process lives, as others may put theirs around it."""
+    original: Callable[..., Any] = keras.optimizers.Optimizer.apply
 
     @functools.wraps(original)
     def apply(
         self: keras.optimizers.Optimizer, grads: Any, trainable_variables: Any = None
     ) -> Any:
-        _stop_looking()
-        _look(self)
+        job = job_or_none()
+        if job is not None and _are_expected.of(job):
+            _are_expected.put(job, False)
+            _look(job, self)
         return original(self, grads, trainable_variables)
 
     keras.optimizers.Optimizer.apply = apply
 
 
-def _stop_looking() -> None:
-    global _original
-    if _original is not None:
-        keras.optimizers.Optimizer.apply = _original
-        _original = None
-
-
-def _look(optimizer: keras.optimizers.Optimizer) -> None:
-    job = job_or_none()
-    if job is None or job.size == 1 or is_told_of_lone_training.of(job):
+def _look(job: Job, optimizer: keras.optimizers.Optimizer) -> None:
+    if job.size == 1 or is_told_of_lone_training.of(job):
         return
     around = calls.applying_optimizers()
     if any(map(OptimizerHook.of, [optimizer, *around])) or has_combined.of(job):

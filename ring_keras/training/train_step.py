@@ -236,10 +236,12 @@ class DistributedTrainStep:
         self, scope: StepScope
     ) -> contextlib.AbstractContextManager[None]:
         """Sees to losses that add up their batch instead of taking the mean."""
-        self._warn_of_batch_losses()
         losses = internals.summed_losses(self._model)
         # What ranks apply alone is the sum of their own batch.
-        if not losses or meeting_optimizers(self._model):
+        if meeting_optimizers(self._model):
+            return contextlib.nullcontext()
+        self._warn_of_batch_losses()
+        if not losses:
             return contextlib.nullcontext()
         if not self._averages():
             if ReduceOp.SUM not in self._ops():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 
 import keras
 import numpy as np
@@ -299,6 +300,27 @@ def test_a_host_goes_on_with_the_data_of_some_of_its_ranks(jit_compile):
     reference.alone(2, 5, 7)
     reference.meet()
     assert training.largest_difference(results[0], reference.common) < 1e-6
+
+
+def host_then_alone_worker():
+    """Trains among hosts, and then in a job of its own."""
+    ring.init()
+    model = training.build(1)
+    model.compile(ring.DiLoCo("sgd", sync_every=3, apart="hosts"), "mse")
+    model.fit(rank_dataset(4), verbose=0)
+    ring.shutdown()
+    for name in [name for name in os.environ if name.startswith("RING_KERAS_")]:
+        del os.environ[name]
+    ring.init()
+    model.fit(rank_dataset(4), verbose=0)
+    return ring.size()
+
+
+@pytest.mark.slow
+def test_a_host_of_an_earlier_job_is_forgotten():
+    hosts = [{"RING_KERAS_HOST_NAME": host} for host in ("a", "a", "b")]
+
+    assert run_ranks(host_then_alone_worker, 3, env=hosts) == [1, 1, 1]
 
 
 class TwoOptimizers(keras.Model):

@@ -152,10 +152,12 @@ def two_calls_worker(seeds):
     x, y = np.arange(12), np.arange(12)
     with LogTexts() as texts:
         others = ring.data.shard(np.arange(7), seed=5)
-        ring.data.shard(x, seed=6)  # It is gone when the next one comes.
+        again = [
+            ring.data.shard(x, seed=seed) for seed in (6, seeds[0])
+        ]  # The same one.
         parts = [ring.data.shard(x, seed=seeds[0]), ring.data.shard(y, seed=seeds[1])]
         both = ring.data.shard((x, y), seed=9)
-    del others, both
+    del others, again, both
     return texts, bool((parts[0] == parts[1]).all())
 
 
