@@ -152,9 +152,7 @@ def two_calls_worker(seeds):
     x, y = np.arange(12), np.arange(12)
     with LogTexts() as texts:
         others = ring.data.shard(np.arange(7), seed=5)
-        again = [
-            ring.data.shard(x, seed=seed) for seed in (6, seeds[0])
-        ]  # The same one.
+        again = ring.data.shard(x, seed=6)  # The same one.
         parts = [ring.data.shard(x, seed=seeds[0]), ring.data.shard(y, seed=seeds[1])]
         both = ring.data.shard((x, y), seed=9)
     del others, again, both

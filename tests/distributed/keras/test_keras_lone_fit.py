@@ -180,7 +180,7 @@ def test_updates_that_no_rank_has_averaged_are_told_of():
     assert {case for case, texts in first.items() if texts} == lone
     for case in lone:
         (text,) = first[case]
-        assert "[RK651] optimizer 'sgd" in text
+        assert "[rk651] optimizer 'sgd" in text.lower()  # Keras 3.7: SGD.
         assert "applies gradients that the ranks have not averaged" in text
 
 

@@ -37,7 +37,10 @@ RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
     ({"step": _SEVERAL_OPTIMIZERS, "between": ("flip trainable",)}, {"fits": 1}),
     # At the end of such data one process begins a step that it cannot end, which
     # empties the second optimizer's accumulators.
-    ({"step": _SEVERAL_OPTIMIZERS, "data": ("filter",)}, {"accumulation": 1}),
+    (
+        {"step": _SEVERAL_OPTIMIZERS, "data": ("filter", "generator")},
+        {"accumulation": 1},
+    ),
     ({"embedding": (True,)}, {"normalization": False}),
     ({"step": ("tape",)}, {"optimizer": "SGD", "accumulation": 1, "ema": None}),
     # Without a callback of ours `fit` is not told that a tape is distributed.

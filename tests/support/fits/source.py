@@ -164,6 +164,9 @@ def _plain_optimizer(program: Program, name: str) -> str:
     text = f"keras.optimizers.{text}"
     if program.loss_scale:
         options = "initial_scale=job.initial_scale"
+        if program.uneven:
+            # A mean over few examples overflows in other steps than that over all.
+            options += " / 128"
         text = f"keras.optimizers.LossScaleOptimizer({text}, {options})"
     return text
 
