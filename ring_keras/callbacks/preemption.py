@@ -187,6 +187,9 @@ class Preemption(keras.callbacks.Callback):
                 rank(),
                 steps,
             )
+        apart = {one.apart for one in meeting_optimizers(self.model)}
+        if self._agreed(int(own is None)) and "hosts" in apart:
+            own = None  # The ranks of a host must stay equal.
         self._own_states.append(own)
 
     def _go_on(self) -> None:

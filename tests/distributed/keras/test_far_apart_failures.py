@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import shutil
 import signal
 
 import keras
@@ -245,6 +246,36 @@ def test_a_rank_without_a_backup_begins_where_the_ranks_have_met(rank_pool, tmp_
     # Of the fragment that has met two steps ago, and of that of now.
     assert amounts == ([12.0, 4.0], [12.0, 4.0], [4.0, 4.0])
     assert len(set(weights)) == 1
+
+
+def host_without_a_backup_worker(directory):
+    """The weights after each step of a host of which one rank finds none."""
+    ring.init()
+    options = {"sync_every": 4, "apart": "hosts"}
+    resumable_fit(directory, "adam", options, 1, Preempted(2))
+    if ring.rank() == 1:
+        shutil.rmtree(f"{directory}/rank-1")
+    ring.barrier()
+    seen = []
+    notes = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append(
+            training.as_bytes(notes.model.get_weights())
+        )
+    )
+    resumable_fit(directory, "adam", options, 1, notes)
+    return seen
+
+
+@pytest.mark.slow
+def test_ranks_of_a_host_stay_equal_without_a_backup(tmp_path):
+    hosts = [{"RING_KERAS_HOST_NAME": "a"}] * 2
+
+    first, second = run_ranks(
+        host_without_a_backup_worker, 2, args=(str(tmp_path),), env=hosts
+    )
+
+    assert len(first) > 8
+    assert first == second
 
 
 class LeavesEarly(keras.callbacks.Callback):
