@@ -25,6 +25,8 @@ def work(factor, offset=0):
     return hvd.rank() * factor + offset, float(total), interfaces
 
 options = {"num_proc": 2, "network_interfaces": ["eth0", "ib0"]}
+# Horovod takes it where all ranks are here, too.
+options["ssh_port"] = 2222
 print(horovod.run(work, args=(10,), kwargs={"offset": 1}, **options), flush=True)
 horovod.run(work, args=(0,), **options)
 """
