@@ -90,19 +90,25 @@ class GradientReducer:
             return None
         return step.weight if step.process_set is self.process_set else None
 
-    def weigh(
-        self, gradients: Sequence[Gradient], sources: Sequence[Any], share: tf.Tensor
+    def of_pass(
+        self, gradients: Sequence[Gradient], sources: Sequence[Any]
     ) -> list[Gradient]:
-        """Scales gradients that are accumulated before ranks reduce them."""
+        """Gradients of one pass, as they are added up before ranks reduce the sums.
+
+        Each pass has a weight of its own, and each may be one without examples.
+        """
+        gradients = self._of_examples(gradients, sources)
+        weight = self.step_weight()
+        if weight is None:
+            return gradients
         as_they_are = [
             self._options.is_local(source) and not self._options.scale_local_gradients
             for source in sources
         ]
+        share = weight.share()
         return [
             gradient if stays else scaled(gradient, share)
-            for gradient, stays in zip(
-                self._of_examples(gradients, sources), as_they_are, strict=True
-            )
+            for gradient, stays in zip(gradients, as_they_are, strict=True)
         ]
 
     def largest(
@@ -142,6 +148,8 @@ class GradientReducer:
         sources: Sequence[Any],
         weight: StepWeight | None = None,
         factor: float = 1.0,
+        *,
+        are_sums: bool = False,
     ) -> list[Gradient]:
         """Emits every start, in the order of the plan, and then every wait.
 
@@ -155,6 +163,8 @@ class GradientReducer:
             weight: How much this rank's gradients count in an average; None if
                 all ranks' count alike.
             factor: Multiplies every result.
+            are_sums: Whether they are sums of passes, each of which `of_pass` has
+                seen. Then it does not matter whether the last one had examples.
 
         Returns:
             The reduced gradients, the same on every rank but for local ones.
@@ -166,7 +176,8 @@ class GradientReducer:
         """
         if self.active:
             refuse_summed_losses(self._options.op)
-            gradients = self._of_examples(gradients, sources)
+            if not are_sums:
+                gradients = self._of_examples(gradients, sources)
         return self.combine(gradients, sources, weight, factor)
 
     def agree(self, sources: Sequence[Any]) -> None:

@@ -194,11 +194,10 @@ class DistributedGradientTape:
         step = current_step()
         if step is not None and reducer.active and tf.executing_eagerly():
             step.accumulates = True
-        if weight is not None:
-            gradients = reducer.weigh(gradients, sources, weight.share())
+        gradients = reducer.of_pass(gradients, sources)
         factor = options.passes_factor / passes
         return shared.accumulator.add(
             gradients,
             sources,
-            lambda sums: reducer.reduce(sums, sources, factor=factor),
+            lambda sums: reducer.reduce(sums, sources, factor=factor, are_sums=True),
         )

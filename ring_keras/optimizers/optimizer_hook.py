@@ -6,6 +6,7 @@ files stay free of this package, and copies are unhooked.
 """
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional, TypeAlias
@@ -140,17 +141,24 @@ class OptimizerHook:
         grads: Sequence[Gradient],
         sources: Sequence[Any],
         weight: StepWeight | None,
+        *,
+        are_sums: bool = False,
     ) -> list[Gradient]:
         self._note_passed()
         self._refuse_inside_loss_scaling()
-        factor = self.options.passes_factor
+        reduce = functools.partial(
+            self._reducer.reduce,
+            weight=weight,
+            factor=self.options.passes_factor,
+            are_sums=are_sums,
+        )
         step = current_step()
         if not self.adopted or step is None or not step.tape_gradients:
-            return self._reducer.reduce(grads, sources, weight, factor)
+            return reduce(grads, sources)
         own = [None if id(g) in step.tape_gradients else g for g in grads]
         if all(g is None for g in own):
             return list(grads)
-        reduced = self._reducer.reduce(own, sources, weight, factor)
+        reduced = reduce(own, sources)
         return [
             g if mine is None else r
             for g, mine, r in zip(grads, own, reduced, strict=True)

@@ -101,10 +101,7 @@ class UpdateHook(OptimizerHook):
             step = current_step()
             if step is not None and self._reducer.active and tf.executing_eagerly():
                 step.accumulates = True
-            weight = self._reducer.step_weight()
-            if weight is not None:
-                # Each of the accumulated batches has its own weight.
-                grads = self._reducer.weigh(grads, trainable_variables, weight.share())
+            grads = self._reducer.of_pass(grads, trainable_variables)
         self._sources = sources_of(trainable_variables, grads)
         try:
             type(self._optimizer)._backend_apply_gradients(
@@ -115,8 +112,10 @@ class UpdateHook(OptimizerHook):
 
     def _clip_gradients(self, grads: Sequence[Gradient]) -> Any:
         if not self._suspended:
-            weight = None if self._accumulates() else self._reducer.step_weight()
-            grads = self._reduced(grads, sources_of(self._sources, grads), weight)
+            accumulates = self._accumulates()
+            weight = None if accumulates else self._reducer.step_weight()
+            sources = sources_of(self._sources, grads)
+            grads = self._reduced(grads, sources, weight, are_sums=accumulates)
         return type(self._optimizer)._clip_gradients(self._optimizer, grads)
 
     def _accumulates(self) -> bool:

@@ -271,17 +271,39 @@ class Shares(keras.layers.Layer):
         return x / keras.ops.sum(keras.ops.abs(x), axis=-1, keepdims=True)
 
 
-def sharing_network(normalization):
+class TapeModel(keras.Model):
+    """Adds the gradients of two passes up by a tape, as means of both."""
+
+    def train_step(self, data):
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        with ring.DistributedGradientTape(
+            tf.GradientTape(),
+            backward_passes_per_step=2,
+            average_aggregated_gradients=True,
+        ) as tape:
+            loss = self.compute_loss(x, y, self(x, training=True), weights)
+        variables = self.trainable_variables
+        gradients = tape.gradient(loss, variables)
+        self.optimizer.apply(gradients, variables)  # Zeros after the first pass.
+        return {"loss": loss}
+
+
+def sharing_network(normalization, passes=None, cls=keras.Model):
     keras.utils.set_random_seed(3)
     inputs = keras.Input((6,))
     outputs = keras.layers.Dense(8, use_bias=False)(Shares()(inputs))
     outputs = keras.layers.Activation("tanh")(normalization(outputs))
-    model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(outputs))
-    return training.compile_model(model, keras.optimizers.SGD(0.1))
+    model = cls(inputs, keras.layers.Dense(1, activation="sigmoid")(outputs))
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=passes)
+    return training.compile_model(model, optimizer)
 
 
-def sharing_worker(how):
-    model = sharing_network(ring.layers.SyncBatchNormalization())
+def sharing_worker(how, passes, by_tape):
+    normalization = ring.layers.SyncBatchNormalization()
+    if by_tape:
+        model = sharing_network(normalization, cls=TapeModel)
+    else:
+        model = sharing_network(normalization, passes)
     if how == "pad":  # Rank 1 has a batch of padding.
         data = ring.data.shard(Batches(2 * 3 + 1), remainder="pad")
     else:  # Rank 1 has no fourth batch.
@@ -292,9 +314,22 @@ def sharing_worker(how):
     return model.get_weights()
 
 
-@pytest.mark.parametrize("how", ["pad", "join"])
-def test_what_a_model_makes_of_no_examples_counts_for_nothing(rank_pool, how):
-    first, second = rank_pool(2).run(sharing_worker, args=(how,))
+@pytest.mark.parametrize(
+    ("how", "passes", "by_tape"),
+    [
+        ("pad", None, False),
+        ("join", None, False),
+        ("pad", 2, False),
+        ("join", 2, True),
+        pytest.param("join", 2, False, marks=pytest.mark.slow),
+        pytest.param("pad", 2, True, marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_model_makes_of_no_examples_counts_for_nothing(
+    rank_pool, how, passes, by_tape
+):
+    """But what it has added up in passes before does."""
+    first, second = rank_pool(2).run(sharing_worker, args=(how, passes, by_tape))
 
     x, y = training.arrays()
     starts = [training.BATCH * index for index in range(7)]
@@ -306,7 +341,7 @@ def test_what_a_model_makes_of_no_examples_counts_for_nothing(rank_pool, how):
         np.concatenate([np.arange(start, start + training.BATCH) for start in step])
         for step in steps
     ]
-    model = sharing_network(keras.layers.BatchNormalization())
+    model = sharing_network(keras.layers.BatchNormalization(), passes)
     for rows in rounds:
         model.train_on_batch(x[rows], y[rows])
     for weights in (first, second):
