@@ -13,7 +13,7 @@ from ring_keras.data.agreement import seen_alike
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import as_arrays, sample_of, shard_arrays
 from ring_keras.data.shard_dataset import item_bytes, shard_dataset, shuffle_seeds
-from ring_keras.data.shard_py_dataset import shard_py_dataset
+from ring_keras.data.shard_py_dataset import first_targets, shard_py_dataset
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.lifecycle.elastic_launcher import is_elastic
@@ -101,9 +101,9 @@ def shard(
         TypeError: If `data` is of another kind.
         RankMismatchError: If the ranks have different numbers of items, different
             seeds (those of `tf.random.set_seed` and `keras.utils.set_random_seed`
-            count, too), or different rows in arrays or in the sources of a dataset,
-            of which a few are compared. Also if only some ranks raise one of the
-            errors above.
+            count, too), or different rows in arrays, in the sources of a dataset or
+            in the targets of a `PyDataset`'s first batch, of which a few are
+            compared. Also if only some ranks raise one of the errors above.
     """
     process_set = process_set or global_process_set
     rows: list[Any] = []
@@ -116,6 +116,8 @@ def shard(
             given = as_arrays(data)
             rows.append(given)
         part, ours = _split(given, seed, remainder, resume, process_set)
+        if isinstance(data, keras.utils.PyDataset) and process_set.size() > 1:
+            rows.extend(first_targets(data))
         return part, " and ".join(ours), None
 
     return seen_alike(  # type: ignore[no-any-return]

@@ -8,12 +8,13 @@ import tensorflow as tf
 
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import (
+    as_arrays,
     padding_like,
     require_pair_or_triple,
     without_marks,
 )
 
-__all__ = ["shard_py_dataset"]
+__all__ = ["first_targets", "shard_py_dataset"]
 
 
 def shard_py_dataset(
@@ -36,6 +37,28 @@ def shard_py_dataset(
         part.count_epochs = False
         resume.at_epoch(part.set_epoch)
     return part
+
+
+def first_targets(data: keras.utils.PyDataset) -> list[Any]:
+    """Arrays that ranks with the same batches have in common; none if that is not sure.
+
+    Inputs may be augmented by chance, targets seldom are. They are looked at twice, as
+    what differs in one process may differ between ranks.
+    """
+    try:
+        batches = [data[0], data[0]]
+        if not all(isinstance(batch, tuple) for batch in batches):
+            return []
+        looks = [tf.nest.flatten(as_arrays(targets)) for _, targets, *_ in batches]
+        first, second = (list(map(np.asarray, look)) for look in looks)
+    except Exception:  # Code of the user's, in a state in which it is not called else.
+        return []
+    alike = map(_are_equal, first, second)
+    return first if len(first) == len(second) and all(alike) else []
+
+
+def _are_equal(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> bool:
+    return first.shape == second.shape and first.tobytes() == second.tobytes()
 
 
 class _Part(keras.utils.PyDataset):

@@ -8,6 +8,7 @@ import tensorflow as tf
 from ring_keras.keras_internals.names import (
     IN_ORDER,
     ITEM_BY_ITEM_DATASETS,
+    PARALLEL_MAP_DATASET,
     SHUFFLE_AGAIN,
     SHUFFLE_DATASET,
     SHUFFLE_SEEDS,
@@ -56,7 +57,10 @@ def keeps_batches(dataset: Any) -> bool:
     """Whether it makes one item of each of those that it reads, at the same place."""
     return (
         type(dataset).__name__ in ITEM_BY_ITEM_DATASETS
-        and getattr(dataset, IN_ORDER, None) != "false"
+        and not (
+            type(dataset).__name__ == PARALLEL_MAP_DATASET
+            and private(dataset, IN_ORDER) == "false"
+        )
         and dataset.options().deterministic is not False
     )
 

@@ -44,6 +44,7 @@ __all__ = [
     "NEWEST_KERAS",
     "OLDEST_KERAS",
     "OVERWRITE_DIRECTLY",
+    "PARALLEL_MAP_DATASET",
     "PRIVATE_NAMES",
     "PROFILED_BATCHES",
     "PYTHON_OPS",
@@ -250,8 +251,9 @@ SHARD_PLACE = ("_num_shards", "_index")
 # Of a dataset that has its items, or names of files, from the program.
 SOURCE_TENSORS = ("_tensors", "_filenames")
 PYTHON_OPS = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
+PARALLEL_MAP_DATASET = "_ParallelMapDataset"
 ITEM_BY_ITEM_DATASETS = frozenset(
-    {"_MapDataset", "_OptionsDataset", "_ParallelMapDataset", "_PrefetchDataset"}
+    {"_MapDataset", "_OptionsDataset", PARALLEL_MAP_DATASET, "_PrefetchDataset"}
 )
 # Of a parallel map: "default", "true" or "false".
 IN_ORDER = "_deterministic"

@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from absl import logging
+
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.gathering import gather_bytes
@@ -22,6 +24,7 @@ __all__ = [
     "place_of",
     "refuse_crossed",
     "require_common_order",
+    "warn_of_other_names",
 ]
 
 # Set on a TensorFlow variable: its position in the latest list that the ranks of a
@@ -96,6 +99,50 @@ def refuse_crossed(
                 "list variables, in the same order on every rank: go through sorted() "
                 "of a set, whose own order is another one in each process."
             )
+
+
+def warn_of_other_names(
+    what: str, ranks: Sequence[int], names: Sequence[Sequence[str]]
+) -> None:
+    """Tells of a place at which ranks have variables of other names.
+
+    They may be the same ones, so it is no error.
+
+    Args:
+        what: What the ranks are about to do with them.
+        ranks: Those that have variables.
+        names: Of each one's variables.
+    """
+    for rank, theirs in zip(ranks[1:], names[1:], strict=True):
+        position = _named_otherwise(names[0], theirs)
+        if position is not None:
+            logging.warning(
+                "ring_keras: [RK351] "
+                "%s: ranks match variables by position, and at position %d rank %d has "
+                "'%s', rank %d has '%s'. If these are not the same weights of the "
+                "model, each is trained with the other's gradients: give every rank "
+                "gradients of the same variables, zeros for those that it does not "
+                "use.",
+                what,
+                position,
+                ranks[0],
+                names[0][position],
+                rank,
+                theirs[position],
+            )
+            return
+
+
+def _named_otherwise(first: Sequence[str], second: Sequence[str]) -> int | None:
+    """The first position where names differ by more than Keras's numbers.
+
+    None if all do: then a rank has given its model, not a layer, another name.
+    """
+    same = [
+        _without_numbers(here) == _without_numbers(there)
+        for here, there in zip(first, second, strict=False)
+    ]
+    return same.index(False) if any(same) and not all(same) else None
 
 
 def crossed(first: Sequence[str], second: Sequence[str]) -> int | None:

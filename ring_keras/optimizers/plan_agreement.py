@@ -16,7 +16,7 @@ from ring_keras.job.gathering import gather_bytes
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.allgather import allgather
-from ring_keras.ops.common_order import refuse_crossed
+from ring_keras.ops.common_order import refuse_crossed, warn_of_other_names
 from ring_keras.ops.join import agreed_without_all
 from ring_keras.optimizers.buckets import NO_GRADIENT, BucketPlan, bucket_name
 from ring_keras.optimizers.step_scope import reduction_step
@@ -185,6 +185,8 @@ def _refuse_other_variables(described: list[str], process_set: ProcessSet) -> No
         for plan in plans
     ]
     refuse_crossed("gradients", ranks, names)
+    if process_set.rank() == 0:
+        warn_of_other_names("gradients", ranks, names)
 
 
 def _difference(described: list[str], process_set: ProcessSet) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import pytest
 import tensorflow as tf
+from support.log_texts import LogTexts
 
 import ring_keras as ring
 from ring_keras.errors import translated
@@ -345,6 +346,34 @@ def test_other_numbers_of_layers_are_none_of_that(rank_pool):
 
     assert first != second
     assert weights == others
+
+
+def other_heads_worker():
+    """A loop that leaves out variables without a gradient; a head for each rank."""
+    keras.utils.set_random_seed(1)
+    trunk = keras.layers.Dense(3, name="trunk")
+    heads = [keras.layers.Dense(1, name=name) for name in ("age", "pay")]
+    for layer, width in ((trunk, 4), (heads[0], 3), (heads[1], 3)):
+        layer.build((None, width))
+    optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    variables = [v for layer in (trunk, *heads) for v in layer.trainable_variables]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(heads[ring.rank()](trunk(tf.ones((2, 4)))))
+    pairs = zip(tape.gradient(loss, variables), variables, strict=True)
+    pairs = [(g, v) for g, v in pairs if g is not None]
+    with LogTexts() as texts:
+        for _ in range(2):
+            optimizer.apply_gradients(pairs)
+    return [text for text in texts if "RK351" in text]
+
+
+def test_variables_of_other_names_are_told_of_once(rank_pool):
+    first, second = rank_pool(2).run(other_heads_worker)
+
+    (line,) = first
+    assert "[RK351] gradients" in line
+    assert "at position 2 rank 0 has 'age/kernel', rank 1 has 'pay/kernel'" in line
+    assert second == []
 
 
 def two_sets_worker():

@@ -76,11 +76,27 @@ def by_chance(array):
     return np.random.default_rng(ring.rank()).permutation(array)
 
 
+class Batches(keras.utils.PyDataset):
+    """One row in a batch; `x` drawn anew each time, and targets in an order."""
+
+    def __init__(self, y, order):
+        super().__init__()
+        self._y, self._order = y, order
+
+    def __len__(self):
+        return len(self._y)
+
+    def __getitem__(self, index):
+        rows = self._order[index : index + 1]
+        return np.random.default_rng().random((1, 3)), self._y[rows]
+
+
 WHOLES = {
     "permutation": lambda x, y: (by_chance(x), y),
     "labels alone": lambda x, y: (x, by_chance(y)),
     "texts": lambda x, y: by_chance(np.array([f"text {n}" for n in range(len(x))])),
     "dataset": lambda x, y: tf.data.Dataset.from_tensor_slices((by_chance(x), y)),
+    "PyDataset": lambda x, y: Batches(y, by_chance(np.arange(len(y)))),
     "file names": lambda x, y: tf.data.Dataset.from_tensor_slices(
         by_chance(np.array([f"/data/{n}" for n in range(len(x))]))
     ),
@@ -101,6 +117,8 @@ def other_wholes_worker():
     rounded = x * np.float32(1 + 1e-7 * rank)
     ring.data.shard((rounded, y, np.array(["a", "b"] * 12)[:COUNT]))
     ring.data.shard(tf.data.Dataset.from_tensor_slices((names, y)))
+    ring.data.shard(Batches(y, np.arange(COUNT)))
+    ring.data.shard(Batches(y, by_chance))  # Which has no first batch.
     return messages
 
 
