@@ -9,8 +9,9 @@ steps take without any communication. Quality is that of as many examples in eve
 on links without a limit, as rates have no effect on it. At last the seconds, of which
 some are tracing, until the test data are known so well.
 
-torchft trains the MLP beside us, if `make_environments.sh torchft` has been run: as a
-share of the same steps of torch without communication.
+torch's DistributedDataParallel, with and without its PowerSGD, and torchft train the
+MLP beside us, if `make_environments.sh torchft` has been run: as a share of the same
+steps of torch without communication.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 
 from benchmarks.machine import Load, describe_machine
 from benchmarks.scaling.launch import Network, run_on_hosts
-from benchmarks.slow_links import torchft_job
+from benchmarks.slow_links import torch_job
 
 RANK = str(Path(__file__).with_name("rank.py"))
 HOSTS = 4
@@ -39,6 +40,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "no communication": {"kind": "alone"},
     "gradients": {"kind": "gradients"},
     "gradients, bfloat16": {"kind": "gradients", "compression": "bf16"},
+    "gradients, PowerSGD": {"kind": "gradients", "powersgd": 2},
     "weights averaged": {"kind": "gradients", "sync_every": APART},
     "DiLoCo": {"kind": "diloco", "momentum": 0.5, "sync_every": APART},
     "DiLoCo, int8": {
@@ -58,12 +60,14 @@ WAYS: dict[str, dict[str, Any]] = {
 
 ALONE = "no communication"
 ALONE_IN_TORCH = "torch, no communication"
-TORCHFTS: dict[str, dict[str, Any]] = {
+TORCHS: dict[str, dict[str, Any]] = {
     ALONE_IN_TORCH: {"kind": "alone"},
+    "torch DDP": {"kind": "ddp"},
+    "torch DDP, PowerSGD": {"kind": "ddp", "powersgd": 2},
     "torchft, LocalSGD": {"kind": "average", "sync_every": APART},
     "torchft, DiLoCo": {"kind": "diloco", "momentum": 0.5, "sync_every": APART},
 }
-ALL_WAYS = WAYS | TORCHFTS
+ALL_WAYS = WAYS | TORCHS
 
 
 def is_apart(way: str) -> bool:
@@ -72,8 +76,8 @@ def is_apart(way: str) -> bool:
 
 
 def ways_of(model: str, ways: list[str]) -> list[str]:
-    """Those, and torchft's where it can be had."""
-    return [*ways, *TORCHFTS] if model == "mlp" and torchft_job.is_there() else ways
+    """Those, and torch's where it can be had."""
+    return [*ways, *TORCHS] if model == "mlp" and torch_job.is_there() else ways
 
 
 def train(
@@ -104,8 +108,8 @@ def train(
         "steps_per_execution": min(steps, APART // 4),
         "size": HOSTS,
     }
-    if way in TORCHFTS:
-        return torchft_job.train(network, task, LIMIT_S)
+    if way in TORCHS:
+        return torch_job.train(network, task, LIMIT_S)
     with tempfile.NamedTemporaryFile("r", suffix=".json") as result:
         run_on_hosts(
             network,
@@ -150,9 +154,9 @@ def report_times(rate: str, measured: dict[tuple[str, str], dict[str, float]]) -
     print(f"\n| {rate} | way | share of no communication | ms/step | bytes/step |")
     print("|---|---|---|---|---|")
     for (model, way), figures in measured.items():
-        alone = ALONE_IN_TORCH if way in TORCHFTS else ALONE
+        alone = ALONE_IN_TORCH if way in TORCHS else ALONE
         alone_s = measured[model, alone]["step_s"]
-        nbytes = "" if way in TORCHFTS else f"{figures['step_bytes']:,.0f}"
+        nbytes = "" if way in TORCHS else f"{figures['step_bytes']:,.0f}"
         print(
             f"| {model} | {way} | {alone_s / figures['step_s']:.3f} "
             f"| {figures['step_s'] * 1e3:.2f} | {nbytes} |"

@@ -94,6 +94,9 @@ def make_optimizer(options: dict[str, Any]) -> keras.optimizers.Optimizer:
             0.7, momentum=options.pop("momentum"), nesterov=True
         )
         return ring.DiLoCo(inner, outer, **options)
+    columns = options.pop("powersgd", None)
+    if columns is not None:
+        options["compression"] = ring.Compression.powersgd(rank=columns)
     return ring.DistributedOptimizer(inner, **options)
 
 

@@ -10,7 +10,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.callbacks.distributed import prepare_fits
 from ring_keras.fit.diloco import DiLoCo
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.compression import Compression, Compressor
+from ring_keras.ops.compression import Compression, Compressor, PowerSGD
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
@@ -26,7 +26,7 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     op: ReduceOp | str = ReduceOp.AVERAGE,
     process_set: ProcessSet | None = None,
     bucket_size_bytes: int | None = None,
-    compression: Compression | Compressor | str = Compression.none,
+    compression: Compression | Compressor | PowerSGD | str = Compression.none,
     gradient_predivide_factor: float = 1.0,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,

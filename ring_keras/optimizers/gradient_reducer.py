@@ -6,7 +6,6 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
-from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.ops.adasum import adasum
 from ring_keras.ops.allreduce import allreduce
@@ -28,6 +27,7 @@ from ring_keras.optimizers.gradient_values import (
     with_shape_of,
     zero_unless,
 )
+from ring_keras.optimizers.low_rank import LowRank, LowRankStep
 from ring_keras.optimizers.plan_agreement import named_mismatch
 from ring_keras.optimizers.reduction_check import ReductionCheck
 from ring_keras.optimizers.reduction_options import ReductionOptions
@@ -66,6 +66,7 @@ class GradientReducer:
         self._plans = AgreedPlans(
             options, sums_duplicates=sums_duplicates, all_variables=all_variables
         )
+        self._low_rank = None if options.low_rank is None else LowRank(options)
 
     @property
     def process_set(self) -> ProcessSet:
@@ -149,6 +150,7 @@ class GradientReducer:
         weight: StepWeight | None = None,
         factor: float = 1.0,
         *,
+        loss_scale: Factor = 1.0,
         are_sums: bool = False,
     ) -> list[Gradient]:
         """Emits every start, in the order of the plan, and then every wait.
@@ -163,6 +165,7 @@ class GradientReducer:
             weight: How much this rank's gradients count in an average; None if
                 all ranks' count alike.
             factor: Multiplies every result.
+            loss_scale: What the gradients have been multiplied by already.
             are_sums: Whether they are sums of passes, each of which `of_pass` has
                 seen. Then it does not matter whether the last one had examples.
 
@@ -178,7 +181,7 @@ class GradientReducer:
             refuse_summed_losses(self._options.op)
             if not are_sums:
                 gradients = self._of_examples(gradients, sources)
-        return self.combine(gradients, sources, weight, factor)
+        return self.combine(gradients, sources, weight, factor, loss_scale)
 
     def agree(self, sources: Sequence[Any]) -> None:
         """Has the ranks agree on how a value for each variable travels; collective.
@@ -193,6 +196,7 @@ class GradientReducer:
         sources: Sequence[Any],
         weight: StepWeight | None = None,
         factor: float = 1.0,
+        loss_scale: Factor = 1.0,
     ) -> list[Gradient]:
         """Does what `reduce` does, also with what is no gradient of a loss."""
         if not self.active:
@@ -210,13 +214,23 @@ class GradientReducer:
         shared, contexts = self._compress(
             [None if index in apart else g for index, g in enumerate(gradients)]
         )
+        share: Factor = 1.0
+        low_rank: LowRankStep | None = None
+        if self._low_rank is not None:
+            if weight is not None:
+                share, weight = weight.share(), None
+                shared = [scaled(gradient, share) for gradient in shared]
+            low_rank = self._low_rank.begin(shared, sources, loss_scale)
+            shared = low_rank.shared
         shared, agreed, own_plan = self._plans.plan(shared, sources)
         plan = agreed.buckets
         with (
             named_mismatch(own_plan, self.process_set),
             reduction_step(self.process_set, agreed.agreement.number),
         ):
-            check = self._new_check(shared, plan, weight, factor)
+            check = ReductionCheck.if_wanted(
+                self._options, shared, plan, weight, factor
+            )
             empty = None if plan.buckets else self._start_empty()
             started = [
                 self._start(
@@ -229,12 +243,12 @@ class GradientReducer:
                 for number, bucket in enumerate(plan.buckets)
             ]
             reduced = self.largest(gradients, sources)
-            share: Factor = 1.0
+            of_sparse: Factor = 1.0
             if weight is not None and (
                 _are_sparse(shared) or (local and self._options.scale_local_gradients)
             ):
-                share = weight.share()
-            self._gather_sparse(shared, reduced, share, factor)
+                share = of_sparse = weight.share()
+            self._gather_sparse(shared, reduced, of_sparse, factor)
             for bucket, pending in zip(plan.buckets, started, strict=True):
                 for index, tensor in zip(bucket.indices, _wait(pending), strict=True):
                     reduced[index] = tensor
@@ -247,6 +261,8 @@ class GradientReducer:
                     if reduced[index] is not None and index not in local
                 }
                 reduced = check.checked(reduced, exchanged)
+            if low_rank is not None:
+                low_rank.finish(reduced, factor)
         for index, context in contexts.items():
             reduced[index] = self._options.compressor.decompress(
                 reduced[index], context
@@ -257,17 +273,6 @@ class GradientReducer:
             reduced[index] = scaled(gradients[index], factor)
         self._note([s for s, g in zip(sources, reduced, strict=True) if g is not None])
         return reduced
-
-    def _new_check(
-        self,
-        gradients: Sequence[Gradient],
-        plan: BucketPlan,
-        weight: StepWeight | None,
-        factor: float,
-    ) -> ReductionCheck | None:
-        if not current_job().config.check_reductions:
-            return None
-        return ReductionCheck(self._options, gradients, plan, weight, factor)
 
     def _compress(
         self, gradients: list[Gradient]

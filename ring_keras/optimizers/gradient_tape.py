@@ -11,7 +11,7 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet, generation
-from ring_keras.ops.compression import Compression, Compressor
+from ring_keras.ops.compression import Compression, Compressor, PowerSGD
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.gradient_reducer import GradientReducer
@@ -108,7 +108,7 @@ class DistributedGradientTape:
         tape: tf.GradientTape,
         op: ReduceOp | str = ReduceOp.AVERAGE,
         *,
-        compression: Compression | Compressor | str = Compression.none,
+        compression: Compression | Compressor | PowerSGD | str = Compression.none,
         process_set: ProcessSet | None = None,
         bucket_size_bytes: int | None = None,
         gradient_predivide_factor: float = 1.0,

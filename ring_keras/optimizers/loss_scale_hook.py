@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.ops.allreduce import allreduce
+from ring_keras.ops.arguments import Factor
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.gradient_values import Gradient
@@ -61,6 +62,11 @@ class LossScaleHook(WrapperHook):
             super()._hand_on(grads, variables)
         finally:
             self._equal_on_all_ranks = False
+
+    def _loss_scale(self) -> Factor:
+        if not self._optimizer.built:  # Keras builds it after this.
+            return float(self._optimizer.initial_scale)
+        return tf.convert_to_tensor(self._optimizer.dynamic_scale)
 
     def _inner_accumulates(self) -> bool:
         (inner,) = internals.inner_optimizers(self._optimizer)

@@ -17,6 +17,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
+from ring_keras.ops.arguments import Factor
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.buckets import BucketPlan
 from ring_keras.optimizers.gradient_reducer import GradientReducer
@@ -150,6 +151,7 @@ class OptimizerHook:
             self._reducer.reduce,
             weight=weight,
             factor=self.options.passes_factor,
+            loss_scale=self._loss_scale(),
             are_sums=are_sums,
         )
         step = current_step()
@@ -163,6 +165,10 @@ class OptimizerHook:
             g if mine is None else r
             for g, mine, r in zip(grads, own, reduced, strict=True)
         ]
+
+    def _loss_scale(self) -> Factor:
+        """What multiplies the gradients that are about to be reduced."""
+        return 1.0
 
     def _note_passed(self) -> None:
         """Gradients have come to where they are reduced, or added up before that."""

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 
 from ring_keras import _libraries
 from ring_keras.errors import translated
+from ring_keras.job.job import current_job
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.buckets import BucketPlan, bucket_name
@@ -83,6 +84,20 @@ class ReductionCheck:
             gradient: Any = gradients[index]
             if gradient.dtype.is_floating:
                 self._brought[index] = self._sum(gradient, options)
+
+    @classmethod
+    def if_wanted(
+        cls,
+        options: ReductionOptions,
+        gradients: Sequence[Gradient],
+        plan: BucketPlan,
+        weight: StepWeight | None = None,
+        factor: float = 1.0,
+    ) -> Optional["ReductionCheck"]:
+        """The check; None unless RING_KERAS_CHECK_REDUCTIONS asks for it."""
+        if not current_job().config.check_reductions:
+            return None
+        return cls(options, gradients, plan, weight, factor)
 
     def checked(
         self, reduced: Sequence[Gradient], names: Mapping[int, str]

@@ -8,7 +8,7 @@ import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.ops.compression import Compression, Compressor
+from ring_keras.ops.compression import Compression, Compressor, PowerSGD
 from ring_keras.ops.reduce_op import ReduceOp
 
 __all__ = ["ReductionOptions"]
@@ -30,6 +30,8 @@ class ReductionOptions:
     compression: Compression = Compression.none
     compressor: Any = None
     """Makes what is reduced of each dense gradient, and undoes it."""
+    low_rank: PowerSGD | None = None
+    """Whether matrices travel as two thin ones."""
     gradient_predivide_factor: float = 1.0
     sparse_as_dense: bool | None = None
     num_groups: int = 0
@@ -50,7 +52,7 @@ class ReductionOptions:
         *,
         op: ReduceOp | str,
         process_set: ProcessSet | None,
-        compression: Compression | Compressor | str,
+        compression: Compression | Compressor | PowerSGD | str,
         groups: Sequence[Sequence[Any]] | None,
         local_layers: keras.layers.Layer | Iterable[keras.layers.Layer] | None,
         **others: Any,
@@ -60,14 +62,17 @@ class ReductionOptions:
         Raises:
             ValueError: If one is not what it must be, or contradicts another.
         """
-        compressor = None
-        if isinstance(compression, Compressor):
+        compressor = low_rank = None
+        if isinstance(compression, PowerSGD):
+            low_rank, compression = compression, Compression.none
+        elif isinstance(compression, Compressor):
             compressor, compression = compression, Compression.none
         options = cls(
             op=ReduceOp(op),
             process_set=process_set or global_process_set,
             compression=Compression(compression),
             compressor=compressor,
+            low_rank=low_rank,
             groups=_keys_of(groups),
             local_layers=_layers(local_layers),
             **others,
@@ -135,6 +140,13 @@ class ReductionOptions:
                 "[RK420] "
                 "op=ring_keras.Adasum combines whole tensors, so sparse gradients "
                 "must be made dense for it. Received: sparse_as_dense=False"
+            )
+        if self.op is ReduceOp.ADASUM and self.low_rank is not None:
+            raise ValueError(
+                "[RK420] "
+                "op=ring_keras.Adasum combines whole gradients, and PowerSGD sends "
+                "none: choose one of them. Received: op='adasum', "
+                f"compression=Compression.powersgd(rank={self.low_rank.rank})"
             )
         if self.num_groups < 0:
             raise ValueError(

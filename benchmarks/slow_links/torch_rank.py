@@ -1,6 +1,6 @@
-"""One rank of a job of torchft's, which trains the same network on the same digits.
+"""One rank of a job of torch, which trains the same network on the same digits.
 
-`torchft_rank.py TASK FILE`, with the Python of its environment; see `rank.py`.
+`torch_rank.py TASK FILE`, with the Python of its environment; see `rank.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torchft import Manager, ProcessGroupGloo
 from torchft.local_sgd import DiLoCo, LocalSGD
 
@@ -51,7 +52,9 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     kind = task["way"]["kind"]
     manager = None
-    if kind != "alone":
+    if kind == "ddp":
+        model = _distributed(model, rank, task)
+    elif kind != "alone":
         manager = _manager(model, optimizer, task, address)
     random = np.random.default_rng(rank)
     loss = nn.CrossEntropyLoss()
@@ -79,6 +82,27 @@ def main() -> None:
         time.sleep(2)  # Others may be in their last meeting.
         manager.shutdown(wait=False)
     os._exit(0)
+
+
+def _distributed(model: nn.Module, rank: int, task: dict[str, Any]) -> nn.Module:
+    """With the gradients of all ranks averaged, as they are or by PowerSGD."""
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=os.environ["PEER_STORE"],
+        rank=rank,
+        world_size=task["size"],
+    )
+    distributed = nn.parallel.DistributedDataParallel(model)
+    columns = task["way"].get("powersgd")
+    if columns is not None:
+        # 2 is the first step from which torch lets it begin.
+        state = powerSGD_hook.PowerSGDState(
+            process_group=None,
+            matrix_approximation_rank=columns,
+            start_powerSGD_iter=2,
+        )
+        distributed.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    return distributed
 
 
 def _manager(

@@ -1,4 +1,4 @@
-"""Runs torchft's ranks on hosts that are network namespaces."""
+"""Runs ranks of torch on hosts that are network namespaces."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from benchmarks.scaling.launch import Network
 __all__ = ["is_there", "train"]
 
 _BIN = PEERS_DIR / "torchft" / "bin"
-_RANK = str(Path(__file__).with_name("torchft_rank.py"))
+_RANK = str(Path(__file__).with_name("torch_rank.py"))
 _PORT = 29510
+_STORE_PORT = 29511
 
 
 def is_there() -> bool:
@@ -60,6 +61,7 @@ def train(network: Network, task: dict[str, Any], limit_s: float) -> dict[str, A
                     "PEER_RANK": str(rank),
                     "PEER_ADDRESS": network.addresses[rank],
                     "PEER_LIGHTHOUSE": f"http://{address}:{_PORT}",
+                    "PEER_STORE": f"tcp://{address}:{_STORE_PORT}",
                     "GLOO_SOCKET_IFNAME": "eth0",
                 },
             )
@@ -69,6 +71,6 @@ def train(network: Network, task: dict[str, Any], limit_s: float) -> dict[str, A
         if any(codes):
             log.seek(0)
             printed = log.read().decode(errors="replace")
-            raise RuntimeError(f"torchft's ranks exited with {codes}:\n{printed}")
+            raise RuntimeError(f"torch's ranks exited with {codes}:\n{printed}")
         said: dict[str, Any] = json.load(result)
     return said

@@ -1,0 +1,234 @@
+"""Gradients of matrices, reduced as products of two thin ones: PowerSGD.
+
+After Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient
+Compression for Distributed Optimization" (2019). With gradients M of n x m on the
+ranks, and a matrix R of m x r that all have in common, a step is
+
+    L = orthonormal basis of the columns of mean(M R)
+    R = mean(M' L)
+    result = L R'
+
+so r (n + m) numbers travel in place of n m. A rank adds what its M has in addition to
+the result to its next one: nothing is lost, it comes later. R is where the next step
+begins.
+
+The mean is of all ranks alike: a rank that counts by its examples multiplies its
+gradient beforehand. So what ranks still owe adds up, whatever each counts in other
+steps.
+"""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ring_keras import keras_internals as internals
+from ring_keras.job.process_set import generation
+from ring_keras.ops.arguments import Factor
+from ring_keras.ops.grouped_allreduce import grouped_allreduce
+from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.agreed_plans import source_name
+from ring_keras.optimizers.buckets import Bucket, BucketPlan
+from ring_keras.optimizers.gradient_values import Gradient, dense
+from ring_keras.optimizers.reduction_check import ReductionCheck
+from ring_keras.optimizers.reduction_options import ReductionOptions
+
+__all__ = ["LowRank", "LowRankStep"]
+
+_Key = tuple[Hashable, tuple[int, int]]
+
+
+class _Memory:
+    """What a rank keeps of one variable's gradients.
+
+    Attributes:
+        owed: n x m: what its gradients had in addition to the results so far, without
+            the loss scale.
+        right: m x r, the same on every rank.
+    """
+
+    def __init__(self, shape: tuple[int, int], rank: int, dtype: tf.DType) -> None:
+        rows, columns = shape
+        # Any common matrix will do, but for one that happens to suit no gradient.
+        numbers = np.random.default_rng([rows, columns, rank])
+        self._start = numbers.standard_normal((columns, rank))
+        with tf.init_scope():  # Not in the graph of the function that is being traced.
+            self.owed = tf.Variable(tf.zeros(shape, dtype), trainable=False)
+            self.right = tf.Variable(tf.cast(self._start, dtype), trainable=False)
+
+    def clear(self) -> None:
+        """As if there had been no step."""
+        with tf.init_scope():
+            self.owed.assign(tf.zeros_like(self.owed))
+            self.right.assign(tf.cast(self._start, self.right.dtype))
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """One gradient of a step, and what is owed with it.
+
+    Attributes:
+        memory: Of its variable.
+        name: Of that.
+        values: n x m.
+        like: The gradient, for its shape and dtype.
+    """
+
+    memory: _Memory
+    name: str
+    values: tf.Tensor
+    like: tf.Tensor
+
+
+class LowRank:
+    """What is kept for the gradients of one optimizer, or of the tapes of a model.
+
+    Args:
+        options: What the user has chosen, with `low_rank`.
+    """
+
+    def __init__(self, options: ReductionOptions) -> None:
+        assert options.low_rank is not None
+        self._options = options
+        self._rank = options.low_rank.rank
+        self._generation = generation()
+        self._memories: dict[_Key, _Memory] = {}
+
+    def begin(
+        self,
+        gradients: Sequence[Gradient],
+        sources: Sequence[Any],
+        loss_scale: Factor,
+    ) -> "LowRankStep":
+        """Starts a step.
+
+        Args:
+            gradients: In the order of their variables; None is left alone, and so is
+                what would not be smaller.
+            sources: Their variables, or names.
+            loss_scale: What the gradients have been multiplied by.
+        """
+        if self._generation != generation():
+            # Who has left owes no more, and who has come has nothing in common yet.
+            self._generation = generation()
+            for memory in self._memories.values():
+                memory.clear()
+        if self._options.sparse_as_dense:
+            gradients = [dense(gradient) for gradient in gradients]
+        matrices: dict[int, _Matrix] = {}
+        for index, (gradient, source) in enumerate(
+            zip(gradients, sources, strict=True)
+        ):
+            shape = self._shape(gradient)
+            if shape is not None:
+                memory = self._memory(gradient, source, index, shape)
+                owed = memory.owed * tf.cast(loss_scale, memory.owed.dtype)
+                values = tf.cast(tf.reshape(gradient, shape), owed.dtype) + owed
+                name = source_name(source)
+                matrices[index] = _Matrix(memory, name, values, gradient)
+        return LowRankStep(self._options, gradients, matrices, loss_scale)
+
+    def _shape(self, gradient: Gradient) -> tuple[int, int] | None:
+        """Rows and columns of its matrix; None where there is nothing to gain."""
+        if not isinstance(gradient, tf.Tensor) or not gradient.dtype.is_floating:
+            return None
+        if not gradient.shape.is_fully_defined() or gradient.shape.rank < 2:
+            return None
+        *leading, columns = gradient.shape.as_list()
+        rows = math.prod(leading)
+        thin = self._rank * (rows + columns)
+        return (rows, columns) if 2 * thin <= rows * columns else None
+
+    def _memory(
+        self, gradient: tf.Tensor, source: Any, index: int, shape: tuple[int, int]
+    ) -> _Memory:
+        named = isinstance(source, str)
+        key = ((index, source) if named else internals.variable_key(source)), shape
+        if key not in self._memories:
+            dtype = gradient.dtype if gradient.dtype == tf.float64 else tf.float32
+            self._memories[key] = _Memory(shape, self._rank, dtype)
+        return self._memories[key]
+
+
+class LowRankStep:
+    """The gradients of one step, on the way to what they are approximated by.
+
+    Attributes:
+        shared: What the ranks reduce first: M R where there is a matrix, and all else
+            as it is.
+    """
+
+    def __init__(
+        self,
+        options: ReductionOptions,
+        gradients: Sequence[Gradient],
+        matrices: dict[int, _Matrix],
+        loss_scale: Factor,
+    ) -> None:
+        self._options = options
+        self._matrices = matrices
+        self._loss_scale = loss_scale
+        self.shared: list[Gradient] = list(gradients)
+        for index, matrix in matrices.items():
+            right = _orthonormal(matrix.memory.right)
+            self.shared[index] = tf.matmul(matrix.values, right)
+
+    def finish(self, reduced: list[Gradient], factor: float) -> None:
+        """Puts the results into `reduced`; a collective.
+
+        Args:
+            reduced: What has come of `shared`; of matrices up to a factor.
+            factor: Multiplies the results.
+        """
+        if not self._matrices:
+            return
+        lefts = {index: _orthonormal(reduced[index]) for index in self._matrices}
+        rights = self._mean(
+            {
+                index: tf.matmul(matrix.values, lefts[index], transpose_a=True)
+                for index, matrix in self._matrices.items()
+            }
+        )
+        if self._options.op is ReduceOp.SUM:
+            factor *= self._options.process_set.size()
+        for index, matrix in self._matrices.items():
+            result = tf.matmul(lefts[index], rights[index], transpose_b=True)
+            self._keep(matrix, rights[index], result)
+            result = tf.reshape(result * factor, matrix.like.shape)
+            reduced[index] = tf.cast(result, matrix.like.dtype)
+
+    def _mean(self, tensors: dict[int, tf.Tensor]) -> dict[int, tf.Tensor]:
+        """Over all ranks, of tensors by the positions of their gradients."""
+        options = replace(
+            self._options, op=ReduceOp.AVERAGE, gradient_predivide_factor=1.0
+        )
+        values = list(tensors.values())
+        bucket = Bucket(tuple(range(len(values))), "", 0)
+        check = ReductionCheck.if_wanted(options, values, BucketPlan((), (bucket,)))
+        means = grouped_allreduce(
+            values,
+            options.op,
+            name="gradients/low_rank",
+            process_set=options.process_set,
+        )
+        if check is not None:
+            names = dict(enumerate(self._matrices[index].name for index in tensors))
+            means = check.checked(means, names)
+        return dict(zip(tensors, means, strict=True))
+
+    def _keep(self, matrix: _Matrix, right: tf.Tensor, result: tf.Tensor) -> None:
+        """Unless a rank had inf or nan: then all have, and no step is taken."""
+        memory = matrix.memory
+        finite = tf.reduce_all(tf.math.is_finite(right))
+        owed = (matrix.values - result) / tf.cast(self._loss_scale, result.dtype)
+        memory.owed.assign(tf.where(finite, owed, memory.owed))
+        memory.right.assign(tf.where(finite, right, memory.right))
+
+
+def _orthonormal(columns: tf.Tensor) -> tf.Tensor:
+    """As many columns of length 1, at right angles, that span what those span."""
+    basis, _ = tf.linalg.qr(columns)
+    return basis
