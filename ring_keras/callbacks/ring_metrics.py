@@ -7,6 +7,8 @@ from typing import Any
 
 import keras
 
+from ring_keras.callbacks.meeting_figures import MeetingFigures
+from ring_keras.monitoring.meetings import Apart, scalars_of_apart
 from ring_keras.monitoring.rows import Row, Update
 from ring_keras.monitoring.scalars import scalars_of
 from ring_keras.monitoring.stats import StepTotals, stats
@@ -38,6 +40,8 @@ class RingMetrics(keras.callbacks.Callback):
     - `ring/overlap_s`, `ring/bytes_per_step`, `ring/bus_bandwidth_bytes_per_s` and
       `ring/scaling_efficiency`.
     - `ring/examples_per_s`, also of each rank, if the number of examples is known.
+    - Of ranks that train apart, `ring/meeting_bytes`, `ring/meeting_drift` and
+      `ring/meeting_update_norm`: means over the epoch's meetings, the last 64 at most.
 
     Validation does not count. Nor does the first execution of a `fit`, in which
     TensorFlow traces and compiles, unless its epoch has no other. One small collective
@@ -59,6 +63,7 @@ class RingMetrics(keras.callbacks.Callback):
 
     def __init__(self) -> None:
         super().__init__()
+        self._meetings: MeetingFigures | None = None
         self._before: StepTotals | None = None
         self._after_tracing: StepTotals | None = None
 
@@ -79,14 +84,22 @@ class RingMetrics(keras.callbacks.Callback):
         process_set = process_set_of(self.model)
         if logs is None or not process_set.included():
             return
-        rows = DistributedFit.calling_sections().run(
+        figures = DistributedFit.calling_sections().run(
             lambda: allgather_object(
-                self._row().to_json(), name="ring_metrics", process_set=process_set
+                self._figures(), name="ring_metrics", process_set=process_set
             )
         )
-        update = Update.from_json(epoch, time.time(), rows or [])
+        rows, aparts = zip(*figures, strict=True) if figures else ((), ())
+        update = Update.from_json(epoch, time.time(), rows)
         if update.steps:
             logs.update(scalars_of(update, ()))
+        logs.update(
+            scalars_of_apart([list(map(Apart.from_json, apart)) for apart in aparts])
+        )
+
+    def _figures(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        assert self._meetings is not None
+        return self._row().to_json(), [one.to_json() for one in self._meetings.take()]
 
     def _row(self) -> Row:
         now = stats(most_steps=0)
@@ -99,6 +112,7 @@ class RingMetrics(keras.callbacks.Callback):
         """Since now: with other ranks the sums begin anew."""
         self._before = stats(most_steps=0).totals
         self._after_tracing = None
+        self._meetings = MeetingFigures(self.model)
 
     def _follow(self, fit: DistributedFit) -> None:
         """There are other ranks: their first execution is traced, too."""

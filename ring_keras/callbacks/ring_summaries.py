@@ -9,6 +9,7 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.monitoring import records
 from ring_keras.monitoring.background_gather import BackgroundGather
 from ring_keras.monitoring.events import stalls
+from ring_keras.monitoring.meetings import Apart
 from ring_keras.monitoring.meter import Meter
 
 __all__ = ["RingSummaries"]
@@ -44,12 +45,15 @@ class RingSummaries:
         """Forgets the steps until now: one that is traced takes seconds."""
         self._meter = Meter()
 
-    def update(self, step: int, buckets: list[dict[str, Any]]) -> None:
+    def update(
+        self, step: int, buckets: list[dict[str, Any]], apart: list[Apart]
+    ) -> None:
         """Sends what this rank did since the last update; one with no step is none.
 
         Args:
             step: Of the optimizer, the same on all ranks.
             buckets: Of the gradients, as `bucket_figures` gives them.
+            apart: The meetings of each optimizer whose ranks train apart.
         """
         if self._session is not None:
             self._session.buckets = buckets
@@ -62,6 +66,7 @@ class RingSummaries:
         message = {
             "step": step,
             "row": row.to_json(),
+            "apart": [one.to_json() for one in apart],
             "last_steps": self._meter.last_steps(self._process_set, step)
             if with_step
             else [],

@@ -14,6 +14,7 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.monitoring import records
 from ring_keras.monitoring.events import event
 from ring_keras.monitoring.history import History, Table
+from ring_keras.monitoring.meetings import Apart, scalars_of_apart
 from ring_keras.monitoring.meter import collective_totals, common_step
 from ring_keras.monitoring.rows import Row, Update
 from ring_keras.monitoring.scalars import scalars_of
@@ -75,6 +76,9 @@ class SessionFile:
             scalars = scalars_of(update, self.buckets)
             scalars["ring/straggler_rank"] = self._find_straggler(now)
             self._pending = self._pending.plus(update) if self._pending else update
+        scalars |= scalars_of_apart(
+            [list(map(Apart.from_json, message["apart"])) for message in messages]
+        )
         if self._pending is not None and self._rows_due.is_due(now):
             contents |= self._take_pending()
         events = [found for message in messages for found in message["events"]]

@@ -7,6 +7,7 @@ import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.bucket_figures import bucket_figures
+from ring_keras.callbacks.meeting_figures import MeetingFigures
 from ring_keras.callbacks.ring_summaries import RingSummaries
 from ring_keras.callbacks.summary_file import SummaryFile
 from ring_keras.job.topology import rank
@@ -24,9 +25,11 @@ class TensorBoard(keras.callbacks.TensorBoard):
     Give it to every rank, with the same arguments, which are Keras's. It writes Keras's
     scalars and, under `ring/`, scalars of all ranks: the seconds of a step and of its
     parts, bytes and bandwidth, examples per second, scaling efficiency, and the rank
-    that holds the others up. Their step is the optimizer's. The first step of a `fit`
-    is left out, because TensorFlow traces and compiles it. With the extra
-    `ring-keras[tensorboard]`, TensorBoard has a page "Ring"; see docs/monitoring.md.
+    that holds the others up; of ranks that train apart, also what their meetings send,
+    how far the ranks have drifted from each other, and when the next one is. Their step
+    is the optimizer's. The first step of a `fit` is left out of times, because
+    TensorFlow traces and compiles it. With the extra `ring-keras[tensorboard]`,
+    TensorBoard has a page "Ring"; see docs/monitoring.md.
 
     `update_freq` says how often they are written: at the end of each epoch, or every
     `update_freq` batches. With `steps_per_execution`, Keras counts one execution as one
@@ -58,6 +61,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._ring: RingSummaries | None = None
+        self._meetings: MeetingFigures | None = None
         # In this `fit`.
         self._begun: list[RingSummaries] = []
         self._fit: DistributedFit | None = None
@@ -167,6 +171,7 @@ class TensorBoard(keras.callbacks.TensorBoard):
         self._hand_over()
         process_set = process_set_of(self.model)
         if process_set.included():
+            self._meetings = MeetingFigures(self.model)
             self._ring = RingSummaries(process_set, self._file())
             self._begun.append(self._ring)
 
@@ -202,7 +207,12 @@ class TensorBoard(keras.callbacks.TensorBoard):
     def _update(self) -> None:
         if self._ring is not None:
             optimizers = internals.optimizers_of(self.model)
-            self._ring.update(self._steps_done(), bucket_figures(optimizers))
+            assert self._meetings is not None
+            self._ring.update(
+                self._steps_done(),
+                bucket_figures(optimizers),
+                self._meetings.take(self._fit),
+            )
 
     def _find_writer(self) -> bool:
         """Whether this rank writes; what Keras prepares for it is done then.

@@ -20,6 +20,7 @@ from ring_keras.ops.step import in_order
 from ring_keras.optimizers.fused_update import FusedUpdate
 from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.meeting_hook import MeetingHook
+from ring_keras.optimizers.meeting_log import MeetingLog
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.step_scope import current_step
 from ring_keras.optimizers.wires import THIN_WIRES
@@ -137,6 +138,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         check_variables(own_name, self.wire, self.fragments, variables)
         self._steps_apart = self.add_variable((), dtype="int64", name="steps_apart")
         self._fragments = _fragments_of(variables, self.fragments)
+        self.log.prepare()
         if self.overlap_steps:
             self._hook.prepare_flights(
                 [self._of(f, variables) for f in self._fragments]
@@ -199,6 +201,33 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
     def is_apart(self) -> bool:
         """Whether this rank has taken a step since it has met the others."""
         return bool(self.built and int(self._steps_apart))
+
+    @property
+    def log(self) -> MeetingLog:
+        """What the last meetings were."""
+        return self._hook.log
+
+    def meeting_nbytes(self, number: int) -> float:
+        """The bytes that each rank, or host, sends when a fragment meets."""
+        fragment = self._of(self._fragments[number], self._trainable_variables)
+        return self._hook.sent_nbytes(fragment, self.wire)
+
+    def updates_to_meeting(self, most_batches: int | None = None) -> int:
+        """How many updates there are from now to the next meeting.
+
+        Args:
+            most_batches: After so many all meet in any case; None: there is no such
+                place.
+        """
+        batches = self._batches_apart()
+        left, waiting, per_update = batches, 0, batches // self.sync_every
+        if self.built:
+            place = int(self._place())
+            left = min((due - place - 1) % batches + 1 for due in self._places())
+            waiting = int(self._iterations) % per_update
+        if most_batches is not None:
+            left = min(left, most_batches)
+        return (waiting + left) // per_update
 
     @property
     def terms(self) -> dict[str, Any]:
@@ -373,14 +402,13 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
     def _meet(self, number: int) -> None:
         variables = self._of(self._fragments[number], self._trainable_variables)
         apart = self._amounts_apart[number]
+        amount = tf.convert_to_tensor(apart)
+        changes = self._changes(number)
+        change_square = self.log.square_of(changes)
         averages = self._hook.average(
-            self._changes(number),
-            variables,
-            tf.convert_to_tensor(apart),
-            self.wire,
-            self._residuals_of(number),
+            changes, variables, amount, self.wire, self._residuals_of(number)
         )
-        self._take(number, averages)
+        self._take(number, averages, amount, change_square)
         apart.assign(0)
         if not self._is_in_turn():
             self._steps_apart.assign(0)
@@ -389,18 +417,25 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         """Begins a meeting, whose averages `_merge` waits for."""
         variables = self._of(self._fragments[number], self._trainable_variables)
         apart = self._amounts_apart[number]
+        changes = self._changes(number)
         self._hook.depart(
-            number, self._changes(number), variables, tf.convert_to_tensor(apart)
+            number,
+            changes,
+            variables,
+            tf.convert_to_tensor(apart),
+            self.log.square_of(changes),
         )
 
     def _merge(self, number: int) -> None:
         """Ends a meeting that has begun some steps ago."""
         variables = self._of(self._fragments[number], self._trainable_variables)
+        amount = self._hook.amount_under_way(number)
+        change_square = self._hook.change_under_way(number)
         # Only now: a meeting that is forgotten has taken nothing away.
         self._amounts_apart[number].assign(self._unsent_amount(number))
         averages = self._hook.arrive(number, variables)
         own = [tf.identity(tf.convert_to_tensor(variable)) for variable in variables]
-        self._take(number, averages)
+        self._take(number, averages, amount, change_square)
         for variable, value in zip(variables, own, strict=True):
             common = tf.convert_to_tensor(variable)
             variable.assign(common + _OWN_PART * (value - common))
@@ -430,8 +465,14 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             for index in self._fragments[number]
         ]
 
-    def _take(self, number: int, averages: Sequence[Any]) -> None:
-        """Makes the fragment's weights those of the meeting."""
+    def _take(
+        self,
+        number: int,
+        averages: Sequence[Any],
+        amount: tf.Tensor,
+        change_square: tf.Tensor,
+    ) -> None:
+        """Makes the fragment's weights those of the meeting, and logs it."""
         fragment = self._fragments[number]
         met = self._of(fragment, self._met)
         variables = self._of(fragment, self._trainable_variables)
@@ -447,6 +488,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         # The meetings of a window are one update.
         is_last = number == self.fragments - 1
         self.outer_optimizer.iterations.assign(windows + int(is_last))
+        self.log.note(number, amount, change_square, averages, met, variables)
         if self._is_in_turn():
             for before, variable in zip(met, variables, strict=True):
                 before.assign(variable)

@@ -37,6 +37,8 @@ class HostsApart:
             process_set if one.ranks == process_set.ranks else one for one in wanted
         ]
         add_missing_process_sets(sets)
+        self.count = len(ranks_of)
+        """How many hosts there are."""
         self._own = sets[list(ranks_of).index(hosts[process_set.rank()])]
         self._firsts = sets[-1]
         self._reducer = GradientReducer(ReductionOptions(process_set=self._own))

@@ -22,13 +22,14 @@ from ring_keras.ops.grouped_allreduce import (
 from ring_keras.ops.objects import allgather_object
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.hosts_apart import HostsApart
+from ring_keras.optimizers.meeting_log import MeetingLog
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, Terms
 from ring_keras.optimizers.step_scope import (
     StepWeight,
     current_step,
     reduction_step,
 )
-from ring_keras.optimizers.wires import THIN_WIRES, average_thinly
+from ring_keras.optimizers.wires import THIN_WIRES, average_thinly, sent_nbytes
 
 __all__ = ["MeetingHook", "meeting_optimizers", "require_same_terms"]
 
@@ -46,6 +47,12 @@ class MeetingHook(OptimizerHook):
 
     hosts: HostsApart | None = None
     """Where hosts train apart, and not each rank; known once the ranks have agreed."""
+
+    _are_between_hosts = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.log = MeetingLog()
 
     @property
     def terms(self) -> Terms:
@@ -130,6 +137,19 @@ class MeetingHook(OptimizerHook):
             residual.assign(one)
         return averages
 
+    def sent_nbytes(self, variables: Sequence[Any], wire: str) -> float:
+        """The bytes that each rank sends to others when these variables meet.
+
+        Where hosts train apart, that each host sends. As if each were on a host of its
+        own: ranks of one host share memory. See `wires.sent_nbytes`.
+        """
+        if not self._reducer.active:
+            return 0
+        size = self.process_set.size() if self.hosts is None else self.hosts.count
+        if wire == "bfloat16" and not self._are_between_hosts:
+            wire = "float32"
+        return sent_nbytes(wire, variables, size)
+
     def is_under_way(self, number: int) -> tf.Tensor:
         """Whether `depart` has been called, and `arrive` not since."""
         return tf.convert_to_tensor(self._flights[number].is_under_way)
@@ -139,6 +159,10 @@ class MeetingHook(OptimizerHook):
         flight = self._flights[number]
         nothing = tf.zeros([], tf.float64)
         return tf.where(flight.is_under_way, flight.amount, nothing)
+
+    def change_under_way(self, number: int) -> tf.Tensor:
+        """What `depart` was given of it for the log."""
+        return tf.convert_to_tensor(self._flights[number].change_square)
 
     def prepare_flights(self, fragments: Sequence[Sequence[Any]]) -> None:
         """Before `depart`: makes what keeps averages between a step and another."""
@@ -160,6 +184,7 @@ class MeetingHook(OptimizerHook):
         values: Sequence[tf.Tensor],
         variables: Sequence[Any],
         amount: tf.Tensor,
+        change_square: tf.Tensor,
     ) -> None:
         """Starts what `arrive` waits for, in a later step; collective.
 
@@ -168,6 +193,7 @@ class MeetingHook(OptimizerHook):
             values: See `average`, like the next.
             variables: See there.
             amount: See there.
+            change_square: For the log.
         """
         flight = self._flights[number]
         with reduction_step(self.process_set):
@@ -182,6 +208,7 @@ class MeetingHook(OptimizerHook):
                 )
                 flight.handles[dtype].assign(pending.handle)
         flight.amount.assign(amount)
+        flight.change_square.assign(change_square)
         flight.is_under_way.assign(True)
 
     def arrive(self, number: int, variables: Sequence[Any]) -> list[tf.Tensor]:
@@ -218,8 +245,9 @@ class MeetingHook(OptimizerHook):
                 [theirs for theirs, _ in everyones],
                 self.process_set,
             )
+            hosts = [host for _, host in everyones]
+            self._are_between_hosts = len(set(hosts)) > 1
             if self._optimizer.apart == "hosts":
-                hosts = [host for _, host in everyones]
                 self.hosts = HostsApart(hosts, self.process_set)
         self._agreed_in = generation()
 
@@ -249,12 +277,14 @@ class _Flight:
     Attributes:
         is_under_way: A variable: whether something is.
         amount: Another one: how much this rank counts in it.
+        change_square: Another one: what the log is to know of it.
         handles: Variables, by the dtypes of what they stand for.
         indices: Positions in the fragment, in the same way.
     """
 
     is_under_way: tf.Variable
     amount: tf.Variable
+    change_square: tf.Variable
     handles: dict[str, tf.Variable]
     indices: dict[str, list[int]]
 
@@ -271,6 +301,7 @@ class _Flight:
         )
         return cls(
             tf.Variable(False, trainable=False),
+            tf.Variable(0.0, trainable=False, dtype=tf.float64),
             tf.Variable(0.0, trainable=False, dtype=tf.float64),
             {dtype: tf.Variable(nothing, trainable=False) for dtype in indices},
             indices,

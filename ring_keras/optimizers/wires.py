@@ -5,7 +5,9 @@ the next meeting (error feedback). Nothing is lost by that: at any time the rank
 residuals add up to what the averages so far lack.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +16,15 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.allgather import allgather
 from ring_keras.ops.alltoall import alltoall
 
-__all__ = ["BLOCK", "KEPT_OF", "THIN_WIRES", "WIRES", "average_thinly", "largest_count"]
+__all__ = [
+    "BLOCK",
+    "KEPT_OF",
+    "THIN_WIRES",
+    "WIRES",
+    "average_thinly",
+    "largest_count",
+    "sent_nbytes",
+]
 
 BLOCK = 256
 """Values that have one scale in int8."""
@@ -25,6 +35,8 @@ KEPT_OF = 32
 _LEVELS = 127
 _PER_LEVEL = np.float32(1 / _LEVELS)
 _SCALE_NBYTES = 4
+_KEPT_NBYTES = 8
+"""A place and a value."""
 
 
 def average_thinly(
@@ -64,8 +76,7 @@ def _sum_in_int8(
     So a rank sends, and receives, a quarter of the bytes that float32 takes.
     """
     size, rank = process_set.size(), process_set.rank()
-    count = sum(map(_count, values))
-    of_rank = -(-count // (BLOCK * size))
+    of_rank = _rows_of_rank(sum(map(_count, values)), size)
     blocks = _in_blocks(values, of_rank * size)
     sent = _quantized(blocks)
     received = alltoall(sent, name="far_apart/parts", process_set=process_set)
@@ -85,6 +96,11 @@ def _sum_in_int8(
         [left[: own.start], left[own] + not_said, left[own.stop :]], axis=0
     )
     return _out_of_blocks(_dequantized(gathered), values), _out_of_blocks(left, values)
+
+
+def _rows_of_rank(count: int, size: int) -> int:
+    """Of so many values each rank adds up so many blocks."""
+    return -(-count // (BLOCK * size))
 
 
 def _in_blocks(values: list[tf.Tensor], rows: int) -> tf.Tensor:
@@ -155,6 +171,30 @@ def _sum_largest(
 def largest_count(count: int) -> int:
     """How many of so many values top-k sends."""
     return -(-count // KEPT_OF)
+
+
+def sent_nbytes(wire: str, values: Sequence[Any], size: int) -> float:
+    """The bytes that each of some senders sends to the others in one average.
+
+    Of the algorithms for large tensors, without headers: an allreduce sends
+    2 (size - 1) / size of what it reduces.
+
+    Args:
+        wire: One of `WIRES`.
+        values: What is averaged, with dtypes and static shapes.
+        size: How many send.
+    """
+    counts = [math.prod(value.shape) for value in values]
+    if wire == "int8":
+        rows = _rows_of_rank(sum(counts), size)
+        return 2 * (size - 1) * rows * (BLOCK + _SCALE_NBYTES)
+    if wire == "top-k":
+        return (size - 1) * _KEPT_NBYTES * sum(map(largest_count, counts))
+    dtypes = [tf.as_dtype(value.dtype) for value in values]
+    if wire == "bfloat16":
+        dtypes = [tf.bfloat16 if one == tf.float32 else one for one in dtypes]
+    nbytes = sum(c * one.size for c, one in zip(counts, dtypes, strict=True))
+    return 2 * (size - 1) / size * float(nbytes)
 
 
 def _sum_in_order(

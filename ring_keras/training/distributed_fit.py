@@ -253,7 +253,9 @@ class DistributedFit(keras.callbacks.Callback):
             ):
                 self.batches = TakenBatches(self.model.steps_per_execution)
         for optimizer in meeting_optimizers(self.model):
-            optimizer.drop_flights()  # Of a `fit` that failed.
+            # Of a `fit` that failed.
+            optimizer.drop_flights()
+            optimizer.log.watch(False)
         for task in tasks:
             task()
 
@@ -377,16 +379,33 @@ class DistributedFit(keras.callbacks.Callback):
 
     def _is_cut(self) -> bool:
         """Whether the epoch has had fewer steps than it has."""
+        left = self._steps_left()
+        return left is not None and left > 0
+
+    def _steps_left(self) -> int | None:
+        """How many steps more the epoch has than it has had; None if unknown."""
         assert self._agreement is not None
         done = self._agreement.executions * self.model.steps_per_execution
         steps = self.params.get("steps")
-        return steps is not None and done < steps
+        return None if steps is None else steps - done
+
+    def batches_to_epoch_end(self) -> int | None:
+        """To the end of this epoch, or of the next, if this one is over.
+
+        None if nobody knows, as in an elastic `fit`, or if ranks do not meet there.
+        """
+        if not self._has_peers() or self.sections.steps() is not None:
+            return None
+        steps: int | None = self.params.get("steps")
+        return steps if self.epoch_is_over else self._steps_left()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Something may have begun to train alone later."""
         self._end_of_noting()
         # Keras keeps it, and the next `fit` would begin there too.
         internals.set_initial_epoch(self.model, None)
+        for optimizer in meeting_optimizers(self.model):
+            optimizer.log.watch(False)
         self.sections.run(self._compare_at_the_end)
         tasks, self._last_tasks = self._last_tasks, []
         for task in tasks:

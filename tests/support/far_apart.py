@@ -169,6 +169,8 @@ class Reference:
         self._fragments = FRAGMENTS[fragments]
         self.amounts = np.zeros((fragments, size))
         self._steps = 0
+        # Of each meeting: the mean of |change - mean|^2, |mean|^2, and |update|.
+        self._meetings: list[tuple[float, float, float]] = []
 
     def epoch(self, steps: int) -> None:
         """Trains all ranks by `rank_dataset`, and has them meet at its end."""
@@ -240,6 +242,17 @@ class Reference:
             self._set(fragment, [self.common] * len(self.models))
         self._steps = 0
 
+    def take_figures(self) -> dict[str, float]:
+        """What callbacks tell of the meetings since this was last asked."""
+        meetings, self._meetings = self._meetings, []
+        if not meetings:
+            return {}
+        spreads, lengths, updates = np.transpose(meetings)
+        return {
+            "ring/meeting_drift": float(np.sqrt(spreads.sum() / lengths.sum())),
+            "ring/meeting_update_norm": float(updates.mean()),
+        }
+
     def forget(self) -> None:
         """No meeting has begun."""
         self._under_way.clear()
@@ -310,6 +323,7 @@ class Reference:
             for of_rank, left_of_rank in zip(self.left, left, strict=True):
                 for index, one in zip(fragment, left_of_rank, strict=True):
                     of_rank[index] = one
+        before = [self.common[index] for index in fragment]
         for index, change in zip(fragment, averages, strict=True):
             velocity = self._momentum * self._velocity[index] - self._rate * change
             self._velocity[index] = velocity
@@ -318,3 +332,18 @@ class Reference:
                 if self._momentum
                 else velocity
             )
+        update = [self.common[i] - b for i, b in zip(fragment, before, strict=True)]
+        of_ranks = np.stack([_flat(of_rank) for of_rank in changes])
+        mean = np.average(of_ranks, axis=0, weights=amounts)
+        spreads = np.square(of_ranks - mean).sum(axis=1)
+        self._meetings.append(
+            (
+                np.average(spreads, weights=amounts),
+                mean @ mean,
+                float(np.linalg.norm(_flat(update))),
+            )
+        )
+
+
+def _flat(arrays: Arrays) -> np.ndarray:
+    return np.concatenate([array.ravel() for array in arrays]).astype(np.float64)

@@ -80,9 +80,11 @@ count = case["count"]
 data = tf.data.Dataset.from_tensor_slices((x[:count], y[:count]))
 train = ring.data.shard(data).batch(BATCH).prefetch(2)
 elastic = ring.callbacks.Elastic(backup_dir=case.get("backup_dir"))
-model.fit(train, epochs=2, verbose=0, callbacks=[Dies(), elastic])
+callbacks = [Dies(), elastic, ring.callbacks.RingMetrics()]
+logs = model.fit(train, epochs=2, verbose=0, callbacks=callbacks).history
+figures = {tag: logs[tag] for tag in logs if tag.startswith("ring/meeting")}
 (here / f"end.{number}").write_bytes(
-    pickle.dumps((model.get_weights(), steps_done(optimizer)))
+    pickle.dumps((model.get_weights(), steps_done(optimizer), figures))
 )
 """
 
@@ -99,7 +101,7 @@ def fit(
     min_np: int = 1,
     **case: Any,
 ) -> list[Any]:
-    """The weights of each process that ends well, and how many steps it counts."""
+    """Of each process that ends well: weights, steps, and what the logs tell."""
     script = _FIT.replace("CASE", repr(json.dumps({"deaths": [], **case})))
     paths = os.pathsep.join([_TESTS, os.environ.get("PYTHONPATH", "")])
     env = {"PYTHONPATH": paths}
@@ -154,10 +156,22 @@ class Epochs:
         self._start = 0
 
 
+def require_figures(
+    found: list[Any], of_epochs: list[dict[str, float]], has_drift: bool = True
+) -> None:
+    """All ranks' logs have the same, and what the meetings of each epoch were."""
+    for *_, figures in found:
+        assert figures == found[0][2]
+        assert ("ring/meeting_drift" in figures) == has_drift
+        for tag, values in figures.items():
+            expected = [of_epoch[tag] for of_epoch in of_epochs if tag in of_epoch]
+            assert not expected or values == pytest.approx(expected, rel=1e-3)
+
+
 def require_same(found: list[Any], epochs: Epochs) -> None:
     """All ranks have the reference's weights, the same bits."""
-    assert len({training.as_bytes(weights) for weights, _ in found}) == 1
-    for weights, steps in found:
+    assert len({training.as_bytes(weights) for weights, *_ in found}) == 1
+    for weights, steps, _ in found:
         assert steps == epochs.steps
         assert training.largest_difference(weights, epochs.ranks.common) < 1e-6
 
@@ -254,11 +268,16 @@ def test_a_lost_rank_costs_what_it_has_not_met_with(
     epochs = Epochs(3, **case)
     epochs.train([0, 1, 2], done)
     epochs.ranks.lose(death[0])
-    epochs.train(left, rest)
-    epochs.end()
-    epochs.train(left, -(-case["count"] // 8))
-    epochs.end()
+    figures = []
+    epochs.ranks.take_figures()  # They begin anew with other ranks.
+    for steps in (rest, -(-case["count"] // 8)):
+        epochs.train(left, steps)
+        epochs.end()
+        figures.append(epochs.ranks.take_figures())
     require_same(found, epochs)
+    wire = case["options"].get("wire", "float32")
+    if wire != "int8":  # Its averages are rounded.
+        require_figures(found, figures, has_drift=wire != "top-k")
 
 
 @pytest.mark.slow
@@ -294,11 +313,15 @@ def test_a_replacement_begins_where_the_ranks_have_met(
     epochs.ranks.lose(0)
     epochs.train([1, 2], joins - 4)
     epochs.ranks.join(3, source=1)
-    epochs.train([1, 2, 3], 4)
-    epochs.end()
-    epochs.train([1, 2, 3], -(-case["count"] // 12))
-    epochs.end()
+    figures = []
+    epochs.ranks.take_figures()
+    for steps in (4, -(-case["count"] // 12)):
+        epochs.train([1, 2, 3], steps)
+        epochs.end()
+        figures.append(epochs.ranks.take_figures())
     require_same(found, epochs)
+    has_drift = case["options"].get("wire") != "top-k"
+    require_figures(found, figures, has_drift=has_drift)
 
 
 @pytest.mark.slow
