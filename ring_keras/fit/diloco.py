@@ -1,8 +1,6 @@
 """An optimizer whose ranks train apart, and meet every so many steps."""
 
 import functools
-import heapq
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +11,7 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.distributed import prepare_fits
 from ring_keras.fit.diloco_arguments import check_arguments, check_variables
+from ring_keras.fit.windows import fragments_of, places_of
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.compression import Compression
 from ring_keras.ops.reduce_op import ReduceOp
@@ -137,7 +136,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         own_name = f"{type(self).__name__} '{self.name}'"
         check_variables(own_name, self.wire, self.fragments, variables)
         self._steps_apart = self.add_variable((), dtype="int64", name="steps_apart")
-        self._fragments = _fragments_of(variables, self.fragments)
+        self._fragments = fragments_of(variables, self.fragments)
         self.log.prepare()
         if self.overlap_steps:
             self._hook.prepare_flights(
@@ -554,18 +553,8 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         return (waiting + tf.cast(self._steps_apart, waiting.dtype)) % batches
 
     def _places(self, later: int = 0) -> list[int]:
-        """Of each fragment: where in a window it meets, as batches, modulo a window.
-
-        Args:
-            later: Updates after that.
-        """
-        batches = self._batches_apart()
-        per_update = batches // self.sync_every
-        updates = [
-            -(-(number + 1) * self.sync_every // self.fragments) + later
-            for number in range(self.fragments)
-        ]
-        return [update * per_update % batches for update in updates]
+        """Of each fragment: where in a window it meets, or so many updates later."""
+        return places_of(self.fragments, self.sync_every, self._batches_apart(), later)
 
     @staticmethod
     def _of(fragment: Sequence[int], values: Sequence[Any]) -> list[Any]:
@@ -594,16 +583,3 @@ def _in_words(optimizer: keras.optimizers.Optimizer) -> str:
     settings = keras.saving.serialize_keras_object(optimizer)["config"]
     words = (f"{key}={settings[key]}" for key in sorted(settings) if key != "name")
     return f"{type(optimizer).__name__}({', '.join(words)})"
-
-
-def _fragments_of(variables: Sequence[Any], count: int) -> list[list[int]]:
-    """Divides positions of variables, so that all parts have about as many weights."""
-    sizes = [math.prod(variable.shape) for variable in variables]
-    fragments: list[list[int]] = [[] for _ in range(count)]
-    totals = [(0, 0, number) for number in range(count)]
-    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-        # Of parts of one size, that with the fewest: so none stays empty.
-        total, length, number = heapq.heappop(totals)
-        fragments[number].append(index)
-        heapq.heappush(totals, (total + sizes[index], length + 1, number))
-    return [sorted(fragment) for fragment in fragments]
