@@ -302,6 +302,37 @@ def test_a_host_goes_on_with_the_data_of_some_of_its_ranks(jit_compile):
     assert training.largest_difference(results[0], reference.common) < 1e-6
 
 
+def larger_batches_worker(sizes):
+    """Ranks whose batches differ, as many of each, of data that have no end."""
+    model = training.build(1)
+    model.compile(ring.DiLoCo(INNER["sgd"](), sync_every=3), "binary_crossentropy")
+    data = ring.data.shard(tf.data.Dataset.from_tensor_slices(training.arrays()))
+    data = data.repeat().batch(sizes[ring.rank()])
+    model.fit(data, steps_per_epoch=7, epochs=2, verbose=0)
+    return model.get_weights()
+
+
+@pytest.mark.slow
+def test_a_faster_rank_may_have_larger_batches(rank_pool):
+    """It counts by its examples."""
+    sizes = (4, 12)
+    first, second = rank_pool(2).run(larger_batches_worker, args=(sizes,))
+
+    assert training.as_bytes(first) == training.as_bytes(second)
+    reference = Reference(2, "sgd", "diloco", 3)
+    batches = {}
+    for rank, size in enumerate(sizes):
+        # Data without an end go on where the epoch before has stopped.
+        x, y = (np.tile(a[rank::2], (14, 1)) for a in training.arrays())
+        parts = [slice(size * n, size * (n + 1)) for n in range(14)]
+        batches[rank] = [(x[part], y[part]) for part in parts]
+    for epoch in range(2):
+        part = slice(7 * epoch, 7 * (epoch + 1))
+        reference.train({rank: of_rank[part] for rank, of_rank in batches.items()})
+        reference.meet()
+    assert training.largest_difference(first, reference.common) < 1e-6
+
+
 def host_then_alone_worker():
     """Trains among hosts, and then in a job of its own."""
     ring.init()
