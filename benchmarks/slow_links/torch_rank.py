@@ -92,16 +92,17 @@ def _distributed(model: nn.Module, rank: int, task: dict[str, Any]) -> nn.Module
         rank=rank,
         world_size=task["size"],
     )
-    distributed = nn.parallel.DistributedDataParallel(model)
     columns = task["way"].get("powersgd")
-    if columns is not None:
-        # 2 is the first step from which torch lets it begin.
-        state = powerSGD_hook.PowerSGDState(
-            process_group=None,
-            matrix_approximation_rank=columns,
-            start_powerSGD_iter=2,
-        )
-        distributed.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    if columns is None:
+        return nn.parallel.DistributedDataParallel(model)
+    # One bucket: on Gloo the callbacks of several start collectives in an order of each
+    # rank's own, so that messages of different lengths meet.
+    distributed = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1000)
+    # 2 is the first step from which torch lets it begin.
+    state = powerSGD_hook.PowerSGDState(
+        process_group=None, matrix_approximation_rank=columns, start_powerSGD_iter=2
+    )
+    distributed.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     return distributed
 
 
