@@ -87,6 +87,7 @@ def test_holds_the_page_for_tensorboard(wheel: Path) -> None:
     assert re.search(r"^plotly\.js \d.*^@plotly/d3 \d.*^d3-format \d", licenses, MANY)
 
 
+@pytest.mark.slow  # Half a minute of pip.
 def test_installs_and_works(
     wheel: Path,
     tmp_path: Path,

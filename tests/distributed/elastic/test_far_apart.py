@@ -406,6 +406,7 @@ model.fit(
 """
 
 
+@pytest.mark.slow
 def test_hosts_that_train_apart_are_refused(ringrun: Ringrun) -> None:
     finished = ringrun.run(_HOSTS_APART, "--min-np", "1", size=1)
 

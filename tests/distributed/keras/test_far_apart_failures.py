@@ -142,6 +142,7 @@ def copies_worker():
     return training.as_bytes(clone.get_weights())
 
 
+@pytest.mark.slow
 def test_copies_are_the_same_optimizer(rank_pool):
     first, second = rank_pool(2).run(copies_worker)
 

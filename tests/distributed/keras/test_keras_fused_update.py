@@ -115,7 +115,10 @@ def compare(names: list[str], floats: str, options: dict[str, Any]) -> None:
             *(1, ["nesterov", "adam"], "float64", {"jit_compile": False}),
             marks=pytest.mark.slow,
         ),
-        (1, ["momentum", "adamw"], "mixed_bfloat16", {"jit_compile": False}),
+        pytest.param(
+            *(1, ["momentum", "adamw"], "mixed_bfloat16", {"jit_compile": False}),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             *(1, ["nesterov", "adamw"], "float32", {"run_eagerly": True}),
             marks=pytest.mark.slow,

@@ -164,7 +164,10 @@ slow = pytest.mark.slow
     [
         (2, 1, "sgd", EVEN | {"uneven": True}, {}, {}),
         (2, 1, "loss_scaled", EVEN | {"overflow": True}, {}, {}),
-        (2, 1, "adam", EVEN, {"shard_state": True}, {"jit_compile": True}),
+        pytest.param(
+            *(2, 1, "adam", EVEN, {"shard_state": True}, {"jit_compile": True}),
+            marks=slow,
+        ),
         pytest.param(3, 2, "clipped", EVEN | {"uneven": True}, {}, {}, marks=slow),
         pytest.param(2, 1, "accumulation", EVEN, {}, {}, marks=slow),
         pytest.param(3, 1, "accumulation", EVEN, {}, {"jit_compile": True}, marks=slow),
@@ -225,7 +228,6 @@ def test_a_loop_of_ones_own_is_the_algorithm(rank_pool, op):
 
 def owed_worker():
     """What has come of gradients, and what they are on average, summed over steps."""
-    ring.init()
     compression = ring.Compression.powersgd(rank=1)
     variable = tf.Variable(tf.zeros((20, 30)))
     generator = np.random.default_rng(ring.rank())
@@ -244,9 +246,9 @@ def owed_worker():
     return distances
 
 
-def test_nothing_is_lost():
+def test_nothing_is_lost(rank_pool):
     """What a step leaves out comes in later ones."""
-    for distances in run_ranks(owed_worker, 2, timeout_s=150):
+    for distances in rank_pool(2).run(owed_worker):
         assert distances[0] > 0.5
         assert distances[-1] < 0.25 * distances[0]
 

@@ -123,6 +123,7 @@ model.fit(whole.batch(5), verbose=0)
     )
 
 
+@pytest.mark.slow
 def test_gradients_added_up_and_a_rate_scaled_twice(tmp_path: Path) -> None:
     code, lines = verified(
         tmp_path,

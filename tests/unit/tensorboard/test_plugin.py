@@ -140,6 +140,7 @@ def test_since_when_is_within_the_session(tmp_path):
     assert "since step 1,191;" in overview["headline"]
 
 
+@pytest.mark.slow
 def test_256_ranks(tmp_path):
     write_run(tmp_path, updates(slow_compute, size=256, count=130))
     board = Board(tmp_path)
