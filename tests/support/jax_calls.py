@@ -21,7 +21,7 @@ ROOT_DIR = Path(__file__).resolve().parent.parent.parent
 LIBRARY = "TESTS_XLA_LIBRARY"
 """The variable that names the library to ranks."""
 
-TARGETS = ("run", "start", "wait", "check")
+TARGETS = ("run", "start", "wait", "depart", "arrive", "check")
 # By their numbers in tf_ops/common.
 KINDS = ("allreduce", "allgather", "broadcast", "reduce_scatter", "alltoall", "barrier")
 OPS = ("sum", "average", "min", "max", "product")
@@ -129,6 +129,16 @@ class Calls:
     ) -> list[Any]:
         number, token, started = pending
         return self._call("wait", started, started, {"number": number}, aliased, token)
+
+    def depart(self, kind: str, tensors: Sequence[Any], **attributes: Any) -> Any:
+        """Returns the token, by which the run waits for the call."""
+        attributes["kind"] = KINDS.index(kind)
+        self._call("depart", tensors, [], attributes, False)
+        return self.token
+
+    def arrive(self, results: Sequence[Any], **attributes: Any) -> list[Any]:
+        """Of the shapes and types of `results`."""
+        return self._call("arrive", [], results, attributes, False)
 
     def _call(
         self,

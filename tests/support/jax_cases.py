@@ -205,6 +205,44 @@ def check_other_memory() -> None:
     check_donated()
 
 
+def check_from_run_to_run() -> None:
+    """What departs in one run arrives in another, and once."""
+    import jax
+
+    rank, size = rank_and_size()
+    values = _values((1000, 33))
+    average, rows = (_native.new_departure_slot() for _ in range(2))
+
+    @jax.jit
+    def begin(x: Any, weight: Any) -> Any:
+        calls = Calls()
+        calls.depart(
+            *("allreduce", [x * 2, x[:7]]),
+            **{"name": "on/average", "slot": average, "op": "average"},
+            weight=weight,
+        )
+        return calls.depart("allgather", [x], name="on/rows", slot=rows)
+
+    @jax.jit
+    def end() -> list[Any]:
+        like = jax.ShapeDtypeStruct
+        calls = Calls()
+        shapes = [like((1000, 33), "float32"), like((7, 33), "float32")]
+        found = calls.arrive(shapes, name="on/average", slot=average)
+        shapes = [like((1000 * size, 33), "float32")]
+        return found + calls.arrive(shapes, name="on/rows", slot=rows)
+
+    for _ in range(3):
+        jax.block_until_ready(begin(values[rank], np.float64(1)))
+        doubled, few, gathered = end()
+        mean = np.mean(values, axis=0)
+        np.testing.assert_allclose(doubled, 2 * mean, rtol=1e-6)
+        np.testing.assert_allclose(few, mean[:7], rtol=1e-6)
+        np.testing.assert_array_equal(gathered, np.concatenate(values))
+    with pytest.raises(Exception, match="RK820"):
+        jax.block_until_ready(end())
+
+
 def check_mismatch() -> None:
     """The same error on all ranks, and the job goes on."""
     import jax
@@ -231,5 +269,6 @@ CHECKS = [
     check_donated,
     check_factors,
     check_other_memory,
+    check_from_run_to_run,
     check_mismatch,
 ]

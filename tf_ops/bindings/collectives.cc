@@ -15,6 +15,7 @@
 #include "tf_ops/bindings/errors.h"
 #include "tf_ops/bindings/gil.h"
 #include "tf_ops/bindings/numpy_types.h"
+#include "tf_ops/runtime/departed_calls.h"
 #include "tf_ops/runtime/runtime.h"
 
 namespace py = pybind11;
@@ -250,6 +251,12 @@ int Join(int communicator_id) {
 }  // namespace
 
 void BindCollectives(py::module_& module) {
+  module.def("new_departure_slot",
+             [] { return DepartedCalls::Get().NewSlot(); });
+  module.def(
+      "forget_departed",
+      [](int64_t slot) { (void)DepartedCalls::Get().Take(slot); },
+      py::arg("slot"));
   module.def("allreduce", &Allreduce, py::arg("array"), py::arg("op") = "sum",
              py::arg("name") = "", py::arg("out") = py::none(),
              py::arg("communicator_id") = 0, py::arg("prescale") = 1.0,

@@ -85,6 +85,9 @@ enum class ErrorCode : int {
   kNoOpenSsl = 704,
   kReducedOnHost = 705,
 
+  // Meetings of ranks that train apart.
+  kNothingDeparted = 820,
+
   // The system, and defects of ours.
   kSystemFailed = 901,
   kOutOfMemory = 902,

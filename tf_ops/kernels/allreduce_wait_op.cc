@@ -1,35 +1,8 @@
-#include <vector>
-
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 #include "tf_ops/kernels/conversions.h"
+#include "tf_ops/kernels/shapes.h"
 
 namespace ring_keras {
-namespace {
-
-using tensorflow::PartialTensorShape;
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
-
-absl::Status ShapesFromAttribute(InferenceContext* context) {
-  std::vector<PartialTensorShape> shapes;
-  absl::Status status = context->GetAttr("shapes", &shapes);
-  if (!status.ok()) return status;
-  if (static_cast<int>(shapes.size()) != context->num_outputs()) {
-    return absl::InvalidArgumentError(
-        StrCat("RingKerasAllreduceWait: expected one shape per output, ",
-               context->num_outputs(), ". Received: ", shapes.size()));
-  }
-  for (int i = 0; i < context->num_outputs(); ++i) {
-    ShapeHandle shape;
-    status = context->MakeShapeFromPartialTensorShape(shapes[i], &shape);
-    if (!status.ok()) return status;
-    context->set_output(i, shape);
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 REGISTER_OP("RingKerasAllreduceWait")
     .Input("handle: variant")

@@ -8,8 +8,8 @@
 
 namespace ring_keras {
 
-std::shared_ptr<SubmittedCall> SubmittedCall::Submit(Request request,
-                                                     double drive_for_s) {
+std::shared_ptr<SubmittedCall> SubmittedCall::Submit(
+    Request request, double drive_for_s, std::shared_ptr<void> memory) {
   std::shared_ptr<SubmittedCall> call(new SubmittedCall(request));
   if (request.device_work != nullptr) {
     request.launched = [call] {
@@ -31,7 +31,7 @@ std::shared_ptr<SubmittedCall> SubmittedCall::Submit(Request request,
   request.awaited_since = &call->awaited_since_;  // `done` keeps it alive.
   Runtime::Get().Submit(
       std::move(request),
-      [call](const Status& status) {
+      [call, memory = std::move(memory)](const Status& status) {
         std::lock_guard<std::mutex> lock(call->mutex_);
         call->done_ = true;
         call->status_ = status;
@@ -57,8 +57,22 @@ Status SubmittedCall::Wait() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (!done_) StampAwaited();
   WaitHandlingSignals(
-      lock, changed_, [this] { return done_; }, communicator_id_);
+      lock, changed_, [this] { return done_ || is_left_; }, communicator_id_);
+  if (is_left_) {
+    return Status(StatusCode::kAborted, "nobody waits for it any more");
+  }
   return status_;
+}
+
+void SubmittedCall::Leave() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  is_left_ = !done_;
+  changed_.notify_all();
+}
+
+bool SubmittedCall::IsLeft() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return is_left_;
 }
 
 void SubmittedCall::StampAwaited() {

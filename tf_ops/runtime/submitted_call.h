@@ -17,16 +17,24 @@ namespace ring_keras {
 // The waits let the program handle its signals, so hold no lock, and no GIL.
 class RING_KERAS_EXPORT SubmittedCall {
  public:
-  // Hands `request` to the engine, as Runtime::Submit does.
-  static std::shared_ptr<SubmittedCall> Submit(Request request,
-                                               double drive_for_s = 0);
+  // Hands `request` to the engine, as Runtime::Submit does. Keeps `memory`,
+  // which may be null, until it is done.
+  static std::shared_ptr<SubmittedCall> Submit(
+      Request request, double drive_for_s = 0,
+      std::shared_ptr<void> memory = nullptr);
 
   // Returns when the results may be used: on a GPU, by what `stream` is given
   // from then on. Or after an error.
   Status Follow(void* stream = nullptr);
 
-  // Returns when the memory of the request is no longer touched.
+  // Returns when the memory of the request is no longer touched; or, with an
+  // error, once somebody has called Leave.
   Status Wait();
+
+  // For a call that has memory of its own: Wait returns, now and from now on.
+  void Leave();
+  // Whether that has been before the call was done.
+  bool IsLeft();
 
   bool IsDone();
 
@@ -52,6 +60,7 @@ class RING_KERAS_EXPORT SubmittedCall {
   std::condition_variable changed_;
   bool launched_ = false;  // The device has been given all of it.
   bool done_ = false;
+  bool is_left_ = false;
   Status status_;
   // The engine's until it is launched, or done.
   Shape output_shape_;

@@ -15,10 +15,12 @@ REDUCING = [
 ]
 MOVING = [
     "RingKerasAllgather",
+    "RingKerasArrive",
     "RingKerasAlltoall",
     "RingKerasBarrier",
     "RingKerasBroadcast",
     "RingKerasCheckReductions",
+    "RingKerasDepart",
 ]
 
 
@@ -68,4 +70,6 @@ def test_numbers_that_the_host_needs_are_in_host_memory():
     assert host_memory("RingKerasReduceScatter") == factors
     assert host_memory("RingKerasAllreduceStart") == factors | {"weight", "handle"}
     assert host_memory("RingKerasAllreduceWait") == {"handle"}
+    assert host_memory("RingKerasDepart") == {"tensors", "weight"}
+    assert host_memory("RingKerasArrive") == {"results"}
     assert host_memory("RingKerasAlltoall") == {"splits", "received_splits"}

@@ -17,6 +17,11 @@ inline constexpr char kRun[] = "ring_keras.run";
 inline constexpr char kStart[] = "ring_keras.start";
 inline constexpr char kWait[] = "ring_keras.wait";
 
+// The two halves of a collective that is under way between two runs. They share
+// no memory: what departs is copied, and so is what arrives.
+inline constexpr char kDepart[] = "ring_keras.depart";
+inline constexpr char kArrive[] = "ring_keras.arrive";
+
 // Hands on tensors whose checksums are right: RingKerasCheckReductions.
 inline constexpr char kCheck[] = "ring_keras.check";
 
@@ -24,8 +29,8 @@ inline constexpr char kCheck[] = "ring_keras.check";
 // gives one as its first result: no more than a reason for XLA to keep the
 // calls in the order in which they were traced, the same on every rank.
 //
-// In a run and a start follow those of the factors below that are not
-// attributes, in this order, then the tensors; in a wait the token that its
+// In a run, a start and a departure follow those of the factors below that are
+// not attributes, in this order, then the tensors; in a wait the token that its
 // start gave, then the tensors; in a check the two matrices, then the tensors.
 inline constexpr const char* kFactors[] = {"prescale", "postscale", "weight"};
 
@@ -42,6 +47,7 @@ inline constexpr char kStep[] = "step";  // A StepRole.
 inline constexpr char kPlan[] = "plan";
 inline constexpr char kNames[] = "names";    // Of a check's tensors.
 inline constexpr char kNumber[] = "number";  // Pairs a wait with its start.
+inline constexpr char kSlot[] = "slot";      // An arrival with its departure.
 // In place of a factor that is an operand: any value.
 inline constexpr char kOperandSuffix[] = "_is_operand";
 

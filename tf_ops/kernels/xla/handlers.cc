@@ -10,6 +10,7 @@
 #include "tf_ops/collectives/nccl/device_work.h"
 #include "tf_ops/common/logging.h"
 #include "tf_ops/cuda/runtime_api.h"
+#include "tf_ops/kernels/departures.h"
 #include "tf_ops/kernels/drive_time.h"
 #include "tf_ops/kernels/named_status.h"
 #include "tf_ops/kernels/owned_copies.h"
@@ -17,6 +18,7 @@
 #include "tf_ops/kernels/xla/call_trace.h"
 #include "tf_ops/kernels/xla/custom_calls.h"
 #include "tf_ops/kernels/xla/started_calls.h"
+#include "tf_ops/runtime/departed_calls.h"
 #include "tf_ops/runtime/runtime.h"
 #include "tf_ops/runtime/submitted_call.h"
 #include "xla/ffi/api/ffi.h"
@@ -73,22 +75,28 @@ struct GpuStream {
 // Where a call's buffers are: in host memory if it has no value.
 using Place = std::optional<GpuStream>;
 
-// Numbers that only the running computation knows: all of `buffer`, as many as
-// `values` holds.
-Status Read(const ffi::AnyBuffer& buffer, const Place& place, double* values) {
+// Copies between memory at `place` and the host's, and returns when it has.
+Status Copy(void* to, const void* from, size_t nbytes, const Place& place,
+            int kind) {
+  if (nbytes == 0) return Status::Ok();
   if (!place.has_value()) {
-    std::memcpy(values, buffer.untyped_data(), buffer.size_bytes());
+    std::memcpy(to, from, nbytes);
     return Status::Ok();
   }
   auto runtime = cuda::GetRuntime();
   RING_KERAS_RETURN_IF_ERROR(runtime.status());
   RING_KERAS_RETURN_IF_ERROR(cuda::ToStatus(
-      runtime.value()->MemcpyAsync(values, buffer.untyped_data(),
-                                   buffer.size_bytes(),
-                                   cuda::kMemcpyDeviceToHost, place->stream),
-      "reading numbers"));
+      runtime.value()->MemcpyAsync(to, from, nbytes, kind, place->stream),
+      "copying"));
   return cuda::ToStatus(runtime.value()->StreamSynchronize(place->stream),
-                        "reading numbers");
+                        "copying");
+}
+
+// Numbers that only the running computation knows: all of `buffer`, as many as
+// `values` holds.
+Status Read(const ffi::AnyBuffer& buffer, const Place& place, double* values) {
+  return Copy(values, buffer.untyped_data(), buffer.size_bytes(), place,
+              cuda::kMemcpyDeviceToHost);
 }
 
 // The request that a call's attributes, operands and results describe. What
@@ -268,6 +276,46 @@ ffi::Error Wait(const Place& place, ffi::RemainingArgs operands,
   return Ended(Status::Ok());
 }
 
+ffi::Error Depart(const Place& place, ffi::RemainingArgs operands,
+                  ffi::RemainingRets results, ffi::Dictionary attributes) {
+  Request request = ToRequest(place, attributes, operands, results);
+  const CallTrace trace("departure of ", &request);
+  request.device_work = nullptr;  // The copies are in host memory.
+  DepartedCalls::Get().Put(
+      Integer(attributes, xla_calls::kSlot, 0),
+      DepartedCall::Submit(std::move(request),
+                           [&place](void* to, const void* from, size_t nbytes) {
+                             return Copy(to, from, nbytes, place,
+                                         cuda::kMemcpyDeviceToHost);
+                           }));
+  return ffi::Error::Success();
+}
+
+ffi::Error Arrive(const Place& place, ffi::RemainingArgs,
+                  ffi::RemainingRets results, ffi::Dictionary attributes) {
+  const CallTrace trace("arrival of a collective", nullptr);
+  const auto name = attributes.get<std::string_view>(xla_calls::kName);
+  const std::string what(name.has_value() ? *name : "");
+  const auto call =
+      DepartedCalls::Get().Take(Integer(attributes, xla_calls::kSlot, 0));
+  if (call == nullptr) return Ended(NothingDeparted(what));
+  const Status status = call->Wait();
+  if (!status.ok()) return Ended(status);
+  const auto arrived = call->Results();
+  if (arrived.size() + 1 != results.size()) return Ended(OtherResults(what));
+  for (size_t i = 0; i < arrived.size(); ++i) {
+    auto result = *results.get<ffi::AnyBuffer>(i + 1);
+    if (arrived[i].nbytes != result->size_bytes()) {
+      return Ended(OtherResults(what));
+    }
+    const Status copied =
+        Copy(result->untyped_data(), arrived[i].data, arrived[i].nbytes, place,
+             cuda::kMemcpyHostToDevice);
+    if (!copied.ok()) return Ended(copied);
+  }
+  return Ended(Status::Ok());
+}
+
 ffi::Error Check(const Place& place, ffi::RemainingArgs operands,
                  ffi::RemainingRets, ffi::Dictionary attributes) {
   std::vector<double> matrices[2];
@@ -319,6 +367,8 @@ ffi::Error OnGpu(void* stream, int32_t device, ffi::RemainingArgs operands,
 RING_KERAS_HANDLERS(Run);
 RING_KERAS_HANDLERS(Start);
 RING_KERAS_HANDLERS(Wait);
+RING_KERAS_HANDLERS(Depart);
+RING_KERAS_HANDLERS(Arrive);
 RING_KERAS_HANDLERS(Check);
 
 }  // namespace
@@ -330,6 +380,10 @@ const XlaHandler kXlaHandlers[kXlaHandlerCount] = {
     {xla_calls::kStart, "CUDA", kStartOnGpu},
     {xla_calls::kWait, "Host", kWaitOnHost},
     {xla_calls::kWait, "CUDA", kWaitOnGpu},
+    {xla_calls::kDepart, "Host", kDepartOnHost},
+    {xla_calls::kDepart, "CUDA", kDepartOnGpu},
+    {xla_calls::kArrive, "Host", kArriveOnHost},
+    {xla_calls::kArrive, "CUDA", kArriveOnGpu},
     {xla_calls::kCheck, "Host", kCheckOnHost},
     {xla_calls::kCheck, "CUDA", kCheckOnGpu},
 };

@@ -15,7 +15,7 @@ struct XlaHandler {
   XLA_FFI_Handler* handler;
 };
 
-inline constexpr int kXlaHandlerCount = 8;
+inline constexpr int kXlaHandlerCount = 12;
 extern const XlaHandler kXlaHandlers[kXlaHandlerCount];
 
 }  // namespace ring_keras

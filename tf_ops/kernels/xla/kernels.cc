@@ -13,6 +13,7 @@
 #include "tf_ops/kernels/attributes.h"
 #include "tf_ops/kernels/conversions.h"
 #include "tf_ops/kernels/xla/call_builder.h"
+#include "tf_ops/kernels/xla/collective_kernel.h"
 #include "tf_ops/kernels/xla/custom_calls.h"
 #include "tf_ops/kernels/xla/started_calls.h"
 #include "tf_ops/runtime/runtime.h"
@@ -24,42 +25,6 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::XlaOpKernel;
 using tensorflow::XlaOpKernelContext;
 using xla::XlaOp;
-
-constexpr char kXlaGpu[] = "XLA_GPU_JIT";
-
-// An op that takes part in a collective.
-class CollectiveXlaKernel : public XlaOpKernel {
- public:
-  CollectiveXlaKernel(OpKernelConstruction* construction, CollectiveKind kind)
-      : XlaOpKernel(construction),
-        prototype_(Attributes(construction).NewRequest(kind)) {}
-
- protected:
-  // A call of `target` for this op, without tensors.
-  CallBuilder NewCall(XlaOpKernelContext* context, const char* target) const {
-    CallBuilder call(context, target);
-    call.Set(xla_calls::kKind, static_cast<int64_t>(prototype_.kind));
-    call.Set(xla_calls::kName, prototype_.name);
-    call.Set(xla_calls::kCommunicator, prototype_.communicator_id);
-    call.Set(xla_calls::kStep, static_cast<int64_t>(prototype_.step_role));
-    call.Set(xla_calls::kPlan, prototype_.plan);
-    return call;
-  }
-
-  // The ranks that take part; reports an error and returns none if there are
-  // none.
-  std::vector<int> Ranks(XlaOpKernelContext* context) const {
-    auto ranks = Runtime::Get().CommunicatorRanks(prototype_.communicator_id);
-    if (ranks.ok()) return ranks.value();
-    context->SetStatus(ToTensorFlow(ranks.status()));
-    return {};
-  }
-
-  const Request& prototype() const { return prototype_; }
-
- private:
-  const Request prototype_;
-};
 
 // One that reduces.
 class ReductionXlaKernel : public CollectiveXlaKernel {
@@ -104,10 +69,6 @@ void SetReduced(XlaOpKernelContext* context, int index, XlaOp reduced) {
                               context->expected_output_dtype(index), &type));
   // Where it is of that type this changes nothing.
   context->SetOutput(index, xla::ConvertElementType(reduced, type));
-}
-
-int64_t NumberOf(const std::optional<DataType>& dtype) {
-  return dtype.has_value() ? static_cast<int64_t>(*dtype) : -1;
 }
 
 class AllreduceXlaKernel : public ReductionXlaKernel {
@@ -360,12 +321,6 @@ class GiveOrderXlaKernel : public XlaOpKernel {
     context->SetOutput(0, xla::ConvertElementType(token, xla::F32));
   }
 };
-
-// By hand, since REGISTER_XLA_OP comes too late once the process has compiled
-// anything.
-#define RING_KERAS_REGISTER_XLA(op, kernel)                        \
-  REGISTER_KERNEL_BUILDER(Name(op).Device("XLA_CPU_JIT"), kernel); \
-  REGISTER_KERNEL_BUILDER(Name(op).Device(kXlaGpu), kernel)
 
 RING_KERAS_REGISTER_XLA("RingKerasAllgather", AllgatherXlaKernel);
 RING_KERAS_REGISTER_XLA("RingKerasAllreduce", AllreduceXlaKernel);
