@@ -1,7 +1,7 @@
 """An optimizer whose ranks train apart, and meet every so many steps."""
 
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -21,6 +21,7 @@ from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.meeting_hook import MeetingHook
 from ring_keras.optimizers.meeting_log import MeetingLog
 from ring_keras.optimizers.reduction_options import ReductionOptions
+from ring_keras.optimizers.run_if import run_if
 from ring_keras.optimizers.step_scope import current_step
 from ring_keras.optimizers.wires import THIN_WIRES
 from ring_keras.optimizers.wrapper_hook import all_suspended
@@ -84,8 +85,10 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         overlap_steps: The ranks go on for so many updates while a meeting's averages
             are under way. What comes of them is then mixed half and half with what
             their own weights have become (Douillard et al., arXiv:2501.18512). The same
-            on every rank, and fewer than `sync_every`. Not with XLA, nor with the wires
-            `"int8"` and `"top-k"`. 0: they wait.
+            on every rank, and fewer than `sync_every`. With `"int8"` half of them are
+            for each of two messages; with that and `"top-k"` the ranks first wait until
+            all have said how much they have trained, and keep another copy of the
+            weights. 0: they wait.
         name: The name of the optimizer.
 
     Raises:
@@ -140,7 +143,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         self.log.prepare()
         if self.overlap_steps:
             self._hook.prepare_flights(
-                [self._of(f, variables) for f in self._fragments]
+                [self._of(f, variables) for f in self._fragments], self.wire
             )
         self._amounts_apart = [
             self.add_variable((), dtype="float64", name="amount_apart")
@@ -281,7 +284,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         # ranks would come to count other steps.
         after = tf.control_dependencies([g for g in grads if tf.is_tensor(g)])
         with in_order(), after:
-            _run_if(self._steps_apart == 0, self._note_met)
+            run_if(self._steps_apart == 0, self._note_met)
             if self._hook.hosts is not None:
                 grads, present = self._hook.hosts.average_gradients(
                     grads,
@@ -290,7 +293,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
                     present,
                 )
             with all_suspended(self):
-                _run_if(
+                run_if(
                     present,
                     lambda: self.inner_optimizer.apply(grads, trainable_variables),
                 )
@@ -301,13 +304,15 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             place = self._place()
             for number, due in enumerate(self._places()):
                 begin = self._depart if self.overlap_steps else self._meet
-                _run_if(place == due, functools.partial(begin, number))
-            for number, due in enumerate(self._places(self.overlap_steps)):
-                if self.overlap_steps:
-                    is_due = tf.logical_and(
-                        place == due, self._hook.is_under_way(number)
-                    )
-                    _run_if(is_due, functools.partial(self._merge, number))
+                with in_order():
+                    run_if(place == due, functools.partial(begin, number))
+            for later, action in self._later():
+                for number, due in enumerate(self._places(later)):
+                    with in_order():
+                        is_due = tf.logical_and(
+                            place == due, self._hook.is_under_way(number)
+                        )
+                        run_if(is_due, functools.partial(action, number))
 
     def meet(self) -> None:
         """Gives all ranks the same weights now, unless they have the same.
@@ -327,7 +332,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
                 process_set=self._hook.process_set,
             )
             is_apart, *are_apart = tf.unstack(flags > 0)
-            _run_if(is_apart, functools.partial(self._meet_all, are_apart))
+            run_if(is_apart, functools.partial(self._meet_all, are_apart))
 
     def drop_flights(self) -> None:
         """Forgets the meetings that have begun and not ended.
@@ -382,7 +387,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
 
     def _meet_all(self, are_apart: Sequence[tf.Tensor]) -> None:
         # This rank may have taken no step, where another one has.
-        _run_if(self._steps_apart == 0, self._note_met)
+        run_if(self._steps_apart == 0, self._note_met)
         if not self._is_in_turn():
             self._meet(0)
             return
@@ -390,10 +395,10 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             if self.overlap_steps:
                 with in_order():
                     under_way = self._hook.is_under_way(number)
-                    _run_if(under_way, functools.partial(self._merge, number))
+                    run_if(under_way, functools.partial(self._merge, number))
             with in_order():  # Momentum would move what has just met.
-                _run_if(is_apart, functools.partial(self._meet, number))
-            _run_if(
+                run_if(is_apart, functools.partial(self._meet, number))
+            run_if(
                 tf.logical_not(is_apart), functools.partial(self._return_to_met, number)
             )
         self._steps_apart.assign(0)
@@ -414,16 +419,25 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
 
     def _depart(self, number: int) -> None:
         """Begins a meeting, whose averages `_merge` waits for."""
-        variables = self._of(self._fragments[number], self._trainable_variables)
-        apart = self._amounts_apart[number]
         changes = self._changes(number)
         self._hook.depart(
             number,
             changes,
-            variables,
-            tf.convert_to_tensor(apart),
+            tf.convert_to_tensor(self._amounts_apart[number]),
+            self._residuals_of(number),
             self.log.square_of(changes),
         )
+
+    def _later(self) -> Iterator[tuple[int, Callable[[int], None]]]:
+        """What follows a meeting's begin after so many updates, in their order."""
+        if not self.overlap_steps:
+            return
+        # Else what waits for the averages does that first.
+        middle = (self.overlap_steps + 1) // 2
+        has_two = self.wire in THIN_WIRES and len(THIN_WIRES[self.wire].exchanges) > 1
+        if has_two and middle < self.overlap_steps:
+            yield middle, self._hook.go_on
+        yield self.overlap_steps, self._merge
 
     def _merge(self, number: int) -> None:
         """Ends a meeting that has begun some steps ago."""
@@ -432,7 +446,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         change_square = self._hook.change_under_way(number)
         # Only now: a meeting that is forgotten has taken nothing away.
         self._amounts_apart[number].assign(self._unsent_amount(number))
-        averages = self._hook.arrive(number, variables)
+        averages = self._hook.arrive(number, self._residuals_of(number))
         own = [tf.identity(tf.convert_to_tensor(variable)) for variable in variables]
         self._take(number, averages, amount, change_square)
         for variable, value in zip(variables, own, strict=True):
@@ -559,19 +573,6 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
     @staticmethod
     def _of(fragment: Sequence[int], values: Sequence[Any]) -> list[Any]:
         return [values[index] for index in fragment]
-
-
-def _run_if(condition: Any, action: Callable[[], Any]) -> None:
-    """Takes an action where a condition holds; None: in any case."""
-    if condition is None:
-        action()
-        return
-
-    def run() -> tf.Tensor:
-        action()
-        return tf.constant(True)
-
-    tf.cond(condition, run, lambda: tf.constant(False))
 
 
 def _default_outer() -> keras.optimizers.Optimizer:

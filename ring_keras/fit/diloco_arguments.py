@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
-from ring_keras.optimizers.wires import THIN_WIRES, WIRES
+from ring_keras.optimizers.wires import WIRES
 
 __all__ = ["check_arguments", "check_variables"]
 
@@ -39,7 +39,7 @@ def check_arguments(
         )
     _check_optimizers(inner, outer, sync_every)
     _check_fragments(fragments, sync_every)
-    _check_overlap(overlap_steps, sync_every, wire)
+    _check_overlap(overlap_steps, sync_every)
 
 
 def check_variables(
@@ -82,7 +82,7 @@ def _check_fragments(fragments: int, sync_every: int) -> None:
         )
 
 
-def _check_overlap(overlap_steps: int, sync_every: int, wire: str) -> None:
+def _check_overlap(overlap_steps: int, sync_every: int) -> None:
     if (
         not isinstance(overlap_steps, int)
         or isinstance(overlap_steps, bool)
@@ -92,13 +92,6 @@ def _check_overlap(overlap_steps: int, sync_every: int, wire: str) -> None:
             "[RK347] "
             "`overlap_steps` must be a whole number, from 0 to below `sync_every`. "
             f"Received: overlap_steps={overlap_steps!r}, sync_every={sync_every}"
-        )
-    if overlap_steps and wire in THIN_WIRES:
-        raise ValueError(
-            "[RK347] "
-            f"`overlap_steps` does not go with wire='{wire}', which takes two "
-            "collectives or more: use 'float32' or 'bfloat16'. "
-            f"Received: overlap_steps={overlap_steps}"
         )
 
 

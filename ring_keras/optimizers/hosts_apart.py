@@ -6,14 +6,12 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras.job.process_set import ProcessSet, add_missing_process_sets
-from ring_keras.ops.broadcast import grouped_broadcast
-from ring_keras.ops.step import one_step
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.optimizer_hook import sources_of
 from ring_keras.optimizers.reduction_options import ReductionOptions
+from ring_keras.optimizers.senders import FirstOfHosts
 from ring_keras.optimizers.step_scope import StepWeight
-from ring_keras.optimizers.wires import average_thinly
 
 __all__ = ["HostsApart"]
 
@@ -24,6 +22,9 @@ class HostsApart:
     Args:
         hosts: The name of each rank's host.
         process_set: All these ranks.
+
+    Attributes:
+        senders: Who sends on a thin wire.
     """
 
     def __init__(self, hosts: Sequence[str], process_set: ProcessSet) -> None:
@@ -40,7 +41,7 @@ class HostsApart:
         self.count = len(ranks_of)
         """How many hosts there are."""
         self._own = sets[list(ranks_of).index(hosts[process_set.rank()])]
-        self._firsts = sets[-1]
+        self.senders = FirstOfHosts(sets[-1], self._own)
         self._reducer = GradientReducer(ReductionOptions(process_set=self._own))
 
     def average_gradients(
@@ -69,45 +70,3 @@ class HostsApart:
             gradients, sources_of(variables, gradients), weight
         )
         return averages, None if present is None else weight.total() > 0
-
-    def average_thinly(
-        self,
-        wire: str,
-        values: Sequence[tf.Tensor],
-        residuals: Sequence[tf.Tensor],
-        amount: tf.Tensor,
-    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """As `wires.average_thinly`; the first rank of a host speaks for the host.
-
-        The ranks of a host have the same values, and its first one has the residuals.
-        Each of these sets of ranks takes a step of its own.
-        """
-        if self._reducer.active:
-            amount = StepWeight(amount, self._own).total()
-        averages, left = list(values), list(residuals)
-        if self._firsts.included():
-            with one_step(is_of_training=False):
-                share = StepWeight(amount, self._firsts).share() / self._firsts.size()
-                averages, left = average_thinly(
-                    wire, values, residuals, share, self._firsts
-                )
-        if self._reducer.active:
-            with one_step(is_of_training=False):
-                averages = self._from_first(averages)
-        return averages, left
-
-    def _from_first(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
-        """The host's first rank's values."""
-        by_dtype: dict[tf.DType, list[int]] = {}
-        for index, value in enumerate(values):
-            by_dtype.setdefault(value.dtype, []).append(index)
-        for dtype, indices in by_dtype.items():
-            received = grouped_broadcast(
-                [values[index] for index in indices],
-                self._own.ranks[0],
-                name=f"far_apart/of_host/{dtype.name}",
-                process_set=self._own,
-            )
-            for index, value in zip(indices, received, strict=True):
-                values[index] = value
-        return values

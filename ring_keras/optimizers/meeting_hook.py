@@ -1,6 +1,5 @@
 """The hook of an optimizer whose ranks train apart, and meet every so many steps."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,23 +11,13 @@ from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, generation
 from ring_keras.keras_internals import calls
-from ring_keras.keras_internals.graphs import is_for_xla
-from ring_keras.ops.arguments import to_communicator
-from ring_keras.ops.grouped_allreduce import (
-    PendingAllreduce,
-    allreduce_start,
-    allreduce_wait,
-)
 from ring_keras.ops.objects import allgather_object
-from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.optimizers.flights import PlainFlight, ThinFlight
 from ring_keras.optimizers.hosts_apart import HostsApart
 from ring_keras.optimizers.meeting_log import MeetingLog
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, Terms
-from ring_keras.optimizers.step_scope import (
-    StepWeight,
-    current_step,
-    reduction_step,
-)
+from ring_keras.optimizers.senders import Senders
+from ring_keras.optimizers.step_scope import StepWeight, current_step
 from ring_keras.optimizers.wires import THIN_WIRES, average_thinly, sent_nbytes
 
 __all__ = ["MeetingHook", "meeting_optimizers", "require_same_terms"]
@@ -41,7 +30,7 @@ class MeetingHook(OptimizerHook):
     hook so that all who ask whether, and with whom, an optimizer trains find it.
     """
 
-    _flights: Sequence["_Flight"] = ()
+    _flights: Sequence[PlainFlight | ThinFlight] = ()
     _agreed_in: int | None = None
     """The generation whose ranks have agreed on the terms."""
 
@@ -77,13 +66,6 @@ class MeetingHook(OptimizerHook):
             RankMismatchError: On every rank, if their terms or variables differ.
         """
         self._refuse_around()
-        if self._flights and _is_compiled():
-            raise RingKerasError(
-                "[RK347] "
-                f"optimizer '{self._optimizer.name}', with overlap_steps, keeps "
-                "averages between steps, which XLA cannot. Use compile(..., "
-                "jit_compile=False), or leave out overlap_steps."
-            )
         step = current_step()
         if step is not None:
             # Each rank keeps its gradients to itself, as it was told to.
@@ -119,14 +101,17 @@ class MeetingHook(OptimizerHook):
         if wire not in THIN_WIRES:
             return self._reducer.combine(values, variables, weight)
         left = [tf.convert_to_tensor(residual) for residual in residuals]
-        if self.hosts is not None:
-            averages, left = self.hosts.average_thinly(wire, values, left, amount)
-        elif self._reducer.active:
-            with reduction_step(self.process_set):
-                share = weight.share() / self.process_set.size()
-                averages, left = average_thinly(
-                    wire, values, left, share, self.process_set
-                )
+        averages = list(values)
+        senders = self._senders()
+        if senders is not None:
+            amount = senders.amount(amount)
+            if senders.process_set.included():
+                with senders.step():
+                    share = senders.share(amount)
+                    averages, left = average_thinly(
+                        wire, values, left, share, senders.process_set
+                    )
+            averages = senders.hand_on(averages)
         else:
             averages = [
                 value + tf.cast(one, value.dtype)
@@ -162,12 +147,20 @@ class MeetingHook(OptimizerHook):
 
     def change_under_way(self, number: int) -> tf.Tensor:
         """What `depart` was given of it for the log."""
-        return tf.convert_to_tensor(self._flights[number].change_square)
+        return tf.convert_to_tensor(self._changes_under_way[number])
 
-    def prepare_flights(self, fragments: Sequence[Sequence[Any]]) -> None:
+    def prepare_flights(self, fragments: Sequence[Sequence[Any]], wire: str) -> None:
         """Before `depart`: makes what keeps averages between a step and another."""
         with tf.init_scope():
-            self._flights = [_Flight.of(variables) for variables in fragments]
+            self._flights = [
+                ThinFlight(number, variables, wire)
+                if wire in THIN_WIRES
+                else PlainFlight(number, variables)
+                for number, variables in enumerate(fragments)
+            ]
+            self._changes_under_way = [
+                tf.Variable(0.0, trainable=False, dtype=tf.float64) for _ in fragments
+            ]
 
     def drop_flights(self) -> None:
         """Forgets the averages that are under way, as those of a `fit` that failed.
@@ -176,14 +169,14 @@ class MeetingHook(OptimizerHook):
         meeting, so what they have changed is in the next one.
         """
         for flight in self._flights:
-            flight.is_under_way.assign(False)
+            flight.forget()
 
     def depart(
         self,
         number: int,
         values: Sequence[tf.Tensor],
-        variables: Sequence[Any],
         amount: tf.Tensor,
+        residuals: Sequence[Any],
         change_square: tf.Tensor,
     ) -> None:
         """Starts what `arrive` waits for, in a later step; collective.
@@ -191,50 +184,43 @@ class MeetingHook(OptimizerHook):
         Args:
             number: Of the fragment.
             values: See `average`, like the next.
-            variables: See there.
             amount: See there.
+            residuals: See there. They stay as they are.
             change_square: For the log.
         """
+        self._changes_under_way[number].assign(change_square)
         flight = self._flights[number]
-        with reduction_step(self.process_set):
-            for dtype, indices in flight.indices.items():
-                pending = allreduce_start(
-                    [values[index] for index in indices],
-                    ReduceOp.AVERAGE,
-                    name=_flight_name(number, dtype),
-                    weight=amount,
-                    compression=self.options.compression,
-                    process_set=self.process_set,
-                )
-                flight.handles[dtype].assign(pending.handle)
-        flight.amount.assign(amount)
-        flight.change_square.assign(change_square)
-        flight.is_under_way.assign(True)
+        if isinstance(flight, ThinFlight):
+            left = [tf.convert_to_tensor(residual) for residual in residuals]
+            flight.depart(values, left, amount, self._senders())
+        else:
+            flight.depart(values, amount, self.options.compression, self.process_set)
 
-    def arrive(self, number: int, variables: Sequence[Any]) -> list[tf.Tensor]:
+    def go_on(self, number: int) -> None:
+        """Between `depart` and `arrive`, on a wire that takes two exchanges."""
+        flight = self._flights[number]
+        assert isinstance(flight, ThinFlight)
+        flight.go_on(self._senders())
+
+    def arrive(self, number: int, residuals: Sequence[Any]) -> list[tf.Tensor]:
         """Waits for the averages of a fragment, one for each variable."""
         flight = self._flights[number]
-        # Also where waiting raises: nobody waits for that again.
-        flight.is_under_way.assign(False)
-        averages: list[Any] = list(variables)
-        for dtype, indices in flight.indices.items():
-            pending = PendingAllreduce(
-                flight.handles[dtype].read_value(),
-                tf.as_dtype(dtype),
-                tuple(tf.TensorShape(variables[index].shape) for index in indices),
-                ReduceOp.AVERAGE.value,
-                _flight_name(number, dtype),
-                to_communicator(self.process_set),
-            )
-            for index, average in zip(indices, allreduce_wait(pending), strict=True):
-                averages[index] = average
-        return averages
+        if isinstance(flight, ThinFlight):
+            return flight.arrive(residuals, self._senders())
+        return flight.arrive(self.process_set)
+
+    def _senders(self) -> Senders | None:
+        """Those on a thin wire; None where this rank is alone."""
+        if self.hosts is not None:
+            return self.hosts.senders
+        return Senders(self.process_set) if self._reducer.active else None
 
     def _agree(self, terms: Terms) -> None:
         with tf.init_scope():
             # Else a graph of TensorFlow 1.
             if self._agreed_in == generation() or not tf.executing_eagerly():
                 return
+            self.drop_flights()  # Those of another job never arrive.
             everyones = allgather_object(
                 (terms, current_job().host),
                 name="far_apart/terms",
@@ -268,46 +254,6 @@ class MeetingHook(OptimizerHook):
             )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Flight:
-    """The averages of a fragment, between their start and the step that waits.
-
-    What is here belongs to this process: no file has it.
-
-    Attributes:
-        is_under_way: A variable: whether something is.
-        amount: Another one: how much this rank counts in it.
-        change_square: Another one: what the log is to know of it.
-        handles: Variables, by the dtypes of what they stand for.
-        indices: Positions in the fragment, in the same way.
-    """
-
-    is_under_way: tf.Variable
-    amount: tf.Variable
-    change_square: tf.Variable
-    handles: dict[str, tf.Variable]
-    indices: dict[str, list[int]]
-
-    @classmethod
-    def of(cls, variables: Sequence[Any]) -> "_Flight":
-        indices: dict[str, list[int]] = {}
-        for index, variable in enumerate(variables):
-            dtype = tf.as_dtype(variable.dtype).name
-            indices.setdefault(dtype, []).append(index)
-        nothing = tf.raw_ops.EmptyTensorList(
-            element_shape=tf.constant([], tf.int32),
-            max_num_elements=0,
-            element_dtype=tf.float32,
-        )
-        return cls(
-            tf.Variable(False, trainable=False),
-            tf.Variable(0.0, trainable=False, dtype=tf.float64),
-            tf.Variable(0.0, trainable=False, dtype=tf.float64),
-            {dtype: tf.Variable(nothing, trainable=False) for dtype in indices},
-            indices,
-        )
-
-
 def require_same_terms(
     name: str, everyones: Sequence[Terms], process_set: ProcessSet
 ) -> None:
@@ -332,17 +278,6 @@ def require_same_terms(
                     f"has {values[0]}, rank {rank} has {values[1]}. Give every rank "
                     "the same, or the ranks would not meet."
                 )
-
-
-def _is_compiled() -> bool:
-    """Whether XLA compiles what is traced."""
-    if tf.executing_eagerly():
-        return False
-    return is_for_xla(tf.compat.v1.get_default_graph())
-
-
-def _flight_name(number: int, dtype: str) -> str:
-    return f"far_apart/fragment{number}/{dtype}"
 
 
 def meeting_optimizers(model: keras.Model) -> list[Any]:

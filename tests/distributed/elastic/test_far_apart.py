@@ -237,6 +237,19 @@ def require_same(found: list[Any], epochs: Epochs) -> None:
             marks=pytest.mark.slow,
             id="overlap",
         ),
+        # Between the two messages, and before the first.
+        pytest.param(
+            {**_DILOCO, "death": [1, "begin", 7]}
+            | {"options": {"fragments": 2, "overlap_steps": 3, "wire": "int8"}},
+            marks=pytest.mark.slow,
+            id="overlap of int8",
+        ),
+        pytest.param(
+            {**_DILOCO, "death": [1, "begin", 7], "compile": {"jit_compile": True}}
+            | {"options": {"fragments": 2, "overlap_steps": 2, "wire": "top-k"}},
+            marks=pytest.mark.slow,
+            id="overlap of top-k, jit_compile",
+        ),
         pytest.param(
             {
                 **_DILOCO,
@@ -287,8 +300,9 @@ def test_a_lost_rank_costs_what_it_has_not_met_with(
         {"inner": "adam"},
         {"inner": "sgd", "options": {"fragments": 2, "overlap_steps": 2}},
         {"inner": "sgd", "options": {"wire": "top-k"}},
+        {"inner": "sgd", "options": {"wire": "top-k", "overlap_steps": 3}},
     ],
-    ids=["adam", "overlap", "top-k"],
+    ids=["adam", "overlap", "top-k", "overlap of top-k"],
 )
 @pytest.mark.parametrize("joins", [7, 8])
 def test_a_replacement_begins_where_the_ranks_have_met(

@@ -41,14 +41,25 @@ def fit_worker(inner, outer, sync_every, steps, epochs, options=(), **compiled):
 
 
 def require_reference(
-    results, size, inner, outer, sync_every, steps, epochs, wire="float32", hosts=()
+    results,
+    size,
+    inner,
+    outer,
+    sync_every,
+    steps,
+    epochs,
+    wire="float32",
+    overlap=0,
+    hosts=(),
 ):
     """The ranks have one model, bit for bit, and it is that of the algorithm."""
     all_weights, meetings = zip(*results, strict=True)
     assert len({training.as_bytes(weights) for weights in all_weights}) == 1
     batches = sync_every * (2 if inner == "accumulation" else 1)
     assert meetings == (-(-steps // batches) * epochs,) * size
-    reference = Reference(size, inner, outer, batches, wire, hosts=hosts)
+    reference = Reference(
+        size, inner, outer, batches, wire, overlap=overlap, hosts=hosts
+    )
     for _ in range(epochs):
         reference.epoch(steps)
     assert training.largest_difference(all_weights[0], reference.common) < 1e-6
@@ -82,19 +93,27 @@ def test_fit_is_the_algorithm(rank_pool, size, inner, outer, sync_every, compile
 
 
 @pytest.mark.parametrize(
-    ("inner", "wire", "compiled"),
+    ("inner", "wire", "overlap", "compiled"),
     [
-        ("adam", "int8", {}),
-        pytest.param("sgd", "float32", {"jit_compile": True}, marks=pytest.mark.slow),
-        pytest.param("accumulation", "float32", {}, marks=pytest.mark.slow),
-        pytest.param("loss_scaled", "top-k", {}, marks=pytest.mark.slow),
-        pytest.param("sgd", "int8", {"run_eagerly": True}, marks=pytest.mark.slow),
+        ("adam", "int8", 0, {}),
+        ("sgd", "int8", 2, {}),
+        pytest.param(
+            *("sgd", "float32", 0, {"jit_compile": True}), marks=pytest.mark.slow
+        ),
+        pytest.param("accumulation", "float32", 0, {}, marks=pytest.mark.slow),
+        pytest.param("loss_scaled", "top-k", 0, {}, marks=pytest.mark.slow),
+        pytest.param("sgd", "int8", 0, {"run_eagerly": True}, marks=pytest.mark.slow),
+        pytest.param("sgd", "int8", 2, {"jit_compile": True}, marks=pytest.mark.slow),
+        pytest.param("sgd", "top-k", 1, {}, marks=pytest.mark.slow),
+        pytest.param("sgd", "float32", 2, {}, marks=pytest.mark.slow),
     ],
 )
-def test_hosts_that_train_apart_are_ranks_with_larger_batches(inner, wire, compiled):
+def test_hosts_that_train_apart_are_ranks_with_larger_batches(
+    inner, wire, overlap, compiled
+):
     """One host has two ranks, which stay equal between meetings, and one has one."""
     worker = functools.partial(fit_worker, **compiled)
-    options = (("apart", "hosts"), ("wire", wire))
+    options = (("apart", "hosts"), ("wire", wire), ("overlap_steps", overlap))
     results = run_ranks(
         worker,
         3,
@@ -102,7 +121,9 @@ def test_hosts_that_train_apart_are_ranks_with_larger_batches(inner, wire, compi
         env=[{"RING_KERAS_HOST_NAME": host} for host in ("a", "a", "b")],
     )
 
-    require_reference(results, 3, inner, "diloco", 3, 8, 2, wire=wire, hosts=(0, 0, 1))
+    require_reference(
+        *(results, 3, inner, "diloco", 3, 8, 2), wire, overlap, hosts=(0, 0, 1)
+    )
 
 
 def synchronous_worker():
@@ -243,7 +264,11 @@ def checked_worker(options):
 
 @pytest.mark.parametrize(
     "options",
-    [{"wire": "int8"}, pytest.param({"overlap_steps": 2}, marks=pytest.mark.slow)],
+    [
+        {"wire": "int8"},
+        pytest.param({"overlap_steps": 2}, marks=pytest.mark.slow),
+        pytest.param({"overlap_steps": 2, "wire": "int8"}, marks=pytest.mark.slow),
+    ],
 )
 def test_checks_of_equal_weights_know_of_it(rank_pool, options):
     checked = rank_pool(2, env={"RING_KERAS_CHECK_STEPS": "2"})

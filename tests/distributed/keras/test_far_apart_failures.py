@@ -24,7 +24,7 @@ from support.far_apart import (
 from support.run_ranks import run_ranks
 
 import ring_keras as ring
-from ring_keras import _libraries, verify
+from ring_keras import verify
 
 
 def loaded_worker(directory):
@@ -200,6 +200,9 @@ def preempted_worker(directory, inner, options, steps, spe):
         pytest.param("adam", {"sync_every": 5}, 8, 1, marks=pytest.mark.slow),
         # A meeting is under way.
         pytest.param("sgd", {"overlap_steps": 2}, 5, 1, marks=pytest.mark.slow),
+        pytest.param(
+            *("sgd", {"overlap_steps": 2, "wire": "int8"}, 5, 1), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_signal_between_two_meetings_changes_no_bit(
@@ -333,28 +336,34 @@ def test_a_rank_that_fails_between_two_meetings_tells_the_others(rank_pool):
     assert second == "the disk is full"
 
 
-def fails_under_way_worker():
+def fails_under_way_worker(wire, jit_compile):
     """A rank that fails when a meeting has begun; then all train again."""
     model = training.build(1)
-    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=4, overlap_steps=2)
-    model.compile(optimizer, "binary_crossentropy")
+    optimizer = ring.DiLoCo(
+        keras.optimizers.SGD(0.1), sync_every=4, overlap_steps=2, wire=wire
+    )
+    model.compile(optimizer, "binary_crossentropy", jit_compile=jit_compile)
     with pytest.raises((OSError, ring.RingKerasError)):
         model.fit(rank_dataset(8), verbose=0, callbacks=[LeavesEarly(True)])
     model.fit(rank_dataset(8), verbose=0, shuffle=False)
-    weights = model.get_weights()
     assert pickle.loads(pickle.dumps(model)).optimizer.overlap_steps == 2
-    if _libraries.has_xla_kernels():
-        with pytest.raises(ring.RingKerasError, match="RK347"):
-            model.compile(optimizer, "binary_crossentropy", jit_compile=True)
-            model.fit(rank_dataset(8), verbose=0)
-    return weights
+    return model.get_weights()
 
 
-def test_a_meeting_of_a_fit_that_failed_is_forgotten(rank_pool):
-    first, second = rank_pool(2).run(fails_under_way_worker)
+@pytest.mark.parametrize(
+    ("wire", "jit_compile"),
+    [
+        ("float32", False),
+        pytest.param("top-k", False, marks=pytest.mark.slow),
+        pytest.param("int8", True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_meeting_of_a_fit_that_failed_is_forgotten(rank_pool, wire, jit_compile):
+    arguments = (wire, jit_compile)
+    first, second = rank_pool(2).run(fails_under_way_worker, args=arguments)
 
     assert training.as_bytes(first) == training.as_bytes(second)
-    reference = Reference(2, "sgd", "diloco", 4, overlap=2)
+    reference = Reference(2, "sgd", "diloco", 4, wire, overlap=2)
     reference.loop(0, 5)
     reference.forget()
     # All begin with the first rank's.
@@ -416,7 +425,6 @@ def refusals_worker():
         lambda: ring.DiLoCo("sgd", sync_every=2, wire="int4"),
         lambda: ring.DiLoCo("sgd", sync_every=2, fragments=3),
         lambda: ring.DiLoCo("sgd", sync_every=2, overlap_steps=2),
-        lambda: ring.DiLoCo("sgd", sync_every=2, overlap_steps=1, wire="int8"),
     ]
     messages = []
     for case in cases:
@@ -448,7 +456,6 @@ def test_what_cannot_be_is_refused(rank_pool):
             "wire='int4'",
             "fragments=3, sync_every=2",
             "overlap_steps=2, sync_every=2",
-            "does not go with wire='int8'",
         ],
         strict=True,
     ):

@@ -165,6 +165,8 @@ def fragments_worker(inner, wire, fragments, overlap, **compiled):
     [
         (2, "sgd", "int8", 3, 0, {}),
         (2, "sgd", "float32", 2, 4, {"steps_per_execution": 4}),
+        (2, "sgd", "int8", 2, 3, {"jit_compile": True}),
+        (2, "sgd", "top-k", 1, 2, {}),
         pytest.param(*(3, "sgd", "int8", 3, 0, {}), marks=pytest.mark.slow),
         pytest.param(
             *(3, "sgd", "float32", 2, 4, {"steps_per_execution": 4}),
@@ -183,6 +185,26 @@ def fragments_worker(inner, wire, fragments, overlap, **compiled):
             marks=pytest.mark.slow,
         ),
         pytest.param(*(4, "accumulation", "float32", 3, 2, {}), marks=pytest.mark.slow),
+        # One of the two messages is waited for where it begins.
+        pytest.param(*(3, "sgd", "int8", 3, 1, {}), marks=pytest.mark.slow),
+        pytest.param(
+            *(3, "sgd", "int8", 1, 1, {"jit_compile": True}), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            *(3, "sgd", "int8", 1, 4, {"steps_per_execution": 4}),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(2, "accumulation", "int8", 2, 2, {"run_eagerly": True}),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(3, "accumulation", "top-k", 2, 3, {"jit_compile": True}),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(3, "sgd", "float32", 2, 4, {"jit_compile": True}), marks=pytest.mark.slow
+        ),
         pytest.param(
             *(2, "sgd", "float32", 3, 1, {"run_eagerly": True}), marks=pytest.mark.slow
         ),
@@ -226,12 +248,12 @@ def test_each_fragment_meets_at_its_time(rank_pool):
         assert [number for number, of in enumerate(common, 1) if of[index]] == [4, 8]
 
 
-def ahead_worker():
+def ahead_worker(jit_compile):
     """Rank 0 goes on when a meeting has begun, while rank 1 has not come to it."""
     model = training.build(1)
     optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=4, overlap_steps=3)
     model.compile(optimizer, "binary_crossentropy")
-    step = tf.function(step_of(model), reduce_retracing=True)
+    step = tf.function(step_of(model), reduce_retracing=True, jit_compile=jit_compile)
     batches = batches_of(ring.rank(), ring.size(), 9)[:8]
     step(*batches[0])  # The ranks agree.
     waits_after = 6 if ring.rank() == 0 else 1
@@ -244,8 +266,11 @@ def ahead_worker():
     return model.get_weights()
 
 
-def test_no_rank_waits_for_a_meeting_that_has_begun(rank_pool):
-    first, second = rank_pool(2).run(ahead_worker)
+@pytest.mark.parametrize(
+    "jit_compile", [None, pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_no_rank_waits_for_a_meeting_that_has_begun(rank_pool, jit_compile):
+    first, second = rank_pool(2).run(ahead_worker, args=(jit_compile,))
 
     assert training.as_bytes(first) == training.as_bytes(second)
     reference = Reference(2, "sgd", "diloco", 4, overlap=3)

@@ -1,0 +1,205 @@
+"""Meetings that are under way while the ranks go on: between a step and a later one.
+
+What is here belongs to this process: no file has it. A flight that is forgotten has
+changed nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.ops.compression import Compression
+from ring_keras.ops.departures import arrive, depart, forget_departed, new_slot
+from ring_keras.ops.step import in_order
+from ring_keras.optimizers.run_if import run_if
+from ring_keras.optimizers.senders import Senders
+from ring_keras.optimizers.step_scope import reduction_step
+from ring_keras.optimizers.wires import THIN_WIRES, own_part
+
+__all__ = ["Flight", "PlainFlight", "ThinFlight"]
+
+
+class Flight:
+    """The averages of one fragment.
+
+    Args:
+        number: Of the fragment.
+        variables: Its variables.
+        slots: How many collectives it may have under way.
+
+    Attributes:
+        is_under_way: A variable: whether something is.
+        amount: Another one: how much this rank counts in it.
+    """
+
+    def __init__(self, number: int, variables: Sequence[Any], slots: int) -> None:
+        self.is_under_way = tf.Variable(False, trainable=False)
+        self.amount = tf.Variable(0.0, trainable=False, dtype=tf.float64)
+        self._name = f"far_apart/fragment{number}"
+        self._shapes = [tf.TensorShape(variable.shape) for variable in variables]
+        self._dtypes = [tf.as_dtype(variable.dtype) for variable in variables]
+        self._slots = [new_slot(self) for _ in range(slots)]
+
+    def forget(self) -> None:
+        """It never arrives. Not in a function."""
+        self.is_under_way.assign(False)
+        for slot in self._slots:
+            forget_departed(slot)
+
+    def _note_departure(self, amount: tf.Tensor) -> None:
+        self.amount.assign(amount)
+        self.is_under_way.assign(True)
+
+
+class PlainFlight(Flight):
+    """Averages that the engine makes, for each dtype by one collective."""
+
+    def __init__(self, number: int, variables: Sequence[Any]) -> None:
+        self._indices: dict[tf.DType, list[int]] = {}
+        for index, variable in enumerate(variables):
+            dtype = tf.as_dtype(variable.dtype)
+            self._indices.setdefault(dtype, []).append(index)
+        super().__init__(number, variables, len(self._indices))
+
+    def depart(
+        self,
+        values: Sequence[tf.Tensor],
+        amount: tf.Tensor,
+        compression: Compression,
+        process_set: ProcessSet,
+    ) -> None:
+        """Starts it; collective."""
+        with reduction_step(process_set):
+            for slot, (dtype, indices) in zip(
+                self._slots, self._indices.items(), strict=True
+            ):
+                depart(
+                    slot,
+                    "average",
+                    [values[index] for index in indices],
+                    name=f"{self._name}/{dtype.name}",
+                    weight=amount,
+                    compression=compression,
+                    process_set=process_set,
+                )
+        self._note_departure(amount)
+
+    def arrive(self, process_set: ProcessSet) -> list[tf.Tensor]:
+        """Waits for it: one average for each variable."""
+        # Also where waiting raises: nobody waits for that again.
+        self.is_under_way.assign(False)
+        averages: list[Any] = [None] * len(self._shapes)
+        with reduction_step(process_set):
+            for slot, (dtype, indices) in zip(
+                self._slots, self._indices.items(), strict=True
+            ):
+                shapes = [self._shapes[index] for index in indices]
+                arrived = arrive(slot, shapes, dtype, name=f"{self._name}/{dtype.name}")
+                for index, average in zip(indices, arrived, strict=True):
+                    averages[index] = average
+        return averages
+
+
+class ThinFlight(Flight):
+    """Averages on a wire that leaves residuals.
+
+    Ranks first tell each other how much they count, and wait for that. The exchanges
+    are then under way one after the other; all begin each of them together.
+    """
+
+    def __init__(self, number: int, variables: Sequence[Any], wire: str) -> None:
+        self._wire = THIN_WIRES[wire]
+        super().__init__(number, variables, len(self._wire.exchanges))
+        # Where it has not been forgotten, these are the residuals when it ends.
+        self._left = [
+            tf.Variable(tf.zeros(shape), trainable=False) for shape in self._shapes
+        ]
+        self._exchange = tf.Variable(0, trainable=False, dtype=tf.int64)
+
+    def depart(
+        self,
+        values: Sequence[tf.Tensor],
+        residuals: Sequence[tf.Tensor],
+        amount: tf.Tensor,
+        senders: Senders | None,
+    ) -> None:
+        """Starts it; collective. None send where this rank is alone."""
+        left = list(residuals)
+        if senders is None:
+            left = own_part(values, residuals, tf.constant(1.0))
+        else:
+            of_all = senders.amount(amount)
+            if senders.process_set.included():
+                with senders.step():
+                    part = own_part(values, residuals, senders.share(of_all))
+                    message, left = self._wire.begin(part, senders.process_set)
+                    self._send(0, message, senders)
+        self._keep(left)
+        self._exchange.assign(0)
+        self._note_departure(amount)
+
+    def go_on(self, senders: Senders | None) -> None:
+        """Takes what the first exchange has given, and starts the second one."""
+        if senders is not None and senders.process_set.included():
+            with senders.step():
+                senders.meet()
+                received = self._receive(0, senders)
+                message, besides = self._wire.go_on(
+                    received, self._shapes, senders.process_set
+                )
+                self._send(1, message, senders)
+            self._keep(
+                [one + more for one, more in zip(self._left, besides, strict=True)]
+            )
+        self._exchange.assign(1)
+
+    def arrive(
+        self, residuals: Sequence[Any], senders: Senders | None
+    ) -> list[tf.Tensor]:
+        """Waits for it: one average for each variable; and sets the residuals."""
+        self.is_under_way.assign(False)
+        last = len(self._wire.exchanges) - 1
+        if last:
+            with in_order():
+                run_if(self._exchange < last, lambda: self.go_on(senders))
+        with in_order():
+            left = [tf.convert_to_tensor(one) for one in self._left]
+            sums = left
+            if senders is None:
+                left = [tf.zeros_like(one) for one in left]
+            else:
+                if senders.process_set.included():
+                    with senders.step():
+                        sums = self._wire.end(
+                            self._receive(last, senders),
+                            self._shapes,
+                            senders.process_set,
+                        )
+                sums = senders.hand_on(sums)
+        for residual, one in zip(residuals, left, strict=True):
+            residual.assign(one)
+        return [tf.cast(s, dtype) for s, dtype in zip(sums, self._dtypes, strict=True)]
+
+    def _send(self, number: int, message: tf.Tensor, senders: Senders) -> None:
+        kind = self._wire.exchanges[number]
+        depart(
+            self._slots[number],
+            kind,
+            [message],
+            name=f"{self._name}/{kind}",
+            process_set=senders.process_set,
+        )
+
+    def _receive(self, number: int, senders: Senders) -> tf.Tensor:
+        kind = self._wire.exchanges[number]
+        shape, dtype = self._wire.received(
+            number, self._shapes, senders.process_set.size()
+        )
+        name = f"{self._name}/{kind}"
+        return arrive(self._slots[number], [shape], dtype, name=name)[0]
+
+    def _keep(self, left: Sequence[tf.Tensor]) -> None:
+        for variable, value in zip(self._left, left, strict=True):
+            variable.assign(value)
