@@ -96,7 +96,7 @@ def test_fit_is_the_algorithm(rank_pool, size, inner, outer, sync_every, compile
     ("inner", "wire", "overlap", "compiled"),
     [
         ("adam", "int8", 0, {}),
-        ("sgd", "int8", 2, {}),
+        pytest.param("sgd", "int8", 2, {}, marks=pytest.mark.slow),
         pytest.param(
             *("sgd", "float32", 0, {"jit_compile": True}), marks=pytest.mark.slow
         ),

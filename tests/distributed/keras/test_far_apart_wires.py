@@ -165,8 +165,11 @@ def fragments_worker(inner, wire, fragments, overlap, **compiled):
     [
         (2, "sgd", "int8", 3, 0, {}),
         (2, "sgd", "float32", 2, 4, {"steps_per_execution": 4}),
-        (2, "sgd", "int8", 2, 3, {"jit_compile": True}),
-        (2, "sgd", "top-k", 1, 2, {}),
+        (2, "sgd", "int8", 1, 3, {}),
+        pytest.param(
+            *(2, "sgd", "int8", 2, 3, {"jit_compile": True}), marks=pytest.mark.slow
+        ),
+        pytest.param(*(2, "sgd", "top-k", 1, 2, {}), marks=pytest.mark.slow),
         pytest.param(*(3, "sgd", "int8", 3, 0, {}), marks=pytest.mark.slow),
         pytest.param(
             *(3, "sgd", "float32", 2, 4, {"steps_per_execution": 4}),

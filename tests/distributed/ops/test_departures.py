@@ -21,8 +21,16 @@ class Owner:
 # In a function of one's own TensorFlow raises it.
 ERRORS = (ring.RingKerasError, tf.errors.OpError)
 
-# How a run is made: eagerly, as a function, and by XLA.
-KINDS = [None, False, pytest.param(True, marks=pytest.mark.slow)]
+# How two runs are made: eagerly (None), as a function, and by XLA (True).
+RUNS = [
+    (None, None),
+    (False, True),
+    (True, False),
+    *(
+        pytest.param(*runs, marks=pytest.mark.slow)
+        for runs in [(None, False), (False, False), (None, True), (True, True)]
+    ),
+]
 COUNT = 1000
 
 
@@ -88,8 +96,7 @@ def under_way_worker(departs, arrives):
     ring.barrier()
 
 
-@pytest.mark.parametrize("departs", KINDS)
-@pytest.mark.parametrize("arrives", KINDS)
+@pytest.mark.parametrize(("departs", "arrives"), RUNS)
 def test_what_departs_arrives_in_a_later_run(
     rank_pool: RankPools, departs: bool | None, arrives: bool | None
 ) -> None:
