@@ -98,7 +98,7 @@ class GradientReducer:
 
         Each pass has a weight of its own, and each may be one without examples.
         """
-        gradients = self._of_examples(gradients, sources)
+        gradients = self.of_examples(gradients, sources)
         weight = self.step_weight()
         if weight is None:
             return gradients
@@ -180,7 +180,7 @@ class GradientReducer:
         if self.active:
             refuse_summed_losses(self._options.op)
             if not are_sums:
-                gradients = self._of_examples(gradients, sources)
+                gradients = self.of_examples(gradients, sources)
         return self.combine(gradients, sources, weight, factor, loss_scale)
 
     def agree(self, sources: Sequence[Any]) -> None:
@@ -308,7 +308,7 @@ class GradientReducer:
                     process_set=self.process_set,
                 )
 
-    def _of_examples(
+    def of_examples(
         self, gradients: Sequence[Gradient], sources: Sequence[Any]
     ) -> list[Gradient]:
         """Zeros where a row of zeros stands for no examples: a weight of 0 keeps NaN.

@@ -11,7 +11,7 @@ from ring_keras.ops.arguments import Factor
 from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.gradient_values import Gradient
-from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.optimizers.optimizer_hook import OptimizerHook, sources_of
 from ring_keras.optimizers.step_scope import current_step
 from ring_keras.optimizers.wrapper_hook import WrapperHook
 
@@ -51,6 +51,11 @@ class LossScaleHook(WrapperHook):
                 step = current_step()
                 if step is not None and tf.executing_eagerly():
                     step.accumulates = True  # Also where this one skips the update.
+                # What is made of no examples must not look like an overflow.
+                known = trainable_variables or internals.trainable_variables(
+                    self._optimizer
+                )
+                grads = self._reducer.of_examples(grads, sources_of(known, grads))
                 apply = type(self._optimizer).apply
                 apply(self._optimizer, grads, trainable_variables)
             else:

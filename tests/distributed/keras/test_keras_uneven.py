@@ -288,22 +288,24 @@ class TapeModel(keras.Model):
         return {"loss": loss}
 
 
-def sharing_network(normalization, passes=None, cls=keras.Model):
+def sharing_network(normalization, passes=None, cls=keras.Model, scaled=False):
     keras.utils.set_random_seed(3)
     inputs = keras.Input((6,))
     outputs = keras.layers.Dense(8, use_bias=False)(Shares()(inputs))
     outputs = keras.layers.Activation("tanh")(normalization(outputs))
     model = cls(inputs, keras.layers.Dense(1, activation="sigmoid")(outputs))
     optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=passes)
+    if scaled:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, 1024.0)
     return training.compile_model(model, optimizer)
 
 
-def sharing_worker(how, passes, by_tape):
+def sharing_worker(how, passes, kind):
     normalization = ring.layers.SyncBatchNormalization()
-    if by_tape:
+    if kind == "tape":
         model = sharing_network(normalization, cls=TapeModel)
     else:
-        model = sharing_network(normalization, passes)
+        model = sharing_network(normalization, passes, scaled=kind == "scaled")
     if how == "pad":  # Rank 1 has a batch of padding.
         data = ring.data.shard(Batches(2 * 3 + 1), remainder="pad")
     else:  # Rank 1 has no fourth batch.
@@ -315,21 +317,22 @@ def sharing_worker(how, passes, by_tape):
 
 
 @pytest.mark.parametrize(
-    ("how", "passes", "by_tape"),
+    ("how", "passes", "kind"),
     [
-        ("pad", None, False),
-        ("join", None, False),
-        ("pad", 2, False),
-        ("join", 2, True),
-        pytest.param("join", 2, False, marks=pytest.mark.slow),
-        pytest.param("pad", 2, True, marks=pytest.mark.slow),
+        ("pad", None, "plain"),
+        ("join", None, "plain"),
+        ("pad", 2, "scaled"),
+        ("join", 2, "tape"),
+        pytest.param("pad", 2, "plain", marks=pytest.mark.slow),
+        pytest.param("join", 2, "scaled", marks=pytest.mark.slow),
+        pytest.param("pad", 2, "tape", marks=pytest.mark.slow),
     ],
 )
 def test_what_a_model_makes_of_no_examples_counts_for_nothing(
-    rank_pool, how, passes, by_tape
+    rank_pool, how, passes, kind
 ):
     """But what it has added up in passes before does."""
-    first, second = rank_pool(2).run(sharing_worker, args=(how, passes, by_tape))
+    first, second = rank_pool(2).run(sharing_worker, args=(how, passes, kind))
 
     x, y = training.arrays()
     starts = [training.BATCH * index for index in range(7)]
