@@ -77,6 +77,8 @@ def seen_alike(
 
 
 def _are_alike(ours: Array, theirs: Array) -> bool:
+    if ours.shape != theirs.shape:
+        return False
     if not np.issubdtype(ours.dtype, np.inexact):
         return np.array_equal(ours, theirs)
     finite = np.abs(theirs[np.isfinite(theirs)])

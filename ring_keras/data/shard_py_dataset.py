@@ -42,19 +42,26 @@ def shard_py_dataset(
 def first_targets(data: keras.utils.PyDataset) -> list[Any]:
     """Arrays that ranks with the same batches have in common; none if that is not sure.
 
-    Inputs may be augmented by chance, targets seldom are. They are looked at twice, as
-    what differs in one process may differ between ranks.
+    Inputs may be augmented by chance, and so may targets that are images or mixed: only
+    labels and single numbers are taken. They are looked at twice, as what differs in
+    one process may differ between ranks.
     """
     try:
         batches = [data[0], data[0]]
         if not all(isinstance(batch, tuple) for batch in batches):
             return []
         looks = [tf.nest.flatten(as_arrays(targets)) for _, targets, *_ in batches]
-        first, second = (list(map(np.asarray, look)) for look in looks)
-    except Exception:  # Code of the user's, in a state in which it is not called else.
+        first, second = ([*filter(_are_labels, map(np.asarray, x))] for x in looks)
+    except Exception:  # Code of the user's, which may not expect to be called yet.
         return []
     alike = map(_are_equal, first, second)
     return first if len(first) == len(second) and all(alike) else []
+
+
+def _are_labels(targets: np.ndarray[Any, Any]) -> bool:
+    width = targets.size // max(len(targets), 1) if targets.ndim else 1
+    is_coded = not np.issubdtype(targets.dtype, np.inexact) and targets.ndim <= 2
+    return width == 1 or is_coded
 
 
 def _are_equal(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> bool:

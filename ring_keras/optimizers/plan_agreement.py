@@ -181,7 +181,11 @@ def _refuse_other_variables(described: list[str], process_set: ProcessSet) -> No
                 )
     # Those without a gradient may be ones that each rank has of its own.
     names = [
-        [line.split("\t")[0] for line in plan if line.split("\t")[1] != NO_GRADIENT]
+        [
+            line.split("\t")[0]
+            for line in plan[:-1]  # The last one is of the buckets.
+            if line.split("\t")[1] != NO_GRADIENT
+        ]
         for plan in plans
     ]
     refuse_crossed("gradients", ranks, names)

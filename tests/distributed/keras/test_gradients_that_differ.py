@@ -348,6 +348,31 @@ def test_other_numbers_of_layers_are_none_of_that(rank_pool):
     assert weights == others
 
 
+class Named(keras.Model):
+    """Two layers, below the model's own name."""
+
+    def __init__(self, name):
+        super().__init__(name=name)
+        self.parts = [keras.layers.Dense(2, name=name) for name in ("one", "two")]
+
+    def call(self, x):
+        return self.parts[1](self.parts[0](x))
+
+
+def other_model_worker():
+    """What is said of a model that is named after its rank."""
+    keras.utils.set_random_seed(1)
+    model = Named("first" if ring.rank() == 0 else "second")
+    model.compile(ring.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    with LogTexts() as texts:
+        model.fit(tf.ones((4, 3)), tf.ones((4, 2)), verbose=0)
+    return [text for text in texts if "RK351" in text]
+
+
+def test_a_model_may_have_another_name_on_each_rank(rank_pool):
+    assert rank_pool(2).run(other_model_worker) == [[], []]
+
+
 def other_heads_worker():
     """A loop that leaves out variables without a gradient; a head for each rank."""
     keras.utils.set_random_seed(1)

@@ -79,15 +79,15 @@ def by_chance(array):
 class Batches(keras.utils.PyDataset):
     """One row in a batch; `x` drawn anew each time, and targets in an order."""
 
-    def __init__(self, y, order):
+    def __init__(self, y, order, rows=1):
         super().__init__()
-        self._y, self._order = y, order
+        self._y, self._order, self._rows = y, order, rows
 
     def __len__(self):
         return len(self._y)
 
     def __getitem__(self, index):
-        rows = self._order[index : index + 1]
+        rows = self._order[index : index + self._rows]
         return np.random.default_rng().random((1, 3)), self._y[rows]
 
 
@@ -96,6 +96,7 @@ WHOLES = {
     "labels alone": lambda x, y: (x, by_chance(y)),
     "texts": lambda x, y: by_chance(np.array([f"text {n}" for n in range(len(x))])),
     "dataset": lambda x, y: tf.data.Dataset.from_tensor_slices((by_chance(x), y)),
+    "shapes": lambda x, y: Batches(y, np.arange(len(y)), 1 + ring.rank()),
     "PyDataset": lambda x, y: Batches(y, by_chance(np.arange(len(y)))),
     "file names": lambda x, y: tf.data.Dataset.from_tensor_slices(
         by_chance(np.array([f"/data/{n}" for n in range(len(x))]))
@@ -119,6 +120,7 @@ def other_wholes_worker():
     ring.data.shard(tf.data.Dataset.from_tensor_slices((names, y)))
     ring.data.shard(Batches(y, np.arange(COUNT)))
     ring.data.shard(Batches(y, by_chance))  # Which has no first batch.
+    ring.data.shard(Batches(x[:, None] * (1 + rank), np.arange(COUNT)))  # Images.
     return messages
 
 
