@@ -383,11 +383,12 @@ class DistributedFit(keras.callbacks.Callback):
         return left is not None and left > 0
 
     def _steps_left(self) -> int | None:
-        """How many steps more the epoch has than it has had; None if unknown."""
+        """How many steps the epoch has before it; None if unknown."""
         assert self._agreement is not None
         done = self._agreement.executions * self.model.steps_per_execution
         steps = self.params.get("steps")
-        return None if steps is None else steps - done
+        # Its last execution may be made for more than there are.
+        return None if steps is None else max(steps - done, 0)
 
     def batches_to_epoch_end(self) -> int | None:
         """To the end of this epoch, or of the next, if this one is over.
