@@ -92,10 +92,11 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
         bucket_size_bytes: Gradients are reduced in buckets of about this size.
             Defaults to `RING_KERAS_BUCKET_SIZE_BYTES`.
         compression: The type in which float32 gradients travel between hosts; the
-            same on every rank. With `ADASUM`, also within a host. Or your own class
-            or object with two methods: `compress(tensor)` returns the tensor to
-            reduce in place of a dense gradient, and a context;
-            `decompress(reduced, context)` returns the gradient.
+            same on every rank. With `ADASUM`, also within a host. Or
+            `Compression.powersgd()`, which sends less. Or your own class or object
+            with two methods: `compress(tensor)` returns the tensor to reduce in place
+            of a dense gradient, and a context; `decompress(reduced, context)` returns
+            the gradient.
         gradient_predivide_factor: An average divides by this factor before the
             sum, and by the number of ranks over this factor after it, so that
             neither the sum nor its parts leave the range of a 16-bit type. Sums are

@@ -35,7 +35,7 @@ class Compression(str, enum.Enum):
     It halves the bytes on a slow network. A rank rounds its tensors to 16 bits
     before it sends them. Sums are computed in float32, and rounded for the way
     back. The result is the same on every rank. Within a host nothing is rounded,
-    and other types are never compressed.
+    and other types are never compressed. `powersgd()` is another kind.
 
     A member equals its name, and functions take either:
     `compression=Compression.bf16` or `compression="bf16"`.
@@ -64,13 +64,20 @@ class Compression(str, enum.Enum):
         After Vogels, Karimireddy and Jaggi, 2019; PyTorch DDP has the same as a hook.
 
         For `DistributedOptimizer` and `DistributedGradientTape`, not for other
-        functions. Biases and other gradients that would not become half as large
-        travel as they are, and so do sparse ones if they are not made dense. The
-        leading dimensions of a kernel of convolution are its rows.
+        functions; also between ranks of one host. Biases and other gradients that
+        would not become less than half as large travel as they are, and so do sparse
+        ones without `sparse_as_dense=True`. The leading dimensions of a kernel of
+        convolution are its rows.
 
         Each rank keeps as many bytes again as its gradients have. No file has them: a
-        run that goes on from a backup begins without what was missing, and so do all
-        ranks after one has left or joined.
+        process that goes on from a backup begins without what was missing, and so do
+        all ranks after one has left or joined. Weights that are loaded, or set, in the
+        same process leave it as it is. What a rank in `join()` has left out comes when
+        it is back.
+
+        Tapes of the same variables share it, so add their gradients up for one update;
+        and a tape does not know of a `LossScaleOptimizer`, so after the scale has
+        changed, what was missing counts twice or half, once.
 
         Examples:
             >>> powersgd = ring.Compression.powersgd(rank=4)

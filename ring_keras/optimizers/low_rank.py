@@ -10,7 +10,8 @@ ranks, and a matrix R of m x r that all have in common, a step is
 
 so r (n + m) numbers travel in place of n m. A rank adds what its M has in addition to
 the result to its next one: nothing is lost, it comes later. R is where the next step
-begins.
+begins. A step that has inf or nan anywhere changes none of that, as loss scaling skips
+it.
 
 The mean is of all ranks alike: a rank that counts by its examples multiplies its
 gradient beforehand. So what ranks still owe adds up, whatever each counts in other
@@ -27,6 +28,7 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import generation
+from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.arguments import Factor
 from ring_keras.ops.grouped_allreduce import grouped_allreduce
 from ring_keras.ops.reduce_op import ReduceOp
@@ -58,6 +60,12 @@ class _Memory:
         with tf.init_scope():  # Not in the graph of the function that is being traced.
             self.owed = tf.Variable(tf.zeros(shape, dtype), trainable=False)
             self.right = tf.Variable(tf.cast(self._start, dtype), trainable=False)
+
+    def basis(self) -> tf.Tensor:
+        """Orthonormal columns, of which those begin anew that have become 0."""
+        right = self.right.read_value()
+        is_zero = tf.reduce_all(right == 0, axis=0, keepdims=True)
+        return _orthonormal(tf.where(is_zero, tf.cast(self._start, right.dtype), right))
 
     def clear(self) -> None:
         """As if there had been no step."""
@@ -108,7 +116,8 @@ class LowRank:
         Args:
             gradients: In the order of their variables; None is left alone, and so is
                 what would not be smaller.
-            sources: Their variables, or names.
+            sources: Their variables. Of what is none, such as a tensor, a gradient
+                travels as it is: there would be no next one.
             loss_scale: What the gradients have been multiplied by.
         """
         if self._generation != generation():
@@ -122,9 +131,9 @@ class LowRank:
         for index, (gradient, source) in enumerate(
             zip(gradients, sources, strict=True)
         ):
-            shape = self._shape(gradient)
+            shape = self._shape(gradient) if internals.is_variable(source) else None
             if shape is not None:
-                memory = self._memory(gradient, source, index, shape)
+                memory = self._memory(gradient, source, shape)
                 owed = memory.owed * tf.cast(loss_scale, memory.owed.dtype)
                 values = tf.cast(tf.reshape(gradient, shape), owed.dtype) + owed
                 name = source_name(source)
@@ -140,13 +149,12 @@ class LowRank:
         *leading, columns = gradient.shape.as_list()
         rows = math.prod(leading)
         thin = self._rank * (rows + columns)
-        return (rows, columns) if 2 * thin <= rows * columns else None
+        return (rows, columns) if 2 * thin < rows * columns else None
 
     def _memory(
-        self, gradient: tf.Tensor, source: Any, index: int, shape: tuple[int, int]
+        self, gradient: tf.Tensor, source: Any, shape: tuple[int, int]
     ) -> _Memory:
-        named = isinstance(source, str)
-        key = ((index, source) if named else internals.variable_key(source)), shape
+        key = internals.variable_key(source), shape
         if key not in self._memories:
             dtype = gradient.dtype if gradient.dtype == tf.float64 else tf.float32
             self._memories[key] = _Memory(shape, self._rank, dtype)
@@ -173,8 +181,7 @@ class LowRankStep:
         self._loss_scale = loss_scale
         self.shared: list[Gradient] = list(gradients)
         for index, matrix in matrices.items():
-            right = _orthonormal(matrix.memory.right)
-            self.shared[index] = tf.matmul(matrix.values, right)
+            self.shared[index] = tf.matmul(matrix.values, matrix.memory.basis())
 
     def finish(self, reduced: list[Gradient], factor: float) -> None:
         """Puts the results into `reduced`; a collective.
@@ -186,43 +193,83 @@ class LowRankStep:
         if not self._matrices:
             return
         lefts = {index: _orthonormal(reduced[index]) for index in self._matrices}
-        rights = self._mean(
+        rights, count = self._sums(
             {
                 index: tf.matmul(matrix.values, lefts[index], transpose_a=True)
                 for index, matrix in self._matrices.items()
             }
         )
-        if self._options.op is ReduceOp.SUM:
-            factor *= self._options.process_set.size()
+        others = [one for i, one in enumerate(reduced) if i not in self._matrices]
+        finite = self._are_finite([*rights.values(), *others])
+        if self._options.op is not ReduceOp.SUM:
+            rights = {
+                index: total / tf.cast(count, total.dtype)
+                for index, total in rights.items()
+            }
+            count = tf.ones([])
         for index, matrix in self._matrices.items():
             result = tf.matmul(lefts[index], rights[index], transpose_b=True)
-            self._keep(matrix, rights[index], result)
+            own = result / tf.cast(count, result.dtype)
+            self._keep(matrix, rights[index], own, finite)
             result = tf.reshape(result * factor, matrix.like.shape)
             reduced[index] = tf.cast(result, matrix.like.dtype)
 
-    def _mean(self, tensors: dict[int, tf.Tensor]) -> dict[int, tf.Tensor]:
-        """Over all ranks, of tensors by the positions of their gradients."""
-        options = replace(
-            self._options, op=ReduceOp.AVERAGE, gradient_predivide_factor=1.0
-        )
-        values = list(tensors.values())
+    def _sums(
+        self, tensors: dict[int, tf.Tensor]
+    ) -> tuple[dict[int, tf.Tensor], tf.Tensor]:
+        """Over all ranks, of tensors by the positions of their gradients.
+
+        And how many ranks that were: those in `join` bring nothing.
+        """
+        options = replace(self._options, op=ReduceOp.SUM, gradient_predivide_factor=1.0)
+        values = [*tensors.values(), tf.ones([])]
         bucket = Bucket(tuple(range(len(values))), "", 0)
         check = ReductionCheck.if_wanted(options, values, BucketPlan((), (bucket,)))
-        means = grouped_allreduce(
+        sums = grouped_allreduce(
             values,
             options.op,
             name="gradients/low_rank",
             process_set=options.process_set,
         )
         if check is not None:
-            names = dict(enumerate(self._matrices[index].name for index in tensors))
-            means = check.checked(means, names)
-        return dict(zip(tensors, means, strict=True))
+            names = [self._matrices[index].name for index in tensors]
+            sums = check.checked(sums, dict(enumerate([*names, "count"])))
+        *sums, count = sums
+        return dict(zip(tensors, sums, strict=True)), count
 
-    def _keep(self, matrix: _Matrix, right: tf.Tensor, result: tf.Tensor) -> None:
-        """Unless a rank had inf or nan: then all have, and no step is taken."""
+    def _are_finite(self, gradients: Sequence[Gradient]) -> tf.Tensor:
+        """The same on all ranks; a collective where some gradients are a rank's own."""
+        finite = tf.reduce_all(
+            [
+                tf.reduce_all(tf.math.is_finite(tensor))
+                for gradient in gradients
+                if gradient is not None
+                for tensor in [getattr(gradient, "values", gradient)]
+                if tensor.dtype.is_floating
+            ]
+        )
+        if not self._options.keeps_local:
+            return finite
+        with tf.device("CPU:0"):
+            return allreduce(
+                finite,
+                ReduceOp.MIN,
+                name="gradients/low_rank/finite",
+                process_set=self._options.process_set,
+            )
+
+    def _keep(
+        self, matrix: _Matrix, right: tf.Tensor, result: tf.Tensor, finite: tf.Tensor
+    ) -> None:
+        """What this rank owes now, where R begins; nothing new if the step is none.
+
+        Args:
+            matrix: What it had.
+            right: R.
+            result: What has come of it for each rank.
+            finite: Whether all gradients of all ranks are.
+        """
         memory = matrix.memory
-        finite = tf.reduce_all(tf.math.is_finite(right))
         owed = (matrix.values - result) / tf.cast(self._loss_scale, result.dtype)
         memory.owed.assign(tf.where(finite, owed, memory.owed))
         memory.right.assign(tf.where(finite, right, memory.right))

@@ -91,7 +91,7 @@ class Reference:
         matrices = [g.reshape(-1, shape[-1]) for g in of_ranks]
         rows, columns = matrices[0].shape
         thin = self.thin
-        if len(shape) < 2 or 2 * thin * (rows + columns) > rows * columns:
+        if len(shape) < 2 or 2 * thin * (rows + columns) >= rows * columns:
             return np.mean(of_ranks, axis=0)
         if index not in self.right:
             start = np.random.default_rng([rows, columns, thin])
@@ -229,7 +229,7 @@ def test_a_loop_of_ones_own_is_the_algorithm(rank_pool, op):
 def owed_worker():
     """What has come of gradients, and what they are on average, summed over steps."""
     compression = ring.Compression.powersgd(rank=1)
-    variable = tf.Variable(tf.zeros((20, 30)))
+    variable = tf.Variable(tf.zeros((20, 30), tf.float64))
     generator = np.random.default_rng(ring.rank())
     came, wanted = np.zeros((20, 30)), np.zeros((20, 30))
     own = generator.normal(size=(20, 30))
@@ -238,7 +238,7 @@ def owed_worker():
         with ring.DistributedGradientTape(
             tf.GradientTape(), compression=compression
         ) as tape:
-            loss = tf.reduce_sum(variable * tf.constant(own, tf.float32))
+            loss = tf.reduce_sum(variable * tf.constant(own))
         (gradient,) = tape.gradient(loss, [variable])
         came += gradient.numpy()
         wanted += ring.allreduce(own, name="wanted").numpy()
@@ -251,6 +251,85 @@ def test_nothing_is_lost(rank_pool):
     for distances in rank_pool(2).run(owed_worker):
         assert distances[0] > 0.5
         assert distances[-1] < 0.25 * distances[0]
+
+
+def overflow_worker(where):
+    """The kernel after three steps, of which the second may overflow elsewhere."""
+    kernel, bias = tf.Variable(tf.zeros((20, 30))), tf.Variable(tf.zeros((3,)))
+    compression = ring.Compression.powersgd(rank=1)
+    optimizer = ring.DistributedOptimizer(
+        optimizers.LossScaleOptimizer(optimizers.SGD(1.0), initial_scale=1024.0),
+        compression=compression,
+    )
+    optimizer.build([kernel, bias])
+    generator = np.random.default_rng(ring.rank())
+    for step in range(3):
+        scale = float(optimizer.dynamic_scale)
+        gradient = generator.normal(size=(20, 30)) * scale
+        of_bias = np.full(3, scale)
+        if step == 1:
+            if where is None:
+                continue
+            if ring.rank() == 1:
+                of_bias[0] = np.inf
+        gradients = [tf.constant(one, tf.float32) for one in (gradient, of_bias)]
+        optimizer.apply(gradients, [kernel, bias])
+    return kernel.numpy().tobytes()
+
+
+def test_a_step_that_is_skipped_leaves_nothing(rank_pool):
+    """Also where another variable's gradient overflows."""
+    with_it = rank_pool(2).run(overflow_worker, args=("bias",))
+    without = rank_pool(2).run(overflow_worker, args=(None,))
+
+    assert with_it == without
+
+
+def joined_worker(op):
+    """Gradients of a rank whose other one is in join() in the second step."""
+    variable = tf.Variable(tf.zeros((20, 30)))
+    own = np.outer(np.arange(20.0), np.ones(30))  # Of rank 1.
+    norms = []
+    for _ in range(2 - ring.rank()):
+        with ring.DistributedGradientTape(
+            tf.GradientTape(), op=op, compression=ring.Compression.powersgd(rank=1)
+        ) as tape:
+            loss = tf.reduce_sum(variable * tf.constant(own, tf.float32))
+        (gradient,) = tape.gradient(loss, [variable])
+        norms.append(float(np.linalg.norm(gradient) / np.linalg.norm(own)))
+    ring.join()
+    return norms
+
+
+@pytest.mark.parametrize(("op", "first"), [(ring.Sum, 2.0), (ring.Average, 1.0)])
+def test_ranks_that_have_joined_bring_nothing(rank_pool, op, first):
+    longer, _ = rank_pool(2).run(joined_worker, args=(op,))
+
+    assert longer == pytest.approx([first, 1.0], rel=1e-5)
+
+
+def zeros_worker():
+    """Gradients with nothing in the first row and column, after one of zeros."""
+    variable = tf.Variable(tf.zeros((20, 30)))
+    own = np.random.default_rng(1).normal(size=(20, 1)) @ np.ones((1, 30))
+    own[0], own[:, 0] = 0.0, 0.0
+    tensor = tf.reshape(tf.range(600.0), (20, 30))
+    for factor in (0.0, 1.0):
+        with ring.DistributedGradientTape(
+            tf.GradientTape(), compression=ring.Compression.powersgd(rank=1)
+        ) as tape:
+            tape.watch(tensor)
+            loss = factor * tf.reduce_sum(variable * tf.constant(own, tf.float32))
+            loss += tf.reduce_sum(tensor**2) * float(ring.rank())
+        gradients = tape.gradient(loss, [variable, tensor])
+    kernel, of_tensor = (gradient.numpy() for gradient in gradients)
+    return float(np.abs(kernel - own).max()), bool((of_tensor == tensor).numpy().all())
+
+
+def test_it_finds_back_from_zeros_and_leaves_tensors_alone(rank_pool):
+    for difference, is_exact in rank_pool(2).run(zeros_worker):
+        assert difference < 1e-5
+        assert is_exact
 
 
 def anew_worker():
