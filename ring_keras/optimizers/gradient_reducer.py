@@ -218,6 +218,8 @@ class GradientReducer:
         low_rank: LowRankStep | None = None
         if self._low_rank is not None:
             if weight is not None:
+                # What is owed must count alike on all ranks: scaled now, not by the
+                # collectives.
                 share, weight = weight.share(), None
                 shared = [scaled(gradient, share) for gradient in shared]
             low_rank = self._low_rank.begin(shared, sources, loss_scale)

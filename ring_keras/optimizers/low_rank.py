@@ -21,7 +21,7 @@ steps.
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -40,7 +40,7 @@ from ring_keras.optimizers.reduction_options import ReductionOptions
 
 __all__ = ["LowRank", "LowRankStep"]
 
-_Key = tuple[Hashable, tuple[int, int]]
+_Key: TypeAlias = tuple[Hashable, tuple[int, int]]
 
 
 class _Memory:
