@@ -32,7 +32,7 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
 
 
 def build() -> keras.Model:
-    """One kernel of two that becomes smaller, and a layer of convolution that does."""
+    """Two kernels that are compressed, one of convolution; all else is too small."""
     keras.utils.set_random_seed(3)
     return keras.Sequential(
         [
