@@ -144,7 +144,6 @@ class ThinFlight(Flight):
         """Takes what the first exchange has given, and starts the second one."""
         if senders is not None and senders.process_set.included():
             with senders.step():
-                senders.meet()
                 received = self._receive(0, senders)
                 message, besides = self._wire.go_on(
                     received, self._shapes, senders.process_set

@@ -5,9 +5,7 @@ import contextlib
 import tensorflow as tf
 
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.broadcast import grouped_broadcast
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.step import one_step
 from ring_keras.optimizers.step_scope import StepWeight, reduction_step
 
@@ -35,19 +33,6 @@ class Senders:
     def share(self, amount: tf.Tensor) -> tf.Tensor:
         """The part of the average, of an amount of all; collective, in a step."""
         return StepWeight(amount, self.process_set).share() / self.process_set.size()
-
-    def meet(self) -> None:
-        """Waits until all send; collective, the first of a step.
-
-        Nobody waits in that step for what departs in it. Without this, a rank would not
-        hear there that another one has failed before it, and would wait for that later.
-        """
-        allreduce(
-            tf.constant(0.0),
-            ReduceOp.SUM,
-            name="far_apart/meet",
-            process_set=self.process_set,
-        )
 
     def hand_on(self, averages: list[tf.Tensor]) -> list[tf.Tensor]:
         """From those that have sent to all; those of others are of any value."""

@@ -29,6 +29,7 @@ std::shared_ptr<DepartedCall> DepartedCall::Submit(Request request,
   auto memory = std::make_shared<Memory>();
   departed->memory_ = memory;
   const size_t itemsize = SizeOf(request.dtype);
+  request.departs = true;
   const bool in_place = request.kind == CollectiveKind::kAllreduce;
   for (TensorView& input : request.inputs) {
     const size_t nbytes = ElementCount(input.shape) * itemsize;

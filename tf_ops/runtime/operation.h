@@ -75,6 +75,7 @@ class Operation {
   }
   void EndMadeUp() { --request_.made_up_under_way; }
   bool is_made_up() const { return standing_.is_made_up; }
+  bool departs() const { return request_.departs; }
   std::string description() const { return Describe(request_.kind, use_.name); }
   // Every rank is there; it waits for those with lower numbers.
   uint64_t launch_id() const { return launch_id_; }

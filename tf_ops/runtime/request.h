@@ -48,6 +48,9 @@ struct Request : CollectiveArguments {
   bool blocks = false;
   const std::atomic<Ticks>* awaited_since = nullptr;
 
+  // It goes on beyond its step: in that step nobody waits to hear its error.
+  bool departs = false;
+
   // Not OK: why this rank cannot take part. Its peers are told, and get the
   // same error.
   Status able;

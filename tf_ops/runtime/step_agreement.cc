@@ -142,8 +142,20 @@ void StepAgreement::BeforeEnd(const Operation& operation) {
                                " cannot take part: ", status.message())
                       : status.CodedMessage()});
   }
+  if (operation.departs()) return GiveUpWhatFollows(member, operation);
   std::lock_guard<std::mutex> lock(shared_.mutex);
   member.reported |= step == member.step && step <= member.given_up;
+}
+
+void StepAgreement::GiveUpWhatFollows(Member& member,
+                                      const Operation& departed) {
+  if (!member.steps.GaveUp(departed.use().step)) return;
+  uint64_t through;
+  {
+    std::lock_guard<std::mutex> lock(shared_.mutex);
+    through = std::max(member.step + 1, member.given_up);
+  }
+  GiveUp(member, {through, departed.status().CodedMessage()});
 }
 
 void StepAgreement::AfterEnd(Operation& ended) {

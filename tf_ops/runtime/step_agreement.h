@@ -56,6 +56,9 @@ class StepAgreement {
   bool WillAnnounce(const UseId& use) const;
   // What came early for steps that this rank will not enter any more.
   void DropPast(Member& member, uint64_t step);
+  // Nobody waits for an operation that departs in a step: the program has gone
+  // on, maybe to the next one, and hears there that the step was given up.
+  void GiveUpWhatFollows(Member& member, const Operation& departed);
   // Gives the member's steps up, and tells the peers.
   void GiveUp(Member& member, const GivenUp& given_up);
 

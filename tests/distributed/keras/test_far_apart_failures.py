@@ -360,16 +360,54 @@ def fails_under_way_worker(wire, jit_compile):
 )
 def test_a_meeting_of_a_fit_that_failed_is_forgotten(rank_pool, wire, jit_compile):
     arguments = (wire, jit_compile)
-    first, second = rank_pool(2).run(fails_under_way_worker, args=arguments)
+    require_forgotten(rank_pool(2).run(fails_under_way_worker, args=arguments), wire, 5)
 
+
+def require_forgotten(found, wire, steps):
+    """After so many steps of the first rank a `fit` has failed, then all went on."""
+    first, second = found
     assert training.as_bytes(first) == training.as_bytes(second)
     reference = Reference(2, "sgd", "diloco", 4, wire, overlap=2)
-    reference.loop(0, 5)
+    reference.loop(0, steps)
     reference.forget()
     # All begin with the first rank's.
     reference.models[1].set_weights(reference.models[0].get_weights())
     reference.epoch(8)
     assert training.largest_difference(first, reference.common) < 1e-6
+
+
+def fails_at_departure_worker(wire):
+    """A rank that fails in the step with which a meeting departs: the others wait for
+    nobody in it, and hear of it in the next."""
+    model = training.build(1)
+    steps = []
+
+    def fails_at_fourth():
+        steps.append(None)
+        if ring.rank() == 1 and len(steps) == 4:
+            raise OSError("the disk is full")
+
+    def loss(y, outputs):
+        with tf.control_dependencies([tf.py_function(fails_at_fourth, [], [])]):
+            return keras.losses.binary_crossentropy(y, tf.identity(outputs))
+
+    optimizer = ring.DiLoCo(
+        keras.optimizers.SGD(0.1), sync_every=4, overlap_steps=2, wire=wire
+    )
+    model.compile(optimizer, loss, jit_compile=False)
+    with pytest.raises((tf.errors.UnknownError, ring.RingKerasError)) as error:
+        model.fit(rank_dataset(8), verbose=0)
+    assert "the disk is full" in str(error.value)
+    model.fit(rank_dataset(8), verbose=0, shuffle=False)
+    return model.get_weights()
+
+
+@pytest.mark.parametrize(
+    "wire", ["float32", pytest.param("int8", marks=pytest.mark.slow)]
+)
+def test_a_rank_that_fails_as_a_meeting_departs_is_heard_of(rank_pool, wire):
+    found = rank_pool(2).run(fails_at_departure_worker, args=(wire,))
+    require_forgotten(found, wire, 4)
 
 
 def loaded_under_way_worker(directory):
