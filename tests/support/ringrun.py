@@ -20,7 +20,7 @@ rank = int(os.environ["RING_KERAS_RANK"])
 size = int(os.environ["RING_KERAS_SIZE"])
 here = Path(__file__).parent
 def note(name, text=""):
-    unfinished = here / (name + ".unfinished")
+    unfinished = here / f"{name}.{os.getpid()}"
     unfinished.write_text(str(text))
     unfinished.rename(here / name)
 def wait_until(condition, what):

@@ -109,10 +109,9 @@ def fit(
     job = ringrun.start(script, *options, size=size, env=env)
     finished = ringrun.finish(job, 240)
     assert finished.returncode == code, finished.stderr.decode()[-6000:]
-    return [
-        pickle.loads((ringrun.directory / f"end.{number}").read_bytes())
-        for number in ends
-    ]
+    files = [ringrun.directory / f"end.{number}" for number in ends]
+    assert all(file.exists() for file in files), finished.stderr.decode()[-6000:]
+    return [pickle.loads(file.read_bytes()) for file in files]
 
 
 class Epochs:
