@@ -77,3 +77,21 @@ def test_an_unknown_tool(capsys) -> None:
     said = capsys.readouterr().err
     assert "there is no tool checks among verify, benchmark" in said
     assert "mean" not in said
+
+
+def test_verify_says_what_is_missing_before_it_imports_tensorflow() -> None:
+    finished = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import contextlib, sys; from ring_keras.launch.tools import main\n"
+            "with contextlib.suppress(SystemExit): main(['verify'])\n"
+            "sys.exit('tensorflow' in sys.modules)",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert finished.returncode == 0
+    assert "which script?" in finished.stderr
