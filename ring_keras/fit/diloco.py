@@ -11,6 +11,7 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.distributed import prepare_fits
 from ring_keras.fit.diloco_arguments import check_arguments, check_variables
+from ring_keras.fit.fragment import Fragment
 from ring_keras.fit.windows import fragments_of, places_of
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.compression import Compression
@@ -27,9 +28,6 @@ from ring_keras.optimizers.wires import THIN_WIRES
 from ring_keras.optimizers.wrapper_hook import all_suspended
 
 __all__ = ["DiLoCo"]
-
-# Of the weights after a meeting that has ended some steps after it began.
-_OWN_PART = 0.5
 
 
 @keras.saving.register_keras_serializable("ring_keras")
@@ -139,15 +137,10 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         own_name = f"{type(self).__name__} '{self.name}'"
         check_variables(own_name, self.wire, self.fragments, variables)
         self._steps_apart = self.add_variable((), dtype="int64", name="steps_apart")
-        self._fragments = fragments_of(variables, self.fragments)
         self.log.prepare()
-        if self.overlap_steps:
-            self._hook.prepare_flights(
-                [self._of(f, variables) for f in self._fragments], self.wire
-            )
         self._amounts_apart = [
             self.add_variable((), dtype="float64", name="amount_apart")
-            for _ in self._fragments
+            for _ in range(self.fragments)
         ]
         self._met = [self.add_variable_from_reference(v, "met") for v in variables]
         self._residuals = []
@@ -156,6 +149,11 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
                 self.add_variable(v.shape, dtype="float32", name="residual")
                 for v in variables
             ]
+        self._fragments = self._divided(variables)
+        if self.overlap_steps:
+            self._hook.prepare_flights(
+                [fragment.variables for fragment in self._fragments], self.wire
+            )
         if not self.inner_optimizer.built:
             self.inner_optimizer.build(variables)
         for optimizer in internals.innermost([self.inner_optimizer]):
@@ -211,8 +209,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
 
     def meeting_nbytes(self, number: int) -> float:
         """The bytes that each rank, or host, sends when a fragment meets."""
-        fragment = self._of(self._fragments[number], self._trainable_variables)
-        return self._hook.sent_nbytes(fragment, self.wire)
+        return self._hook.sent_nbytes(self._fragments[number].variables, self.wire)
 
     def updates_to_meeting(self, most_batches: int | None = None) -> int:
         """How many updates there are from now to the next meeting.
@@ -275,9 +272,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
                 super().apply(grads)  # Keras says what to do.
                 return
             self.build(trainable_variables)
-        amount = self._hook.begin_step(
-            [self._of(f, self._trainable_variables) for f in self._fragments]
-        )
+        amount = self._hook.begin_step([one.variables for one in self._fragments])
         step = current_step()
         present = None if step is None else step.present
         # Where data of unknown length end, TensorFlow may run what needs no batch, and
@@ -302,17 +297,15 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             for apart in self._amounts_apart:
                 apart.assign_add(tf.cast(amount, tf.float64))
             place = self._place()
-            for number, due in enumerate(self._places()):
-                begin = self._depart if self.overlap_steps else self._meet
+            begin = Fragment.depart if self.overlap_steps else self._meet
+            for fragment, due in self._due():
                 with in_order():
-                    run_if(place == due, functools.partial(begin, number))
+                    run_if(place == due, functools.partial(begin, fragment))
             for later, action in self._later():
-                for number, due in enumerate(self._places(later)):
+                for fragment, due in self._due(later):
                     with in_order():
-                        is_due = tf.logical_and(
-                            place == due, self._hook.is_under_way(number)
-                        )
-                        run_if(is_due, functools.partial(action, number))
+                        is_due = tf.logical_and(place == due, fragment.is_under_way())
+                        run_if(is_due, functools.partial(action, fragment))
 
     def meet(self) -> None:
         """Gives all ranks the same weights now, unless they have the same.
@@ -322,7 +315,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         """
         if not self.built:
             return
-        amounts = [self._unsent_amount(number) for number in range(self.fragments)]
+        amounts = [self._unsent_amount(fragment) for fragment in self._fragments]
         apart = [self._steps_apart > 0, *(one > 0 for one in amounts)]
         with in_order():
             flags = allreduce(
@@ -368,17 +361,13 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         if is_as_before([self._iterations, self._steps_apart]):
             put_back(self.own_variables)
             return
-        for number, fragment in enumerate(self._fragments):
-            residuals = self._residuals_of(number)
-            apart = self._amounts_apart[number]
-            if self.is_apart and is_as_before(self._of(fragment, self._met)):
-                weights = self._of(fragment, self._trainable_variables)
-                put_back([*weights, apart, *residuals])
+        for fragment in self._fragments:
+            if self.is_apart and is_as_before(fragment.met):
+                put_back([*fragment.variables, fragment.apart, *fragment.residuals])
                 continue
             if self.is_apart:
-                self._return_to_met(number)
-            for variable in [apart, *residuals]:
-                variable.assign(tf.zeros_like(variable))
+                fragment.return_to_met()
+            fragment.forget_own()
 
     def load_own_variables(self, store: Any) -> None:
         """Also forgets the meetings that are under way: they are of other weights."""
@@ -389,46 +378,23 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         # This rank may have taken no step, where another one has.
         run_if(self._steps_apart == 0, self._note_met)
         if not self._is_in_turn():
-            self._meet(0)
+            self._meet(self._fragments[0])
             return
-        for number, is_apart in enumerate(are_apart):
+        for fragment, is_apart in zip(self._fragments, are_apart, strict=True):
             if self.overlap_steps:
                 with in_order():
-                    under_way = self._hook.is_under_way(number)
-                    run_if(under_way, functools.partial(self._merge, number))
+                    run_if(fragment.is_under_way(), fragment.merge)
             with in_order():  # Momentum would move what has just met.
-                run_if(is_apart, functools.partial(self._meet, number))
-            run_if(
-                tf.logical_not(is_apart), functools.partial(self._return_to_met, number)
-            )
+                run_if(is_apart, fragment.meet)
+            run_if(tf.logical_not(is_apart), fragment.return_to_met)
         self._steps_apart.assign(0)
 
-    def _meet(self, number: int) -> None:
-        variables = self._of(self._fragments[number], self._trainable_variables)
-        apart = self._amounts_apart[number]
-        amount = tf.convert_to_tensor(apart)
-        changes = self._changes(number)
-        change_square = self.log.square_of(changes)
-        averages = self._hook.average(
-            changes, variables, amount, self.wire, self._residuals_of(number)
-        )
-        self._take(number, averages, amount, change_square)
-        apart.assign(0)
+    def _meet(self, fragment: Fragment) -> None:
+        fragment.meet()
         if not self._is_in_turn():
             self._steps_apart.assign(0)
 
-    def _depart(self, number: int) -> None:
-        """Begins a meeting, whose averages `_merge` waits for."""
-        changes = self._changes(number)
-        self._hook.depart(
-            number,
-            changes,
-            tf.convert_to_tensor(self._amounts_apart[number]),
-            self._residuals_of(number),
-            self.log.square_of(changes),
-        )
-
-    def _later(self) -> Iterator[tuple[int, Callable[[int], None]]]:
+    def _later(self) -> Iterator[tuple[int, Callable[[Fragment], None]]]:
         """What follows a meeting's begin after so many updates, in their order."""
         if not self.overlap_steps:
             return
@@ -436,75 +402,13 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         middle = (self.overlap_steps + 1) // 2
         has_two = self.wire in THIN_WIRES and len(THIN_WIRES[self.wire].exchanges) > 1
         if has_two and middle < self.overlap_steps:
-            yield middle, self._hook.go_on
-        yield self.overlap_steps, self._merge
+            yield middle, Fragment.go_on
+        yield self.overlap_steps, Fragment.merge
 
-    def _merge(self, number: int) -> None:
-        """Ends a meeting that has begun some steps ago."""
-        variables = self._of(self._fragments[number], self._trainable_variables)
-        amount = self._hook.amount_under_way(number)
-        change_square = self._hook.change_under_way(number)
-        # Only now: a meeting that is forgotten has taken nothing away.
-        self._amounts_apart[number].assign(self._unsent_amount(number))
-        averages = self._hook.arrive(number, self._residuals_of(number))
-        own = [tf.identity(tf.convert_to_tensor(variable)) for variable in variables]
-        self._take(number, averages, amount, change_square)
-        for variable, value in zip(variables, own, strict=True):
-            common = tf.convert_to_tensor(variable)
-            variable.assign(common + _OWN_PART * (value - common))
-
-    def _unsent_amount(self, number: int) -> tf.Tensor:
-        """What this rank has trained on since a meeting of the fragment has begun."""
-        amount = tf.convert_to_tensor(self._amounts_apart[number])
-        if not self.overlap_steps:
-            return amount
-        return amount - self._hook.amount_under_way(number)
-
-    def _residuals_of(self, number: int) -> list[Any]:
-        if not self._residuals:
-            return []
-        return self._of(self._fragments[number], self._residuals)
-
-    def _return_to_met(self, number: int) -> None:
-        fragment = self._fragments[number]
-        for index in fragment:
-            self._trainable_variables[index].assign(self._met[index])
-
-    def _changes(self, number: int) -> list[tf.Tensor]:
-        """Of a fragment's weights, since it has met, with the sign of gradients."""
-        return [
-            tf.convert_to_tensor(self._met[index])
-            - tf.convert_to_tensor(self._trainable_variables[index])
-            for index in self._fragments[number]
-        ]
-
-    def _take(
-        self,
-        number: int,
-        averages: Sequence[Any],
-        amount: tf.Tensor,
-        change_square: tf.Tensor,
-    ) -> None:
-        """Makes the fragment's weights those of the meeting, and logs it."""
-        fragment = self._fragments[number]
-        met = self._of(fragment, self._met)
-        variables = self._of(fragment, self._trainable_variables)
-        for before, variable in zip(met, variables, strict=True):
-            variable.assign(before)
-        windows = tf.convert_to_tensor(self.outer_optimizer.iterations)
-        # Momentum would move those that have been frozen since.
-        trained = [index for index, v in enumerate(variables) if v.trainable]
-        self.outer_optimizer.apply(
-            [averages[index] for index in trained],
-            [variables[index] for index in trained],
-        )
-        # The meetings of a window are one update.
-        is_last = number == self.fragments - 1
-        self.outer_optimizer.iterations.assign(windows + int(is_last))
-        self.log.note(number, amount, change_square, averages, met, variables)
-        if self._is_in_turn():
-            for before, variable in zip(met, variables, strict=True):
-                before.assign(variable)
+    def _unsent_amount(self, fragment: Fragment) -> tf.Tensor:
+        if self.overlap_steps:
+            return fragment.unsent_amount()
+        return tf.convert_to_tensor(fragment.apart)
 
     def _is_in_turn(self) -> bool:
         """Whether a window has no moment at which all have just met."""
@@ -570,9 +474,27 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         """Of each fragment: where in a window it meets, or so many updates later."""
         return places_of(self.fragments, self.sync_every, self._batches_apart(), later)
 
-    @staticmethod
-    def _of(fragment: Sequence[int], values: Sequence[Any]) -> list[Any]:
-        return [values[index] for index in fragment]
+    def _due(self, later: int = 0) -> Iterator[tuple[Fragment, int]]:
+        """The fragments, each with its place."""
+        return zip(self._fragments, self._places(later), strict=True)
+
+    def _divided(self, variables: Sequence[Any]) -> list[Fragment]:
+        """Those that meet in turn."""
+        return [
+            Fragment(
+                number,
+                [variables[index] for index in indices],
+                [self._met[index] for index in indices],
+                self._amounts_apart[number],
+                [self._residuals[index] for index in indices if self._residuals],
+                self._hook,
+                self.outer_optimizer,
+                self.wire,
+                is_in_turn=self._is_in_turn(),
+                ends_window=number == self.fragments - 1,
+            )
+            for number, indices in enumerate(fragments_of(variables, self.fragments))
+        ]
 
 
 def _default_outer() -> keras.optimizers.Optimizer:

@@ -21,7 +21,7 @@ _FIT = """
 import json, pickle
 import numpy as np, tensorflow as tf
 import ring_keras as ring
-from ring_keras.fit.diloco import DiLoCo
+from ring_keras.fit.fragment import Fragment
 from ring_keras.keras_internals import steps_done
 from ring_keras.lifecycle.elastic_launcher import others_wait
 from ring_keras.training.distributed_fit import DistributedFit
@@ -45,10 +45,10 @@ def die_if_it_is_time(where):
     return 0.0
 
 
-def changes(self, fragment, of=DiLoCo._changes):
+def changes(self, of=Fragment.changes):
     check = tf.py_function(lambda: die_if_it_is_time("meeting"), [], tf.float32)
     with tf.control_dependencies([check]):
-        return [tf.identity(change) for change in of(self, fragment)]
+        return [tf.identity(change) for change in of(self)]
 
 
 def execution_is_done(fit, end=DistributedFit.execution_is_done):
@@ -59,7 +59,7 @@ def execution_is_done(fit, end=DistributedFit.execution_is_done):
 
 
 if any(where == "meeting" for _, where, _ in case["deaths"]):
-    DiLoCo._changes = changes
+    Fragment.changes = changes
 DistributedFit.execution_is_done = execution_is_done
 
 
