@@ -63,6 +63,7 @@ def op_library(package_dir: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_other_minor_version_names_both_and_the_remedy(
     package_dir: Path, script: str
 ) -> None:

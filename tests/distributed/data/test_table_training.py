@@ -145,9 +145,8 @@ def resume_worker(kind, directory, backups):
     return whole == train(kind, directory, f"{backups}/parts")
 
 
-@pytest.mark.parametrize(
-    "kind", ["arrow", pytest.param("parquet", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
 def test_a_run_resumes_in_the_middle_of_an_epoch(rank_pool, kind, directory, tmp_path):
     # An epoch has 8 steps.
     assert (

@@ -175,6 +175,7 @@ def require_same(found: list[Any], epochs: Epochs) -> None:
         assert training.largest_difference(weights, epochs.ranks.common) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [

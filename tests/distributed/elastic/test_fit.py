@@ -460,14 +460,13 @@ note(f"end.{rank}", ring.size())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "fails", "ends"),
     [
         ("on_train_batch_end", [1], {0: 1}),
-        pytest.param("on_epoch_end", [1], {0: 1}, marks=pytest.mark.slow),
-        pytest.param(
-            *("on_train_batch_end", [0, 1], {0: 2, 1: 2}), marks=pytest.mark.slow
-        ),
+        ("on_epoch_end", [1], {0: 1}),
+        ("on_train_batch_end", [0, 1], {0: 2, 1: 2}),
     ],
 )
 def test_a_rank_that_catches_its_error_is_gone_on_without(

@@ -55,6 +55,7 @@ def printed(directory: Path, script: str) -> tuple[str, str]:
     return out, errors
 
 
+@pytest.mark.slow
 def test_a_script_s_own_functions_and_classes_travel_and_come_back(tmp_path):
     script = """
         class Point:

@@ -169,8 +169,8 @@ def check_what_is_not_there() -> None:
     [
         pytest.param(check_training, marks=pytest.mark.slow),
         check_tape_and_late_variables,
-        check_loss_scale,
-        check_learning_rates,
+        pytest.param(check_loss_scale, marks=pytest.mark.slow),
+        pytest.param(check_learning_rates, marks=pytest.mark.slow),
         check_local_layers,
         check_what_is_not_there,
     ],

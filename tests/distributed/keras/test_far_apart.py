@@ -68,8 +68,11 @@ def require_reference(
 @pytest.mark.parametrize(
     ("size", "inner", "outer", "sync_every", "compiled"),
     [
-        (2, "accumulation", "average", 2, {}),
-        (2, "adam", "diloco", 3, {"steps_per_execution": 5}),
+        pytest.param(2, "accumulation", "average", 2, {}, marks=pytest.mark.slow),
+        pytest.param(
+            *(2, "adam", "diloco", 3, {"steps_per_execution": 5}),
+            marks=pytest.mark.slow,
+        ),
         (2, "sgd", "diloco", 3, {"jit_compile": True}),
         pytest.param(2, "sgd", "average", 3, {}, marks=pytest.mark.slow),
         pytest.param(2, "sgd", "diloco", 3, {}, marks=pytest.mark.slow),
@@ -92,20 +95,19 @@ def test_fit_is_the_algorithm(rank_pool, size, inner, outer, sync_every, compile
     require_reference(results, size, inner, outer, sync_every, 8, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("inner", "wire", "overlap", "compiled"),
     [
         ("adam", "int8", 0, {}),
-        pytest.param("sgd", "int8", 2, {}, marks=pytest.mark.slow),
-        pytest.param(
-            *("sgd", "float32", 0, {"jit_compile": True}), marks=pytest.mark.slow
-        ),
-        pytest.param("accumulation", "float32", 0, {}, marks=pytest.mark.slow),
-        pytest.param("loss_scaled", "top-k", 0, {}, marks=pytest.mark.slow),
-        pytest.param("sgd", "int8", 0, {"run_eagerly": True}, marks=pytest.mark.slow),
-        pytest.param("sgd", "int8", 2, {"jit_compile": True}, marks=pytest.mark.slow),
-        pytest.param("sgd", "top-k", 1, {}, marks=pytest.mark.slow),
-        pytest.param("sgd", "float32", 2, {}, marks=pytest.mark.slow),
+        ("sgd", "int8", 2, {}),
+        ("sgd", "float32", 0, {"jit_compile": True}),
+        ("accumulation", "float32", 0, {}),
+        ("loss_scaled", "top-k", 0, {}),
+        ("sgd", "int8", 0, {"run_eagerly": True}),
+        ("sgd", "int8", 2, {"jit_compile": True}),
+        ("sgd", "top-k", 1, {}),
+        ("sgd", "float32", 2, {}),
     ],
 )
 def test_hosts_that_train_apart_are_ranks_with_larger_batches(
@@ -262,12 +264,13 @@ def checked_worker(options):
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
         {"wire": "int8"},
-        pytest.param({"overlap_steps": 2}, marks=pytest.mark.slow),
-        pytest.param({"overlap_steps": 2, "wire": "int8"}, marks=pytest.mark.slow),
+        {"overlap_steps": 2},
+        {"overlap_steps": 2, "wire": "int8"},
     ],
 )
 def test_checks_of_equal_weights_know_of_it(rank_pool, options):
@@ -294,9 +297,8 @@ def joined_worker(jit_compile, counts=(7, 5), apart="ranks"):
     return model.get_weights()
 
 
-@pytest.mark.parametrize(
-    "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("jit_compile", [False, True])
 def test_a_rank_without_data_waits_for_the_meeting(rank_pool, jit_compile):
     first, second = rank_pool(2).run(joined_worker, args=(jit_compile,))
 
@@ -435,6 +437,7 @@ def frozen_worker():
     return training.as_bytes(model.get_weights())
 
 
+@pytest.mark.slow
 def test_meetings_leave_frozen_layers_alone(rank_pool):
     first, second = rank_pool(2).run(frozen_worker)
 

@@ -54,6 +54,7 @@ def loaded_worker(directory):
     return loaded.get_weights()
 
 
+@pytest.mark.slow
 def test_a_file_saved_between_two_meetings_goes_on_there(rank_pool, tmp_path):
     all_weights = rank_pool(2).run(loaded_worker, args=(str(tmp_path),))
 
@@ -100,6 +101,7 @@ def alone_worker(directory):
         )
 
 
+@pytest.mark.slow
 def test_residuals_are_saved_and_lost_on_no_number_of_ranks(rank_pool, tmp_path):
     first, second = rank_pool(2).run(loaded_residuals_worker, args=(str(tmp_path),))
     assert training.largest_difference(first, second) > 0
@@ -188,21 +190,20 @@ def preempted_worker(directory, inner, options, steps, spe):
     return whole, cut, resumable_fit(f"{directory}/cut", *case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("inner", "options", "steps", "spe"),
     [
         ("adam", {"fragments": 3}, 5, 1),
-        pytest.param("sgd", {}, 5, 1, marks=pytest.mark.slow),
-        pytest.param("adam", {"wire": "int8"}, 6, 3, marks=pytest.mark.slow),
-        pytest.param("accumulation", {"sync_every": 2}, 3, 1, marks=pytest.mark.slow),
+        ("sgd", {}, 5, 1),
+        ("adam", {"wire": "int8"}, 6, 3),
+        ("accumulation", {"sync_every": 2}, 3, 1),
         # That is where they meet, and there an epoch ends.
-        pytest.param("adam", {}, 4, 1, marks=pytest.mark.slow),
-        pytest.param("adam", {"sync_every": 5}, 8, 1, marks=pytest.mark.slow),
+        ("adam", {}, 4, 1),
+        ("adam", {"sync_every": 5}, 8, 1),
         # A meeting is under way.
-        pytest.param("sgd", {"overlap_steps": 2}, 5, 1, marks=pytest.mark.slow),
-        pytest.param(
-            *("sgd", {"overlap_steps": 2, "wire": "int8"}, 5, 1), marks=pytest.mark.slow
-        ),
+        ("sgd", {"overlap_steps": 2}, 5, 1),
+        ("sgd", {"overlap_steps": 2, "wire": "int8"}, 5, 1),
     ],
 )
 def test_a_signal_between_two_meetings_changes_no_bit(
@@ -305,6 +306,7 @@ def unknown_length_worker():
     return [int(model.optimizer.iterations), int(model.optimizer._iterations)]
 
 
+@pytest.mark.slow
 def test_the_end_of_data_of_unknown_length_is_no_step(rank_pool):
     assert rank_pool(2).run(unknown_length_worker) == [[6, 12]] * 2
 

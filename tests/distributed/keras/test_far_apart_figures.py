@@ -167,6 +167,7 @@ def watched_worker():
     return counts, sorted(tag for tag in logs if "meeting" in tag)
 
 
+@pytest.mark.slow
 def test_meetings_are_logged_while_somebody_looks(rank_pool):
     """Of top-k nobody knows the average, so there is no drift."""
     [(counts, tags), second] = rank_pool(2).run(watched_worker)

@@ -163,9 +163,9 @@ def fragments_worker(inner, wire, fragments, overlap, **compiled):
 @pytest.mark.parametrize(
     ("size", "inner", "wire", "fragments", "overlap", "compiled"),
     [
-        (2, "sgd", "int8", 3, 0, {}),
+        pytest.param(*(2, "sgd", "int8", 3, 0, {}), marks=pytest.mark.slow),
         (2, "sgd", "float32", 2, 4, {"steps_per_execution": 4}),
-        (2, "sgd", "int8", 1, 3, {}),
+        pytest.param(*(2, "sgd", "int8", 1, 3, {}), marks=pytest.mark.slow),
         pytest.param(
             *(2, "sgd", "int8", 2, 3, {"jit_compile": True}), marks=pytest.mark.slow
         ),
@@ -239,6 +239,7 @@ def fragments_in_loop_worker():
     return seen
 
 
+@pytest.mark.slow
 def test_each_fragment_meets_at_its_time(rank_pool):
     first, second = rank_pool(2).run(fragments_in_loop_worker)
 

@@ -52,6 +52,7 @@ def lone_thread_worker():
     return compare(training.OPTIMIZERS["adam"])
 
 
+@pytest.mark.slow
 def test_one_thread_for_ops_matches_one_process():
     env = {"TF_NUM_INTEROP_THREADS": "1"}
     check(run_ranks(lone_thread_worker, 2, env=env))

@@ -207,9 +207,9 @@ def caught_worker(kind):
 @pytest.mark.parametrize(
     "kind",
     [
-        "unknown length",
+        pytest.param("unknown length", marks=pytest.mark.slow),
         "layer",
-        "metric",
+        pytest.param("metric", marks=pytest.mark.slow),
         pytest.param("known length", marks=pytest.mark.slow),
         pytest.param("compiled", marks=pytest.mark.slow),
         pytest.param("execution of two", marks=pytest.mark.slow),

@@ -48,9 +48,8 @@ def float8_worker(accumulate):
     )
 
 
-@pytest.mark.parametrize(
-    "accumulate", [False, pytest.param(True, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("accumulate", [False, True])
 def test_scales_are_those_of_the_global_batch(rank_pool, accumulate):
     (first, (ours, theirs)), (second, _) = rank_pool(2).run(
         float8_worker, args=(accumulate,)

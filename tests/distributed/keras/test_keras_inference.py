@@ -165,6 +165,7 @@ def evaluate_worker():
     assert ring.evaluate(model, x, y, **kwargs) != once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_metrics_are_those_of_one_process(rank_pool, size):
     rank_pool(size).run(evaluate_worker)

@@ -141,7 +141,8 @@ def padded_worker(per_execution):
     )
 
 
-@pytest.mark.parametrize("per_execution", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("per_execution", [1, 3])
 def test_padding_counts_for_nothing(rank_pool, per_execution):
     check(rank_pool(2).run(padded_worker, args=(per_execution,)))
 
@@ -249,6 +250,7 @@ def test_slices_are_gathered_where_their_number_is_known(rank_pool, size, names)
             assert told == [], name
 
 
+@pytest.mark.slow
 def test_slices_of_unknown_number_are_made_dense_and_that_is_said(rank_pool):
     first, second = rank_pool(2).run(slices_worker, args=(["adam"], True))
 

@@ -146,6 +146,7 @@ def said_worker(verbose):
     return printed.getvalue()
 
 
+@pytest.mark.slow
 def test_the_end_of_the_ramp_is_said_once(rank_pool):
     first, second = rank_pool(2).run(said_worker, args=(1,))
 
@@ -318,6 +319,7 @@ def set_of_one_worker():
     return rates
 
 
+@pytest.mark.slow
 def test_rates_are_for_the_ranks_that_train_the_model(rank_pool):
     for rates in rank_pool(2).run(set_of_one_worker, timeout_s=60):
         assert rates == pytest.approx([0.1, 0.1])

@@ -66,9 +66,8 @@ def test_one_that_is_distributed_brings_the_others(rank_pool):
     assert max(rank_pool(2).run(containers_worker, args=(False, (0,)))) <= 1e-6
 
 
-@pytest.mark.parametrize(
-    "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("jit_compile", [False, True])
 def test_several_that_accumulate_update_in_one_order(rank_pool, jit_compile):
     """Each reduces in a conditional, and TensorFlow runs those as it likes."""
     differences = rank_pool(2).run(
@@ -195,7 +194,8 @@ def rates_worker(per_execution):
     return history["learning_rate"], rates, errors
 
 
-@pytest.mark.parametrize("per_execution", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("per_execution", [2, 1])
 def test_a_ramp_is_that_of_the_optimizers_that_train(rank_pool, per_execution):
     for logged, rates, errors in rank_pool(2).run(rates_worker, args=(per_execution,)):
         assert rates == pytest.approx([0.2, 0.2, 0.001])
@@ -239,6 +239,7 @@ def resumed_adversaries_worker():
     return epochs.run, others.run
 
 
+@pytest.mark.slow
 def test_models_with_their_own_optimizers_resume(rank_pool):
     assert rank_pool(2).run(resumed_adversaries_worker) == [([0, 1, 2], [1])] * 2
 
@@ -332,14 +333,18 @@ def alternating_worker(kinds, in_condition):
     ("kinds", "in_condition"),
     [
         (("plain", "plain"), (1,)),
-        (("far apart", "far apart"), (1,)),
+        pytest.param(("far apart", "far apart"), (1,), marks=pytest.mark.slow),
         pytest.param(("plain", "plain"), (0,), marks=pytest.mark.slow),
         pytest.param(
             ("several", "several"),
             (1,),
-            marks=pytest.mark.skipif(
-                not hasattr(keras.optimizers, "MultiOptimizer"), reason="older Keras"
-            ),
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.skipif(
+                    not hasattr(keras.optimizers, "MultiOptimizer"),
+                    reason="older Keras",
+                ),
+            ],
         ),
         pytest.param(("accumulating", "plain"), (0, 1), marks=pytest.mark.slow),
         pytest.param(("sharded", "accumulating"), (1,), marks=pytest.mark.slow),

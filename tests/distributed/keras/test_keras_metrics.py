@@ -479,7 +479,8 @@ def failed_fit_worker(in_step):
     return model.history.history["loss"]
 
 
-@pytest.mark.parametrize("in_step", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("in_step", [True, False])
 def test_one_rank_evaluates_alone_after_a_failed_fit(rank_pool, in_step):
     first, second = rank_pool(2).run(failed_fit_worker, args=(in_step,))
 

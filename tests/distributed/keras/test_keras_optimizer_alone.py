@@ -502,6 +502,7 @@ def distributed_worker(directory):
     )
 
 
+@pytest.mark.slow
 def test_one_callback_has_them_all(rank_pool, tmp_path):
     first, second = rank_pool(2).run(distributed_worker, args=(str(tmp_path),))
 

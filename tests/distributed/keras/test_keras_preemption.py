@@ -153,6 +153,7 @@ def validation_worker(directory):
     train(directory, sends, validates=True)
 
 
+@pytest.mark.slow
 def test_validation_ends_at_once(tmp_path):
     outcomes = run_ranks(validation_worker, 2, args=(str(tmp_path),), check=False)
 

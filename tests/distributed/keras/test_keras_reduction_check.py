@@ -184,26 +184,22 @@ def reduce_soundly(dtype_name: str, options: dict[str, Any]) -> int:
     return sum(g is not None for g in eager)
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(
     ("dtype", "options"),
     [
         ("float32", {"compression": "bf16"}),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in [
-                ("float32", {}),
-                ("float32", {"compression": "fp16"}),
-                ("float32", {"gradient_predivide_factor": 0.001}),
-                ("float32", {"op": ring.Adasum, "sparse_as_dense": True}),
-                ("float16", {"op": ring.Sum}),
-                ("bfloat16", {}),
-                ("float64", {"gradient_predivide_factor": 1000.0}),
-            ]
-        ),
+        ("float32", {}),
+        ("float32", {"compression": "fp16"}),
+        ("float32", {"gradient_predivide_factor": 0.001}),
+        ("float32", {"op": ring.Adasum, "sparse_as_dense": True}),
+        ("float16", {"op": ring.Sum}),
+        ("bfloat16", {}),
+        ("float64", {"gradient_predivide_factor": 1000.0}),
     ],
 )
-@pytest.mark.parametrize("hosts", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("hosts", [1, 2])
 def test_rounding_is_no_error(rank_pool, size, hosts, dtype, options):
     over = {"RING_KERAS_TRANSPORT": "tcp"} if hosts == 2 else {}
     pool = rank_pool(size, env=CHECK | over)

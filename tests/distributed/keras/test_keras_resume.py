@@ -83,14 +83,15 @@ def resume_worker(directory, stops, **kwargs):
     return whole == resumed, whole, history["loss"][-1], later["loss"][-1]
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(
     ("optimizer", "per_execution", "pad"),
     [
-        pytest.param("adam", 1, False, marks=pytest.mark.slow),
+        ("adam", 1, False),
         ("accumulation", 1, True),
-        pytest.param("sgd", 2, False, marks=pytest.mark.slow),
-        pytest.param("loss_scaled", 1, False, marks=pytest.mark.slow),
+        ("sgd", 2, False),
+        ("loss_scaled", 1, False),
     ],
 )
 def test_a_resumed_run_ends_like_one_that_was_never_interrupted(

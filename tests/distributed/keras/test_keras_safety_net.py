@@ -73,12 +73,13 @@ def only_the_optimizer_worker(built, eagerly):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("built", "eagerly"),
     [
         (True, False),
-        pytest.param(False, False, marks=pytest.mark.slow),
-        pytest.param(True, True, marks=pytest.mark.slow),
+        (False, False),
+        (True, True),
     ],
 )
 def test_ranks_with_the_optimizer_alone_start_alike(rank_pool, built, eagerly):

@@ -82,6 +82,7 @@ def rates_worker():
     return float(model.optimizer.learning_rate)
 
 
+@pytest.mark.slow
 def test_rates_of_a_fit_that_failed_are_no_others(rank_pool):
     assert rank_pool(2).run(rates_worker, timeout_s=120) == [0.25, 0.25]
 

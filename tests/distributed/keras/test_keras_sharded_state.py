@@ -200,12 +200,13 @@ def test_every_optimizer_trains_the_same_weights(rank_pool, names):
     require_same_weights(rank_pool(2).run(compare_worker, args=("fit", names)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "name"),
     [
         (2, "accumulated_muon" if "accumulated_muon" in MAKERS else "adamw"),
-        pytest.param(3, "accumulated_muon", marks=pytest.mark.slow),
-        pytest.param(3, "adamw", marks=pytest.mark.slow),
+        (3, "accumulated_muon"),
+        (3, "adamw"),
     ],
 )
 def test_data_of_unknown_length_train_the_same_weights(rank_pool, size, name):
@@ -319,6 +320,7 @@ def two_optimizers_worker() -> list[bytes]:
     return [with_two_optimizers(shard_state) for shard_state in (False, True)]
 
 
+@pytest.mark.slow
 def test_two_optimizers_train_the_same_weights(rank_pool):
     found = rank_pool(2).run(two_optimizers_worker)
 
@@ -337,6 +339,7 @@ def mixed_precision_worker() -> list[bytes]:
     return [training.as_bytes(model.get_weights()) for model in models]
 
 
+@pytest.mark.slow
 def test_mixed_precision_trains_the_same_weights(rank_pool):
     found = rank_pool(2).run(mixed_precision_worker)
 
@@ -485,7 +488,7 @@ def unwritable_worker(path: str, how: str) -> list[str]:
         "alone",
         pytest.param("own", marks=pytest.mark.slow),
         pytest.param("earlier", marks=pytest.mark.slow),
-        "checkpoint",
+        pytest.param("checkpoint", marks=pytest.mark.slow),
     ],
 )
 def test_all_ranks_hear_of_a_file_that_one_cannot_write(rank_pool, tmp_path, how, size):
@@ -726,7 +729,8 @@ def parts_worker(path: str, in_fit: bool) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("in_fit", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("in_fit", [True, False])
 def test_parts_of_different_states_are_found(tmp_path, in_fit):
     args = (parts_worker, str(tmp_path), in_fit)
     for text in run_ranks(initialized, 2, args=args):

@@ -254,7 +254,12 @@ def other_terms_worker(what):
 
 
 @pytest.mark.parametrize(
-    "what", ["gradient_accumulation_steps", "ema_overwrite_frequency", "sync_every"]
+    "what",
+    [
+        "gradient_accumulation_steps",
+        "ema_overwrite_frequency",
+        pytest.param("sync_every", marks=pytest.mark.slow),
+    ],
 )
 def test_optimizers_that_would_wait_for_others_are_refused(rank_pool, what):
     for message in rank_pool(2).run(other_terms_worker, args=(what,), timeout_s=60):

@@ -58,9 +58,8 @@ def what_costs(directory, steps, update_freq):
     return calls
 
 
-@pytest.mark.parametrize(
-    "update_freq", [pytest.param(100, marks=pytest.mark.slow), "epoch"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("update_freq", [100, "epoch"])
 def test_a_batch_that_is_not_written_costs_nothing(tmp_path, rank_pool, update_freq):
     costs = [
         rank_pool(2).run(what_costs, args=(tmp_path, steps, update_freq))
@@ -124,6 +123,7 @@ def written_by(directory, board_class):
     return found
 
 
+@pytest.mark.slow
 def test_it_writes_what_keras_own_does(tmp_path, rank_pool):
     classes = (keras.callbacks.TensorBoard, TensorBoard)
     for board_class in classes:
@@ -296,12 +296,13 @@ def train_in_buckets(directory, **options):
     model.fit(x, x, batch_size=2, verbose=0, callbacks=[callback])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "bytes_and_fills"),
     [
-        pytest.param({"bucket_size_bytes": 4}, [(4, 1.0)] * 80, marks=pytest.mark.slow),
+        ({"bucket_size_bytes": 4}, [(4, 1.0)] * 80),
         ({"bucket_size_bytes": 200}, [(200, 1.0), (120, 0.6)]),
-        pytest.param({"num_groups": 2}, [(160, None)] * 2, marks=pytest.mark.slow),
+        ({"num_groups": 2}, [(160, None)] * 2),
     ],
 )
 def test_buckets_are_those_of_the_plan(tmp_path, rank_pool, options, bytes_and_fills):
@@ -419,6 +420,7 @@ def fit_again_after_one_that_raised(directory):
     return sum(thread.is_alive() for thread in gathers)
 
 
+@pytest.mark.slow
 def test_a_fit_that_raised_leaves_nothing_to_the_next_one(tmp_path, rank_pool):
     worker = functools.partial(fit_again_after_one_that_raised, tmp_path)
     assert rank_pool(2).run(worker, timeout_s=60) == [0, 0]

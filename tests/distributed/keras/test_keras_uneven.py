@@ -319,10 +319,10 @@ def sharing_worker(how, passes, kind):
 @pytest.mark.parametrize(
     ("how", "passes", "kind"),
     [
-        ("pad", None, "plain"),
-        ("join", None, "plain"),
+        pytest.param("pad", None, "plain", marks=pytest.mark.slow),
+        pytest.param("join", None, "plain", marks=pytest.mark.slow),
         ("pad", 2, "scaled"),
-        ("join", 2, "tape"),
+        pytest.param("join", 2, "tape", marks=pytest.mark.slow),
         pytest.param("pad", 2, "plain", marks=pytest.mark.slow),
         pytest.param("join", 2, "scaled", marks=pytest.mark.slow),
         pytest.param("pad", 2, "tape", marks=pytest.mark.slow),

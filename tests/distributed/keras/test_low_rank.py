@@ -163,7 +163,9 @@ slow = pytest.mark.slow
     ("size", "thin", "optimizer", "data", "options", "compiled"),
     [
         (2, 1, "sgd", EVEN | {"uneven": True}, {}, {}),
-        (2, 1, "loss_scaled", EVEN | {"overflow": True}, {}, {}),
+        pytest.param(
+            2, 1, "loss_scaled", EVEN | {"overflow": True}, {}, {}, marks=slow
+        ),
         pytest.param(
             *(2, 1, "adam", EVEN, {"shard_state": True}, {"jit_compile": True}),
             marks=slow,
@@ -352,6 +354,7 @@ def anew_worker():
     return ends
 
 
+@pytest.mark.slow
 def test_who_joins_has_nothing_to_come():
     """All begin anew, also with what they have in common; and no check complains."""
     checks = {"RING_KERAS_CHECK_REDUCTIONS": "1"}

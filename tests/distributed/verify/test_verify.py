@@ -188,6 +188,7 @@ model.fit(data, verbose=0)
     assert "DIFFERS: step 1: 'dense_1/" in found[3] or "/dense_1/" in found[3]
 
 
+@pytest.mark.slow
 def test_a_script_without_fit(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import sys; print(sys.argv[1:], __name__)")
@@ -293,6 +294,7 @@ def compares_what_raises() -> list[str]:
     return told
 
 
+@pytest.mark.slow
 def test_a_function(tmp_path: Path) -> None:
     one, other = run_ranks(compares_functions, 2, timeout_s=240)
     assert one == other
