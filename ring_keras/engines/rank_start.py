@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from ring_keras.config import Config, ScheduledRank, inherited_environment
 from ring_keras.engines.secret_file import secret_file
 from ring_keras.launch.addresses import host_port
-from ring_keras.launch.crew import GENERATION
 from ring_keras.launch.environment import added_variables, hash_seed, job_variables
-from ring_keras.launch.places import Place, places_of
+from ring_keras.launch.places import GENERATION, Place, places_of
 from ring_keras.schedulers.addresses import own_address
 from ring_keras.schedulers.store_card import StoreCard
 from ring_keras.schedulers.store_start import start_store

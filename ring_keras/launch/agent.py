@@ -23,7 +23,6 @@ from ring_keras._version import __version__
 from ring_keras.config import inherited_environment, is_slurm_task
 from ring_keras.launch.addresses import reached_addresses
 from ring_keras.launch.connection import Connection
-from ring_keras.launch.crew import HostJob, LocalCrew, RankOutput, write_private
 from ring_keras.launch.doctor.agent_side import HostProgram
 from ring_keras.launch.elastic_socket import Tell
 from ring_keras.launch.environment import (
@@ -34,6 +33,7 @@ from ring_keras.launch.environment import (
 from ring_keras.launch.forwarding import ForwardedOutput
 from ring_keras.launch.frames import GREETING, Message, Output, ProtocolError, field
 from ring_keras.launch.guard import RANKS_SIGNALS, run_guarded
+from ring_keras.launch.local_crew import HostJob, LocalCrew, RankOutput, write_private
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import say
 from ring_keras.launch.places import Place

@@ -28,7 +28,6 @@ from ring_keras.launch import (
 )
 from ring_keras.launch.check_build import check_build
 from ring_keras.launch.completion.script import SHELLS, completion_script
-from ring_keras.launch.crew import HostJob
 from ring_keras.launch.desk import LaunchOptions
 from ring_keras.launch.doctor.examination import Examination
 from ring_keras.launch.doctor.job_shape import DEFAULT_RANKS
@@ -43,6 +42,7 @@ from ring_keras.launch.explain import explain_errors
 from ring_keras.launch.guard import open_standard_descriptors, run_guarded
 from ring_keras.launch.hosts import Host
 from ring_keras.launch.launcher import Launcher
+from ring_keras.launch.local_crew import HostJob
 from ring_keras.launch.node_agent import NodeAgent
 from ring_keras.launch.nodes import NodeOptions, nodes_that_come
 from ring_keras.launch.output import say, to_reader

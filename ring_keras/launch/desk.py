@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from ring_keras.config import share_openssl
 from ring_keras.launch.agent_line import RunUntil
-from ring_keras.launch.crew import Crew, HostJob, LocalCrew
+from ring_keras.launch.crew import Crew
 from ring_keras.launch.elastic_options import ElasticOptions
 from ring_keras.launch.job_watch import JobWatch
+from ring_keras.launch.local_crew import HostJob, LocalCrew
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import OutputPump
 from ring_keras.launch.watch_options import WatchOptions

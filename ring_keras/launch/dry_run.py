@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from ring_keras.launch.crew import GENERATION
 from ring_keras.launch.environment import job_variables
 from ring_keras.launch.hosts import Host, fill
 from ring_keras.launch.nodes import NodeOptions
-from ring_keras.launch.places import Place, places_of
+from ring_keras.launch.places import GENERATION, Place, places_of
 from ring_keras.launch.ssh import SshOptions, agent_command
 from ring_keras.network.addresses import is_own
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ring_keras.launch.addresses import host_port
-from ring_keras.launch.crew import GENERATION
 from ring_keras.launch.desk import CannotStartError, Desk, require_route
+from ring_keras.launch.places import GENERATION
 
 if TYPE_CHECKING:
     from ring_keras import _native

@@ -12,10 +12,10 @@ from typing import Any
 from ring_keras._libraries import build_problem
 from ring_keras.launch.agent import Agent, hello
 from ring_keras.launch.connection import Connection, tls_buffer
-from ring_keras.launch.crew import HostJob
 from ring_keras.launch.desk import LaunchOptions
 from ring_keras.launch.frames import Message, ProtocolError, field
 from ring_keras.launch.guard import RANKS_SIGNALS
+from ring_keras.launch.local_crew import HostJob
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.nodes import NodeOptions, encryption_differs
 from ring_keras.launch.output import OutputPump, say

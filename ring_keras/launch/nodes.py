@@ -11,11 +11,11 @@ from typing import Any
 from ring_keras._version import __version__
 from ring_keras.launch.agent_crew import AgentCrew
 from ring_keras.launch.agent_line import AgentLine
-from ring_keras.launch.crew import HostJob
 from ring_keras.launch.desk import CannotStartError, Desk
 from ring_keras.launch.door import Door, Guest
 from ring_keras.launch.elastic_options import ElasticOptions
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
+from ring_keras.launch.local_crew import HostJob
 from ring_keras.launch.places import places_of
 from ring_keras.launch.secret_proof import CONNECTED, LISTENER
 from ring_keras.launch.source import Hosts, Source

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Place", "places_of"]
+__all__ = ["GENERATION", "Place", "places_of"]
+
+GENERATION = 0
+"""Of the ranks that a job begins with."""
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ring_keras.launch.crew import Crew, HostJob
+from ring_keras.launch.crew import Crew
 from ring_keras.launch.desk import Desk
 from ring_keras.launch.fleet import Growth
+from ring_keras.launch.local_crew import HostJob
 from ring_keras.launch.places import places_of
 
 __all__ = ["Hosts", "Source", "this_host"]
