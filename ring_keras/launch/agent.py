@@ -29,11 +29,12 @@ from ring_keras.launch.environment import (
     added_variables,
     environment_for_ranks,
     host_environment,
+    write_private,
 )
 from ring_keras.launch.forwarding import ForwardedOutput
 from ring_keras.launch.frames import GREETING, Message, Output, ProtocolError, field
 from ring_keras.launch.guard import RANKS_SIGNALS, run_guarded
-from ring_keras.launch.local_crew import HostJob, LocalCrew, RankOutput, write_private
+from ring_keras.launch.local_crew import HostJob, LocalCrew, RankOutput
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import say
 from ring_keras.launch.places import Place

@@ -152,3 +152,10 @@ def job_variables(
         "RING_KERAS_GENERATION": str(generation),
         **reports,
     }
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes a new file that only its owner can read."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="ascii") as file:
+        file.write(text)

@@ -15,10 +15,10 @@ from ring_keras._libraries import build_problem
 from ring_keras.launch.crew import Crew
 from ring_keras.launch.desk import CannotStartError, Desk, LaunchOptions
 from ring_keras.launch.elastic_members import ElasticMembers
+from ring_keras.launch.environment import write_private
 from ring_keras.launch.fleet import Fleet
 from ring_keras.launch.guard import RANKS_SIGNALS, kill_descendants
 from ring_keras.launch.job_watch import JobWatch
-from ring_keras.launch.local_crew import write_private
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.members import Ending, FixedMembers, Members
 from ring_keras.launch.output import OutputPump, say

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from ring_keras.launch.output import say
 from ring_keras.launch.places import GENERATION, Place
 from ring_keras.launch.workers import Worker, signal_group, start_rank
 
-__all__ = ["HostJob", "LocalCrew", "RankOutput", "write_private"]
+__all__ = ["HostJob", "LocalCrew", "RankOutput"]
 
 
 @dataclass(frozen=True)
@@ -152,10 +151,3 @@ class LocalCrew(Crew):
             remark = self._oom_kills.describe(*ended)
         worker.end(ended.returncode, remark)
         self._on_end(worker)
-
-
-def write_private(path: Path, text: str) -> None:
-    """Writes a new file that only its owner can read."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w", encoding="ascii") as file:
-        file.write(text)
