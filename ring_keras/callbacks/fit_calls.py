@@ -33,6 +33,7 @@ from ring_keras.keras_internals import calls
 from ring_keras.ops.objects import allgather_object
 from ring_keras.training.calls_under_way import begin_together
 from ring_keras.training.distributed_fit import DistributedFit, Moment
+from ring_keras.training.distributed_models import parts_of
 
 __all__ = ["agree_on_calls", "insert_callback"]
 
@@ -88,7 +89,7 @@ def agree_on_calls(
         "caches": cache_places(run.data),
         "validation_caches": cache_places(run.validation_data),
     }
-    begin_together(process_set)
+    begin_together(process_set, parts_of(callbacks.model))
     everyones = allgather_object(ours, name="fit/calls", process_set=process_set)
     validate = [theirs["validates"] for theirs in everyones]
     require_same_savers(

@@ -41,6 +41,8 @@ class HostsApart:
         self.count = len(ranks_of)
         """How many hosts there are."""
         self._own = sets[list(ranks_of).index(hosts[process_set.rank()])]
+        self.process_sets = {self._own, sets[-1]} - {process_set}
+        """Those of some ranks."""
         self.senders = FirstOfHosts(sets[-1], self._own)
         self._reducer = GradientReducer(ReductionOptions(process_set=self._own))
 

@@ -44,6 +44,11 @@ class MeetingHook(OptimizerHook):
         self.log = MeetingLog()
 
     @property
+    def parts(self) -> Sequence[ProcessSet]:
+        """The ranks of this host, and the first ones of all hosts."""
+        return () if self.hosts is None else self.hosts.process_sets
+
+    @property
     def terms(self) -> Terms:
         """Those of the optimizer."""
         terms: Terms = self._optimizer.terms

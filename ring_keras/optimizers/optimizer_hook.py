@@ -85,6 +85,11 @@ class OptimizerHook:
         return self.options.process_set
 
     @property
+    def parts(self) -> Sequence[ProcessSet]:
+        """Sets of some of these ranks that meet in its steps, too."""
+        return ()
+
+    @property
     def terms(self) -> Terms:
         """Else ranks would wait for others that reduce, or share averages, later."""
         names = ("gradient_accumulation_steps", "ema_overwrite_frequency")

@@ -5,7 +5,9 @@ import contextlib
 import tensorflow as tf
 
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.broadcast import grouped_broadcast
+from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.step import one_step
 from ring_keras.optimizers.step_scope import StepWeight, reduction_step
 
@@ -72,6 +74,14 @@ class FirstOfHosts(Senders):
         for index, value in enumerate(averages):
             by_dtype.setdefault(value.dtype, []).append(index)
         with one_step(is_of_training=False):
+            # A broadcast is in no step, and would wait for a rank that gives this up.
+            with tf.control_dependencies(averages):
+                allreduce(
+                    tf.constant(0.0),
+                    ReduceOp.SUM,
+                    name="far_apart/of_host",
+                    process_set=self._own,
+                )
             for dtype, indices in by_dtype.items():
                 received = grouped_broadcast(
                     [averages[index] for index in indices],

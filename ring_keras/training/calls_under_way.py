@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -76,11 +76,15 @@ def name_of_begin(method: str) -> str:
     return f"{method}/begins"
 
 
-def begin_together(process_set: ProcessSet) -> None:
+def begin_together(process_set: ProcessSet, parts: Iterable[ProcessSet] = ()) -> None:
     """All ranks are in the call that is under way, and have left those before it.
 
     To be called once in it, by all, before any other collective of the call. From then
     on the others are told if this rank leaves the call by an error.
+
+    Args:
+        process_set: The ranks.
+        parts: Sets of some of them that meet in its steps, too.
 
     Raises:
         RankMismatchError: On every other rank, if one has left it on the way here.
@@ -88,7 +92,8 @@ def begin_together(process_set: ProcessSet) -> None:
     call = _under_way.calls[-1] if _under_way.calls else CallUnderWay("fit")
     communicator_id = process_set.communicator_id()
     _native.barrier(name_of_begin(call.method), communicator_id)
-    _native.forget_given_up(communicator_id)
+    for one in (process_set, *parts):
+        _native.forget_given_up(one.communicator_id())
     # Before a rank that goes on can fail: that must not be forgotten.
     _native.barrier("fit/met", communicator_id)
     call.met = current_job(), process_set

@@ -27,7 +27,11 @@ from ring_keras.training.calls_under_way import (
 )
 from ring_keras.training.common_fit import require_common_epoch, require_common_fit
 from ring_keras.training.data_orders import DataOrders
-from ring_keras.training.distributed_models import is_local_in, process_set_of
+from ring_keras.training.distributed_models import (
+    is_local_in,
+    parts_of,
+    process_set_of,
+)
 from ring_keras.training.epoch_agreement import EpochAgreement
 from ring_keras.training.layer_state import (
     agree_on_state,
@@ -236,7 +240,7 @@ class DistributedFit(keras.callbacks.Callback):
         self._check = self._new_check()
         if self._has_peers():
             if not self._have_met:
-                begin_together(self._process_set)
+                begin_together(self._process_set, parts_of(self.model))
             steps = self.sections.steps()
             if steps is not None:
                 self.params["steps"] = batch_count = steps

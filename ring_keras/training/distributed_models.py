@@ -1,5 +1,6 @@
 """What is distributed of a model: its optimizers say."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,12 +10,18 @@ from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 
-__all__ = ["hooks_of", "is_distributed", "is_local_in", "process_set_of"]
+__all__ = ["hooks_of", "is_distributed", "is_local_in", "parts_of", "process_set_of"]
 
 
 def process_set_of(model: keras.Model) -> ProcessSet:
     """The ranks that train, or evaluate, this model together."""
     return next((hook.process_set for hook in hooks_of(model)), global_process_set)
+
+
+def parts_of(model: keras.Model) -> list[ProcessSet]:
+    """Sets of some of these ranks that meet in its steps, too; this one's."""
+    parts = itertools.chain.from_iterable(hook.parts for hook in hooks_of(model))
+    return [part for part in parts if part.added and part.included()]
 
 
 def is_distributed(model: keras.Model) -> bool:

@@ -31,7 +31,11 @@ from ring_keras.training.calls_under_way import (
     require_all_there,
 )
 from ring_keras.training.distributed_fit import DistributedFit
-from ring_keras.training.distributed_models import is_distributed, process_set_of
+from ring_keras.training.distributed_models import (
+    is_distributed,
+    parts_of,
+    process_set_of,
+)
 
 __all__ = ["every_fit_meets", "failures_told", "note_told"]
 
@@ -118,12 +122,12 @@ def _tell(
         process_set = global_process_set
     if process_set is None:
         return
+    why = f"its {call.method}() raised {in_one_line(error)}"
+    who = f"model '{model.name}': rank {current_job().rank}"
     communicator_id = process_set.communicator_id()
     if not _is_known(error, handled):
         note_told(error)
         current_job().has_failed_alone = call.is_elastic
-        why = f"its {call.method}() raised {in_one_line(error)}"
-        who = f"model '{model.name}': rank {current_job().rank}"
         _native.give_up_step(
             communicator_id,
             f"[RK350] {who} has left, and the others go on without it: {why}"
@@ -132,6 +136,12 @@ def _tell(
         )
     # The program hears of it by the error.
     _native.forget_given_up(communicator_id)
+    # Whoever waits in one of these may not be told by those who have told this rank.
+    if call.method == "fit" and not call.is_elastic:
+        for part in parts_of(model):
+            _native.give_up_step(
+                part.communicator_id(), f"[RK310] {who} cannot take part: {why}"
+            )
 
 
 def _stay_away(

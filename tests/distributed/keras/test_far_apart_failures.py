@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import pickle
 import shutil
@@ -378,28 +379,29 @@ def require_forgotten(found, wire, steps):
     assert training.largest_difference(first, reference.common) < 1e-6
 
 
-def fails_at_departure_worker(wire):
-    """A rank that fails in the step with which a meeting departs: the others wait for
-    nobody in it, and hear of it in the next."""
+def fails_in_a_step_worker(rank, step, times=1, **options):
+    """The loss of a rank fails in one step, so many times; then all train on."""
+    ring.init()
     model = training.build(1)
     steps = []
 
-    def fails_at_fourth():
+    def count():
         steps.append(None)
-        if ring.rank() == 1 and len(steps) == 4:
+        if ring.rank() == rank and len(steps) == step:
             raise OSError("the disk is full")
 
     def loss(y, outputs):
-        with tf.control_dependencies([tf.py_function(fails_at_fourth, [], [])]):
+        with tf.control_dependencies([tf.py_function(count, [], [])]):
             return keras.losses.binary_crossentropy(y, tf.identity(outputs))
 
-    optimizer = ring.DiLoCo(
-        keras.optimizers.SGD(0.1), sync_every=4, overlap_steps=2, wire=wire
-    )
+    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=4, **options)
     model.compile(optimizer, loss, jit_compile=False)
-    with pytest.raises((tf.errors.UnknownError, ring.RingKerasError)) as error:
-        model.fit(rank_dataset(8), verbose=0)
-    assert "the disk is full" in str(error.value)
+    for _ in range(times):
+        steps.clear()
+        with pytest.raises((tf.errors.UnknownError, ring.RingKerasError)) as error:
+            model.fit(rank_dataset(8), verbose=0)
+        assert "the disk is full" in str(error.value)
+    steps = [None] * 9
     model.fit(rank_dataset(8), verbose=0, shuffle=False)
     return model.get_weights()
 
@@ -408,8 +410,26 @@ def fails_at_departure_worker(wire):
     "wire", ["float32", pytest.param("int8", marks=pytest.mark.slow)]
 )
 def test_a_rank_that_fails_as_a_meeting_departs_is_heard_of(rank_pool, wire):
-    found = rank_pool(2).run(fails_at_departure_worker, args=(wire,))
+    options = {"wire": wire, "overlap_steps": 2}
+    found = rank_pool(2).run(fails_in_a_step_worker, args=(1, 4), kwargs=options)
     require_forgotten(found, wire, 4)
+
+
+@pytest.mark.parametrize(
+    ("rank", "step", "wire"),
+    [
+        (1, 2, "float32"),
+        pytest.param(0, 4, "float32", marks=pytest.mark.slow),
+        pytest.param(1, 4, "int8", marks=pytest.mark.slow),
+        pytest.param(2, 4, "int8", marks=pytest.mark.slow),
+    ],
+)
+def test_the_ranks_of_a_host_hear_of_one_that_fails(rank, step, wire):
+    """They wait for each other where the ranks of other hosts do not."""
+    worker = functools.partial(fails_in_a_step_worker, apart="hosts", wire=wire)
+    hosts = [{"RING_KERAS_HOST_NAME": host} for host in ("a", "a", "b")]
+    first, *others = run_ranks(worker, 3, args=(rank, step, 2), env=hosts)
+    assert all(training.as_bytes(one) == training.as_bytes(first) for one in others)
 
 
 def loaded_under_way_worker(directory):
