@@ -1,6 +1,6 @@
 """The hook of an optimizer whose ranks train apart, and meet every so many steps."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import keras
@@ -44,7 +44,7 @@ class MeetingHook(OptimizerHook):
         self.log = MeetingLog()
 
     @property
-    def parts(self) -> Sequence[ProcessSet]:
+    def parts(self) -> Collection[ProcessSet]:
         """The ranks of this host, and the first ones of all hosts."""
         return () if self.hosts is None else self.hosts.process_sets
 

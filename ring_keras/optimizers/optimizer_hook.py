@@ -8,7 +8,7 @@ files stay free of this package, and copies are unhooked.
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Optional, TypeAlias
 
 import keras
@@ -85,7 +85,7 @@ class OptimizerHook:
         return self.options.process_set
 
     @property
-    def parts(self) -> Sequence[ProcessSet]:
+    def parts(self) -> Collection[ProcessSet]:
         """Sets of some of these ranks that meet in its steps, too."""
         return ()
 
