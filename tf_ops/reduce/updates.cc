@@ -1,10 +1,10 @@
-// Loops that the compiler makes vectors of; this file alone is compiled without
-// contraction of a product and a sum into one rounding (CMakeLists.txt).
+// Loops that the compiler makes vectors of, compiled without contraction of a
+// product and a sum into one rounding (CMakeLists.txt).
 #include "tf_ops/reduce/updates.h"
 
 #include <cstddef>
 
-#define RING_KERAS_INLINE inline __attribute__((always_inline))
+#include "tf_ops/reduce/widest.h"
 
 namespace ring_keras {
 namespace {
@@ -30,42 +30,27 @@ RING_KERAS_INLINE void UpdateElement(const AdamUpdate<T>& by, T& variable,
   variable -= momentum * by.rate / (Root(velocity) + by.epsilon);
 }
 
-template <typename Update, typename... Elements>
-RING_KERAS_INLINE void UpdateAll(const Update& by, size_t count,
-                                 Elements* __restrict... arrays) {
-  const Update settings = by;  // In registers, which no element can change.
-  for (size_t i = 0; i < count; ++i) UpdateElement(settings, arrays[i]...);
-}
-
-#if defined(__x86_64__)
-template <typename Update, typename... Elements>
-__attribute__((target("avx2"))) void UpdateAllByAvx2(
-    const Update& by, size_t count, Elements* __restrict... arrays) {
-  UpdateAll(by, count, arrays...);
-}
-#endif
-
-template <typename Update, typename... Elements>
-void Dispatch(const Update& by, size_t count, Elements*... arrays) {
-#if defined(__x86_64__)
-  static const bool has_avx2 = __builtin_cpu_supports("avx2");
-  if (has_avx2) return UpdateAllByAvx2(by, count, arrays...);
-#endif
-  UpdateAll(by, count, arrays...);
-}
+struct UpdateAll {
+  template <typename Update, typename... Elements>
+  static RING_KERAS_INLINE void Run(const Update& by, size_t count,
+                                    Elements* __restrict... arrays) {
+    const Update settings = by;  // In registers, which no element can change.
+    for (size_t i = 0; i < count; ++i) UpdateElement(settings, arrays[i]...);
+  }
+};
 
 }  // namespace
 
 template <typename T>
 void MomentumUpdate<T>::Run(T* variable, T* momentum, const T* gradient,
                             size_t count) const {
-  Dispatch(*this, count, variable, momentum, gradient);
+  RunWidest<UpdateAll>(*this, count, variable, momentum, gradient);
 }
 
 template <typename T>
 void AdamUpdate<T>::Run(T* variable, T* momentum, T* velocity,
                         const T* gradient, size_t count) const {
-  Dispatch(*this, count, variable, momentum, velocity, gradient);
+  RunWidest<UpdateAll>(*this, count, variable, momentum, velocity, gradient);
 }
 
 template struct MomentumUpdate<float>;

@@ -2,22 +2,14 @@
 
 #include <cmath>
 #include <cstddef>
-#include <cstring>
 #include <random>
 #include <vector>
 
+#include "tests/cpp/reduce/floats.h"
 #include "tests/cpp/support/test.h"
 
 namespace ring_keras::testing {
 namespace {
-
-// Rounded: what it is given leaves the registers, so no compiler makes one
-// operation of two.
-template <typename T>
-T Rounded(T value) {
-  volatile T stored = value;
-  return stored;
-}
 
 template <typename T>
 std::vector<T> Values(size_t count, unsigned seed) {
@@ -26,12 +18,6 @@ std::vector<T> Values(size_t count, unsigned seed) {
   std::vector<T> values(count);
   for (T& value : values) value = uniform(generator);
   return values;
-}
-
-template <typename T>
-bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() &&
-         std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
 // Sizes below, at and beyond those of vectors, from where none is aligned.
