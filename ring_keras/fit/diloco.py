@@ -24,7 +24,7 @@ from ring_keras.optimizers.meeting_log import MeetingLog
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.run_if import run_if
 from ring_keras.optimizers.step_scope import current_step
-from ring_keras.optimizers.wires import THIN_WIRES
+from ring_keras.optimizers.wires import THIN_WIRES, thin_wire
 from ring_keras.optimizers.wrapper_hook import all_suspended
 
 __all__ = ["DiLoCo"]
@@ -400,7 +400,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             return
         # Else what waits for the averages does that first.
         middle = (self.overlap_steps + 1) // 2
-        has_two = self.wire in THIN_WIRES and len(THIN_WIRES[self.wire].exchanges) > 1
+        has_two = self.wire in THIN_WIRES and len(thin_wire(self.wire).exchanges) > 1
         if has_two and middle < self.overlap_steps:
             yield middle, Fragment.go_on
         yield self.overlap_steps, Fragment.merge

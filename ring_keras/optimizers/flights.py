@@ -16,7 +16,8 @@ from ring_keras.ops.step import in_order
 from ring_keras.optimizers.run_if import run_if
 from ring_keras.optimizers.senders import Senders
 from ring_keras.optimizers.step_scope import reduction_step
-from ring_keras.optimizers.wires import THIN_WIRES, own_part
+from ring_keras.optimizers.thin_wire import ThinWire, own_part
+from ring_keras.optimizers.wires import thin_wire
 
 __all__ = ["Flight", "PlainFlight", "ThinFlight"]
 
@@ -110,13 +111,17 @@ class ThinFlight(Flight):
     """
 
     def __init__(self, number: int, variables: Sequence[Any], wire: str) -> None:
-        self._wire = THIN_WIRES[wire]
+        self._wire_name = wire
         super().__init__(number, variables, len(self._wire.exchanges))
         # Where it has not been forgotten, these are the residuals when it ends.
         self._left = [
             tf.Variable(tf.zeros(shape), trainable=False) for shape in self._shapes
         ]
         self._exchange = tf.Variable(0, trainable=False, dtype=tf.int64)
+
+    @property
+    def _wire(self) -> ThinWire:
+        return thin_wire(self._wire_name)
 
     def depart(
         self,
@@ -133,8 +138,12 @@ class ThinFlight(Flight):
             of_all = senders.amount(amount)
             if senders.process_set.included():
                 with senders.step():
-                    part = own_part(values, residuals, senders.share(of_all))
-                    message, left = self._wire.begin(part, senders.process_set)
+                    message, left = self._wire.begin(
+                        values,
+                        residuals,
+                        senders.share(of_all),
+                        senders.process_set,
+                    )
                     self._send(0, message, senders)
         self._keep(left)
         self._exchange.assign(0)
@@ -144,14 +153,13 @@ class ThinFlight(Flight):
         """Takes what the first exchange has given, and starts the second one."""
         if senders is not None and senders.process_set.included():
             with senders.step():
-                received = self._receive(0, senders)
-                message, besides = self._wire.go_on(
-                    received, self._shapes, senders.process_set
+                message, left = self._wire.go_on(
+                    self._receive(0, senders),
+                    [tf.convert_to_tensor(one) for one in self._left],
+                    senders.process_set,
                 )
                 self._send(1, message, senders)
-            self._keep(
-                [one + more for one, more in zip(self._left, besides, strict=True)]
-            )
+            self._keep(left)
         self._exchange.assign(1)
 
     def arrive(

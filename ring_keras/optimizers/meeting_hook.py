@@ -18,7 +18,12 @@ from ring_keras.optimizers.meeting_log import MeetingLog
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, Terms
 from ring_keras.optimizers.senders import Senders
 from ring_keras.optimizers.step_scope import StepWeight, current_step
-from ring_keras.optimizers.wires import THIN_WIRES, average_thinly, sent_nbytes
+from ring_keras.optimizers.wires import (
+    THIN_WIRES,
+    average_thinly,
+    sent_nbytes,
+    thin_wire,
+)
 
 __all__ = ["MeetingHook", "meeting_optimizers", "require_same_terms"]
 
@@ -114,7 +119,7 @@ class MeetingHook(OptimizerHook):
                 with senders.step():
                     share = senders.share(amount)
                     averages, left = average_thinly(
-                        wire, values, left, share, senders.process_set
+                        thin_wire(wire), values, left, share, senders.process_set
                     )
             averages = senders.hand_on(averages)
         else:

@@ -13,6 +13,7 @@
 #include "tf_ops/kernels/attributes.h"
 #include "tf_ops/kernels/conversions.h"
 #include "tf_ops/kernels/departures.h"
+#include "tf_ops/kernels/known_shapes.h"
 #include "tf_ops/kernels/reduction.h"
 #include "tf_ops/runtime/departed_calls.h"
 
@@ -24,7 +25,6 @@ using tensorflow::CancellationManager;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
-using tensorflow::PartialTensorShape;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
@@ -78,17 +78,10 @@ class ArriveKernel : public AsyncOpKernel {
       : AsyncOpKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("request_name", &name_));
     OP_REQUIRES_OK(construction, construction->GetAttr("slot", &slot_));
-    std::vector<PartialTensorShape> shapes;
-    OP_REQUIRES_OK(construction, construction->GetAttr("shapes", &shapes));
-    for (const PartialTensorShape& shape : shapes) {
-      TensorShape known;
-      OP_REQUIRES(
-          construction, shape.AsTensorShape(&known),
-          absl::InvalidArgumentError(StrCat(
-              "RingKerasArrive '", name_,
-              "': expected shapes that are known, got ", shape.DebugString())));
-      shapes_.push_back(known);
-    }
+    OP_REQUIRES_OK(
+        construction,
+        ReadKnownShapes(construction, StrCat("RingKerasArrive '", name_, "'"),
+                        &shapes_));
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {

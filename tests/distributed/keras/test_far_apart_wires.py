@@ -22,7 +22,7 @@ from support.run_ranks import run_ranks
 
 import ring_keras as ring
 from ring_keras.ops.step import one_step
-from ring_keras.optimizers.wires import average_thinly
+from ring_keras.optimizers.wires import average_thinly, thin_wire
 
 
 def two_fits_worker(wire, **compiled):
@@ -109,7 +109,8 @@ def wire_worker(wire):
     @tf.function
     def average(values, left):
         with one_step():
-            return average_thinly(wire, values, left, share, ring.global_process_set)
+            thin = thin_wire(wire)
+            return average_thinly(thin, values, left, share, ring.global_process_set)
 
     left = [np.zeros(shape, np.float32) for shape in WIRE_SHAPES]
     results = []
