@@ -11,7 +11,6 @@ from ring_keras.job.process_set import has_peers
 from ring_keras.keras_internals import calls
 from ring_keras.keras_internals.building import create_variables
 from ring_keras.ops.broadcast_variables import broadcast_variables
-from ring_keras.ops.objects import broadcast_object
 from ring_keras.optimizers import common_start
 from ring_keras.optimizers.begun_accumulation import keep_own_accumulated
 from ring_keras.optimizers.common_layers import agree_on_layers
@@ -24,6 +23,7 @@ from ring_keras.optimizers.sharded_state import (
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.distributed_models import is_local_in, process_set_of
+from ring_keras.values.objects import broadcast_object
 
 __all__ = ["BroadcastGlobalVariables"]
 

@@ -23,11 +23,11 @@ from ring_keras.keras_internals import calls
 from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.ops.data_order import order_on
 from ring_keras.ops.redivision import Redivision, redivision_of
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.meeting_hook import MeetingHook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["Elastic"]
 

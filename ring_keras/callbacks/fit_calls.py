@@ -30,10 +30,10 @@ from ring_keras.callbacks.shared_files import file_of, saves_on_all_ranks
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
-from ring_keras.ops.objects import allgather_object
 from ring_keras.training.calls_under_way import begin_together
 from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.distributed_models import parts_of
+from ring_keras.values.objects import allgather_object
 
 __all__ = ["agree_on_calls", "insert_callback"]
 

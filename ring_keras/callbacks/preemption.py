@@ -20,12 +20,12 @@ from ring_keras.callbacks.backup_writer import BackupWriter
 from ring_keras.errors import RingKerasError
 from ring_keras.job.topology import rank
 from ring_keras.keras_internals import calls
-from ring_keras.ops.objects import allgather_object
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.distributed_models import process_set_of
+from ring_keras.values.objects import allgather_object
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["Preemption"]
 

@@ -12,10 +12,10 @@ from ring_keras.monitoring.meetings import Apart, scalars_of_apart
 from ring_keras.monitoring.rows import Row, Update
 from ring_keras.monitoring.scalars import scalars_of
 from ring_keras.monitoring.stats import StepTotals, stats
-from ring_keras.ops.objects import allgather_object
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.distributed_models import process_set_of
+from ring_keras.values.objects import allgather_object
 
 __all__ = ["RingMetrics"]
 

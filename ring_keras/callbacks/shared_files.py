@@ -7,8 +7,8 @@ import keras
 from absl import logging
 
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.objects import allgather_object
 from ring_keras.optimizers.hooking import shards_state
+from ring_keras.values.objects import allgather_object
 
 __all__ = ["file_of", "saves_on_all_ranks", "warn_of_shared_files"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.objects import broadcast_object
+from ring_keras.values.objects import broadcast_object
 
 __all__ = ["of_first_rank"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ring_keras.data.shared_memory import SharedMemory
-from ring_keras.ops.encoding import decode, encode
+from ring_keras.values.encoding import decode, encode
 
 __all__ = ["arrays_in", "describe", "digest_of", "write_arrays"]
 

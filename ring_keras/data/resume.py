@@ -12,10 +12,10 @@ from ring_keras import keras_internals as internals
 from ring_keras.data.kafka_order import KafkaOrder
 from ring_keras.job.process_set import has_peers
 from ring_keras.keras_internals import calls
-from ring_keras.ops.objects import allgather_object
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.distributed_models import process_set_of
+from ring_keras.values.objects import allgather_object
 
 __all__ = ["Resume"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 
-from ring_keras.ops.encoding import decode, encode
 from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.values.encoding import decode, encode
 
 __all__ = ["CallbackStates"]
 

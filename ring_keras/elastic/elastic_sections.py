@@ -28,11 +28,11 @@ from ring_keras.job.job import current_job
 from ring_keras.job.topology import rank, size
 from ring_keras.lifecycle.elastic_launcher import is_late, note_state, others_wait
 from ring_keras.lifecycle.membership import init, shutdown
-from ring_keras.ops.objects import broadcast_object
 from ring_keras.training.attachment import attach
 from ring_keras.training.calls_under_way import calls_under_way
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.sections import OthersWait, Sections
+from ring_keras.values.objects import broadcast_object
 
 __all__ = ["ElasticSections"]
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.topology import rank
-from ring_keras.ops.encoding import encode
+from ring_keras.values.encoding import encode
 
 __all__ = ["Backup", "encodable", "require_same"]
 

@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 from ring_keras.elastic.state import State
-from ring_keras.ops.objects import broadcast_object
+from ring_keras.values.objects import broadcast_object
 
 __all__ = ["ObjectState"]
 

@@ -15,7 +15,6 @@ from ring_keras.fit.fragment import Fragment
 from ring_keras.fit.windows import fragments_of, places_of
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.compression import Compression
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.fused_update import FusedUpdate
 from ring_keras.optimizers.hooking import install_hook
@@ -26,6 +25,7 @@ from ring_keras.optimizers.run_if import run_if
 from ring_keras.optimizers.step_scope import current_step
 from ring_keras.optimizers.wires import THIN_WIRES, thin_wire
 from ring_keras.optimizers.wrapper_hook import all_suspended
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["DiLoCo"]
 

@@ -25,7 +25,7 @@ from ring_keras.horovod._keras_2 import (
 from ring_keras.horovod._session_optimizer import SessionOptimizer
 from ring_keras.horovod._tape import GradientTape
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.ops.reduce_op import Average, ReduceOp
+from ring_keras.values.reduce_op import Average, ReduceOp
 
 __all__ = [
     "DistributedGradientTape",

@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from ring_keras.ops.arguments import to_factor
-from ring_keras.ops.reduce_op import Average, ReduceOp
 from ring_keras.ops.scaling import scaled
+from ring_keras.values.reduce_op import Average, ReduceOp
 
 __all__ = ["average_of_sum", "averages_integers", "widened"]
 

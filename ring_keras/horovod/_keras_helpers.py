@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras.horovod import _collectives as collectives
-from ring_keras.ops.reduce_op import Average, ReduceOp
+from ring_keras.values.reduce_op import Average, ReduceOp
 
 __all__ = ["allgather", "broadcast", "reducescatter"]
 

@@ -33,7 +33,7 @@ from ring_keras.job.topology import (
     rank,
     size,
 )
-from ring_keras.ops.reduce_op import Adasum, Average, Sum
+from ring_keras.values.reduce_op import Adasum, Average, Sum
 
 __all__ = [
     "Adasum",

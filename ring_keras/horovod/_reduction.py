@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras.horovod._integers import average_of_sum, averages_integers, widened
-from ring_keras.ops.reduce_op import Average, ReduceOp, Sum
+from ring_keras.values.reduce_op import Average, ReduceOp, Sum
 
 __all__ = ["name_of_member", "reduce_tensors", "to_op"]
 

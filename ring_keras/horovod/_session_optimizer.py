@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.horovod._absent import AbsentError, refuse_unless_default
-from ring_keras.ops.reduce_op import Adasum
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.reduction_options import ReductionOptions
+from ring_keras.values.reduce_op import Adasum
 
 __all__ = ["SessionOptimizer"]
 

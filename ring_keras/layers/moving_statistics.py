@@ -10,7 +10,7 @@ from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet, global_process_set, has_peers
 from ring_keras.layers.global_moments import GlobalMoments
-from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["average_moving_statistics"]
 

@@ -5,9 +5,10 @@ import tensorflow as tf
 from ring_keras import _libraries
 from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.arguments import TensorLike, to_communicator, to_tensor
+from ring_keras.ops.arguments import TensorLike, to_tensor
 from ring_keras.ops.request_names import to_request_name
 from ring_keras.ops.step import step_role
+from ring_keras.values.arguments import to_communicator
 
 __all__ = ["allgather"]
 

@@ -10,17 +10,16 @@ from ring_keras.ops.allgather import allgather
 from ring_keras.ops.arguments import (
     Factor,
     TensorLike,
-    to_communicator,
     to_factor,
-    to_reduce_op,
     to_tensor,
     to_wire_dtype,
 )
 from ring_keras.ops.compression import Compression
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.request_names import to_request_name
 from ring_keras.ops.scaling import scaled
 from ring_keras.ops.step import step_role
+from ring_keras.values.arguments import to_communicator, to_reduce_op
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["allreduce"]
 
@@ -99,7 +98,7 @@ def allreduce(
         tensor=tensor,
         prescale=to_factor(prescale_factor),
         postscale=to_factor(postscale_factor),
-        reduce_op=to_reduce_op(op, tensor.dtype, "allreduce"),
+        reduce_op=to_reduce_op(op, tensor.dtype.name, "allreduce"),
         request_name=name,
         wire_dtype=to_wire_dtype(compression, tensor.dtype, "allreduce"),
         communicator_id=to_communicator(process_set),
@@ -117,7 +116,7 @@ def _allreduce_slices(
 ) -> tf.IndexedSlices:
     """Sums sparsely: slices with the same index add up wherever they are used."""
     values = to_tensor(slices.values, "allreduce")
-    reduce_op = to_reduce_op(op, values.dtype, "allreduce")
+    reduce_op = to_reduce_op(op, values.dtype.name, "allreduce")
     if reduce_op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
         raise ValueError(
             "[RK403] "

@@ -5,8 +5,8 @@ import tensorflow as tf
 from ring_keras import _libraries
 from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.arguments import to_communicator
 from ring_keras.ops.request_names import in_unordered_graph, to_request_name
+from ring_keras.values.arguments import to_communicator
 
 __all__ = ["barrier"]
 

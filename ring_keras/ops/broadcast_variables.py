@@ -11,10 +11,10 @@ from ring_keras.errors import RankMismatchError, translated
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.broadcast import grouped_broadcast
 from ring_keras.ops.common_order import note_places, require_common_order
-from ring_keras.ops.encoding import encode
-from ring_keras.ops.objects import allgather_object
 from ring_keras.ops.request_names import in_unordered_graph
 from ring_keras.ops.shards import refuse_shards
+from ring_keras.values.encoding import encode
+from ring_keras.values.objects import allgather_object
 
 __all__ = ["broadcast_variables"]
 

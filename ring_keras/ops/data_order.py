@@ -11,7 +11,7 @@ import tensorflow as tf
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.objects import allgather_object
+from ring_keras.values.objects import allgather_object
 
 __all__ = ["DataOrder", "living_orders", "order_on", "require_common_orders"]
 

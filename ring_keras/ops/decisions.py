@@ -8,9 +8,9 @@ import tensorflow as tf
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.allreduce import allreduce
-from ring_keras.ops.encoding import encode
-from ring_keras.ops.objects import allgather_object
-from ring_keras.ops.reduce_op import Max, Min, ReduceOp
+from ring_keras.values.encoding import encode
+from ring_keras.values.objects import allgather_object
+from ring_keras.values.reduce_op import Max, Min, ReduceOp
 
 __all__ = ["agree_on", "all", "any"]
 

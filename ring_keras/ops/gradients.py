@@ -12,8 +12,8 @@ import tensorflow as tf
 from ring_keras import _libraries, _native
 from ring_keras.errors import translated
 from ring_keras.ops.arguments import to_factor
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.request_names import unique_in_graph
+from ring_keras.values.reduce_op import ReduceOp
 
 # An operation in a graph, or what stands for one when a tape replays it.
 _Operation = Any

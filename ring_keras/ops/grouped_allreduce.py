@@ -19,16 +19,15 @@ from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.arguments import (
     Factor,
     TensorLike,
-    to_communicator,
     to_factor,
-    to_reduce_op,
     to_tensor,
     to_wire_dtype,
 )
 from ring_keras.ops.compression import Compression
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.request_names import in_unordered_graph, to_request_name
 from ring_keras.ops.step import step_plan, step_role
+from ring_keras.values.arguments import to_communicator, to_reduce_op
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = [
     "PendingAllreduce",
@@ -96,7 +95,7 @@ def allreduce_start(
             f"Received: {len(tensors)} tensors, dtypes={dtypes}"
         )
     dtype = tensors[0].dtype
-    reduce_op = to_reduce_op(op, dtype, "allreduce_start")
+    reduce_op = to_reduce_op(op, dtype.name, "allreduce_start")
     name = to_request_name(name, "grouped_allreduce", tensors)
     communicator_id = to_communicator(process_set)
     handle = _libraries.ops().ring_keras_allreduce_start(

@@ -6,7 +6,7 @@ from collections import defaultdict
 from ring_keras import _native
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.ops.objects import broadcast_object
+from ring_keras.values.objects import broadcast_object
 
 __all__ = ["agreed_without_all", "join"]
 

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.objects import allgather_object
+from ring_keras.values.objects import allgather_object
 
 __all__ = ["gather_outcomes"]
 

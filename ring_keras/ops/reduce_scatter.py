@@ -5,16 +5,10 @@ import tensorflow as tf
 from ring_keras import _libraries
 from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.arguments import (
-    Factor,
-    TensorLike,
-    to_communicator,
-    to_factor,
-    to_reduce_op,
-    to_tensor,
-)
-from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.ops.arguments import Factor, TensorLike, to_factor, to_tensor
 from ring_keras.ops.request_names import to_request_name
+from ring_keras.values.arguments import to_communicator, to_reduce_op
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["reducescatter"]
 
@@ -64,7 +58,7 @@ def reducescatter(
         tensor=tensor,
         prescale=to_factor(prescale_factor),
         postscale=to_factor(postscale_factor),
-        reduce_op=to_reduce_op(op, tensor.dtype, "reducescatter"),
+        reduce_op=to_reduce_op(op, tensor.dtype.name, "reducescatter"),
         request_name=to_request_name(name, "reducescatter", [tensor]),
         communicator_id=to_communicator(process_set),
     )

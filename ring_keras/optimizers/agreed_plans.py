@@ -11,7 +11,6 @@ from absl import logging
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import generation
 from ring_keras.ops.common_order import place_of
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.backward_order import backward_order, first_rank_order
 from ring_keras.optimizers.buckets import (
     BucketPlan,
@@ -25,6 +24,7 @@ from ring_keras.optimizers.plan_agreement import Agreement, Places, agree_on_pla
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.sparse_choice import Choice, SparseGradient, choose_dense
 from ring_keras.optimizers.step_scope import current_step
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["AgreedPlan", "AgreedPlans", "source_name"]
 

@@ -13,7 +13,7 @@ import keras
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.objects import allgather_object
+from ring_keras.values.objects import allgather_object
 
 __all__ = ["agree_on_layers", "described_layers", "require_same_layers"]
 

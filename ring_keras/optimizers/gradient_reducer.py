@@ -16,7 +16,6 @@ from ring_keras.ops.grouped_allreduce import (
     allreduce_wait,
     grouped_allreduce,
 )
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.agreed_plans import AgreedPlans, source_name
 from ring_keras.optimizers.buckets import BucketPlan, bucket_name
 from ring_keras.optimizers.gradient_values import (
@@ -37,6 +36,7 @@ from ring_keras.optimizers.step_scope import (
     reduction_step,
 )
 from ring_keras.optimizers.summed_losses import refuse_summed_losses
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["GradientReducer"]
 

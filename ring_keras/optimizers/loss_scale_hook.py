@@ -8,12 +8,12 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.arguments import Factor
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, sources_of
 from ring_keras.optimizers.step_scope import current_step
 from ring_keras.optimizers.wrapper_hook import WrapperHook
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["LossScaleHook"]
 

@@ -31,12 +31,12 @@ from ring_keras.job.process_set import generation
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.arguments import Factor
 from ring_keras.ops.grouped_allreduce import grouped_allreduce
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.agreed_plans import source_name
 from ring_keras.optimizers.buckets import Bucket, BucketPlan
 from ring_keras.optimizers.gradient_values import Gradient, dense
 from ring_keras.optimizers.reduction_check import ReductionCheck
 from ring_keras.optimizers.reduction_options import ReductionOptions
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["LowRank", "LowRankStep"]
 

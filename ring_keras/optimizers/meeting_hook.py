@@ -11,7 +11,6 @@ from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, generation
 from ring_keras.keras_internals import calls
-from ring_keras.ops.objects import allgather_object
 from ring_keras.optimizers.flights import PlainFlight, ThinFlight
 from ring_keras.optimizers.hosts_apart import HostsApart
 from ring_keras.optimizers.meeting_log import MeetingLog
@@ -24,6 +23,7 @@ from ring_keras.optimizers.wires import (
     sent_nbytes,
     thin_wire,
 )
+from ring_keras.values.objects import allgather_object
 
 __all__ = ["MeetingHook", "meeting_optimizers", "require_same_terms"]
 

@@ -18,13 +18,13 @@ from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.ops.arguments import Factor
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.buckets import BucketPlan
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.sharded_files import ShardedFiles
 from ring_keras.optimizers.step_scope import StepWeight, current_step
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["InstallHook", "OptimizerHook", "Terms", "sources_of"]
 

@@ -11,13 +11,13 @@ from ring_keras import _libraries
 from ring_keras.errors import translated
 from ring_keras.job.job import current_job
 from ring_keras.ops.allreduce import allreduce
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.buckets import BucketPlan, bucket_name
 from ring_keras.optimizers.checksums import bits_checksum, in_blocks
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.rounding import Rounding
 from ring_keras.optimizers.step_scope import StepWeight
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["ReductionCheck"]
 

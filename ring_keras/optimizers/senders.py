@@ -7,9 +7,9 @@ import tensorflow as tf
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.broadcast import grouped_broadcast
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.step import one_step
 from ring_keras.optimizers.step_scope import StepWeight, reduction_step
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["FirstOfHosts", "Senders"]
 

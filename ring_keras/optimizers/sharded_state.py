@@ -22,10 +22,10 @@ from ring_keras import keras_internals as internals
 from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.broadcast import grouped_broadcast
-from ring_keras.ops.objects import allgather_object
 from ring_keras.ops.shards import Shard, set_shard, shard_of
 from ring_keras.ops.step import one_step
 from ring_keras.optimizers.gradient_values import Gradient
+from ring_keras.values.objects import allgather_object
 
 __all__ = [
     "SHARDABLE",

@@ -15,8 +15,8 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.allreduce import allreduce
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.ops.step import in_a_step, one_step
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["StepScope", "StepWeight", "current_step", "enter_step", "reduction_step"]
 

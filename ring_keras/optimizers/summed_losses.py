@@ -3,8 +3,8 @@
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
 from ring_keras.keras_internals import calls
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.step_scope import current_step
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["refuse_summed_losses"]
 

@@ -17,11 +17,11 @@ from ring_keras.data.shard_parquet import shard_parquet
 from ring_keras.fit.distributed_optimizer import DistributedOptimizer
 from ring_keras.job.topology import rank, size
 from ring_keras.lifecycle.membership import init
-from ring_keras.ops.objects import broadcast_object
 from ring_keras.spark.columns import ModelColumns
 from ring_keras.spark.keras_file import load_model, saved_model
 from ring_keras.spark.store import StoreDirectory
 from ring_keras.spark.written_rows import WrittenRows
+from ring_keras.values.objects import broadcast_object
 
 __all__ = ["TrainTask"]
 

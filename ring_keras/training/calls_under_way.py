@@ -9,7 +9,7 @@ import numpy as np
 from ring_keras import _native
 from ring_keras.job.job import Job, current_job
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = [
     "CallUnderWay",

@@ -12,9 +12,9 @@ from ring_keras import keras_internals as internals
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
-from ring_keras.ops.objects import allgather_object
 from ring_keras.optimizers.meeting_hook import require_same_terms
 from ring_keras.optimizers.optimizer_hook import Terms
+from ring_keras.values.objects import allgather_object
 
 __all__ = ["require_common_epoch", "require_common_fit"]
 

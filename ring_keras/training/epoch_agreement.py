@@ -8,8 +8,8 @@ import numpy as np
 from ring_keras import _native
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.training.sections import OthersWait
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["EpochAgreement"]
 

@@ -13,9 +13,9 @@ from ring_keras import keras_internals as internals
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.broadcast_variables import broadcast_variables
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.common_variables import common_weights
 from ring_keras.optimizers.weight_digests import variable_name, who_has_what
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["agree_on_state", "split_weights", "warn_of_averages"]
 

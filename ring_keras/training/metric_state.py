@@ -12,10 +12,10 @@ from absl import logging
 from ring_keras import _native
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.job.topology import rank
-from ring_keras.ops.objects import allgather_object
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.weight_digests import all_digests, variable_name
 from ring_keras.training.merging_metrics import merged_by_themselves, merging_metrics
+from ring_keras.values.objects import allgather_object
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["averaged_logs", "state_of_all_ranks"]
 

@@ -14,7 +14,6 @@ from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import rank
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
 from ring_keras.training import uneven_batches
@@ -22,6 +21,7 @@ from ring_keras.training.distributed_models import hooks_of, process_set_of
 from ring_keras.training.lone_step import end_lone_step
 from ring_keras.training.summed_loss_scaling import gradients_multiplied
 from ring_keras.training.unreduced_updates import unreduced_updates_refused
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["DistributedTrainStep"]
 

@@ -15,10 +15,10 @@ from ring_keras import keras_internals as internals
 from ring_keras.callbacks import BroadcastGlobalVariables, Distributed
 from ring_keras.errors import RingKerasError
 from ring_keras.keras_internals.building import create_variables
-from ring_keras.ops.reduce_op import ReduceOp
 from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.values.reduce_op import ReduceOp
 from ring_keras.verify.learning_rate import final_learning_rate
 from ring_keras.verify.neutral import Neutralized, neutralize
 from ring_keras.verify.state import Array, TrainedState

@@ -122,6 +122,7 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
     "keras_internals": set(),
     "network": set(),
     "job": set(),
+    "values": {"job"},
     "devices": {"job", "network"},
     "autotune": {"job"},
     "schedules": {"job"},
@@ -137,9 +138,9 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
         "schedulers",
         "schedules",
     },
-    "ops": {"job", "keras_internals"},
-    "optimizers": {"job", "keras_internals", "ops"},
-    "layers": {"job", "keras_internals", "ops", "optimizers"},
+    "ops": {"job", "keras_internals", "values"},
+    "optimizers": {"job", "keras_internals", "ops", "values"},
+    "layers": {"job", "keras_internals", "ops", "optimizers", "values"},
     "training": {
         "job",
         "keras_internals",
@@ -147,6 +148,7 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
         "monitoring",
         "ops",
         "optimizers",
+        "values",
     },
     "elastic": {
         "job",
@@ -155,6 +157,7 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
         "ops",
         "optimizers",
         "training",
+        "values",
     },
 }
 PYTHON_ALLOWED["callbacks"] = PYTHON_ALLOWED["training"] | {
@@ -169,6 +172,7 @@ PYTHON_ALLOWED["fit"] = {
     "keras_internals",
     "ops",
     "optimizers",
+    "values",
 }
 PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {
     "lifecycle",
@@ -202,6 +206,7 @@ PYTHON_ALLOWED["spark"] = PYTHON_ALLOWED["dask"] | {
     "lifecycle",
     "ops",
     "optimizers",
+    "values",
 }
 # Programs and skins: they may use the public face, which has all that is above.
 PYTHON_ALLOWED["benchmark"] = {"autotune", "job", "schedulers"}

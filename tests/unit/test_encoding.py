@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ring_keras.ops.encoding import MAX_DEPTH, decode, encode
+from ring_keras.values.encoding import MAX_DEPTH, decode, encode
 
 PLAIN = [
     None,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from support.properties import QUICK_AND_DEEP, for_any
 
-from ring_keras.ops.encoding import decode, encode
+from ring_keras.values.encoding import decode, encode
 
 
 def same(one: Any, other: Any) -> bool:

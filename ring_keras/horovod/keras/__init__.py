@@ -12,7 +12,7 @@ from ring_keras.horovod._keras_names import *  # noqa: F403
 from ring_keras.horovod._reduction import to_op
 from ring_keras.horovod.keras import callbacks, elastic
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.ops.reduce_op import Average, ReduceOp
+from ring_keras.values.reduce_op import Average, ReduceOp
 
 __all__ = [
     *_keras_names.__all__,

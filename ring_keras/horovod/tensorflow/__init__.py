@@ -47,7 +47,7 @@ from ring_keras.horovod.tensorflow import compression as compression
 from ring_keras.horovod.tensorflow import elastic
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.layers import SyncBatchNormalization as _SyncBatchNormalization
-from ring_keras.ops.reduce_op import Average, Max, Min, Product, ReduceOp
+from ring_keras.values.reduce_op import Average, Max, Min, Product, ReduceOp
 
 __all__ = [
     *_names.__all__,

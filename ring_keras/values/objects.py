@@ -1,6 +1,6 @@
 """Collectives on plain Python values.
 
-Values travel in the form of `ring_keras.encoding`, inside collectives among
+Values travel in the form of `ring_keras.values.encoding`, inside collectives among
 ranks that have proved that they know the job's token. Nothing is pickled, so
 no rank runs what another one sent.
 """
@@ -13,7 +13,7 @@ from ring_keras import _native
 from ring_keras.errors import RingKerasError
 from ring_keras.job.gathering import gather_bytes
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.ops.encoding import decode, encode
+from ring_keras.values.encoding import decode, encode
 
 __all__ = ["allgather_object", "broadcast_object"]
 

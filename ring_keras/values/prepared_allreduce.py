@@ -5,17 +5,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import DTypeLike, NDArray
 
 from ring_keras import _native
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.arguments import (
+from ring_keras.values.arguments import (
     require_collective_dtype,
     to_communicator,
     to_reduce_op,
 )
-from ring_keras.ops.reduce_op import ReduceOp
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["prepare_allreduce", "shared_empty"]
 
@@ -69,13 +68,13 @@ def prepare_allreduce(
                 f"`{which}` of ring_keras.prepare_allreduce must be a NumPy array. "
                 f"Received: {type(given).__name__}"
             )
-    dtype = tf.as_dtype(array.dtype)
+    dtype = array.dtype.name
     require_collective_dtype(dtype, "prepare_allreduce")
     reduce_op = to_reduce_op(op, dtype, "prepare_allreduce")
     return _native.prepare_allreduce(
         array,
         reduce_op,
-        name or f"allreduce/{reduce_op}/{dtype.name}{list(array.shape)}",
+        name or f"allreduce/{reduce_op}/{dtype}{list(array.shape)}",
         np.empty_like(array) if out is None else out,
         to_communicator(process_set),
     )
@@ -107,6 +106,6 @@ def shared_empty(shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
         TypeError: If collectives do not have the dtype.
         RingKerasError: If there is no room.
     """
-    require_collective_dtype(tf.as_dtype(dtype), "shared_empty")
+    require_collective_dtype(np.dtype(dtype).name, "shared_empty")
     sizes = shape if isinstance(shape, Sequence) else [shape]
     return _native.shared_empty([operator.index(size) for size in sizes], dtype)
