@@ -7,16 +7,21 @@ A collective that fails inside TensorFlow surfaces as a `tf.errors.OpError`
 whose text starts with one of the names below. `translated()` turns it into the
 class of that name, so that one `except` clause serves eager calls, graph calls
 and `model.fit`.
+
+Where Keras's back end is another, TensorFlow is not loaded, and its classes are none
+of these errors' bases.
 """
 
 import contextlib
+import importlib
 import re
+import sys
 from collections.abc import Iterator
-
-import tensorflow as tf
+from typing import Any
 
 from ring_keras import _native
 from ring_keras._codes import CodedMixin, codes_in
+from ring_keras.config import keras_backend
 
 __all__ = [
     "CollectiveTimeoutError",
@@ -30,6 +35,27 @@ __all__ = [
     "from_tensorflow",
     "translated",
 ]
+
+
+def _tensorflows(name: str) -> type[Exception]:
+    """TensorFlow's error class, which ours is as well; Exception if there is none."""
+    if keras_backend().name != "tensorflow":
+        return Exception
+    cls: type[Exception] = getattr(importlib.import_module("tensorflow").errors, name)
+    return cls
+
+
+_FailedPreconditionError: Any = _tensorflows("FailedPreconditionError")
+_DataLossError: Any = _tensorflows("DataLossError")
+_UnavailableError: Any = _tensorflows("UnavailableError")
+_DeadlineExceededError: Any = _tensorflows("DeadlineExceededError")
+
+
+def _begin(error: Exception, base: Any, message: str) -> None:
+    """What the `__init__` of a class does that may be TensorFlow's as well."""
+    if base is not Exception:
+        base.__init__(error, None, None, message)
+    error.args = (message,)
 
 
 class RingKerasError(CodedMixin, Exception):
@@ -74,7 +100,7 @@ class NotInitializedError(RingKerasError, ValueError):
     """
 
 
-class RankMismatchError(RingKerasError, tf.errors.FailedPreconditionError):  # type: ignore[misc]
+class RankMismatchError(RingKerasError, _FailedPreconditionError):  # type: ignore[misc]
     """The ranks disagree about a collective; the communicator stays usable.
 
     Examples:
@@ -86,11 +112,10 @@ class RankMismatchError(RingKerasError, tf.errors.FailedPreconditionError):  # t
     """
 
     def __init__(self, message: str) -> None:
-        tf.errors.FailedPreconditionError.__init__(self, None, None, message)
-        self.args = (message,)
+        _begin(self, _FailedPreconditionError, message)
 
 
-class CorruptDataError(RingKerasError, tf.errors.DataLossError):  # type: ignore[misc]
+class CorruptDataError(RingKerasError, _DataLossError):  # type: ignore[misc]
     """The result of a reduction does not fit the ranks' contributions.
 
     A host's memory, processor or network is faulty. The communicator stays usable, but
@@ -107,8 +132,7 @@ class CorruptDataError(RingKerasError, tf.errors.DataLossError):  # type: ignore
     """
 
     def __init__(self, message: str) -> None:
-        tf.errors.DataLossError.__init__(self, None, None, message)
-        self.args = (message,)
+        _begin(self, _DataLossError, message)
 
 
 class CommunicationError(RingKerasError, RuntimeError):
@@ -126,7 +150,7 @@ class CommunicationError(RingKerasError, RuntimeError):
     """
 
 
-class PeerLostError(CommunicationError, tf.errors.UnavailableError):  # type: ignore[misc]
+class PeerLostError(CommunicationError, _UnavailableError):  # type: ignore[misc]
     """A rank died or left while the others needed it.
 
     Examples:
@@ -137,11 +161,10 @@ class PeerLostError(CommunicationError, tf.errors.UnavailableError):  # type: ig
     """
 
     def __init__(self, message: str) -> None:
-        tf.errors.UnavailableError.__init__(self, None, None, message)
-        self.args = (message,)
+        _begin(self, _UnavailableError, message)
 
 
-class CollectiveTimeoutError(CommunicationError, tf.errors.DeadlineExceededError):  # type: ignore[misc]
+class CollectiveTimeoutError(CommunicationError, _DeadlineExceededError):  # type: ignore[misc]
     """A rank stayed silent for `RING_KERAS_COLLECTIVE_TIMEOUT_S` seconds.
 
     Examples:
@@ -152,8 +175,7 @@ class CollectiveTimeoutError(CommunicationError, tf.errors.DeadlineExceededError
     """
 
     def __init__(self, message: str) -> None:
-        tf.errors.DeadlineExceededError.__init__(self, None, None, message)
-        self.args = (message,)
+        _begin(self, _DeadlineExceededError, message)
 
 
 _BY_NAME: dict[str, type[RingKerasError]] = {
@@ -214,7 +236,7 @@ def from_tensorflow(error: BaseException) -> RingKerasError | None:
     if type(error).__name__ == "StagingError" and error.__context__ is not None:
         # AutoGraph shows so what a function raised while it was traced.
         return from_tensorflow(error.__context__)
-    if not isinstance(error, tf.errors.OpError):
+    if not isinstance(error, _loaded_tensorflows("OpError")):
         return None
     match = _MESSAGE.search(error.message)
     if match is None:
@@ -238,8 +260,8 @@ def translated() -> Iterator[None]:
     """
     try:
         yield
-    except tf.errors.OpError as error:
-        if isinstance(error, tf.errors.AbortedError):
+    except _loaded_tensorflows("OpError") as error:
+        if isinstance(error, _loaded_tensorflows("AbortedError")):
             # A signal handler raised while the collective waited.
             _native.raise_from_handler()
         ours = from_tensorflow(error)
@@ -249,3 +271,9 @@ def translated() -> Iterator[None]:
     else:
         # The collective may have ended while the handler ran.
         _native.raise_from_handler()
+
+
+def _loaded_tensorflows(name: str) -> Any:
+    """TensorFlow's error class; one that no error has, if TensorFlow is not loaded."""
+    tensorflow = sys.modules.get("tensorflow")
+    return () if tensorflow is None else getattr(tensorflow.errors, name)

@@ -4,6 +4,10 @@ Names are imported when first used, so a `fit` loads what it has. `__init__.pyi`
 them.
 """
 
+from ring_keras._requirements import require_tensorflow
+
+require_tensorflow("ring_keras.callbacks")
+
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

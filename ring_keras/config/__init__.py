@@ -5,6 +5,11 @@ can use them.
 """
 
 from ring_keras.config.errors import ConfigError
+from ring_keras.config.keras_backend import (
+    KerasBackend,
+    keras_backend,
+    settle_keras_backend,
+)
 from ring_keras.config.openssl import share_openssl
 from ring_keras.config.readers import split_address
 from ring_keras.config.scheduled_rank import (
@@ -28,6 +33,7 @@ __all__ = [
     "TUNING_SETTINGS",
     "Config",
     "ConfigError",
+    "KerasBackend",
     "ScheduledRank",
     "Variable",
     "cache_directory",
@@ -35,8 +41,10 @@ __all__ = [
     "expand_nodes",
     "inherited_environment",
     "is_slurm_task",
+    "keras_backend",
     "read_token",
     "scheduled_rank",
+    "settle_keras_backend",
     "share_openssl",
     "split_address",
     "variables",

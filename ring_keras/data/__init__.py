@@ -1,5 +1,9 @@
 """Each rank's part of the data."""
 
+from ring_keras._requirements import require_tensorflow
+
+require_tensorflow("ring_keras.data")
+
 from ring_keras.data.join import join
 from ring_keras.data.read_tar import read_tar
 from ring_keras.data.resume import Resume

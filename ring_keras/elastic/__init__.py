@@ -1,15 +1,19 @@
-"""Loops that go on when ranks are lost or come: see docs/elastic.md."""
+"""Loops that go on when ranks are lost or come: see docs/elastic.md.
 
-from ring_keras.elastic.object_state import ObjectState
-from ring_keras.elastic.run import run
-from ring_keras.elastic.state import HostsUpdatedInterrupt, State
-from ring_keras.elastic.variables_state import KerasState, TensorFlowState
+Names are imported when first used: states of plain values need no TensorFlow.
+`__init__.pyi` lists them.
+"""
 
-__all__ = [
-    "HostsUpdatedInterrupt",
-    "KerasState",
-    "ObjectState",
-    "State",
-    "TensorFlowState",
-    "run",
-]
+from typing import Any
+
+import lazy_loader
+
+from ring_keras._requirements import require_tensorflow
+
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    if name in {"KerasState", "TensorFlowState"}:
+        require_tensorflow(f"ring_keras.elastic.{name}")
+    return _load(name)

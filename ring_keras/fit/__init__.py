@@ -1,1 +1,5 @@
 """What makes a `fit` one of several ranks: the optimizer, which brings the rest."""
+
+from ring_keras._requirements import require_tensorflow
+
+require_tensorflow("ring_keras.DistributedOptimizer or DiLoCo")

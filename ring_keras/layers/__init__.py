@@ -1,5 +1,9 @@
 """Layers, and what is done with layers, on several ranks."""
 
+from ring_keras._requirements import require_tensorflow
+
+require_tensorflow("ring_keras.layers")
+
 from ring_keras.layers.moving_statistics import average_moving_statistics
 from ring_keras.layers.sync_batch_normalization import (
     SyncBatchNormalization,

@@ -1,20 +1,19 @@
 """Joining a job, and leaving it."""
 
 import atexit
-import importlib
-import signal
 import sys
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ring_keras import _libraries, _native, autotune
+from ring_keras import _native, autotune
 from ring_keras._causes import in_one_line
-from ring_keras.config import Config
-from ring_keras.devices.choice import prepare_device
+from ring_keras.config import Config, keras_backend
 from ring_keras.errors import CommunicationError, PeerLostError, RankMismatchError
+from ring_keras.job.gathering import gather_texts
 from ring_keras.job.job import (
     Job,
     begin_job,
@@ -24,7 +23,6 @@ from ring_keras.job.job import (
 )
 from ring_keras.job.process_set import ProcessSet, add_missing_process_sets
 from ring_keras.job.topology import is_initialized
-from ring_keras.keras_internals import require_private_names
 from ring_keras.lifecycle.elastic_launcher import (
     NoGenerationError,
     is_late,
@@ -34,22 +32,13 @@ from ring_keras.lifecycle.flight_recorder import (
     begin_flight_recorder,
     end_flight_recorder,
 )
-from ring_keras.lifecycle.iterator_disposal import IteratorDisposal
-from ring_keras.lifecycle.iterators import end_iterators
 from ring_keras.lifecycle.reporter import begin_reports, end_reports
+from ring_keras.lifecycle.side import side_of_process
 from ring_keras.monitoring.background_gather import end_gathers
 from ring_keras.monitoring.timeline.whole_job import begin_whole_job, end_timeline
 from ring_keras.schedulers import store_options
 
 __all__ = ["init", "shutdown"]
-
-# What a Python function in a dataset may take until its current call is done.
-_ITERATORS_END_S = 5.0
-# What those that are being destroyed may take.
-_DISPOSAL_END_S = 1.0
-
-# Of the process: its iterators live on when it leaves a job.
-_disposal = IteratorDisposal()
 
 
 def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
@@ -97,13 +86,15 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
     if is_initialized():
         add_missing_process_sets(process_sets)
         return
-    require_private_names()
+    side = side_of_process()
+    side.check()
     config = Config.from_environment()
+    side.check_settings(config)
     options = config.init_options()
     if config.elastic_socket is None:
         _join(config, options | store_options(config), process_sets)
         return
-    _libraries.ops()  # Before the others pause for this one.
+    side.load()  # Before the others pause for this one.
     while True:
         try:
             place = launcher_of(config).join()
@@ -126,8 +117,9 @@ def _join(
     process_sets: Sequence[ProcessSet | Sequence[int]],
 ) -> None:
     """Joins the generation that the options name."""
+    side = side_of_process()
     # First, because nobody should wait for a rank that cannot compute.
-    _libraries.ops()
+    side.load()
     _native.init(**options)
     try:
         job = begin_job(config)
@@ -138,23 +130,26 @@ def _join(
                 config.timeline is not None,
                 config.check_steps,
                 config.check_reductions,
+                # As a number; ranks say the name where they differ.
+                zlib.crc32(keras_backend().name.encode()),
             ]
             gathered = _native.allgather(np.array([own]), "job/local_size")
-            sizes, records, steps, reductions = gathered.T.tolist()
+            sizes, records, steps, reductions, backends = gathered.T.tolist()
             job.local_sizes = tuple(sizes)
             _require_set_on_all("RING_KERAS_TIMELINE", records)
             _require_equal("RING_KERAS_CHECK_STEPS", steps)
             _require_equal("RING_KERAS_CHECK_REDUCTIONS", reductions)
-        prepare_device(config)
-        if config.share_tensors and job.local_size > 1 and not job.on_gpu:
-            _libraries.share_tensors()
+            if len(set(backends)) > 1:
+                names = gather_texts(keras_backend().name, "job/backends")
+                _require_equal("Keras's back end (KERAS_BACKEND)", names)
+        side.take_device(config, job)
         if config.autotune:
             job.tuned_bucket_bytes = autotune.tune(config)
         add_missing_process_sets(process_sets)
         begin_reports(config.report_pipe, job)
         if config.timeline is not None:
             begin_whole_job(job, Path(config.timeline))
-        _disposal.begin()
+        side.begin(job)
     except BaseException as error:
         # Ranks that are still at it learn why this one is not.
         shutdown(f"its init() failed: {in_one_line(error)}")
@@ -162,13 +157,6 @@ def _join(
     # Once, however often a process joins a job.
     atexit.unregister(_shutdown_at_exit)
     atexit.register(_shutdown_at_exit)
-    if "keras" in sys.modules:
-        # So that models load that were compiled with our schedules and optimizers.
-        importlib.import_module("ring_keras.schedules")
-        importlib.import_module("ring_keras.fit.diloco")
-        if job.size > 1:
-            # What a script does with Keras alone is looked at, too.
-            importlib.import_module("ring_keras.training.lone_scripts").watch()
 
 
 def shutdown(reason: str = "called ring_keras.shutdown()") -> None:
@@ -201,14 +189,15 @@ def _leave(job: Job | None, reason: str) -> None:
         finally:
             _native.shutdown(reason)
     finally:
-        _disposal.end()
+        if job is not None:
+            side_of_process().end()
         end_flight_recorder()
         if job is not None:
             end_gathers(job)
         end_job()
 
 
-def _require_equal(variable: str, values: Sequence[int]) -> None:
+def _require_equal(variable: str, values: Sequence[object]) -> None:
     """Every rank sees the same, so all raise or none."""
     for rank, value in enumerate(values):
         if value != values[0]:
@@ -235,15 +224,7 @@ def _shutdown_at_exit() -> None:
         # First, because peers may wait for this rank.
         shutdown(_reason_of_exit())
     finally:
-        # Another Ctrl-C hurries nothing here: without this the process may never end.
-        # Python calls what is registered with atexit in its main thread.
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            _disposal.give_up(_DISPOSAL_END_S)
-            end_iterators(_ITERATORS_END_S)
-        finally:
-            if handler is not None:  # One that Python did not set cannot be set.
-                signal.signal(signal.SIGINT, handler)
+        side_of_process().end_process()
 
 
 def _reason_of_exit() -> str:

@@ -1,5 +1,9 @@
 """Learning rate schedules for training on several ranks."""
 
+from ring_keras._requirements import require_tensorflow
+
+require_tensorflow("ring_keras.schedules")
+
 from ring_keras.schedules.warmup import Warmup
 
 __all__ = ["Warmup"]

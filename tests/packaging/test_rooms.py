@@ -111,6 +111,7 @@ FACE = {
     "_codes",
     "_libraries",
     "_native",
+    "_requirements",
     "_version",
     "config",
     "errors",
@@ -129,15 +130,7 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
     "monitoring": {"job"},
     "tensorboard": {"monitoring"},
     "schedulers": {"network"},
-    "lifecycle": {
-        "autotune",
-        "devices",
-        "job",
-        "keras_internals",
-        "monitoring",
-        "schedulers",
-        "schedules",
-    },
+    "lifecycle": {"autotune", "job", "monitoring", "schedulers"},
     "ops": {"job", "keras_internals", "values"},
     "optimizers": {"job", "keras_internals", "ops", "values"},
     "layers": {"job", "keras_internals", "ops", "optimizers", "values"},
@@ -173,6 +166,16 @@ PYTHON_ALLOWED["fit"] = {
     "ops",
     "optimizers",
     "values",
+}
+# What init() does for each back end of Keras. It loads them by their names.
+PYTHON_ALLOWED["backends"] = {
+    "devices",
+    "fit",
+    "job",
+    "keras_internals",
+    "lifecycle",
+    "schedules",
+    "training",
 }
 PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {
     "lifecycle",
@@ -229,6 +232,20 @@ WITHOUT_TENSORFLOW = {
     "_version",
 }
 BRINGS_TENSORFLOW = {"tensorflow", "keras", "ring_keras.errors"}
+
+# Those that Keras's other back ends have, too: here `ring_keras.errors` may be, which
+# brings TensorFlow only where that is the back end.
+OF_ALL_BACK_ENDS = WITHOUT_TENSORFLOW | {
+    "_requirements",
+    "autotune",
+    "engines",
+    "functions",
+    "job",
+    "lifecycle",
+    "monitoring",
+    "schedulers",
+    "values",
+}
 
 
 def modules() -> Iterator[tuple[str, str, Path]]:
@@ -320,3 +337,17 @@ def test_needs_no_tensorflow(room: str) -> None:
         if f"{imported}.".startswith(f"{prefix}.")
     ]
     assert not strays
+
+
+@pytest.mark.parametrize("room", sorted(OF_ALL_BACK_ENDS))
+def test_needs_no_back_end(room: str) -> None:
+    strays = [
+        f"{name} imports {imported}"
+        for own, name, path in modules()
+        if own == room
+        for imported in imports_of(path)
+        if imported.split(".")[0] in {"tensorflow", "keras"}
+    ]
+    assert not strays
+    # Nor do they build on rooms that do.
+    assert PYTHON_ALLOWED.get(room, set()) <= OF_ALL_BACK_ENDS

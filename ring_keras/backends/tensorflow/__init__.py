@@ -1,0 +1,1 @@
+"""What init() and shutdown() do where Keras's back end is TensorFlow."""
