@@ -181,7 +181,8 @@ class Config:
         "auto",
         DEVICE,
         "The device on which this rank trains. auto: with several ranks, the GPU whose "
-        "number is the local rank, if TensorFlow lists GPUs.",
+        "number is the local rank, if TensorFlow lists GPUs. With another back end of "
+        "Keras's: auto or cpu.",
     )
     cuda_library_path: str | None = _variable(
         None,

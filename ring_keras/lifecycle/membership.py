@@ -61,6 +61,9 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
     TensorFlow has computed nothing before this call. Otherwise, and with
     `RING_KERAS_SHARE_TENSORS=0`, they copy them.
 
+    Where Keras's back end is another than TensorFlow, nothing is done for it, and
+    neither it nor TensorFlow is loaded.
+
     Examples:
         >>> ring.init()
         >>> ring.size()
@@ -76,7 +79,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         PeerLostError: If a rank ended, or failed, before all had joined; in an
             elastic job only if too few are left.
         RankMismatchError: If a variable that must be the same on every rank is
-            not.
+            not, or Keras's back end.
         RingKerasError: If there are too few GPUs for the ranks, if only some ranks have
             one, or if ring_keras does not know this release of Keras or TensorFlow.
         CollectiveTimeoutError: If a rank has not joined, or has not left the last

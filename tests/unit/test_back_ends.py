@@ -153,3 +153,30 @@ def test_a_back_end_chosen_too_late_is_refused(tmp_path: Path) -> None:
 
     (line,) = lines
     assert line.startswith("[RK139] init(): Keras's back end is TensorFlow, but")
+
+
+@pytest.mark.slow  # It loads TensorFlow.
+def test_tensorflow_beside_another_back_end_changes_nothing(tmp_path: Path) -> None:
+    lines = printed(
+        """
+        import sys
+        import tensorflow as tf
+        import ring_keras as ring
+        ring.init()
+        print(ring.allgather_object(1), "keras" in sys.modules)
+        print(issubclass(ring.PeerLostError, tf.errors.OpError))
+        try:
+            ring.allreduce(tf.ones(2))
+        except ring.RingKerasError as error:
+            print(error.code)
+        with ring.errors.translated():
+            try:
+                raise tf.errors.UnavailableError(None, None, "PeerLostError: gone")
+            except tf.errors.OpError as error:
+                print(repr(ring.errors.from_tensorflow(error)))
+        """,
+        tmp_path,
+        KERAS_BACKEND="jax",
+    )
+
+    assert lines == ["[1] False", "False", "RK137", "PeerLostError('gone')"]
