@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ring_keras import _native
 from ring_keras.job.process_set import ProcessSet, add_missing_process_sets
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.gradient_values import Gradient
@@ -43,6 +44,10 @@ class HostsApart:
         self._own = sets[list(ranks_of).index(hosts[process_set.rank()])]
         self.process_sets = {self._own, sets[-1]} - {process_set}
         """Those of some ranks."""
+        for one in self.process_sets:
+            if one.included():
+                # By the `fit` of another model, in which a rank failed.
+                _native.forget_given_up(one.communicator_id())
         self.senders = FirstOfHosts(sets[-1], self._own)
         self._reducer = GradientReducer(ReductionOptions(process_set=self._own))
 

@@ -54,6 +54,11 @@ class MeetingHook(OptimizerHook):
         return () if self.hosts is None else self.hosts.process_sets
 
     @property
+    def steps_ahead(self) -> int:
+        """A meeting of each fragment departs; before the next, it arrives."""
+        return len(self._flights)
+
+    @property
     def terms(self) -> Terms:
         """Those of the optimizer."""
         terms: Terms = self._optimizer.terms

@@ -90,6 +90,11 @@ class OptimizerHook:
         return ()
 
     @property
+    def steps_ahead(self) -> int:
+        """How many of its steps a rank may begin in which it waits for nobody."""
+        return 0
+
+    @property
     def terms(self) -> Terms:
         """Else ranks would wait for others that reduce, or share averages, later."""
         names = ("gradient_accumulation_steps", "ema_overwrite_frequency")

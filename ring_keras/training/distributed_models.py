@@ -10,7 +10,14 @@ from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 
-__all__ = ["hooks_of", "is_distributed", "is_local_in", "parts_of", "process_set_of"]
+__all__ = [
+    "hooks_of",
+    "is_distributed",
+    "is_local_in",
+    "parts_of",
+    "process_set_of",
+    "steps_ahead",
+]
 
 
 def process_set_of(model: keras.Model) -> ProcessSet:
@@ -22,6 +29,11 @@ def parts_of(model: keras.Model) -> list[ProcessSet]:
     """Sets of some of these ranks that meet in its steps, too; this one's."""
     parts = itertools.chain.from_iterable(hook.parts for hook in hooks_of(model))
     return [part for part in parts if part.added and part.included()]
+
+
+def steps_ahead(model: keras.Model) -> int:
+    """How many steps of it a rank may begin without waiting for the others."""
+    return sum(hook.steps_ahead for hook in hooks_of(model))
 
 
 def is_distributed(model: keras.Model) -> bool:

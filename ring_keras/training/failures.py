@@ -35,6 +35,7 @@ from ring_keras.training.distributed_models import (
     is_distributed,
     parts_of,
     process_set_of,
+    steps_ahead,
 )
 
 __all__ = ["every_fit_meets", "failures_told", "note_told"]
@@ -124,24 +125,33 @@ def _tell(
         return
     why = f"its {call.method}() raised {in_one_line(error)}"
     who = f"model '{model.name}': rank {current_job().rank}"
+    cannot = f"[RK310] {who} cannot take part: {why}"
+    ahead = steps_ahead(model)
+    is_known = _is_known(error, handled)
+    parts = parts_of(model) if call.method == "fit" and not call.is_elastic else []
+    # Before the others: who hears there knows of these, too.
+    for part in parts:
+        _native.give_up_step(
+            part.communicator_id(), cannot, steps_ahead=ahead, unless_heard=True
+        )
     communicator_id = process_set.communicator_id()
-    if not _is_known(error, handled):
+    if not is_known:
         note_told(error)
         current_job().has_failed_alone = call.is_elastic
         _native.give_up_step(
             communicator_id,
             f"[RK350] {who} has left, and the others go on without it: {why}"
             if call.is_elastic
-            else f"[RK310] {who} cannot take part: {why}",
+            else cannot,
+            steps_ahead=ahead,
+            unless_heard=False,
+        )
+    elif parts:  # Maybe only the ranks of one know.
+        _native.give_up_step(
+            communicator_id, cannot, steps_ahead=ahead, unless_heard=True
         )
     # The program hears of it by the error.
     _native.forget_given_up(communicator_id)
-    # Whoever waits in one of these may not be told by those who have told this rank.
-    if call.method == "fit" and not call.is_elastic:
-        for part in parts_of(model):
-            _native.give_up_step(
-                part.communicator_id(), f"[RK310] {who} cannot take part: {why}"
-            )
 
 
 def _stay_away(

@@ -152,11 +152,15 @@ void BindJob(py::module_& module) {
              [] { WithoutGil([] { Runtime::Get().InterruptAll(); }); });
   module.def(
       "give_up_step",
-      [](int communicator_id, const std::string& why) {
-        ThrowIfError(WithoutGil(
-            [&] { return Runtime::Get().GiveUpStep(communicator_id, why); }));
+      [](int communicator_id, const std::string& why, uint64_t steps_ahead,
+         bool unless_heard) {
+        const GiveUpOptions options{steps_ahead, unless_heard};
+        ThrowIfError(WithoutGil([&] {
+          return Runtime::Get().GiveUpStep(communicator_id, why, options);
+        }));
       },
-      py::arg("communicator_id"), py::arg("why"));
+      py::arg("communicator_id"), py::arg("why"), py::kw_only(),
+      py::arg("steps_ahead"), py::arg("unless_heard"));
   module.def(
       "forget_given_up",
       [](int communicator_id) {

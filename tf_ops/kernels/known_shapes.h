@@ -11,7 +11,7 @@
 
 namespace ring_keras {
 
-// `op`  for the message if one of them is not known.
+// An error names `op` if one of them is not known.
 inline absl::Status ReadKnownShapes(
     tensorflow::OpKernelConstruction* construction, const std::string& op,
     std::vector<tensorflow::TensorShape>* shapes) {

@@ -37,6 +37,16 @@ struct GivenUp {
   std::string why;
 };
 
+// How a program gives up.
+struct GiveUpOptions {
+  // How many steps other ranks may have begun that this one has not, and then
+  // be on the way to the next: in those all departs, and nobody waits.
+  uint64_t steps_ahead = 0;
+  // Whether to do nothing if the program knows by the communicator itself: then
+  // all of its ranks do, or will.
+  bool unless_heard = false;
+};
+
 std::string Encode(const GivenUp& given_up);
 // InvalidArgument when `bytes` is no such word.
 StatusOr<GivenUp> DecodeGivenUp(const std::string& bytes);

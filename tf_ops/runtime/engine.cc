@@ -142,10 +142,11 @@ void Engine::Interrupt(int communicator_id) {
   WakeDriver();
 }
 
-void Engine::GiveUpStep(int communicator_id, const std::string& why) {
+void Engine::GiveUpStep(int communicator_id, const std::string& why,
+                        const GiveUpOptions& options) {
   const std::shared_ptr<Member> member = shared_.MemberOf(communicator_id);
   if (member == nullptr) return;
-  WithDriver([&] { progress_.GiveUpStep(*member, why); });
+  WithDriver([&] { progress_.GiveUpStep(*member, why, options); });
 }
 
 void Engine::ForgetGivenUp(int communicator_id) {
@@ -153,6 +154,7 @@ void Engine::ForgetGivenUp(int communicator_id) {
   const auto found = shared_.members.find(communicator_id);
   if (found == shared_.members.end() || found->second == nullptr) return;
   found->second->reported = true;
+  found->second->heard = false;
 }
 
 void Engine::OnRankEvent(const RankEvent& event) {
@@ -226,7 +228,10 @@ StatusOr<std::unique_ptr<Operation>> Engine::Accept(Request& request,
   ++name.next_sequence;
   name.last_step = operation->use().step;
   member->in_join = joins;
-  if (begins_step) member->step = operation->use().step;
+  if (begins_step) {
+    member->step = operation->use().step;
+    member->heard = member->heard && member->step <= member->given_up;
+  }
   return operation;
 }
 

@@ -69,7 +69,8 @@ class Engine {
   // something else: all ranks give up that step, the one before which they may
   // be about to meet, in these words. They begin with an error code. From any
   // thread that is no driver.
-  void GiveUpStep(int communicator_id, const std::string& why);
+  void GiveUpStep(int communicator_id, const std::string& why,
+                  const GiveUpOptions& options = {});
   // What was given up by now, the program has heard of, or will not ask for.
   void ForgetGivenUp(int communicator_id);
 

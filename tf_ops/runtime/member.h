@@ -51,6 +51,9 @@ struct Member {
   // that: each gets the error once, those between two steps in the next.
   uint64_t given_up = 0;
   bool reported = true;
+  // Whether one of them was told in the step that was begun last, or on the way
+  // to the next.
+  bool heard = false;
   // Joins that have ended, which only the driver changes, and whether one is
   // under way.
   uint32_t joins = 0;

@@ -61,8 +61,10 @@ class ProgressEngine {
   void ServeDumpSignal();
 
   // This rank's program has failed in a step.
-  void GiveUpStep(Member& member, const std::string& why) {
-    if (member.communicator->status().ok()) steps_.GiveUpNext(member, why);
+  void GiveUpStep(Member& member, const std::string& why,
+                  const GiveUpOptions& options) {
+    if (!member.communicator->status().ok()) return;
+    steps_.GiveUpNext(member, why, options);
   }
 
   // Writes down what is under way, on every rank.

@@ -181,10 +181,12 @@ void Runtime::Interrupt(int communicator_id) {
   }
 }
 
-Status Runtime::GiveUpStep(int communicator_id, const std::string& why) {
+Status Runtime::GiveUpStep(int communicator_id, const std::string& why,
+                           const GiveUpOptions& options) {
   return impl_->WithJob([&](Job& job) {
     if (IsOfMembership(communicator_id, job.communicator_base())) {
-      job.engine().GiveUpStep(LocalCommunicatorId(communicator_id), why);
+      job.engine().GiveUpStep(LocalCommunicatorId(communicator_id), why,
+                              options);
     }
     return Status::Ok();
   });

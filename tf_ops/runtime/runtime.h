@@ -16,6 +16,7 @@
 #include "tf_ops/common/export.h"
 #include "tf_ops/common/fork.h"
 #include "tf_ops/common/status.h"
+#include "tf_ops/matching/step_ledger.h"
 #include "tf_ops/runtime/init_options.h"
 #include "tf_ops/runtime/request.h"
 #include "tf_ops/runtime/topology.h"
@@ -56,7 +57,8 @@ class RING_KERAS_EXPORT Runtime {
   void InterruptAll();
 
   // See Engine.
-  Status GiveUpStep(int communicator_id, const std::string& why);
+  Status GiveUpStep(int communicator_id, const std::string& why,
+                    const GiveUpOptions& options);
   Status ForgetGivenUp(int communicator_id);
 
   // Makes a communicator of `ranks` (of the whole job, ascending). Every rank

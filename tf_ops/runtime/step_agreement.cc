@@ -110,11 +110,16 @@ void StepAgreement::GiveUp(Member& member, const GivenUp& given_up) {
   FailLost(member);
 }
 
-void StepAgreement::GiveUpNext(Member& member, const std::string& why) {
+void StepAgreement::GiveUpNext(Member& member, const std::string& why,
+                               const GiveUpOptions& options) {
   uint64_t through;
   {
     std::lock_guard<std::mutex> lock(shared_.mutex);
-    through = member.NextStep();
+    if (options.unless_heard && member.heard) return;
+    // All have to give up as much, or some would hear of it once more.
+    const bool others_have = !member.reported && member.given_up > member.step;
+    through =
+        others_have ? member.given_up : member.NextStep() + options.steps_ahead;
   }
   GiveUp(member, {through, why});
   std::lock_guard<std::mutex> lock(shared_.mutex);
@@ -144,7 +149,9 @@ void StepAgreement::BeforeEnd(const Operation& operation) {
   }
   if (operation.departs()) return GiveUpWhatFollows(member, operation);
   std::lock_guard<std::mutex> lock(shared_.mutex);
-  member.reported |= step == member.step && step <= member.given_up;
+  if (step < member.step || step > member.given_up) return;
+  member.heard = true;
+  member.reported |= step == member.step;
 }
 
 void StepAgreement::GiveUpWhatFollows(Member& member,

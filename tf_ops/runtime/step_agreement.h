@@ -40,8 +40,9 @@ class StepAgreement {
   void FailNewLostWaits();
   // This rank's program has failed, in the step that it began last or on its
   // way to the next: gives up through the next, in these words. The others are
-  // in no later one. The program knows.
-  void GiveUpNext(Member& member, const std::string& why);
+  // in no later one, but for steps ahead. The program knows.
+  void GiveUpNext(Member& member, const std::string& why,
+                  const GiveUpOptions& options);
   // The rank with this place has.
   void OnGivenUp(Member& member, int rank, const GivenUp& given_up);
   // An operation has ended; its caller has not been told.

@@ -379,9 +379,8 @@ def require_forgotten(found, wire, steps):
     assert training.largest_difference(first, reference.common) < 1e-6
 
 
-def fails_in_a_step_worker(rank, step, times=1, **options):
-    """The loss of a rank fails in one step, so many times; then all train on."""
-    ring.init()
+def failing_model(rank, step, **options):
+    """A model whose loss fails on that rank in one step, and its steps so far."""
     model = training.build(1)
     steps = []
 
@@ -396,12 +395,25 @@ def fails_in_a_step_worker(rank, step, times=1, **options):
 
     optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=4, **options)
     model.compile(optimizer, loss, jit_compile=False)
+    return model, steps
+
+
+def fit_that_fails(model):
+    with pytest.raises((tf.errors.UnknownError, ring.RingKerasError)) as error:
+        model.fit(rank_dataset(8), verbose=0)
+    assert "the disk is full" in str(error.value)
+
+
+def fails_in_a_step_worker(rank, step, times=1, anew=False, **options):
+    """A `fit` fails so many times; then all train on, or train another model."""
+    ring.init()
+    model, steps = failing_model(rank, step, **options)
     for _ in range(times):
         steps.clear()
-        with pytest.raises((tf.errors.UnknownError, ring.RingKerasError)) as error:
-            model.fit(rank_dataset(8), verbose=0)
-        assert "the disk is full" in str(error.value)
-    steps = [None] * 9
+        fit_that_fails(model)
+    if anew:
+        model, steps = failing_model(rank, step, **options)
+    steps += [None] * 9
     model.fit(rank_dataset(8), verbose=0, shuffle=False)
     return model.get_weights()
 
@@ -427,9 +439,58 @@ def test_a_rank_that_fails_as_a_meeting_departs_is_heard_of(rank_pool, wire):
 def test_the_ranks_of_a_host_hear_of_one_that_fails(rank, step, wire):
     """They wait for each other where the ranks of other hosts do not."""
     worker = functools.partial(fails_in_a_step_worker, apart="hosts", wire=wire)
-    hosts = [{"RING_KERAS_HOST_NAME": host} for host in ("a", "a", "b")]
-    first, *others = run_ranks(worker, 3, args=(rank, step, 2), env=hosts)
-    assert all(training.as_bytes(one) == training.as_bytes(first) for one in others)
+    require_equal_weights(run_ranks(worker, 3, args=(rank, step, 2), env=HOSTS))
+
+
+@pytest.mark.slow
+def test_what_a_host_has_heard_of_a_model_is_not_of_the_next():
+    worker = functools.partial(fails_in_a_step_worker, apart="hosts", anew=True)
+    require_equal_weights(run_ranks(worker, 3, args=(1, 2), env=HOSTS))
+
+
+HOSTS = [{"RING_KERAS_HOST_NAME": host} for host in ("a", "a", "b")]
+
+
+def require_equal_weights(of_ranks):
+    first, *others = map(training.as_bytes, of_ranks)
+    assert all(one == first for one in others)
+
+
+class TrainsAnother(keras.callbacks.Callback):
+    """Has a `fit` within this one fail."""
+
+    def __init__(self, model):
+        super().__init__()
+        self._other = model
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            fit_that_fails(self._other)
+
+
+def fails_within_worker(options, then_loops):
+    ring.init()
+    other, _ = failing_model(1, 4, **options)
+    model, _ = failing_model(None, 0, **options)
+    if then_loops:
+        fit_that_fails(other)
+        step = tf.function(step_of(model), reduce_retracing=True)
+        for batch in batches_of(ring.rank(), ring.size(), 8):
+            step(*batch)
+        model.optimizer.meet()
+    else:
+        callbacks = [TrainsAnother(other)]
+        model.fit(rank_dataset(8), verbose=0, shuffle=False, callbacks=callbacks)
+    return model.get_weights()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("then_loops", [False, True])
+@pytest.mark.parametrize("options", [{"apart": "hosts"}, {"overlap_steps": 2}])
+def test_a_fit_that_failed_leaves_nothing_to_what_goes_on(options, then_loops):
+    """Not to the `fit` around it, nor to a loop."""
+    found = run_ranks(fails_within_worker, 3, args=(options, then_loops), env=HOSTS)
+    require_equal_weights(found)
 
 
 def loaded_under_way_worker(directory):
