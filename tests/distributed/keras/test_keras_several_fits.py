@@ -322,7 +322,10 @@ def momentum_worker():
     """What an optimizer keeps for a layer that each rank trains by itself."""
     keras.utils.set_random_seed(1)
     own = keras.layers.Dense(1, name="own")
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(2, name="o"), own])
+    # Earlier tests may have made more models on one rank.
+    model = keras.Sequential(
+        [keras.Input((6,)), keras.layers.Dense(2, name="o"), own], name="model"
+    )
     model.compile(
         ring.DistributedOptimizer(
             keras.optimizers.SGD(0.1, momentum=0.9), local_layers=[own]
