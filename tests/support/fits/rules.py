@@ -144,7 +144,7 @@ RULES: tuple[tuple[dict[str, tuple[Any, ...]], dict[str, Any]], ...] = (
     ({"callbacks": ("Warmup", "RateSchedule")}, {"reduction": "default"}),
     # One process takes single steps then, and not a last one more for an execution.
     ({"callbacks": ("Warmup", "RateSchedule"), "repeat": (True,)}, {"execution": 1}),
-    ({"callbacks": ("Warmup",), "data": ("filter",)}, {"execution": 1}),
+    ({"callbacks": ("Warmup",), "data": ("filter", "generator")}, {"execution": 1}),
     ({"callbacks": ("RateSchedule",), "data": ("filter", "generator")}, _OURS),
     ({"callbacks": ("SwapEMA",), "ema": (None, "overwrite")}, _OURS),
     ({"callbacks": ("SwapEMA",), "step": _OWN_LOSSES}, _OURS),
