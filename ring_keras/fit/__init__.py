@@ -2,4 +2,4 @@
 
 from ring_keras._requirements import require_tensorflow
 
-require_tensorflow("ring_keras.DistributedOptimizer or DiLoCo")
+require_tensorflow("Training (ring_keras.DistributedOptimizer, DiLoCo)")

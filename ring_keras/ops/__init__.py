@@ -5,6 +5,6 @@ Each works eagerly and inside `tf.function`, and has a gradient.
 
 from ring_keras._requirements import require_tensorflow
 
-require_tensorflow("A collective on tensors (ring_keras.allreduce and the like)")
+require_tensorflow("This collective (ring_keras.allreduce, barrier, join and others)")
 
 from ring_keras.ops import gradients as gradients  # Registers them.

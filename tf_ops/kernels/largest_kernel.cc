@@ -39,8 +39,15 @@ class Kept {
 
   absl::Status RequireFit(OpKernelContext* context,
                           const FlatTensors& places) const {
-    bool fits = in_message_.size() == places.size() &&
-                places.count() <= std::numeric_limits<int32_t>::max();
+    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+    if (places.count() > kMost) {
+      return absl::InvalidArgumentError(
+          StrCat("wire=\"top-k\": ", places.count(),
+                 " values meet at once, and their places take more than the 31 "
+                 "bits that are sent (at most ",
+                 kMost, " values). More fragments have fewer meet at once."));
+    }
+    bool fits = in_message_.size() == places.size();
     for (int64_t i = 0; fits && i < places.size(); ++i) {
       const int64_t kept = in_message_.End(i) - in_message_.Begin(i);
       fits = kept >= 0 && kept <= places.End(i) - places.Begin(i);
@@ -48,8 +55,8 @@ class Kept {
     if (fits) return absl::OkStatus();
     return absl::InvalidArgumentError(
         StrCat(context->op_kernel().type_string(),
-               ": expected for each tensor how many values are kept of it, and "
-               "places of 32 bits."));
+               ": expected in `kept`, for each of ", places.size(),
+               " tensors, no more than it has values."));
   }
 
  private:
