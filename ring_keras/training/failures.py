@@ -117,7 +117,10 @@ def _tell(
     error: BaseException,
     handled: BaseException | None,
 ) -> None:
-    """Tells the ranks that have met this one of an error of its own."""
+    """Tells the ranks that have met this one of an error of its own.
+
+    And those of a set within, in which they wait for it, of any: see `parts_of`.
+    """
     process_set, job = _still_together(call), job_or_none()
     if call.is_elastic and job is not None and job.size > 1:
         process_set = global_process_set

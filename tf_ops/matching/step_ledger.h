@@ -37,6 +37,10 @@ struct GivenUp {
   std::string why;
 };
 
+std::string Encode(const GivenUp& given_up);
+// InvalidArgument when `bytes` is no such word.
+StatusOr<GivenUp> DecodeGivenUp(const std::string& bytes);
+
 // How a program gives up.
 struct GiveUpOptions {
   // How many steps other ranks may have begun that this one has not, and then
@@ -46,10 +50,6 @@ struct GiveUpOptions {
   // all of its ranks do, or will.
   bool unless_heard = false;
 };
-
-std::string Encode(const GivenUp& given_up);
-// InvalidArgument when `bytes` is no such word.
-StatusOr<GivenUp> DecodeGivenUp(const std::string& bytes);
 
 // Not thread-safe. Ranks are places in the communicator.
 class StepLedger {

@@ -219,9 +219,11 @@ StatusOr<std::unique_ptr<Operation>> Engine::Accept(Request& request,
   NameUse& name = member->names.Of(request.name, use.in_step());
   use.sequence = name.next_sequence;
   use.name = std::move(request.name);
-  auto operation = std::make_unique<Operation>(
-      std::move(request), std::move(use), Operation::Standing{member->joins},
-      member, name, std::move(done));
+  Operation::Standing standing{member->joins};
+  standing.is_given_up = use.in_step() && use.step <= member->given_up;
+  auto operation =
+      std::make_unique<Operation>(std::move(request), std::move(use), standing,
+                                  member, name, std::move(done));
   // All that could throw has been done.
   operation->number = ++shared_.entered;
   ++shared_.active;

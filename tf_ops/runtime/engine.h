@@ -70,7 +70,7 @@ class Engine {
   // be about to meet, in these words. They begin with an error code. From any
   // thread that is no driver.
   void GiveUpStep(int communicator_id, const std::string& why,
-                  const GiveUpOptions& options = {});
+                  const GiveUpOptions& options);
   // What was given up by now, the program has heard of, or will not ask for.
   void ForgetGivenUp(int communicator_id);
 

@@ -30,7 +30,8 @@ struct Member {
 
   // The step that this rank begins next. The caller holds the engine's mutex.
   uint64_t NextStep() const {
-    if (step >= given_up) return step + 1;
+    // Callers may have begun a given-up step in which nobody waited.
+    if (step > given_up || (step == given_up && reported)) return step + 1;
     return reported ? given_up + 1 : given_up;
   }
 

@@ -30,6 +30,8 @@ class Operation {
     uint32_t joins = 0;
     // It is in the next one: this is made up, see request_in_join.h.
     bool is_made_up = false;
+    // This rank had given the operation's step up when it began.
+    bool is_given_up = false;
   };
 
   // `name` is the member's.
@@ -76,6 +78,7 @@ class Operation {
   void EndMadeUp() { --request_.made_up_under_way; }
   bool is_made_up() const { return standing_.is_made_up; }
   bool departs() const { return request_.departs; }
+  bool was_given_up() const { return standing_.is_given_up; }
   std::string description() const { return Describe(request_.kind, use_.name); }
   // Every rank is there; it waits for those with lower numbers.
   uint64_t launch_id() const { return launch_id_; }

@@ -156,6 +156,8 @@ void StepAgreement::BeforeEnd(const Operation& operation) {
 
 void StepAgreement::GiveUpWhatFollows(Member& member,
                                       const Operation& departed) {
+  // What has begun since then is told of in the same step again.
+  if (departed.was_given_up()) return;
   if (!member.steps.GaveUp(departed.use().step)) return;
   uint64_t through;
   {

@@ -259,7 +259,8 @@ RING_TEST(AStepThatARankGivesUpEndsForAllAndAllGoOn) {
               ASSERT_OK(
                   training.Step(100, [](int bucket) { return bucket == 0; }));
             }
-            self.engine->GiveUpStep(0, "[RK310] rank 1 cannot take part: no");
+            self.engine->GiveUpStep(0, "[RK310] rank 1 cannot take part: no",
+                                    {});
           } else {
             const Status status = where == kBehind ? ask() : training.Step(100);
             EXPECT_EQ(status.code(), StatusCode::kRankMismatch);
@@ -273,6 +274,46 @@ RING_TEST(AStepThatARankGivesUpEndsForAllAndAllGoOn) {
         EXPECT_EQ(told.texts()[0][0], "rank 1 cannot take part: no");
       }
     }
+  }
+}
+
+// Nobody waits for what departs in a step: a rank hears that this was given up
+// where it asks about the next, whether it has departed before or since.
+RING_TEST(AStepInWhichAllDepartsIsHeardOfInTheNext) {
+  for (const RankOptions& setup : SetupsOfTraining()) {
+    std::promise<void> told;
+    std::shared_future<void> first_is_told = told.get_future().share();
+    RunRanks(setup, [&](Rank& self) {
+      Training training(self);
+      for (int step = 0; step < 3; ++step) ASSERT_OK(training.Step(1 + step));
+      if (self.rank == 1) {
+        const std::string why = "[RK310] rank 1 cannot take part: no";
+        self.engine->GiveUpStep(0, why, {/*steps_ahead=*/1});
+      } else {
+        if (self.rank == 2) {  // By then it has heard.
+          ASSERT_TRUE(first_is_told.wait_for(std::chrono::seconds(20)) ==
+                      std::future_status::ready);
+        }
+        float data = 1;
+        std::promise<Status> ended;
+        Request departs = Training::Bucket(0, &data, StepRole::kBegins);
+        departs.departs = true;
+        self.engine->Submit(
+            std::move(departs),
+            [&](const Status& status) { ended.set_value(status); }, 0);
+        float asked = 1;
+        Request asks = Training::Bucket(0, &asked, StepRole::kPrecedes);
+        asks.name = "question";
+        EXPECT_EQ(self.engine->Run(std::move(asks)).code(),
+                  StatusCode::kRankMismatch);
+        EXPECT_EQ(ended.get_future().get().code(), StatusCode::kRankMismatch);
+        self.engine->ForgetGivenUp(0);  // As fit() does where it raises.
+        if (self.rank == 0) told.set_value();
+      }
+      for (int step = 0; step < 3; ++step) {
+        ASSERT_OK(training.Step(11 + step)) << " rank " << self.rank;
+      }
+    });
   }
 }
 

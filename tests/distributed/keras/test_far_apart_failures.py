@@ -448,6 +448,42 @@ def test_what_a_host_has_heard_of_a_model_is_not_of_the_next():
     require_equal_weights(run_ranks(worker, 3, args=(1, 2), env=HOSTS))
 
 
+class Table(keras.layers.Layer):
+    """Its gradient is sparse on rank 0, and dense on the others."""
+
+    def build(self, shape):
+        self.table = self.add_weight(shape=(4, 1), name="table")
+
+    def call(self, rows):
+        rows = tf.cast(rows[:, 0], tf.int32)
+        if ring.rank() == 0:
+            return tf.gather(self.table, rows)
+        return tf.one_hot(rows, 4) @ tf.convert_to_tensor(self.table)
+
+
+def differs_in_a_host_worker():
+    ring.init()
+    model = keras.Sequential([keras.Input((1,)), Table()], name="model")
+    model.compile(ring.DiLoCo("sgd", sync_every=4, apart="hosts"), "mse")
+    x = np.zeros((24, 1), np.float32)
+    data = ring.data.shard((x, x), seed=1)
+    messages = []
+    for _ in range(2):
+        with pytest.raises(ring.RankMismatchError) as error:
+            model.fit(*data, batch_size=4, verbose=0)
+        messages.append(str(error.value))
+    return messages
+
+
+@pytest.mark.slow
+def test_other_hosts_hear_of_an_error_that_the_ranks_of_one_have():
+    in_host, _, elsewhere = run_ranks(differs_in_a_host_worker, 3, env=HOSTS)
+    for first, other in zip(in_host, elsewhere, strict=True):
+        assert first.startswith("[RK311]")
+        assert other.startswith("[RK310]")
+        assert "[RK311]" in other
+
+
 HOSTS = [{"RING_KERAS_HOST_NAME": host} for host in ("a", "a", "b")]
 
 
