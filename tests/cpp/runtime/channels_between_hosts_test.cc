@@ -123,7 +123,8 @@ RING_TEST(ARepeatedAllreduceSendsItsDataAndAPostPerTrip) {
     }
     EXPECT_EQ(SentBytes(self) - before,
               kUses * (kTrips * kPost +
-                       6 * (sizeof(FrameHeader) + 5000 * sizeof(float))));
+                       6 * (sizeof(FrameHeader) + 5000 * sizeof(float))))
+        << "rank " << self.rank;
   });
 }
 
