@@ -1,10 +1,10 @@
-"""What TensorFlow traces a graph for."""
+"""What TensorFlow traces a graph for, and where it runs it."""
 
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["is_branch", "is_for_xla", "new_scalar"]
+__all__ = ["is_branch", "is_for_xla", "new_scalar", "runs_on_chosen_device"]
 
 
 def is_branch(graph: Any) -> bool:
@@ -22,12 +22,36 @@ def is_for_xla(graph: Any) -> bool:
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
-def new_scalar(name: str) -> tf.Variable:
-    """A variable of float32 that is made outside of the function being traced.
+def new_scalar(name: str, graph: Any) -> tf.Variable:
+    """A variable of float32 for a function that is being traced, made outside of it.
 
+    It is where the variables are that `graph` has used, as XLA wants it.
     `tf.Variable` makes none where a function is traced again.
     """
     from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-    with tf.init_scope():
+    # No scope that is open inside of the function is meant.
+    with tf.device(None), tf.init_scope(), tf.device(_device_of_variables(graph)):
         return ResourceVariable(0.0, trainable=False, name=name)
+
+
+def _device_of_variables(graph: Any) -> str | None:
+    """None where it has used none: where TensorFlow puts them by itself."""
+    for handle in graph.external_captures:
+        if handle.dtype == tf.resource:
+            while not isinstance(handle, tf.__internal__.EagerTensor):
+                outer = handle.graph
+                inside = [captured is handle for captured in outer.internal_captures]
+                if not any(inside):
+                    break  # An argument, such as an iterator.
+                handle = outer.external_captures[inside.index(True)]
+            else:
+                return str(handle.device)
+    return None
+
+
+def runs_on_chosen_device() -> bool:
+    """Whether functions are called in a scope of `tf.device`, which a thread has."""
+    from tensorflow.python.eager import context
+
+    return bool(context.context().device_name)

@@ -134,6 +134,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     "tensorflow.python.data.ops.skip_op": ("_SkipDataset",),
     "tensorflow.python.data.ops.take_op": ("_TakeDataset",),
     "tensorflow.python.data.ops.unbatch_op": ("_UnbatchDataset",),
+    "tensorflow.python.eager.context": ("context",),
     "tensorflow.python.ops.control_flow_util": ("GraphOrParentsInXlaContext",),
     "tensorflow.python.ops.control_flow_v2_func_graphs": ("ControlFlowFuncGraph",),
     "tensorflow.python.ops.resource_variable_ops": ("ResourceVariable",),

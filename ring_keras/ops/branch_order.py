@@ -69,6 +69,6 @@ def _variable(graph: Any) -> tf.Variable:
         graph = graph.outer_graph
     variable = getattr(graph, _VARIABLE, None)
     if variable is None:
-        variable = new_scalar("ring_keras_order")
+        variable = new_scalar("ring_keras_order", graph)
         setattr(graph, _VARIABLE, variable)
     return variable

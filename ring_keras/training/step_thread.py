@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from ring_keras import _native
+from ring_keras.keras_internals.graphs import runs_on_chosen_device
 
 __all__ = ["may_leave_main_thread", "run_beside_main_thread"]
 
@@ -25,14 +26,15 @@ _STEP_END_S = 0.1
 def may_leave_main_thread(model: keras.Model) -> bool:
     """Whether a step that has been traced may be called in another thread.
 
-    TensorFlow keeps strategies by thread, and a model that runs eagerly calls the
-    user's code.
+    TensorFlow keeps strategies and scopes of `tf.device` by thread, and a model that
+    runs eagerly calls the user's code.
     """
     return (
         threading.current_thread() is threading.main_thread()
         and not model.run_eagerly
         and not tf.config.functions_run_eagerly()
         and not tf.distribute.has_strategy()
+        and not runs_on_chosen_device()
     )
 
 
