@@ -59,7 +59,7 @@ class TakenBatches:
             queue.close()
             self._queue = self._new_queue()  # There may be another epoch.
         kind = _UnpaddedTakenIterator if for_xla else _TakenIterator
-        taken = kind(components=[queue.queue_ref], element_spec=iterator.element_spec)
+        taken = kind([queue.queue_ref], iterator.element_spec)
         taken.queue = queue  # Which lives no longer than its object.
         return count, taken
 

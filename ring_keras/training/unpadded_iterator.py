@@ -23,7 +23,7 @@ class UnpaddedIterator(TimedIterator):
 
     @property
     def _type_spec(self) -> "_UnpaddedIteratorSpec":
-        return _UnpaddedIteratorSpec(self.element_spec)
+        return _UnpaddedIteratorSpec(self.element_spec, self.on_host)
 
     def _next_internal(self) -> Any:
         batch = super()._next_internal()

@@ -32,15 +32,21 @@ export -f tests alone
 
 begin_report "TensorFlow on a GPU"
 step alone 60 bash -c alone || { end_report; exit 1; }
-step figures 120 "$python" tests/gpu/fit_overhead.py
 # What is for tensors in host memory alone: join(), shared tensors, a start without a
-# wait that ends after its step, and a step that fails after its collective has begun.
+# wait that ends after its step, a step that fails after its collective has begun, and
+# ops of ours for updates and thin messages.
 ops=(tests/distributed/ops --ignore tests/distributed/ops/test_join.py
   --ignore tests/distributed/ops/test_shared_tensors.py
   --deselect tests/distributed/ops/test_compiled.py::test_a_dropped_start_uses_no_memory_of_its_run
   --deselect tests/distributed/ops/test_mismatch.py::test_a_failing_step_does_not_wait_for_its_collectives)
 keras=tests/distributed/keras
+fit=("$keras" --ignore $keras/test_keras_exactness.py --ignore $keras/test_keras_jit.py
+  --ignore $keras/test_keras_fused_update.py
+  --deselect $keras/test_keras_hook.py::test_a_step_of_fit_reduces_gradients_and_nothing_else
+  --deselect $keras/test_low_rank.py::test_ranks_that_have_joined_bring_nothing
+  --deselect $keras/test_thin_wires.py::test_xla_compiles_those_of_tensorflow)
 step ops 150 bash -c "tests ${ops[*]}"
 step exactness 150 bash -c "tests $keras/test_keras_exactness.py $keras/test_keras_jit.py"
-step fit 240 bash -c "tests $keras --ignore $keras/test_keras_exactness.py --ignore $keras/test_keras_jit.py"
+step fit 240 bash -c "tests ${fit[*]}"
+step figures 200 "$python" tests/gpu/fit_overhead.py
 end_report
