@@ -105,6 +105,9 @@ class Campaign:
                 verdict = self._but_for_rounding(program, verdict, compression=None)
             elif verdict.kind == "unequal" and _rounds_visibly(program):
                 verdict = self._but_for_rounding(program, verdict, floats="float32")
+            elif verdict.kind == "unequal" and program.local:
+                # For which there is no other order to compare with.
+                verdict = self._but_for_rounding(program, verdict, floats="float64")
         except AssertionError as error:
             return Verdict("hung", text=str(error)[:6000])
         return verdict
@@ -112,13 +115,13 @@ class Campaign:
     def _but_for_rounding(
         self, program: Program, verdict: Verdict, **longer_floats: str | None
     ) -> Verdict:
-        """What is equal in floats of 32 bits differs by the rounding of 16.
+        """What is equal in longer floats differs by rounding.
 
         Of gradients that nearly cancel each other, what remains is rounding.
         """
         longer = replace(program, **longer_floats)
         if made_possible(longer) == longer and self._run(longer).kind == EQUAL:
-            return Verdict(EQUAL, "in 32 bits, not in 16", verdict.text)
+            return Verdict(EQUAL, "in longer floats", verdict.text)
         return verdict
 
     def _run_killed(self, pool: RankPool, program: Program) -> Verdict:
