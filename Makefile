@@ -60,7 +60,7 @@ TENSORFLOWS ?= 2.16 2.18 2.20
 # pyproject.toml allows.
 KERASES ?= $(shell sed -n 's/^  "keras>=\(.*\)",$$/\1/p' pyproject.toml)
 # What `make test-engines` runs, each in an environment of its own, and in its folder of tests/engines.
-ENGINES ?= dask deploy hub jax kubernetes ray spark tuners
+ENGINES ?= dask deploy hub jax kubernetes ray spark torch tuners
 # The tag to release, and more for build_support/release.
 TAG ?= $(shell git describe --exact-match --tags 2>/dev/null)
 RELEASE_ARGS ?= --twice --try
@@ -195,6 +195,8 @@ test-engines: $(TEST_READY) build $(ENGINES_READY)
 	  printf '\n== On %s\n' $$engine; \
 	  if test $$engine = spark; then build_support/install_spark_tools.sh; fi; \
 	  if test $$engine = deploy; then build_support/install_shell_tools.sh; fi; \
+	  if test $$engine = torch; then CMAKE_ARGS="$(CMAKE_ARGS) -DRING_KERAS_BUILD_TORCH=ON" \
+	    $(ENGINES_DIR)/torch/bin/python setup.py --quiet build_ext --inplace; fi; \
 	  $(ENGINES_DIR)/$$engine/bin/python -m pytest -m "engines and not slow" tests/engines/$$engine $(PYTEST_ARGS); \
 	done
 

@@ -23,6 +23,7 @@ BUILD_DIR = ROOT_DIR / "build" / f"cmake-{sys.implementation.cache_tag}"
 # version in it.
 LIBRARY_PATTERNS = (
     "_native.*.so",
+    "_torch_*.so",
     "libring_keras_core.so",
     "libring_keras_tf_*.so",
     "_build_info.json",
@@ -121,6 +122,7 @@ def configure(cpp_tests: bool, core_only: bool = False) -> None:
         f"-DCMAKE_MAKE_PROGRAM={find_tool('ninja', 'BIN_DIR')}",
         # Not those of the build before.
         "-DRING_KERAS_TENSORFLOW_DIRS=",
+        "-DRING_KERAS_BUILD_TORCH=OFF",
         f"-DRING_KERAS_BUILD_KERNELS={'OFF' if core_only else 'ON'}",
         f"-DRING_KERAS_BUILD_BINDINGS={'OFF' if core_only else 'ON'}",
     ]

@@ -8,6 +8,7 @@ from ring_keras.config.errors import ConfigError
 from ring_keras.config.keras_backend import (
     KerasBackend,
     keras_backend,
+    prefer_keras_backend,
     settle_keras_backend,
 )
 from ring_keras.config.openssl import share_openssl
@@ -42,6 +43,7 @@ __all__ = [
     "inherited_environment",
     "is_slurm_task",
     "keras_backend",
+    "prefer_keras_backend",
     "read_token",
     "scheduled_rank",
     "settle_keras_backend",

@@ -12,7 +12,12 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["KerasBackend", "keras_backend", "settle_keras_backend"]
+__all__ = [
+    "KerasBackend",
+    "keras_backend",
+    "prefer_keras_backend",
+    "settle_keras_backend",
+]
 
 
 class KerasBackend(NamedTuple):
@@ -28,11 +33,21 @@ class KerasBackend(NamedTuple):
 
 
 _settled: KerasBackend | None = None
+_preferred: KerasBackend | None = None
 
 
 def keras_backend() -> KerasBackend:
     """Of Keras, if it is loaded; else what it will be, by all that is known now."""
-    return _settled or _by_keras() or _by_environment() or _by_file()
+    return _settled or _by_keras() or _by_environment() or _preferred or _by_file()
+
+
+def prefer_keras_backend(name: str, source: str) -> None:
+    """What it is from now on, unless Keras is there or KERAS_BACKEND is set.
+
+    Not so `keras.json`, which Keras writes where there is none.
+    """
+    global _preferred
+    _preferred = KerasBackend(name, source)
 
 
 def settle_keras_backend() -> None:

@@ -35,9 +35,9 @@ ALLOWED = {
         "monitoring",
     },
 }
-# These two see what the core exports: the runtime, what a request is made of, the
+# These three see what the core exports: the runtime, what a request is made of, the
 # store's server, devices.
-ALLOWED["kernels"] = ALLOWED["bindings"] = {
+ALLOWED["kernels"] = ALLOWED["bindings"] = ALLOWED["torch"] = {
     "collectives",
     "common",
     "cuda",
@@ -56,6 +56,9 @@ OWNERS = {
     "tsl": "kernels",
     "unsupported": "kernels",
     "xla": "kernels",
+    "ATen": "torch",
+    "c10": "torch",
+    "torch": "torch",
     "pybind11": "bindings",
     "Python.h": "bindings",
     # Tens of thousands of lines each.
@@ -211,6 +214,8 @@ PYTHON_ALLOWED["spark"] = PYTHON_ALLOWED["dask"] | {
     "optimizers",
     "values",
 }
+# The engine under torch.distributed.
+PYTHON_ALLOWED["torch"] = {"job", "lifecycle", "network", "values"}
 # Programs and skins: they may use the public face, which has all that is above.
 PYTHON_ALLOWED["benchmark"] = {"autotune", "job", "schedulers"}
 PYTHON_ALLOWED["horovod"] = BELOW_THE_PUBLIC_FACE | {"functions", "ray", "spark"}
@@ -244,6 +249,7 @@ OF_ALL_BACK_ENDS = WITHOUT_TENSORFLOW | {
     "lifecycle",
     "monitoring",
     "schedulers",
+    "torch",
     "values",
 }
 

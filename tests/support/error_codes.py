@@ -109,10 +109,10 @@ def core_messages() -> Iterator[Message]:
 
 
 def package_codes() -> set[str]:
-    """The codes that Python gives to something."""
+    """The codes that Python gives to something, and C++ to torch's errors."""
     return {
         code
-        for path in PACKAGE_DIR.rglob("*.py")
+        for path in [*PACKAGE_DIR.rglob("*.py"), *(CORE_DIR / "torch").glob("*.cc")]
         if path.name != "_codes.py"
         for found in _PYTHON_CODE.findall(path.read_text())
         for code in found

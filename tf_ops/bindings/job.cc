@@ -14,6 +14,7 @@
 #include "tf_ops/bindings/signals.h"
 #include "tf_ops/common/interfaces.h"
 #include "tf_ops/common/logging.h"
+#include "tf_ops/runtime/communicator_id.h"
 #include "tf_ops/runtime/current_membership.h"
 #include "tf_ops/runtime/runtime.h"
 
@@ -214,6 +215,14 @@ void BindJob(py::module_& module) {
             WithoutGil([&] { return Runtime::Get().RemoveCommunicator(id); }));
       },
       py::arg("communicator_id"));
+  module.def("first_of_members", [] { return kFirstOfMembers; });
+  module.def(
+      "join_communicator",
+      [](int id, const std::vector<int>& ranks) {
+        ThrowIfError(WithoutGil(
+            [&] { return Runtime::Get().JoinCommunicator(id, ranks); }));
+      },
+      py::arg("communicator_id"), py::arg("ranks"));
   module.def(
       "communicator_ranks",
       [](int id) {

@@ -14,6 +14,10 @@ namespace ring_keras {
 // How many communicators a membership can have had.
 inline constexpr int kCommunicatorsPerGeneration = 1 << 16;
 
+// From here on they are given by the members alone; below, by all ranks
+// together.
+inline constexpr int kFirstOfMembers = kCommunicatorsPerGeneration / 2;
+
 // What is added to the numbers of a generation's communicators. Never 0: a
 // number below kCommunicatorsPerGeneration means whatever membership there is.
 constexpr int CommunicatorBase(uint64_t generation) {

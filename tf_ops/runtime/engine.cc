@@ -6,6 +6,7 @@
 #include "tf_ops/collectives/nccl/device_communicator.h"
 #include "tf_ops/collectives/nccl/stream_work.h"
 #include "tf_ops/common/logging.h"
+#include "tf_ops/runtime/communicator_id.h"
 
 namespace ring_keras {
 namespace {
@@ -76,7 +77,7 @@ void Engine::AddCommunicator(int id, std::vector<int> ranks,
                              const Tuning& tuning) {
   std::lock_guard<std::mutex> lock(shared_.mutex);
   std::shared_ptr<Member>& member = shared_.members[id];
-  shared_.newest_id = std::max(shared_.newest_id, id);
+  if (id < kFirstOfMembers) shared_.newest_id = std::max(shared_.newest_id, id);
   if (std::find(ranks.begin(), ranks.end(), mesh_->rank()) != ranks.end()) {
     member = std::make_shared<Member>(
         std::make_shared<Communicator>(id, std::move(ranks), tuning, *mesh_,

@@ -130,16 +130,16 @@ Status Job::Agree(const std::string& what, const std::vector<int64_t>& values,
 Status Job::CheckNewRanks(const std::vector<int>& ranks) const {
   RING_KERAS_RETURN_IF_ERROR(CheckRanks(ranks, topology_.size));
   for (const auto& [id, existing] : communicators_) {
-    if (existing == ranks) {
+    if (id < kFirstOfMembers && existing == ranks) {
       return Status(
           StatusCode::kInvalidArgument, ErrorCode::kBadProcessSet,
           StrCat("process set ", id, " has the ranks ",
                  DebugString(Shape(ranks.begin(), ranks.end())), " already."));
     }
   }
-  if (next_communicator_id_ == kCommunicatorsPerGeneration) {
+  if (next_communicator_id_ == kFirstOfMembers) {
     return Status(StatusCode::kResourceExhausted, ErrorCode::kBadProcessSet,
-                  StrCat("a job can make ", kCommunicatorsPerGeneration - 1,
+                  StrCat("a job can make ", kFirstOfMembers - 1,
                          " process sets, and this one has. Keep those that "
                          "are needed again instead of removing them."));
   }
@@ -190,6 +190,26 @@ Status Job::RemoveCommunicator(int id) {
                   StrCat("process set ", id, " does not exist."));
   }
   engine_->RemoveCommunicator(id);
+  return Status::Ok();
+}
+
+Status Job::JoinCommunicator(int id, const std::vector<int>& ranks) {
+  RING_KERAS_RETURN_IF_ERROR(CheckRanks(ranks, topology_.size));
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (id < kFirstOfMembers || id >= kCommunicatorsPerGeneration ||
+      communicators_.count(id) != 0) {
+    return Status(StatusCode::kInvalidArgument, ErrorCode::kBadProcessSet,
+                  StrCat("expected a new number from ", kFirstOfMembers, " to ",
+                         kCommunicatorsPerGeneration - 1,
+                         " for a communicator of some ranks, got ", id, "."));
+  }
+  if (std::find(ranks.begin(), ranks.end(), topology_.rank) == ranks.end()) {
+    return Status(StatusCode::kInvalidArgument, ErrorCode::kBadProcessSet,
+                  StrCat("rank ", topology_.rank, " is not among the ranks ",
+                         DebugString(Shape(ranks.begin(), ranks.end())), "."));
+  }
+  engine_->AddCommunicator(id, ranks, tuning_);
+  communicators_[id] = ranks;
   return Status::Ok();
 }
 

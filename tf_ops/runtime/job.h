@@ -37,6 +37,7 @@ class Job {
   // See Runtime for these.
   StatusOr<int> AddCommunicator(const std::vector<int>& ranks);
   Status RemoveCommunicator(int id);
+  Status JoinCommunicator(int id, const std::vector<int>& ranks);
   StatusOr<std::vector<int>> CommunicatorRanks(int id) const;
   Status SetTuning(const Tuning& tuning);
   Tuning tuning() const;

@@ -218,6 +218,11 @@ Status Runtime::RemoveCommunicator(int communicator_id) {
   });
 }
 
+Status Runtime::JoinCommunicator(int id, const std::vector<int>& ranks) {
+  return impl_->WithJob(
+      [&](Job& job) { return job.JoinCommunicator(id, ranks); });
+}
+
 StatusOr<std::vector<int>> Runtime::CommunicatorRanks(
     int communicator_id) const {
   return impl_->WithJob([&](Job& job) -> StatusOr<std::vector<int>> {

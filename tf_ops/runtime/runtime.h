@@ -68,6 +68,12 @@ class RING_KERAS_EXPORT Runtime {
   StatusOr<int> AddCommunicator(const std::vector<int>& ranks);
   // Forgets it; collective as above. Id 0, the whole job, cannot be removed.
   Status RemoveCommunicator(int communicator_id);
+  // Makes a communicator of `ranks` (of the whole job, ascending) that its
+  // members alone know of. The caller has them agree on its number, from
+  // kFirstOfMembers on and never used before in this job, and wait until all
+  // have it. It lasts as long as the job. InvalidArgument: as above, or this
+  // rank is no member, or has the number.
+  Status JoinCommunicator(int id, const std::vector<int>& ranks);
   // The job's ranks that belong to it, ascending.
   StatusOr<std::vector<int>> CommunicatorRanks(int communicator_id) const;
 

@@ -25,7 +25,7 @@ struct SharedState {
   int active = 0;        // Those that have not ended.
   // By communicator; null if this rank is not in it.
   std::map<int, std::shared_ptr<Member>> members;
-  int newest_id = -1;  // Of all that there have been.
+  int newest_id = -1;  // Of all that all ranks have made.
   // The first connection that broke while both ranks were alive, in words.
   std::string broken_link;
 

@@ -1,0 +1,23 @@
+"""The engine under torch.distributed: its back end `ring`, for tensors in host memory.
+
+Examples:
+    >>> import ring_keras.torch
+    >>> dist.init_process_group("ring", init_method="ring://")
+    >>> model = DistributedDataParallel(model)
+
+Importing it registers the back end and the rendezvous `ring://`. The ranks are those of
+`ring_keras.init()`, which creating the process group calls if the program has not:
+`ringrun`, `torchrun`, `srun`, `mpirun` and others start them. Under torchrun
+`init_method` can be left out.
+"""
+
+from ring_keras.config import prefer_keras_backend
+
+# Keras need not be there. If it is, it may say otherwise.
+prefer_keras_backend("torch", "as ring_keras.torch was imported")
+
+from ring_keras.torch.registration import register
+
+__all__: list[str] = []
+
+register()

@@ -1,0 +1,151 @@
+"""Groups of torch's ranks as communicators of the engine."""
+
+from __future__ import annotations
+
+import importlib
+import secrets
+from typing import Any
+
+import torch.distributed
+
+from ring_keras import _native
+from ring_keras.config import Config
+from ring_keras.errors import RingKerasError
+from ring_keras.job.job import PerJob, current_job
+from ring_keras.job.topology import is_initialized
+from ring_keras.lifecycle.membership import init
+from ring_keras.values.objects import allgather_object
+
+__all__ = ["new_backend", "require_same_ranks"]
+
+
+class _Groups:
+    """Of one job.
+
+    Attributes:
+        default: What no other default group has, in any life of these processes: torch
+            counts groups anew with each, maybe in a store that had them before.
+        numbers: Of all communicators that this rank has joined for groups.
+    """
+
+    def __init__(self) -> None:
+        self.default = "none"
+        self.numbers: list[int] = []
+
+
+_groups: PerJob[_Groups] = PerJob(_Groups, lambda _: None)
+
+
+def new_backend(options: Any, pg_options: Any) -> Any:
+    """Torch calls it on each member of a new group.
+
+    Args:
+        options: Of c10d: the members' store, this one's rank in the group, its size,
+            time-out and ranks.
+        pg_options: Of other back ends; this one has none.
+
+    Raises:
+        ValueError: If there are `pg_options`.
+        RingKerasError: If torch and `ring_keras.init()` number the ranks differently.
+        ImportError: If there is no library for this torch.
+    """
+    if pg_options is not None:
+        raise ValueError(f"the back end ring takes no pg_options, got {pg_options!r}")
+    library = _library()
+    if not is_initialized():
+        init()
+    ranks = list(options.global_ranks_in_group)
+    if ranks:
+        require_same_ranks(
+            torch.distributed.get_rank(), torch.distributed.get_world_size()
+        )
+        communicator = _join(_StoreOfGroup(options), ranks)
+    else:
+        require_same_ranks(options.group_rank, options.group_size)
+        everyone = _Everyone()
+        groups = _groups.of(current_job())
+        groups.default = everyone.gathered("default", secrets.token_hex(8))[0]
+        communicator = _join(everyone, list(range(options.group_size)))
+    return library.new_backend(
+        options.group_rank,
+        options.group_size,
+        _native.communicator_base() + communicator,
+        options.timeout.total_seconds(),
+        Config.from_environment().collective_timeout_s,
+    )
+
+
+def _library() -> Any:
+    major, minor = torch.__version__.split(".")[:2]
+    name = f"ring_keras._torch_{major}_{minor}"
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ImportError(
+            f"[RK144] ring_keras was not built for torch {torch.__version__}. In its "
+            'folder: CMAKE_ARGS="-DRING_KERAS_BUILD_TORCH=ON" pip install '
+            "--no-build-isolation ."
+        ) from None
+
+
+def require_same_ranks(rank: int, size: int) -> None:
+    """Raises if torch's default group numbers this rank otherwise than ring_keras."""
+    job = current_job()
+    if (rank, size) != (job.rank, job.size):
+        raise RingKerasError(
+            f"[RK143] rank {rank} of {size} of torch's default process group is rank "
+            f"{job.rank} of {job.size} for ring_keras. Both must have the same ranks: "
+            'use init_method="ring://", or start both by one launcher.'
+        )
+
+
+class _StoreOfGroup:
+    """Where the members of a group alone tell each other something."""
+
+    def __init__(self, options: Any) -> None:
+        self._store = options.store
+        self._place = options.group_rank
+        self._size = options.group_size
+        self._prefix = f"ring_keras/{_groups.of(current_job()).default}"
+
+    def gathered(self, what: str, said: str) -> list[str]:
+        """What each member says."""
+        self._store.set(f"{self._prefix}/{what}/{self._place}", said)
+        return [
+            self._store.get(f"{self._prefix}/{what}/{place}").decode()
+            for place in range(self._size)
+        ]
+
+
+class _Everyone:
+    """The same among all ranks of the job."""
+
+    def gathered(self, what: str, said: str) -> list[str]:
+        return [str(one) for one in allgather_object(said, name=f"torch/{what}")]
+
+
+def _join(members: _StoreOfGroup | _Everyone, ranks: list[int]) -> int:
+    """The number of a communicator that the members make, without the other ranks.
+
+    It is one that none of them has had. Every member hears of an error of any.
+
+    Args:
+        members: The way to them.
+        ranks: All members, as ranks of the job.
+    """
+    numbers = _groups.of(current_job()).numbers
+    free = max(numbers, default=_native.first_of_members() - 1) + 1
+    communicator = max(map(int, members.gathered("free", str(free))))
+    numbers.append(communicator)
+    error = ""
+    try:
+        _native.join_communicator(communicator, ranks)
+    except Exception as problem:
+        error = f"rank {current_job().rank}: {problem}"
+    # What comes before all have it would be lost.
+    for said in members.gathered("joined", error):
+        if said:
+            raise RingKerasError(f"[RK143] torch's group of ranks {ranks}: {said}")
+    return communicator

@@ -1,0 +1,644 @@
+#include "tf_ops/torch/backend.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "tf_ops/common/collective_kind.h"
+#include "tf_ops/runtime/runtime.h"
+#include "tf_ops/torch/completions.h"
+
+namespace ring_keras::torch_backend {
+namespace {
+
+using c10d::OpType;
+
+// By which the ranks meet.
+constexpr char kBroadcast[] = "torch/broadcast";
+constexpr char kAllreduce[] = "torch/allreduce";
+constexpr char kAllgather[] = "torch/allgather";
+constexpr char kReduceScatter[] = "torch/reduce_scatter";
+constexpr char kAlltoall[] = "torch/alltoall";
+constexpr char kBarrier[] = "torch/barrier";
+
+// c10d's reductions that are the engine's. `factor` is that of PREMUL_SUM.
+struct Reduction {
+  ReduceOp op = ReduceOp::kSum;
+  double factor = 1.0;
+};
+
+Reduction ReductionOf(const c10d::ReduceOp& op, const at::Tensor& tensor) {
+  const bool is_bool = tensor.scalar_type() == at::kBool;
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:  // Of bools torch adds up none: one is true, or
+                               // none.
+      return {is_bool ? ReduceOp::kMax : ReduceOp::kSum};
+    case c10d::ReduceOp::AVG:
+      return {ReduceOp::kAverage};
+    case c10d::ReduceOp::PRODUCT:
+      return {is_bool ? ReduceOp::kMin : ReduceOp::kProduct};
+    case c10d::ReduceOp::MIN:
+      return {ReduceOp::kMin};
+    case c10d::ReduceOp::MAX:
+      return {ReduceOp::kMax};
+    case c10d::ReduceOp::PREMUL_SUM: {
+      const auto* supplement =
+          static_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+      TORCH_CHECK_VALUE(supplement != nullptr, "PREMUL_SUM has no factor");
+      TORCH_CHECK_TYPE(
+          !at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true),
+          "[RK142] PREMUL_SUM is of floating-point numbers, got ",
+          tensor.scalar_type());
+      return {ReduceOp::kSum, supplement->tensor_factor.defined()
+                                  ? supplement->tensor_factor.item<double>()
+                                  : supplement->double_factor};
+    }
+    default:
+      TORCH_CHECK_VALUE(
+          false,
+          "[RK142] the back end ring has this reduction in all_reduce "
+          "and reduce alone: BAND, BOR or BXOR");
+  }
+}
+
+void CheckReduction(const c10d::ReduceOp& op, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(
+      !tensor.is_complex() || c10d::isComplexViewAsRealAllowed(op),
+      "[RK142] complex tensors can be added up and averaged, and no other "
+      "reduction is "
+      "defined of them");
+}
+
+void CheckRoot(int64_t root, int size) {
+  TORCH_CHECK_VALUE(root >= 0 && root < size,
+                    "expected a rank of the group, from 0 to ", size - 1,
+                    ", got ", root);
+}
+
+bool IsOfBits(const c10d::ReduceOp& op) {
+  return op.op_ == c10d::ReduceOp::BAND || op.op_ == c10d::ReduceOp::BOR ||
+         op.op_ == c10d::ReduceOp::BXOR;
+}
+
+at::Tensor CombinedBits(const at::Tensor& first, const at::Tensor& second,
+                        const c10d::ReduceOp& op) {
+  if (op.op_ == c10d::ReduceOp::BAND) return at::bitwise_and(first, second);
+  if (op.op_ == c10d::ReduceOp::BOR) return at::bitwise_or(first, second);
+  return at::bitwise_xor(first, second);
+}
+
+// The memory of `output`. If other ranks have sent something else it comes
+// elsewhere, so that only this rank's call fails.
+OutputAllocator Into(const at::Tensor& output, DataType dtype) {
+  return [output, dtype, spare = std::make_shared<at::Tensor>()](
+             const Shape& shape) -> StatusOr<void*> {
+    const size_t nbytes = ElementCount(shape) * SizeOf(dtype);
+    if (nbytes == output.nbytes()) return output.mutable_data_ptr();
+    *spare = at::empty({static_cast<int64_t>(nbytes)}, at::kByte);
+    return spare->mutable_data_ptr();
+  };
+}
+
+}  // namespace
+
+class RingBackend::Call {
+ public:
+  // `options`: c10d's, of any call.
+  template <typename Options>
+  Call(RingBackend& backend, OpType type, const char* name,
+       const Options& options, Tensors results)
+      : Call(backend, type, name, !options.asyncOp,
+             options.timeout.count() > 0 ? options.timeout : backend.timeout_,
+             std::move(results)) {}
+
+  // `tensor`: any of those that travel.
+  Request& Add(CollectiveKind kind, const char* name,
+               const at::Tensor& tensor = {}) {
+    Request& request = requests_.emplace_back();
+    request.kind = kind;
+    request.name = name;
+    if (tensor.defined()) request.plan = PlanOf(tensor);
+    request.communicator_id = communicator_id_;
+    request.blocks = waits_;
+    request.awaited_since = &work_->awaited_since();
+    return request;
+  }
+
+  // Of tensors that are read or written in place.
+  at::Tensor InPlace(const at::Tensor& tensor) {
+    return contiguous_.Of(tensor);
+  }
+
+  // Memory that must last as long as the call.
+  void Keep(const at::Tensor& tensor) { kept_.push_back(tensor); }
+  void Finally(std::function<void()> then) { then_ = std::move(then); }
+
+  // A thread that waits anyway carries it out, unless it may have to stop
+  // before the engine would.
+  WorkPtr Submit() {
+    work_->Expect(static_cast<int>(requests_.size()));
+    work_->Finally([kept = std::move(kept_),
+                    contiguous = std::move(contiguous_),
+                    then = std::move(then_)] {
+      contiguous.CopyBack();
+      if (then) then();
+    });
+    if (!engine_is_first_) RingWork::Watch(work_);
+    for (Request& request : requests_) {
+      if (waits_ && engine_is_first_) {
+        work_->End(Runtime::Get().Run(std::move(request)));
+        continue;
+      }
+      ++*pending_;
+      Runtime::Get().Submit(
+          std::move(request),
+          [work = work_, pending = pending_](const Status& status) mutable {
+            --*pending;
+            RunOnThread(
+                [work = std::move(work), status] { work->End(status); });
+          });
+    }
+    return work_;
+  }
+
+ private:
+  Call(RingBackend& backend, OpType type, const char* name, bool waits,
+       std::chrono::milliseconds timeout, Tensors results)
+      : waits_(waits),
+        engine_is_first_(timeout >= backend.engine_timeout_),
+        pending_(backend.pending_),
+        communicator_id_(backend.communicator_id_),
+        work_(c10::make_intrusive<RingWork>(
+            backend.getRank(), type, name, std::move(results),
+            backend.communicator_id_, timeout)) {
+    ++backend.calls_;
+  }
+
+  const bool waits_;
+  const bool engine_is_first_;  // To give up waiting.
+  const std::shared_ptr<std::atomic<int>> pending_;
+  const int communicator_id_;
+  c10::intrusive_ptr<RingWork> work_;
+  std::vector<Request> requests_;
+  Contiguous contiguous_;
+  Tensors kept_;
+  std::function<void()> then_;
+};
+
+RingBackend::RingBackend(int rank, int size, int communicator_id,
+                         std::chrono::milliseconds timeout,
+                         std::chrono::milliseconds engine_timeout)
+    : Backend(rank, size),
+      communicator_id_(communicator_id),
+      timeout_(timeout),
+      engine_timeout_(engine_timeout),
+      pending_(std::make_shared<std::atomic<int>>(0)) {}
+
+void RingBackend::shutdown() {
+  if (*pending_ > 0) Runtime::Get().Interrupt(communicator_id_);
+}
+
+template <typename Body>
+RingBackend::WorkPtr RingBackend::Told(CollectiveKind kind, const char* name,
+                                       size_t count, Body body) {
+  try {
+    return body();
+  } catch (const c10::Error& problem) {
+    for (size_t i = 0; i < count; ++i) {
+      Request request;
+      request.kind = kind;
+      request.name = name;
+      request.communicator_id = communicator_id_;
+      request.able = Status(StatusCode::kInvalidArgument,
+                            problem.what_without_backtrace());
+      Runtime::Get().Submit(std::move(request), [](const Status&) {});
+    }
+    throw;
+  }
+}
+
+template <typename Body>
+RingBackend::WorkPtr RingBackend::ToldOfReduction(const c10d::ReduceOp& op,
+                                                  size_t tensors, Body body) {
+  if (IsOfBits(op))
+    return Told(CollectiveKind::kAllgather, kAllgather, tensors, body);
+  return Told(CollectiveKind::kAllreduce, kAllreduce, 1, body);
+}
+
+RingBackend::WorkPtr RingBackend::broadcast(
+    Tensors& tensors, const c10d::BroadcastOptions& options) {
+  return Told(CollectiveKind::kBroadcast, kBroadcast, 1, [&] {
+    CheckTensors(tensors);
+    CheckRoot(options.rootRank, getSize());
+    Call call(*this, OpType::BROADCAST, "ring:broadcast", options, tensors);
+    const Moved moved = MovedAs(tensors[0]);
+    Request& request =
+        call.Add(CollectiveKind::kBroadcast, kBroadcast, tensors[0]);
+    request.dtype = moved.dtype;
+    request.root = static_cast<int>(options.rootRank);
+    for (const at::Tensor& tensor : tensors) {
+      const bool is_root = options.rootRank == getRank();
+      const at::Tensor flat =
+          is_root ? tensor.contiguous() : call.InPlace(tensor);
+      call.Keep(flat);
+      request.inputs.push_back(
+          ViewOf(flat, {flat.numel() * moved.per_element}));
+      request.outputs.push_back(flat.mutable_data_ptr());
+    }
+    return call.Submit();
+  });
+}
+
+RingBackend::WorkPtr RingBackend::AllreduceInto(const Tensors& tensors,
+                                                const Tensors& outputs,
+                                                const c10d::ReduceOp& op,
+                                                Call call) {
+  CheckReduction(op, tensors[0]);
+  const Reduction reduction = ReductionOf(op, tensors[0]);
+  Request& request =
+      call.Add(CollectiveKind::kAllreduce, kAllreduce, tensors[0]);
+  request.dtype = ReducedAs(tensors[0]);
+  request.reduce_op = reduction.op;
+  request.prescale = reduction.factor;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const bool in_place = outputs[i].is_same(tensors[i]);
+    const at::Tensor input =
+        AsReal(in_place ? call.InPlace(tensors[i]) : tensors[i].contiguous());
+    const at::Tensor output = in_place ? input : AsReal(outputs[i]);
+    call.Keep(input);
+    call.Keep(output);
+    request.inputs.push_back(ViewOf(input, {input.numel()}));
+    request.outputs.push_back(output.mutable_data_ptr());
+  }
+  return call.Submit();
+}
+
+RingBackend::WorkPtr RingBackend::AllreduceByBits(const Tensors& tensors,
+                                                  const c10d::ReduceOp& op,
+                                                  Call call) {
+  TORCH_CHECK_TYPE(
+      at::isIntegralType(tensors[0].scalar_type(), /*includeBool=*/true),
+      "[RK142] BAND, BOR and BXOR are of whole numbers, got ",
+      tensors[0].scalar_type());
+  Tensors gathered;
+  for (const at::Tensor& tensor : tensors) {
+    gathered.push_back(
+        at::empty({getSize(), tensor.numel()}, tensor.options()));
+    AddAllgather(call, gathered.back(), tensor);
+  }
+  call.Finally([tensors, gathered, op] {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      at::Tensor bits = gathered[i][0];
+      for (int64_t rank = 1; rank < gathered[i].size(0); ++rank) {
+        bits = CombinedBits(bits, gathered[i][rank], op);
+      }
+      tensors[i].copy_(bits.view(tensors[i].sizes()));
+    }
+  });
+  return call.Submit();
+}
+
+RingBackend::WorkPtr RingBackend::allreduce(
+    Tensors& tensors, const c10d::AllreduceOptions& options) {
+  return ToldOfReduction(options.reduceOp, tensors.size(), [&] {
+    CheckTensors(tensors);
+    TORCH_CHECK_VALUE(!options.sparseIndices.has_value(),
+                      "[RK142] the back end ring reduces no sparse tensors");
+    Call call(*this, OpType::ALLREDUCE, "ring:all_reduce", options, tensors);
+    if (IsOfBits(options.reduceOp)) {
+      return AllreduceByBits(tensors, options.reduceOp, std::move(call));
+    }
+    return AllreduceInto(tensors, tensors, options.reduceOp, std::move(call));
+  });
+}
+
+RingBackend::WorkPtr RingBackend::allreduce_coalesced(
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  return allreduce(tensors, options);
+}
+
+RingBackend::WorkPtr RingBackend::reduce(Tensors& tensors,
+                                         const c10d::ReduceOptions& options) {
+  return ToldOfReduction(options.reduceOp, tensors.size(), [&] {
+    CheckTensors(tensors);
+    CheckRoot(options.rootRank, getSize());
+    Call call(*this, OpType::REDUCE, "ring:reduce", options, tensors);
+    // The others' tensors stay as they are.
+    Tensors outputs = tensors;
+    if (options.rootRank != getRank()) {
+      for (at::Tensor& output : outputs) {
+        output = at::empty(output.sizes(), output.options());
+      }
+    }
+    if (!IsOfBits(options.reduceOp)) {
+      return AllreduceInto(tensors, outputs, options.reduceOp, std::move(call));
+    }
+    if (options.rootRank != getRank()) {
+      for (size_t i = 0; i < tensors.size(); ++i) outputs[i].copy_(tensors[i]);
+    }
+    return AllreduceByBits(outputs, options.reduceOp, std::move(call));
+  });
+}
+
+void RingBackend::AddAllgather(Call& call, const at::Tensor& output,
+                               const at::Tensor& input) {
+  const Moved moved = MovedAs(input);
+  const at::Tensor flat = input.contiguous();
+  const at::Tensor target = call.InPlace(output);
+  call.Keep(flat);
+  Request& request = call.Add(CollectiveKind::kAllgather, kAllgather, input);
+  request.dtype = moved.dtype;
+  request.even_rows = true;
+  request.inputs = {ViewOf(flat, {flat.numel() * moved.per_element})};
+  request.allocate_output = Into(target, moved.dtype);
+}
+
+RingBackend::WorkPtr RingBackend::allgather(
+    std::vector<Tensors>& outputs, Tensors& inputs,
+    const c10d::AllgatherOptions& options) {
+  return allgather_coalesced(outputs, inputs, options);
+}
+
+RingBackend::WorkPtr RingBackend::allgather_coalesced(
+    std::vector<Tensors>& outputs, Tensors& inputs,
+    const c10d::AllgatherOptions& options) {
+  return Told(CollectiveKind::kAllgather, kAllgather, inputs.size(), [&] {
+    CheckTensors(inputs);
+    TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "expected ",
+                      inputs.size(), " lists of outputs, got ", outputs.size());
+    Tensors all;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      CheckTensors(outputs[i]);
+      TORCH_CHECK_TYPE(outputs[i][0].scalar_type() == inputs[i].scalar_type(),
+                       "expected outputs of the input's type ",
+                       inputs[i].scalar_type(), ", got ",
+                       outputs[i][0].scalar_type());
+      TORCH_CHECK_VALUE(static_cast<int>(outputs[i].size()) == getSize(),
+                        "expected ", getSize(),
+                        " outputs, one for each rank, got ", outputs[i].size());
+      for (const at::Tensor& output : outputs[i]) {
+        TORCH_CHECK_VALUE(
+            output.numel() == inputs[i].numel(),
+            "expected outputs of as many elements as the input's ",
+            inputs[i].numel(), ", got ", output.numel());
+      }
+      all.insert(all.end(), outputs[i].begin(), outputs[i].end());
+    }
+    Call call(*this, OpType::ALLGATHER, "ring:all_gather", options, all);
+    Tensors gathered;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      gathered.push_back(
+          at::empty({ElementsOf(outputs[i])}, inputs[i].options()));
+      AddAllgather(call, gathered.back(), inputs[i]);
+    }
+    call.Finally([gathered, outputs] {
+      for (size_t i = 0; i < gathered.size(); ++i)
+        Distribute(gathered[i], outputs[i]);
+    });
+    return call.Submit();
+  });
+}
+
+RingBackend::WorkPtr RingBackend::_allgather_base(
+    at::Tensor& output, at::Tensor& input,
+    const c10d::AllgatherOptions& options) {
+  Tensors outputs{output};
+  Tensors inputs{input};
+  return allgather_into_tensor_coalesced(outputs, inputs, options);
+}
+
+RingBackend::WorkPtr RingBackend::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  return Told(CollectiveKind::kAllgather, kAllgather, inputs.size(), [&] {
+    TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
+                      "expected ", inputs.size(), " outputs, got ",
+                      outputs.size());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      CheckTensors({inputs[i], outputs[i]});
+      TORCH_CHECK_VALUE(outputs[i].numel() == inputs[i].numel() * getSize(),
+                        "expected an output of ", inputs[i].numel() * getSize(),
+                        " elements, ", getSize(),
+                        " times those of the input, got ", outputs[i].numel());
+    }
+    Call call(*this, OpType::_ALLGATHER_BASE, "ring:all_gather_into_tensor",
+              options, outputs);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      AddAllgather(call, outputs[i], inputs[i]);
+    }
+    return call.Submit();
+  });
+}
+
+void RingBackend::AddReduceScatter(Call& call, const at::Tensor& output,
+                                   const at::Tensor& input,
+                                   const c10d::ReduceOp& op) {
+  CheckReduction(op, input);
+  const Reduction reduction = ReductionOf(op, input);
+  TORCH_CHECK_VALUE(input.numel() == output.numel() * getSize(),
+                    "expected an input of ", output.numel() * getSize(),
+                    " elements, ", getSize(),
+                    " times those of the output, got ", input.numel());
+  const at::Tensor flat = AsReal(input.contiguous());
+  const at::Tensor target = AsReal(call.InPlace(output));
+  call.Keep(flat);
+  Request& request =
+      call.Add(CollectiveKind::kReduceScatter, kReduceScatter, input);
+  request.dtype = ReducedAs(input);
+  request.reduce_op = reduction.op;
+  request.prescale = reduction.factor;
+  request.inputs = {ViewOf(flat, {getSize(), target.numel()})};
+  request.allocate_output = Into(target, request.dtype);
+}
+
+RingBackend::WorkPtr RingBackend::reduce_scatter(
+    Tensors& outputs, std::vector<Tensors>& inputs,
+    const c10d::ReduceScatterOptions& options) {
+  return Told(CollectiveKind::kReduceScatter, kReduceScatter, outputs.size(),
+              [&] {
+                CheckTensors(outputs);
+                TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "expected ",
+                                  outputs.size(), " lists of inputs, got ",
+                                  inputs.size());
+                Call call(*this, OpType::REDUCE_SCATTER, "ring:reduce_scatter",
+                          options, outputs);
+                for (size_t i = 0; i < outputs.size(); ++i) {
+                  CheckTensors(inputs[i]);
+                  CheckTensors({outputs[i], inputs[i][0]});
+                  for (const at::Tensor& input : inputs[i]) {
+                    TORCH_CHECK_VALUE(
+                        input.numel() == outputs[i].numel(),
+                        "expected inputs of as many elements as the output's ",
+                        outputs[i].numel(), ", got ", input.numel());
+                  }
+                  AddReduceScatter(call, outputs[i], Concatenated(inputs[i]),
+                                   options.reduceOp);
+                }
+                return call.Submit();
+              });
+}
+
+RingBackend::WorkPtr RingBackend::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input,
+    const c10d::ReduceScatterOptions& options) {
+  Tensors outputs{output};
+  Tensors inputs{input};
+  return reduce_scatter_tensor_coalesced(outputs, inputs, options);
+}
+
+RingBackend::WorkPtr RingBackend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs,
+    const c10d::ReduceScatterOptions& options) {
+  return Told(
+      CollectiveKind::kReduceScatter, kReduceScatter, outputs.size(), [&] {
+        TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
+                          "expected ", outputs.size(), " inputs, got ",
+                          inputs.size());
+        Call call(*this, OpType::_REDUCE_SCATTER_BASE,
+                  "ring:reduce_scatter_tensor", options, outputs);
+        for (size_t i = 0; i < inputs.size(); ++i) {
+          CheckTensors({inputs[i], outputs[i]});
+          AddReduceScatter(call, outputs[i], inputs[i], options.reduceOp);
+        }
+        return call.Submit();
+      });
+}
+
+void RingBackend::AddAlltoall(Call& call, const at::Tensor& output,
+                              const at::Tensor& input,
+                              std::vector<int64_t> splits,
+                              std::vector<int64_t> expected, int64_t row,
+                              std::function<void()> then) {
+  const Moved moved = MovedAs(input);
+  call.Keep(input);
+  Request& request = call.Add(CollectiveKind::kAlltoall, kAlltoall, input);
+  const auto received = std::make_shared<std::vector<int64_t>>();
+  request.received_splits = received.get();
+  call.Finally(
+      [received, expected = std::move(expected), then = std::move(then)] {
+        TORCH_CHECK_VALUE(
+            *received == expected, "[RK145] expected ", expected,
+            " rows from the ranks, as the outputs say, but they have sent ",
+            *received);
+        if (then) then();
+      });
+  request.dtype = moved.dtype;
+  const int64_t rows =
+      std::accumulate(splits.begin(), splits.end(), int64_t{0});
+  request.inputs = {ViewOf(input, {rows, row * moved.per_element})};
+  request.splits = std::move(splits);
+  request.allocate_output = Into(output, moved.dtype);
+}
+
+RingBackend::WorkPtr RingBackend::alltoall_base(
+    at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+    std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) {
+  return Told(CollectiveKind::kAlltoall, kAlltoall, 1, [&] {
+    CheckTensors({input, output});
+    TORCH_CHECK_VALUE(input.dim() > 0 && output.dim() > 0,
+                      "expected tensors with rows, got a scalar");
+    c10d::checkSplitSizes(input_splits, input, getSize());
+    c10d::checkSplitSizes(output_splits, output, getSize());
+    std::vector<int64_t> splits = input_splits;
+    if (splits.empty()) splits.assign(getSize(), input.size(0) / getSize());
+    std::vector<int64_t> expected = output_splits;
+    if (expected.empty())
+      expected.assign(getSize(), output.size(0) / getSize());
+    Call call(*this, OpType::ALLTOALL_BASE, "ring:all_to_all", options,
+              {output});
+    AddAlltoall(call, call.InPlace(output), input.contiguous(),
+                std::move(splits), std::move(expected),
+                c10::multiply_integers(input.sizes().slice(1)), nullptr);
+    return call.Submit();
+  });
+}
+
+RingBackend::WorkPtr RingBackend::alltoall(
+    Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
+  return Told(CollectiveKind::kAlltoall, kAlltoall, 1, [&] {
+    CheckTensors(inputs);
+    CheckTensors(outputs);
+    CheckTensors({inputs[0], outputs[0]});
+    TORCH_CHECK_VALUE(static_cast<int>(inputs.size()) == getSize() &&
+                          static_cast<int>(outputs.size()) == getSize(),
+                      "expected ", getSize(), " inputs and outputs, got ",
+                      inputs.size(), " and ", outputs.size());
+    Call call(*this, OpType::ALLTOALL, "ring:all_to_all", options, outputs);
+    const at::Tensor received =
+        at::empty({ElementsOf(outputs)}, outputs[0].options());
+    AddAlltoall(call, received, Concatenated(inputs), CountsOf(inputs),
+                CountsOf(outputs), 1,
+                [received, outputs] { Distribute(received, outputs); });
+    return call.Submit();
+  });
+}
+
+RingBackend::WorkPtr RingBackend::gather(std::vector<Tensors>& outputs,
+                                         Tensors& inputs,
+                                         const c10d::GatherOptions& options) {
+  return Told(CollectiveKind::kAlltoall, kAlltoall, 1, [&] {
+    CheckTensors(inputs);
+    const bool is_root = options.rootRank == getRank();
+    TORCH_CHECK_VALUE(
+        inputs.size() == 1 && outputs.size() == (is_root ? 1 : 0),
+        "expected one input, and a list of outputs on the root alone");
+    CheckRoot(options.rootRank, getSize());
+    if (is_root) {
+      CheckTensors(outputs[0]);
+      CheckTensors({inputs[0], outputs[0][0]});
+    }
+    Call call(*this, OpType::GATHER, "ring:gather", options,
+              is_root ? outputs[0] : Tensors());
+    std::vector<int64_t> splits(getSize(), 0);
+    splits.at(options.rootRank) = inputs[0].numel();
+    const Tensors targets = is_root ? outputs[0] : Tensors();
+    const at::Tensor received =
+        at::empty({ElementsOf(targets)}, inputs[0].options());
+    AddAlltoall(
+        call, received, inputs[0].contiguous(), std::move(splits),
+        is_root ? CountsOf(targets) : std::vector<int64_t>(getSize(), 0), 1,
+        [received, targets] { Distribute(received, targets); });
+    return call.Submit();
+  });
+}
+
+RingBackend::WorkPtr RingBackend::scatter(Tensors& outputs,
+                                          std::vector<Tensors>& inputs,
+                                          const c10d::ScatterOptions& options) {
+  return Told(CollectiveKind::kAlltoall, kAlltoall, 1, [&] {
+    CheckTensors(outputs);
+    const bool is_root = options.rootRank == getRank();
+    TORCH_CHECK_VALUE(
+        outputs.size() == 1 && inputs.size() == (is_root ? 1 : 0),
+        "expected one output, and a list of inputs on the root alone");
+    CheckRoot(options.rootRank, getSize());
+    Call call(*this, OpType::SCATTER, "ring:scatter", options, outputs);
+    std::vector<int64_t> splits(getSize(), 0);
+    at::Tensor sent = at::empty({0}, outputs[0].options());
+    if (is_root) {
+      CheckTensors(inputs[0]);
+      CheckTensors({outputs[0], inputs[0][0]});
+      TORCH_CHECK_VALUE(static_cast<int>(inputs[0].size()) == getSize(),
+                        "expected ", getSize(),
+                        " inputs, one for each rank, got ", inputs[0].size());
+      splits = CountsOf(inputs[0]);
+      sent = Concatenated(inputs[0]);
+    }
+    std::vector<int64_t> expected(getSize(), 0);
+    expected.at(options.rootRank) = outputs[0].numel();
+    AddAlltoall(call, call.InPlace(outputs[0]), sent, std::move(splits),
+                std::move(expected), 1, nullptr);
+    return call.Submit();
+  });
+}
+
+RingBackend::WorkPtr RingBackend::barrier(const c10d::BarrierOptions& options) {
+  Call call(*this, OpType::BARRIER, "ring:barrier", options, {});
+  call.Add(CollectiveKind::kBarrier, kBarrier);
+  return call.Submit();
+}
+
+}  // namespace ring_keras::torch_backend

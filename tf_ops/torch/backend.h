@@ -1,0 +1,120 @@
+// The back end "ring" of torch.distributed: c10d's collectives by the engine.
+#ifndef RING_KERAS_TORCH_BACKEND_H_
+#define RING_KERAS_TORCH_BACKEND_H_
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "tf_ops/runtime/request.h"
+#include "tf_ops/torch/tensors.h"
+#include "tf_ops/torch/work.h"
+
+namespace ring_keras::torch_backend {
+
+// Of one group of ranks, whose communicator is made before and lasts longer.
+//
+// Every collective of a kind has the same name, so that the n-th call on one
+// rank meets the n-th on every other, as c10d wants it; ranks that call it with
+// other shapes or types hear of that.
+class RingBackend : public c10d::Backend {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  // `timeout`: of calls that give none. `engine_timeout`: after which the
+  // engine itself gives up.
+  RingBackend(int rank, int size, int communicator_id,
+              std::chrono::milliseconds timeout,
+              std::chrono::milliseconds engine_timeout);
+
+  const std::string getBackendName() const override { return "ring"; }
+  void setTimeout(std::chrono::milliseconds timeout) override {
+    timeout_ = timeout;
+  }
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return calls_; }
+  // What this rank has begun, and nobody has waited for, fails.
+  void shutdown() override;
+  void abort() override { shutdown(); }
+
+  WorkPtr broadcast(Tensors& tensors,
+                    const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors,
+                    const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(
+      Tensors& tensors,
+      const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_into_tensor_coalesced(
+      Tensors& outputs, Tensors& inputs,
+      const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input,
+      const c10d::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(
+      Tensors& outputs, Tensors& inputs,
+      const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input,
+                        std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+
+ private:
+  // One call, until it is handed to the engine.
+  class Call;
+
+  WorkPtr AllreduceInto(const Tensors& tensors, const Tensors& outputs,
+                        const c10d::ReduceOp& op, Call call);
+  // Where the engine has no such reduction: all see all values.
+  WorkPtr AllreduceByBits(const Tensors& tensors, const c10d::ReduceOp& op,
+                          Call call);
+  void AddAllgather(Call& call, const at::Tensor& output,
+                    const at::Tensor& input);
+  void AddReduceScatter(Call& call, const at::Tensor& output,
+                        const at::Tensor& input, const c10d::ReduceOp& op);
+  // The only one of its call. `splits`: how many rows of `input`, of `row`
+  // elements, each rank gets; `expected`: how many are to come from each. Then
+  // `then` runs. `output` is contiguous.
+  void AddAlltoall(Call& call, const at::Tensor& output,
+                   const at::Tensor& input, std::vector<int64_t> splits,
+                   std::vector<int64_t> expected, int64_t row,
+                   std::function<void()> then);
+
+  // `body`, a call of `count` requests. If it throws, for this rank's own
+  // arguments, the other ranks hear of that.
+  template <typename Body>
+  WorkPtr Told(CollectiveKind kind, const char* name, size_t count, Body body);
+
+  template <typename Body>
+  WorkPtr ToldOfReduction(const c10d::ReduceOp& op, size_t tensors, Body body);
+
+  const int communicator_id_;
+  std::chrono::milliseconds timeout_;
+  const std::chrono::milliseconds engine_timeout_;
+  const std::shared_ptr<std::atomic<int>> pending_;  // Requests under way.
+  uint64_t calls_ = 0;
+};
+
+}  // namespace ring_keras::torch_backend
+
+#endif  // RING_KERAS_TORCH_BACKEND_H_

@@ -1,0 +1,133 @@
+#include "tf_ops/torch/tensors.h"
+
+#include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
+
+#include <numeric>
+#include <optional>
+
+namespace ring_keras::torch_backend {
+namespace {
+
+std::optional<DataType> DataTypeOf(at::ScalarType type) {
+  switch (type) {
+    case at::kByte:
+      return DataType::kUint8;
+    case at::kChar:
+      return DataType::kInt8;
+    case at::kUInt16:
+      return DataType::kUint16;
+    case at::kShort:
+      return DataType::kInt16;
+    case at::kInt:
+      return DataType::kInt32;
+    case at::kLong:
+      return DataType::kInt64;
+    case at::kHalf:
+      return DataType::kFloat16;
+    case at::kBFloat16:
+      return DataType::kBfloat16;
+    case at::kFloat:
+      return DataType::kFloat32;
+    case at::kDouble:
+      return DataType::kFloat64;
+    case at::kBool:
+      return DataType::kBool;
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace
+
+void CheckTensor(const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(
+      tensor.layout() == at::kStrided && tensor.device().is_cpu(),
+      "[RK141] the back end ring takes dense tensors in host memory, got a "
+      "tensor of "
+      "layout ",
+      tensor.layout(), " on ", tensor.device(),
+      ". For others give their devices a back end of their own, as in "
+      "init_process_group(\"cpu:ring,cuda:nccl\").");
+}
+
+void CheckTensors(const std::vector<at::Tensor>& tensors) {
+  TORCH_CHECK_VALUE(!tensors.empty(), "expected a tensor at least, got none");
+  for (const at::Tensor& tensor : tensors) {
+    CheckTensor(tensor);
+    TORCH_CHECK_TYPE(tensor.scalar_type() == tensors[0].scalar_type(),
+                     "expected tensors of one type, got ",
+                     tensors[0].scalar_type(), " and ", tensor.scalar_type());
+  }
+}
+
+at::Tensor Contiguous::Of(const at::Tensor& tensor) {
+  if (tensor.is_contiguous()) return tensor;
+  TORCH_CHECK_VALUE(
+      at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+      "expected a tensor whose elements are apart in memory, because the "
+      "result is written there; got one that expand() has made");
+  at::Tensor copy = tensor.contiguous();
+  copies_.emplace_back(tensor, copy);
+  return copy;
+}
+
+void Contiguous::CopyBack() const {
+  for (const auto& [original, copy] : copies_) original.copy_(copy);
+}
+
+int64_t PlanOf(const at::Tensor& tensor) {
+  if (DataTypeOf(tensor.scalar_type())) return 0;
+  return 1 + static_cast<int64_t>(tensor.scalar_type());
+}
+
+Moved MovedAs(const at::Tensor& tensor) {
+  const auto dtype = DataTypeOf(tensor.scalar_type());
+  if (dtype) return {*dtype, 1};
+  return {DataType::kUint8, static_cast<int64_t>(tensor.element_size())};
+}
+
+DataType ReducedAs(const at::Tensor& tensor) {
+  const auto dtype = DataTypeOf(AsReal(tensor).scalar_type());
+  TORCH_CHECK_TYPE(dtype.has_value(),
+                   "[RK142] the back end ring reduces no tensors of ",
+                   tensor.scalar_type());
+  return *dtype;
+}
+
+at::Tensor AsReal(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
+
+TensorView ViewOf(const at::Tensor& tensor, Shape shape) {
+  return {tensor.const_data_ptr(), std::move(shape)};
+}
+
+std::vector<int64_t> CountsOf(const std::vector<at::Tensor>& tensors) {
+  std::vector<int64_t> counts;
+  for (const at::Tensor& tensor : tensors) counts.push_back(tensor.numel());
+  return counts;
+}
+
+int64_t ElementsOf(const std::vector<at::Tensor>& tensors) {
+  const std::vector<int64_t> counts = CountsOf(tensors);
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+at::Tensor Concatenated(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> flat;
+  flat.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) flat.push_back(tensor.reshape(-1));
+  return at::cat(flat);
+}
+
+void Distribute(const at::Tensor& flat,
+                const std::vector<at::Tensor>& tensors) {
+  int64_t begin = 0;
+  for (const at::Tensor& tensor : tensors) {
+    tensor.copy_(flat.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
+    begin += tensor.numel();
+  }
+}
+
+}  // namespace ring_keras::torch_backend

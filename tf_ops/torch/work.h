@@ -1,0 +1,65 @@
+// A collective under way, as torch waits for it.
+#ifndef RING_KERAS_TORCH_WORK_H_
+#define RING_KERAS_TORCH_WORK_H_
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "tf_ops/common/status.h"
+#include "tf_ops/common/ticks.h"
+
+namespace ring_keras::torch_backend {
+
+// It keeps the memory that the engine works on, and ends when the engine has
+// ended all of its requests.
+class RingWork : public c10d::Work {
+ public:
+  // `results`: what it gives to those who ask it, or its future.
+  RingWork(int rank, c10d::OpType type, const char* title,
+           std::vector<at::Tensor> results, int communicator_id,
+           std::chrono::milliseconds timeout);
+
+  // Before it is handed to the engine: how many requests there are, and what is
+  // to be done in the end if none has failed.
+  void Expect(int requests) { requests_ = requests; }
+  void Finally(std::function<void()> then) { then_ = std::move(then); }
+  // Has it fail on all ranks if it takes longer than its time-out from now on.
+  static void Watch(const c10::intrusive_ptr<RingWork>& work);
+  // Since when somebody waits; 0: nobody.
+  const std::atomic<Ticks>& awaited_since() const { return awaited_since_; }
+
+  // One request has ended. On a thread that may wait.
+  void End(const Status& status);
+
+  bool wait(std::chrono::milliseconds timeout) override;
+  std::vector<at::Tensor> result() override { return results_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    return future_;
+  }
+
+ private:
+  // Has what is pending in the group fail on all ranks.
+  void GiveUp(std::chrono::milliseconds limit);
+
+  const std::vector<at::Tensor> results_;
+  const int communicator_id_;
+  const std::chrono::milliseconds timeout_;
+  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::function<void()> then_;
+  std::atomic<Ticks> awaited_since_{0};
+  std::atomic<int> requests_{1};
+  std::mutex error_mutex_;
+  Status error_;  // The first.
+  // After which it was given up here; 0: it was not.
+  std::chrono::milliseconds given_up_after_{0};
+};
+
+}  // namespace ring_keras::torch_backend
+
+#endif  // RING_KERAS_TORCH_WORK_H_
