@@ -147,7 +147,6 @@ class RingBackend::Call {
       contiguous.CopyBack();
       if (then) then();
     });
-    if (!engine_is_first_) RingWork::Watch(work_);
     for (Request& request : requests_) {
       if (waits_ && engine_is_first_) {
         work_->End(Runtime::Get().Run(std::move(request)));
@@ -174,7 +173,9 @@ class RingBackend::Call {
         communicator_id_(backend.communicator_id_),
         work_(c10::make_intrusive<RingWork>(
             backend.getRank(), type, name, std::move(results),
-            backend.communicator_id_, timeout)) {
+            backend.communicator_id_, backend.deadlines_,
+            engine_is_first_ ? std::make_shared<Deadline>()
+                             : backend.deadlines_->Add(timeout))) {
     ++backend.calls_;
   }
 
@@ -196,6 +197,7 @@ RingBackend::RingBackend(int rank, int size, int communicator_id,
       communicator_id_(communicator_id),
       timeout_(timeout),
       engine_timeout_(engine_timeout),
+      deadlines_(std::make_shared<Deadlines>(communicator_id)),
       pending_(std::make_shared<std::atomic<int>>(0)) {}
 
 void RingBackend::shutdown() {

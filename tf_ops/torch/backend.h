@@ -111,6 +111,7 @@ class RingBackend : public c10d::Backend {
   const int communicator_id_;
   std::chrono::milliseconds timeout_;
   const std::chrono::milliseconds engine_timeout_;
+  const std::shared_ptr<Deadlines> deadlines_;
   const std::shared_ptr<std::atomic<int>> pending_;  // Requests under way.
   uint64_t calls_ = 0;
 };

@@ -11,7 +11,6 @@
 
 #include "tf_ops/runtime/runtime.h"
 #include "tf_ops/runtime/signals.h"
-#include "tf_ops/torch/completions.h"
 
 namespace ring_keras::torch_backend {
 namespace {
@@ -35,11 +34,13 @@ void RaiseFromHandler() {
 
 RingWork::RingWork(int rank, c10d::OpType type, const char* title,
                    std::vector<at::Tensor> results, int communicator_id,
-                   std::chrono::milliseconds timeout)
+                   std::shared_ptr<Deadlines> deadlines,
+                   std::shared_ptr<Deadline> deadline)
     : Work(rank, type, title, results),
       results_(std::move(results)),
       communicator_id_(communicator_id),
-      timeout_(timeout),
+      deadlines_(std::move(deadlines)),
+      deadline_(std::move(deadline)),
       future_(c10::make_intrusive<c10::ivalue::Future>(
           c10::ListType::create(c10::TensorType::get()))) {}
 
@@ -49,16 +50,17 @@ void RingWork::End(const Status& status) {
     if (error_.ok()) error_ = status;
   }
   if (requests_.fetch_sub(1) > 1) return;
+  deadline_->is_over = true;
   std::exception_ptr error;
   if (!error_.ok()) {
     error = ErrorOf(
-        given_up_after_.count() == 0
-            ? error_.CodedMessage()
-            : StrCat(
+        deadline_->has_passed
+            ? StrCat(
                   "[RK206] a collective of torch's group took longer than its "
                   "timeout of ",
-                  given_up_after_.count() / 1000.0,
-                  " s, and was given up on all ranks."));
+                  deadline_->limit.count() / 1000.0,
+                  " s, and was given up on all ranks.")
+            : error_.CodedMessage());
   } else if (then_) {
     try {
       // Tensors of either mode may be written to in this one, and nothing is
@@ -78,22 +80,6 @@ void RingWork::End(const Status& status) {
   }
 }
 
-void RingWork::Watch(const c10::intrusive_ptr<RingWork>& work) {
-  RunAt(std::chrono::steady_clock::now() + work->timeout_,
-        [weak = c10::weak_intrusive_ptr<RingWork>(work)] {
-          const auto late = weak.lock();
-          if (late && !late->isCompleted()) late->GiveUp(late->timeout_);
-        });
-}
-
-void RingWork::GiveUp(std::chrono::milliseconds limit) {
-  {
-    std::lock_guard<std::mutex> lock(error_mutex_);
-    given_up_after_ = limit;
-  }
-  Runtime::Get().Interrupt(communicator_id_);
-}
-
 bool RingWork::wait(std::chrono::milliseconds timeout) {
   const auto began = std::chrono::steady_clock::now();
   std::unique_lock<std::mutex> lock(mutex_);
@@ -103,7 +89,7 @@ bool RingWork::wait(std::chrono::milliseconds timeout) {
     if (HandleSignals()) Runtime::Get().Interrupt(communicator_id_);
     if (timeout != kNoTimeout &&
         std::chrono::steady_clock::now() - began > timeout) {
-      GiveUp(timeout);
+      deadlines_->Pass(*deadline_, timeout);
     }
     lock.lock();
   }

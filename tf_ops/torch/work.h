@@ -8,11 +8,13 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/ticks.h"
+#include "tf_ops/torch/deadlines.h"
 
 namespace ring_keras::torch_backend {
 
@@ -23,14 +25,15 @@ class RingWork : public c10d::Work {
   // `results`: what it gives to those who ask it, or its future.
   RingWork(int rank, c10d::OpType type, const char* title,
            std::vector<at::Tensor> results, int communicator_id,
-           std::chrono::milliseconds timeout);
+           std::shared_ptr<Deadlines> deadlines,
+           std::shared_ptr<Deadline> deadline);
+  // Also of one that was never begun.
+  ~RingWork() override { deadline_->is_over = true; }
 
   // Before it is handed to the engine: how many requests there are, and what is
   // to be done in the end if none has failed.
   void Expect(int requests) { requests_ = requests; }
   void Finally(std::function<void()> then) { then_ = std::move(then); }
-  // Has it fail on all ranks if it takes longer than its time-out from now on.
-  static void Watch(const c10::intrusive_ptr<RingWork>& work);
   // Since when somebody waits; 0: nobody.
   const std::atomic<Ticks>& awaited_since() const { return awaited_since_; }
 
@@ -44,20 +47,16 @@ class RingWork : public c10d::Work {
   }
 
  private:
-  // Has what is pending in the group fail on all ranks.
-  void GiveUp(std::chrono::milliseconds limit);
-
   const std::vector<at::Tensor> results_;
   const int communicator_id_;
-  const std::chrono::milliseconds timeout_;
+  const std::shared_ptr<Deadlines> deadlines_;  // Of its group.
+  const std::shared_ptr<Deadline> deadline_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
   std::function<void()> then_;
   std::atomic<Ticks> awaited_since_{0};
   std::atomic<int> requests_{1};
   std::mutex error_mutex_;
   Status error_;  // The first.
-  // After which it was given up here; 0: it was not.
-  std::chrono::milliseconds given_up_after_{0};
 };
 
 }  // namespace ring_keras::torch_backend
