@@ -178,7 +178,7 @@ def test_meetings_are_logged_while_somebody_looks(rank_pool):
 
 
 def sent_worker(wire):
-    """Bytes that TCP has carried for one meeting, and those that we say."""
+    """Bytes that TCP has carried for each of some meetings, and those that we say."""
     ring.init()
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((2,)), *map(keras.layers.Dense, (512, 1600))])
@@ -186,15 +186,17 @@ def sent_worker(wire):
     model.compile(optimizer, "mse")
     model.train_on_batch(np.ones((4, 2)), np.ones((4, 1600)))
     optimizer.meet()  # It makes connections.
-    model.train_on_batch(np.ones((4, 2)), np.ones((4, 1600)))
 
+    # The last bytes may be acknowledged 40 ms later: in several meetings they are few.
     def sent():
-        ring.barrier()  # What was sent before has been acknowledged.
+        ring.barrier()
         return sum(link.bytes for link in ring.stats().links)
 
-    before = sent()
-    optimizer.meet()
-    return sent() - before, optimizer.meeting_nbytes(0)
+    before, meetings = sent(), 5
+    for _ in range(meetings):
+        model.train_on_batch(np.ones((4, 2)), np.ones((4, 1600)))
+        optimizer.meet()
+    return (sent() - before) / meetings, optimizer.meeting_nbytes(0)
 
 
 @pytest.mark.parametrize(

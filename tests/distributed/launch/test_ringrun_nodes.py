@@ -330,8 +330,8 @@ def test_the_first_that_left_is_the_cause_on_all_nodes(
 def test_a_nodes_only_rank_is_replaced_there(nodes: Nodes, node: int) -> None:
     script = PROLOGUE + (
         "_, members = join()\n"
+        "print('process', rank)\n"  # Before it may be killed.
         "note(f'pid.{rank}', os.getpid())\n"
-        "print('process', rank)\n"
         "if rank < 2:\n"
         "    meet_until_lost()\n"
         "    while join()[1] == 1:\n"

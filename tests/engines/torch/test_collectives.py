@@ -8,9 +8,10 @@ import time
 
 import numpy as np
 import pytest
-import torch
-import torch.distributed as dist
 from support.torch_ranks import begin, ranks
+
+torch = pytest.importorskip("torch", reason="`make test-engines`")
+dist = pytest.importorskip("torch.distributed", reason="`make test-engines`")
 
 pytestmark = pytest.mark.engines
 

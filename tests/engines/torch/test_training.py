@@ -8,10 +8,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed as dist
 from support.torch_ranks import begin, ranks
-from torch.nn.parallel import DistributedDataParallel
+
+torch = pytest.importorskip("torch", reason="`make test-engines`")
+dist = pytest.importorskip("torch.distributed", reason="`make test-engines`")
 
 pytestmark = pytest.mark.engines
 
@@ -56,7 +56,7 @@ def train_worker(how):
         return [one.full_tensor() for one in train(model, part)]
     # Several buckets, which torch does not compile.
     bucket_cap_mb = None if how == "compiled" else 0.001
-    model = DistributedDataParallel(
+    model = torch.nn.parallel.DistributedDataParallel(
         model, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=how == "views"
     )
     if how == "hook":
