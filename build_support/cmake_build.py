@@ -80,9 +80,11 @@ class CMakeBuild(build_ext):
         run_cmake("--install", str(BUILD_DIR), "--prefix", str(install_dir.resolve()))
         # One built for another TensorFlow or Python has another name, and does
         # not fit the core that was installed now.
-        installed = (BUILD_DIR / "install_manifest.txt").read_text().splitlines()
+        manifest = (BUILD_DIR / "install_manifest.txt").read_text()
+        # CMake 3 writes "./" into its paths.
+        installed = {Path(line).resolve() for line in manifest.splitlines()}
         for path in _libraries_in(install_dir):
-            if str(path.resolve()) not in installed:
+            if path.resolve() not in installed:
                 path.unlink()
 
     def get_outputs(self) -> list[str]:
