@@ -147,10 +147,9 @@ def _timed(get: Callable[[], Any], count: Callable[[Any], tf.Tensor]) -> Any:
     leaves = tf.nest.flatten(batch, expand_composites=True)
     with tf.control_dependencies([leaf for leaf in leaves if leaf is not None]):
         until = _libraries.ops().ring_keras_ticks()
-    with tf.device("CPU:0"):  # Nothing of this waits for a GPU.
-        noted = _libraries.ops().ring_keras_note_input(
-            since=since, until=until, examples=count(batch)
-        )
+    noted = _libraries.ops().ring_keras_note_input(
+        since=since, until=until, examples=count(batch)
+    )
     # Nothing of the step before, so that it counts as this one's.
     with tf.control_dependencies([noted]):
         return tf.nest.map_structure(
