@@ -288,8 +288,7 @@ RING_TEST(HierarchicalCollectivesRunSideBySide) {
                             ++ended;
                           });
     }
-    const Deadline deadline = Deadline::After(60);
-    while (ended < kRequests && !deadline.Expired()) std::this_thread::yield();
+    testing::WaitFor([&] { return ended == kRequests; });
     ASSERT_EQ(ended.load(), kRequests);
     for (int i = 0; i < kRequests; ++i) {
       for (float value : data[i]) ASSERT_EQ(value, 4.0f * i + 6);

@@ -1,11 +1,9 @@
 // Channels of ranks that do not share memory: their posts travel.
 #include <atomic>
-#include <chrono>
 #include <latch>
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "tests/cpp/support/run_ranks.h"
@@ -22,6 +20,7 @@ using testing::Allreduce;
 using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
+using testing::WaitFor;
 
 constexpr int kSize = 4;
 // Each tells another in each of two trips: the ranks are a circle of 4.
@@ -44,8 +43,7 @@ void UseTwice(Rank& self, const std::string& name, int64_t count = 1) {
 // What the others' hosts have, once that is all that this rank has sent.
 uint64_t SentBytes(Rank& self) {
   uint64_t sent = 0;
-  const Deadline deadline = Deadline::After(30);
-  while (!deadline.Expired()) {
+  const bool all_is_sent = WaitFor([&] {
     bool flushed = false;
     self.engine->WithDriver([&] {
       Mesh& mesh = self.engine->mesh();
@@ -56,10 +54,9 @@ uint64_t SentBytes(Rank& self) {
         sent += mesh.pair(peer).sent().acknowledged_nbytes;
       }
     });
-    if (flushed) return sent;
-    std::this_thread::yield();
-  }
-  return 0;
+    return flushed;
+  });
+  return all_is_sent ? sent : 0;
 }
 
 // Blocks until the other ranks' engines have posted in what they wait for, have
@@ -67,19 +64,19 @@ uint64_t SentBytes(Rank& self) {
 // of the others.
 void AwaitPosts(const std::vector<Engine*>& engines, int but_rank,
                 size_t most_missing) {
-  const Deadline deadline = Deadline::After(30);
   for (int rank = 0; rank < static_cast<int>(engines.size()); ++rank) {
-    bool has_posted = rank == but_rank;
-    while (!has_posted && !deadline.Expired()) {
+    if (rank == but_rank) continue;
+    ASSERT_TRUE(WaitFor([&] {
+      bool has_posted = false;
       engines[rank]->WithDriver([&] {
         const auto pending = engines[rank]->UnderWay(/*with_missing=*/true);
         has_posted = pending.size() == 1 && pending[0].record.arrived_at != 0 &&
                      pending[0].missing.size() <= most_missing &&
                      engines[rank]->mesh().flushed();
       });
-      std::this_thread::yield();
-    }
-    ASSERT_TRUE(has_posted) << "rank " << rank;
+      return has_posted;
+    })) << "rank "
+        << rank;
   }
 }
 
@@ -174,10 +171,8 @@ RING_TEST(AStallNamesTheRanksThatAreMissing) {
     RunRanks(options, [&](Rank& self) {
       UseTwice(self, "stalled");
       // The others wait for it, and say so.
-      const Deadline deadline = Deadline::After(30);
-      while (self.rank == 3 && warnings_of(capture.Text()) < kSize &&
-             !deadline.Expired()) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (self.rank == 3) {
+        WaitFor([&] { return warnings_of(capture.Text()) >= kSize; });
       }
       std::vector<float> data(1);
       ASSERT_OK(RunAllreduce(self, "stalled", &data));

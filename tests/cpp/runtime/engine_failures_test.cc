@@ -18,18 +18,13 @@ using testing::Allreduce;
 using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
+using testing::WaitFor;
 
 RankOptions Setup(int size, const char* transport) {
   RankOptions setup;
   setup.size = size;
   setup.transport = transport;
   return setup;
-}
-
-bool WaitFor(const std::function<bool()>& condition) {
-  const Deadline deadline = Deadline::After(30);
-  while (!condition() && !deadline.Expired()) std::this_thread::yield();
-  return condition();
 }
 
 // Holds the ranks together without the engine: one that leaves would end what
@@ -357,10 +352,10 @@ class DriverHeld {
     thread_ = std::thread([this, &engine] {
       engine.WithDriver([this] {
         held_ = true;
-        while (!released_) std::this_thread::yield();
+        WaitFor([this] { return released_.load(); });
       });
     });
-    while (!held_) std::this_thread::yield();
+    WaitFor([this] { return held_.load(); });
   }
   ~DriverHeld() {
     released_ = true;

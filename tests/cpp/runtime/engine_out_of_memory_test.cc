@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <new>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/cpp/support/run_ranks.h"
@@ -72,9 +71,8 @@ StatusCode RunInEngine(
     then();
     ended = true;
   });
-  const Deadline deadline = Deadline::After(30);
-  while (!ended && !deadline.Expired()) std::this_thread::yield();
-  if (!ended) std::abort();  // The callback would write to a dead stack.
+  const bool has_ended = testing::WaitFor([&] { return ended.load(); });
+  if (!has_ended) std::abort();  // The callback would write to a dead stack.
   return code;
 }
 

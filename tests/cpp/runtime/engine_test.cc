@@ -15,6 +15,7 @@ namespace {
 using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
+using testing::WaitFor;
 
 // Shared memory, TCP, and both at once: two hosts, or a rank without memory to
 // share.
@@ -275,10 +276,7 @@ RING_TEST(OrderMayDifferBetweenRanks) {
       }
       Request barrier;
       barrier.name = "end";
-      const Deadline deadline = Deadline::After(30);
-      while (ended < kRequests && !deadline.Expired()) {
-        std::this_thread::yield();
-      }
+      WaitFor([&] { return ended == kRequests; });
       ASSERT_EQ(ended.load(), kRequests);
       ASSERT_EQ(failed.load(), 0);
       ASSERT_OK(self.engine->Run(std::move(barrier)));
@@ -379,8 +377,7 @@ RING_TEST(MissingRankIsADeadlineErrorThatNamesIt) {
             << status.message();
         ++failed;
       } else {
-        const Deadline deadline = Deadline::After(30);
-        while (failed < 2 && !deadline.Expired()) std::this_thread::yield();
+        WaitFor([&] { return failed == 2; });
       }
     });
     ASSERT_EQ(failed.load(), 2);
@@ -426,9 +423,7 @@ RING_TEST(StopEndsWhatIsPending) {
       ended = true;
     });
     self.engine->Stop();
-    const Deadline deadline = Deadline::After(30);
-    while (!ended && !deadline.Expired()) std::this_thread::yield();
-    ASSERT_TRUE(ended.load());
+    ASSERT_TRUE(WaitFor([&] { return ended.load(); }));
   });
 }
 

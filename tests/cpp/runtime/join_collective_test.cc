@@ -23,6 +23,7 @@ using testing::FloatRequest;
 using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
+using testing::WaitFor;
 
 // Shared memory, TCP, and both at once (two hosts).
 std::vector<RankOptions> SetupsToJoin() {
@@ -416,16 +417,13 @@ RING_TEST(ARankInAJoinEntersNothingElse) {
   for (const RankOptions& setup : SetupsOfSeveral()) {
     std::atomic<bool> tried{false};
     RunRanks(setup, [&](Rank& self) {
-      const Deadline deadline = Deadline::After(30);
       if (self.rank > 0) {
-        while (!tried && !deadline.Expired()) std::this_thread::yield();
+        WaitFor([&] { return tried.load(); });
         JoinAll(self);
         return;
       }
       std::thread joining([&self] { JoinAll(self); });
-      while (self.engine->pending_count() == 0 && !deadline.Expired()) {
-        std::this_thread::yield();
-      }
+      WaitFor([&] { return self.engine->pending_count() > 0; });
       std::vector<float> data(3);
       int last = 0;
       for (Request request : {Allreduce("more", data), JoinRequest(&last)}) {
@@ -448,9 +446,7 @@ RING_TEST(ALostRankEndsTheJoin) {
       if (self.rank == victim) return;
       std::atomic<bool> ended{false};  // The victim left before it was seen.
       std::thread verdict([&self, &ended, victim] {
-        while (self.engine->pending_count() == 0 && !ended) {
-          std::this_thread::yield();
-        }
+        WaitFor([&] { return self.engine->pending_count() > 0 || ended; });
         self.engine->OnRankEvent(
             {RankEvent::Kind::kLost, victim, "a rank died"});
       });

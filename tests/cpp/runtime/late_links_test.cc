@@ -22,6 +22,7 @@ using testing::PortOfNobody;
 using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
+using testing::WaitFor;
 
 constexpr int kSoonS = 20;
 
@@ -175,9 +176,8 @@ RING_TEST(AnInterruptedRankIsToldToAll) {
             ended = true;
           });
       if (self.rank == interrupted) self.engine->Interrupt(0);
-      const Deadline deadline = Deadline::After(kSoonS);
-      while (!ended && !deadline.Expired()) std::this_thread::yield();
-      EXPECT_TRUE(ended.load()) << "rank " << self.rank;
+      EXPECT_TRUE(WaitFor([&] { return ended.load(); }))
+          << "rank " << self.rank;
       ASSERT_OK(
           self.store->Gather("ended", "", Deadline::After(kSoonS)).status());
     });
@@ -339,8 +339,7 @@ std::unique_ptr<TcpLinks> OfRankOne(GatherOfTwo& store) {
 }
 
 NewLink Await(TcpLinks& links, Poller& poller) {
-  const Deadline deadline = Deadline::After(kSoonS);
-  while (!links.has_new() && !deadline.Expired()) std::this_thread::yield();
+  WaitFor([&] { return links.has_new(); });
   std::vector<NewLink> taken = links.Take(poller);
   EXPECT_EQ(taken.size(), 1u);
   return taken.empty() ? NewLink() : std::move(taken[0]);

@@ -122,9 +122,7 @@ RING_TEST(APeerThatSendsWithoutEndHoldsUpNoDeadline) {
     outcome = status;
     ended = true;
   });
-  const Deadline deadline = Soon();
-  while (!ended && !deadline.Expired()) std::this_thread::yield();
-  EXPECT_TRUE(ended.load());
+  EXPECT_TRUE(testing::WaitFor([&] { return ended.load(); }));
   job.rank_2->FallSilent();
   job.engine.reset();
   EXPECT_FALSE(outcome.ok());

@@ -124,9 +124,8 @@ void UseAll(Rank& self, const std::vector<int>& names, int use,
                             --left;
                           });
     }
-    const Deadline deadline = Deadline::After(60);
-    while (left > 0 && !deadline.Expired()) sched_yield();
-    if (left > 0) std::abort();  // Callbacks would write to a dead stack.
+    const bool all_ended = testing::WaitFor([&] { return left == 0; });
+    if (!all_ended) std::abort();  // Callbacks would write to a dead stack.
   }
   for (size_t i = 0; i < names.size(); ++i) {
     ASSERT_EQ(values[i], sent(names[i]) * self.size)

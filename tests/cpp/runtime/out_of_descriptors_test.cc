@@ -6,7 +6,6 @@
 
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -118,12 +117,8 @@ RING_TEST(WhoCannotAcceptAConnectionSaysWhatToDo) {
   ASSERT_EQ(connect(client.get(), reinterpret_cast<const sockaddr*>(&address),
                     sizeof(address)),
             0);
-  const Deadline deadline = Soon();
   std::string logged;
-  while (logged.empty() && !deadline.Expired()) {
-    std::this_thread::yield();
-    logged = capture->Text();
-  }
+  testing::WaitFor([&] { return !(logged = capture->Text()).empty(); });
   capture.reset();
   EXPECT_TRUE(
       Has(logged, "rank 4 cannot accept a connection: Too many open files"))

@@ -6,7 +6,6 @@
 #include <future>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/cpp/support/run_ranks.h"
@@ -64,8 +63,7 @@ class Training {
           bucket + 1 == kBuckets ? 1e-4 : 0);
       first = false;
     }
-    const Deadline deadline = Deadline::After(30);
-    while (left > 0 && !deadline.Expired()) std::this_thread::yield();
+    testing::WaitFor([&] { return left == 0; });
     ASSERT_EQ_OR_DIE(left.load(), 0);
     for (int bucket = 0; bucket < kBuckets; ++bucket) {
       if (!results[bucket].ok()) return results[bucket];

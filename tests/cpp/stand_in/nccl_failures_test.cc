@@ -7,7 +7,6 @@
 #include <cstring>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/cpp/stand_in/nccl_support.h"
@@ -33,9 +32,8 @@ RING_TEST(DifferentOrdersHangUntilAborted) {
         const size_t first = self.rank == 0 ? 5 : 10;
         EXPECT_EQ(Sum(self, values, first), 0);
         EXPECT_EQ(Sum(self, values, 15 - first), 0);
-        while (RingKerasStandInHanging() < 2 && !both_hang) {
-          std::this_thread::yield();
-        }
+        testing::WaitFor(
+            [&] { return RingKerasStandInHanging() == 2 || both_hang; });
         both_hang = true;
         EXPECT_EQ(cudaStreamQuery(self.stream), +kCudaNotReady);
         int state = -1;

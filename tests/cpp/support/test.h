@@ -13,8 +13,10 @@
 #ifndef RING_KERAS_TESTS_SUPPORT_TEST_H_
 #define RING_KERAS_TESTS_SUPPORT_TEST_H_
 
+#include <chrono>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 
@@ -28,6 +30,18 @@ inline Deadline Soon() { return Deadline::After(30); }
 
 inline bool Has(const std::string& text, const std::string& words) {
   return text.find(words) != std::string::npos;
+}
+
+// Whether `condition()` holds at last. It sleeps between two looks: who yields
+// instead keeps a core from what it waits for.
+template <typename Condition>
+bool WaitFor(const Condition& condition) {
+  const Deadline deadline = Soon();
+  while (!condition()) {
+    if (deadline.Expired()) return condition();
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return true;
 }
 
 using TestFunction = void (*)();

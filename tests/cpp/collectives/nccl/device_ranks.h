@@ -7,7 +7,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -60,12 +59,6 @@ inline RankOptions Ranks(int size, const char* transport = "auto") {
   options.size = size;
   options.transport = transport;
   return options;
-}
-
-inline bool WaitFor(const std::function<bool()>& condition) {
-  const Deadline deadline = Deadline::After(60);
-  while (!condition() && !deadline.Expired()) std::this_thread::yield();
-  return condition();
 }
 
 // A collective under way: what its caller is told.
