@@ -131,12 +131,13 @@ test-all: test
 	@$(MAKE) --no-print-directory test-hosts PYTEST_ARGS='-m hosts $(PYTEST_ARGS)'
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=3
 
-# With the test tools, of which NVRTC brings a header.
+# With the test tools, of which NVRTC brings a header. More programs than pytest has workers:
+# they wait for most of their time.
 test-cpp: $(TEST_READY)
 	$(call say,Compiling the C++ tests)
 	$(BUILD_EXT) --cpp-tests
 	$(call say,C++ tests)
-	$(BIN)/ctest --test-dir $(BUILD_DIR) --output-on-failure --parallel $(TEST_WORKERS)
+	$(BIN)/ctest --test-dir $(BUILD_DIR) --output-on-failure --parallel $$((2 * $(TEST_WORKERS)))
 
 # After test-cpp, so that two builds never share the folder.
 test-python: test-cpp

@@ -79,7 +79,9 @@ def dies_before_connecting(victim: int) -> None:
     gpu().allreduce([np.ones(10, np.float32)], name="first").operation.wait()
 
 
-@pytest.mark.parametrize("notices", ["hang", "error"])
+@pytest.mark.parametrize(
+    "notices", ["hang", pytest.param("error", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("size", "victim"),
     [

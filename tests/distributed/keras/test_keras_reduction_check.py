@@ -283,7 +283,7 @@ def train_half(jit_compile: bool) -> bool:
 
 
 @pytest.mark.parametrize(
-    "jit_compile", [pytest.param(False, marks=pytest.mark.slow), True]
+    "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
 )
 def test_steps_that_overflow_are_no_error(rank_pool, jit_compile):
     pool = rank_pool(2, env=CHECK | {"RING_KERAS_TRANSPORT": "tcp"})

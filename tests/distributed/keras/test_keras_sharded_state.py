@@ -246,7 +246,12 @@ def test_loops_train_the_same_weights(rank_pool, way, names):
     not _libraries.has_xla_kernels(), reason="needs TensorFlow 2.20 or newer"
 )
 @pytest.mark.parametrize(
-    "names", [["sgd"], pytest.param(SOME, marks=pytest.mark.slow)], ids=len
+    "names",
+    [
+        pytest.param(["sgd"], marks=pytest.mark.slow),
+        pytest.param(SOME, marks=pytest.mark.slow),
+    ],
+    ids=len,
 )
 def test_compiled_steps_train_the_same_weights(rank_pool, names):
     require_same_weights(rank_pool(2).run(compare_worker, args=("jit", names)))
@@ -393,9 +398,9 @@ def files_worker(path: str, name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "loss_scaled",
+        "adam",
+        pytest.param("loss_scaled", marks=pytest.mark.slow),
         pytest.param("averages_taken", marks=pytest.mark.slow),
-        pytest.param("adam", marks=pytest.mark.slow),
         pytest.param("nadam", marks=pytest.mark.slow),
     ],
 )
