@@ -235,6 +235,7 @@ class StoreServer:
         token: bytes,
         encrypts: bool = ...,
         heartbeat_timeout_s: float = ...,
+        all_silent_timeout_s: float = ...,
     ) -> None: ...
     @property
     def port(self) -> int: ...

@@ -230,7 +230,7 @@ class Agent:
 
     def _prepare(self, plan: dict[str, Any]) -> None:
         self._grace_s = field(plan, "grace_period_s", float)
-        self.connection.heartbeat_s = field(plan, "heartbeat_s", float)
+        self.connection.silence_s = field(plan, "silence_s", float)
         self.plan = plan
         problem = self.problem()
         if problem is not None:

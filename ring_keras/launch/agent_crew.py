@@ -48,6 +48,15 @@ class AgentCrew(Crew):
         return self.line.gone
 
     @property
+    def silent_s(self) -> float:
+        """Since when nothing has come from its agent."""
+        return self.line.silent_s
+
+    def give_up(self, why: str) -> None:
+        """Its agent is not waited for any more."""
+        self.line.give_up(why)
+
+    @property
     def done(self) -> bool:
         """Whether the agent is gone."""
         return self.gone is not None
@@ -61,7 +70,7 @@ class AgentCrew(Crew):
                 "type": "plan",
                 "places": [asdict(place) for place in places],
                 "grace_period_s": self._desk.options.grace_period_s,
-                "heartbeat_s": self._desk.options.heartbeat_s,
+                "silence_s": self._desk.options.all_silent_s,
                 **plan,
             }
         )

@@ -41,10 +41,15 @@ class AgentLine:
         """Is told that it is gone, maybe more than once."""
         self._connection: Connection | None = None
 
-    def open(self, connection: Connection, heartbeat_s: float) -> None:
+    def open(self, connection: Connection, silence_s: float) -> None:
         """Takes the connection; its other end may be silent a little longer."""
         self._connection = connection
-        connection.heartbeat_s = heartbeat_s
+        connection.silence_s = silence_s
+
+    @property
+    def silent_s(self) -> float:
+        """Since when nothing has come."""
+        return 0.0 if self._connection is None else self._connection.silent_s
 
     def send(self, message: Message) -> None:
         """Tells the agent, if it is there."""

@@ -152,9 +152,8 @@ def _run_job(
     if options.allocation is not None:
         say(options.allocation.describe())
     watch = watch_options.check(parser, options)
-    heartbeat_s = config.heartbeat_s(elastic=elastic is not None)
     ssh = dataclasses.replace(
-        host_options.ssh_options(options), heartbeat_s=heartbeat_s
+        host_options.ssh_options(options), silence_s=config.heartbeat_s()
     )
 
     def shown(variables: Mapping[str, str]) -> dict[str, str]:
@@ -181,7 +180,8 @@ def _run_job(
         watch=watch,
         encrypt=config.encrypt,
         expects_join=_is_script(command),
-        heartbeat_s=heartbeat_s,
+        heartbeat_s=config.heartbeat_s(elastic=elastic is not None),
+        all_silent_s=config.heartbeat_s(),
         elastic=elastic,
     )
     if options.verbose:

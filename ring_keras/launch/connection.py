@@ -19,7 +19,7 @@ from ring_keras.launch.loop import TICK_S, Loop
 if TYPE_CHECKING:
     from ring_keras import _native
 
-__all__ = ["BEYOND_HEARTBEAT_S", "CLOSED", "Connection", "tls_buffer"]
+__all__ = ["BEYOND_HEARTBEAT_S", "CLOSED", "Connection", "no_word_for", "tls_buffer"]
 
 CLOSED = "the connection was closed"
 """Why a connection ends whose other end has ended."""
@@ -30,6 +30,14 @@ BEYOND_HEARTBEAT_S = 5.0
 
 _READ_NBYTES = 1 << 16
 _MAX_UNTRUSTED_NBYTES = 1024
+
+
+def no_word_for(limit_s: float) -> str:
+    """Why an end is given up that has been silent for so long."""
+    return (
+        f"there was no word from it for {limit_s:g} s "
+        f"(RING_KERAS_HEARTBEAT_TIMEOUT_S and {BEYOND_HEARTBEAT_S:g} s)"
+    )
 
 
 def tls_buffer(*, server: bool, key: bytes) -> _native.TlsBuffer:
@@ -89,8 +97,8 @@ class Connection:
         self._tls: _native.TlsBuffer | None = None
         self._listening = greeted
         self._silent_ticks = 0
-        self.heartbeat_s = HEARTBEAT_S
-        """How long a rank may be silent; who is at the other end, a little longer."""
+        self.silence_s = HEARTBEAT_S
+        """How long the other end may be silent, and a little longer."""
         self._outgoing = bytearray()
         self._writable = True
         self.is_open = True
@@ -104,6 +112,11 @@ class Connection:
     def skipped(self) -> bytes:
         """What came before the greeting."""
         return self._reader.skipped
+
+    @property
+    def silent_s(self) -> float:
+        """Since when nothing has come: seconds of this machine's own time."""
+        return self._silent_ticks * TICK_S
 
     @property
     def drained(self) -> bool:
@@ -205,12 +218,9 @@ class Connection:
             # One's own ticks: after a pause of this machine the other has as long as
             # ever to speak.
             self._silent_ticks += 1
-            limit_s = self.heartbeat_s + BEYOND_HEARTBEAT_S
-            if self._silent_ticks * TICK_S > limit_s:
-                self._end(
-                    f"there was no word from it for {limit_s:g} s "
-                    f"(RING_KERAS_HEARTBEAT_TIMEOUT_S and {BEYOND_HEARTBEAT_S:g} s)"
-                )
+            limit_s = self.silence_s + BEYOND_HEARTBEAT_S
+            if self.silent_s > limit_s:
+                self._end(no_word_for(limit_s))
                 return
         # Or what waits will tell. Until both know each other each has one thing to
         # say, and what follows it may be encrypted.

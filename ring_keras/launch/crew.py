@@ -45,6 +45,15 @@ class Crew(ABC):
         return None
 
     @property
+    def silent_s(self) -> float:
+        """Since when nothing has come from its host."""
+        return 0.0
+
+    def give_up(self, why: str) -> None:
+        """Its host, which is silent, is lost."""
+        raise AssertionError(f"this host is never silent: {why}")
+
+    @property
     def done(self) -> bool:
         """Whether nothing is left of it."""
         return not any(worker.running for worker in self.workers)

@@ -41,6 +41,8 @@ class LaunchOptions:
         encrypt: Whether what ranks say to the store is encrypted.
         expects_join: Whether the command is one that trains, as far as its name tells.
         heartbeat_s: How long a rank may be silent.
+        all_silent_s: The same for all ranks, or all hosts, at once: who hears nobody
+            is cut off itself, and the ranks may train on.
         elastic: How the number of ranks may change; None: it does not.
     """
 
@@ -53,6 +55,7 @@ class LaunchOptions:
     watch: WatchOptions
     encrypt: bool
     heartbeat_s: float
+    all_silent_s: float
     elastic: ElasticOptions | None = None
     expects_join: bool = False
 
@@ -112,7 +115,9 @@ class Desk:
         if options.encrypt:
             share_openssl()
         return _native.StoreServer(
-            host, 0, size, generation, self.token, options.encrypt, options.heartbeat_s
+            *(host, 0, size, generation, self.token, options.encrypt),
+            heartbeat_timeout_s=options.heartbeat_s,
+            all_silent_timeout_s=options.all_silent_s,
         )
 
 

@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from ring_keras.launch.connection import BEYOND_HEARTBEAT_S, no_word_for
 from ring_keras.launch.crew import Crew
 from ring_keras.launch.elastic_options import ElasticOptions
 from ring_keras.launch.elastic_socket import Take
 from ring_keras.launch.hosts import Host
+from ring_keras.launch.loop import TICK_S
 from ring_keras.launch.workers import Worker
 
 __all__ = ["Fleet", "Growth"]
@@ -43,6 +45,8 @@ class Fleet:
         options: Of the job.
         say: Tells the user.
         growth: What brings others; None: nothing does.
+        silence_s: How long a host may be silent while another is heard, and a little
+            longer.
     """
 
     def __init__(
@@ -51,13 +55,17 @@ class Fleet:
         options: ElasticOptions,
         say: Callable[[str], None],
         growth: Growth | None,
+        silence_s: float,
     ) -> None:
         self._crews = dict(crews)
         self._options = options
+        self._silence_s = silence_s + BEYOND_HEARTBEAT_S
         self._say = say
         self._growth = growth
         self._on_join: Take | None = None
         self._failures: dict[str, int] = {}
+        self._told: dict[str, str] = {}
+        self._excused_s: dict[Crew, float] = {}
         self._next_try_at: dict[str, float] = {}
 
     @property
@@ -106,7 +114,8 @@ class Fleet:
             if crew is not None:
                 crew.stay(host.slots)
             elif now >= self._next_try_at.get(name, 0.0):
-                self._say(f"elastic: {name} has come")
+                if name not in self._failures:
+                    self._say(f"elastic: {name} has come")
                 try:
                     self._crews[name] = self._growth.connect(host)
                 except OSError as error:
@@ -119,6 +128,7 @@ class Fleet:
     def advance(self) -> None:
         """Does what is due for hosts that come or go; about each second."""
         now = time.monotonic()
+        self._give_up_silent()
         for name, crew in list(self._crews.items()):
             if crew.gone is not None:
                 del self._crews[name]
@@ -127,7 +137,26 @@ class Fleet:
             elif crew.leaves and not any(w.running for w in crew.workers):
                 crew.finish()
             elif not crew.started and self._is_ready(crew):
+                if name in self._failures:
+                    self._say(f"elastic: {name} is back")
+                self._told.pop(name, None)
                 self._start(crew)
+
+    def _give_up_silent(self) -> None:
+        crews = [crew for crew in self._crews.values() if crew.started]
+        hears_somebody = any(crew.silent_s < self._silence_s / 2 for crew in crews)
+        for crew in crews:
+            if crew.silent_s < self._silence_s / 2:
+                self._excused_s.pop(crew, None)
+                continue
+            excused_s = self._excused_s.get(crew, 0.0)
+            if not hears_somebody:
+                # This host is cut off itself, and their ranks train on. The lines end
+                # that, later.
+                self._excused_s[crew] = excused_s + TICK_S
+            # When it is over, TCP may take as long again to try.
+            elif crew.gone is None and crew.silent_s > self._silence_s + 2 * excused_s:
+                crew.give_up(no_word_for(crew.silent_s))
 
     def _is_ready(self, crew: Crew) -> bool:
         return self._growth is not None and self._growth.is_ready(crew)
@@ -137,7 +166,9 @@ class Fleet:
         crew.start("")  # Processes learn where their store is when they join.
 
     def _note_loss(self, name: str, why: str, processes: int, now: float) -> None:
-        self._say(f"elastic: {name} was lost: {why}")
+        if self._told.get(name) != why:  # It is tried again and again.
+            self._say(f"elastic: {name} was lost: {why}")
+        self._told[name] = why
         self._failures[name] = self._failures.get(name, 0) + processes + 1
         first, last = self._options.cooldown_s
         wait_s = min(last, first * 2.0 ** min(self._failures[name] - 1, 64))

@@ -165,7 +165,13 @@ class Launcher:
         if elastic is None:
             self._members = FixedMembers(desk, hosts.store_host)
         else:
-            fleet = Fleet(hosts.crews, elastic, self._pump.say, hosts.growth)
+            fleet = Fleet(
+                hosts.crews,
+                elastic,
+                self._pump.say,
+                hosts.growth,
+                self._options.heartbeat_s,
+            )
             self._members = ElasticMembers(elastic, desk, hosts.store_host, fleet)
         self._members.begin()
 

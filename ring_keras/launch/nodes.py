@@ -301,7 +301,7 @@ class _Reception:
         line = AgentLine(guest.address)
         line.on_hello = functools.partial(self._welcome, line)
         connection = guest.welcome(LISTENER, self._desk.loop, line.take, line.lose)
-        line.open(connection, self._desk.options.heartbeat_s)
+        line.open(connection, self._desk.options.all_silent_s)
         connection.take(guest.came)
 
     def _note_problem(self, problem: str) -> None:

@@ -55,8 +55,7 @@ class SshOptions:
         waiting_port: Where agents wait on the other hosts, which none has to start;
             None: they do not.
         secret_file: With the secret that those hold too.
-        heartbeat_s: How long a rank may be silent; ssh is no more impatient than the
-            line through it.
+        silence_s: How long the line may be silent; ssh is no more impatient.
     """
 
     arguments: Sequence[str] = ()
@@ -66,7 +65,7 @@ class SshOptions:
     instead: Sequence[str] = ()
     waiting_port: int | None = None
     secret_file: str = ""
-    heartbeat_s: float = HEARTBEAT_S
+    silence_s: float = HEARTBEAT_S
 
     @property
     def by_ssh(self) -> bool:
@@ -91,7 +90,7 @@ def agent_command(host: str | None, options: SshOptions) -> list[str]:
         command += ["-p", str(options.port)]
     if options.identity_file is not None:
         command += ["-i", options.identity_file]
-    alive_s = math.ceil((options.heartbeat_s + BEYOND_HEARTBEAT_S) / 2)
+    alive_s = math.ceil((options.silence_s + BEYOND_HEARTBEAT_S) / 2)
     for option in (*_SSH_OPTIONS, f"ServerAliveInterval={alive_s}"):
         command += ["-o", option]
     return [*command, "--", host, shlex.join(words)]
@@ -139,7 +138,7 @@ class SshLine(AgentLine):
             on_end=self._note_end_of_line,
             greeted=False,
         )
-        self.open(self._pipes, options.heartbeat_s)
+        self.open(self._pipes, options.silence_s)
         loop.on_readable(self._stderr_fd, self._read_stderr)
         loop.on_child_end(self._pid, self._note_child_end)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ring_keras.launch.addresses import Probes
@@ -92,6 +93,7 @@ class _SshHosts:
         self._store_host = ""
         self._began_at: dict[Crew, float] = {}
         self._script: HostScript | None = None
+        self._name_again: Callable[[], None] | None = None
 
     def gather(self, names: Sequence[tuple[str | None, str]]) -> Hosts:
         """Until enough are ready; of each host: see `names_of`."""
@@ -114,22 +116,26 @@ class _SshHosts:
         )
         self._probes.close()
         elastic = desk.options.elastic
-        if elastic is None or elastic.discovery is None:
+        if elastic is None or elastic.max_size is None:
             return Hosts(crews, self._store_host)
         self._probes = Probes(desk.loop, [self._store_host])
         return Hosts(crews, self._store_host, self)
 
     def begin(self, fleet: Fleet) -> None:
-        """Asks the script for hosts from now on."""
-        elastic = self._desk.options.elastic
+        """Asks the script for hosts from now on; without one, they stay as they are."""
+        elastic, loop = self._desk.options.elastic, self._desk.loop
         assert elastic is not None
-        assert elastic.discovery is not None
-        self._script = HostScript(
-            elastic.discovery, self._desk.loop, fleet.take, self._desk.output.say
-        )
+        if elastic.discovery is not None:
+            self._script = HostScript(
+                elastic.discovery, loop, fleet.take, self._desk.output.say
+            )
+        else:
+            # One that is lost is tried again.
+            self._name_again = functools.partial(fleet.take, self._job.hosts)
+            loop.on_tick(self._name_again)
 
     def connect(self, host: Host) -> Crew:
-        """Starts an agent on one that the script has named."""
+        """Starts an agent on one that comes, or comes back."""
         # Without a question to a server of names, for which all would wait.
         own = host.name in (socket.gethostname(), "localhost", *own_addresses())
         name = host.name.rpartition("@")[2]
@@ -157,6 +163,8 @@ class _SshHosts:
         """No host is needed any more."""
         if self._script is not None:
             self._script.finish()
+        if self._name_again is not None:
+            self._desk.loop.no_tick(self._name_again)
 
     def _connect(self, host: Host, reached_as: str | None, name: str) -> AgentCrew:
         desk = self._desk

@@ -19,7 +19,8 @@ namespace py = pybind11;
 std::unique_ptr<TcpStoreServer> Start(const std::string& bind_address, int port,
                                       int size, uint64_t generation,
                                       const py::bytes& token, bool encrypts,
-                                      double heartbeat_timeout_s) {
+                                      double heartbeat_timeout_s,
+                                      double all_silent_timeout_s) {
   TcpStoreServerOptions options;
   options.bind_address = bind_address;
   options.port = port;
@@ -28,6 +29,7 @@ std::unique_ptr<TcpStoreServer> Start(const std::string& bind_address, int port,
   options.token = token;
   options.encrypts = encrypts;
   options.heartbeat_timeout_s = heartbeat_timeout_s;
+  options.all_silent_timeout_s = all_silent_timeout_s;
   auto server = [&] {
     GilRelease release;  // A host name may take long to resolve.
     return TcpStoreServer::Start(options);
@@ -57,7 +59,8 @@ void BindStoreServer(py::module_& module) {
       .def(py::init(&Start), py::arg("bind_address"), py::arg("port"),
            py::arg("size"), py::arg("generation"), py::arg("token"),
            py::arg("encrypts") = false,
-           py::arg("heartbeat_timeout_s") = kHeartbeatTimeoutS)
+           py::arg("heartbeat_timeout_s") = kHeartbeatTimeoutS,
+           py::arg("all_silent_timeout_s") = 0.0)
       .def_property_readonly("port", &TcpStoreServer::port)
       .def("close", &TcpStoreServer::Close, py::call_guard<GilRelease>())
       .def("ended_ranks", &EndedRanks)

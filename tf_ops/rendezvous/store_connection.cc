@@ -38,7 +38,7 @@ Status StoreConnection::Receive() {
   std::string bytes;
   RING_KERAS_RETURN_IF_ERROR(socket_.Receive(&bytes));
   if (bytes.empty() || !IsMember()) return Status::Ok();
-  silent_ticks = 0;
+  silent_ticks = excused_ticks = 0;
   reader_.Append(bytes);
   return Status::Ok();
 }
@@ -65,7 +65,7 @@ void StoreConnection::Flush() {
     }
     if (sent.value() == 0) break;
     // What the rank says is not read meanwhile; that it takes more tells.
-    if (queued_nbytes_ >= kMaxQueuedBytes) silent_ticks = 0;
+    if (queued_nbytes_ >= kMaxQueuedBytes) silent_ticks = excused_ticks = 0;
     sent_nbytes_ += sent.value();
     queued_nbytes_ -= sent.value();
     if (sent.value() < rest.size()) continue;

@@ -66,6 +66,8 @@ class StoreConnection {
 
   // The heartbeat: ticks of the server since anything came.
   int silent_ticks = 0;
+  // Those of them in which nothing came from any rank.
+  int excused_ticks = 0;
 
  private:
   uint64_t id_;

@@ -260,13 +260,29 @@ void StoreServerLoop::Tick() {
   warnings_.CloseWindow();
   DropOverdue();
   if (options_.heartbeat_timeout_s <= 0) return;
+  bool hears_somebody = false;
   for (const auto& [id, connection] : connections_) {
     if (connection->state() != State::kReady) continue;
-    ++connection->silent_ticks;
-    if (connection->silent_ticks * tick_s_ >= options_.heartbeat_timeout_s) {
-      ledger_.Silence(connection->rank(), options_.heartbeat_timeout_s);
+    const double silent_s = ++connection->silent_ticks * tick_s_;
+    hears_somebody |= silent_s < options_.heartbeat_timeout_s / 2;
+  }
+  for (const auto& [id, connection] : connections_) {
+    if (connection->state() != State::kReady) continue;
+    const double limit_s = LimitOf(*connection, hears_somebody);
+    if (connection->silent_ticks * tick_s_ >= limit_s) {
+      ledger_.Silence(connection->rank(), limit_s);
     }
   }
+}
+
+// Who hears nobody is cut off itself, and the ranks may train on. When that is
+// over, TCP may take as long again to try.
+double StoreServerLoop::LimitOf(StoreConnection& connection,
+                                bool hears_somebody) const {
+  const double limit_s = options_.heartbeat_timeout_s;
+  if (hears_somebody) return limit_s + 2 * connection.excused_ticks * tick_s_;
+  ++connection.excused_ticks;
+  return std::max(limit_s, options_.all_silent_timeout_s);
 }
 
 void StoreServerLoop::AnnounceEvents(RankLedger::TimePoint now) {

@@ -77,6 +77,8 @@ class StoreServerLoop {
   void Expel(StoreConnection& connection);
   void DropOverdue();
   void Tick();
+  // How many seconds a rank may be silent.
+  double LimitOf(StoreConnection& connection, bool hears_somebody) const;
   void AnnounceEvents(RankLedger::TimePoint now);
   void FailWaits();
 

@@ -31,6 +31,8 @@ struct TcpStoreServerOptions {
   // A rank that is silent for so long is lost although its connection is open;
   // 0: never. Paused machines do not count.
   double heartbeat_timeout_s = kHeartbeatTimeoutS;
+  // The same for all ranks at once, if that is longer.
+  double all_silent_timeout_s = 0;
   double handshake_timeout_s = kHandshakeTimeoutS;
 };
 

@@ -1,4 +1,6 @@
 // The store as arbiter: ranks that die, fall silent, or lose the store.
+#include <poll.h>
+
 #include <algorithm>
 #include <chrono>
 #include <future>
@@ -100,6 +102,47 @@ RING_TEST(ASilentRankIsLostAndTheOthersAreNot) {
   EXPECT_EQ(silent.ReadFrame(FrameType::kEvent).payload, expected);
   silent.ReadUntilClosed();
   ExpectAnswered(*store);
+}
+
+// It is cut off itself then.
+RING_TEST(AStoreThatHearsNobodyIsPatient) {
+  const auto server = StartServer(2, [](TcpStoreServerOptions& options) {
+    options.heartbeat_timeout_s = 0.4;
+    options.all_silent_timeout_s = 1.6;
+  });
+  std::vector<RawConnection> silent;
+  for (int rank : {0, 1}) {
+    silent.push_back(RawConnection::AsRank(*server, rank));
+  }
+  for (RawConnection& rank : silent) {
+    EXPECT_TRUE(
+        Has(rank.ReadFrame(FrameType::kEvent).payload, "silent for 1.6 s"));
+  }
+}
+
+// As long as it was cut off, and as long again: TCP may not have tried before.
+RING_TEST(WhenItHearsOneAgainTheOthersHaveMoreTime) {
+  const auto server = StartServer(2, [](TcpStoreServerOptions& options) {
+    options.heartbeat_timeout_s = 1;
+    options.all_silent_timeout_s = 60;
+  });
+  RawConnection heard = RawConnection::AsRank(*server, 0);
+  RawConnection silent = RawConnection::AsRank(*server, 1);
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  const Deadline pinging = Soon();
+  const auto has_said_something = [&heard] {
+    return WaitUntilReady(heard.fd(), POLLIN, Deadline::After(0.05)).value();
+  };
+  while (!has_said_something() && !pinging.Expired()) {
+    heard.Send({FrameType::kPing, 0, 0, "", ""});
+  }
+  const std::string why = heard.ReadFrame(FrameType::kEvent).payload;
+  const std::string words = "has been silent for ";
+  ASSERT_TRUE(Has(why, words)) << why;
+  // 1 s, and twice the 1.5 s in which nobody was heard.
+  const double limit_s = std::stod(why.substr(why.find(words) + words.size()));
+  EXPECT_TRUE(limit_s >= 3.5 && limit_s < 10) << why;
+  EXPECT_EQ(silent.ReadFrame(FrameType::kEvent).payload, why);
 }
 
 // What the rank says is not read while so much waits for it.

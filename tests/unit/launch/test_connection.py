@@ -87,7 +87,7 @@ def test_more_than_fits_is_sent_as_there_is_room(loop):
 
 def test_the_other_end_is_given_up_after_its_silence(ticking):
     end = End(ticking)
-    end.connection.heartbeat_s = 7.0
+    end.connection.silence_s = 7.0
     ticks = 7 + 5  # Of a second.
     for _ in range(ticks):
         ticking.turn(0)
