@@ -222,8 +222,8 @@ class Config:
         SECONDS,
         "How long a rank may be silent (stopped, swapped out, cut off) until it counts "
         "as lost. A host may be silent for 2 s longer, and an agent of ringrun for 5 s "
-        "longer. Default: 30, and 5 in elastic jobs. The same in every process of the "
-        "job.",
+        "longer. Default: 30, and 5 in elastic jobs as long as any other is heard. The "
+        "same in every process of the job.",
     )
     shared_flat_max_bytes: int | None = _variable(
         None,

@@ -2,6 +2,7 @@
 
 import atexit
 import sys
+import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,13 @@ import numpy as np
 from ring_keras import _native, autotune
 from ring_keras._causes import in_one_line
 from ring_keras.config import Config, keras_backend
-from ring_keras.errors import CommunicationError, PeerLostError, RankMismatchError
+from ring_keras.errors import (
+    CommunicationError,
+    PeerLostError,
+    RankMismatchError,
+    RingKerasError,
+    code_of,
+)
 from ring_keras.job.gathering import gather_texts
 from ring_keras.job.job import (
     Job,
@@ -98,6 +105,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         _join(config, options | store_options(config), process_sets)
         return
     side.load()  # Before the others pause for this one.
+    outage_ends_at = time.monotonic() + config.init_timeout_s
     while True:
         try:
             place = launcher_of(config).join()
@@ -108,9 +116,14 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
             launcher_of(config).note_joined()
             current_job().others_train = is_late()
             return
-        except CommunicationError as error:
+        except RingKerasError as error:
             # The launcher knows who is left. Whoever has caused this by an error of
-            # its own raises that.
+            # its own raises that. Hosts that had a network in common may have one again.
+            is_outage = code_of(error) == "RK114" and launcher_of(config).has_state
+            if not isinstance(error, CommunicationError) and not (
+                is_outage and time.monotonic() < outage_ends_at
+            ):
+                raise
             _native.log("info", f"init() begins again: {error}")
 
 

@@ -129,7 +129,7 @@ def test_a_lost_host_is_tried_again_while_it_is_named(
     assert ringrun.pids("end.0") == before
     assert ringrun.noted("host.2") == "node2"
     assert f"host {nobody}: ssh cannot reach it" in said
-    assert said.count("host node2 has come") == 1
+    assert said.count("host node2 is back") == 1
     hosts.wait_until_empty()
 
 

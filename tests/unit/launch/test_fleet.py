@@ -26,4 +26,4 @@ def test_a_host_that_is_lost_once_it_is_ready_has_no_slots() -> None:
 
     lines["b"].lose("its network is gone")
 
-    assert Fleet(crews, options, print, growth=None).slots == 2
+    assert Fleet(crews, options, print, None, silence_s=30).slots == 2
