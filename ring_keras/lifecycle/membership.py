@@ -118,7 +118,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
             return
         except RingKerasError as error:
             # The launcher knows who is left. Whoever has caused this by an error of
-            # its own raises that. Hosts that had a network in common may have one again.
+            # its own raises that. Hosts that had a network in common may have it again.
             is_outage = code_of(error) == "RK114" and launcher_of(config).has_state
             if not isinstance(error, CommunicationError) and not (
                 is_outage and time.monotonic() < outage_ends_at

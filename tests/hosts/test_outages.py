@@ -157,14 +157,20 @@ def test_nobody_notices(
 
 
 @pytest.mark.parametrize(
-    "party",
-    ["a rank's host", *(pytest.param(p, marks=SLOW) for p in ("rank", "two hosts"))],
+    ("party", "seconds"),
+    [
+        ("a rank's host", 6),
+        pytest.param("rank", 6, marks=SLOW),
+        pytest.param("two hosts", 6, marks=SLOW),
+        # They begin generation after generation, until they reach each other.
+        pytest.param("two hosts", 20, marks=SLOW),
+    ],
 )
 def test_an_elastic_job_meets_anew(
-    ringrun: Ringrun, hosts: SshHosts, party: str
+    ringrun: Ringrun, hosts: SshHosts, party: str, seconds: float
 ) -> None:
     job = Job(ringrun, hosts, ELASTIC)
-    said = stderr_after(job, hosts, OUTAGES[party](hosts, job), 6)
+    said = stderr_after(job, hosts, OUTAGES[party](hosts, job), seconds)
     assert "elastic: going on with 2 ranks" in said
     assert "killing" not in said
 
