@@ -23,6 +23,7 @@ from ring_keras.training.data_orders import OrdersOfOneRank
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.distributed_models import is_distributed, process_set_of
 from ring_keras.training.failures import every_fit_meets
+from ring_keras.training.own_pace import takes_own_pace
 
 if TYPE_CHECKING:
     from ring_keras.callbacks.elastic import Elastic
@@ -198,7 +199,7 @@ def _prepare_fit(callbacks: keras.callbacks.CallbackList) -> None:
     may_change = _any_says(callbacks.callbacks, "ranks_may_change")
     if distributed is None:
         # Others may come, with these callbacks.
-        if not has_peers(process_set) and not may_change:
+        if not has_peers(process_set) and not may_change and not takes_own_pace(model):
             if not any(isinstance(c, OrdersOfOneRank) for c in callbacks.callbacks):
                 insert_callback(callbacks, 0, OrdersOfOneRank())
             return

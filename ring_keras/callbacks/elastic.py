@@ -93,6 +93,7 @@ class Elastic(keras.callbacks.Callback):
     keeps_state = True
     begins_alike = True
     ranks_may_change = True
+    counts_every_batch = True
 
     def __init__(
         self, scale: Scale | None = None, *, backup_dir: str | Path | None = None

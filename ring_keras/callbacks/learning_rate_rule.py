@@ -47,6 +47,7 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
     steps_per_epoch: int | None = None
     same_on_all_ranks = True
     """Its attributes: else ranks would train at different rates."""
+    counts_every_batch = True
 
     def __init__(self, momentum_correction: bool) -> None:
         super().__init__()

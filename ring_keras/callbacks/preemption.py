@@ -85,6 +85,8 @@ class Preemption(keras.callbacks.Callback):
         root_rank: The rank that saves.
     """
 
+    counts_every_batch = True
+
     def __init__(
         self,
         backup_dir: str | Path,

@@ -60,6 +60,8 @@ class Resume(keras.callbacks.Callback):
         root_rank: The rank whose state all ranks take.
     """
 
+    counts_every_batch = True
+
     def __init__(self, root_rank: int = 0) -> None:
         super().__init__()
         self.root_rank = root_rank

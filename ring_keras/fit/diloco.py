@@ -10,12 +10,17 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.distributed import prepare_fits
-from ring_keras.fit.diloco_arguments import check_arguments, check_variables
+from ring_keras.fit.diloco_arguments import (
+    check_arguments,
+    check_pace,
+    check_variables,
+)
 from ring_keras.fit.fragment import Fragment
 from ring_keras.fit.windows import fragments_of, places_of
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.compression import Compression
-from ring_keras.ops.step import in_order
+from ring_keras.ops.step import collectives_allowed, in_order
+from ring_keras.optimizers.extra_batches import COMMON, OWN, ExtraBatches
 from ring_keras.optimizers.fused_update import FusedUpdate
 from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.meeting_hook import MeetingHook
@@ -87,6 +92,14 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             for each of two messages; with that and `"top-k"` the ranks first wait until
             all have said how much they have trained, and keep another copy of the
             weights. 0: they wait.
+        pace: How many batches this rank takes for each that `fit` counts, as where
+            hosts are of different speed. `"common"`: one, as every rank. `"own"`: as
+            many as it can while the slowest rank takes one; `fit` measures that and
+            asks all ranks. Or this rank's own number, which may differ from that of
+            others, who must have numbers, too. The batches beside the counted one are
+            *extra*: `inner` applies them and they weigh in the average, but
+            `steps_per_epoch`, callbacks and `sync_every` do not count them. Only in
+            `fit`, of a `tf.data.Dataset` without an end and with `steps_per_epoch`.
         name: The name of the optimizer.
 
     Raises:
@@ -103,6 +116,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         wire: str = "float32",
         fragments: int = 1,
         overlap_steps: int = 0,
+        pace: str | int = COMMON,
         name: str = "diloco",
     ) -> None:
         # As Keras's own optimizers around others, it has no learning rate itself.
@@ -122,7 +136,10 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             wire=wire,
             fragments=fragments,
             overlap_steps=overlap_steps,
+            pace=pace,
         )
+        self._pace = pace
+        self.extra_batches = ExtraBatches(name)
         # As it is made: `fit` gives all ranks the first one's learning rate.
         self._outer_in_words = _in_words(self.outer_optimizer)
         compression = Compression.bf16 if wire == "bfloat16" else Compression.none
@@ -138,6 +155,10 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         check_variables(own_name, self.wire, self.fragments, variables)
         self._steps_apart = self.add_variable((), dtype="int64", name="steps_apart")
         self.log.prepare()
+        if self.is_paced:
+            # Since all met. Beside the others, which are those of every file so far.
+            self._extra_apart = self.add_variable((), dtype="int64", name="extra_apart")
+            self.extra_batches.prepare()
         self._amounts_apart = [
             self.add_variable((), dtype="float64", name="amount_apart")
             for _ in range(self.fragments)
@@ -174,6 +195,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
     def kept_apart(self) -> list[keras.Variable]:
         """Those of `variables` that each rank has its own values of."""
         return [
+            *([self._extra_apart] if self.is_paced else ()),
             *self._amounts_apart,
             *self.residuals,
             *self.inner_optimizer.variables,
@@ -200,7 +222,37 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
     @property
     def is_apart(self) -> bool:
         """Whether this rank has taken a step since it has met the others."""
-        return bool(self.built and int(self._steps_apart))
+        return bool(self.built and self._has_trained())
+
+    @property
+    def pace(self) -> str | int:
+        """How many batches this rank takes for each that `fit` counts.
+
+        A file has that of the rank that wrote it. May be set between two calls of
+        `fit`, but not from or to `"common"`, where a file has other variables.
+        """
+        return self._pace
+
+    @pace.setter
+    def pace(self, pace: str | int) -> None:
+        check_pace(pace, self.apart, was=self._pace if self.built else None)
+        self._pace = pace
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether ranks may take different numbers of batches."""
+        return self._pace != COMMON
+
+    @property
+    def steps_counted(self) -> int | None:
+        """How many steps all ranks have taken; None if `inner` has taken as many."""
+        return int(self._iterations) if self.is_paced else None
+
+    @property
+    def batches_apart(self) -> int:
+        """How many counted ones there are from one meeting to the next."""
+        (innermost,) = internals.innermost([self.inner_optimizer])
+        return self.sync_every * (innermost.gradient_accumulation_steps or 1)
 
     @property
     def log(self) -> MeetingLog:
@@ -218,7 +270,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             most_batches: After so many all meet in any case; None: there is no such
                 place.
         """
-        batches = self._batches_apart()
+        batches = self.batches_apart
         left, waiting, per_update = batches, 0, batches // self.sync_every
         if self.built:
             place = int(self._place())
@@ -233,12 +285,13 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         """What the ranks must have the same of to meet: plain values, by name."""
         return {
             "sync_every": self.sync_every,
-            "the number of batches between two meetings": self._batches_apart(),
+            "the number of batches between two meetings": self.batches_apart,
             "the optimizer of the meetings": self._outer_in_words,
             "apart": self.apart,
             "wire": self.wire,
             "fragments": self.fragments,
             "overlap_steps": self.overlap_steps,
+            "pace": self._pace if self._pace in (COMMON, OWN) else "a number",
         }
 
     @property
@@ -261,6 +314,9 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         """Takes a step with this rank's gradients, and meets the others if it is time.
 
         Collective where it meets, and the first time.
+
+        Raises:
+            RingKerasError: If there is a `pace` and this is not in `fit`.
         """
         grads = list(grads)
         if not grads:
@@ -272,14 +328,21 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
                 super().apply(grads)  # Keras says what to do.
                 return
             self.build(trainable_variables)
+        with collectives_allowed():
+            self._apply_and_meet(grads, trainable_variables)
+
+    def _apply_and_meet(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None
+    ) -> None:
         amount = self._hook.begin_step([one.variables for one in self._fragments])
+        is_extra = self.extra_batches.is_extra() if self.is_paced else None
         step = current_step()
         present = None if step is None else step.present
         # Where data of unknown length end, TensorFlow may run what needs no batch, and
         # ranks would come to count other steps.
         after = tf.control_dependencies([g for g in grads if tf.is_tensor(g)])
         with in_order(), after:
-            run_if(self._steps_apart == 0, self._note_met)
+            run_if(tf.logical_not(self._has_trained()), self._note_met)
             if self._hook.hosts is not None:
                 grads, present = self._hook.hosts.average_gradients(
                     grads,
@@ -292,19 +355,24 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
                     present,
                     lambda: self.inner_optimizer.apply(grads, trainable_variables),
                 )
-            self._iterations.assign_add(1)
-            self._steps_apart.assign_add(1)
+            self._count(is_extra)
             for apart in self._amounts_apart:
                 apart.assign_add(tf.cast(amount, tf.float64))
             place = self._place()
+
+            def is_due_at(due: int) -> tf.Tensor:
+                # An extra batch is at the place of the counted one before.
+                is_there = place == due
+                return is_there if is_extra is None else is_there & ~is_extra
+
             begin = Fragment.depart if self.overlap_steps else self._meet
             for fragment, due in self._due():
                 with in_order():
-                    run_if(place == due, functools.partial(begin, fragment))
+                    run_if(is_due_at(due), functools.partial(begin, fragment))
             for later, action in self._later():
                 for fragment, due in self._due(later):
                     with in_order():
-                        is_due = tf.logical_and(place == due, fragment.is_under_way())
+                        is_due = tf.logical_and(is_due_at(due), fragment.is_under_way())
                         run_if(is_due, functools.partial(action, fragment))
 
     def meet(self) -> None:
@@ -316,7 +384,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         if not self.built:
             return
         amounts = [self._unsent_amount(fragment) for fragment in self._fragments]
-        apart = [self._steps_apart > 0, *(one > 0 for one in amounts)]
+        apart = [self._has_trained(), *(one > 0 for one in amounts)]
         with in_order():
             flags = allreduce(
                 tf.cast(tf.stack(apart), tf.int32),
@@ -376,7 +444,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
 
     def _meet_all(self, are_apart: Sequence[tf.Tensor]) -> None:
         # This rank may have taken no step, where another one has.
-        run_if(self._steps_apart == 0, self._note_met)
+        run_if(tf.logical_not(self._has_trained()), self._note_met)
         if not self._is_in_turn():
             self._meet(self._fragments[0])
             return
@@ -387,12 +455,12 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             with in_order():  # Momentum would move what has just met.
                 run_if(is_apart, fragment.meet)
             run_if(tf.logical_not(is_apart), fragment.return_to_met)
-        self._steps_apart.assign(0)
+        self._begin_window()
 
     def _meet(self, fragment: Fragment) -> None:
         fragment.meet()
         if not self._is_in_turn():
-            self._steps_apart.assign(0)
+            self._begin_window()
 
     def _later(self) -> Iterator[tuple[int, Callable[[Fragment], None]]]:
         """What follows a meeting's begin after so many updates, in their order."""
@@ -433,6 +501,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             "wire": self.wire,
             "fragments": self.fragments,
             "overlap_steps": self.overlap_steps,
+            "pace": self._pace,
         }
 
     @classmethod
@@ -452,10 +521,29 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         for met, variable in zip(self._met, self._trainable_variables, strict=True):
             met.assign(variable)
 
-    def _batches_apart(self) -> int:
-        """From one meeting to the next."""
-        (innermost,) = internals.innermost([self.inner_optimizer])
-        return self.sync_every * (innermost.gradient_accumulation_steps or 1)
+    def _has_trained(self) -> tf.Tensor:
+        """Whether this rank has, since all met."""
+        has_counted = self._steps_apart > 0
+        if not self.is_paced:
+            return has_counted
+        return tf.logical_or(has_counted, self._extra_apart > 0)
+
+    def _count(self, is_extra: tf.Tensor | None) -> None:
+        """One batch more; None: there are no extra ones."""
+        if is_extra is None:
+            self._iterations.assign_add(1)
+            self._steps_apart.assign_add(1)
+            return
+        extra = tf.cast(is_extra, tf.int64)
+        self._iterations.assign_add(tf.cast(1 - extra, self._iterations.dtype))
+        self._steps_apart.assign_add(1 - extra)
+        self._extra_apart.assign_add(extra)
+
+    def _begin_window(self) -> None:
+        """All have met."""
+        self._steps_apart.assign(0)
+        if self.is_paced:
+            self._extra_apart.assign(0)
 
     def _place(self) -> tf.Tensor:
         """How many batches of a window have been.
@@ -466,13 +554,13 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         before = tf.convert_to_tensor(self._iterations) - tf.cast(
             self._steps_apart, self._iterations.dtype
         )
-        batches = self._batches_apart()
+        batches = self.batches_apart
         waiting = before % (batches // self.sync_every)
         return (waiting + tf.cast(self._steps_apart, waiting.dtype)) % batches
 
     def _places(self, later: int = 0) -> list[int]:
         """Of each fragment: where in a window it meets, or so many updates later."""
-        return places_of(self.fragments, self.sync_every, self._batches_apart(), later)
+        return places_of(self.fragments, self.sync_every, self.batches_apart, later)
 
     def _due(self, later: int = 0) -> Iterator[tuple[Fragment, int]]:
         """The fragments, each with its place."""

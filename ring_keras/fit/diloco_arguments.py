@@ -8,10 +8,11 @@ import keras
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.optimizers.extra_batches import COMMON, OWN
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.wires import WIRES
 
-__all__ = ["check_arguments", "check_variables"]
+__all__ = ["check_arguments", "check_pace", "check_variables"]
 
 # They make weights of what they keep, whatever the weights have become meanwhile.
 _FORGETTING = tuple(
@@ -30,6 +31,7 @@ def check_arguments(
     wire: str,
     fragments: int,
     overlap_steps: int,
+    pace: str | int,
 ) -> None:
     """Raises ValueError if they are wrong, or do not go together; see `DiLoCo`."""
     _check_wire(wire)
@@ -40,6 +42,37 @@ def check_arguments(
     _check_optimizers(inner, outer, sync_every)
     _check_fragments(fragments, sync_every)
     _check_overlap(overlap_steps, sync_every)
+    check_pace(pace, apart)
+
+
+def check_pace(pace: str | int, apart: str, *, was: str | int | None = None) -> None:
+    """Raises ValueError if it is none, or cannot be here.
+
+    Args:
+        pace: See `DiLoCo`.
+        apart: See there.
+        was: That of an optimizer which is built; None if it is not.
+    """
+    is_number = isinstance(pace, int) and not isinstance(pace, bool) and pace >= 1
+    if not is_number and pace not in (COMMON, OWN):
+        raise ValueError(
+            "[RK352] "
+            f"`pace` must be '{COMMON}', '{OWN}', or a whole number of batches, 1 or "
+            f"more. Received: pace={pace!r}"
+        )
+    if pace != COMMON and apart == "hosts":
+        raise ValueError(
+            "[RK352] "
+            "`pace` goes with apart='ranks' only: the ranks of a host average the "
+            "gradients of each batch, so they must take as many. Received: "
+            f"pace={pace!r}, apart={apart!r}"
+        )
+    if was is not None and (was == COMMON) != (pace == COMMON):
+        raise ValueError(
+            "[RK352] "
+            f"`pace` cannot become {pace!r}: the optimizer has its variables already, "
+            f"for pace={was!r}, and would need others. Make a new optimizer."
+        )
 
 
 def check_variables(

@@ -11,6 +11,7 @@ from ring_keras.keras_internals.callback_lists import (
 )
 from ring_keras.keras_internals.datasets import (
     data_server_port,
+    is_served_in_turn,
     keeps_batches,
     reshuffles,
     shuffle_seeds,
@@ -229,6 +230,7 @@ __all__ = [
     "innermost",
     "innermost_optimizers",
     "is_keras_variable",
+    "is_served_in_turn",
     "is_silent_after_batch",
     "is_variable",
     "is_wrapper",

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras.keras_internals.names import (
+    CONSUMER_INDEX,
     IN_ORDER,
     ITEM_BY_ITEM_DATASETS,
     PARALLEL_MAP_DATASET,
@@ -17,6 +18,7 @@ from ring_keras.keras_internals.private_names import private
 
 __all__ = [
     "data_server_port",
+    "is_served_in_turn",
     "keeps_batches",
     "reshuffles",
     "shuffle_seeds",
@@ -63,6 +65,11 @@ def keeps_batches(dataset: Any) -> bool:
         )
         and dataset.options().deterministic is not False
     )
+
+
+def is_served_in_turn(dataset: Any) -> bool:
+    """Whether a server of tf.data gives its readers a batch each, in turn."""
+    return int(getattr(dataset, CONSUMER_INDEX, -1)) >= 0
 
 
 def stop_data_server(server: Any) -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "CHECK_FINITE",
     "CLASS_WEIGHT",
     "CLIP_GRADIENTS",
+    "CONSUMER_INDEX",
     "DATA",
     "DRAWING_DATASETS",
     "EPOCH_BATCH_COUNT",
@@ -247,6 +248,8 @@ BATCH_DATASETS = frozenset(
 UNBATCH_DATASET = "_UnbatchDataset"
 CACHE_DATASET = "CacheDataset"
 CACHE_FILE = "_filename"
+# Of one of a tf.data service.
+CONSUMER_INDEX = "_consumer_index"
 SHARD_DATASET = "_ShardDataset"
 SHARD_PLACE = ("_num_shards", "_index")
 # Of a dataset that has its items, or names of files, from the program.

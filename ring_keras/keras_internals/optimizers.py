@@ -241,8 +241,11 @@ def steps_done(optimizer: keras.optimizers.Optimizer) -> int:
     """How many steps it has taken, those included that only accumulated.
 
     A `LossScaleOptimizer` leaves out steps that it skipped, unless `step_count` has
-    been counted up in them.
+    been counted up in them. A `DiLoCo` leaves out those that its rank alone has taken.
     """
+    counted: int | None = getattr(optimizer, "steps_counted", None)
+    if counted is not None:
+        return counted
     inner = inner_optimizers(optimizer)
     if inner and not _is_multi_optimizer(optimizer):
         return max(steps_done(inner[0]), int(private(optimizer, ITERATIONS)))

@@ -8,11 +8,20 @@ from typing import Any
 
 import tensorflow as tf
 
+from ring_keras.errors import RingKerasError
 from ring_keras.keras_internals.graphs import is_branch, is_for_xla
 from ring_keras.ops.branch_order import begin_collectives, end_collectives
 from ring_keras.ops.request_names import in_unordered_graph
 
-__all__ = ["in_a_step", "in_order", "one_step", "step_plan", "step_role"]
+__all__ = [
+    "collectives_allowed",
+    "collectives_refused",
+    "in_a_step",
+    "in_order",
+    "one_step",
+    "step_plan",
+    "step_role",
+]
 
 
 @dataclass
@@ -24,6 +33,7 @@ class _Step:
 
 class _Scope(threading.local):
     step: _Step | None = None
+    refuses: bool = False
 
 
 _scope = _Scope()
@@ -69,6 +79,25 @@ def in_a_step() -> Iterator[None]:
         return
     with one_step(is_of_training=False):
         yield
+
+
+@contextlib.contextmanager
+def collectives_refused(are_refused: bool) -> Iterator[None]:
+    """No collective may be traced, or run, inside, since some ranks never come there.
+
+    Args:
+        are_refused: Whether it is so, or not any more.
+    """
+    before, _scope.refuses = _scope.refuses, are_refused
+    try:
+        yield
+    finally:
+        _scope.refuses = before
+
+
+def collectives_allowed() -> contextlib.AbstractContextManager[None]:
+    """Where others are refused: those inside are known to be taken by all ranks."""
+    return collectives_refused(False)
 
 
 # Of a graph: what its next collectives must come after; and which operation will be the
@@ -131,7 +160,20 @@ def _last(graph: Any) -> list[tf.Operation]:
 
 
 def step_role() -> str:
-    """What the collective that is traced now is to its step, for its op."""
+    """What the collective that is traced now is to its step, for its op.
+
+    Raises:
+        RingKerasError: If none may be.
+    """
+    if _scope.refuses:
+        raise RingKerasError(
+            "[RK355] "
+            "with `pace`, ranks take different numbers of batches, so a step may not "
+            "communicate but where the ranks meet: others would not be there. A layer "
+            "with synchronized=True, ring_keras.layers.SyncBatchNormalization, a "
+            "DistributedGradientTape or a collective in train_step() does. Leave it "
+            "out, or pace."
+        )
     step = _scope.step
     # There operations run in any order, so none can be the first.
     if step is None or in_unordered_graph():

@@ -25,6 +25,11 @@ class DataOrders:
         self._has_begun = False
 
     @property
+    def any(self) -> bool:
+        """Whether there are some."""
+        return bool(self._orders)
+
+    @property
     def given(self) -> list[Any]:
         """Those that data have from elsewhere, and that can only be watched."""
         return [order for order in self._orders if order.is_given]

@@ -39,6 +39,7 @@ from ring_keras.training.layer_state import (
     warn_of_averages,
 )
 from ring_keras.training.noted_saves import noted_saves
+from ring_keras.training.own_pace import OwnPace, takes_own_pace
 from ring_keras.training.parts import is_joined
 from ring_keras.training.sections import OthersWait, Sections
 from ring_keras.training.taken_batches import TakenBatches
@@ -95,6 +96,8 @@ class DistributedFit(keras.callbacks.Callback):
         self.batches: TakenBatches | None = None
         """Takes those of an execution before the ranks ask each other about it, where
         some may run out of data before others do."""
+        self.pace: OwnPace | None = None
+        """By which this rank takes batches; None: as many as all others."""
         self.stays_apart: Callable[[bool], bool] = lambda is_cut: False
         """Says whether ranks that train apart do not meet at the end of an epoch's
         steps, because `fit` ends there and the next one goes on; on all ranks, may be
@@ -205,8 +208,12 @@ class DistributedFit(keras.callbacks.Callback):
         members, self._members = self._members, {}
         self._note_saves()
         self._process_set = process_set_of(self.model)
+        self.pace = OwnPace(self.model) if takes_own_pace(self.model) else None
         self._agreement = EpochAgreement(
-            self.model, self._process_set, lambda: self.sections.others_wait()
+            self.model,
+            self._process_set,
+            lambda: self.sections.others_wait(),
+            asks_for_slowest=self.pace is not None and self.pace.is_measured,
         )
         self._check = None
         self.batches = None
@@ -256,6 +263,10 @@ class DistributedFit(keras.callbacks.Callback):
                 optimizers=self._terms(),
             ):
                 self.batches = TakenBatches(self.model.steps_per_execution)
+        if self.pace is not None:  # On all ranks, or their terms differ.
+            self.pace.require_possible(
+                run, has_orders=self._orders.any, process_set=self._process_set
+            )
         for optimizer in meeting_optimizers(self.model):
             # Of a `fit` that failed.
             optimizer.drop_flights()
@@ -320,7 +331,11 @@ class DistributedFit(keras.callbacks.Callback):
                 raise OthersWait
             return True
         assert self._agreement is not None
-        return self._agreement.goes_on(batches)
+        if self.pace is None:
+            return self._agreement.goes_on(batches)
+        goes_on = self._agreement.goes_on(batches, self.pace.batch_time)
+        self.pace.follow(self._agreement.slowest)
+        return goes_on
 
     @property
     def epoch_is_over(self) -> bool:

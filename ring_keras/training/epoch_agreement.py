@@ -1,5 +1,6 @@
 """The ranks end an epoch, and `fit`, in the same step."""
 
+import math
 from collections.abc import Callable
 
 import keras
@@ -13,12 +14,15 @@ from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["EpochAgreement"]
 
-_GOES_ON, _ENDED, _STOPS, _MOST, _LESS = range(5)
+_GOES_ON, _ENDED, _STOPS, _MOST, _LESS, _SLOWEST = range(6)
 
 _NAME = "fit/goes_on"
 
 # How a rank says that it goes on: the second, if it knows of others that wait to join.
 _YES, _AFTER_OTHERS_HAVE_JOINED = 1, 2
+
+# In microseconds; a batch of half an hour is not told from one of unknown time.
+_UNKNOWN_TIME = 2**31 - 1
 
 
 class EpochAgreement:
@@ -39,6 +43,7 @@ class EpochAgreement:
             `stop_training`.
         process_set: The ranks that train it together.
         others_wait: Whether this rank knows of processes that wait to join.
+        asks_for_slowest: Whether the ranks say, too, how long a batch takes them.
     """
 
     def __init__(
@@ -46,26 +51,34 @@ class EpochAgreement:
         model: keras.Model,
         process_set: ProcessSet,
         others_wait: Callable[[], bool],
+        *,
+        asks_for_slowest: bool = False,
     ) -> None:
         self._model = model
         self._process_set = process_set
         self._others_wait = others_wait
+        self._count = (_SLOWEST if asks_for_slowest else _LESS) + 1
         self.executions = 0
         """How many have begun in this epoch."""
         self.over = False
         """Whether no more executions take place in this epoch, on any rank."""
+        self.slowest = math.inf
+        """The longest `batch_time` of all ranks; infinite where one knows none."""
 
     def begin_epoch(self) -> None:
         """Executions are counted from here."""
         self.executions = 0
         self.over = False
 
-    def goes_on(self, batches: int | None = None) -> bool:
+    def goes_on(
+        self, batches: int | None = None, batch_time: float | None = None
+    ) -> bool:
         """Before an execution: whether all ranks will run it.
 
         Args:
             batches: How many this rank has for it, where ranks may have different
                 numbers. If none has any, all will run into the end of the data.
+            batch_time: In how many seconds this rank takes one, if that is asked.
 
         Raises:
             RankMismatchError: If a rank has none left to run, or fewer batches.
@@ -79,6 +92,8 @@ class EpochAgreement:
         batches = batches or 0
         yes = _AFTER_OTHERS_HAVE_JOINED if self._others_wait() else _YES
         ours = {_GOES_ON: yes, _MOST: batches, _LESS: -batches}
+        if batch_time is not None:
+            ours[_SLOWEST] = int(min(max(batch_time * 1e6, 1), _UNKNOWN_TIME))
         answers = self._ask(_NAME, ours)
         if answers[_STOPS]:
             self.over = True
@@ -92,6 +107,9 @@ class EpochAgreement:
         if answers[_GOES_ON] == _AFTER_OTHERS_HAVE_JOINED:
             raise OthersWait
         self.executions += 1
+        if batch_time is not None:
+            longest = int(answers[_SLOWEST])
+            self.slowest = math.inf if longest == _UNKNOWN_TIME else longest / 1e6
         return True
 
     def end_epoch(self) -> None:
@@ -119,7 +137,7 @@ class EpochAgreement:
 
     def _ask(self, name: str, answers: dict[int, int]) -> np.ndarray:
         """Per answer, the highest value that a rank gives; 0 where it gives none."""
-        ours = np.zeros(5, np.int32)
+        ours = np.zeros(self._count, np.int32)
         ours[list(answers)] = list(answers.values())
         return _native.allreduce(
             ours,

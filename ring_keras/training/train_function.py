@@ -13,6 +13,7 @@ from ring_keras.errors import translated
 from ring_keras.job.topology import size
 from ring_keras.keras_internals import calls
 from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.own_pace import refuse_without_fit
 from ring_keras.training.step_thread import (
     may_leave_main_thread,
     run_beside_main_thread,
@@ -63,6 +64,7 @@ class TrainFunction:
         elif step is not None and size() == 1 and step.outdated():
             self.retrace()  # There is nobody who would have to do so, too.
         if fit is None:
+            refuse_without_fit(self._model)
             self._prepare(iterator)
             self._last_result = self._run(iterator)
             return self._last_result
@@ -80,12 +82,17 @@ class TrainFunction:
                 )
         if not fit.goes_on(count):
             return self._last_result
-        self._prepare(iterator)
-        if fit.is_done_already():
-            for _ in range(count or self._model.steps_per_execution):
-                next(iterator)
-            return {}
-        self._last_result = self._run(iterator)
+        pace = fit.pace
+        with contextlib.nullcontext() if pace is None else pace.watched():
+            self._prepare(iterator)
+            if fit.is_done_already():
+                for _ in range(count or self._model.steps_per_execution):
+                    next(iterator)
+                return {}
+            if pace is None:
+                self._last_result = self._run(iterator)
+            else:
+                self._last_result = pace.execute(lambda: self._run(iterator))
         fit.execution_is_done()
         return self._last_result
 

@@ -14,11 +14,13 @@ from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import rank
+from ring_keras.ops.step import collectives_refused
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
 from ring_keras.training import uneven_batches
 from ring_keras.training.distributed_models import hooks_of, process_set_of
 from ring_keras.training.lone_step import end_lone_step
+from ring_keras.training.own_pace import takes_own_pace
 from ring_keras.training.summed_loss_scaling import gradients_multiplied
 from ring_keras.training.unreduced_updates import unreduced_updates_refused
 from ring_keras.values.reduce_op import ReduceOp
@@ -132,7 +134,7 @@ class DistributedTrainStep:
         process_set = self.process_set()
         if not has_peers(process_set):
             with self._counted_alone(data, process_set):
-                result = self._train_step(data)
+                result = self._own_step(data)
             end_lone_step(data, result, compiled=self.compiled())
             return result
         if self._traced.looks_at_rows:
@@ -202,7 +204,7 @@ class DistributedTrainStep:
             unreduced_updates_refused(self._model, scope),
             self._summed_losses_prepared(scope),
         ):
-            result = self._train_step(data)
+            result = self._own_step(data)
         if (
             not scope.communicated
             and not scope.accumulates
@@ -217,6 +219,11 @@ class DistributedTrainStep:
                 "train_step that applies gradients itself."
             )
         return result
+
+    def _own_step(self, data: Any) -> Any:
+        """The model's, in which all ranks must communicate alike."""
+        with collectives_refused(takes_own_pace(self._model)):
+            return self._train_step(data)
 
     def _warn_of_batch_losses(self) -> None:
         for name in internals.batch_losses(self._model) if rank() == 0 else ():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,6 +49,11 @@ def rank_dataset(steps: int) -> tf.data.Dataset:
             tf.TensorSpec((None, 1), tf.float32),
         ),
     ).apply(tf.data.experimental.assert_cardinality(steps))
+
+
+def endless_dataset(steps: int) -> tf.data.Dataset:
+    """This rank's batches, again and again."""
+    return rank_dataset(steps).repeat()
 
 
 def step_of(model: keras.Model) -> Callable[[Any, Any], None]:
@@ -190,6 +196,24 @@ class Reference:
         for x, y in batches_of(rank, len(self._hosts), end + 1)[begin:end]:
             self.models[host].train_on_batch(x, y)
             self.amounts[:, host] += len(x)
+
+    def paced(
+        self, executions: int, paces: Sequence[int], streams: list[Any], each: int = 1
+    ) -> None:
+        """Executions of `each` steps, before which a rank takes its extra batches."""
+        for _ in range(executions):
+            for rank, (pace, stream) in enumerate(zip(paces, streams, strict=True)):
+                for x, y in itertools.islice(stream, (pace - 1) * each):
+                    self.models[rank].train_on_batch(x, y)
+                    self.amounts[:, rank] += len(x)
+            self.train(
+                {r: list(itertools.islice(s, each)) for r, s in enumerate(streams)}
+            )
+
+    @property
+    def is_met(self) -> bool:
+        """Whether all have met, and no rank has taken a step since."""
+        return not self._steps
 
     def lose(self, rank: int) -> None:
         """What it has for itself is gone."""
