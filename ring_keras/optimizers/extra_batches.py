@@ -38,6 +38,8 @@ class ExtraBatches:
     @contextlib.contextmanager
     def paced(self) -> Iterator[None]:
         """Somebody sees to it inside that extra batches are taken."""
+        if self._wanted:  # An interrupt came where it was to be set back.
+            self._set(False)
         before, self._is_paced = self._is_paced, True
         try:
             yield
@@ -70,6 +72,7 @@ class ExtraBatches:
         return self._is_extra.read_value()
 
     def _set(self, is_extra: bool) -> None:
-        self._wanted = is_extra
+        self._wanted |= is_extra
         if self._is_extra is not None:
             self._is_extra.assign(is_extra)
+        self._wanted = is_extra

@@ -20,7 +20,6 @@ from ring_keras.keras_internals import calls
 from ring_keras.monitoring.stats import stats
 from ring_keras.optimizers.extra_batches import OWN
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
-from ring_keras.training.distributed_models import hooks_of
 from ring_keras.training.parts import is_joined
 from ring_keras.values.objects import allgather_object
 
@@ -92,10 +91,10 @@ class OwnPace:
 
     def _obstacle(self, run: calls.Run | None, has_orders: bool) -> str:
         """What is wrong with it on this rank; empty if nothing is."""
-        if len(list(hooks_of(self._model))) > 1:
+        if len(internals.training_optimizers(self._model)) > 1:
             return (
-                "the model has several distributed optimizers, and the others would "
-                "meet in extra batches. Train with one."
+                "the model has several optimizers, of which others would meet in extra "
+                "batches, too. Train with one."
             )
         return (
             self._obstacle_in_data(run, has_orders)

@@ -41,6 +41,8 @@ class TrainFunction:
         # The function and the kind of data that were called in the main thread,
         # in which TensorFlow traces.
         self._traced: tuple[Any, ...] | None = None
+        # Whether it was traced by a `fit` that takes batches at a pace of its own.
+        self._is_paced = False
         self.before_next_call: Callable[[Any], None] | None = None
         """Called once, with the iterator of the next call, before that runs."""
 
@@ -64,7 +66,8 @@ class TrainFunction:
         elif step is not None and size() == 1 and step.outdated():
             self.retrace()  # There is nobody who would have to do so, too.
         if fit is None:
-            refuse_without_fit(self._model)
+            if self._is_paced:
+                refuse_without_fit(self._model)
             self._prepare(iterator)
             self._last_result = self._run(iterator)
             return self._last_result
@@ -92,6 +95,7 @@ class TrainFunction:
             if pace is None:
                 self._last_result = self._run(iterator)
             else:
+                self._is_paced = True
                 self._last_result = pace.execute(lambda: self._run(iterator))
         fit.execution_is_done()
         return self._last_result

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
-from support import slowed_training, training
+from support import event_files, slowed_training, training
 from support.far_apart import INNER, Reference, batches_of, endless_dataset
 
 import ring_keras as ring
@@ -226,3 +228,88 @@ def test_a_rank_that_fails_in_an_extra_batch_tells_the_others(rank_pool, rank, s
     if not reference.is_met:
         reference.meet()
     assert training.largest_difference(weights[0], reference.common) < 1e-6
+
+
+def around_worker(directory):
+    """What counts and reports beside the steps: all that a `fit` has around them."""
+    layers = lambda: [  # noqa: E731
+        keras.layers.Dense(8),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.5),
+        keras.layers.Dense(1, activation="sigmoid"),
+    ]
+    model = training.assemble(1, layers, None)
+    optimizer = ring.DiLoCo(
+        keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.01, 100)),
+        sync_every=3,
+        pace=1 + 2 * ring.rank(),
+    )
+    model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"])
+    board = ring.callbacks.TensorBoard(f"{directory}/logs", update_freq=2)
+    history = model.fit(
+        endless_dataset(10),
+        steps_per_epoch=STEPS,
+        epochs=2,
+        verbose=0,
+        validation_data=training.dataset(16).batch(4),
+        callbacks=[
+            board,
+            ring.callbacks.RingMetrics(),
+            keras.callbacks.EarlyStopping(patience=5),
+            keras.callbacks.ModelCheckpoint(f"{directory}/best.keras"),
+        ],
+    ).history
+    ring.barrier()
+    if ring.rank() == 0:
+        scalars, _ = event_files.read(Path(directory) / "logs" / "train")
+        steps = [step for step, _ in scalars["ring/compute_s"]]
+        assert max(steps) == 2 * STEPS, "the axis has the steps that all count"
+    loaded = keras.models.load_model(f"{directory}/best.keras")
+    assert loaded.optimizer.pace == 1, "of the rank that wrote it"
+    for ours, theirs in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    loaded.optimizer.pace = optimizer.pace
+    loaded.fit(endless_dataset(10), steps_per_epoch=STEPS, verbose=0)
+    assert int(loaded.optimizer.steps_counted) == 3 * STEPS
+    # All have gone on with the writer's number.
+    assert int(loaded.optimizer.iterations) == (2 + optimizer.pace) * STEPS
+    return history["loss"], training.as_bytes(loaded.get_weights())
+
+
+@pytest.mark.slow
+def test_what_is_around_the_steps_goes_by_what_all_count(rank_pool, tmp_path):
+    (loss, weights), (others_loss, others) = rank_pool(2).run(
+        around_worker, args=(str(tmp_path),)
+    )
+
+    assert loss == others_loss
+    assert weights == others
+
+
+def metrics_worker(paces):
+    model = training.build(1)
+    optimizer = ring.DiLoCo(
+        keras.optimizers.SGD(0.0), sync_every=3, pace=paces[ring.rank()]
+    )
+    model.compile(optimizer, "binary_crossentropy")
+    fit = model.fit(endless_dataset(10), steps_per_epoch=STEPS, verbose=0)
+    return fit.history["loss"]
+
+
+def test_metrics_are_of_all_examples(rank_pool):
+    """Weights stay what they are, so a loss says which batches it is of."""
+    paces = (1, 2)
+    everyones = rank_pool(2).run(metrics_worker, args=(paces,))
+
+    model = training.build(1)
+    batches = [
+        batch
+        for rank, pace in enumerate(paces)
+        for batch in itertools.islice(
+            itertools.cycle(batches_of(rank, 2, 10)), pace * STEPS
+        )
+    ]
+    x, y = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
+    losses = keras.losses.binary_crossentropy(y, model(x))
+    for loss in everyones:
+        assert loss == pytest.approx([float(tf.reduce_mean(losses))], rel=1e-5)

@@ -76,7 +76,7 @@ def refused_worker(what):
                 ("given order", 0, "divides its data anew for each pass"),
                 ("join", 0, "asks all ranks for each batch"),
                 ("accumulation", 0, "multiple of 2. Received: steps_per_execution=3"),
-                ("optimizers", 0, "several distributed optimizers"),
+                ("optimizers", 0, "the model has several optimizers"),
             ]
         ),
     ],
