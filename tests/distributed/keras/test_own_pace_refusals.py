@@ -31,6 +31,23 @@ def odd_fit(what, model):
     model.fit(data, steps_per_epoch=4, verbose=0)
 
 
+def served_in_turn(dataset):
+    """By a server that each rank has for itself: it is not asked for a batch."""
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()
+    served = dataset.apply(
+        service.distribute(
+            processing_mode="parallel_epochs",
+            service=dispatcher.target,
+            job_name="job",
+            consumer_index=ring.rank(),
+            num_consumers=ring.size(),
+        )
+    )
+    served.dispatcher = dispatcher  # Which lives as long.
+    return served.prefetch(1)
+
+
 def divided_fit(what, model):
     """One that is odd on all ranks, since they divide the data together."""
     data = training.dataset(32)
@@ -40,6 +57,8 @@ def divided_fit(what, model):
         data = ring.data.shard(data.shuffle(32, seed=1)).repeat().batch(BATCH)
     elif what == "join":
         data = ring.data.join(rank_dataset(4).filter(lambda x, y: True)).repeat()
+    elif what == "in turn":
+        data = served_in_turn(endless_dataset(4))
     elif what == "no epoch":
         data = endless_dataset(4)
     steps = None if what == "no epoch" else 4
@@ -55,7 +74,7 @@ def refused_worker(what):
     if what == "optimizers":
         model.another = ring.DistributedOptimizer(keras.optimizers.SGD(0.1))
     with pytest.raises(ring.RingKerasError) as caught:
-        if what in ("order", "given order", "join", "no epoch"):
+        if what in ("order", "given order", "join", "in turn", "no epoch"):
             divided_fit(what, model)
         else:
             odd_fit(what, model)
@@ -75,6 +94,7 @@ def refused_worker(what):
                 ("no epoch", 0, "without steps_per_epoch"),
                 ("given order", 0, "divides its data anew for each pass"),
                 ("join", 0, "asks all ranks for each batch"),
+                ("in turn", 0, "gives the ranks their batches in turn"),
                 ("accumulation", 0, "multiple of 2. Received: steps_per_execution=3"),
                 ("optimizers", 0, "the model has several optimizers"),
             ]
@@ -113,6 +133,7 @@ def callbacks_worker(directory):
     for name, make in {
         "Preemption": lambda: ring.callbacks.Preemption(directory),
         "Resume": ring.data.Resume,
+        "Elastic": ring.callbacks.Elastic,
         "LearningRateWarmup": lambda: ring.callbacks.LearningRateWarmup(
             0.1, warmup_epochs=1
         ),
