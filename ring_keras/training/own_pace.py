@@ -80,7 +80,7 @@ class OwnPace:
             reasons = allgather_object(
                 reasons[0], name="fit/own_pace", process_set=process_set
             )
-        for rank, reason in zip(ranks, reasons, strict=False):
+        for rank, reason in zip(ranks, reasons, strict=True):
             if reason:
                 raise RingKerasError(
                     "[RK354] "
