@@ -3,14 +3,13 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tf_ops/bindings/arrays.h"
 #include "tf_ops/bindings/calls.h"
 #include "tf_ops/bindings/errors.h"
 #include "tf_ops/bindings/gil.h"
@@ -23,86 +22,16 @@ namespace py = pybind11;
 namespace ring_keras {
 namespace {
 
-bool IsContiguous(const py::array& array) {
-  return (array.flags() & py::array::c_style) != 0;
-}
-
-py::array Contiguous(const py::array& array) {
-  if (IsContiguous(array)) return array;
-  py::array contiguous = py::array::ensure(array, py::array::c_style);
-  if (!contiguous) throw py::error_already_set();
-  return contiguous;
-}
-
-void AddInput(Request& request, const py::array& array) {
-  request.dtype = DataTypeOf(array.dtype());
-  request.inputs.push_back(
-      {array.data(), Shape(array.shape(), array.shape() + array.ndim())});
-}
-
 void RunRequest(Request request) {
   Await([&] { return Runtime::Get().Run(std::move(request)); });
 }
 
-// Memory for an output that NumPy does not know of while the collective runs:
-// only a thread of Python's may wait for the GIL.
-struct FreeMemory {
-  void operator()(void* memory) const { std::free(memory); }
-};
-using Memory = std::unique_ptr<void, FreeMemory>;
-
 // Runs a request whose output's shape the engine finds out.
 py::array RunWithOutput(Request request, const py::array& input) {
-  Memory memory;
-  Shape output_shape;
-  request.allocate_output =
-      [&memory, &output_shape,
-       itemsize = input.itemsize()](const Shape& shape) -> StatusOr<void*> {
-    const size_t nbytes = ElementCount(shape) * itemsize;
-    memory.reset(std::malloc(std::max<size_t>(nbytes, 1)));
-    if (memory == nullptr) {
-      return Status(
-          StatusCode::kResourceExhausted,
-          StrCat("no memory for an output of shape ", DebugString(shape)));
-    }
-    output_shape = shape;
-    return memory.get();
-  };
+  ArrayOutput output(input);
+  request.allocate_output = output.Allocator();
   RunRequest(std::move(request));
-  void* const data = memory.get();
-  py::capsule owner(data, &std::free);
-  (void)memory.release();
-  return py::array(
-      input.dtype(),
-      std::vector<py::ssize_t>(output_shape.begin(), output_shape.end()), data,
-      owner);
-}
-
-py::array NewLike(const py::array& array) {
-  return py::array(
-      array.dtype(),
-      std::vector<py::ssize_t>(array.shape(), array.shape() + array.ndim()));
-}
-
-std::string Said(const py::array& array) {
-  return StrCat("shape ",
-                DebugString(Shape(array.shape(), array.shape() + array.ndim())),
-                " and dtype ", std::string(py::str(array.dtype())));
-}
-
-// `out`, if it can take the result for `input`.
-py::array CheckedOutput(const py::array& out, const py::array& input) {
-  const bool fits =
-      out.dtype().equal(input.dtype()) && out.ndim() == input.ndim() &&
-      std::equal(out.shape(), out.shape() + out.ndim(), input.shape()) &&
-      IsContiguous(out) && out.writeable();
-  if (!fits) {
-    throw py::value_error(
-        StrCat("out must be a writeable, C-contiguous array of ", Said(input),
-               ". Received: ", Said(out), out.writeable() ? "" : ", read-only",
-               IsContiguous(out) ? "" : ", not C-contiguous"));
-  }
-  return out;
+  return output.Take(input.dtype());
 }
 
 Request AllreduceRequest(const py::array& input, py::array& output,

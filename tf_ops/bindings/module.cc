@@ -6,6 +6,7 @@
 #include "tf_ops/bindings/cuda_libraries.h"
 #include "tf_ops/bindings/device.h"
 #include "tf_ops/bindings/device_memory.h"
+#include "tf_ops/bindings/host.h"
 #include "tf_ops/bindings/job.h"
 #include "tf_ops/bindings/monitoring.h"
 #include "tf_ops/bindings/signals.h"
@@ -21,6 +22,7 @@ PYBIND11_MODULE(_native, module) {
   ring_keras::BindCudaLibraries(module);
   ring_keras::BindDevice(module);
   ring_keras::BindDeviceMemory(module);
+  ring_keras::BindHost(module);
   ring_keras::BindStoreServer(module);
   ring_keras::BindTls(module);
   ring_keras::BindCuda(module);
