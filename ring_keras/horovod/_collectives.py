@@ -20,7 +20,8 @@ from ring_keras.horovod._compression import (
     native_and_own,
 )
 from ring_keras.horovod._gradient_factor import with_gradient_times
-from ring_keras.horovod._reduction import name_of_member, reduce_tensors, to_op
+from ring_keras.horovod._op import to_op
+from ring_keras.horovod._reduction import name_of_member, reduce_tensors
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.request_names import name_after
 from ring_keras.values.reduce_op import Average, ReduceOp, Sum

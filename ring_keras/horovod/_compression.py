@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 import ring_keras as ring
+from ring_keras.horovod._own_compressor import require_compressor
 
 __all__ = [
     "BF16Compressor",
@@ -111,13 +112,7 @@ def native_and_own(compression: Any) -> tuple[ring.Compression, Any]:
     for name, cls in _CLASSES.items():
         if compression is cls or type(compression) is cls:
             return name, None
-    for method in ("compress", "decompress"):
-        if not callable(getattr(compression, method, None)):
-            raise TypeError(
-                "`compression` must be one of Compression's, or have the methods "
-                "compress(tensor) and decompress(tensor, ctx). "
-                f"Received: compression={compression!r}"
-            )
+    require_compressor(compression)
     return ring.Compression.none, compression
 
 

@@ -19,6 +19,15 @@ IMPORT_DIRECTORY = str(Path(__file__).with_name("as_horovod"))
 _NAME = "horovod"
 _TARGET = "ring_keras.horovod"
 
+_THERE_IS = (
+    "it has horovod.tensorflow, horovod.tensorflow.keras, horovod.keras and "
+    "horovod.torch."
+)
+_RETIRED = {
+    "mxnet": "Apache MXNet was retired in 2023. Move the model to PyTorch "
+    "(horovod.torch) or to Keras 3 (ring_keras)."
+}
+
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds modules of ours by Horovod's names: the same objects, not copies."""
@@ -41,11 +50,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         except ModuleNotFoundError:
             found = None
         if found is None:
+            instead = _RETIRED.get(fullname.split(".")[1], _THERE_IS)
             raise ModuleNotFoundError(
                 "[RK430] "
                 f"ring_keras, which stands in for Horovod here, has no {fullname}; "
-                "it has horovod.tensorflow, horovod.tensorflow.keras and "
-                "horovod.keras.",
+                f"{instead}",
                 name=fullname,
             )
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)

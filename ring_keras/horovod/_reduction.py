@@ -6,21 +6,9 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras.horovod._integers import average_of_sum, averages_integers, widened
-from ring_keras.values.reduce_op import Average, ReduceOp, Sum
+from ring_keras.values.reduce_op import ReduceOp, Sum
 
-__all__ = ["name_of_member", "reduce_tensors", "to_op"]
-
-
-def to_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
-    """The reduction that `op`, or Horovod's older `average`, asks for."""
-    if op is not None and average is not None:
-        raise ValueError(
-            "`op` takes the place of `average`: give one of them. "
-            f"Received: op={op!r}, average={average!r}"
-        )
-    if op is not None:
-        return op
-    return Sum if average is False else Average
+__all__ = ["name_of_member", "reduce_tensors"]
 
 
 def reduce_tensors(

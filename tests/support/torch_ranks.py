@@ -1,4 +1,4 @@
-"""Ranks whose collectives are torch's, by the back end ring."""
+"""Ranks of PyTorch: by the back end ring, or by the names of Horovod."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from support.engine_only import WITHOUT_TENSORFLOW
 from support.run_ranks import run_ranks
 
-__all__ = ["begin", "ranks"]
+__all__ = ["begin", "begin_horovod", "ranks"]
 
 
 def begin(**options: Any) -> tuple[int, int]:
@@ -27,3 +27,14 @@ def ranks(worker: Callable[..., Any], size: int, *args: Any, **options: Any) -> 
     """Runs `worker` on that many new processes, which have no TensorFlow."""
     env = WITHOUT_TENSORFLOW | {"KERAS_BACKEND": "torch"}
     return run_ranks(worker, size, args=args, env=env, **options)
+
+
+def begin_horovod() -> Any:
+    """Joins the job as a script of Horovod's does; its module."""
+    import torch
+
+    import ring_keras.horovod.torch as hvd
+
+    torch.set_num_threads(1)
+    hvd.init()
+    return hvd

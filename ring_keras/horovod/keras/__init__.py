@@ -9,7 +9,7 @@ from ring_keras.horovod import _keras_names
 from ring_keras.horovod._compression import Compression
 from ring_keras.horovod._gradients import Groups, distributed_optimizer
 from ring_keras.horovod._keras_names import *  # noqa: F403
-from ring_keras.horovod._reduction import to_op
+from ring_keras.horovod._op import to_op
 from ring_keras.horovod.keras import callbacks, elastic
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values.reduce_op import Average, ReduceOp

@@ -63,12 +63,16 @@ def test_one_rank_speaks_for_the_job() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_not_there_is_named() -> None:
-    ended = run("import horovod.torch", IMPORT_DIRECTORY)
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("nothing", "it has horovod.tensorflow"), ("mxnet", "was retired in 2023. Move")],
+)
+def test_what_is_not_there_is_named(name: str, instead: str) -> None:
+    ended = run(f"import horovod.{name}", IMPORT_DIRECTORY)
 
     assert ended.returncode == 1
     assert "ModuleNotFoundError: [RK430] ring_keras, which" in ended.stderr
-    assert "no horovod.torch;" in ended.stderr
+    assert f"no horovod.{name}; {instead}" in ended.stderr.replace("Apache MXNet ", "")
 
 
 @pytest.mark.slow

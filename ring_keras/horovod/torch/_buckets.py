@@ -1,0 +1,54 @@
+"""Which gradients of PyTorch travel together."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from ring_keras.job.job import current_job
+
+__all__ = ["buckets_of", "plan_of"]
+
+# As for Keras's models; the first one is small, so that something travels soon.
+_BYTES = 16 << 20
+_FIRST_BYTES = 1 << 20
+
+
+def buckets_of(
+    parameters: Sequence[torch.nn.Parameter],
+    groups: Iterable[Sequence[torch.nn.Parameter]],
+) -> list[list[torch.nn.Parameter]]:
+    """Each of `groups`, and the others by size, as backward comes to their gradients.
+
+    Args:
+        parameters: All of them, in the order in which the model uses them.
+        groups: Those that travel together, whatever their size.
+    """
+    buckets = [list(group) for group in groups]
+    grouped = {id(parameter) for bucket in buckets for parameter in bucket}
+    job = current_job()
+    limit = job.config.bucket_size_bytes
+    if limit is None:
+        limit = job.tuned_bucket_bytes or _BYTES
+    room = min(limit, _FIRST_BYTES)
+    bucket: list[torch.nn.Parameter] = []
+    for parameter in reversed(parameters):
+        if id(parameter) in grouped:
+            continue
+        nbytes = parameter.numel() * parameter.element_size()
+        if bucket and nbytes > room:
+            buckets.append(bucket)
+            bucket, room = [], limit
+        bucket.append(parameter)
+        room -= nbytes
+    if bucket:
+        buckets.append(bucket)
+    return buckets
+
+
+def plan_of(lines: Iterable[str]) -> int:
+    """A number that ranks have in common if these are the same lines; never 0."""
+    digest = hashlib.sha256("\n".join(lines).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1 or 1

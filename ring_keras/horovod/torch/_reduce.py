@@ -1,0 +1,178 @@
+"""Allreduces and reduce-scatters of tensors by the engine, once begun."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ring_keras import _native
+from ring_keras.horovod._absent import absent
+from ring_keras.horovod.torch._arrays import array_of, require_dense, tensor_of
+from ring_keras.horovod.torch._handles import Pending
+from ring_keras.job.process_set import ProcessSet
+from ring_keras.values.arguments import to_reduce_op
+from ring_keras.values.reduce_op import Adasum, Average, ReduceOp, Sum
+
+__all__ = ["Reduction", "begin_allreduce", "begin_reduce_scatter", "write_back"]
+
+
+class Reduction(NamedTuple):
+    """How tensors are reduced.
+
+    Attributes:
+        op: How values are combined.
+        process_set: The ranks that take part.
+        prescale: Multiplies the tensors before.
+        postscale: Multiplies the results.
+        wire_dtype: The type in which float32 travels between hosts; None is as it is.
+    """
+
+    op: ReduceOp
+    process_set: ProcessSet
+    prescale: float = 1.0
+    postscale: float = 1.0
+    wire_dtype: str | None = None
+
+
+class _Reduced:
+    """One tensor of a call, on its way.
+
+    Args:
+        tensor: The program's.
+        reduction: What happens to it.
+        function: Of `horovod.torch`, for errors.
+    """
+
+    def __init__(self, tensor: torch.Tensor, reduction: Reduction, function: str):
+        require_dense(tensor, function)
+        if reduction.op == Adasum:
+            absent("op=Adasum for PyTorch", "Use hvd.Average.")
+        self.tensor = tensor
+        self._reduction = reduction
+        self.is_copy = not tensor.is_contiguous()
+        self.source = tensor.detach().contiguous()
+        # As Horovod has it, and ring_keras itself has not.
+        self._averages_integers = (
+            reduction.op == Average
+            and not tensor.is_floating_point()
+            and tensor.dtype != torch.bool
+        )
+        op = reduction.op
+        if self._averages_integers:
+            # In a type that holds the sum over all ranks; 64 bits are the most.
+            wide = torch.int64 if tensor.element_size() >= 4 else torch.int32
+            self.is_copy = self.is_copy or wide != tensor.dtype
+            self.source = self.source.to(wide)
+            op = Sum
+        name = str(self.source.dtype).removeprefix("torch.")
+        self.op = to_reduce_op(op, name, f"horovod.torch.{function}")
+        self.postscale = 1.0 if self._averages_integers else reduction.postscale
+
+    def result_of(self, reduced: torch.Tensor) -> torch.Tensor:
+        """What the engine has made, as what the caller wants."""
+        if not self._averages_integers:
+            return reduced
+        size = self._reduction.process_set.size()
+        if self._reduction.postscale == 1.0:
+            # Rounded toward zero.
+            average = torch.div(reduced, size, rounding_mode="trunc")
+        else:
+            average = reduced.double() * (self._reduction.postscale / size)
+        return average.to(self.tensor.dtype)
+
+
+def begin_allreduce(
+    tensors: Sequence[torch.Tensor],
+    reduction: Reduction,
+    *,
+    in_place: bool,
+    name: str,
+    function: str,
+    plan: int = 0,
+) -> Pending:
+    """Begins to reduce tensors: those of one type together.
+
+    Args:
+        tensors: Of the same shapes and types, in the same order, on every rank.
+        reduction: How.
+        in_place: Whether the results go into the tensors.
+        name: Pairs it with the other ranks' calls.
+        function: Of `horovod.torch`, for errors.
+        plan: A number that must be equal on every rank, for what the shapes do not say.
+
+    Returns:
+        Its result is the list of reduced tensors, or of `tensors` themselves.
+    """
+    parts = [_Reduced(tensor, reduction, function) for tensor in tensors]
+    communicator = reduction.process_set.communicator_id()
+    targets = [
+        part.source if in_place or part.is_copy else torch.empty_like(part.source)
+        for part in parts
+    ]
+    groups: dict[Any, list[int]] = {}
+    for index, part in enumerate(parts):
+        key = part.source.dtype, part.op, part.postscale
+        groups.setdefault(key, []).append(index)
+    operations = [
+        _native.start_allreduce(
+            [array_of(parts[index].source) for index in indices],
+            [array_of(targets[index]) for index in indices],
+            parts[indices[0]].op,
+            # With one type, as nearly always, the name is as it was given.
+            name if number == 0 else f"{name}/{number}",
+            communicator,
+            reduction.prescale,
+            parts[indices[0]].postscale,
+            # Of float32 the engine knows how.
+            reduction.wire_dtype if dtype == torch.float32 else None,
+            plan,
+        )
+        for number, ((dtype, *_), indices) in enumerate(groups.items())
+    ]
+
+    def finish() -> list[torch.Tensor]:
+        results = [part.result_of(to) for part, to in zip(parts, targets, strict=True)]
+        if not in_place:
+            return results
+        for part, result in zip(parts, results, strict=True):
+            write_back(part.tensor, result)
+        return [part.tensor for part in parts]
+
+    return Pending(operations, finish)
+
+
+def begin_reduce_scatter(
+    tensor: torch.Tensor, reduction: Reduction, *, name: str, function: str
+) -> Pending:
+    """Begins to reduce a tensor of which each rank gets a part of the rows."""
+    part = _Reduced(tensor, reduction, function)
+    operation = _native.start_reduce_scatter(
+        array_of(part.source),
+        part.op,
+        name,
+        reduction.process_set.communicator_id(),
+        reduction.prescale,
+        part.postscale,
+    )
+    return Pending(
+        [operation],
+        functools.partial(_scattered, operation, part),
+    )
+
+
+def _scattered(operation: _native.HostOperation, part: _Reduced) -> torch.Tensor:
+    return part.result_of(tensor_of(operation.take_output()))
+
+
+def write_back(tensor: torch.Tensor, result: torch.Tensor) -> None:
+    """Has a tensor hold a result, which may be in its memory already."""
+    plain = tensor.detach()
+    if result.data_ptr() != plain.data_ptr() or result.dtype != plain.dtype:
+        with torch.no_grad():
+            plain.copy_(result)
+    elif not tensor.is_inference():
+        # Autograd must see that what it may have kept has changed.
+        torch.autograd.graph.increment_version(tensor)
