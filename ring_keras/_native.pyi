@@ -129,6 +129,7 @@ def start_allreduce(
     postscale: float = 1.0,
     wire_dtype: str | None = None,
     plan: int = 0,
+    blocks: bool = ...,
 ) -> HostOperation: ...
 def start_broadcast(
     arrays: Sequence[_Array],
@@ -137,9 +138,10 @@ def start_broadcast(
     name: str,
     communicator_id: int = 0,
     plan: int = 0,
+    blocks: bool = ...,
 ) -> HostOperation: ...
 def start_allgather(
-    array: _Array, name: str, communicator_id: int = 0
+    array: _Array, name: str, communicator_id: int = 0, blocks: bool = ...
 ) -> HostOperation: ...
 def start_reduce_scatter(
     array: _Array,
@@ -148,12 +150,14 @@ def start_reduce_scatter(
     communicator_id: int = 0,
     prescale: float = 1.0,
     postscale: float = 1.0,
+    blocks: bool = ...,
 ) -> HostOperation: ...
 def start_alltoall(
     array: _Array,
     splits: Sequence[int] | None,
     name: str,
     communicator_id: int = 0,
+    blocks: bool = ...,
 ) -> HostOperation: ...
 def new_departure_slot() -> int: ...
 def forget_departed(slot: int) -> None: ...

@@ -14,6 +14,7 @@
 #include "tf_ops/bindings/calls.h"
 #include "tf_ops/bindings/gil.h"
 #include "tf_ops/bindings/numpy_types.h"
+#include "tf_ops/runtime/runtime.h"
 #include "tf_ops/runtime/submitted_call.h"
 
 namespace py = pybind11;
@@ -24,58 +25,67 @@ namespace {
 // One of them. It keeps the arrays that the engine reads and writes.
 class HostOperation {
  public:
-  // Of outputs that are among the arrays.
-  HostOperation(Request request, std::vector<py::array> arrays)
+  // Of outputs that are among the arrays. `blocks`: it is over when this
+  // returns, by this thread's own work.
+  HostOperation(Request request, std::vector<py::array> arrays, bool blocks)
       : arrays_(std::move(arrays)) {
-    Submit(std::move(request));
+    Begin(std::move(request), blocks);
   }
 
   // Of an output whose shape the engine finds out.
-  HostOperation(Request request, const py::array& input)
+  HostOperation(Request request, const py::array& input, bool blocks)
       : arrays_{input}, output_(std::make_shared<ArrayOutput>(input)) {
     request.allocate_output = output_->Allocator();
-    Submit(std::move(request));
+    Begin(std::move(request), blocks);
   }
 
   // If it goes on, so does the engine's use of the arrays: they stay.
   ~HostOperation() {
-    if (call_->IsDone()) return;
+    if (IsDone()) return;
     for (py::array& array : arrays_) (void)array.release();
   }
   HostOperation(const HostOperation&) = delete;
   HostOperation& operator=(const HostOperation&) = delete;
 
   void Wait() {
-    Await([&] { return call_->Wait(); });
+    if (call_ != nullptr) Await([&] { return call_->Wait(); });
   }
 
-  bool IsDone() { return call_->IsDone(); }
+  bool IsDone() { return call_ == nullptr || call_->IsDone(); }
 
   py::array TakeOutput() {
-    if (output_ == nullptr || !call_->IsDone()) {
+    if (output_ == nullptr || !IsDone()) {
       throw py::value_error("there is no output to take: wait() comes first");
     }
     return std::exchange(output_, nullptr)->Take(arrays_.front().dtype());
   }
 
-  std::vector<int64_t> ReceivedSplits() { return call_->received_splits(); }
+  std::vector<int64_t> ReceivedSplits() {
+    return call_ == nullptr ? received_splits_ : call_->received_splits();
+  }
 
  private:
-  void Submit(Request request) {
-    GilRelease release;
-    call_ = SubmittedCall::Submit(std::move(request), 0, output_);
+  void Begin(Request request, bool blocks) {
+    if (blocks) {
+      request.received_splits = &received_splits_;
+      Await([&] { return Runtime::Get().Run(std::move(request)); });
+    } else {
+      GilRelease release;
+      call_ = SubmittedCall::Submit(std::move(request), 0, output_);
+    }
   }
 
   std::vector<py::array> arrays_;
   std::shared_ptr<ArrayOutput> output_;
-  std::shared_ptr<SubmittedCall> call_;
+  std::shared_ptr<SubmittedCall> call_;   // Null: it is over.
+  std::vector<int64_t> received_splits_;  // Of one that is over, an alltoall.
 };
 
 using Operation = std::unique_ptr<HostOperation>;
 
 // Into `outs`, which may be the same arrays.
 Operation StartInto(Request request, std::vector<py::array> arrays,
-                    const std::vector<py::array>& outs) {
+                    const std::vector<py::array>& outs, bool blocks) {
   if (outs.size() != arrays.size()) {
     throw py::value_error(StrCat("expected an output for each of ",
                                  arrays.size(), " arrays, got ", outs.size(),
@@ -93,7 +103,8 @@ Operation StartInto(Request request, std::vector<py::array> arrays,
     request.outputs.push_back(out.mutable_data());
   }
   arrays.insert(arrays.end(), outs.begin(), outs.end());
-  return std::make_unique<HostOperation>(std::move(request), std::move(arrays));
+  return std::make_unique<HostOperation>(std::move(request), std::move(arrays),
+                                         blocks);
 }
 
 Operation StartAllreduce(const std::vector<py::array>& arrays,
@@ -101,7 +112,7 @@ Operation StartAllreduce(const std::vector<py::array>& arrays,
                          const std::string& op, const std::string& name,
                          int communicator_id, double prescale, double postscale,
                          const std::optional<std::string>& wire_dtype,
-                         int64_t plan) {
+                         int64_t plan, bool blocks) {
   Request request =
       MakeRequest(CollectiveKind::kAllreduce, name, communicator_id);
   request.reduce_op = ParseReduceOp(op);
@@ -109,50 +120,53 @@ Operation StartAllreduce(const std::vector<py::array>& arrays,
   request.postscale = postscale;
   request.plan = plan;
   if (wire_dtype.has_value()) request.wire_dtype = ParseDataType(*wire_dtype);
-  return StartInto(std::move(request), arrays, outs);
+  return StartInto(std::move(request), arrays, outs, blocks);
 }
 
 Operation StartBroadcast(const std::vector<py::array>& arrays,
                          const std::vector<py::array>& outs, int root,
                          const std::string& name, int communicator_id,
-                         int64_t plan) {
+                         int64_t plan, bool blocks) {
   Request request =
       MakeRequest(CollectiveKind::kBroadcast, name, communicator_id);
   request.root = root;
   request.plan = plan;
-  return StartInto(std::move(request), arrays, outs);
+  return StartInto(std::move(request), arrays, outs, blocks);
 }
 
-Operation StartWithOutput(Request request, const py::array& array) {
+Operation StartWithOutput(Request request, const py::array& array,
+                          bool blocks) {
   const py::array input = Contiguous(array);
   AddInput(request, input);
-  return std::make_unique<HostOperation>(std::move(request), input);
+  return std::make_unique<HostOperation>(std::move(request), input, blocks);
 }
 
 Operation StartAllgather(const py::array& array, const std::string& name,
-                         int communicator_id) {
+                         int communicator_id, bool blocks) {
   return StartWithOutput(
-      MakeRequest(CollectiveKind::kAllgather, name, communicator_id), array);
+      MakeRequest(CollectiveKind::kAllgather, name, communicator_id), array,
+      blocks);
 }
 
 Operation StartReduceScatter(const py::array& array, const std::string& op,
                              const std::string& name, int communicator_id,
-                             double prescale, double postscale) {
+                             double prescale, double postscale, bool blocks) {
   Request request =
       MakeRequest(CollectiveKind::kReduceScatter, name, communicator_id);
   request.reduce_op = ParseReduceOp(op);
   request.prescale = prescale;
   request.postscale = postscale;
-  return StartWithOutput(std::move(request), array);
+  return StartWithOutput(std::move(request), array, blocks);
 }
 
 Operation StartAlltoall(const py::array& array,
                         const std::optional<std::vector<int64_t>>& splits,
-                        const std::string& name, int communicator_id) {
+                        const std::string& name, int communicator_id,
+                        bool blocks) {
   Request request =
       MakeRequest(CollectiveKind::kAlltoall, name, communicator_id);
   request.splits = splits.value_or(std::vector<int64_t>());
-  return StartWithOutput(std::move(request), array);
+  return StartWithOutput(std::move(request), array, blocks);
 }
 
 }  // namespace
@@ -168,18 +182,21 @@ void BindHost(py::module_& module) {
              py::arg("outs"), py::arg("op"), py::arg("name"),
              py::arg("communicator_id") = 0, py::arg("prescale") = 1.0,
              py::arg("postscale") = 1.0, py::arg("wire_dtype") = py::none(),
-             py::arg("plan") = 0);
+             py::arg("plan") = 0, py::arg("blocks") = false);
   module.def("start_broadcast", &StartBroadcast, py::arg("arrays"),
              py::arg("outs"), py::arg("root"), py::arg("name"),
-             py::arg("communicator_id") = 0, py::arg("plan") = 0);
+             py::arg("communicator_id") = 0, py::arg("plan") = 0,
+             py::arg("blocks") = false);
   module.def("start_allgather", &StartAllgather, py::arg("array"),
-             py::arg("name"), py::arg("communicator_id") = 0);
+             py::arg("name"), py::arg("communicator_id") = 0,
+             py::arg("blocks") = false);
   module.def("start_reduce_scatter", &StartReduceScatter, py::arg("array"),
              py::arg("op"), py::arg("name"), py::arg("communicator_id") = 0,
-             py::arg("prescale") = 1.0, py::arg("postscale") = 1.0);
+             py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
+             py::arg("blocks") = false);
   module.def("start_alltoall", &StartAlltoall, py::arg("array"),
-             py::arg("splits"), py::arg("name"),
-             py::arg("communicator_id") = 0);
+             py::arg("splits"), py::arg("name"), py::arg("communicator_id") = 0,
+             py::arg("blocks") = false);
 }
 
 }  // namespace ring_keras

@@ -9,7 +9,7 @@ import torch
 
 from ring_keras.horovod._absent import absent
 from ring_keras.horovod._op import to_op
-from ring_keras.horovod.torch._handles import Pending, keep, synchronize
+from ring_keras.horovod.torch._handles import Pending, keep
 from ring_keras.horovod.torch._reduce import Reduction, begin_allreduce
 from ring_keras.horovod.torch.compression import Compression, wire_and_own
 from ring_keras.job.process_set import ProcessSet, global_process_set
@@ -32,29 +32,19 @@ def _begin(
     tensors: Sequence[torch.Tensor],
     function: str,
     name: str | None,
+    reduction: Reduction,
     *,
     in_place: bool,
-    single: bool = False,
-    average: bool | None,
-    op: ReduceOp | None,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: ProcessSet,
-) -> int:
-    """What all functions whose name has `async` in it do."""
-    reduction = Reduction(
-        to_op(op, average), process_set, prescale_factor, postscale_factor
-    )
-    pending = begin_allreduce(
+    blocks: bool,
+) -> Pending:
+    return begin_allreduce(
         tensors,
         reduction,
         in_place=in_place,
         name=f"{function}.{name}" if name else function,
         function=function,
+        blocks=blocks,
     )
-    if single:
-        return keep(Pending([pending], lambda: pending.result()[0]))
-    return keep(pending)
 
 
 def allreduce_async(
@@ -70,18 +60,13 @@ def allreduce_async(
 
     The tensor must not change before. The result has no gradient.
     """
-    return _begin(
-        [tensor],
-        "allreduce",
-        name,
-        in_place=False,
-        single=True,
-        average=average,
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        process_set=process_set,
+    reduction = Reduction(
+        to_op(op, average), process_set, prescale_factor, postscale_factor
     )
+    pending = _begin(
+        [tensor], "allreduce", name, reduction, in_place=False, blocks=False
+    )
+    return keep(Pending([pending], lambda: pending.result()[0]))
 
 
 def allreduce_async_(
@@ -94,18 +79,13 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Begins an allreduce into the tensor, which must be left alone until then."""
-    return _begin(
-        [tensor],
-        "allreduce",
-        name,
-        in_place=True,
-        single=True,
-        average=average,
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        process_set=process_set,
+    reduction = Reduction(
+        to_op(op, average), process_set, prescale_factor, postscale_factor
     )
+    pending = _begin(
+        [tensor], "allreduce", name, reduction, in_place=True, blocks=False
+    )
+    return keep(Pending([pending], lambda: pending.result()[0]))
 
 
 def allreduce_(
@@ -118,11 +98,13 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduces a tensor into itself, and returns it; see `allreduce`."""
-    handle = allreduce_async_(
-        tensor, average, name, op, prescale_factor, postscale_factor, process_set
+    reduction = Reduction(
+        to_op(op, average), process_set, prescale_factor, postscale_factor
     )
-    reduced: torch.Tensor = synchronize(handle)
-    return reduced
+    reduced: list[torch.Tensor] = _begin(
+        [tensor], "allreduce", name, reduction, in_place=True, blocks=True
+    ).result()
+    return reduced[0]
 
 
 def grouped_allreduce_async(
@@ -135,16 +117,13 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Begins an allreduce of several tensors together; see `allreduce_async`."""
-    return _begin(
-        tensors,
-        "grouped_allreduce",
-        name,
-        in_place=False,
-        average=average,
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        process_set=process_set,
+    reduction = Reduction(
+        to_op(op, average), process_set, prescale_factor, postscale_factor
+    )
+    return keep(
+        _begin(
+            tensors, "grouped_allreduce", name, reduction, in_place=False, blocks=False
+        )
     )
 
 
@@ -158,16 +137,13 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Begins an allreduce of several tensors into themselves."""
-    return _begin(
-        tensors,
-        "grouped_allreduce",
-        name,
-        in_place=True,
-        average=average,
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        process_set=process_set,
+    reduction = Reduction(
+        to_op(op, average), process_set, prescale_factor, postscale_factor
+    )
+    return keep(
+        _begin(
+            tensors, "grouped_allreduce", name, reduction, in_place=True, blocks=False
+        )
     )
 
 
@@ -181,10 +157,12 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Reduces several tensors into themselves, and returns them."""
-    handle = grouped_allreduce_async_(
-        tensors, average, name, op, prescale_factor, postscale_factor, process_set
+    reduction = Reduction(
+        to_op(op, average), process_set, prescale_factor, postscale_factor
     )
-    reduced: list[torch.Tensor] = synchronize(handle)
+    reduced: list[torch.Tensor] = _begin(
+        tensors, "grouped_allreduce", name, reduction, in_place=True, blocks=True
+    ).result()
     return reduced
 
 
@@ -197,7 +175,12 @@ class _Allreduce(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         ctx.arguments = reduction, name, function
         pending = begin_allreduce(
-            tensors, reduction, in_place=False, name=name, function=function
+            tensors,
+            reduction,
+            in_place=False,
+            name=name,
+            function=function,
+            blocks=True,
         )
         return tuple(pending.result())
 

@@ -11,7 +11,7 @@ import torch
 from ring_keras import _native
 from ring_keras.horovod.torch._allreduce import allreduce
 from ring_keras.horovod.torch._arrays import array_of, require_dense, tensor_of
-from ring_keras.horovod.torch._handles import Pending, keep, synchronize
+from ring_keras.horovod.torch._handles import Pending, keep
 from ring_keras.horovod.torch._reduce import write_back
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values.reduce_op import Average
@@ -39,6 +39,8 @@ def _begin_allgathers(
     function: str,
     name: str,
     process_set: ProcessSet,
+    *,
+    blocks: bool = False,
 ) -> Pending:
     for tensor in tensors:
         require_dense(tensor, function)
@@ -53,6 +55,7 @@ def _begin_allgathers(
             array_of(tensor.detach().contiguous()),
             name if number == 0 else f"{name}/{number}",
             communicator,
+            blocks,
         )
         for number, tensor in enumerate(tensors)
     ]
@@ -90,7 +93,7 @@ class _Allgather(torch.autograd.Function):
     def forward(
         ctx: Any, function: str, name: str, members: ProcessSet, tensor: torch.Tensor
     ) -> torch.Tensor:
-        gathered = _begin_allgathers([tensor], function, name, members)
+        gathered = _begin_allgathers([tensor], function, name, members, blocks=True)
         ctx.arguments = name, members, tensor.shape[0] if tensor.dim() else 0
         result: torch.Tensor = gathered.result()[0]
         return result
@@ -154,6 +157,7 @@ def _begin_broadcast(
     process_set: ProcessSet,
     *,
     in_place: bool,
+    blocks: bool = False,
 ) -> Pending:
     require_dense(tensor, "broadcast")
     source = tensor.detach().contiguous()
@@ -165,6 +169,7 @@ def _begin_broadcast(
         process_set.position_of(root_rank),
         name,
         process_set.communicator_id(),
+        blocks=blocks,
     )
 
     def finish() -> torch.Tensor:
@@ -205,8 +210,10 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Gives a tensor the values of one rank's, and returns it; see `broadcast`."""
-    handle = broadcast_async_(tensor, root_rank, name, process_set)
-    result: torch.Tensor = synchronize(handle)
+    name = _full_name("broadcast", name)
+    result: torch.Tensor = _begin_broadcast(
+        tensor, root_rank, name, process_set, in_place=True, blocks=True
+    ).result()
     return result
 
 
@@ -219,7 +226,7 @@ class _Broadcast(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.arguments = root, name, members
         result: torch.Tensor = _begin_broadcast(
-            tensor, root, name, members, in_place=False
+            tensor, root, name, members, in_place=False, blocks=True
         ).result()
         return result
 
@@ -264,7 +271,12 @@ def broadcast(
 
 
 def _begin_alltoall(
-    tensor: torch.Tensor, splits: Any, name: str, process_set: ProcessSet
+    tensor: torch.Tensor,
+    splits: Any,
+    name: str,
+    process_set: ProcessSet,
+    *,
+    blocks: bool = False,
 ) -> Pending:
     require_dense(tensor, "alltoall")
     counts = None
@@ -277,6 +289,7 @@ def _begin_alltoall(
         counts,
         name,
         process_set.communicator_id(),
+        blocks,
     )
     return Pending([operation], functools.partial(_received, operation))
 
@@ -307,7 +320,7 @@ class _Alltoall(torch.autograd.Function):
         ctx: Any, splits: Any, name: str, members: ProcessSet, tensor: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         received, received_splits = _begin_alltoall(
-            tensor, splits, name, members
+            tensor, splits, name, members, blocks=True
         ).result()
         ctx.arguments = received_splits, name, members, tensor.shape[0]
         ctx.mark_non_differentiable(received_splits)

@@ -92,6 +92,7 @@ def begin_allreduce(
     name: str,
     function: str,
     plan: int = 0,
+    blocks: bool = False,
 ) -> Pending:
     """Begins to reduce tensors: those of one type together.
 
@@ -102,6 +103,7 @@ def begin_allreduce(
         name: Pairs it with the other ranks' calls.
         function: Of `horovod.torch`, for errors.
         plan: A number that must be equal on every rank, for what the shapes do not say.
+        blocks: Whether it is over on return: sooner, as this thread does the work.
 
     Returns:
         Its result is the list of reduced tensors, or of `tensors` themselves.
@@ -129,6 +131,7 @@ def begin_allreduce(
             # Of float32 the engine knows how.
             reduction.wire_dtype if dtype == torch.float32 else None,
             plan,
+            blocks,
         )
         for number, ((dtype, *_), indices) in enumerate(groups.items())
     ]
@@ -145,7 +148,12 @@ def begin_allreduce(
 
 
 def begin_reduce_scatter(
-    tensor: torch.Tensor, reduction: Reduction, *, name: str, function: str
+    tensor: torch.Tensor,
+    reduction: Reduction,
+    *,
+    name: str,
+    function: str,
+    blocks: bool = False,
 ) -> Pending:
     """Begins to reduce a tensor of which each rank gets a part of the rows."""
     part = _Reduced(tensor, reduction, function)
@@ -156,6 +164,7 @@ def begin_reduce_scatter(
         reduction.process_set.communicator_id(),
         reduction.prescale,
         part.postscale,
+        blocks,
     )
     return Pending(
         [operation],

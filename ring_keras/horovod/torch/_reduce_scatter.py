@@ -72,7 +72,7 @@ class _ReduceScatter(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.arguments = reduction, name
         result: torch.Tensor = begin_reduce_scatter(
-            tensor, reduction, name=name, function=_NAME
+            tensor, reduction, name=name, function=_NAME, blocks=True
         ).result()
         return result
 
