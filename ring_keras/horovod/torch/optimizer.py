@@ -16,7 +16,7 @@ from ring_keras.horovod.torch._gradients import GradientError, GradientReducer
 from ring_keras.horovod.torch._reduce import Reduction
 from ring_keras.horovod.torch.compression import Compression, wire_and_own
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.values.reduce_op import Adasum, Average, ReduceOp
+from ring_keras.values.reduce_op import Adasum, Average, ReduceOp, Sum
 
 __all__ = ["DistributedOptimizer"]
 
@@ -250,6 +250,11 @@ def _check(
     if passes < 1:
         raise ValueError(
             f"[RK149] backward_passes_per_step must be 1 or more. Received: {passes!r}"
+        )
+    if op not in (Average, Sum):
+        raise ValueError(
+            "[RK149] DistributedOptimizer takes op=hvd.Average or hvd.Sum. "
+            f"Received: op={op}"
         )
     if op != Average and gradient_predivide_factor != 1.0:
         raise ValueError(

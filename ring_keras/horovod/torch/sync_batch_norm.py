@@ -34,12 +34,13 @@ class SyncBatchNorm(_BatchNorm):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The normalized tensor; a collective in training."""
         self._check_input_dim(input)
-        if not self.training and self.running_mean is not None:
+        if not self.training:
+            # By the running statistics, or else by those of this rank's own batch.
             return super().forward(input)
         normalized, mean, variance, count = _Normalize.apply(
             input, self.weight, self.bias, self.eps
         )
-        if self.training and self.running_mean is not None:
+        if self.running_mean is not None:
             self._note(mean, variance, float(count))
         result: torch.Tensor = normalized
         return result
@@ -57,7 +58,10 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class _Normalize(torch.autograd.Function):
-    """Statistics are made in float64, of each rank's mean and squared deviations."""
+    """Statistics are made in float64, of each rank's mean and squared deviations.
+
+    The rest is computed as the input is, in 32 bits at least.
+    """
 
     @staticmethod
     def forward(
@@ -66,9 +70,10 @@ class _Normalize(torch.autograd.Function):
         channels = x.shape[1]
         dims = [0, *range(2, x.dim())]
         own = x.numel() // channels
-        wide = x.to(torch.float64)
-        own_mean = wide.sum(dims) / max(own, 1)
-        own_squares = (wide - _along(own_mean, x)).square().sum(dims)
+        wide = x.to(_wide(x))
+        own_mean = wide.sum(dims, dtype=torch.float64) / max(own, 1)
+        apart = wide - _along(own_mean, wide)
+        own_squares = apart.square().sum(dims, dtype=torch.float64)
         head = own_mean.new_tensor([float(own)])
         row = torch.cat([head, own_mean, own_squares]).unsqueeze(0)
         rows = allgather(row, name=_NAME)
@@ -83,36 +88,36 @@ class _Normalize(torch.autograd.Function):
         squares = squares + counts * (means - mean).square()
         variance = squares.sum(0) / count
         scale = (variance + eps).rsqrt()
-        normal = ((wide - _along(mean, x)) * _along(scale, x)).to(x.dtype)
+        normal = (wide - _along(mean, wide)) * _along(scale, wide)
         result = normal
         if weight is not None:
-            result = normal * _along(weight, x) + _along(bias, x)
+            result = normal * _along(weight, wide) + _along(bias, wide)
         ctx.save_for_backward(normal, weight, scale, count)
         ctx.mark_non_differentiable(mean, variance, count)
-        return result, mean, variance, count
+        return result.to(x.dtype), mean, variance, count
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         normal, weight, scale, count = ctx.saved_tensors
-        upstream = gradients[0]
+        upstream = gradients[0].to(normal.dtype)
         dims = [0, *range(2, upstream.dim())]
-        sums = upstream.to(torch.float64).sum(dims)
-        products = (upstream.to(torch.float64) * normal.to(torch.float64)).sum(dims)
+        sums = upstream.sum(dims, dtype=torch.float64)
+        products = (upstream * normal).sum(dims, dtype=torch.float64)
         total = allreduce(torch.cat([sums, products]), name=_NAME, op=Sum) / count
         mean, product = total.chunk(2)
-        inner = (
-            upstream.to(torch.float64)
-            - _along(mean, upstream)
-            - normal.to(torch.float64) * _along(product, upstream)
-        )
+        inner = upstream - _along(mean, normal) - normal * _along(product, normal)
         if weight is not None:
-            scale = scale * weight.to(torch.float64)
-        own = (inner * _along(scale, upstream)).to(upstream.dtype)
+            scale = scale * weight
+        own = (inner * _along(scale, normal)).to(gradients[0].dtype)
         if weight is None:
             return own, None, None, None
         return own, products.to(weight.dtype), sums.to(weight.dtype), None
 
 
+def _wide(x: torch.Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
 def _along(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """One value for each channel, as what goes with a tensor of many."""
-    return values.reshape(1, -1, *[1] * (like.dim() - 2))
+    return values.to(like.dtype).reshape(1, -1, *[1] * (like.dim() - 2))

@@ -237,6 +237,7 @@ def misuse(hvd, model):
         ({"named_parameters": [("a", p) for p in model.parameters()]}, "several of"),
         ({"named_parameters": model.parameters()}, "pairs"),
         ({"backward_passes_per_step": 0}, "1 or more"),
+        ({"op": hvd.Max}, "hvd.Sum"),
         ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "op=hvd.Average"),
         ({"groups": [[torch.nn.Parameter(torch.ones(1))]]}, "groups"),
     ):
@@ -332,6 +333,16 @@ def corners_worker():
     with pytest.raises(NotImplementedError, match="sparse_as_dense=True"):
         table(torch.tensor([rank])).sum().backward()
     del refused
+    # Members of a process set average, and others go on as without Horovod.
+    pair = hvd.add_process_set([0, 2]) if size > 2 else hvd.global_process_set
+    own = torch.nn.Parameter(torch.zeros(1))
+    member = hvd.DistributedOptimizer(torch.optim.SGD([own], 1.0), process_set=pair)
+    for _ in range(2):
+        member.zero_grad()
+        (own * (rank + 1)).sum().backward()
+        member.step()
+    mine = (1 + size) / 2 if pair.included() else rank + 1
+    assert own.item() == -2 * mine
     # Ranks that reduce something else hear of it, on all of them.
     a, b = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     pairs = [("a", a), ("b", b)] if rank else [("b", a), ("a", b)]

@@ -49,7 +49,8 @@ for epoch in range(3):
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(x), y).backward()
         optimizer.step()
-loss = hvd.allreduce(torch.nn.functional.mse_loss(model(data[:][0]), data[:][1]), name="loss")
+x, y = data[:]
+loss = hvd.allreduce(torch.nn.functional.mse_loss(model(x), y), name="loss")
 assert hvd.synchronize(allreduce_async(torch.ones(1), op=hvd.Sum)).item() == hvd.size()
 note(f"end.{rank}", [*model.weight.flatten().tolist(), loss.item()])
 assert "tensorflow" not in sys.modules and "keras" not in sys.modules
@@ -85,8 +86,9 @@ import horovod.torch as hvd
 number, resets = rank, []
 hvd.init()
 torch.manual_seed(number)
-model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-model.double()
+model = torch.nn.Sequential(
+    torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)
+).double()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.5)
 optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())

@@ -112,7 +112,8 @@ def normalized(layer, x, weights):
     found = {"y": y.detach(), "x": x.grad, **dict(layer.named_buffers())}
     found |= {name: one.grad for name, one in layer.named_parameters()}
     layer.eval()
-    found["eval"] = layer(x).detach()
+    if layer.track_running_stats:  # Else it is of each rank's own batch.
+        found["eval"] = layer(x).detach()
     return found
 
 
@@ -135,7 +136,15 @@ def norm_worker():
         for shape, options in CASES:
             x, weights = (one.split(ROWS)[rank] for one in batch_of(shape, dtype))
             results.append(normalized(layer_of(hvd, shape, dtype, options), x, weights))
+    half = layer_of(hvd, (4,), torch.float32, {})(
+        torch.ones(3, 4, dtype=torch.bfloat16)
+    )
+    assert half.dtype == torch.bfloat16
     layer = hvd.SyncBatchNorm(4)
+    if rank == 0:  # Nobody communicates, but in training.
+        layer.eval()(torch.ones(3, 4))
+        hvd.SyncBatchNorm(4, track_running_stats=False).eval()(torch.ones(3, 4))
+        layer.train()
     with pytest.raises(ValueError, match="RK147"):
         layer(torch.ones(4))
     with pytest.raises(ValueError, match="RK147"):
@@ -168,8 +177,6 @@ def test_batch_normalization():
         got = [one[number] for one in everyones]
         for name, values in expected.items():
             if name in ("y", "x", "eval"):
-                if name == "eval" and not options.get("track_running_stats", True):
-                    continue  # By each rank's own batch then.
                 whole = torch.cat([one[name] for one in got])
             elif name in ("weight", "bias"):
                 whole = sum(one[name] for one in got)
