@@ -337,12 +337,16 @@ def corners_worker():
     pair = hvd.add_process_set([0, 2]) if size > 2 else hvd.global_process_set
     own = torch.nn.Parameter(torch.zeros(1))
     member = hvd.DistributedOptimizer(torch.optim.SGD([own], 1.0), process_set=pair)
+    steps = []
+    member.register_step_pre_hook(lambda *_: steps.append(own.grad.item()))
     for _ in range(2):
         member.zero_grad()
         (own * (rank + 1)).sum().backward()
         member.step()
+        # After this torch looks whether step() has its hooks.
+        member.load_state_dict(member.state_dict())
     mine = (1 + size) / 2 if pair.included() else rank + 1
-    assert own.item() == -2 * mine
+    assert own.item() == -2 * mine and steps == [mine] * 2
     # Ranks that reduce something else hear of it, on all of them.
     a, b = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     pairs = [("a", a), ("b", b)] if rank else [("b", a), ("a", b)]
