@@ -1,4 +1,4 @@
-"""torch.distributed by the engine beside gloo.
+"""torch.distributed by the engine, and Horovod's optimizer on it, beside gloo.
 
 `ringrun -np 2 python benchmarks/torch_backend.py`. Both take turns in one process, on
 groups of the same ranks. Prints Markdown.
@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import ring_keras.horovod.torch as hvd
 import ring_keras.torch  # noqa: F401
 
 ROUNDS = 9
@@ -38,19 +39,36 @@ def in_turn(calls: Mapping[str, Callable[[], Any]], times: int) -> dict[str, flo
     return {name: statistics.median(seconds) for name, seconds in rounds.items()}
 
 
-def step_of_ddp(group: Any) -> Callable[[], None]:
-    """A training step of an MLP with 6.3 million weights, batch 64."""
+def mlp() -> torch.nn.Module:
+    """6.3 million weights."""
     torch.manual_seed(1)
     widths = [784, 2048, 2048, 256, 10]
     layers: list[torch.nn.Module] = []
     for inputs, outputs in itertools.pairwise(widths):
         layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+
+
+def step_of_ddp(group: Any) -> Callable[[], None]:
     model = DistributedDataParallel(
-        torch.nn.Sequential(*layers[:-1]),
-        process_group=group,
-        gradient_as_bucket_view=True,
+        mlp(), process_group=group, gradient_as_bucket_view=True
     )
-    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    return step_of(model, sgd(model))
+
+
+def step_of_horovod() -> Callable[[], None]:
+    model = mlp()
+    return step_of(model, hvd.DistributedOptimizer(sgd(model)))
+
+
+def step_of(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> Callable[[], None]:
+    """A training step with a batch of 64."""
     x, y = torch.randn(64, 784), torch.randint(10, (64,))
 
     def step() -> None:
@@ -84,7 +102,11 @@ def main() -> None:
         }
         report(f"`all_reduce` of {nbytes:,} bytes", in_turn(calls, times))
     steps = {name: step_of_ddp(group) for name, group in groups.items()}
-    report("a step of `DistributedDataParallel`", in_turn(steps, 5))
+    steps["horovod"] = step_of_horovod()
+    seconds = in_turn(steps, 5)
+    report("a step of `DistributedDataParallel`", seconds)
+    seconds["ring"] = seconds["horovod"]
+    report("a step of Horovod's `DistributedOptimizer` beside it", seconds)
     dist.destroy_process_group()
 
 

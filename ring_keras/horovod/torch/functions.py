@@ -85,8 +85,8 @@ def _named(params: Any) -> list[tuple[str, torch.Tensor]]:
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,
-    process_set: ProcessSet = global_process_set,
     model: Any = None,
+    process_set: ProcessSet = global_process_set,
 ) -> None:
     """Gives an optimizer the state and the options that it has on one rank.
 
@@ -95,8 +95,8 @@ def broadcast_optimizer_state(
     Args:
         optimizer: With parameters of the same number and shapes on every rank.
         root_rank: The rank of the whole job that sends.
-        process_set: The ranks that take part.
         model: Taken, and not needed.
+        process_set: The ranks that take part.
 
     Raises:
         ValueError: If it is `LBFGS`, whose state belongs to one process's steps.

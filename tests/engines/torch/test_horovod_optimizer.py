@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import warnings
 
 import pytest
@@ -366,6 +367,34 @@ def corners_worker():
 @pytest.mark.parametrize("size", [2, 3])
 def test_corners(size):
     assert ranks(corners_worker, size) == [[1.0]] * size
+
+
+def overlap_worker():
+    hvd = begin_horovod()
+    rank, size = hvd.rank(), hvd.size()
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), 1.0),
+        groups=[[one] for one in model.parameters()],
+    )
+    seen = []
+
+    def in_the_middle(_):
+        # Backward is through with the second layer, and waits here.
+        deadline = time.monotonic() + 60
+        while model[1].bias.grad.item() != (1 + size) / 2:
+            assert time.monotonic() < deadline, "nothing is averaged during backward"
+        seen.append(model[0].weight.grad)
+
+    y = model[0](torch.ones(1, 2))
+    y.register_hook(in_the_middle)
+    ((rank + 1) * model[1](y)).sum().backward()
+    optimizer.step()
+    return seen
+
+
+def test_averages_while_backward_runs():
+    assert ranks(overlap_worker, 2) == [[None], [None]]
 
 
 def uneven_worker():
