@@ -14,6 +14,7 @@ import torch
 from ring_keras.horovod._absent import absent
 from ring_keras.horovod.torch._gradients import GradientError, GradientReducer
 from ring_keras.horovod.torch._reduce import Reduction
+from ring_keras.horovod.torch._scalers import guard_scalers
 from ring_keras.horovod.torch.compression import Compression, wire_and_own
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values.reduce_op import Adasum, Average, ReduceOp, Sum
@@ -145,6 +146,20 @@ class _Distributed:
 
     # The class below has torch's hooks around its own.
     step.hooked = True  # type: ignore[attr-defined]
+
+
+def _check_before_scaling(optimizer: Any) -> None:
+    if isinstance(optimizer, _Distributed) and (
+        not optimizer._ring_updates.reducer.is_idle
+    ):
+        raise GradientError(
+            "[RK146] a GradScaler is about to change gradients that are being "
+            "averaged. Call optimizer.synchronize() before, and scaler.step() within "
+            "optimizer.skip_synchronize()."
+        )
+
+
+guard_scalers(_check_before_scaling)
 
 
 def DistributedOptimizer(  # noqa: N802  Named like the class it stands for.

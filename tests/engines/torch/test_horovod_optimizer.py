@@ -217,6 +217,22 @@ def misuse(hvd, model):
     with pytest.raises(AssertionError, match=r"RK146.*set_backward"):
         optimizer.set_backward_passes_per_step(2)
     over()
+    # A scaler writes so that autograd does not see it.
+    scaler = torch.amp.GradScaler("cpu")
+    for scaling in (scaler.step, scaler.unscale_):
+        scaler.scale(loss_of(model, x, y)).backward()
+        with pytest.raises(AssertionError, match=r"RK146.*GradScaler"):
+            scaling(optimizer)
+        over()
+    scaler.scale(loss_of(model, x, y)).backward()
+    optimizer.synchronize()
+    scaler.unscale_(optimizer)
+    scaled = [one.grad.clone() for one in model.parameters()]
+    with optimizer.skip_synchronize():
+        scaler.step(optimizer)
+    scaler.update()
+    assert_close([one.grad for one in model.parameters()], scaled, atol=0)
+    optimizer.zero_grad()
     # A second average would be another number, for a sum at least.
     backward()
     optimizer.synchronize()
