@@ -186,16 +186,14 @@ class GradientReducer:
         return first
 
     def _send(self, bucket: _Bucket) -> None:
-        bucket.sent = [
-            (parameter, gradient, gradient._version)
-            for parameter, gradient in self._gradients_of(bucket)
-        ]
-        tensors = [gradient for _, gradient, _ in bucket.sent]
+        pairs = list(self._gradients_of(bucket))
+        tensors = [gradient for _, gradient in pairs]
         if self._compressor is not None:
             bucket.contexts = [
                 self._compressor.compress(gradient.detach()) for gradient in tensors
             ]
             tensors = [tensor for tensor, _ in bucket.contexts]
+        bucket.sent = [(*pair, pair[1]._version) for pair in pairs]
         names = [
             f"{self._name_of(parameter)} {gradient.dtype} {list(gradient.shape)}"
             for parameter, gradient, _ in bucket.sent
