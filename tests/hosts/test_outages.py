@@ -97,7 +97,8 @@ def stopped(pids: list[int]) -> Iterator[None]:
         os.kill(pid, signal.SIGSTOP)
     yield
     for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):  # It was given up, and killed.
+            os.kill(pid, signal.SIGCONT)
 
 
 Outage = Callable[[SshHosts, Job], contextlib.AbstractContextManager[None]]
