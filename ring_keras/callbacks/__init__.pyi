@@ -2,6 +2,7 @@ from .best_model_checkpoint import BestModelCheckpoint as BestModelCheckpoint
 from .broadcast_global_variables import (
     BroadcastGlobalVariables as BroadcastGlobalVariables,
 )
+from .checkpoint import Checkpoint as Checkpoint
 from .distributed import Distributed as Distributed
 from .elastic import Elastic as Elastic
 from .learning_rate_schedule import LearningRateSchedule as LearningRateSchedule

@@ -2,8 +2,6 @@
 
 import contextlib
 import fcntl
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,12 @@ from ring_keras.callbacks.backup_directory import (
     Directory,
     LocalDirectory,
     directory_at,
+)
+from ring_keras.callbacks.sealed_records import (
+    sealed,
+    sha256,
+    sha256_of_file,
+    unsealed,
 )
 from ring_keras.errors import RingKerasError
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
@@ -63,10 +67,10 @@ class BackupFiles:
                 space that is left there. Earlier backups are still there.
         """
         stem = _stem(steps)
-        noted = {**(place or {}), "steps": steps, "sha256": _sha256(weights)}
+        noted = {**(place or {}), "steps": steps, "sha256": sha256(weights)}
         try:
             self._directory.write(stem + _WEIGHTS, weights)
-            self._directory.write(stem + _RECORD, _sealed(noted))
+            self._directory.write(stem + _RECORD, sealed(noted))
         except OSError as error:
             raise RingKerasError(
                 "[RK610] "
@@ -163,9 +167,9 @@ class BackupFiles:
             with contextlib.ExitStack() as stack:
                 name = stem + _WEIGHTS
                 try:
-                    noted = _unsealed(self._directory.read(stem + _RECORD))
+                    noted = unsealed(self._directory.read(stem + _RECORD))
                     weights = stack.enter_context(self._directory.local_copy(name))
-                    if _sha256_of_file(weights) != noted["sha256"]:
+                    if sha256_of_file(weights) != noted["sha256"]:
                         raise ValueError("its checksum is another one")
                 except (OSError, ValueError) as error:
                     logging.warning(
@@ -219,39 +223,3 @@ def require_built(model: keras.Model) -> None:
 
 def _stem(steps: int) -> str:
     return f"step-{steps:012}"
-
-
-def _sealed(noted: Mapping[str, Any]) -> bytes:
-    """A record's contents, with their own checksum."""
-    return json.dumps({**noted, "record_sha256": _seal(noted)}).encode()
-
-
-def _unsealed(content: bytes) -> dict[str, Any]:
-    """What was noted.
-
-    Raises:
-        ValueError: If it is not what was written.
-    """
-    try:
-        noted = json.loads(content)
-    except ValueError:
-        noted = None
-    if not isinstance(noted, dict) or noted.pop("record_sha256", "") != _seal(noted):
-        raise ValueError("its record is not what was written")
-    return noted
-
-
-def _seal(noted: Mapping[str, Any]) -> str:
-    return _sha256(json.dumps(noted, sort_keys=True).encode())
-
-
-def _sha256(content: bytes | memoryview) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _sha256_of_file(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -1,19 +1,13 @@
 """Writes backups while training goes on."""
 
-from concurrent.futures import Future, ThreadPoolExecutor
-
 import keras
-from absl import logging
 
 from ring_keras import keras_internals as internals
+from ring_keras.callbacks.background_write import BackgroundWrite, wait_for_all_writes
 from ring_keras.callbacks.backup_files import BackupFiles
 from ring_keras.monitoring.events import add_checkpoint
 
 __all__ = ["BackupWriter"]
-
-# One for all: what an earlier `fit` has left to write comes first. A process that ends
-# waits for it.
-_THREAD = ThreadPoolExecutor(1, thread_name_prefix="ring_keras-backup")
 
 
 class BackupWriter:
@@ -28,7 +22,7 @@ class BackupWriter:
 
     def __init__(self, files: BackupFiles) -> None:
         self._files = files
-        self._write: Future[None] | None = None
+        self._write = BackgroundWrite()
 
     def save(self, model: keras.Model, steps: int) -> None:
         """Returns when the state is copied.
@@ -42,8 +36,7 @@ class BackupWriter:
         """
         self.wait()
         weights = internals.weights_file(model)
-        self._write = _THREAD.submit(self._save, weights, steps)
-        self._write.add_done_callback(_log_failure)
+        self._write.begin(lambda: self._save(weights, steps))
 
     def _save(self, weights: memoryview, steps: int) -> None:
         add_checkpoint("Preemption", self._files.save(weights, steps), steps)
@@ -54,14 +47,11 @@ class BackupWriter:
         Raises:
             Exception: Why it could not be written; once.
         """
-        write, self._write = self._write, None
-        if write is not None:
-            write.result()
+        self._write.wait()
 
     def has_failed(self) -> bool:
         """Whether `wait` would raise, as far as is known."""
-        write = self._write
-        return write is not None and write.done() and write.exception() is not None
+        return self._write.has_failed()
 
     def restore(self, model: keras.Model, steps: int | None = None) -> int | None:
         """Takes the newest whole backup, when all earlier ones have been written.
@@ -75,8 +65,8 @@ class BackupWriter:
         Returns:
             For how many steps it was trained; None if there is no backup.
         """
-        self._write = None
-        _THREAD.submit(lambda: None).result()
+        self._write.forget()
+        wait_for_all_writes()
         noted = self._files.restore(model, steps)
         return None if noted is None else int(noted["steps"])
 
@@ -87,10 +77,3 @@ class BackupWriter:
             OSError: If they cannot be removed.
         """
         self._files.clear()
-
-
-def _log_failure(write: Future[None]) -> None:
-    """At once, and even if `fit` ends by something else."""
-    error = write.exception()
-    if error is not None:
-        logging.error("ring_keras: %s", error)

@@ -61,6 +61,7 @@ class Resume(keras.callbacks.Callback):
     """
 
     counts_every_batch = True
+    finds_step = True
 
     def __init__(self, root_rank: int = 0) -> None:
         super().__init__()

@@ -138,7 +138,14 @@ from ring_keras.keras_internals.replacing import (
     replacement,
     restore,
 )
-from ring_keras.keras_internals.saving import weights_file
+from ring_keras.keras_internals.saving import (
+    FileGroup,
+    archive_without_weights,
+    file_groups,
+    weights_file,
+    with_weights,
+    write_groups,
+)
 from ring_keras.keras_internals.variables import (
     is_keras_variable,
     is_variable,
@@ -202,8 +209,10 @@ __all__ = [
     "UPDATE_AVERAGES",
     "UPDATE_STEP",
     "VARIABLE_INDEX",
+    "FileGroup",
     "accumulates",
     "accumulators",
+    "archive_without_weights",
     "batch_losses",
     "batch_normalizations",
     "begin_silent_test_batch",
@@ -216,6 +225,7 @@ __all__ = [
     "constants",
     "data_server_port",
     "dataset_of",
+    "file_groups",
     "finalize_layers",
     "fixed_states",
     "flattened_layers",
@@ -281,4 +291,6 @@ __all__ = [
     "variable_key",
     "velocities",
     "weights_file",
+    "with_weights",
+    "write_groups",
 ]

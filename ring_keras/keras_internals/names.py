@@ -122,7 +122,12 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     "keras.Variable": ("_serialize_to_tensors",),
     "keras.losses.Loss": ("call",),
     "keras.optimizers.LossScaleOptimizer": ("check_finite",),
-    "keras.src.saving.saving_lib": ("H5IOStore", "_save_state"),
+    "keras.src.saving.saving_lib": (
+        "DiskIOStore",
+        "H5IOStore",
+        "_save_state",
+        "_serialize_model_as_json",
+    ),
     "tensorflow.python.autograph.core.config": ("CONVERSION_RULES", "DoNotConvert"),
     "tensorflow.python.data.ops.batch_op": ("_BatchDataset", "_ParallelBatchDataset"),
     "tensorflow.python.data.ops.dataset_ops": ("_OptionsDataset",),

@@ -1,10 +1,25 @@
-"""A model's weights as a file, without a file system."""
+"""A model as a file, without a file system, and what such a file has of it."""
 
 import io
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import keras
 
-__all__ = ["weights_file"]
+from ring_keras.keras_internals.names import SAVE_VARIABLES
+from ring_keras.keras_internals.optimizers import inner_optimizers, optimizers_of
+from ring_keras.keras_internals.replacing import replace, replacement, restore
+
+__all__ = [
+    "FileGroup",
+    "archive_without_weights",
+    "file_groups",
+    "weights_file",
+    "with_weights",
+    "write_groups",
+]
 
 
 def weights_file(model: keras.Model) -> memoryview:
@@ -22,3 +37,127 @@ def weights_file(model: keras.Model) -> memoryview:
     saving._save_state(model, store, None, "", set())
     store.close()
     return file.getbuffer()
+
+
+@dataclass
+class FileGroup:
+    """What one layer or optimizer has in a file of weights.
+
+    Attributes:
+        path: In the file.
+        metadata: What Keras notes there, if anything.
+        values: By their names there. In a model's groups: what is saved, variables in
+            place of their values.
+    """
+
+    path: str
+    metadata: dict[str, str] | None
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+def file_groups(model: keras.Model) -> list[FileGroup]:
+    """What `weights_file` writes, in its order, with the variables themselves."""
+    return _walk(model, None)
+
+
+def write_groups(groups: list[FileGroup], value_of: Callable[[Any], Any]) -> bytes:
+    """A file of weights, as Keras writes it.
+
+    Args:
+        groups: In their order.
+        value_of: Gives the array for what stands in a group.
+    """
+    file = io.BytesIO()
+    store = keras.src.saving.saving_lib.H5IOStore(file, mode="w")
+    for group in groups:
+        noted = {} if group.metadata is None else {"metadata": group.metadata}
+        entry = store.make(group.path, **noted)
+        for name, value in group.values.items():
+            entry[name] = value_of(value)
+    store.close()
+    return file.getvalue()
+
+
+def archive_without_weights(model: keras.Model) -> bytes:
+    """What `model.save("x.keras")` would write now, but for the weights.
+
+    Raises:
+        Exception: If the model, or something in it, cannot be described.
+    """
+    saving = keras.src.saving.saving_lib
+    config, metadata = saving._serialize_model_as_json(model)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("metadata.json", metadata)
+        archive.writestr("config.json", config)
+        assets = saving.DiskIOStore("assets", archive=archive, mode="w")
+        try:
+            _walk(model, assets)
+        finally:
+            assets.close()
+    return file.getvalue()
+
+
+def with_weights(archive: bytes, weights: bytes) -> bytes:
+    """The whole of what `archive_without_weights` gives."""
+    file = io.BytesIO(archive)
+    with zipfile.ZipFile(file, "a") as whole:
+        whole.writestr("model.weights.h5", weights)
+    return file.getvalue()
+
+
+def _walk(model: keras.Model, assets: Any) -> list[FileGroup]:
+    """Has Keras save a model's state, optimizers their variables as such."""
+    saving: Any = keras.src.saving.saving_lib
+    store: Any = saving.H5IOStore
+    groups: list[FileGroup] = []
+
+    class Recorder(store):  # type: ignore[misc]
+        """Keeps what it is given, and makes no file."""
+
+        def __init__(self) -> None:
+            pass
+
+        def __bool__(self) -> bool:
+            return True
+
+        def make(self, path: str, metadata: Any = None) -> dict[str, Any]:
+            groups.append(FileGroup(path, metadata))
+            return groups[-1].values
+
+    plain = keras.optimizers.Optimizer.save_own_variables
+    earlier: list[tuple[keras.optimizers.Optimizer, Any]] = []
+    try:
+        for optimizer in _with_inner(optimizers_of(model)):
+            if type(optimizer).save_own_variables is not plain:
+                continue  # Whoever looks at the groups finds that they are others.
+            earlier.append((optimizer, replacement(optimizer, SAVE_VARIABLES)))
+            replace(optimizer, SAVE_VARIABLES, _saver_of(optimizer))
+        saving._save_state(model, Recorder(), assets, "", set())
+    finally:
+        for optimizer, before in earlier:
+            restore(optimizer, SAVE_VARIABLES)
+            if before is not None:
+                replace(optimizer, SAVE_VARIABLES, before)
+    return groups
+
+
+def _saver_of(optimizer: keras.optimizers.Optimizer) -> Callable[[Any], None]:
+    def save(store: Any) -> None:
+        for index, variable in enumerate(optimizer.variables):
+            store[str(index)] = variable
+
+    return save
+
+
+def _with_inner(
+    optimizers: list[keras.optimizers.Optimizer],
+) -> Iterator[keras.optimizers.Optimizer]:
+    waiting = list(optimizers)
+    seen: set[int] = set()
+    while waiting:
+        optimizer = waiting.pop()
+        if id(optimizer) not in seen:
+            seen.add(id(optimizer))
+            yield optimizer
+            waiting += inner_optimizers(optimizer)

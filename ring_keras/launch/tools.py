@@ -55,6 +55,10 @@ _TOOLS = {
         "ring_keras.monitoring.timeline.__main__",
         "joins the ranks' timelines into one file: ring timeline FILE",
     ),
+    "checkpoint": _Tool(
+        "ring_keras.callbacks.checkpoint_command",
+        "makes one file of a checkpoint: ring checkpoint DIR --into X.keras",
+    ),
     "data-service": _Tool(
         "ring_keras.data.service.__main__",
         "prepares data for a job: ringrun -np 4 ring data-service FILE",

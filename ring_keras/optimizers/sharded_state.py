@@ -30,6 +30,7 @@ from ring_keras.values.objects import allgather_object
 __all__ = [
     "SHARDABLE",
     "ShardedState",
+    "balanced",
     "can_shard",
     "parts_of_different_states",
     "require_parts_of_one_state",
@@ -101,7 +102,7 @@ class ShardedState:
             return
         variables = list(variables)
         self._place = self._current_place()
-        places = _balanced(
+        places = balanced(
             [_nbytes(variable) for variable in variables], self._process_set.size()
         )
         self._owners = {
@@ -317,7 +318,7 @@ def parts_of_different_states(how: str) -> RankMismatchError:
     )
 
 
-def _balanced(sizes: Sequence[int], places: int) -> list[int]:
+def balanced(sizes: Sequence[int], places: int) -> list[int]:
     """Divides things, so that each place has about as much: the largest ones first."""
     loads = [0] * places
     result = [0] * len(sizes)

@@ -1,0 +1,339 @@
+"""Saves checkpoints of which each rank writes a part, while training goes on."""
+
+import secrets
+from concurrent.futures import TimeoutError as WriteTimeoutError
+from pathlib import Path
+from typing import Any, Literal
+
+import keras
+from absl import logging
+
+from ring_keras import keras_internals as internals
+from ring_keras.callbacks.background_write import BackgroundWrite, wait_for_all_writes
+from ring_keras.callbacks.backup_files import require_built
+from ring_keras.callbacks.checkpoint_files import CheckpointFiles, CheckpointName
+from ring_keras.callbacks.checkpoint_parts import PartWriter
+from ring_keras.callbacks.checkpoint_reading import newest_whole, whole_checkpoint
+from ring_keras.callbacks.checkpoint_state import ModelState, refuse_ranks_apart
+from ring_keras.errors import RingKerasError
+from ring_keras.job.job import current_job
+from ring_keras.keras_internals import calls
+from ring_keras.ops.outcomes import gather_outcomes
+from ring_keras.training.attachment import attach
+from ring_keras.training.distributed_fit import DistributedFit, Moment
+from ring_keras.training.distributed_models import process_set_of
+
+__all__ = ["Checkpoint"]
+
+_NAME = "callbacks.Checkpoint"
+
+
+class Checkpoint(keras.callbacks.Callback):
+    """Saves model and optimizer while training goes on; each rank writes a part.
+
+    Between two steps each rank copies its part in memory: its share of what all ranks
+    have the same of, and what it alone has, such as its part of a state that is divided
+    (`shard_state=True`). A thread writes that to the directory, which all ranks see:
+
+    ```python
+    resume = ring.data.Resume()
+    train = ring.data.shard(dataset, seed=1, resume=resume).batch(32)
+    model.fit(train, epochs=9, callbacks=[
+        ring.callbacks.Checkpoint("/shared/checkpoints", every=500),
+        resume,
+    ])
+    ```
+
+    The next start continues from the newest complete checkpoint, with any number of
+    ranks. List the callback before `ring.data.Resume`, which finds the epoch and the
+    step in it; without that, `fit` begins with the epoch in which it was made. `ring
+    checkpoint DIRECTORY --into model.keras` makes a file of it for
+    `keras.models.load_model`.
+
+    - A checkpoint is complete when the parts of all ranks, with their checksums, are
+      there. Whatever dies, and whenever, the earlier one stays as it was.
+    - If a rank cannot write its part, for example on a full disk, it logs an error, the
+      first rank says so at the end of the epoch, and training goes on.
+    - One part is written at a time: if the last one is not done when the next is due,
+      training waits for it. So does the end of `fit`.
+    - With as many ranks as before, each rank also gets back what it has its own of:
+      random generators, moving statistics, accumulated gradients. So training
+      continues with the bits that it would have had.
+    - Ranks that train apart (`sync_every`) and `local_layers` are refused.
+
+    Examples:
+        >>> optimizer = keras.optimizers.SGD(0.1)
+        >>> model.compile(ring.DistributedOptimizer(optimizer), loss="mse")
+        >>> mine = ring.data.shard((x, y), seed=1)
+        >>> checkpoint = ring.callbacks.Checkpoint("checkpoints", every=2)
+        >>> history = model.fit(
+        ...     *mine, batch_size=8, epochs=2, verbose=0, callbacks=[checkpoint])
+
+    Args:
+        directory: A directory that is used for nothing else, and that all ranks see, or
+            a URL that `fsspec` knows, such as "s3://bucket/checkpoints".
+        every: A number of steps, as the optimizer counts them, or "epoch".
+        keep: How many complete checkpoints are kept; earlier ones are removed.
+        restore: Whether `fit` begins with the newest complete checkpoint, if that has
+            more steps than the model.
+
+    Raises:
+        ValueError: If an argument is none of those.
+    """
+
+    ranks_meet_in = ("fit",)
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        every: int | Literal["epoch"] = "epoch",
+        keep: int = 2,
+        restore: bool = True,
+    ) -> None:
+        super().__init__()
+        is_number = isinstance(every, int) and not isinstance(every, bool)
+        if every != "epoch" and not (is_number and every > 0):
+            raise ValueError(
+                "`every` of Checkpoint must be a number of steps above 0, or 'epoch'. "
+                f"Received: every={every!r}"
+            )
+        if not isinstance(keep, int) or keep < 1:
+            raise ValueError(
+                "`keep` of Checkpoint must be the number of checkpoints that are kept, "
+                f"1 or more. Received: keep={keep!r}"
+            )
+        self.every = every
+        self.keep = keep
+        self.restore = restore
+        self._files = CheckpointFiles(directory)
+        # Of one call of `fit`. Plain values are what a rank that comes later takes from
+        # the others (`Elastic`), so what is a rank's own must be none.
+        self._fit: DistributedFit | None = None
+        self._run: list[Any] = []  # Number and token.
+        self._saved_steps = 0
+        self._epoch = 0
+        self._optimizers: list[keras.optimizers.Optimizer] = []
+        self._start = _Start()
+        self._parts: PartWriter | None = None
+        self._write = BackgroundWrite()
+        self._failures = _Failures()
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Restores a checkpoint on the first rank, from which the others take it."""
+        attach(self.model, adopt_optimizers=True)
+        fit = DistributedFit.begin(self)
+        if fit is None:
+            raise RingKerasError(
+                "[RK601] "
+                "ring_keras.callbacks.Checkpoint belongs in the callbacks of fit(), "
+                "but something else called it."
+            )
+        self._fit = fit
+        self._optimizers = internals.training_optimizers(self.model)
+        self._parts = None
+        self._failures = _Failures()
+        self._write.forget()
+        self._start = _Start()
+        fit.when(Moment.ALL_HAVE_BEGUN, self, self._begin)
+        fit.when(Moment.RANKS_ARE_ALIKE, self, self._take_own)
+        fit.when(Moment.RANKS_HAVE_CHANGED, self, self._divide)
+        fit.when(Moment.STEPS_END, self, self._tell)
+        try:
+            wait_for_all_writes()
+            require_built(self.model)
+            refuse_ranks_apart(self.model)
+            if process_set_of(self.model).rank() == 0 and self.restore:
+                steps = self._steps()
+                with newest_whole(self._files, after=steps) as whole:
+                    if whole is not None:
+                        self._restore(whole)
+        except Exception as error:  # Raised when all ranks can hear of it.
+            self._start.failure = error
+
+    def _begin(self) -> None:
+        """All ranks follow the first; collective."""
+        process_set = process_set_of(self.model)
+        _, plain = gather_outcomes(_NAME, self._look, process_set)
+        run, token, name = plain[0]
+        self._run = [run, token]
+
+        def follow() -> tuple[None, None]:
+            self._files.require_run(token)
+            if name is not None and process_set.rank() != 0:
+                with whole_checkpoint(self._files, CheckpointName(*name)) as whole:
+                    self._restore(whole)
+            return None, None
+
+        gather_outcomes(_NAME, follow, process_set)
+        self._saved_steps = self._steps()
+        self._set_epoch()
+        if process_set.size() == 1:
+            self._take_own()
+
+    def _look(self) -> tuple[None, list[Any] | None]:
+        """Whether this rank can take part; on the first one, in what."""
+        failure, self._start.failure = self._start.failure, None
+        if failure is not None:
+            raise failure
+        self._divide()
+        if process_set_of(self.model).rank() != 0:
+            return None, None
+        name = self._start.name
+        if name is not None and self._steps() != self._start.steps:
+            raise RingKerasError(
+                "[RK518] "
+                f"ring_keras.callbacks.Checkpoint has restored {name}, and another "
+                f"callback a state of {self._steps():,} steps over it. List Checkpoint "
+                "after that one: it restores only what is newer."
+            )
+        token = secrets.token_hex(4)
+        run = self._files.begin_run(token)
+        if name is not None:
+            logging.warning(
+                "ring_keras: training continues from the checkpoint of %s.", name
+            )
+        plain = None if name is None else list(vars(name).values())
+        return None, [run, token, plain]
+
+    def _divide(self) -> None:
+        """Among the ranks that there are."""
+        assert self._fit is not None
+        self._parts = PartWriter(self._files, self.model, self._fit.is_local())
+
+    def _restore(self, whole: Any) -> None:
+        """Everything from a checkpoint, on this rank."""
+        state = ModelState(self.model)
+        whole.restore(self.model, state)
+        process_set = process_set_of(self.model)
+        start = self._start
+        start.name, start.steps = whole.name, self._steps()
+        start.epoch, start.step = whole.record["epoch"], whole.record["step_in_epoch"]
+        start.own = []
+        if whole.name.size == process_set.size():
+            own = whole.own_of(process_set.rank())
+            start.own = [(state.values[n].variable, own[n]) for n in sorted(own)]
+            self._take_own()
+        else:
+            # Of other ranks: nobody knows whose part of the data they are of.
+            internals.clear_accumulators(internals.optimizers_of(self.model))
+
+    def _take_own(self) -> None:
+        """What this rank has its own of; also after all have taken one rank's."""
+        for variable, value in self._start.own:
+            variable.assign(value)
+
+    def _set_epoch(self) -> None:
+        """Where `fit` begins, unless a callback finds the very step."""
+        start = self._start
+        if start.name is None:
+            return
+        callbacks = calls.calling_callback_list()
+        assert callbacks is not None
+        if any(getattr(one, "finds_step", False) for one in callbacks.callbacks):
+            return
+        internals.set_initial_epoch(self.model, start.epoch)
+        if start.step and process_set_of(self.model).rank() == 0:
+            logging.warning(
+                "ring_keras: [RK657] the checkpoint of %s was made after step %d of an "
+                "epoch (the first is 0, this one %d), which begins anew: its data are "
+                "trained on twice. List ring_keras.data.Resume after Checkpoint to "
+                "continue in it.",
+                start.name,
+                start.step,
+                start.epoch,
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Notes which one it is."""
+        self._epoch = epoch
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Saves if it is due, when all callbacks are through with the step before."""
+        if self.every != "epoch" and self._is_due(self.every):
+            self._save(self._epoch, batch)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """The same: what is due after an epoch's last step is saved here."""
+        if self._is_due(1 if self.every == "epoch" else self.every):
+            self._save(epoch + 1, 0)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Waits until all ranks have written."""
+        if self._fit is None:
+            return
+        # Half of what the others wait for this rank.
+        self._wait(current_job().config.collective_timeout_s / 2)
+        self._tell()
+        if self._parts is not None:
+            self._parts.end(self._run[1], self.keep)
+        self._fit = self._parts = None
+
+    def _is_due(self, every: int) -> bool:
+        return self._steps() // every > self._saved_steps // every
+
+    def _save(self, epoch: int, step: int) -> None:
+        """Returns when this rank's part is copied."""
+        assert self._parts is not None
+        self._wait()  # What it writes is in the memory that is about to change.
+        steps = self._steps()
+        run, token = self._run
+        task = self._parts.copy(run, token, steps, (epoch, step), self.keep)
+        self._saved_steps = steps
+        self._write.begin(task)
+
+    def _wait(self, timeout_s: float | None = None) -> None:
+        """Notes why the last part was not written, if it was not."""
+        try:
+            self._write.wait(timeout_s)
+        except WriteTimeoutError:
+            self._failures.texts.append(f"still writes after {timeout_s:g} s")
+        except Exception as error:
+            self._failures.texts.append(str(error).removeprefix("[RK517] "))
+
+    def _tell(self) -> None:
+        """The first rank says what has failed on any; collective."""
+        fit = self._fit
+        assert fit is not None
+        if self._write.has_failed():
+            self._wait()
+        process_set = process_set_of(self.model)
+        texts, self._failures.texts = self._failures.texts, []
+
+        def gather() -> list[str]:
+            _, everyones = gather_outcomes(_NAME, lambda: (None, texts), process_set)
+            return [
+                f"rank {rank}: {text}"
+                for rank, its in zip(process_set.ranks, everyones, strict=True)
+                for text in its
+            ]
+
+        told = fit.sections.run(gather)
+        if told and process_set.rank() == 0:
+            logging.error(
+                "ring_keras: [RK517] checkpoints of this fit() are not complete, and "
+                "training goes on without them. %s",
+                " ".join(told),
+            )
+
+    def _steps(self) -> int:
+        return max(map(internals.steps_done, self._optimizers), default=0)
+
+
+class _Start:
+    """With what a call of `fit` begins on this rank."""
+
+    def __init__(self) -> None:
+        self.failure: Exception | None = None
+        self.name: CheckpointName | None = None
+        self.steps = self.epoch = self.step = 0
+        self.own: list[tuple[Any, Any]] = []
+
+
+class _Failures:
+    """Of this rank, of which the others have not heard."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
