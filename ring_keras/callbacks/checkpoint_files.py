@@ -8,7 +8,7 @@ in their names. Those of another life of the job, or of other ranks, have other 
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,21 +153,26 @@ class CheckpointFiles:
             ) from error
 
     def remove_old(
-        self, token: str, alive: Collection[CheckpointName], keep: int
+        self, token: str, since: CheckpointName | None, keep: int
     ) -> None:
         """Removes all but the newest complete ones, and what may yet be complete.
 
         Args:
             token: Of this run.
-            alive: Those of which a rank may still write a part.
+            since: The oldest of which a rank may still write a part; others may have
+                begun newer ones meanwhile. None if all have written.
             keep: How many complete ones stay.
 
         Raises:
             OSError: If a file cannot be removed.
             RingKerasError: If nobody knows which are there.
         """
-        stays = {*self.complete()[:keep], *alive}
         files = list(self._files())
+        complete = self.complete()
+        stays = set(complete[:keep])
+        if since is not None:
+            may_be = {name for _, name, _ in files if name >= since}
+            stays |= may_be - set(complete)
         # In this order: what is left of a pair counts for nothing.
         for ending in (RECORD, PART):
             for file, name, _ in files:

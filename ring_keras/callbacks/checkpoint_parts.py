@@ -1,6 +1,6 @@
 """This rank's part of each checkpoint: copied between two steps, and written later."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -39,8 +39,7 @@ class PartWriter:
         process_set = process_set_of(model)
         self._files = files
         self._place, self._size = process_set.rank(), process_set.size()
-        # Of which ranks may not have written their parts yet.
-        self._alive: list[CheckpointName] = []
+        self._last: CheckpointName | None = None
         state = ModelState(model)
         writers = Writers(state, model, is_local, process_set)
         numbers = writers.written_by(self._place)
@@ -81,30 +80,29 @@ class PartWriter:
         name = CheckpointName(run, steps, token, generation(), self._size)
         content = self._copy.take()
         # A rank begins a part only after it has written, or failed to write, the one
-        # before. So where one has written its part, the others may be about to write
+        # before. So where one has copied its part, the others may be about to write
         # theirs of the one before, and of none that is older.
-        self._alive = [*self._alive[-1:], name]
-        alive = self._alive
+        since, self._last = self._last or name, name
         noted = {"epoch": place[0], "step_in_epoch": place[1], **self._noted}
 
         def write() -> None:
             path = self._files.write(name, self._place, content, noted)
             if self._place == 0:
                 add_checkpoint("Checkpoint", path, steps)
-                self._remove_old(token, alive, keep)
+                self._remove_old(token, since, keep)
 
         return write
 
     def end(self, token: str, keep: int) -> None:
         """All ranks have written, or failed to."""
-        if self._place == 0 and self._alive:
-            self._remove_old(token, [], keep)
+        if self._place == 0 and self._last is not None:
+            self._remove_old(token, None, keep)
 
     def _remove_old(
-        self, token: str, alive: Sequence[CheckpointName], keep: int
+        self, token: str, since: CheckpointName | None, keep: int
     ) -> None:
         try:
-            self._files.remove_old(token, alive, keep)
+            self._files.remove_old(token, since, keep)
         except (OSError, RingKerasError) as error:
             logging.warning(
                 "ring_keras: [RK659] older checkpoints are left behind: %s", error
