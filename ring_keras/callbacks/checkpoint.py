@@ -252,13 +252,12 @@ class Checkpoint(keras.callbacks.Callback):
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Saves if it is due, when all callbacks are through with the step before."""
-        if self.every != "epoch" and self._is_due(self.every):
-            self._save(self._epoch, batch)
+        if self.every != "epoch":
+            self._save_if_due(self.every, self._epoch, batch)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """The same: what is due after an epoch's last step is saved here."""
-        if self._is_due(1 if self.every == "epoch" else self.every):
-            self._save(epoch + 1, 0)
+        self._save_if_due(1 if self.every == "epoch" else self.every, epoch + 1, 0)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Waits until all ranks have written."""
@@ -271,14 +270,12 @@ class Checkpoint(keras.callbacks.Callback):
             self._parts.end(self._run[1], self.keep)
         self._fit = self._parts = None
 
-    def _is_due(self, every: int) -> bool:
-        return self._steps() // every > self._saved_steps // every
-
-    def _save(self, epoch: int, step: int) -> None:
-        """Returns when this rank's part is copied."""
-        assert self._parts is not None
-        self._wait()  # What it writes is in the memory that is about to change.
+    def _save_if_due(self, every: int, epoch: int, step: int) -> None:
+        """Returns when this rank's part is copied, if one is due."""
         steps = self._steps()
+        if self._parts is None or steps // every <= self._saved_steps // every:
+            return  # Or it has come later, and is not where the others are yet.
+        self._wait()  # What it writes is in the memory that is about to change.
         run, token = self._run
         task = self._parts.copy(run, token, steps, (epoch, step), self.keep)
         self._saved_steps = steps

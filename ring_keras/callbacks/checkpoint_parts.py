@@ -39,6 +39,7 @@ class PartWriter:
         process_set = process_set_of(model)
         self._files = files
         self._place, self._size = process_set.rank(), process_set.size()
+        self._generation = generation()
         self._last: CheckpointName | None = None
         state = ModelState(model)
         writers = Writers(state, model, is_local, process_set)
@@ -77,7 +78,7 @@ class PartWriter:
         Returns:
             Writes it, in any thread, and removes old ones.
         """
-        name = CheckpointName(run, steps, token, generation(), self._size)
+        name = CheckpointName(run, steps, token, self._generation, self._size)
         content = self._copy.take()
         # A rank begins a part only after it has written, or failed to write, the one
         # before. So where one has copied its part, the others may be about to write

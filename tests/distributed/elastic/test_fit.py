@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 import pytest
 from support.ringrun import Ringrun
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from ring_keras.callbacks.checkpoint_files import CheckpointFiles
+from ring_keras.callbacks.checkpoint_reading import whole_checkpoint
 
 # On all ranks row i of `counts` is how often example i was trained on, `total` how
 # often any was, and `calls` the number of steps: gradients are summed, and all numbers
@@ -132,6 +138,8 @@ for _ in range(case.get("fits", 1)):
     if "logs" in case:
         board = ring.callbacks.TensorBoard(case["logs"], update_freq=2)
         watching = [ring.callbacks.RingMetrics(), board]
+    if "checkpoints" in case:
+        watching.append(ring.callbacks.Checkpoint(case["checkpoints"], **case["saves"]))
     history = model.fit(
         train,
         epochs=EPOCHS,
@@ -511,3 +519,71 @@ def test_what_it_cannot_do_is_said(ringrun: Ringrun) -> None:
     }
     for name, text in expected.items():
         assert text in (results[name] or ""), (name, results[name])
+
+
+def checkpoint_sizes(directory: Path) -> list[tuple[int, int]]:
+    """Steps and ranks of each checkpoint, which has what its examples have added up."""
+    files = CheckpointFiles(directory)
+    assert set(files.found()) == set(files.complete())
+    for name in files.complete():
+        with whole_checkpoint(files, name) as whole:
+            weights = io.BytesIO(whole.weights())
+        with h5py.File(weights) as file:
+            counts = np.array(file["layers/dense/vars/0"])
+            total = np.array(file["layers/adds/vars/0"])
+        assert counts.sum() == total > 0
+    return sorted((name.steps, name.size) for name in files.complete())
+
+
+@pytest.mark.slow
+def test_checkpoints_go_on_when_ranks_are_lost_and_come(
+    ringrun: Ringrun, tmp_path: Path
+) -> None:
+    options = ["--min-np", "1", "--max-np", "2", "--blacklist-cooldown-range", "0", "0"]
+
+    ends = fit(
+        ringrun,
+        *options,
+        size=2,
+        ends=[1, 2],
+        # The rank that removes old ones.
+        deaths=[[0, "backward", 5]],
+        waits_in=1,
+        checkpoints=str(tmp_path),
+        saves={"every": 2, "keep": 99},
+    )
+
+    assert ends[0]["sizes"] == [2, 1, 2]
+    found = checkpoint_sizes(tmp_path)
+    # Both have taken 5 steps, and one the rest of that epoch; both the two others.
+    one_rank = 5 + (48 - 5 * 4) // 2
+    last = ends[0]["steps"]
+    # The lost rank may have been writing.
+    every = set(range(2, last + 1, 2))
+    assert {steps for steps, _ in found} in (every, every - {4})
+    for steps, size in found:
+        assert size == (2 if steps <= 4 or steps > one_rank else 1), found
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_all_that_were_lost_is_continued(
+    ringrun: Ringrun, tmp_path: Path
+) -> None:
+    case = {"checkpoints": str(tmp_path), "saves": {}}
+    deaths = [[0, "begin", 15], [1, "begin", 15]]
+
+    job = _FIT.replace("CASE", repr(json.dumps({**case, "deaths": deaths})))
+    finished = ringrun.finish(ringrun.start(job, "--min-np", "1", size=2), 240)
+    assert finished.returncode != 0
+    assert checkpoint_sizes(tmp_path) == [(12, 2)]
+    ends = fit(
+        ringrun,
+        "--min-np",
+        "1",
+        size=3,
+        ends=[0, 1, 2],
+        first_epoch=1,
+        deaths=[],
+        **case,
+    )
+    assert {end["steps"] for end in ends} == {12 + 8 + 8}

@@ -78,13 +78,14 @@ def go_on_worker(directory):
     return resumed == train(f"{directory}/whole", model=wide(), every=3), left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("victim", "ending"),
     [
         (1, ".part"),
-        pytest.param(1, ".json", marks=pytest.mark.slow),
-        pytest.param(0, ".part", marks=pytest.mark.slow),
-        pytest.param(0, ".json", marks=pytest.mark.slow),
+        (1, ".json"),
+        (0, ".part"),
+        (0, ".json"),
     ],
 )
 def test_a_rank_that_is_killed_leaves_the_checkpoint_before(
@@ -201,6 +202,7 @@ def test_a_damaged_part_is_named_and_passed_over(rank_pool, tmp_path, capsys):
     assert len(first[1]) == 1 and str(part) in first[1][0] and not second[1]
 
 
+@pytest.mark.slow
 def test_another_models_checkpoint_is_refused(rank_pool, tmp_path):
     rank_pool(2).run(begun_worker, args=(str(tmp_path),))
     for text in rank_pool(2).run(other_model_worker, args=(str(tmp_path),)):
@@ -288,6 +290,7 @@ def not_continued_worker(directory):
     return history.epoch, steps, [text for text in texts if "RK657" in text]
 
 
+@pytest.mark.slow
 def test_without_resume_an_epoch_begins_anew(rank_pool, tmp_path):
     steps = steps_per_epoch(2)
     rank_pool(2).run(middle_worker, args=(str(tmp_path), steps + 3))

@@ -133,13 +133,14 @@ def other_size_worker(directory, options):
     return looks.first, history.epoch, len(set(ring.allgather_object(looks.first)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "options"),
     [
         (1, {}),
-        pytest.param(4, {}, marks=pytest.mark.slow),
-        pytest.param(4, {"shard_state": True}, marks=pytest.mark.slow),
-        pytest.param(1, {"shard_state": True}, marks=pytest.mark.slow),
+        (4, {}),
+        (4, {"shard_state": True}),
+        (1, {"shard_state": True}),
     ],
 )
 def test_any_number_of_ranks_continues(rank_pool, tmp_path, size, options):
@@ -164,6 +165,7 @@ print(int(model.optimizer.iterations), len(model.optimizer.variables))
 """
 
 
+@pytest.mark.slow
 def test_the_command_makes_a_file_for_keras_alone(rank_pool, tmp_path, capsys):
     parts, it = tmp_path / "parts", tmp_path / "it.keras"
     rank_pool(2).run(begun_worker, args=(str(parts),))

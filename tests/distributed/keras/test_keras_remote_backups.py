@@ -7,10 +7,12 @@ import signal
 
 import keras
 import pytest
+from support import checkpointed
 from support.object_stores import KINDS
 from support.preempted import Sends, steps_per_epoch, train
 
 import ring_keras as ring
+from ring_keras.callbacks.checkpoint_command import main
 
 pytestmark = pytest.mark.slow
 
@@ -104,6 +106,39 @@ def test_what_an_object_store_refuses_is_an_error_of_all_ranks(
         f"rank 0 cannot save: cannot write the backup {path}: there is no such bucket"
     )
     assert said in first
+
+
+def checkpoint_worker(protocol, address, directory):
+    files = KINDS[protocol].file_system(address)
+    if ring.rank() == 0:
+        files.mkdir("checkpoints")
+    ring.barrier(name="made")
+    saved = f"{protocol}://checkpoints/of/one job"
+    whole = checkpointed.train(f"{directory}/whole", every=3)
+    with pytest.raises(checkpointed.StoppedError):
+        checkpointed.train(saved, checkpointed.StopsAfter(8), every=3)
+    resumed = checkpointed.train(saved, model=checkpointed.build(seed=9), every=3)
+    ring.barrier(name="removed")
+    files.invalidate_cache()
+    left = [path.rpartition("/")[2] for path in files.find(saved)]
+    into = f"{directory}/{ring.rank()}.keras"
+    return resumed == whole, sorted(left), main([saved, "--into", into])
+
+
+def test_checkpoints_of_an_object_store(rank_pool, tmp_path, protocol, address):
+    arguments = (protocol, address, str(tmp_path))
+    results = rank_pool(2).run(checkpoint_worker, args=arguments, timeout_s=170)
+
+    for equal, left, code in results:
+        assert (equal, code) == (True, 0)
+        names = {name.partition(".")[0] for name in left}
+        assert names == {f"run-0002-step-{step:012}" for step in (12, 15)} | {"run"}
+        assert len(left) == 2 * 2 * 2 + 1
+    command = [str(tmp_path / "whole"), "--into", str(tmp_path / "whole.keras")]
+    assert main(command) == 0
+    for rank in range(2):
+        its = checkpointed.contents(tmp_path / f"{rank}.keras")
+        assert its == checkpointed.contents(tmp_path / "whole.keras")
 
 
 class Kills(keras.callbacks.Callback):

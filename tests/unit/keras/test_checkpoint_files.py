@@ -97,7 +97,7 @@ def test_a_run_begins_where_the_others_see_it(files, tmp_path):
 
     assert files.begin_run(TOKEN) == 8
     files.require_run(TOKEN)
-    with pytest.raises(RingKerasError, match="RK518.*found '01234567'"):
+    with pytest.raises(RingKerasError, match=r"RK518.*found '01234567'"):
         files.require_run("76543210")
-    with pytest.raises(RingKerasError, match="RK518.*found 'nothing: "):
+    with pytest.raises(RingKerasError, match=r"RK518.*found 'nothing: "):
         CheckpointFiles(tmp_path / "elsewhere").require_run(TOKEN)
