@@ -152,9 +152,7 @@ class CheckpointFiles:
                 f"{self.directory.free_space()}. Earlier checkpoints are as they were."
             ) from error
 
-    def remove_old(
-        self, token: str, since: CheckpointName | None, keep: int
-    ) -> None:
+    def remove_old(self, token: str, since: CheckpointName | None, keep: int) -> None:
         """Removes all but the newest complete ones, and what may yet be complete.
 
         Args:

@@ -99,9 +99,7 @@ class PartWriter:
         if self._place == 0 and self._last is not None:
             self._remove_old(token, None, keep)
 
-    def _remove_old(
-        self, token: str, since: CheckpointName | None, keep: int
-    ) -> None:
+    def _remove_old(self, token: str, since: CheckpointName | None, keep: int) -> None:
         try:
             self._files.remove_old(token, since, keep)
         except (OSError, RingKerasError) as error:

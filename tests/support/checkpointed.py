@@ -108,15 +108,23 @@ def train(
 
 
 def everything(model: keras.Model) -> bytes:
-    state = [*model.weights, *model.optimizer.variables]
-    state += internals.seed_states(model)
-    return b"".join(np.asarray(variable.numpy()).tobytes() for variable in state)
+    """What its file has, and its random generators."""
+    return in_file(model) + _as_bytes(internals.seed_states(model))
+
+
+def in_file(model: keras.Model) -> bytes:
+    """Weights, and what this rank has of the optimizer's state."""
+    return _as_bytes([*model.weights, *model.optimizer.variables])
 
 
 def everything_common(model: keras.Model) -> bytes:
     """What the file has, but for what an optimizer's ranks have divided."""
-    state = [*model.weights, model.optimizer.iterations, model.optimizer.learning_rate]
-    return b"".join(np.asarray(variable.numpy()).tobytes() for variable in state)
+    optimizer = model.optimizer
+    return _as_bytes([*model.weights, optimizer.iterations, optimizer.learning_rate])
+
+
+def _as_bytes(variables: Sequence[Any]) -> bytes:
+    return b"".join(np.asarray(variable.numpy()).tobytes() for variable in variables)
 
 
 def contents(path: str | Path) -> dict[str, Any]:
