@@ -57,7 +57,7 @@ _TOOLS = {
     ),
     "checkpoint": _Tool(
         "ring_keras.callbacks.checkpoint_command",
-        "makes one file of a checkpoint: ring checkpoint DIR --into X.keras",
+        "makes one file of a checkpoint: ring checkpoint DIR --into FILE",
     ),
     "data-service": _Tool(
         "ring_keras.data.service.__main__",
