@@ -15,7 +15,7 @@ from ring_keras.callbacks.checkpoint_files import CheckpointFiles, CheckpointNam
 from ring_keras.callbacks.checkpoint_parts import PartWriter
 from ring_keras.callbacks.checkpoint_reading import newest_whole, whole_checkpoint
 from ring_keras.callbacks.checkpoint_state import ModelState, refuse_ranks_apart
-from ring_keras.errors import RingKerasError
+from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.keras_internals import calls
 from ring_keras.ops.outcomes import gather_outcomes
@@ -136,7 +136,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._write.forget()
         self._start = _Start()
         fit.when(Moment.ALL_HAVE_BEGUN, self, self._begin)
-        fit.when(Moment.RANKS_ARE_ALIKE, self, self._take_own)
+        fit.when(Moment.RANKS_ARE_ALIKE, self, self._go_on)
         fit.when(Moment.RANKS_HAVE_CHANGED, self, self._divide)
         fit.when(Moment.STEPS_END, self, self._tell)
         try:
@@ -154,8 +154,17 @@ class Checkpoint(keras.callbacks.Callback):
     def _begin(self) -> None:
         """All ranks follow the first; collective."""
         process_set = process_set_of(self.model)
-        _, plain = gather_outcomes(_NAME, self._look, process_set)
-        run, token, name = plain[0]
+        _, everyones = gather_outcomes(_NAME, self._look, process_set)
+        for rank, (*theirs, _) in zip(process_set.ranks, everyones, strict=True):
+            if theirs != everyones[0][:-1]:
+                raise RankMismatchError(
+                    "[RK516] "
+                    "ring_keras.callbacks.Checkpoint: `every`, `keep` and `restore` "
+                    f"are {everyones[0][:-1]} on rank {process_set.ranks[0]}, and "
+                    f"{theirs} on rank {rank}, so that no checkpoint would be "
+                    "complete. Give every rank the same."
+                )
+        run, token, name = everyones[0][-1]
         self._run = [run, token]
 
         def follow() -> tuple[None, None]:
@@ -168,17 +177,16 @@ class Checkpoint(keras.callbacks.Callback):
         gather_outcomes(_NAME, follow, process_set)
         self._saved_steps = self._steps()
         self._set_epoch()
-        if process_set.size() == 1:
-            self._take_own()
 
-    def _look(self) -> tuple[None, list[Any] | None]:
+    def _look(self) -> tuple[None, list[Any]]:
         """Whether this rank can take part; on the first one, in what."""
         failure, self._start.failure = self._start.failure, None
         if failure is not None:
             raise failure
         self._divide()
+        terms = [self.every, self.keep, self.restore]
         if process_set_of(self.model).rank() != 0:
-            return None, None
+            return None, [*terms, None]
         name = self._start.name
         if name is not None and self._steps() != self._start.steps:
             raise RingKerasError(
@@ -194,7 +202,7 @@ class Checkpoint(keras.callbacks.Callback):
                 "ring_keras: training continues from the checkpoint of %s.", name
             )
         plain = None if name is None else list(vars(name).values())
-        return None, [run, token, plain]
+        return None, [*terms, [run, token, plain]]
 
     def _divide(self) -> None:
         """Among the ranks that there are."""
@@ -219,9 +227,14 @@ class Checkpoint(keras.callbacks.Callback):
             internals.clear_accumulators(internals.optimizers_of(self.model))
 
     def _take_own(self) -> None:
-        """What this rank has its own of; also after all have taken one rank's."""
+        """What this rank has its own of."""
         for variable, value in self._start.own:
             variable.assign(value)
+
+    def _go_on(self) -> None:
+        """All have taken what one rank had."""
+        self._take_own()
+        self._start.own = []
 
     def _set_epoch(self) -> None:
         """Where `fit` begins, unless a callback finds the very step."""
@@ -269,6 +282,7 @@ class Checkpoint(keras.callbacks.Callback):
         if self._parts is not None:
             self._parts.end(self._run[1], self.keep)
         self._fit = self._parts = None
+        self._start = _Start()
 
     def _save_if_due(self, every: int, epoch: int, step: int) -> None:
         """Returns when this rank's part is copied, if one is due."""

@@ -252,12 +252,14 @@ def refused_worker(directory):
         loss="mse",
     )
     apart = build(sync_every=2)
+    other = build()
     elsewhere = build()
     own = f"{directory}/{ring.rank()}"
     return [
         fit(model),
         fit(of_its_own),
         fit(apart),
+        fit(other, every=2 + ring.rank()),
         _refused(lambda: train(own, model=elsewhere)),
     ]
 
@@ -273,7 +275,8 @@ def test_what_cannot_be_saved_is_refused(rank_pool, tmp_path):
         assert "RK516" in texts[0] and "'computes' saves something else" in texts[0]
         assert "RK516" in texts[1] and "local_layers" in texts[1]
         assert "RK516" in texts[2] and "sync_every" in texts[2]
-        assert "RK518" in texts[3] and "one directory" in texts[3]
+        assert "RK516" in texts[3] and "[3, 2, True] on rank 1" in texts[3]
+        assert "RK518" in texts[4] and "one directory" in texts[4]
 
 
 def not_continued_worker(directory):

@@ -197,3 +197,47 @@ def test_the_command_makes_a_file_for_keras_alone(rank_pool, tmp_path, capsys):
     assert checkpointed.everything(model) == before
     assert main([str(parts), "--into", str(it), "--step", "3"]) == 1
     assert f"Complete are those of steps: {steps}." in capsys.readouterr().err
+
+
+def executions_worker(directory):
+    def model(seed=1):
+        made = build(seed=seed)
+        made.compile(
+            made.optimizer, loss="mse", steps_per_execution=2, jit_compile=True
+        )
+        return made
+
+    whole = train(f"{directory}/whole", model=model(), every=3)
+    with pytest.raises(StoppedError):
+        train(f"{directory}/parts", StopsAfter(8), model=model(), every=3)
+    resumed = train(f"{directory}/parts", model=model(9), every=3, keep=9)
+    ring.barrier(name="removed")
+    files = CheckpointFiles(f"{directory}/parts")
+    return resumed == whole, [name.steps for name in files.complete()]
+
+
+@pytest.mark.slow
+def test_several_steps_of_one_execution(rank_pool, tmp_path):
+    for result in rank_pool(2).run(executions_worker, args=(str(tmp_path),)):
+        # After the execution in which they are due.
+        assert result == (True, [16, 12, 10, 6, 4])
+
+
+class Undescribed(keras.layers.Dense):
+    def get_config(self):
+        raise NotImplementedError("no idea")
+
+
+def undescribed_worker(directory):
+    model = keras.Sequential([keras.Input((6,)), Undescribed(1)])
+    model.compile(ring.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
+    train(directory, model=model)
+
+
+@pytest.mark.slow
+def test_a_model_without_a_description_has_weights(rank_pool, tmp_path, capsys):
+    rank_pool(1).run(undescribed_worker, args=(str(tmp_path),))
+
+    assert main([str(tmp_path), "--into", str(tmp_path / "it.keras")]) == 1
+    assert "RK519" in (text := capsys.readouterr().err) and "no idea" in text
+    assert main([str(tmp_path), "--into", str(tmp_path / "it.weights.h5")]) == 0
