@@ -183,6 +183,7 @@ class Checkpoint(keras.callbacks.Callback):
         failure, self._start.failure = self._start.failure, None
         if failure is not None:
             raise failure
+        self._refuse_swapped_weights()
         self._divide()
         terms = [self.every, self.keep, self.restore]
         if process_set_of(self.model).rank() != 0:
@@ -203,6 +204,23 @@ class Checkpoint(keras.callbacks.Callback):
             )
         plain = None if name is None else list(vars(name).values())
         return None, [*terms, [run, token, plain]]
+
+    def _refuse_swapped_weights(self) -> None:
+        """Raises if averages would be saved as weights, and trained on later."""
+        callbacks = calls.calling_callback_list()
+        assert callbacks is not None
+        place = callbacks.callbacks.index(self)
+        for callback in callbacks.callbacks[:place]:
+            inside = getattr(callback, "callback", callback)  # Of RootOnly.
+            if isinstance(inside, keras.callbacks.SwapEMAWeights) and getattr(
+                inside, "swap_on_epoch", False
+            ):
+                raise RingKerasError(
+                    "[RK516] "
+                    "ring_keras.callbacks.Checkpoint would save the averages that "
+                    "SwapEMAWeights puts into the model at the end of an epoch, and "
+                    "training would continue from these. List Checkpoint before it."
+                )
 
     def _divide(self) -> None:
         """Among the ranks that there are."""

@@ -122,6 +122,7 @@ def full_worker(directory):
         def on_train_batch_end(self, batch, logs=None):
             steps = internals.steps_done_of(self.model)
             if limited and steps in (5, 10):
+                wait_for_all_writes()  # Of the steps before.
                 limit = 1000 if steps == 5 else soft
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
 
@@ -142,9 +143,13 @@ def test_a_full_disk_is_told_of_and_training_goes_on(rank_pool, tmp_path):
     for complete, found, _ in (first, second):
         assert complete == [15, 12, 3]
         assert found == 3  # Those that can never be complete are gone.
-    for texts in (first[2], second[2]):  # At once, and at the end of its epoch.
-        assert len(texts) == 2
-        assert "step-000000000006" in texts[0] and "step-000000000009" in texts[1]
+    steps = ("step-000000000006", "step-000000000009")
+    # At once, and on the first rank at the end of an epoch.
+    assert [[step in text for step in steps] for text in second[2]] == [
+        [True, False],
+        [False, True],
+    ]
+    assert all(step in "".join(first[2]) for step in steps)
     assert all("rank 1: cannot write" in text for text in first[2])
 
 
@@ -255,11 +260,17 @@ def refused_worker(directory):
     other = build()
     elsewhere = build()
     own = f"{directory}/{ring.rank()}"
+    swaps = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+
+    def averaged():
+        return build(keras.optimizers.SGD(0.1, use_ema=True))
+
     return [
         fit(model),
         fit(of_its_own),
         fit(apart),
         fit(other, every=2 + ring.rank()),
+        _refused(lambda: train(directory, model=averaged(), before=[swaps])),
         _refused(lambda: train(own, model=elsewhere)),
     ]
 
@@ -276,7 +287,8 @@ def test_what_cannot_be_saved_is_refused(rank_pool, tmp_path):
         assert "RK516" in texts[1] and "local_layers" in texts[1]
         assert "RK516" in texts[2] and "sync_every" in texts[2]
         assert "RK516" in texts[3] and "[3, 2, True] on rank 1" in texts[3]
-        assert "RK518" in texts[4] and "one directory" in texts[4]
+        assert "RK516" in texts[4] and "before it" in texts[4]
+        assert "RK518" in texts[5] and "one directory" in texts[5]
 
 
 def not_continued_worker(directory):
