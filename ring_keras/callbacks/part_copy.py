@@ -40,11 +40,12 @@ class PartCopy:
         self._memory = np.empty(end + len(tail), np.uint8)
         self._memory.fill(0)  # Else the first copy would have to wait for its pages.
         self._memory[end:] = np.frombuffer(tail, np.uint8)
-        # One call for all. The tensors share the variables' memory, which no step
-        # changes before the copy is made.
+        # One call for all, traced here and not while a step waits. The tensors share
+        # the variables' memory, which no step changes before the copy is made.
+        self._variables = inner
         self._read = tf.function(
             lambda: [variable.read_value() for variable in inner], autograph=False
-        )
+        ).get_concrete_function()
 
     def take(self) -> memoryview:
         """The values that there are now; what was taken before is overwritten."""
