@@ -229,7 +229,8 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         """How many batches this rank takes for each that `fit` counts.
 
         A file has that of the rank that wrote it. May be set between two calls of
-        `fit`, but not from or to `"common"`, where a file has other variables.
+        `fit`, of which a running one takes no notice, but not from or to `"common"`,
+        where a file has other variables.
         """
         return self._pace
 

@@ -296,6 +296,8 @@ class DistributedFit(keras.callbacks.Callback):
         self._orders.begin_epoch(epoch)
         self.sections.begin_epoch(epoch, lambda: self._begin_epoch_together(epoch))
         _native.begin_steps()
+        if self.pace is not None:
+            self.pace.begin_epoch()
 
     def _begin_epoch_together(self, epoch: int) -> None:
         if self._has_peers():
@@ -363,6 +365,8 @@ class DistributedFit(keras.callbacks.Callback):
         if self.sections.run(self._end_steps_together, meets=True):
             self.model.stop_training = True
         self.epoch_is_over = True
+        if self.pace is not None:
+            self.pace.end_steps()
         if self._has_peers():
             self.epochs += 1
         for task in self.take_tasks(Moment.STEPS_END):

@@ -7,17 +7,19 @@ others, on those that count. So all that Keras and the ranks count stays common.
 import collections
 import contextlib
 import math
+import statistics
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.keras_internals import calls
-from ring_keras.monitoring.stats import stats
 from ring_keras.optimizers.extra_batches import OWN
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.training.parts import is_joined
@@ -25,7 +27,8 @@ from ring_keras.values.objects import allgather_object
 
 __all__ = ["OwnPace", "refuse_without_fit", "takes_own_pace"]
 
-# In one of them a rank may have stood still. It counts only if it does so in each.
+# Of which the middle one counts: in one of them a host may have stood still, or data
+# may have been read ahead while the rank waited for others.
 _WINDOWS = 3
 
 
@@ -51,10 +54,13 @@ class OwnPace:
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._optimizer = next(o for o in meeting_optimizers(model) if o.is_paced)
-        self._pace = 1 if self._optimizer.pace == OWN else int(self._optimizer.pace)
+        self.is_measured = self._optimizer.pace == OWN
+        """Whether it follows from the ranks' speed."""
+        self._pace = 1 if self.is_measured else int(self._optimizer.pace)
+        self._most = 1
         # Since the last look at the clock.
         self._counted = self._batches = 0
-        self._seconds_before: float | None = None
+        self._began: float | None = None
         self._batch_times: collections.deque[float] = collections.deque(maxlen=_WINDOWS)
 
     def require_possible(
@@ -142,6 +148,12 @@ class OwnPace:
     def _obstacle_in_accumulation(self) -> str:
         (innermost,) = internals.innermost([self._optimizer])
         passes = innermost.gradient_accumulation_steps or 1
+        if internals.steps_done(innermost) % passes:
+            return (
+                "the inner optimizer is in the middle of an update of "
+                f"{passes} batches, as after a fit() that failed, and ranks would meet "
+                "there. Load a checkpoint, or compile the model with a new optimizer."
+            )
         if self._model.steps_per_execution % passes == 0:
             return ""
         return (
@@ -152,11 +164,6 @@ class OwnPace:
         )
 
     @property
-    def is_measured(self) -> bool:
-        """Whether it follows from the ranks' speed."""
-        return bool(self._optimizer.pace == OWN)
-
-    @property
     def batch_time(self) -> float | None:
         """Seconds that a batch takes this rank without waiting; infinite: unknown.
 
@@ -164,17 +171,19 @@ class OwnPace:
         """
         if not self.is_measured:
             return None
-        return min(self._batch_times, default=math.inf)
+        return statistics.median(self._batch_times) if self._batch_times else math.inf
 
     def follow(self, slowest: float) -> None:
         """Takes as many batches as fit into one of the slowest rank, from now on.
+
+        At most twice as many as in the window before: a measurement may be wrong.
 
         Args:
             slowest: Of all `batch_time`s the longest.
         """
         own = self.batch_time
         if own is not None and math.isfinite(slowest):
-            self._pace = max(int(slowest / own), 1)
+            self._pace = min(max(int(slowest / own), 1), self._most)
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
         """To be around what trains."""
@@ -201,14 +210,28 @@ class OwnPace:
             self._look_at_clock()
         return result
 
+    def begin_epoch(self) -> None:
+        """What has passed since the last epoch belongs to no window."""
+        if self._began is not None:
+            self._began = _own_time()
+
+    def end_steps(self) -> None:
+        """Of an epoch, and so of a window."""
+        if self.is_measured and self._batches:
+            self._look_at_clock()
+
     def _look_at_clock(self) -> None:
         """After a window. The first one is not counted, in which steps are traced."""
-        totals = stats(most_steps=0).totals
-        seconds = totals.compute_s + totals.input_s
-        before, self._seconds_before = self._seconds_before, seconds
-        if before is not None and seconds > before:
-            self._batch_times.append((seconds - before) / self._batches)
+        before, self._began = self._began, _own_time()
+        if before is not None and self._began > before:
+            self._batch_times.append((self._began - before) / self._batches)
+            self._most = 2 * self._pace
         self._counted = self._batches = 0
+
+
+def _own_time() -> float:
+    """Seconds that go on while this rank does not stand still for others."""
+    return time.perf_counter() - float(_native.stats(0)["stood_still_s"])
 
 
 def _obstacle_in_callbacks(run: calls.Run | None) -> str:

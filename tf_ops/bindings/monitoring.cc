@@ -106,6 +106,7 @@ py::dict Stats(size_t most_steps) {
   py::dict values;
   values["steps"] = steps;
   values["totals"] = StepDict(seen.totals, seen.scale);
+  values["stood_still_s"] = seen.scale.Seconds(seen.stood_still);
   values["collectives"] = tallies;
   return values;
 }

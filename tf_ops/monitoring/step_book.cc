@@ -220,4 +220,11 @@ StepTotals StepBook::Totals(bool idle) const {
   return totals;
 }
 
+Ticks StepBook::StoodStill(Ticks now) const {
+  const Standstill last = FindStandstill(
+      standings_, /*inputs=*/{}, std::max(began_at_, folded_to_), now, size_);
+  return totals_.wait + totals_.exposed + inside_.wait + inside_.exposed +
+         after_.wait + after_.exposed + last.wait + last.exposed;
+}
+
 }  // namespace ring_keras

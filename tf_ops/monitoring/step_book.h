@@ -63,6 +63,9 @@ class StepBook {
   // is open is complete as far as anyone can tell.
   std::vector<StepRecord> Steps(bool idle) const;
   StepTotals Totals(bool idle) const;
+  // For how long the program has stood still for collectives that have ended,
+  // in steps or between them.
+  Ticks StoodStill(Ticks now) const;
 
  private:
   // What has been added up without a look at single moments.

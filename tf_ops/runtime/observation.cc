@@ -32,6 +32,7 @@ StatusOr<Observation> Observe(bool with_steps) {
         [](const PendingCollective& one) { return one.record.step != 0; });
     if (with_steps) seen.steps = book.Steps(idle);
     seen.totals = book.Totals(idle);
+    seen.stood_still = book.StoodStill(Now());
     seen.tallies = engine.recorder().Tallies();
   }));
   return seen;

@@ -18,6 +18,7 @@ struct Observation {
   TickScale scale;
   std::vector<StepRecord> steps;
   StepTotals totals;
+  Ticks stood_still = 0;  // See StepBook::StoodStill.
   std::vector<Tally> tallies;
 };
 
