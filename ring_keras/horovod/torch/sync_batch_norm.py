@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ring_keras.horovod.torch._allreduce import allreduce
@@ -97,6 +98,7 @@ class _Normalize(torch.autograd.Function):
         return result.to(x.dtype), mean, variance, count
 
     @staticmethod
+    @once_differentiable  # What it saves has no graph: second derivatives lack terms.
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         normal, weight, scale, count = ctx.saved_tensors
         upstream = gradients[0].to(normal.dtype)

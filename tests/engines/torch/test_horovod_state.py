@@ -149,6 +149,10 @@ def norm_worker():
         layer(torch.ones(4))
     with pytest.raises(ValueError, match="RK147"):
         layer(torch.ones(1 if rank == 0 else 0, 4))
+    x = torch.randn(2, 4, requires_grad=True)
+    (slope,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        slope.sum().backward()
     # A rank without data, and one with no rows.
     if rank == 2:
         hvd.join()
