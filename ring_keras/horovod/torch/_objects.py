@@ -34,7 +34,11 @@ def _packed(value: Any) -> Any:
     if kind is collections.OrderedDict:
         return _ORDERED, {key: _packed(item) for key, item in value.items()}
     if kind in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided:
-        return _TENSOR, array_of(value.detach().cpu().contiguous())
+        plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        try:
+            return _TENSOR, array_of(plain)
+        except TypeError:  # Of a type that NumPy has not: refused, as what follows.
+            return value
     return value
 
 

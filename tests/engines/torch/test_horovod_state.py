@@ -34,6 +34,11 @@ def taken_worker():
     assert [len(one[1]) for one in everyones] == list(range(size))
     with pytest.raises(TypeError if rank == 0 else Exception, match=r"RK413|RK310"):
         hvd.broadcast_object(object())
+    eighths = torch.ones(2).to(torch.float8_e4m3fn)  # NumPy has none of them.
+    with pytest.raises(TypeError if rank == 0 else Exception, match=r"Float8|RK310"):
+        hvd.broadcast_object([eighths])
+    negative = torch.tensor([1 + 2j]).conj().imag  # It negates when it is read.
+    assert hvd.broadcast_object(negative).tolist() == [-2.0]
 
     # What one rank has loaded, and others have none of.
     torch.manual_seed(rank)
